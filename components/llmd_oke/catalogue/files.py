@@ -1,0 +1,44 @@
+"""Where the data in `values/` lies and how a file of it is read."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Entry(BaseModel):
+    """A record in `values/`: no unknown keys, never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+EntryType = TypeVar("EntryType", bound=Entry)
+
+
+@cache
+def values_folder() -> Path:
+    """The folder of the data: inside the installed package, or beside the sources of a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    installed = package / "_values"
+    return installed if installed.is_dir() else package.parent.parent / "values"
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of one YAML file."""
+    return yaml.load(path.read_text(), _Loader)  # noqa: S506 - a safe loader, the C one where there is one
+
+
+def names(kind: str) -> list[str]:
+    """The entries of a kind (`models`, `shapes`, `releases`), sorted."""
+    return sorted(path.name[: -len(".yaml")] for path in (values_folder() / kind).glob("*.yaml"))
+
+
+def entry(kind: str, name: str, type_: type[EntryType]) -> EntryType | None:
+    """The entry of that name, or None where there is no such entry."""
+    if name not in names(kind):
+        return None
+    return type_.model_validate(read_yaml(values_folder() / kind / f"{name}.yaml"))

@@ -1,0 +1,96 @@
+"""Models that the kit knows: what planning needs of their architecture, and how vLLM is started for them."""
+
+from functools import cache
+
+from llmd_oke.catalogue.files import Entry, entry, names
+
+
+class SlidingWindow(Entry):
+    """Layers that attend to the last tokens only."""
+
+    tokens: int
+    layers: int
+
+
+class Experts(Entry):
+    """A mixture of experts: how many there are in a layer and how many a token uses."""
+
+    count: int
+    active: int
+
+
+class LatentAttention(Entry):
+    """Multi-head latent attention (MLA): one compressed cache instead of key and value heads."""
+
+    key_value_rank: int
+    rope_dim: int
+
+
+class Architecture(Entry):
+    """Sizes from the model's config.json."""
+
+    layers: int
+    hidden_size: int
+    attention_heads: int
+    key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocabulary_size: int
+    sliding_window: SlidingWindow | None = None
+    experts: Experts | None = None
+    latent_attention: LatentAttention | None = None
+
+
+class Parameters(Entry):
+    """Parameters in billions; `active_billions` are those that one token passes through."""
+
+    total_billions: float
+    active_billions: float
+
+
+class Weights(Entry):
+    """The published weights: their number format and their size in GiB."""
+
+    format: str
+    gib: float
+
+
+class KeyValueCache(Entry):
+    """The KV cache of one token, over all layers, in bytes."""
+
+    bytes_per_token: int
+
+
+class Model(Entry):
+    """A model of the catalogue.
+
+    `max_model_len` in tokens; `startup_budget_s` in seconds, from the start of the container to readiness.
+    """
+
+    name: str
+    repository: str
+    architecture: Architecture
+    parameters: Parameters
+    weights: Weights
+    kv_cache: KeyValueCache
+    max_model_len: int
+    activation_gib_per_gpu: float
+    startup_budget_s: int
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@cache
+def model(name: str) -> Model | None:
+    """The model of that name, or None."""
+    return entry("models", name, Model)
+
+
+def model_names() -> list[str]:
+    """All models of the catalogue."""
+    return names("models")
+
+
+def model_of_repository(repository: str) -> Model | None:
+    """The model with that Hugging Face repository, or None."""
+    return next((found for name in model_names() if (found := model(name)) and found.repository == repository), None)

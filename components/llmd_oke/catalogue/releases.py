@@ -1,0 +1,120 @@
+"""llm-d releases: the versions that belong together and the dialect that they speak."""
+
+from functools import cache
+
+from llmd_oke.catalogue.files import Entry, entry, names
+
+
+class Image(Entry):
+    """A container image in parts, as the router's chart asks for it."""
+
+    registry: str
+    repository: str
+    tag: str
+
+
+class Program(Entry):
+    """The program inside an image, by the name and version that the rehearsal looks it up with."""
+
+    name: str
+    version: str
+
+
+class EndpointPicker(Entry):
+    """The endpoint picker (EPP).
+
+    `feature_gates` are those that its config must name, `decision_metric` counts its routing decisions.
+    """
+
+    image: Image
+    program: Program
+    config_api_version: str
+    feature_gates: tuple[str, ...]
+    decision_metric: str
+
+
+class ImageKeys(Entry):
+    """What the chart calls the parts of the endpoint picker's image."""
+
+    registry: str
+    repository: str
+
+
+class Chart(Entry):
+    """The router's chart: a folder of a Go module, published as an OCI artifact too."""
+
+    module: str
+    version: str
+    folder: str
+    oci: str
+    image_keys: ImageKeys
+
+
+class Crds(Entry):
+    """Custom resource definitions: files of a Go module, each with its SHA-256.
+
+    `repository` serves the same files over HTTPS.
+    """
+
+    module: str
+    version: str
+    repository: str
+    folder: str
+    files: dict[str, str]
+
+
+class ProxyRequests(Entry):
+    """What Envoy asks of its node."""
+
+    cpu: str
+    memory: str
+
+
+class Proxy(Entry):
+    """The Envoy beside the endpoint picker."""
+
+    image: str
+    arguments: tuple[str, ...]
+    requests: ProxyRequests
+
+
+class RoutingSidecar(Entry):
+    """The proxy in front of each decode server."""
+
+    image: str
+    program: Program
+    arguments: tuple[str, ...]
+
+
+class Vllm(Entry):
+    """The vLLM image and what every server of it is started with."""
+
+    image: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    tensor_parallel_environment: dict[str, str]
+    scratch_folders: tuple[str, ...]
+
+
+class Release(Entry):
+    """An llm-d release. `order` says which releases are near each other."""
+
+    name: str
+    order: int
+    endpoint_picker: EndpointPicker
+    chart: Chart
+    crds: Crds
+    proxy: Proxy
+    routing_sidecar: RoutingSidecar
+    vllm: Vllm
+
+
+@cache
+def release(name: str) -> Release | None:
+    """The release of that name, or None."""
+    return entry("releases", name, Release)
+
+
+def release_names() -> list[str]:
+    """All releases of the catalogue, oldest first."""
+    return sorted(names("releases"), key=lambda name: found.order if (found := release(name)) else 0)

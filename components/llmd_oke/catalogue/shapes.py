@@ -1,0 +1,81 @@
+"""OCI shapes of GPU nodes: what a node has and how its pods ask for it."""
+
+from functools import cache
+
+from llmd_oke.catalogue.files import Entry, entry, names
+
+
+class Gpu(Entry):
+    """One GPU of a shape. Memory in GiB, bandwidth in GB/s, compute in TFLOPS."""
+
+    product: str
+    vendor: str
+    resource: str
+    architecture: str
+    memory_gib: float
+    memory_bandwidth_gb_per_s: float
+    bf16_dense_tflops: float
+
+
+class NetworkAttachment(Entry):
+    """The NetworkAttachmentDefinition that gives a pod one virtual function."""
+
+    name: str
+    namespace: str
+
+
+class RdmaNetwork(Entry):
+    """The RDMA ports of a node, and the environment that UCX needs to use them."""
+
+    virtual_functions: int
+    port_gbit_per_s: float
+    resource: str
+    network_attachment: NetworkAttachment
+    environment: dict[str, str]
+
+
+class Taint(Entry):
+    """A taint of the shape's nodes."""
+
+    key: str
+    value: str
+    effect: str
+
+
+class NodeDefaults(Entry):
+    """Labels and taints of the shape's nodes."""
+
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+
+
+class ServerRequests(Entry):
+    """What a server asks of the node for each of its GPUs."""
+
+    cpus: int
+    memory_gib: int
+
+
+class Shape(Entry):
+    """A bare-metal GPU shape. `cpus` counts hardware threads, `memory_gib` is host memory."""
+
+    name: str
+    gpus: int
+    gpu: Gpu
+    cpus: int
+    memory_gib: int
+    price_usd_per_hour: float
+    rdma: RdmaNetwork
+    node: NodeDefaults
+    server_requests_per_gpu: ServerRequests
+
+
+@cache
+def shape(name: str) -> Shape | None:
+    """The shape of that name, or None."""
+    return entry("shapes", name, Shape)
+
+
+def shape_names() -> list[str]:
+    """All shapes of the catalogue."""
+    return names("shapes")

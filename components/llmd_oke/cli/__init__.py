@@ -1,0 +1,1 @@
+"""The command `llmd-oke`: one module for each group of commands, thin."""

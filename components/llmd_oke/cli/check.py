@@ -1,0 +1,39 @@
+"""`llmd-oke check`: is a stack file right, and what would it deploy?"""
+
+import json
+from typing import Any
+
+import typer
+
+from llmd_oke import config, planning
+from llmd_oke.cli import console, options, plan_view
+from llmd_oke.errors import Problem, Refused
+
+
+def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:  # noqa: FBT001, FBT002
+    """Check a stack file without touching anything: all problems at once, or the plan and advice."""
+    try:
+        plan = planning.plan(config.load(project, stack))
+    except Refused as refused:
+        if not as_json:
+            raise
+        _print({"stack": stack, "ok": False, "problems": [_problem(problem) for problem in refused.problems]})
+        raise typer.Exit(1) from refused
+    if as_json:
+        _print({"stack": stack, "ok": True, "problems": [], **plan_view.as_json(plan)})
+    else:
+        plan_view.show(stack, plan)
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "path": problem.path,
+        "line": problem.line,
+        "value": problem.value,
+        "accepted": problem.accepted,
+        "why": problem.why,
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=2, default=str))

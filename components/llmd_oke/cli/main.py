@@ -1,0 +1,42 @@
+"""The command `llmd-oke`."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from llmd_oke.cli import check, console, rehearse, schema, smoke, up
+from llmd_oke.errors import KitError
+
+app = typer.Typer(
+    name="llmd-oke",
+    help="Prefill/decode disaggregated vLLM with llm-d on OKE and MI300X: plan, deploy, rehearse, benchmark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("check")(check.check)
+app.command("schema")(schema.schema)
+app.command("smoke")(smoke.smoke)
+app.command("up")(up.up)
+app.add_typer(rehearse.app, name="rehearse")
+
+
+def main() -> None:
+    """Run the command; errors of the kit end it with their own words and exit code 1, an interrupt with 130."""
+    sys.exit(_guarded(lambda: app(standalone_mode=True)))
+
+
+def _guarded(run: Callable[[], Any]) -> int:
+    try:
+        run()
+    except KitError as error:
+        console.show_error(error)
+        return 1
+    except KeyboardInterrupt:
+        console.errors().print("interrupted")
+        return 130
+    return 0

@@ -1,0 +1,130 @@
+"""`llmd-oke rehearse`: the whole job on this machine, without cloud or GPU."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmd_oke.cli import console, options, plan_view, rehearse_view
+from llmd_oke.errors import KitError
+from llmd_oke.rehearsal import rehearsal
+from llmd_oke.rehearsal.rehearsal import Prepared, Settings
+
+app = typer.Typer(
+    help="Rehearse a stack on this machine: the real Pulumi engine, Kubernetes API server, endpoint picker, Envoy and "
+    "routing sidecar, with simulated nodes and vLLM. Again, it applies what changed.",
+    invoke_without_command=True,
+    rich_markup_mode="rich",
+)
+
+DEFAULT_STACK = "rehearsal"
+
+RehearsedStack = Annotated[str, typer.Option("--stack", "-s", help="Stack: the file stacks/Pulumi.<stack>.yaml.")]
+TimeScale = Annotated[
+    float, typer.Option(help="Wall seconds for a second of model time in the simulated vLLM.", min=0.01, max=100)
+]
+Benchmark = Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")]
+
+
+@app.callback()
+def rehearse(
+    context: typer.Context,
+    stack: RehearsedStack = DEFAULT_STACK,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,  # noqa: FBT001, FBT002
+    time_scale: TimeScale = 0.5,
+    benchmark: Benchmark = True,  # noqa: FBT001, FBT002
+) -> None:
+    """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
+    if context.invoked_subcommand is not None:
+        return
+    progress = console.progress()
+    progress.step(f"rehearsing the stack {stack}")
+    prepared = rehearsal.prepare(project, stack, Settings(time_scale=time_scale), progress)
+    if not as_json:
+        plan_view.show(stack, prepared.plan)
+    progress.step("updating the stack with the real engine")
+    update = rehearsal.run_engine(prepared, "up", progress)
+    progress.step(rehearse_view.changes(update))
+    status = _benchmark(prepared, as_json=as_json) if benchmark else 0
+    if as_json:
+        typer.echo(json.dumps(rehearse_view.as_json(prepared, update), indent=2))
+    else:
+        rehearse_view.show(prepared)
+    raise typer.Exit(status)
+
+
+@app.command()
+def preview(stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE) -> None:
+    """Show what an update of the rehearsed stack would change."""
+    progress = console.progress()
+    prepared = rehearsal.prepare(project, stack, Settings(), progress)
+    progress.step(rehearse_view.changes(rehearsal.run_engine(prepared, "preview", progress)))
+
+
+@app.command()
+def destroy(stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE) -> None:
+    """Destroy the rehearsed stack's resources with the engine; its control plane stays up."""
+    progress = console.progress()
+    prepared = rehearsal.prepare(project, stack, Settings(), progress)
+    progress.step(rehearse_view.changes(rehearsal.run_engine(prepared, "destroy", progress)))
+
+
+@app.command()
+def down(
+    stack: Annotated[str | None, typer.Option("--stack", "-s", help="Only this stack; all if left out.")] = None,
+    project: options.Project = options.HERE,
+) -> None:
+    """End rehearsals: no process, mount, namespace or link of theirs stays. Their logs do."""
+    stacks = [stack] if stack else rehearsal.rehearsed_stacks(project)
+    for name in stacks:
+        rehearsal.down(project, name)
+        console.errors().print(f"{name} is down", markup=False)
+    if not stacks:
+        console.errors().print("nothing is up")
+
+
+@app.command()
+def status(project: options.Project = options.HERE, as_json: options.Json = False) -> None:  # noqa: FBT001, FBT002
+    """Show which rehearsals are up."""
+    phases = {name: rehearsal.phase(project, name) for name in rehearsal.rehearsed_stacks(project)}
+    if as_json:
+        typer.echo(json.dumps(phases, indent=2))
+        return
+    for name, phase in phases.items():
+        console.output().print(f"{name}  {phase}", markup=False)
+    if not phases:
+        console.output().print("nothing is up")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context, stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE
+) -> None:
+    """Run a command inside a rehearsal, with KUBECONFIG set: `llmd-oke rehearse run -- kubectl get pods -A`."""
+    if not context.args:
+        raise KitError("No command was given.", "For example: llmd-oke rehearse run -- kubectl get pods -A")
+    raise typer.Exit(rehearsal.run_command(project, stack, context.args))
+
+
+@app.command()
+def programs() -> None:
+    """Have all programs that rehearsals need at hand: found on PATH, in the cache, or built."""
+    rehearse_view.show_programs(rehearsal.have_programs(console.progress()))
+
+
+def _benchmark(prepared: Prepared, *, as_json: bool) -> int:
+    """Runs `llmd-oke smoke` where the router can be reached."""
+    own = ["--stack", prepared.stack, "--project", str(prepared.project), "--release", prepared.plan.release.name]
+    simulated = [word for part in rehearse_view.SIMULATED for word in ("--simulated", part)]
+    scale = ["--time-scale", str(prepared.settings.time_scale)]
+    argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *scale, *simulated]
+    quiet = {"stdout_to": sys.stderr} if as_json else {}
+    return rehearsal.run_inside(prepared, argv, terminal=console.errors().is_terminal, **quiet)
+
+
+def report_folder(project: Path, stack: str) -> Path:
+    """Where the newest report of a stack lies."""
+    return project / "reports" / stack / "latest"

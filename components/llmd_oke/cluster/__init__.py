@@ -1,0 +1,1 @@
+"""Network, IAM, OKE and GPU pools on OCI."""

@@ -1,0 +1,26 @@
+"""Which cluster a stack deploys to."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from llmd_oke.config.base import Part
+
+
+class ExistingCluster(Part):
+    """A cluster that is there already and that the environment's kubeconfig reaches."""
+
+    mode: Literal["existing"]
+    """`existing`: nothing of the cluster itself is created or changed."""
+
+    identifier: Annotated[str, StringConstraints(min_length=1, max_length=255)]
+    """What identifies the cluster, preferably its OCID. It must stay the same when the kubeconfig changes (a tunnel,
+    CI): a changed identifier replaces every object in the cluster.
+    """
+
+    kubeconfig_context: str | None = None
+    """Context of the kubeconfig; its current context if left out."""
+
+
+Cluster = Annotated[ExistingCluster, Field()]
+"""Will be a choice by `mode` as soon as clusters can be created."""

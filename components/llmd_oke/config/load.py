@@ -1,0 +1,90 @@
+"""From a stack file to a StackConfig, or to all problems of its shape at once."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from llmd_oke.config import document, shape_problems
+from llmd_oke.config.document import CONFIG_KEY
+from llmd_oke.config.stack import StackConfig
+from llmd_oke.errors import KitError, Problem, Refused
+
+
+def stack_file(project: Path, stack: str) -> Path:
+    """The file of a stack: `stacks/Pulumi.<stack>.yaml`. Organization and project before the name are let go."""
+    return project / "stacks" / f"Pulumi.{stack.rsplit('/', 1)[-1]}.yaml"
+
+
+def stacks(project: Path) -> list[str]:
+    """The stacks that have a file, sorted."""
+    return sorted(path.name[len("Pulumi.") : -len(".yaml")] for path in (project / "stacks").glob("Pulumi.*.yaml"))
+
+
+def load(project: Path, stack: str) -> StackConfig:
+    """The config of a stack.
+
+    Raises:
+        KitError: there is no such file, or it is not YAML.
+        Refused: its shape is wrong; carries every problem, with lines.
+    """
+    path = stack_file(project, stack)
+    try:
+        return validate(read(project, stack))
+    except Refused as refused:
+        raise Refused(document.locate(refused.problems, path)) from refused
+
+
+def read(project: Path, stack: str) -> Any:
+    """The object of a stack's file under `llmd-oke:stack`, not judged yet.
+
+    Raises:
+        KitError: there is no such file, or it is not YAML.
+        Refused: the object is not there, or has a key twice.
+    """
+    path = stack_file(project, stack)
+    if not path.is_file():
+        known = ", ".join(stacks(project)) or "none"
+        raise KitError(f"There is no stack file {path}.", f"Stacks here: {known}.")
+    content = document.read(path)
+    if problems := list(content.problems()):
+        raise Refused(problems)
+    return stack_object(content.value)
+
+
+def parse(document: Any) -> StackConfig:
+    """The config in a stack file's document.
+
+    Raises:
+        Refused: its shape is wrong; carries every problem.
+    """
+    return validate(stack_object(document))
+
+
+def stack_object(document: Any) -> Any:
+    """The object under `llmd-oke:stack` in a stack file's document.
+
+    Raises:
+        Refused: it is not there.
+    """
+    config = _mapping(_mapping(document).get("config"))
+    if CONFIG_KEY not in config:
+        raise Refused([Problem("config", None, f"an object with the key {CONFIG_KEY}", "the stack has no config")])
+    return config[CONFIG_KEY]
+
+
+def validate(value: Any) -> StackConfig:
+    """The config that an object spells.
+
+    Raises:
+        Refused: its shape is wrong; carries every problem.
+    """
+    try:
+        return StackConfig.model_validate(value, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise Refused(shape_problems.problems(error.errors(include_url=False), value)) from error
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,98 @@
+"""A model and how it is served."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from llmd_oke.config.base import Items, Part
+from llmd_oke.config.names import DnsLabel, EnvironmentName
+from llmd_oke.config.topology import Topology
+
+MOST_COPIES = 64
+
+
+class Router(Part):
+    """What stands in front of the model servers."""
+
+    mode: Literal["standalone", "none"] = "standalone"
+    """`standalone`: endpoint picker with an Envoy beside it. `none`: a plain Service that spreads connections (the
+    published baseline)."""
+
+    non_cached_tokens: Annotated[int, Field(ge=1)] = 16
+    """Prompts with at least this many tokens that decode has not cached are prefilled remotely; shorter ones stay on
+    decode. Never 0: the endpoint picker takes that for "never remotely"."""
+
+
+class Workload(Part):
+    """The lengths that the deployment is planned and benchmarked for."""
+
+    input_tokens: Annotated[int, Field(ge=1)]
+    """Prompt length (ISL) in tokens."""
+
+    output_tokens: Annotated[int, Field(ge=1)]
+    """Output length (OSL) in tokens."""
+
+
+class Slo(Part):
+    """What users are promised."""
+
+    ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    """Time to first token in milliseconds."""
+
+    itl_ms: Annotated[float, Field(gt=0)] | None = None
+    """Inter-token latency in milliseconds."""
+
+
+class Engine(Part):
+    """vLLM settings that planning depends on, and a way to pass others."""
+
+    max_model_len: Annotated[int, Field(ge=1)] | None = None
+    """vLLM's `--max-model-len` in tokens; the model's own maximum if left out."""
+
+    max_num_seqs: Annotated[int, Field(ge=1)] = 256
+    """vLLM's `--max-num-seqs`: sequences that one server runs at a time."""
+
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """vLLM's `--gpu-memory-utilization`: the share of each GPU's memory that vLLM may take."""
+
+    block_size: Literal[16, 32, 64, 128] = 16
+    """vLLM's `--block-size` in tokens, equal on prefill and decode."""
+
+    extra_args: Items[str] = ()
+    """Further vLLM arguments, passed as they are to every server of the model; none that the kit sets itself."""
+
+    env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
+    """Further environment variables of every server; they win over the kit's own."""
+
+
+class Model(Part):
+    """A model, its topology and its router."""
+
+    model: str
+    """Key in the catalogue, for example `gpt-oss-120b`."""
+
+    name: DnsLabel | None = None
+    """Name of its objects in the cluster; the key with dots made dashes if left out."""
+
+    topology: Topology
+    """Servers of one unit, in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in long form."""
+
+    copies: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 1
+    """Units side by side. KV cache is handed over inside a unit only."""
+
+    router: Router = Router()
+    """Endpoint picker and proxy, or none."""
+
+    workload: Workload
+    """Lengths that memory, advice and benchmark go by."""
+
+    slo: Slo | None = None
+    """Targets that advice goes by."""
+
+    engine: Engine = Engine()
+    """vLLM settings."""
+
+    @property
+    def object_name(self) -> str:
+        """The prefix of the names of all its objects."""
+        return self.name or self.model.lower().replace(".", "-").replace("_", "-")

@@ -1,0 +1,58 @@
+"""Errors that reach a user.
+
+KitError                 anything that the kit explains in its own words; shown without a traceback
+└── Refused              a stack file that can't be deployed: carries every problem that was found
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from reprlib import Repr
+
+_SHORT = Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
+
+
+class KitError(Exception):
+    """Something the user can act on.
+
+    `message` says what was wrong and where; `remedy`, when there is one, says what would put it right.
+    """
+
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        super().__init__(message if remedy is None else f"{message}\n{remedy}")
+        self.message = message
+        self.remedy = remedy
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing in a stack file that can't be deployed.
+
+    `path` is where (`models[0].topology`), `value` what stands there (None where nothing does), `accepted` what would
+    be accepted, `why` the reason with its figures, `line` the line of the stack file where that is known.
+    """
+
+    path: str
+    value: object
+    accepted: str
+    why: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = self.path if self.line is None else f"line {self.line}: {self.path}"
+        value = "" if self.value is None else f" = {self.short_value}"
+        return f"{where}{value}: {self.why} (accepted: {self.accepted})"
+
+    @property
+    def short_value(self) -> str:
+        """The value as text of at most 80 characters."""
+        text = _SHORT.repr(self.value)
+        return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+class Refused(KitError):
+    """A stack file that can't be deployed; `problems` has all that was found, never only the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, problems)))

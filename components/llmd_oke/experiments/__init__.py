@@ -1,0 +1,1 @@
+"""What needs a running stack: benchmarks after an update, and whole lists of topologies."""

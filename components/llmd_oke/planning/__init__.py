@@ -1,0 +1,21 @@
+"""What a stack's config means: placement, memory, rollout, advice. Pure Python; gives a Plan or all that is wrong."""
+
+from llmd_oke.planning.plan import Advice, Memory, ModelPlan, Node, Plan, Pool, RolePlan, Rollout, Server, UnitPlan
+from llmd_oke.planning.planner import plan
+from llmd_oke.planning.stack_file import plan_object, plan_stack_file
+
+__all__ = [
+    "Advice",
+    "Memory",
+    "ModelPlan",
+    "Node",
+    "Plan",
+    "Pool",
+    "RolePlan",
+    "Rollout",
+    "Server",
+    "UnitPlan",
+    "plan",
+    "plan_object",
+    "plan_stack_file",
+]

@@ -1,0 +1,137 @@
+"""What can be deployed but may not pay. Advice never refuses."""
+
+from collections.abc import Iterable, Iterator
+
+from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.planning.placement import place
+from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPlan
+
+SHORT_PROMPT_TOKENS = 1000
+"""The llm-d guide recommends P/D for long prompts, 10k in and 1k out rather than 200 and 200; the line is ours."""
+
+SMALL_MODEL_BILLIONS = 20.0
+"""The llm-d guide recommends P/D for medium and large models such as gpt-oss-120b; the line is ours."""
+
+SLOW_TOKENS_PER_S_PER_USER = 20.0
+FAST_TOKENS_PER_S_PER_USER = 100.0
+"""llm-d.ai blog of 2026-05-22, gpt-oss-120b on MI300X: aggregated servers win below 20 and above 100 tokens/s/user."""
+
+
+def advice(plan: Plan) -> tuple[Advice, ...]:
+    """All advice on a plan, in the order of the stack file."""
+    return (
+        *_idle_nodes(plan),
+        *_free_gpus(plan),
+        *(item for i, model in enumerate(plan.models) for item in _model(model, f"models[{i}]")),
+    )
+
+
+def _idle_nodes(plan: Plan) -> Iterator[Advice]:
+    idle = plan.idle_nodes
+    if idle:
+        price = sum(pool.shape.price_usd_per_hour for node in idle for pool in plan.pools if pool.name == node.pool)
+        gpus = sum(node.gpus for node in idle)
+        cost = f"{_count(len(idle), 'node')} ({gpus} GPUs, {price:.0f} $/hour at list price) would serve nothing"
+        yield Advice("gpuPools", cost + _use_of_idle_nodes(plan))
+
+
+def _use_of_idle_nodes(plan: Plan) -> str:
+    for i, model in enumerate(plan.models):
+        if model.topology.disaggregated and not plan.rdma:
+            continue
+        further, idle = further_copies(plan, model)
+        if further:
+            rest = f", {_count(idle, 'node')} idle" if idle else ""
+            return f"; models[{i}].copies of {len(model.units) + further} would fit{rest}"
+    return ""
+
+
+def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
+    """How many further units of a model find room beside everything else, and how many nodes then are idle."""
+    free = sum(node.free_gpus for node in plan.nodes)
+    unit = model.units[0]
+    for copies in range(min(free // unit.gpus, MOST_COPIES - len(model.units)), 0, -1):
+        nodes, left = place(_servers(unit) * copies, plan.nodes)
+        if not left:
+            return copies, sum(not node.servers for node in nodes)
+    return 0, len(plan.idle_nodes)
+
+
+def _servers(unit: UnitPlan) -> list[Server]:
+    return [
+        Server(unit.name, role.role, index, role.tensor_parallel_size, role.virtual_functions)
+        for role in unit.roles
+        for index in range(role.replicas)
+    ]
+
+
+def _free_gpus(plan: Plan) -> Iterator[Advice]:
+    """GPUs that stay free on nodes in use, where they add up to a node or more."""
+    used = [node for node in plan.nodes if node.servers]
+    free = sum(node.free_gpus for node in used)
+    if free >= max((node.gpus for node in used), default=1):
+        yield Advice("gpuPools", f"{free} GPUs stay free on the {_count(len(used), 'node')} in use" + _why_free(used))
+
+
+def _why_free(used: Iterable[Node]) -> str:
+    short = any(node.free_gpus > node.free_virtual_functions for node in used)
+    return ", some of them because their nodes have no virtual functions left" if short else ""
+
+
+def _model(model: ModelPlan, path: str) -> Iterator[Advice]:
+    if model.topology.disaggregated:
+        yield from _disaggregation(model, path)
+    yield from _capacity(model, path)
+    yield from _rollouts(model, path)
+
+
+def _disaggregation(model: ModelPlan, path: str) -> Iterable[Advice]:
+    if model.workload.input_tokens < SHORT_PROMPT_TOKENS:
+        yield Advice(
+            f"{path}.workload.inputTokens",
+            f"prompts of {model.workload.input_tokens} tokens are short for P/D, which pays from about"
+            f" {SHORT_PROMPT_TOKENS}; compare with an aggregated topology",
+        )
+    if model.model.parameters.total_billions < SMALL_MODEL_BILLIONS:
+        size = f"{model.model.parameters.total_billions:g} billion parameters"
+        yield Advice(f"{path}.topology", f"a model of {size} is small for P/D; compare with an aggregated topology")
+    if model.slo and model.slo.itl_ms:
+        yield from _extreme_slo(1000 / model.slo.itl_ms, path)
+
+
+def _extreme_slo(tokens_per_s_per_user: float, path: str) -> Iterator[Advice]:
+    if tokens_per_s_per_user > FAST_TOKENS_PER_S_PER_USER:
+        reason = "aggregated servers with a large tensor parallel size are ahead of P/D"
+    elif tokens_per_s_per_user < SLOW_TOKENS_PER_S_PER_USER:
+        reason = "plain aggregated servers are ahead of P/D"
+    else:
+        return
+    yield Advice(
+        f"{path}.slo.itlMs", f"at {tokens_per_s_per_user:.0f} tokens/s per user {reason} (gpt-oss-120b on MI300X)"
+    )
+
+
+def _capacity(model: ModelPlan, path: str) -> Iterator[Advice]:
+    tokens = model.workload.input_tokens + model.workload.output_tokens
+    for role in model.units[0].roles:
+        fit = role.memory.sequences(tokens)
+        if role.role != "prefill" and fit < model.engine.max_num_seqs:
+            yield Advice(
+                f"{path}.engine.maxNumSeqs",
+                f"the KV cache of one {role.role} server is sure to hold {_count(fit, 'sequence')} of {tokens} tokens,"
+                f" fewer than {model.engine.max_num_seqs}: above that requests may queue",
+            )
+
+
+def _rollouts(model: ModelPlan, path: str) -> Iterator[Advice]:
+    for role in model.units[0].roles:
+        if role.replicas == 1 and role.rollout.max_unavailable and len(model.units) == 1:
+            spare = f"{_count(role.tensor_parallel_size, 'GPU')} for a second one"
+            yield Advice(
+                f"{path}.topology",
+                f"the only {role.role} server is gone while it is updated, because {spare} may not be spare",
+            )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

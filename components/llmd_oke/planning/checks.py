@@ -1,0 +1,125 @@
+"""Everything that is wrong with a stack, found in one go."""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+
+from llmd_oke import catalogue
+from llmd_oke.config import Model, StackConfig
+from llmd_oke.errors import Problem
+from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names
+from llmd_oke.planning.plan import Node, Pool, Server
+from llmd_oke.planning.rules import Subject, other_problems, topology_problems
+
+
+def problems(config: StackConfig) -> list[Problem]:
+    """All problems of a stack."""
+    of_topologies = topology_problems_by_model(config)
+    placeable = [model for i, model in enumerate(config.models) if not of_topologies.get(i)]
+    return [*problems_of_parts(config), *_capacity(config, placeable)]
+
+
+def problems_of_parts(config: StackConfig) -> list[Problem]:
+    """The problems that each part of a stack has by itself, whatever is beside it."""
+    of_topologies = topology_problems_by_model(config)
+    of_models = [
+        problem for i, subject in _subjects(config).items() for problem in (*of_topologies[i], *other_problems(subject))
+    ]
+    return [*_names(config), *_shapes(config), *of_models]
+
+
+def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:
+    """The problems of each model's servers; models and shapes that the catalogue doesn't know are left out."""
+    return {i: list(topology_problems(subject)) for i, subject in _subjects(config).items()}
+
+
+def pools(config: StackConfig) -> tuple[Pool, ...]:
+    """The pools whose shape the catalogue has."""
+    known = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
+    return tuple(Pool(pool.name, shape, pool.size) for pool, shape in known if shape is not None)
+
+
+def _subjects(config: StackConfig) -> dict[int, Subject]:
+    """The models that can be judged. Pools have one shape, so the first that is known stands for all."""
+    known = pools(config)
+    return {
+        i: Subject(config, model, f"models[{i}]", facts, known[0].shape)
+        for i, model in enumerate(config.models)
+        if known and (facts := catalogue.model(model.model)) is not None
+    }
+
+
+def _names(config: StackConfig) -> Iterator[Problem]:
+    """Names that the catalogue doesn't have, and names that are given twice."""
+    if catalogue.release(config.release) is None:
+        yield _unknown("release", config.release, catalogue.release_names())
+    for i, pool in enumerate(config.gpu_pools):
+        if catalogue.shape(pool.shape) is None:
+            yield _unknown(f"gpuPools[{i}].shape", pool.shape, catalogue.shape_names())
+    for i, model in enumerate(config.models):
+        if catalogue.model(model.model) is None:
+            yield _unknown(f"models[{i}].model", model.model, catalogue.model_names())
+    yield from _pools_twice([pool.name for pool in config.gpu_pools])
+    yield from _units_twice(config.models)
+
+
+def _unknown(path: str, value: str, known: list[str]) -> Problem:
+    by_repository = catalogue.model_of_repository(value)
+    likely = [by_repository.name] if by_repository else get_close_matches(value, known, n=1)
+    accepted = f"{likely[0]}? or another of {', '.join(known)}" if likely else "one of " + ", ".join(known)
+    return Problem(path, value, accepted, "the catalogue has no such entry")
+
+
+def _pools_twice(names: Sequence[str]) -> Iterator[Problem]:
+    for i, name in enumerate(names):
+        if (first := names.index(name)) < i:
+            yield Problem(f"gpuPools[{i}].name", name, "a name of its own", f"gpuPools[{first}] has it already")
+
+
+def _units_twice(models: Sequence[Model]) -> Iterator[Problem]:
+    owners: dict[str, int] = {}
+    for i, model in enumerate(models):
+        taken = [unit for unit in {model.object_name, *unit_names(model)} if unit in owners]
+        if taken:
+            key = "model" if model.name is None else "name"
+            why = f"models[{owners[taken[0]]}] has objects of the name {taken[0]} already"
+            yield Problem(f"models[{i}].{key}", model.name or model.model, "a name of its own (key name)", why)
+        for unit in (model.object_name, *unit_names(model)):
+            owners.setdefault(unit, i)
+
+
+def _shapes(config: StackConfig) -> Iterator[Problem]:
+    names = [pool.shape.name for pool in pools(config)]
+    if len(set(names)) > 1:
+        yield Problem("gpuPools", names, "pools of one shape", "models are placed on nodes of one shape")
+
+
+def _capacity(config: StackConfig, models: Sequence[Model]) -> Iterator[Problem]:
+    """Whether the nodes have room for all servers, and a network for those that hand over KV cache."""
+    known = pools(config)
+    if len(known) < len(config.gpu_pools) or len({pool.shape.name for pool in known}) > 1:
+        return
+    nodes, left = place(servers(config, models), empty_nodes(known))
+    if left:
+        yield _too_few_nodes(config, known[0], list(servers(config, models)), left)
+    used = sum(bool(node.servers) for node in nodes)
+    if config.rdma == "none" and used > 1 and any(model.topology.disaggregated for model in models):
+        yield Problem("rdma", "none", "sriov-vf", f"KV cache moves between {used} nodes and needs RDMA")
+
+
+def _too_few_nodes(config: StackConfig, pool: Pool, wanted: Sequence[Server], left: Sequence[Server]) -> Problem:
+    size = sum(pool.size for pool in config.gpu_pools)
+    enough = _nodes_in_use(wanted, pool)
+    gpus, functions = sum(server.gpus for server in wanted), sum(server.virtual_functions for server in wanted)
+    needs = f"{gpus} GPUs" + (f" and {functions} virtual functions" if functions else "")
+    has = f"{size * pool.shape.gpus} GPUs and {size * pool.shape.rdma.virtual_functions} virtual functions"
+    why = f"the models need {needs}, {size} nodes have {has}; {len(left)} servers find no node with room"
+    if len(config.gpu_pools) == 1:
+        return Problem("gpuPools[0].size", size, f"at least {enough}, or fewer or smaller servers", why)
+    sizes = " + ".join(str(pool.size) for pool in config.gpu_pools)
+    return Problem("gpuPools", f"{sizes} nodes", f"at least {enough} nodes, or fewer or smaller servers", why)
+
+
+def _nodes_in_use(wanted: Sequence[Server], pool: Pool) -> int:
+    node = Node(pool.name, 0, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
+    nodes, _ = place(wanted, [node] * len(wanted))
+    return sum(bool(node.servers) for node in nodes)

@@ -1,0 +1,190 @@
+"""The plan of a stack: what the config means, worked out and checked. Pure data."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.config import Cluster, Engine, Role, Router, Slo, Smoke, Topology, Workload
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How one server of a role fits its GPUs, in GiB over all of them; `key_value_tokens` is a bound, not a
+    measurement.
+    """
+
+    gpu_gib: float
+    weights_gib: float
+    activation_gib: float
+    key_value_gib: float
+    key_value_tokens: int
+
+    def sequences(self, tokens: int) -> int:
+        """Sequences of that many tokens that the KV cache holds at a time."""
+        return self.key_value_tokens // tokens
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How a Deployment replaces its pods: counts of pods."""
+
+    max_surge: int
+    max_unavailable: int
+
+
+@dataclass(frozen=True)
+class RolePlan:
+    """The servers of one role in one unit. Timeouts in seconds; `virtual_functions` are those of each server."""
+
+    role: Role
+    replicas: int
+    tensor_parallel_size: int
+    memory: Memory
+    rollout: Rollout
+    startup_budget_s: int
+    create_timeout_s: int
+    update_timeout_s: int
+    virtual_functions: int = 0
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all servers of the role."""
+        return self.replicas * self.tensor_parallel_size
+
+
+@dataclass(frozen=True)
+class UnitPlan:
+    """One unit of a model: its servers, behind a router of their own."""
+
+    name: str
+    roles: tuple[RolePlan, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the unit."""
+        return sum(role.gpus for role in self.roles)
+
+    def role(self, role: Role) -> RolePlan | None:
+        """The plan of that role, or None where the unit has none."""
+        return next((plan for plan in self.roles if plan.role == role), None)
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """A model with all its units."""
+
+    name: str
+    model: Model
+    topology: Topology
+    router: Router
+    workload: Workload
+    slo: Slo | None
+    engine: Engine
+    max_model_len: int
+    units: tuple[UnitPlan, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all units."""
+        return sum(unit.gpus for unit in self.units)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool of equal GPU nodes."""
+
+    name: str
+    shape: Shape
+    size: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the pool."""
+        return self.size * self.shape.gpus
+
+    @property
+    def virtual_functions(self) -> int:
+        """Virtual functions of the pool."""
+        return self.size * self.shape.rdma.virtual_functions
+
+    @property
+    def price_usd_per_hour(self) -> float:
+        """List price of all its nodes."""
+        return self.size * self.shape.price_usd_per_hour
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server to be placed: a pod with its GPUs and virtual functions."""
+
+    unit: str
+    role: Role
+    index: int
+    gpus: int
+    virtual_functions: int = 0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node with the servers that fit it. Kubernetes decides where a pod really goes; this shows that all of them can
+    be placed.
+    """
+
+    pool: str
+    index: int
+    gpus: int
+    servers: tuple[Server, ...]
+    virtual_functions: int = 0
+
+    @property
+    def free_gpus(self) -> int:
+        """GPUs that no server uses."""
+        return self.gpus - sum(server.gpus for server in self.servers)
+
+    @property
+    def free_virtual_functions(self) -> int:
+        """Virtual functions that no server uses."""
+        return self.virtual_functions - sum(server.virtual_functions for server in self.servers)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a stack deploys."""
+
+    cluster: Cluster
+    namespace: str
+    pools: tuple[Pool, ...]
+    rdma: bool
+    release: Release
+    models: tuple[ModelPlan, ...]
+    nodes: tuple[Node, ...]
+    smoke: Smoke
+    advice: tuple[Advice, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pools."""
+        return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def used_gpus(self) -> int:
+        """GPUs of all models."""
+        return sum(model.gpus for model in self.models)
+
+    @property
+    def idle_nodes(self) -> Sequence[Node]:
+        """Nodes without any server."""
+        return [node for node in self.nodes if not node.servers]
+
+    @property
+    def price_usd_per_hour(self) -> float:
+        """List price of all pools."""
+        return sum(pool.price_usd_per_hour for pool in self.pools)

@@ -1,0 +1,99 @@
+"""From a stack's config to its plan, or to everything that is wrong with it."""
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from llmd_oke import catalogue
+from llmd_oke.config import Model, Role, StackConfig
+from llmd_oke.errors import Refused
+from llmd_oke.planning import checks, rollout
+from llmd_oke.planning.advice import advice
+from llmd_oke.planning.memory import memory
+from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
+from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan
+
+Entry = TypeVar("Entry")
+
+
+def plan(config: StackConfig) -> Plan:
+    """The plan of a stack.
+
+    Raises:
+        Refused: the stack can't be deployed; carries every problem that was found.
+    """
+    if problems := checks.problems(config):
+        raise Refused(problems)
+    pools = checks.pools(config)
+    nodes, _ = place(servers(config, config.models), empty_nodes(pools))
+    room = _Room(config, nodes)
+    made = Plan(
+        cluster=config.cluster,
+        namespace=config.namespace,
+        pools=pools,
+        rdma=config.rdma == "sriov-vf",
+        release=_known(catalogue.release(config.release)),
+        models=tuple(_model(model, pools[0], room) for model in config.models),
+        nodes=tuple(nodes),
+        smoke=config.smoke,
+        advice=(),
+    )
+    return replace(made, advice=advice(made))
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What the nodes have beside all servers. Units and roles may roll at the same time, so each has an equal share."""
+
+    config: StackConfig
+    nodes: list[Node]
+
+    def surges(self, role: Role, size: int) -> int:
+        """How many further servers of a role are sure to find room."""
+        by_gpus = self._surges(sum(node.free_gpus for node in self.nodes), size)
+        if not virtual_functions(self.config, role, size):
+            return by_gpus
+        return min(by_gpus, self._surges(sum(node.free_virtual_functions for node in self.nodes), size))
+
+    def _surges(self, spare: int, size: int) -> int:
+        parts = sum(len(model.topology.servers()) * model.copies for model in self.config.models)
+        others = sum(bool(server.gpus % size) for node in self.nodes for server in node.servers)
+        mixed_nodes = min(len(self.nodes), 2 * others)  # each of the others may be there twice while it rolls too
+        return rollout.sure_room(spare // parts, size, mixed_nodes)
+
+
+def _model(model: Model, pool: Pool, room: _Room) -> ModelPlan:
+    facts = _known(catalogue.model(model.model))
+    roles = tuple(_role(role, model, facts, pool.shape, room) for role in model.topology.servers())
+    return ModelPlan(
+        name=model.object_name,
+        model=facts,
+        topology=model.topology,
+        router=model.router,
+        workload=model.workload,
+        slo=model.slo,
+        engine=model.engine,
+        max_model_len=model.engine.max_model_len or facts.max_model_len,
+        units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
+    )
+
+
+def _role(role: Role, model: Model, facts: catalogue.Model, shape: catalogue.Shape, room: _Room) -> RolePlan:
+    part = model.topology.servers()[role]
+    size = part.tensor_parallel_size
+    how = rollout.rollout(part.replicas, room.surges(role, size))
+    return RolePlan(
+        role=role,
+        replicas=part.replicas,
+        tensor_parallel_size=size,
+        memory=memory(facts, shape, size, model.engine.gpu_memory_utilization),
+        rollout=how,
+        startup_budget_s=facts.startup_budget_s,
+        create_timeout_s=rollout.create_timeout_s(facts.startup_budget_s),
+        update_timeout_s=rollout.update_timeout_s(facts.startup_budget_s, part.replicas, how),
+        virtual_functions=virtual_functions(room.config, role, size),
+    )
+
+
+def _known(entry: Entry | None) -> Entry:
+    assert entry is not None  # noqa: S101 - the checks have looked
+    return entry

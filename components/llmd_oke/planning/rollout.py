@@ -1,0 +1,36 @@
+"""How pods are replaced where GPUs are scarce, and how long that may take."""
+
+from llmd_oke.planning.plan import Rollout
+
+TERMINATION_GRACE_S = 90
+"""llm-d guides: pods get 90 s, vLLM's own `--shutdown-timeout` 60 s of them."""
+
+SCHEDULING_S = 600
+"""Time to schedule pods and pull a large image; ours."""
+
+
+def sure_room(spare: int, size: int, mixed_nodes: int) -> int:
+    """How many servers of a size find room among spare GPUs (or virtual functions), wherever Kubernetes put the others.
+
+    Only nodes with servers of other sizes can have room that is too small, at most `size - 1` on each of
+    `mixed_nodes`; all other spare GPUs lie together.
+    """
+    at_worst = -((mixed_nodes * (size - 1) - spare) // size)
+    return max(0, min(spare // size, at_worst))
+
+
+def rollout(replicas: int, room: int) -> Rollout:
+    """Surge pods where `room` for some is sure, otherwise one pod at a time goes before its successor comes."""
+    surge = min(replicas, room)
+    return Rollout(max_surge=surge, max_unavailable=0) if surge else Rollout(max_surge=0, max_unavailable=1)
+
+
+def create_timeout_s(startup_budget_s: int) -> int:
+    """All pods start at the same time, so one start-up budget and the time to schedule and pull."""
+    return startup_budget_s + SCHEDULING_S
+
+
+def update_timeout_s(startup_budget_s: int, replicas: int, rollout: Rollout) -> int:
+    """Pods are replaced in waves of surge plus unavailable pods, each of which ends old pods and starts new ones."""
+    waves = -(-replicas // (rollout.max_surge + rollout.max_unavailable))
+    return waves * (startup_budget_s + TERMINATION_GRACE_S) + SCHEDULING_S

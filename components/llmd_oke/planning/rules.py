@@ -1,0 +1,201 @@
+"""What a model's config must satisfy on its own. Each rule yields the problems that it finds."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmd_oke import catalogue
+from llmd_oke.config import Model, Role, StackConfig
+from llmd_oke.config.topology import SHORT_FORMS
+from llmd_oke.errors import Problem
+from llmd_oke.planning.memory import memory
+from llmd_oke.planning.placement import virtual_functions
+from llmd_oke.planning.plan import Memory
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of a stack, its path in the stack file, what the catalogue knows of it, and the shape of its nodes."""
+
+    stack: StackConfig
+    model: Model
+    path: str
+    facts: catalogue.Model
+    shape: catalogue.Shape
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that one sequence may have; what is asked for above the model's context is a problem of its own."""
+        return min(self.model.engine.max_model_len or self.facts.max_model_len, self.facts.max_model_len)
+
+    def size(self, role: Role) -> int:
+        """The tensor parallel size of a role."""
+        return self.model.topology.servers()[role].tensor_parallel_size
+
+    def memory(self, size: int) -> Memory:
+        """The memory of one server of that tensor parallel size."""
+        return memory(self.facts, self.shape, size, self.model.engine.gpu_memory_utilization)
+
+    def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
+        """A problem with the tensor parallel size of a role, at the place where the stack file has it."""
+        if self.model.topology.written is not None:
+            why_of_role = f"{role} servers with tp{self.size(role)}: {why}"
+            return Problem(f"{self.path}.topology", self.model.topology.written, f"for {role}: {accepted}", why_of_role)
+        return Problem(f"{self.path}.topology.{role}.tensorParallelSize", self.size(role), accepted, why)
+
+
+def topology_problems(subject: Subject) -> Iterator[Problem]:
+    """What is wrong with the servers of one model."""
+    yield from _roles(subject)
+    for role in subject.model.topology.servers():
+        parallelism = list(_parallelism(subject, role))
+        yield from parallelism or _memory(subject, role)
+    yield from _transfer(subject)
+
+
+def other_problems(subject: Subject) -> Iterator[Problem]:
+    """What is wrong with one model beside its servers."""
+    yield from _lengths(subject)
+    yield from _router(subject)
+    yield from _extra_arguments(subject)
+
+
+_ROLES_TOGETHER: frozenset[Role] = frozenset({"prefill", "decode"})
+_ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
+
+
+def _roles(subject: Subject) -> Iterator[Problem]:
+    topology = subject.model.topology
+    roles = frozenset(topology.servers())
+    if roles in (_ROLES_TOGETHER, _ROLE_ALONE):
+        return
+    why = {
+        frozenset({"prefill"}): "prefill servers hand their KV cache to decode servers, and there are none",
+        frozenset({"decode"}): "decode servers alone would compute prompts too; that is an aggregated topology",
+        frozenset(): "there are no servers",
+    }.get(roles, "aggregated servers do not work together with prefill or decode servers")
+    yield Problem(f"{subject.path}.topology", str(topology) or None, SHORT_FORMS, why)
+
+
+def _parallelism(subject: Subject, role: Role) -> Iterator[Problem]:
+    size = subject.size(role)
+    if size in possible_sizes(subject, role):
+        return
+    architecture = subject.facts.architecture
+    if size > subject.shape.gpus:
+        why = f"a node has {subject.shape.gpus} GPUs, and a server can't span nodes"
+    elif architecture.attention_heads % size:
+        why = f"{architecture.attention_heads} attention heads can't be divided by {size}"
+    elif not _heads_allow(subject.facts, size):
+        why = (
+            f"{architecture.key_value_heads} KV heads can neither be divided by {size} nor copied evenly to {size} GPUs"
+        )
+    else:
+        functions = subject.shape.rdma.virtual_functions
+        why = f"a node has {functions} virtual functions, and the server needs one for each of its {size} GPUs"
+    yield subject.size_problem(role, _sizes(fitting_sizes(subject, role) or possible_sizes(subject, role)), why)
+
+
+def possible_sizes(subject: Subject, role: Role) -> list[int]:
+    """Tensor parallel sizes that the model's heads and the node's GPUs and virtual functions allow."""
+    return [
+        size
+        for size in range(1, subject.shape.gpus + 1)
+        if _heads_allow(subject.facts, size)
+        and virtual_functions(subject.stack, role, size) <= subject.shape.rdma.virtual_functions
+    ]
+
+
+def fitting_sizes(subject: Subject, role: Role) -> list[int]:
+    """Those of the possible sizes whose memory holds at least one sequence of full length."""
+    return [
+        size for size in possible_sizes(subject, role) if subject.memory(size).key_value_tokens >= subject.max_model_len
+    ]
+
+
+def _heads_allow(facts: catalogue.Model, size: int) -> bool:
+    key_value_heads = facts.architecture.key_value_heads
+    fit = facts.architecture.latent_attention is not None or key_value_heads % size == 0 or size % key_value_heads == 0
+    return facts.architecture.attention_heads % size == 0 and fit
+
+
+def _memory(subject: Subject, role: Role) -> Iterator[Problem]:
+    fit = subject.memory(subject.size(role))
+    if fit.key_value_tokens >= subject.max_model_len:
+        return
+    ways = [_sizes(sizes)] if (sizes := fitting_sizes(subject, role)) else []
+    workload = subject.model.workload
+    if fit.key_value_tokens >= workload.input_tokens + workload.output_tokens:
+        ways.append(f"engine.maxModelLen of at most {fit.key_value_tokens}")
+    yield subject.size_problem(
+        role,
+        ", or ".join(ways) or "a smaller model or larger GPUs",
+        f"{fit.weights_gib:.0f} GiB of weights and {fit.activation_gib:.0f} GiB of activations leave"
+        f" {max(0.0, fit.key_value_gib):.1f} GiB of {fit.gpu_gib:.0f} GiB for the KV cache, room for"
+        f" {fit.key_value_tokens} tokens where one sequence may have {subject.max_model_len}",
+    )
+
+
+def _transfer(subject: Subject) -> Iterator[Problem]:
+    if not subject.model.topology.disaggregated or subject.facts.architecture.latent_attention is not None:
+        return
+    prefill, decode = subject.size("prefill"), subject.size("decode")
+    if decode < prefill:
+        yield subject.size_problem(
+            "decode",
+            f"at least {prefill}",
+            f"NIXL hands KV cache only to servers of at least the tensor parallel size of prefill, {prefill}",
+        )
+
+
+def _lengths(subject: Subject) -> Iterator[Problem]:
+    asked, context = subject.model.engine.max_model_len, subject.facts.max_model_len
+    if asked is not None and asked > context:
+        why = f"{subject.facts.name} has a context of {context} tokens"
+        yield Problem(f"{subject.path}.engine.maxModelLen", asked, f"at most {context}", why)
+    workload = subject.model.workload
+    total = workload.input_tokens + workload.output_tokens
+    if total > subject.max_model_len:
+        yield Problem(
+            f"{subject.path}.workload",
+            f"{workload.input_tokens} + {workload.output_tokens}",
+            f"inputTokens + outputTokens of at most {subject.max_model_len}",
+            f"{total} tokens are more than the maximum model length",
+        )
+
+
+def _router(subject: Subject) -> Iterator[Problem]:
+    if subject.model.router.mode == "none" and subject.model.topology.disaggregated:
+        why = "without an endpoint picker nothing pairs prefill with decode servers"
+        yield Problem(f"{subject.path}.router.mode", "none", "standalone", why)
+
+
+_OWN_ARGUMENTS = {
+    "--tensor-parallel-size": "topology",
+    "-tp": "topology",
+    "--pipeline-parallel-size": "topology",
+    "-pp": "topology",
+    "--data-parallel-size": "topology",
+    "-dp": "topology",
+    "--max-model-len": "engine.maxModelLen",
+    "--max-num-seqs": "engine.maxNumSeqs",
+    "--gpu-memory-utilization": "engine.gpuMemoryUtilization",
+    "--block-size": "engine.blockSize",
+    "--model": "model",
+    "--host": "nothing: the kit sets it",
+    "--port": "nothing: the kit sets it",
+    "--kv-transfer-config": "nothing: the kit sets it",
+}
+"""vLLM arguments that follow from other keys of the stack file."""
+
+
+def _extra_arguments(subject: Subject) -> Iterator[Problem]:
+    for i, argument in enumerate(subject.model.engine.extra_args):
+        name = argument.split("=", 1)[0].split(".", 1)[0]
+        key = _OWN_ARGUMENTS.get(name.replace("_", "-"))
+        if key is not None:
+            why = f"{name} would contradict what was planned"
+            yield Problem(f"{subject.path}.engine.extraArgs[{i}]", argument, key, why)
+
+
+def _sizes(sizes: list[int]) -> str:
+    return "one of " + ", ".join(map(str, sizes)) if sizes else "no size"

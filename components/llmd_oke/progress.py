@@ -1,0 +1,52 @@
+"""How long work tells what it is doing, without knowing who listens.
+
+Whoever works calls `step` when something new begins and `detail` with news of it, at least every few seconds; the
+command line shows both on a terminal, a plain text log gets one line for each.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol, TextIO
+
+
+class Progress(Protocol):
+    """Listens to work that takes a while."""
+
+    def step(self, text: str) -> None:
+        """Something new begins: `building kube-apiserver v1.34.2`."""
+        ...
+
+    def detail(self, text: str) -> None:
+        """News of the current step: `240 s, 812 of about 1900 packages`."""
+        ...
+
+
+class SilentProgress:
+    """Listens and says nothing."""
+
+    def step(self, text: str) -> None:
+        """Drop it."""
+
+    def detail(self, text: str) -> None:
+        """Drop it."""
+
+
+class PlainProgress:
+    """One line per event with the seconds since the start, for logs and pipes."""
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._clock = clock
+        self._began = clock()
+
+    def step(self, text: str) -> None:
+        """Print the step."""
+        self._print(text)
+
+    def detail(self, text: str) -> None:
+        """Print the news, indented under its step."""
+        self._print(f"  {text}")
+
+    def _print(self, text: str) -> None:
+        print(f"[{self._clock() - self._began:5.0f} s] {text}", file=self._stream, flush=True)

@@ -1,0 +1,158 @@
+"""The node agent: simulated nodes, their pods and the Services, in one process of a rehearsal's world.
+
+Run by `python -m llmd_oke.rehearsal.agent --config FILE` inside the world's namespaces. It writes `node agent ready`
+to its standard output once nodes are registered and Services are served; SIGTERM ends it and all of its pods.
+"""
+
+import argparse
+import asyncio
+import logging
+import shutil
+import signal
+import sys
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service
+from lightkube.resources.discovery_v1 import EndpointSlice
+from pydantic import ValidationError
+
+from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.agent_config import AgentConfig
+from llmd_oke.rehearsal.nodes.config import NodeConfig
+from llmd_oke.rehearsal.nodes.fleet import Fleet
+from llmd_oke.rehearsal.pods.container_worker import BackOff
+from llmd_oke.rehearsal.pods.etc_files import Resolver
+from llmd_oke.rehearsal.pods.events import Recorder
+from llmd_oke.rehearsal.pods.factory import ContainerFactory
+from llmd_oke.rehearsal.pods.images import load
+from llmd_oke.rehearsal.pods.networks import AddressPool, Networks, route_services
+from llmd_oke.rehearsal.pods.runner import Runner
+from llmd_oke.rehearsal.pods.surroundings import StoredSources, Surroundings
+from llmd_oke.rehearsal.services.network import ServiceNetwork
+from llmd_oke.rehearsal.services.table import Address
+from llmd_oke.rehearsal.watches import Store
+
+_log = logging.getLogger(__name__)
+READY = "node agent ready"
+_HTTPS = 443
+
+
+class Agent:
+    """All parts of the node agent, put together from its configuration."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        client = AsyncClient(config=KubeConfig.from_file(config.kubeconfig).get(), trust_env=False)
+        self._config = config
+        self._pods = Store(client, Pod)
+        self._services = Store(client, Service)
+        self._slices = Store(client, EndpointSlice)
+        self._sources = StoredSources(Store(client, ConfigMap), Store(client, Secret))
+        self._networks = Networks(config.bridge, config.bridge_address)
+        self.fleet = Fleet(client, config.bridge_address)
+        self._runner = Runner(self._surroundings(client), self._pods)
+        self._service_network = self._services_of(config)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Register the nodes, serve Services and DNS, start what runs until the end."""
+        config = self._config
+        await self._networks.ensure_bridge()
+        await self._networks.sweep()
+        shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # of an agent that died
+        await route_services(config.service_cidr)
+        await self._service_network.start(config.dns_address)
+        await self.fleet.add(config.nodes)
+        sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
+        self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))
+        await asyncio.gather(*(store.synced() for store in sources))
+        self._begin(self._pods.run())
+        await self._pods.synced()
+
+    async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
+        """Register more nodes while running; pods bound to them by then are taken."""
+        await self.fleet.add(configs)
+        for pod in self._pods:
+            self._runner.consider(pod)
+
+    async def fail(self) -> None:
+        """Wait; raises when one of the agent's parts ends, which none should."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        done.pop().result()
+
+    async def stop(self) -> None:
+        """End all pods' processes, then everything else."""
+        for task in self._tasks:
+            task.cancel()
+        await self._runner.stop(self._config.stop_grace_s)
+        self._service_network.close()
+
+    def _begin(self, *parts: Coroutine[Any, Any, None]) -> None:
+        self._tasks += [asyncio.create_task(part) for part in parts]
+
+    def _surroundings(self, client: AsyncClient) -> Surroundings:
+        config = self._config
+        simulator = httpx2.AsyncClient(base_url=config.simulator_url, trust_env=False) if config.simulator_url else None
+        return Surroundings(
+            client=client,
+            fleet=self.fleet,
+            networks=self._networks,
+            addresses=AddressPool(config.bridge_address),
+            sources=self._sources,
+            services=self._services,
+            factory=ContainerFactory(load(config.images), config.programs, simulator),
+            recorder=Recorder(client),
+            state_folder=config.state_folder,
+            resolver=Resolver(config.dns_address, config.cluster_domain),
+            probe_time_scale=config.probe_time_scale,
+            back_off=BackOff(config.back_off.first_s, config.back_off.longest_s),
+        )
+
+    def _services_of(self, config: AgentConfig) -> ServiceNetwork:
+        host, _, port = config.api_server.rpartition(":")
+        api_service = Address(str(config.service_cidr.network_address + 1), _HTTPS)
+        fixed = {api_service: Address(host, int(port))}
+        return ServiceNetwork(self._services, self._slices, config.cluster_domain, fixed)
+
+
+async def run(config: AgentConfig) -> None:
+    """Run the agent until SIGTERM or SIGINT."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    agent = Agent(config)
+    await agent.start()
+    sys.stdout.write(f"{READY}\n")
+    sys.stdout.flush()
+    waits = [asyncio.create_task(stopped.wait()), asyncio.create_task(agent.fail())]
+    done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await agent.stop()
+    with suppress(asyncio.CancelledError):
+        for each in done:
+            each.result()
+
+
+def main() -> int:
+    """Read the configuration file named on the command line and run; 1 with a message when something is wrong."""
+    parser = argparse.ArgumentParser(prog="llmd_oke.rehearsal.agent", description="The rehearsal's node agent.")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, see AgentConfig")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    try:
+        config = AgentConfig.model_validate_json(arguments.config.read_bytes())
+        asyncio.run(run(config))
+    except (KitError, OSError, ValidationError, ApiError, httpx2.HTTPError) as error:
+        sys.stderr.write(f"node agent: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

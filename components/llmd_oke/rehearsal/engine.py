@@ -1,0 +1,145 @@
+"""The real Pulumi engine inside a rehearsal's world: `python -m llmd_oke.rehearsal.engine --project DIR --stack S up`.
+
+The project's own `__main__.py` runs in this process (an inline program, so no language plug-in is needed), and the engine
+attaches to the stand-in plug-ins instead of starting real ones.
+"""
+
+import argparse
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from pulumi import automation
+from pulumi.automation import events as engine_events
+
+from llmd_oke.errors import KitError
+from llmd_oke.progress import PlainProgress, Progress
+from llmd_oke.rehearsal.engine_events import Narrator
+
+PLUGIN_ANSWER_TIMEOUT_S = 5.0
+PARALLEL = 64
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """What an operation did: resources by what happened to them, stack outputs, seconds."""
+
+    operation: str
+    changes: dict[str, int]
+    outputs: dict[str, Any]
+    duration_s: float
+    plugins: dict[str, int]
+
+    @property
+    def changed(self) -> int:
+        """Resources that did not stay the same."""
+        return sum(count for kind, count in self.changes.items() if kind not in {"same", "read"})
+
+
+def require_plugins(ports: dict[str, int]) -> None:
+    """Makes sure that every stand-in answers: without it the engine would look for the real plug-in.
+
+    Raises:
+        KitError: one doesn't answer.
+    """
+    for name, port in ports.items():
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            try:
+                grpc.channel_ready_future(channel).result(timeout=PLUGIN_ANSWER_TIMEOUT_S)
+            except grpc.FutureTimeoutError as error:
+                raise KitError(f"The stand-in for the plug-in {name!r} does not answer on port {port}.") from error
+
+
+def plugins_from_environment() -> dict[str, int]:
+    """Names and ports in `PULUMI_DEBUG_PROVIDERS`."""
+    pairs = [pair.split(":") for pair in os.environ.get("PULUMI_DEBUG_PROVIDERS", "").split(",") if pair]
+    return {name: int(port) for name, port in pairs}
+
+
+def run(project: Path, stack: str, operation: str, progress: Progress) -> EngineResult:
+    """Runs one operation (`up`, `preview`, `refresh`, `destroy`) to its end.
+
+    Raises:
+        KitError: a stand-in does not answer, or the operation failed; says why in the engine's words.
+    """
+    plugins = plugins_from_environment()
+    require_plugins(plugins)
+    began = time.monotonic()
+    narrator = Narrator(progress)
+    handle = automation.create_or_select_stack(
+        stack_name=stack,
+        project_name="llmd-oke",
+        program=lambda: _program(project),
+        opts=automation.LocalWorkspaceOptions(work_dir=str(project)),
+    )
+    try:
+        changes, outputs = _OPERATIONS[operation](handle, narrator.hear)
+    except automation.CommandError as error:
+        raise narrator.failure(operation) from error
+    return EngineResult(operation, changes, outputs, time.monotonic() - began, plugins)
+
+
+def _program(project: Path) -> None:
+    runpy.run_path(str(project / "__main__.py"), run_name="__main__")
+
+
+Hear = Callable[[engine_events.EngineEvent], Any]
+Outcome = tuple[dict[str, int], dict[str, Any]]
+
+
+def _up(stack: automation.Stack, hear: Hear) -> Outcome:
+    done = stack.up(on_event=hear, on_output=_drop, parallel=PARALLEL, suppress_outputs=True, color="never")
+    return _counts(done.summary.resource_changes), {key: value.value for key, value in done.outputs.items()}
+
+
+def _preview(stack: automation.Stack, hear: Hear) -> Outcome:
+    done = stack.preview(on_event=hear, on_output=_drop, parallel=PARALLEL, color="never")
+    return _counts(done.change_summary), {}
+
+
+def _refresh(stack: automation.Stack, hear: Hear) -> Outcome:
+    done = stack.refresh(on_event=hear, on_output=_drop, parallel=PARALLEL, color="never")
+    return _counts(done.summary.resource_changes), {}
+
+
+def _destroy(stack: automation.Stack, hear: Hear) -> Outcome:
+    done = stack.destroy(on_event=hear, on_output=_drop, parallel=PARALLEL, color="never")
+    return _counts(done.summary.resource_changes), {}
+
+
+_OPERATIONS = {"up": _up, "preview": _preview, "refresh": _refresh, "destroy": _destroy}
+
+
+def _counts(changes: Any) -> dict[str, int]:
+    return {str(getattr(kind, "value", kind)): int(count) for kind, count in (changes or {}).items()}
+
+
+def _drop(_: str) -> None:
+    """The engine's own text is not shown: its events are."""
+
+
+def main() -> None:
+    """Runs the operation that the command line names and writes its result as JSON."""
+    parser = argparse.ArgumentParser(prog="llmd_oke.rehearsal.engine")
+    parser.add_argument("--project", type=Path, required=True)
+    parser.add_argument("--stack", required=True)
+    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("operation", choices=sorted(_OPERATIONS))
+    arguments = parser.parse_args()
+    try:
+        result = run(arguments.project, arguments.stack, arguments.operation, PlainProgress())
+    except KitError as error:
+        arguments.result.write_text(json.dumps({"error": error.message, "remedy": error.remedy}))
+        sys.exit(1)
+    arguments.result.write_text(json.dumps(asdict(result)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Simulated nodes: their Node objects and leases."""

@@ -1,0 +1,221 @@
+"""Runs one container of a pod: start, probes, restarts with back-off, end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from lightkube.models.core_v1 import Container as ContainerModel
+from lightkube.models.core_v1 import Probe
+
+from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.pods.containers import Container, StartError
+from llmd_oke.rehearsal.pods.facts import MissingSourceError
+from llmd_oke.rehearsal.pods.probes import Tally, schedule
+from llmd_oke.rehearsal.pods.probing import ask
+from llmd_oke.rehearsal.pods.records import ContainerRecord, Running, Terminated, Waiting
+
+_log = logging.getLogger(__name__)
+_RETRY_START_S = 1.0
+_RESET_AFTER_S = 600.0  # kubelet forgets back-off after ten minutes of running
+
+
+@dataclass(frozen=True)
+class BackOff:
+    """Seconds before the second and later restarts (the first is at once); each wait is twice the one before."""
+
+    first_s: float = 10.0
+    longest_s: float = 300.0
+
+    def delay_s(self, restarts: int) -> float:
+        """Give the wait before restart number `restarts` + 1."""
+        if restarts == 0:
+            return 0.0
+        return min(self.first_s * 2.0 ** min(restarts - 1, 30), self.longest_s)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a container is run."""
+
+    make: Callable[[], Container]
+    restarts: Callable[[int], bool]
+    """Whether it's started again after that exit code."""
+    changed: Callable[[], None]
+    """Called after each change of its record."""
+    warn: Callable[[str, str], None]
+    """Called with reason and message of what a kubelet would report as an event."""
+    address: str
+    time_scale: float
+    back_off: BackOff
+    grace_s: float
+
+
+class ContainerWorker:
+    """Keeps the record of one container true; `started` is set when its startup probe has passed."""
+
+    def __init__(self, model: ContainerModel, record: ContainerRecord, manner: Manner) -> None:
+        self.record = record
+        self.started = asyncio.Event()
+        self._model = model
+        self._manner = manner
+        self._stopping = asyncio.Event()
+        self._container: Container | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Run until the container is over."""
+        recent = 0
+        while not self._stopping.is_set():
+            began = datetime.now(UTC)
+            code = await self._run_once()
+            if self._stopping.is_set() or (code is not None and not self._manner.restarts(code)):
+                break
+            if code is None:
+                await self._pause(_RETRY_START_S)
+                continue
+            if (datetime.now(UTC) - began).total_seconds() > _RESET_AFTER_S:
+                recent = 0
+            await self._back_off(self._manner.back_off.delay_s(recent))
+            recent += 1
+        self.record.over = True
+        self.record.ready = False
+        self._manner.changed()
+
+    async def stop(self, grace_s: float) -> None:
+        """End the container for good: its preStop hook, SIGTERM, and SIGKILL after the grace period."""
+        self._stopping.set()
+        if self._container is not None:
+            await self._end(self._container, grace_s)
+
+    async def _run_once(self) -> int | None:
+        """Run it from start to end; None when it couldn't be started."""
+        container = await self._start()
+        if container is None:
+            return None
+        self._container = container
+        since = datetime.now(UTC)
+        self.record.state = Running(since)
+        self.record.container_id = container.identity
+        probing = asyncio.create_task(self._probe(container))
+        self._manner.changed()
+        try:
+            if self._stopping.is_set():
+                await self._end(container, self._manner.grace_s)
+            code = await container.wait()
+        finally:
+            probing.cancel()
+            self._container = None
+        self._note_end(code, since, container.identity)
+        return code
+
+    async def _start(self) -> Container | None:
+        try:
+            container = self._manner.make()
+            await container.start()
+        except StartError as error:
+            self._waiting(error.reason, str(error))
+        except MissingSourceError as error:
+            self._waiting("CreateContainerConfigError", str(error))
+        except (OSError, KitError) as error:
+            self._waiting("CreateContainerError", str(error))
+        else:
+            return container
+        return None
+
+    def _waiting(self, reason: str, message: str) -> None:
+        state = Waiting(reason, message)
+        if self.record.state != state:
+            self._manner.warn("Failed", f"Error: {reason}: {message}")
+        self.record.state = state
+        self._manner.changed()
+
+    def _note_end(self, code: int, since: datetime, container_id: str) -> None:
+        reason = "Completed" if code == 0 else "Error"
+        self.record.state = Terminated(code, reason, since, datetime.now(UTC), container_id)
+        self.record.started = False
+        self.record.ready = False
+        self._manner.changed()
+
+    async def _back_off(self, delay_s: float) -> None:
+        if isinstance(self.record.state, Terminated):
+            self.record.last = self.record.state
+        if delay_s:
+            message = f"back-off {delay_s:g}s restarting failed container={self.record.name}"
+            self.record.state = Waiting("CrashLoopBackOff", message)
+            self._manner.warn("BackOff", message)
+            self._manner.changed()
+            await self._pause(delay_s)
+        self.record.restarts += 1
+
+    async def _pause(self, delay_s: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), delay_s)
+
+    async def _end(self, container: Container, grace_s: float) -> None:
+        begun = asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._before_stop(container, grace_s), grace_s)
+        left_s = grace_s - (asyncio.get_running_loop().time() - begun)
+        await container.stop(max(left_s, 0.0))
+
+    async def _before_stop(self, container: Container, grace_s: float) -> None:
+        hook = self._model.lifecycle.preStop if self._model.lifecycle else None
+        if hook and hook.sleep:
+            await asyncio.sleep(hook.sleep.seconds)
+        elif hook and container.probed:
+            question = Probe(exec=hook.exec, httpGet=hook.httpGet)
+            await ask(question, self._model, container, self._manner.address, grace_s)
+
+    async def _probe(self, container: Container) -> None:
+        """Judge the container by its probes until cancelled."""
+        model = self._model
+        if container.probed and model.startupProbe and not await self._has_started(container, model.startupProbe):
+            self._kill(container, "startup")
+            return
+        self.record.started = True
+        self.started.set()
+        ready_at_once = not (container.probed and model.readinessProbe)
+        self.record.ready = ready_at_once
+        self._manner.changed()
+        watches = [self._watch_readiness(container, model.readinessProbe)] if model.readinessProbe else []
+        watches += [self._watch_liveness(container, model.livenessProbe)] if model.livenessProbe else []
+        if container.probed:
+            await asyncio.gather(*watches)
+
+    async def _has_started(self, container: Container, probe: Probe) -> bool:
+        return await self._verdict(container, probe, Tally(probe))
+
+    async def _watch_readiness(self, container: Container, probe: Probe) -> None:
+        tally = Tally(probe, verdict=False)
+        while True:
+            self.record.ready = await self._verdict(container, probe, tally)
+            if not self.record.ready:
+                self._manner.warn("Unhealthy", f"Readiness probe failed: container {self.record.name}")
+            self._manner.changed()
+
+    async def _watch_liveness(self, container: Container, probe: Probe) -> None:
+        tally = Tally(probe, verdict=True)
+        while await self._verdict(container, probe, tally):
+            pass
+        self._kill(container, "liveness")
+
+    async def _verdict(self, container: Container, probe: Probe, tally: Tally) -> bool:
+        """Ask on the probe's schedule until the verdict turns, and give the new one."""
+        times = schedule(probe, self._manner.time_scale)
+        pause_s = times.initial_delay_s if tally.fresh else times.period_s
+        while True:
+            await asyncio.sleep(pause_s)
+            passed = await ask(probe, self._model, container, self._manner.address, times.timeout_s)
+            verdict = tally.record(passed=passed)
+            if verdict is not None:
+                return verdict
+            pause_s = times.settled_period_s if tally.settled else times.period_s
+
+    def _kill(self, container: Container, probe: str) -> None:
+        message = f"Container {self.record.name} failed {probe} probe, will be restarted"
+        _log.info("%s", message)
+        self._manner.warn("Killing", message)
+        self._ending = asyncio.create_task(self._end(container, self._manner.grace_s))

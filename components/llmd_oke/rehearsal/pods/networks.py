@@ -1,0 +1,104 @@
+"""A network namespace with an address of its own for each pod, on the rehearsal's bridge."""
+
+import asyncio
+from collections.abc import Iterable
+from ipaddress import IPv4Interface, IPv4Network
+from pathlib import Path
+
+from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.pods.processes import checked, run
+
+NAMESPACES = Path("/run/netns")
+_PREFIX = "pod-"
+_HOSTS_PER_NODE = 254
+
+
+class AddressPool:
+    """Pod addresses: node number n (from 0) has the n+1st /24 of the pod network."""
+
+    def __init__(self, bridge: IPv4Interface) -> None:
+        self._base = bridge.network.network_address
+        self._used: set[str] = set()
+
+    def take(self, node_index: int, wanted: str | None = None) -> str:
+        """Give a free address, `wanted` if that is free; KitError when the node has no more."""
+        if wanted is not None and wanted not in self._used:
+            self._used.add(wanted)
+            return wanted
+        first = self._base + 256 * (node_index + 1)
+        free = next(
+            (str(first + host) for host in range(1, _HOSTS_PER_NODE) if str(first + host) not in self._used), None
+        )
+        if free is None:
+            raise KitError(f"node number {node_index} has no free pod address")
+        self._used.add(free)
+        return free
+
+    def give_back(self, address: str) -> None:
+        """Free an address."""
+        self._used.discard(address)
+
+
+class Networks:
+    """Makes and removes network namespaces by `ip`; names are the caller's, kept short by it."""
+
+    def __init__(self, bridge_name: str, bridge: IPv4Interface) -> None:
+        self._bridge_name = bridge_name
+        self._bridge = bridge
+        self._node_networks: dict[str, asyncio.Task[Path]] = {}
+
+    async def ensure_bridge(self) -> None:
+        """Make the bridge with its address if there is none of that name."""
+        code, _ = await run(["ip", "link", "show", "dev", self._bridge_name])
+        if code:
+            await _batch(
+                f"link add {self._bridge_name} type bridge",
+                f"addr add {self._bridge} dev {self._bridge_name}",
+                f"link set {self._bridge_name} up",
+            )
+
+    async def attach(self, name: str, address: str, link: str) -> Path:
+        """Make namespace `name` with `address` on its eth0, whose other end on the bridge is `link`."""
+        await _batch(
+            f"netns add {_PREFIX}{name}",
+            f"link add {link} type veth peer name eth0 netns {_PREFIX}{name}",
+            f"link set {link} master {self._bridge_name} up",
+        )
+        await _batch(
+            "link set lo up",
+            f"addr add {address}/{self._bridge.network.prefixlen} dev eth0",
+            "link set eth0 up",
+            f"route add default via {self._bridge.ip}",
+            namespace=f"{_PREFIX}{name}",
+        )
+        return NAMESPACES / f"{_PREFIX}{name}"
+
+    async def attach_node(self, node: str, address: str) -> Path:
+        """Give the namespace that stands for a node's own network, made for the node's first host-network pod."""
+        if node not in self._node_networks:
+            link = f"vethn{address.rpartition('.')[2]}"
+            self._node_networks[node] = asyncio.create_task(self.attach(f"node-{node}", address, link))
+        return await asyncio.shield(self._node_networks[node])
+
+    async def detach(self, name: str, link: str) -> None:
+        """Remove the namespace and its link; not an error when there is none."""
+        await run(["ip", "link", "delete", link])
+        if (NAMESPACES / f"{_PREFIX}{name}").exists():
+            await run(["ip", "netns", "delete", f"{_PREFIX}{name}"])
+
+    async def sweep(self) -> None:
+        """Remove what an agent that died has left: its processes died with it, their namespaces didn't."""
+        listed = await checked(["ip", "netns", "list"])
+        left = [line.split()[0] for line in listed.splitlines() if line.startswith(_PREFIX)]
+        if left:
+            await _batch(*(f"netns delete {name}" for name in left))
+
+
+async def route_services(services: IPv4Network) -> None:
+    """Make every Service address one of this machine's own, so that the proxy can listen on any of them."""
+    await checked(["ip", "route", "replace", "local", str(services), "dev", "lo"])
+
+
+async def _batch(*commands: str, namespace: str | None = None) -> None:
+    where: Iterable[str] = ["-n", namespace] if namespace else []
+    await checked(["ip", *where, "-batch", "-"], given="".join(f"{command}\n" for command in commands))

@@ -1,0 +1,89 @@
+"""Gives every pod bound to one of the simulated nodes a worker."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from lightkube.resources.core_v1 import ConfigMap, Pod, Secret
+
+from llmd_oke.rehearsal.pods.facts import spec_of
+from llmd_oke.rehearsal.pods.pod_worker import PodWorker
+from llmd_oke.rehearsal.pods.status_writer import delete_object
+from llmd_oke.rehearsal.pods.surroundings import Surroundings
+from llmd_oke.rehearsal.watches import Identity, Store, identity, metadata
+
+_log = logging.getLogger(__name__)
+_LOST_GRACE_S = 5.0
+_ENDED = {"Succeeded", "Failed"}
+
+
+class Runner:
+    """The workers of all pods, by uid; each name has one at a time that isn't ending."""
+
+    def __init__(self, surroundings: Surroundings, pods: Store[Pod]) -> None:
+        self._surroundings = surroundings
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        pods.subscribe(self._pod_changed)
+        surroundings.sources.config_maps.subscribe(self._source_changed)
+        surroundings.sources.secrets.subscribe(self._source_changed)
+
+    async def stop(self, grace_s: float) -> None:
+        """End all pods' processes without touching their objects."""
+        ends = [asyncio.create_task(worker.terminate(grace_s)) for worker in tuple(self._workers.values())]
+        if ends:
+            await asyncio.wait(ends, timeout=grace_s + _LOST_GRACE_S)
+
+    def consider(self, pod: Pod) -> None:
+        """Take a pod, if it's bound to one of the nodes and has no worker yet: for nodes added later."""
+        self._pod_changed(pod, exists=True)
+
+    def _pod_changed(self, pod: Pod, exists: bool) -> None:  # a store's subscriber
+        who = identity(pod)
+        if not exists:
+            self._lost(who.uid)
+            return
+        for worker in tuple(self._workers.values()):
+            if worker.identity.uid != who.uid and _same_name(worker.identity, who):
+                self._lost(worker.identity.uid)
+        if who.uid in self._workers:
+            self._workers[who.uid].update(pod)
+        elif spec_of(pod).nodeName in self._surroundings.fleet:
+            self._take(pod)
+
+    def _take(self, pod: Pod) -> None:
+        ended = pod.status is not None and pod.status.phase in _ENDED
+        deleting = metadata(pod).deletionTimestamp is not None
+        if ended and not deleting:
+            return
+        if deleting:
+            self._spawn(delete_object(self._surroundings.client, identity(pod)))
+            return
+        worker = PodWorker(self._surroundings, pod)
+        self._workers[worker.identity.uid] = worker
+
+    def _lost(self, uid: str) -> None:
+        worker = self._workers.pop(uid, None)
+        if worker is not None:
+            self._spawn(worker.terminate(_LOST_GRACE_S))
+
+    def _source_changed(self, source: ConfigMap | Secret, exists: bool) -> None:  # noqa: ARG002
+        namespace = metadata(source).namespace
+        for worker in self._workers.values():
+            if worker.identity.namespace == namespace:
+                worker.touch()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("pod work failed", exc_info=task.exception())
+
+
+def _same_name(one: Identity, other: Identity) -> bool:
+    return (one.namespace, one.name) == (other.namespace, other.name)

@@ -1,0 +1,65 @@
+"""The copy of the project that the engine works in, with a state of its own.
+
+The user's project is never written to, and nothing of its stack file but our own config comes along: secrets that are
+encrypted for the real stack mean nothing here.
+"""
+
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llmd_oke.config.load import CONFIG_KEY, stack_file
+
+_COPIED = ("Pulumi.yaml", "__main__.py")
+
+
+@dataclass(frozen=True)
+class ProjectCopy:
+    """Folders and secrets of a rehearsed stack's Pulumi project."""
+
+    folder: Path
+    backend: Path
+    pulumi_home: Path
+    passphrase_file: Path
+
+    def variables(self) -> dict[str, str]:
+        """What the engine is told by its environment."""
+        return {
+            "PULUMI_BACKEND_URL": f"file://{self.backend}",
+            "PULUMI_CONFIG_PASSPHRASE_FILE": str(self.passphrase_file),
+            "PULUMI_HOME": str(self.pulumi_home),
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
+            "PULUMI_AUTOMATION_API_SKIP_VERSION_CHECK": "true",
+        }
+
+
+def copy_project(project: Path, stack: str, state: Path, release: str) -> ProjectCopy:
+    """Brings the copy up to date with the project; `release` takes the place of the stack's own."""
+    copy = ProjectCopy(state / "project", state / "backend", state / "pulumi", state / "passphrase")
+    for folder in (copy.folder / "stacks", copy.backend, copy.pulumi_home):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name in _COPIED:
+        shutil.copyfile(project / name, copy.folder / name)
+    _write_passphrase(copy.passphrase_file)
+    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), release)
+    return copy
+
+
+def _write_passphrase(path: Path) -> None:
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_urlsafe(32))
+
+
+def _write_stack_file(source: Path, target: Path, release: str) -> None:
+    document: dict[str, Any] = yaml.safe_load(source.read_text())
+    stack = {**document["config"][CONFIG_KEY], "release": release}
+    kept = yaml.safe_load(target.read_text()) if target.exists() else {}
+    own = {key: value for key, value in kept.items() if key == "encryptionsalt"}
+    target.write_text(yaml.safe_dump({**own, "config": {CONFIG_KEY: stack}}, sort_keys=False))

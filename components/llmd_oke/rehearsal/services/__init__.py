@@ -1,0 +1,1 @@
+"""Service addresses and DNS names, in user space."""

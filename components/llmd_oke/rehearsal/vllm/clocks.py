@@ -1,0 +1,139 @@
+"""Time as the simulation knows it: model seconds, which a clock maps to wall seconds or to nothing at all."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+_LATE_S = 0.010
+_SLIP_S = 1.0
+_WINDOW_S = 5.0
+
+
+class Handle(Protocol):
+    """A planned call."""
+
+    def cancel(self) -> None:
+        """Make it not happen."""
+        ...
+
+
+class Clock(Protocol):
+    """Model time in seconds."""
+
+    def now(self) -> float:
+        """Model seconds since the clock's start."""
+        ...
+
+    def call_at(self, time_s: float, callback: Callable[[], None]) -> Handle:
+        """Call back at a model time; at once where it is past."""
+        ...
+
+    def resume_at(self, deadline_s: float) -> float:
+        """The model time from which to go on after a step that was due at `deadline_s`.
+
+        That is the deadline itself, so that lateness doesn't add up, unless the machine is hopelessly behind.
+        """
+        ...
+
+
+@dataclass
+class Lag:
+    """How late steps end, in wall seconds: whether the machine keeps up with the simulation.
+
+    `steps`, `late_steps` (more than 10 ms late) and `slipped_s` (time given up on, after lags over 1 s) only grow.
+    """
+
+    steps: int = 0
+    late_steps: int = 0
+    slipped_s: float = 0.0
+    _window_start_s: float = 0.0
+    _window_s: float = 0.0
+    _window_before_s: float = 0.0
+
+    def record(self, lag_s: float, now_s: float) -> None:
+        """A step ended `lag_s` late at the wall time `now_s`."""
+        self.steps += 1
+        if lag_s > _LATE_S:
+            self.late_steps += 1
+        if now_s - self._window_start_s > _WINDOW_S:
+            self._window_start_s, self._window_before_s, self._window_s = now_s, self._window_s, 0.0
+        self._window_s = max(self._window_s, lag_s)
+
+    @property
+    def recent_s(self) -> float:
+        """The greatest lag of the last 5 to 10 seconds."""
+        return max(self._window_s, self._window_before_s)
+
+
+@dataclass
+class WallClock:
+    """Model time on an event loop: one model second takes `scale` wall seconds."""
+
+    loop: asyncio.AbstractEventLoop
+    scale: float
+    lag: Lag = field(default_factory=Lag)
+    _start_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._start_s = self.loop.time()
+
+    def now(self) -> float:
+        """Model seconds since the clock's start."""
+        return (self.loop.time() - self._start_s) / self.scale
+
+    def call_at(self, time_s: float, callback: Callable[[], None]) -> Handle:
+        """Call back at a model time; at once where it is past."""
+        return self.loop.call_at(self._start_s + time_s * self.scale, callback)
+
+    def resume_at(self, deadline_s: float) -> float:
+        """The deadline, or the present where the loop is more than a second behind."""
+        now_s = self.loop.time()
+        lag_s = now_s - self._start_s - deadline_s * self.scale
+        self.lag.record(lag_s, now_s)
+        if lag_s < _SLIP_S:
+            return deadline_s
+        self.lag.slipped_s += lag_s
+        return self.now()
+
+
+@dataclass
+class _Planned:
+    callback: Callable[[], None] | None
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """Model time that passes only when it is told to: simulations without waiting."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._order = count()
+        self._planned: list[tuple[float, int, _Planned]] = []
+
+    def now(self) -> float:
+        """Model seconds since the clock's start."""
+        return self._now_s
+
+    def call_at(self, time_s: float, callback: Callable[[], None]) -> Handle:
+        """Call back when `run` comes to that time."""
+        planned = _Planned(callback)
+        heapq.heappush(self._planned, (max(time_s, self._now_s), next(self._order), planned))
+        return planned
+
+    def resume_at(self, deadline_s: float) -> float:
+        """Always the deadline: nothing is ever late."""
+        return deadline_s
+
+    def run(self, until_s: float = float("inf")) -> None:
+        """Let time pass until `until_s`, or until nothing is planned any more."""
+        while self._planned and self._planned[0][0] <= until_s:
+            self._now_s, _, planned = heapq.heappop(self._planned)
+            if planned.callback is not None:
+                planned.callback()
+        if until_s != float("inf"):
+            self._now_s = until_s

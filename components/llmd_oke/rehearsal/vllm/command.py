@@ -1,0 +1,225 @@
+"""From a container's command to the settings of a simulated server, or to the refusal that vLLM would give."""
+
+import argparse
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+from llmd_oke.rehearsal.vllm import flags
+from llmd_oke.rehearsal.vllm.refusal import Refusal
+
+NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
+DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
+_ROLES = ("kv_producer", "kv_consumer", "kv_both")
+_KNOWN_CONNECTORS = {
+    *NIXL_CONNECTORS,
+    DECODE_BENCH_CONNECTOR,
+    "NixlPushConnector",
+    "MultiConnector",
+    "MoRIIOConnector",
+    "MooncakeConnector",
+    "LMCacheConnectorV1",
+    "LMCacheMPConnector",
+    "OffloadingConnector",
+    "P2pNcclConnector",
+    "SharedStorageConnector",
+    "ExampleConnector",
+}  # fmt: skip - the names that vLLM's KVConnectorFactory registers
+_QUICK_REDUCE_BYTES_FACTOR = {"NONE": 1.0, "FP": 1.0, "INT8": 0.5, "INT6": 0.375, "INT4": 0.25}
+
+
+@dataclass(frozen=True)
+class KeyValueTransfer:
+    """`--kv-transfer-config` and the environment of the NIXL side channel. `abort_timeout_s` is model time."""
+
+    connector: str
+    engine_id: str
+    recompute_on_failure: bool
+    side_channel_host: str
+    side_channel_port: int
+    abort_timeout_s: float
+
+    @property
+    def nixl(self) -> bool:
+        """KV caches are pulled from other servers."""
+        return self.connector in NIXL_CONNECTORS
+
+    @property
+    def decode_bench(self) -> bool:
+        """Prompts are filled with dummy KV caches, for decode-only benchmarks."""
+        return self.connector == DECODE_BENCH_CONNECTOR
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command and environment of a container ask for. `max_model_len` is None for the model's own length."""
+
+    model: str
+    served_model_names: tuple[str, ...]
+    host: str
+    port: int
+    tensor_parallel_size: int
+    max_model_len: int | None
+    allow_long_max_model_len: bool
+    block_size: int
+    gpu_memory_utilization: float
+    kv_cache_memory_bytes: int | None
+    num_gpu_blocks_override: int | None
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    prompt_tokens_details: bool
+    shutdown_timeout_s: float
+    all_reduce_bytes_factor: float
+    transfer: KeyValueTransfer | None
+
+
+def settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """The settings in a container's command.
+
+    Raises:
+        Refusal: vLLM would not start with it, or it is no vLLM command that can be simulated.
+    """
+    program, words = _program(argv)
+    namespace = flags.parse(words, program)
+    _refuse_unsimulated(namespace)
+    model = namespace.model_tag or namespace.model
+    if model is None:
+        raise Refusal(
+            1,
+            "ValueError: no model was given; vLLM's own default isn't in the catalogue.",
+        )
+    return _settings(namespace, str(model), environment)
+
+
+def _program(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """The program's name and its arguments, for the two plain forms of a command."""
+    words = list(argv)
+    name = PurePosixPath(words[0]).name if words else ""
+    if name == "vllm" and words[1:2] == ["serve"]:
+        return "vllm serve", words[2:]
+    if name.startswith("python") and words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]:
+        return "api_server.py", words[3:]
+    raise Refusal(
+        2,
+        f"llmd-oke rehearsal: {' '.join(words)[:200]!r} can't be simulated; accepted are `vllm serve MODEL ...` and "
+        "`python3 -m vllm.entrypoints.openai.api_server ...`, without a shell around them.",
+    )
+
+
+def _refuse_unsimulated(namespace: argparse.Namespace) -> None:
+    for name in ("data_parallel_size", "pipeline_parallel_size"):
+        if getattr(namespace, name) != 1:
+            raise Refusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} other than 1 isn't simulated.")
+    for name in ("config", "uds", "ssl_keyfile", "headless", "grpc"):
+        if getattr(namespace, name):
+            raise Refusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
+
+
+def _settings(namespace: argparse.Namespace, model: str, environment: Mapping[str, str]) -> Settings:
+    _check_values(namespace)
+    return Settings(
+        model=model,
+        served_model_names=tuple(namespace.served_model_name or (model,)),
+        host=namespace.host or "0.0.0.0",  # noqa: S104 - vLLM's own default, inside the pod's network namespace
+        port=namespace.port,
+        tensor_parallel_size=namespace.tensor_parallel_size,
+        max_model_len=_max_model_len(namespace.max_model_len),
+        allow_long_max_model_len=environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") == "1",
+        block_size=namespace.block_size,
+        gpu_memory_utilization=namespace.gpu_memory_utilization,
+        kv_cache_memory_bytes=namespace.kv_cache_memory_bytes,
+        num_gpu_blocks_override=namespace.num_gpu_blocks_override,
+        kv_cache_dtype=namespace.kv_cache_dtype,
+        enable_prefix_caching=namespace.enable_prefix_caching,
+        enable_chunked_prefill=namespace.enable_chunked_prefill,
+        max_num_batched_tokens=namespace.max_num_batched_tokens,
+        max_num_seqs=namespace.max_num_seqs,
+        prompt_tokens_details=bool(namespace.enable_prompt_tokens_details),
+        shutdown_timeout_s=namespace.shutdown_timeout,
+        all_reduce_bytes_factor=_all_reduce_bytes_factor(environment),
+        transfer=_transfer(namespace.kv_transfer_config, environment),
+    )
+
+
+def _check_values(namespace: argparse.Namespace) -> None:
+    if not 0 < namespace.gpu_memory_utilization <= 1:
+        raise Refusal(
+            1, f"ValueError: GPU memory utilization must be less than 1.0. Got {namespace.gpu_memory_utilization}."
+        )
+    if namespace.max_num_batched_tokens < namespace.max_num_seqs:
+        raise Refusal(
+            1,
+            f"ValueError: max_num_batched_tokens ({namespace.max_num_batched_tokens}) must be greater than or equal to "
+            f"max_num_seqs ({namespace.max_num_seqs}).",
+        )
+
+
+def _max_model_len(text: str | None) -> int | None:
+    if text is None or text in {"auto", "-1"}:
+        return None
+    try:
+        return flags.size(text)
+    except ValueError:
+        raise Refusal(
+            2, f"vllm serve: error: argument --max-model-len: invalid human_readable_int value: {text!r}"
+        ) from None
+
+
+def _all_reduce_bytes_factor(environment: Mapping[str, str]) -> float:
+    """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
+    level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
+    try:
+        return _QUICK_REDUCE_BYTES_FACTOR[level]
+    except KeyError:
+        known = list(_QUICK_REDUCE_BYTES_FACTOR)
+        raise Refusal(
+            1, f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. Valid options: {known}."
+        ) from None
+
+
+def _transfer(config: Any, environment: Mapping[str, str]) -> KeyValueTransfer | None:
+    if config is None:
+        return None
+    if not isinstance(config, dict):
+        raise Refusal(2, "vllm serve: error: argument --kv-transfer-config: not an object")
+    values = cast("dict[str, Any]", config)
+    _check_transfer(values)
+    return KeyValueTransfer(
+        connector=values["kv_connector"],
+        engine_id=str(values.get("engine_id") or uuid.uuid4()),
+        recompute_on_failure=values.get("kv_load_failure_policy", "fail") == "recompute",
+        side_channel_host=environment.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
+        side_channel_port=_number(environment, "VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
+        abort_timeout_s=_number(environment, "VLLM_NIXL_ABORT_REQUEST_TIMEOUT", 480),
+    )
+
+
+def _check_transfer(config: Mapping[str, Any]) -> None:
+    connector, role = config.get("kv_connector"), config.get("kv_role")
+    if connector is not None and role is None:
+        raise Refusal(
+            1, f"ValueError: Please specify kv_role when kv_connector is set, supported roles are {list(_ROLES)}"
+        )
+    if role not in _ROLES:
+        raise Refusal(1, f"ValueError: Unsupported kv_role: {role}. Supported roles are {list(_ROLES)}")
+    if connector not in _KNOWN_CONNECTORS:
+        raise Refusal(1, f"ValueError: Unsupported connector type: {connector}")
+    if connector not in (*NIXL_CONNECTORS, DECODE_BENCH_CONNECTOR):
+        raise Refusal(1, f"llmd-oke rehearsal: the connector {connector} isn't simulated.")
+    policy = config.get("kv_load_failure_policy", "fail")
+    if policy not in {"fail", "recompute"}:
+        raise Refusal(1, f"ValueError: kv_load_failure_policy: Input should be 'recompute' or 'fail', got {policy!r}")
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(environment.get(name, default))
+    except ValueError:
+        raise Refusal(
+            1, f"ValueError: invalid literal for int() with base 10: {environment[name]!r} ({name})"
+        ) from None

@@ -1,0 +1,115 @@
+"""vLLM's metrics in Prometheus text.
+
+Each endpoint picker scrapes each server every 50 ms, so all that doesn't change is put together once, with %-slots for
+the numbers. Durations are model seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from llmd_oke.rehearsal.vllm import histograms
+from llmd_oke.rehearsal.vllm.clocks import Lag
+from llmd_oke.rehearsal.vllm.histograms import Histogram
+from llmd_oke.rehearsal.vllm.sequences import Finish
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# attribute of ServerMetrics, name, type, help; in this order in the text
+_ENGINE = (
+    ("running", "vllm:num_requests_running", "gauge", "Number of requests in model execution batches."),
+    ("waiting", "vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed."),
+    ("cache_usage", "vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage."),
+    ("preemptions", "vllm:num_preemptions_total", "counter", "Cumulative number of preemption from the engine."),
+    ("prefix_queries", "vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in queried tokens."),
+    ("prefix_hits", "vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in cached tokens."),
+    ("prompt_tokens", "vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed."),
+    ("generation_tokens", "vllm:generation_tokens_total", "counter", "Number of generation tokens processed."),
+)
+_CONNECTOR = (
+    ("external_queries", "vllm:external_prefix_cache_queries_total", "counter", "External cache queries, in tokens."),
+    ("external_hits", "vllm:external_prefix_cache_hits_total", "counter", "External cache hits, in cached tokens."),
+    ("failed_transfers", "vllm:nixl_num_failed_transfers_total", "counter", "Number of failed NIXL transfers."),
+    ("expired_transfers", "vllm:nixl_num_kv_expired_reqs_total", "counter", "Requests that had their KV expire."),
+)
+_LAG = (
+    ("recent_s", "llmd_oke_simulator_lag_seconds", "gauge", "Greatest lateness of the last seconds, wall time."),
+    ("steps", "llmd_oke_simulator_steps_total", "counter", "Engine steps of the whole process."),
+    ("late_steps", "llmd_oke_simulator_late_steps_total", "counter", "Engine steps more than 10 ms late."),
+    ("slipped_s", "llmd_oke_simulator_slipped_seconds_total", "counter", "Wall time given up after lags over 1 s."),
+)
+
+
+class ServerMetrics:
+    """The metrics of one server. Plain numbers are gauges and counters of the engine."""
+
+    def __init__(self, model_name: str, cache_config: Mapping[str, object], *, connector: bool, lag: Lag) -> None:
+        labels = f'engine="0",model_name="{model_name}"'
+        self.running = 0
+        self.waiting = 0
+        self.cache_usage = 0.0
+        self.preemptions = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.external_queries = 0
+        self.external_hits = 0
+        self.failed_transfers = 0
+        self.expired_transfers = 0
+        self.finished: dict[str, int] = dict.fromkeys(Finish, 0)
+        self._lag = lag
+        self._connector = connector
+        self._add_histograms(labels)
+        self._head = _cache_config_text(cache_config) + _template(_ENGINE, labels) + _finished_template(labels)
+        self._connector_template, self._lag_template = _template(_CONNECTOR, labels), _template(_LAG, labels)
+
+    def text(self) -> str:
+        """Everything in Prometheus text."""
+        parts = [self._head % (*_values(self, _ENGINE), *self.finished.values())]
+        parts += [histogram.text() for histogram in self._always]
+        if self._connector:
+            parts.append(self._connector_template % _values(self, _CONNECTOR))
+            parts += [self.transfer.text(), self.transferred.text()]
+        parts.append(self._lag_template % _values(self._lag, _LAG))
+        return "".join(parts)
+
+    def _add_histograms(self, labels: str) -> None:
+        def histogram(name: str, help_: str, bounds: Sequence[float]) -> Histogram:
+            return Histogram(f"vllm:{name}", labels, f"Histogram of {help_}.", bounds)
+
+        request_s = histograms.REQUEST_S
+        self.first_token = histogram(
+            "time_to_first_token_seconds", "time to first token in seconds", histograms.FIRST_TOKEN_S
+        )
+        self.between_tokens = histogram(
+            "inter_token_latency_seconds", "inter-token latency in seconds", histograms.BETWEEN_TOKENS_S
+        )
+        self.whole = histogram("e2e_request_latency_seconds", "e2e request latency in seconds", request_s)
+        self.queue = histogram("request_queue_time_seconds", "time spent in WAITING phase for request", request_s)
+        self.prefill = histogram("request_prefill_time_seconds", "time spent in PREFILL phase for request", request_s)
+        self.decode = histogram("request_decode_time_seconds", "time spent in DECODE phase for request", request_s)
+        self.transfer = histogram("nixl_xfer_time_seconds", "NIXL transfer duration", histograms.TRANSFER_S)
+        self.transferred = histogram("nixl_bytes_transferred", "bytes per NIXL transfer", histograms.TRANSFER_BYTES)
+        self._always = (self.first_token, self.between_tokens, self.whole, self.queue, self.prefill, self.decode)
+
+
+def _values(holder: object, rows: Sequence[tuple[str, str, str, str]]) -> tuple[float, ...]:
+    return tuple(float(getattr(holder, attribute)) for attribute, *_ in rows)
+
+
+def _template(rows: Sequence[tuple[str, str, str, str]], labels: str) -> str:
+    return "".join(
+        f"# HELP {name} {help_}\n# TYPE {name} {kind}\n{name}{{{labels}}} %r\n" for _, name, kind, help_ in rows
+    )
+
+
+def _finished_template(labels: str) -> str:
+    name = "vllm:request_success_total"
+    head = f"# HELP {name} Count of successfully processed requests.\n# TYPE {name} counter\n"
+    return head + "".join(f'{name}{{{labels},finished_reason="{reason}"}} %d.0\n' for reason in Finish)
+
+
+def _cache_config_text(cache_config: Mapping[str, object]) -> str:
+    name = "vllm:cache_config_info"
+    labels = ",".join(f'{key}="{value}"' for key, value in cache_config.items())
+    head = f"# HELP {name} Information of the LLMEngine CacheConfig\n# TYPE {name} gauge\n"
+    return f'{head}{name}{{{labels},engine="0"}} 1.0\n'.replace("%", "%%")

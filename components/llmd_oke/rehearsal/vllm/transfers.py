@@ -1,0 +1,127 @@
+"""NIXL between the servers of one rehearsal: who holds which KV cache, and how long it takes to pull it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks
+from llmd_oke.tuning.latency import LatencyModel
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What must agree, or be known, between two servers that hand over KV caches (vLLM's handshake compatibility)."""
+
+    engine_id: str
+    host: str
+    port: int
+    network: str | None
+    model: str
+    image: str
+    block_size: int
+    kv_cache_dtype: str
+    tensor_parallel_size: int
+    latent_attention: bool
+
+
+class Holder(Protocol):
+    """A server that keeps KV caches for others."""
+
+    def holds(self, request_id: str) -> bool:
+        """The KV cache of that request is still there."""
+        ...
+
+    def let_go(self, request_id: str) -> None:
+        """The KV cache of that request was pulled, or nobody wants it any more."""
+        ...
+
+
+@dataclass
+class Peer:
+    """A server on the side channel.
+
+    `port_free_s` is when its ports have sent what was asked of them, `met` when the handshake with an engine is over.
+    """
+
+    identity: Identity
+    holder: Holder
+    port_free_s: float = 0.0
+    met: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A transfer under way. `failure` says why it will fail; times are model seconds."""
+
+    end_s: float
+    duration_s: float
+    byte_count: float
+    failure: str | None = None
+
+
+class Network:
+    """All servers of the rehearsal that hand over KV caches, by engine id."""
+
+    def __init__(self) -> None:
+        self._peers: dict[str, Peer] = {}
+
+    def join(self, identity: Identity, holder: Holder) -> Callable[[], None]:
+        """Make a server known; the result takes it away again."""
+        peer = self._peers[identity.engine_id] = Peer(identity, holder)
+
+        def leave() -> None:
+            if self._peers.get(identity.engine_id) is peer:
+                del self._peers[identity.engine_id]
+
+        return leave
+
+    def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
+        """Plan the transfer of the KV cache of `tokens`; the ports of the holder serve one transfer after the other."""
+        local, peer = self._peers[local_id], self._peers.get(remote.engine_id)
+        met_s = local.met.setdefault(remote.engine_id, now_s + latency.factors.handshake_s)
+        failure = _failure(local.identity, peer, remote)
+        if peer is None or failure is not None:
+            del local.met[remote.engine_id]
+            return Pull(max(met_s, now_s), 0.0, 0.0, failure)
+        rails = min(local.identity.tensor_parallel_size, peer.identity.tensor_parallel_size)
+        duration_s = latency.key_value_transfer_s(tokens, rails)
+        end_s = max(now_s, met_s, peer.port_free_s) + duration_s
+        peer.port_free_s = end_s
+        return Pull(end_s, duration_s, tokens * latency.sizes.key_value_bytes_per_token)
+
+    def finish(self, remote: RemoteBlocks) -> str | None:
+        """The holder may free the blocks; says what was wrong where they are gone already."""
+        peer = self._peers.get(remote.engine_id)
+        if peer is None:
+            return f"engine {remote.engine_id} went away during the transfer"
+        if not peer.holder.holds(remote.request_id):
+            return f"the KV cache of request {remote.request_id} is not held by engine {remote.engine_id} any more"
+        peer.holder.let_go(remote.request_id)
+        return None
+
+
+def _failure(local: Identity, peer: Peer | None, remote: RemoteBlocks) -> str | None:
+    """Why the handshake with a holder fails, or None."""
+    if peer is None:
+        return f"NIXL handshake failed: no engine {remote.engine_id} at {remote.host}:{remote.port}"
+    other = peer.identity
+    if (remote.host, remote.port) != (other.host, other.port):
+        return f"NIXL handshake failed: engine {other.engine_id} doesn't listen at {remote.host}:{remote.port}"
+    if other.host in _LOOPBACK and other.network != local.network:
+        return f"NIXL handshake failed: {other.host} is another pod's loopback; set VLLM_NIXL_SIDE_CHANNEL_HOST"
+    return _incompatible(local, other)
+
+
+def _incompatible(local: Identity, other: Identity) -> str | None:
+    for name in ("model", "image", "kv_cache_dtype", "block_size"):
+        here, there = getattr(local, name), getattr(other, name)
+        if here != there:
+            return f"NIXL compatibility hash mismatch: {name} is {here} here and {there} on the remote engine"
+    if local.tensor_parallel_size % other.tensor_parallel_size and not local.latent_attention:
+        return (
+            f"AssertionError: Local TP size {local.tensor_parallel_size} is not divisible by remote TP size "
+            f"{other.tensor_parallel_size} (decode needs a TP of at least prefill's)"
+        )
+    return None

@@ -1,0 +1,6 @@
+"""What serves a model: routers, model servers, and the units that they make up.
+
+Here belongs everything that runs in the namespace of the models. Manifests are made by plain functions in Kubernetes'
+own words (`vllm`, `model_pod`, `router`), components declare them. Nothing here reads the stack file: `llmd_oke.stack`
+turns it into arguments.
+"""

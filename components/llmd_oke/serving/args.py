@@ -1,0 +1,65 @@
+"""Arguments that the units have in common.
+
+They are also the inputs of the component package, whose analyzer knows neither `Literal` nor unions.
+"""
+
+from typing import NotRequired, TypedDict
+
+import pulumi
+
+
+class ServersArgs(TypedDict):
+    """Equal vLLM servers of one role."""
+
+    replicas: int
+    """Number of servers."""
+    tensor_parallel_size: int
+    """GPUs of each server."""
+    max_surge: NotRequired[int]
+    """Pods that an update may add; 0 if left out, as full nodes need it."""
+    max_unavailable: NotRequired[int]
+    """Pods that an update may take away; 1 if left out."""
+    create_timeout_s: NotRequired[int]
+    """Limit of the first start in seconds; the model's start-up budget and ten minutes if left out."""
+    update_timeout_s: NotRequired[int]
+    """Limit of an update in seconds; the start-up budget for each wave of pods and ten minutes if left out."""
+
+
+class EngineArgs(TypedDict):
+    """vLLM settings."""
+
+    max_model_len: NotRequired[int]
+    """vLLM's `--max-model-len` in tokens; the model's own if left out."""
+    max_num_seqs: NotRequired[int]
+    """vLLM's `--max-num-seqs`; 256 if left out."""
+    gpu_memory_utilization: NotRequired[float]
+    """vLLM's `--gpu-memory-utilization`; 0.95 if left out."""
+    block_size: NotRequired[int]
+    """vLLM's `--block-size` in tokens; 16 if left out."""
+    extra_args: NotRequired[list[str]]
+    """Further vLLM arguments."""
+    env: NotRequired[dict[str, str]]
+    """Further environment variables; they win over the kit's own."""
+
+
+class UnitArgs(TypedDict):
+    """What every unit needs, whatever its roles."""
+
+    release: str
+    """llm-d release of the catalogue."""
+    model: str
+    """Model of the catalogue."""
+    shape: str
+    """OCI shape of the nodes, from the catalogue."""
+    namespace: pulumi.Input[str]
+    """Namespace of the unit."""
+    service_account: pulumi.Input[str]
+    """Service account of the model servers."""
+    model_label: NotRequired[str]
+    """Name that the model's objects carry as label; the unit's name if left out."""
+    rdma: NotRequired[bool]
+    """Whether each server gets a virtual function of the RDMA network for each of its GPUs; true if left out."""
+    priority_class_prefix: NotRequired[str]
+    """Prefix of the priority classes by size; no priority class if left out."""
+    engine: NotRequired[EngineArgs]
+    """vLLM settings."""

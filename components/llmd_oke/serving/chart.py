@@ -1,0 +1,67 @@
+"""The router's chart, rendered by Helm on this machine."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llmd_oke.catalogue.artifacts import chart_folder
+from llmd_oke.catalogue.releases import Chart
+from llmd_oke.errors import KitError
+
+HELM_TIMEOUT_S = 120
+
+
+def render_chart(chart: Chart, name: str, namespace: str, values: str) -> list[dict[str, Any]]:
+    """The manifests that the chart renders for a Helm release of that name.
+
+    Args:
+        chart: read from its Go module's folder where that is on the machine, otherwise from its OCI artifact.
+        name: name of the Helm release; the chart names its objects after it.
+        namespace: namespace of the objects.
+        values: YAML text of the chart's values.
+
+    Raises:
+        KitError: Helm is missing or refuses the values.
+    """
+    helm = shutil.which("helm")
+    if helm is None:
+        raise KitError(
+            "`helm` is not on PATH; the router's chart is rendered with it.", "Install Helm 3: https://helm.sh"
+        )
+    with _source(chart) as source, tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(values)
+        file.flush()
+        command = [helm, "template", name, *source, "--namespace", namespace, "--values", file.name]
+        return [manifest for manifest in yaml.safe_load_all(_run(command)) if manifest]
+
+
+@contextmanager
+def _source(chart: Chart) -> Generator[list[str]]:
+    """What `helm template` gets as its chart. In the module, the library chart lies beside the one that needs it."""
+    folder = chart_folder(chart)
+    if folder is None:
+        yield [chart.oci, "--version", chart.version]
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / folder.name
+        shutil.copytree(folder, copy)
+        for dependency in yaml.safe_load((folder / "Chart.yaml").read_text()).get("dependencies", ()):
+            local = folder / dependency["repository"].removeprefix("file://")
+            shutil.copytree(local, copy / "charts" / dependency["name"])
+        yield [str(copy)]
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HELM_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise KitError(f"`helm template` of {command[3]} took more than {HELM_TIMEOUT_S} s.") from error
+    if done.returncode:
+        raise KitError(f"Helm can't render the chart {command[3]}: {done.stderr.strip()}")
+    return done.stdout

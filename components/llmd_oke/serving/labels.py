@@ -1,0 +1,44 @@
+"""Labels of everything that serves a model, and the selectors made of them."""
+
+PART_OF = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
+
+MODEL = "llmd-oke/model"
+UNIT = "llmd-oke/unit"
+VERSION = "llmd-oke/version"
+ROUTED = "llmd-oke/router"
+TENSOR_PARALLEL_SIZE = "llmd-oke/tensor-parallel-size"
+SERVING = "llm-d.ai/inference-serving"
+ROLE = "llm-d.ai/role"
+"""The endpoint picker's filters go by this one (llm-d-inference-scheduler, pkg/plugins/filter)."""
+
+_ROLE_VALUES = {"prefill": "prefill", "decode": "decode", "aggregated": "prefill-decode"}
+
+
+def model_selector(model: str) -> dict[str, str]:
+    """Selects all servers of a model, whatever their unit and role."""
+    return {SERVING: "true", MODEL: model}
+
+
+def router_selector(model: str) -> dict[str, str]:
+    """Selects the routers of all units of a model."""
+    return {ROUTED: "true", MODEL: model}
+
+
+def unit_selector(unit: str) -> dict[str, str]:
+    """Selects the model servers of a unit, whatever their role."""
+    return {SERVING: "true", UNIT: unit}
+
+
+def role_selector(unit: str, role: str) -> dict[str, str]:
+    """Selects the model servers of one role of a unit; a Deployment's selector, so it must never change."""
+    return {**unit_selector(unit), ROLE: _ROLE_VALUES[role]}
+
+
+def model_server(model: str, unit: str, role: str) -> dict[str, str]:
+    """All labels of a model server but those of its version and size."""
+    return {**PART_OF, "app.kubernetes.io/name": model, MODEL: model, **role_selector(unit, role)}
+
+
+def router(model: str, unit: str) -> dict[str, str]:
+    """Labels that a router's pods carry beside the chart's own."""
+    return {**PART_OF, MODEL: model, UNIT: unit, ROUTED: "true"}

@@ -1,0 +1,90 @@
+"""The pod of a model server: vLLM, and in front of decode servers the routing sidecar."""
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+from llmd_oke.catalogue import Shape
+from llmd_oke.planning import rollout
+from llmd_oke.serving import labels, priorities, vllm
+from llmd_oke.serving.args import UnitArgs
+from llmd_oke.serving.vllm import ServerSpec
+
+
+def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
+    """The template of a Deployment's pods."""
+    own = {labels.VERSION: version(spec), labels.TENSOR_PARALLEL_SIZE: str(spec.tensor_parallel_size)}
+    return {
+        "metadata": {
+            "labels": {**labels.model_server(args.get("model_label", unit), unit, spec.role), **own},
+            **({"annotations": network_annotations(spec)} if spec.rdma else {}),
+        },
+        "spec": pod_spec(spec, args),
+    }
+
+
+def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
+    """The pod of a server."""
+    prefix = args.get("priority_class_prefix")
+    priority = {"priorityClassName": priorities.class_name(prefix, spec.tensor_parallel_size)} if prefix else {}
+    return {
+        "serviceAccountName": args["service_account"],
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": rollout.TERMINATION_GRACE_S,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "nodeSelector": {"node.kubernetes.io/instance-type": spec.shape.name},
+        "tolerations": tolerations(spec.shape),
+        **priority,
+        **({"initContainers": [routing_sidecar(spec)]} if spec.role == "decode" else {}),
+        "containers": [vllm.container(spec)],
+        "volumes": vllm.pod_volumes(spec),
+    }
+
+
+def routing_sidecar(spec: ServerSpec) -> dict[str, Any]:
+    """The proxy that has prompts prefilled elsewhere; a native sidecar, so it starts before vLLM and ends after it.
+
+    Its own `/health` says nothing of vLLM, so it has no probe; whether the pod is ready is vLLM's to say.
+    """
+    sidecar = spec.release.routing_sidecar
+    return {
+        "name": "routing-proxy",
+        "image": sidecar.image,
+        "imagePullPolicy": "IfNotPresent",
+        "restartPolicy": "Always",
+        "args": [f"--port={vllm.SERVER_PORT}", f"--vllm-port={vllm.BEHIND_SIDECAR_PORT}", *sidecar.arguments],
+        "ports": [{"name": "proxy", "containerPort": vllm.SERVER_PORT, "protocol": "TCP"}],
+        "resources": {"requests": {"cpu": "1", "memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def tolerations(shape: Shape) -> list[dict[str, str]]:
+    """The taints of the shape's nodes, tolerated one by one."""
+    return [{"key": t.key, "operator": "Equal", "value": t.value, "effect": t.effect} for t in shape.node.taints]
+
+
+def network_annotations(spec: ServerSpec) -> dict[str, str]:
+    """One RDMA virtual function for each GPU (llm-d guides, amd/vllm/oci overlay)."""
+    attachment = spec.shape.rdma.network_attachment
+    networks = [
+        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"}
+        for i in range(spec.tensor_parallel_size)
+    ]
+    return {"k8s.v1.cni.cncf.io/networks": json.dumps(networks)}
+
+
+def version(spec: ServerSpec) -> str:
+    """A short name of what servers must have in common to hand KV cache over: image, vLLM arguments and environment.
+
+    Prefill and decode servers of one unit share it whatever their sizes are, so `kubectl get pods -L llmd-oke/version`
+    shows how far an update is, and a change of one role's size does not restart the other role.
+    """
+    common = replace(spec, role="prefill" if spec.transfers_cache else spec.role, tensor_parallel_size=1)
+    parts = [common.release.vllm.image, vllm.arguments(common), vllm.environment(common)]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]

@@ -1,0 +1,110 @@
+"""The servers of one role of a unit: a Deployment and its disruption budget."""
+
+from typing import Any
+
+import pulumi
+
+from llmd_oke.planning import Rollout, rollout
+from llmd_oke.serving import labels
+from llmd_oke.serving.args import ServersArgs, UnitArgs
+from llmd_oke.serving.lookup import model, release, shape
+from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.model_pod import pod_template
+from llmd_oke.serving.timeouts import timeouts
+from llmd_oke.serving.vllm import ServerSpec
+
+
+def model_servers(
+    parent: pulumi.Resource, unit: str, role: str, args: UnitArgs, servers: ServersArgs
+) -> pulumi.Output[str]:
+    """Declares the servers of one role of a unit; the answer is the name of their Deployment, `<unit>-<role>`.
+
+    Roles don't wait for each other: where GPUs are scarce, one role may only grow while another shrinks.
+
+    Raises:
+        KitError: the catalogue has no such release, model or shape.
+    """
+    name = f"{unit}-{role}"
+    spec = server_spec(args, role, servers["tensor_parallel_size"])
+    declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
+    manifest = deployment(name, unit, args, servers, spec)
+    return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
+
+
+def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerSpec:
+    """What a server of the unit is.
+
+    Raises:
+        KitError: the catalogue has no such release, model or shape.
+    """
+    return ServerSpec(
+        release=release(args["release"]),
+        model=model(args["model"]),
+        shape=shape(args["shape"]),
+        role=role,
+        tensor_parallel_size=tensor_parallel_size,
+        rdma=args.get("rdma", True),
+        engine=args.get("engine", {}),
+    )
+
+
+def deployment(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: ServerSpec) -> Manifest:
+    """The Deployment. Its selector has nothing that an update can change."""
+    own = {labels.TENSOR_PARALLEL_SIZE: str(spec.tensor_parallel_size)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name,
+            "namespace": args["namespace"],
+            "labels": {**labels.model_server(args.get("model_label", unit), unit, spec.role), **own},
+        },
+        "spec": {
+            "replicas": servers["replicas"],
+            "selector": {"matchLabels": labels.role_selector(unit, spec.role)},
+            "strategy": _strategy(servers),
+            "progressDeadlineSeconds": rollout.create_timeout_s(spec.model.startup_budget_s),
+            "template": pod_template(unit, args, spec),
+        },
+    }
+
+
+def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manifest:
+    """Draining nodes takes one server of a role away at a time."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": args["namespace"], "labels": labels.PART_OF},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels.role_selector(unit, role)}},
+    }
+
+
+def _strategy(servers: ServersArgs) -> dict[str, Any]:
+    how = _rollout(servers)
+    return {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": how.max_surge, "maxUnavailable": how.max_unavailable},
+    }
+
+
+def _rollout(servers: ServersArgs) -> Rollout:
+    return Rollout(servers.get("max_surge", 0), servers.get("max_unavailable", 1))
+
+
+def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) -> pulumi.ResourceOptions:
+    """Servers of another size don't roll in: on full nodes the first of them would wait for GPUs that the last old ones
+    still hold, and old decode servers would meet prefill servers of the new size. So the old ones go first."""
+    return pulumi.ResourceOptions(
+        parent=parent,
+        custom_timeouts=_timeouts(servers, spec.model.startup_budget_s),
+        replace_on_changes=[f'metadata.labels["{labels.TENSOR_PARALLEL_SIZE}"]'],
+        delete_before_replace=True,
+    )
+
+
+def _timeouts(servers: ServersArgs, startup_budget_s: int) -> pulumi.CustomTimeouts:
+    update_s = rollout.update_timeout_s(startup_budget_s, servers["replicas"], _rollout(servers))
+    return timeouts(
+        servers.get("create_timeout_s", rollout.create_timeout_s(startup_budget_s)),
+        servers.get("update_timeout_s", update_s),
+    )

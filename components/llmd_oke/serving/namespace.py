@@ -1,0 +1,72 @@
+"""The namespace that models are served from, with what all of them share."""
+
+from typing import NotRequired, TypedDict
+
+import pulumi
+
+from llmd_oke.serving import labels
+from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.priorities import priority_class
+from llmd_oke.serving.timeouts import NAMESPACE_S, timeouts
+from llmd_oke.serving.vllm import HUGGING_FACE_SECRET, HUGGING_FACE_SECRET_KEY
+
+SERVICE_ACCOUNT = "model-server"
+
+
+class ServingNamespaceArgs(TypedDict):
+    """What a serving namespace needs."""
+
+    namespace: str
+    """Name of the namespace."""
+    tensor_parallel_sizes: list[int]
+    """Sizes of the servers that will run in it."""
+    hugging_face_token: NotRequired[pulumi.Input[str]]
+    """Token for gated models; kept as a Secret."""
+
+
+class ServingNamespace(pulumi.ComponentResource):
+    """A namespace, the model servers' account, their priorities by size, and the token for gated models."""
+
+    name: pulumi.Output[str]
+    """Name of the namespace."""
+    service_account: pulumi.Output[str]
+    """Account of the model servers. It has no rights."""
+
+    def __init__(self, name: str, args: ServingNamespaceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:ServingNamespace", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        limited = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(NAMESPACE_S))
+        self.name = when_declared(declare(name, namespace(args["namespace"]), limited), args["namespace"])
+        account = declare(f"{name}-service-account", service_account(self.name), child)
+        self.service_account = when_declared(account, SERVICE_ACCOUNT)
+        for size in args["tensor_parallel_sizes"]:
+            declare(f"{name}-priority-tp{size}", priority_class(args["namespace"], size, labels.PART_OF), child)
+        if "hugging_face_token" in args:
+            declare(f"{name}-hugging-face-token", token_secret(self.name, args["hugging_face_token"]), child)
+        self.register_outputs({"name": self.name, "service_account": self.service_account})
+
+
+def namespace(name: str) -> Manifest:
+    """The namespace. RDMA locks memory (IPC_LOCK), which pod security allows at its `privileged` level only."""
+    levels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**labels.PART_OF, **levels}}}
+
+
+def service_account(namespace: pulumi.Input[str]) -> Manifest:
+    """The account of the model servers, without a token in their pods."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": SERVICE_ACCOUNT, "namespace": namespace, "labels": labels.PART_OF},
+        "automountServiceAccountToken": False,
+    }
+
+
+def token_secret(namespace: pulumi.Input[str], token: pulumi.Input[str]) -> Manifest:
+    """The Secret that model servers read the Hugging Face token from, if it is there."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": HUGGING_FACE_SECRET, "namespace": namespace, "labels": labels.PART_OF},
+        "stringData": {HUGGING_FACE_SECRET_KEY: pulumi.Output.secret(token)},
+    }

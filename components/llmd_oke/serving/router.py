@@ -1,0 +1,120 @@
+"""The llm-d router of one unit, in standalone mode: endpoint picker, Envoy beside it, and the InferencePool."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import NotRequired, TypedDict
+
+import pulumi
+
+from llmd_oke.catalogue.releases import Release
+from llmd_oke.serving import labels, templates
+from llmd_oke.serving.chart import render_chart
+from llmd_oke.serving.lookup import release
+from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.router_pod import completed
+from llmd_oke.serving.timeouts import ROUTER_S, timeouts
+
+DEFAULT_NON_CACHED_TOKENS = 16
+"""llm-d-inference-scheduler, deploy/config/pd-epp-config.yaml."""
+
+CHART_NAME_LIMIT = 40
+"""The chart cuts the name of its release here when it names its objects."""
+
+
+class RouterArgs(TypedDict):
+    """What a router needs."""
+
+    release: str
+    """llm-d release of the catalogue."""
+    namespace: str
+    """Namespace of the unit."""
+    model: str
+    """Name that the model's objects carry as label."""
+    unit: str
+    """Unit whose servers the router picks from."""
+    disaggregated: bool
+    """Whether the unit has prefill and decode servers."""
+    non_cached_tokens: NotRequired[int]
+    """Prompts with at least this many uncached tokens are prefilled remotely; 16 if left out."""
+
+
+class Router(pulumi.ComponentResource):
+    """Endpoint picker with an Envoy in the same pod, and the InferencePool that it picks from."""
+
+    service_name: pulumi.Output[str]
+    """Service of the router; port 80 takes requests, 9090 gives metrics."""
+
+    def __init__(self, name: str, args: RouterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:Router", name, None, opts)
+        service = _declare_all(self, name, router_manifests(args))
+        self.service_name = when_declared(service, service_name(args["unit"]))
+        self.register_outputs({"service_name": self.service_name})
+
+
+def service_name(unit: str) -> str:
+    """Name of a unit's router Service."""
+    return f"{unit[:CHART_NAME_LIMIT]}-epp"
+
+
+def router_manifests(args: RouterArgs) -> list[Manifest]:
+    """The router's objects: the chart's, with what it can't be told.
+
+    Raises:
+        KitError: the catalogue has no such release, Helm is missing, or the chart refuses the values.
+    """
+    facts = release(args["release"])
+    manifests = render_chart(facts.chart, args["unit"], args["namespace"], chart_values(facts, args))
+    return completed(manifests, labels.router(args["model"], args["unit"]))
+
+
+def chart_values(facts: Release, args: RouterArgs) -> str:
+    """The values of the standalone chart, as YAML."""
+    config = endpoint_picker_config(facts, args)
+    return templates.render(
+        "gaie-standalone.yaml.j2",
+        name=args["unit"],
+        image_keys=facts.chart.image_keys,
+        endpoint_picker=facts.endpoint_picker,
+        proxy=facts.proxy,
+        config=config,
+        config_file=config_file_name(config),
+        match_labels=labels.unit_selector(args["unit"]),
+    )
+
+
+def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
+    """The endpoint picker's config in the dialect of the release."""
+    kind = "prefill-decode" if args["disaggregated"] else "aggregated"
+    return templates.render(
+        f"endpoint-picker-{kind}.yaml.j2",
+        api_version=facts.endpoint_picker.config_api_version,
+        feature_gates=facts.endpoint_picker.feature_gates,
+        non_cached_tokens=args.get("non_cached_tokens", DEFAULT_NON_CACHED_TOKENS),
+    )
+
+
+def config_file_name(config: str) -> str:
+    """A name that changes with the content: the endpoint picker reads its config at start only, and must be rolled."""
+    return f"plugins-{hashlib.sha256(config.encode()).hexdigest()[:10]}.yaml"
+
+
+def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifest]) -> pulumi.Resource:
+    """Declares the router's objects; the answer is its Service.
+
+    Pods come after what they read. The Service comes beside them: waiting for one another, both would take longer.
+    """
+
+    def one(manifest: Manifest, needed: Sequence[pulumi.Resource] = ()) -> pulumi.Resource:
+        key = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
+        options = pulumi.ResourceOptions(parent=parent, custom_timeouts=timeouts(ROUTER_S), depends_on=list(needed))
+        return declare(key, manifest, options)
+
+    read = [one(manifest) for manifest in manifests if manifest["kind"] not in {"Deployment", "Service"}]
+    for manifest in _of_kind(manifests, "Deployment"):
+        one(manifest, read)
+    (service,) = _of_kind(manifests, "Service")
+    return one(service)
+
+
+def _of_kind(manifests: Sequence[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]

@@ -1,0 +1,173 @@
+"""The vLLM container of a model server."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.serving.args import EngineArgs
+
+SERVER_PORT = 8000
+"""Where clients and the endpoint picker reach every model server."""
+
+BEHIND_SIDECAR_PORT = 8200
+"""Where vLLM listens when the routing sidecar has 8000 (llm-d guides)."""
+
+NIXL_PORT = 5600
+"""vLLM's NIXL side channel (llm-d guides)."""
+
+STARTUP_PERIOD_S = 5
+"""The guides look every 30 s for 30 min; the same budget in finer steps lets a server serve as soon as it can."""
+
+HUGGING_FACE_SECRET = "huggingface-token"  # noqa: S105 - the name of a Secret
+HUGGING_FACE_SECRET_KEY = "token"  # noqa: S105 - a key's name
+
+Container = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """What one model server is, apart from its names: the input of its container and its pod."""
+
+    release: Release
+    model: Model
+    shape: Shape
+    role: str
+    tensor_parallel_size: int
+    rdma: bool
+    engine: EngineArgs
+
+    @property
+    def vllm_port(self) -> int:
+        """Where vLLM itself listens."""
+        return BEHIND_SIDECAR_PORT if self.role == "decode" else SERVER_PORT
+
+    @property
+    def transfers_cache(self) -> bool:
+        """Whether KV cache is handed over between servers."""
+        return self.role in {"prefill", "decode"}
+
+
+def container(spec: ServerSpec) -> Container:
+    """The container `vllm`."""
+    return {
+        "name": "vllm",
+        "image": spec.release.vllm.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["vllm", "serve"],
+        "args": arguments(spec),
+        "env": environment(spec),
+        "ports": _ports(spec),
+        "resources": resources(spec),
+        "startupProbe": _probe("/v1/models", STARTUP_PERIOD_S, 5, -(-spec.model.startup_budget_s // STARTUP_PERIOD_S)),
+        "livenessProbe": _probe("/health", 10, 5, 3),
+        "readinessProbe": _probe("/v1/models", 5, 2, 3),
+        "securityContext": _security_context(spec),
+        "volumeMounts": _mounts(spec),
+    }
+
+
+def arguments(spec: ServerSpec) -> list[str]:
+    """vLLM's arguments: the kit's own, the release's, the model's, then the user's."""
+    engine = spec.engine
+    own = [
+        spec.model.repository,
+        f"--port={spec.vllm_port}",
+        f"--tensor-parallel-size={spec.tensor_parallel_size}",
+        f"--max-model-len={engine.get('max_model_len', spec.model.max_model_len)}",
+        f"--max-num-seqs={engine.get('max_num_seqs', 256)}",
+        f"--gpu-memory-utilization={engine.get('gpu_memory_utilization', 0.95):g}",
+        f"--block-size={engine.get('block_size', 16)}",
+    ]
+    transfer = [f"--kv-transfer-config={kv_transfer_config()}"] if spec.transfers_cache else []
+    return [*own, *transfer, *spec.release.vllm.arguments, *spec.model.arguments, *engine.get("extra_args", [])]
+
+
+def kv_transfer_config() -> str:
+    """Cache is pulled through NIXL; a failed transfer fails the request instead of hiding behind a recomputation."""
+    return json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "fail"})
+
+
+def environment(spec: ServerSpec) -> list[dict[str, Any]]:
+    """Environment variables, each name once; later sources win: release, size, RDMA, model, cache transfer, user."""
+    values = {
+        **spec.release.vllm.environment,
+        "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
+        **(spec.release.vllm.tensor_parallel_environment if spec.tensor_parallel_size > 1 else {}),
+        **(spec.shape.rdma.environment if spec.rdma else {}),
+        **spec.model.environment,
+    }
+    entries = [*_plain(values), _token(), *(_side_channel() if spec.transfers_cache else ())]
+    return list({entry["name"]: entry for entry in [*entries, *_plain(spec.engine.get("env", {}))]}.values())
+
+
+def resources(spec: ServerSpec) -> dict[str, Any]:
+    """GPUs and virtual functions as limits, processors and memory as requests, in proportion to the GPUs."""
+    size = spec.tensor_parallel_size
+    devices = {spec.shape.gpu.resource: str(size)}
+    if spec.rdma:
+        devices[spec.shape.rdma.resource] = str(size)
+    share = spec.shape.server_requests_per_gpu
+    return {
+        "limits": {**devices, "memory": f"{share.memory_gib * size}Gi"},
+        "requests": {**devices, "cpu": str(share.cpus * size), "memory": f"{share.memory_gib * size}Gi"},
+    }
+
+
+def shared_memory_gib(spec: ServerSpec) -> int:
+    """Size of /dev/shm: 16 GiB as in the llm-d guides, and 4 more for each further GPU."""
+    return 16 + 4 * (spec.tensor_parallel_size - 1)
+
+
+def _plain(values: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _token() -> dict[str, Any]:
+    reference = {"name": HUGGING_FACE_SECRET, "key": HUGGING_FACE_SECRET_KEY, "optional": True}
+    return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}
+
+
+def _side_channel() -> list[dict[str, Any]]:
+    return [
+        {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(NIXL_PORT)},
+    ]
+
+
+def _ports(spec: ServerSpec) -> list[dict[str, Any]]:
+    ports = [{"name": "vllm", "containerPort": spec.vllm_port, "protocol": "TCP"}]
+    return [*ports, {"name": "nixl", "containerPort": NIXL_PORT, "protocol": "TCP"}] if spec.transfers_cache else ports
+
+
+def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "vllm"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": timeout_s,
+        "failureThreshold": failures,
+    }
+
+
+def _security_context(spec: ServerSpec) -> dict[str, Any]:
+    """RDMA registers memory, which needs it locked."""
+    add = {"add": ["IPC_LOCK"]} if spec.rdma else {}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
+
+
+def _mounts(spec: ServerSpec) -> list[dict[str, Any]]:
+    scratch = [
+        {"name": "scratch", "mountPath": path, "subPath": path.strip("/.")}
+        for path in spec.release.vllm.scratch_folders
+    ]
+    return [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "model-cache", "mountPath": "/model-cache"}, *scratch]  # noqa: S108
+
+
+def pod_volumes(spec: ServerSpec) -> list[dict[str, Any]]:
+    """The volumes that the container mounts."""
+    return [
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_memory_gib(spec)}Gi"}},
+        {"name": "model-cache", "emptyDir": {}},
+        {"name": "scratch", "emptyDir": {}},
+    ]

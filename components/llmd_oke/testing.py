@@ -1,0 +1,280 @@
+"""What a program declares, without engine, cluster or cloud: for the kit's own tests and for those of its users.
+
+    from llmd_oke.testing import render
+
+    def test_decode_servers_have_two_gpus() -> None:
+        rendered = render("rehearsal")
+        decode = rendered.kubernetes("Deployment", "gpt-oss-120b-decode")
+        assert decode["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["amd.com/gpu"] == "2"
+
+`render` runs the kit's program for one stack, `declared` any Pulumi program (your own components around the kit's).
+Both answer with every resource and its options, outputs resolved and secrets readable but marked. Each call has an
+event loop, a thread and mocks of its own, so calls can't disturb each other, and a limit, because a program with an
+output that never resolves would otherwise hang (pulumi issue 7663).
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pulumi
+from pulumi.runtime import mocks, rpc
+from pulumi.runtime.settings import get_root_resource
+
+from llmd_oke import config as stack_config
+from llmd_oke.config import StackConfig
+from llmd_oke.errors import KitError
+from llmd_oke.stack import program
+
+PROJECT = "llmd-oke"
+LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A resource as the program declares it. Others are named by URN; timeouts are Pulumi's texts (`"600s"`)."""
+
+    type: str
+    name: str
+    urn: str
+    inputs: Mapping[str, Any]
+    secret_inputs: frozenset[str] = frozenset()
+    parent: str = ""
+    provider: str = ""
+    depends_on: tuple[str, ...] = ()
+    timeouts: Mapping[str, str] = field(default_factory=dict[str, str])
+    replace_on_changes: tuple[str, ...] = ()
+    delete_before_replace: bool = False
+    retain_on_delete: bool = False
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """All that a program declares, sorted by type and name, and what it exports."""
+
+    resources: tuple[Declared, ...]
+    outputs: Mapping[str, Any]
+
+    def of_type(self, token: str) -> list[Declared]:
+        """The resources with that type token, for example `llmd-oke:index:Router`."""
+        return [resource for resource in self.resources if resource.type == token]
+
+    def resource(self, token: str, name: str) -> Declared:
+        """The resource with that type token and Pulumi name.
+
+        Raises:
+            LookupError: there is none; says which names there are.
+        """
+        for resource in self.of_type(token):
+            if resource.name == name:
+                return resource
+        raise LookupError(f"no {token} {name!r}; there are {[found.name for found in self.of_type(token)]}")
+
+    def manifests(self) -> list[dict[str, Any]]:
+        """The Kubernetes objects, as they would be sent to the API server."""
+        return [dict(resource.inputs) for resource in self._objects()]
+
+    def kubernetes(self, kind: str, name: str) -> dict[str, Any]:
+        """The Kubernetes object of that kind and name.
+
+        Raises:
+            LookupError: there is none; says which names there are.
+        """
+        return dict(self.kubernetes_resource(kind, name).inputs)
+
+    def kubernetes_resource(self, kind: str, name: str) -> Declared:
+        """The resource that declares the Kubernetes object of that kind and name, for its options.
+
+        Raises:
+            LookupError: there is none; says which names there are.
+        """
+        of_kind = [resource for resource in self._objects() if resource.inputs["kind"] == kind]
+        for resource in of_kind:
+            if resource.inputs["metadata"]["name"] == name:
+                return resource
+        raise LookupError(f"no {kind} {name!r}; there are {[r.inputs['metadata']['name'] for r in of_kind]}")
+
+    def _objects(self) -> Iterator[Declared]:
+        return (resource for resource in self.resources if resource.type.startswith("kubernetes:"))
+
+
+class ClusterMocks(mocks.Mocks):
+    """A cluster that takes every object as it is: ids are `namespace/name`, outputs are the inputs."""
+
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
+        """The answer to a resource that is declared."""
+        metadata: dict[str, str] = cast("dict[str, Any]", args.inputs).get("metadata") or {}
+        parts = [metadata[key] for key in ("namespace", "name") if metadata.get(key)]
+        return "/".join(parts) or args.name, dict(cast("dict[str, Any]", args.inputs))
+
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], list[tuple[str, str]] | None]:
+        """The kit's program calls no provider function, so none has an answer."""
+        raise KitError(f"The program calls {args.token}, which these mocks have no answer to.")
+
+
+def render(
+    config: StackConfig | Mapping[str, Any] | str,
+    *,
+    secrets: Mapping[str, str] | None = None,
+    project: Path | None = None,
+    limit_s: float = LIMIT_S,
+) -> Rendered:
+    """What the kit's program declares for one stack.
+
+    Args:
+        config: the stack's config, the object under `llmd-oke:stack`, or the name of a stack.
+        secrets: the stack's secret keys, for example `{"huggingFaceToken": "..."}`.
+        project: folder with `stacks/`; the working directory if left out. Needed for a stack's name only.
+        limit_s: longest that the program may run, in seconds.
+
+    Raises:
+        Refused: the stack can't be deployed.
+        KitError: there is no such stack, Helm is missing, or the program does not end.
+    """
+    if isinstance(config, str):
+        config = stack_config.load(project or Path.cwd(), config)
+    if isinstance(config, StackConfig):
+        config = config.model_dump(mode="json", by_alias=True, exclude_none=True)
+    plain = {f"{PROJECT}:stack": json.dumps(config)}
+    hidden = {f"{PROJECT}:{key}": secret for key, secret in (secrets or {}).items()}
+    return declared(program, config={**plain, **hidden}, secret_keys=tuple(hidden), limit_s=limit_s)
+
+
+def declared(
+    run: Callable[[], object],
+    *,
+    config: Mapping[str, str] | None = None,
+    secret_keys: tuple[str, ...] = (),
+    cluster: mocks.Mocks | None = None,
+    limit_s: float = LIMIT_S,
+) -> Rendered:
+    """What a Pulumi program declares.
+
+    Args:
+        run: the program.
+        config: Pulumi config by full key (`project:key`).
+        secret_keys: which of these keys are secret.
+        cluster: answers to what the program declares and calls; `ClusterMocks` if left out.
+        limit_s: longest that the program may run, in seconds.
+
+    Raises:
+        KitError: the program does not end.
+    """
+    recorder = _Recorder(cluster or ClusterMocks())
+    failures: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            recorder.run(run, dict(config or {}), list(secret_keys))
+        except BaseException as error:  # raised again in the caller's thread
+            failures.append(error)
+
+    thread = threading.Thread(target=attempt, name="declared", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise KitError(f"The program does not end within {limit_s:g} s; does an output wait for itself?")
+    if failures:
+        raise failures[0]
+    return recorder.rendered()
+
+
+class _Recorder(mocks.MockMonitor):
+    """Pulumi's mock of the engine, which forgets resource options, with a memory for them."""
+
+    def __init__(self, cluster: mocks.Mocks) -> None:
+        super().__init__(cluster)
+        self._declared: list[Declared] = []
+        self._outputs: dict[str, Any] = {}
+
+    def run(self, program: Callable[[], object], config: dict[str, str], secret_keys: list[str]) -> None:
+        with _event_loops():
+            pulumi.runtime.set_all_config(config, secret_keys)
+            mocks.set_mocks(self.mocks, project=PROJECT, stack="test", preview=False, monitor=self)
+            mocks.test(lambda: self._exports(program))()
+
+    def rendered(self) -> Rendered:
+        return Rendered(tuple(sorted(self._declared, key=lambda r: (r.type, r.name))), self._outputs)
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802 - the protocol's name
+        answer = super().RegisterResource(request)
+        if request.type != "pulumi:pulumi:Stack":
+            self._declared.append(_declaration(request, answer.urn))
+        return answer
+
+    def _exports(self, program: Callable[[], object]) -> pulumi.Output[None]:
+        program()
+        root: Any = get_root_resource()
+        return pulumi.Output.from_input(dict(root.outputs)).apply(self._outputs.update)
+
+
+def _declaration(request: Any, urn: str) -> Declared:
+    inputs = rpc.deserialize_properties(request.object)
+    limits = request.customTimeouts
+    timeouts = {"create": limits.create, "update": limits.update, "delete": limits.delete}
+    return Declared(
+        type=request.type,
+        name=request.name,
+        urn=urn,
+        inputs=_readable(inputs),
+        secret_inputs=frozenset(_secret_paths(inputs)),
+        parent=request.parent,
+        provider=request.provider,
+        depends_on=tuple(sorted(request.dependencies)),
+        timeouts={step: limit for step, limit in timeouts.items() if limit},
+        replace_on_changes=tuple(request.replaceOnChanges),
+        delete_before_replace=request.deleteBeforeReplace,
+        retain_on_delete=request.retainOnDelete,
+    )
+
+
+def _readable(value: Any) -> Any:
+    """The value with its secrets unwrapped, at any depth."""
+    if rpc.is_rpc_secret(value):
+        return _readable(rpc.unwrap_rpc_secret(value))
+    if isinstance(value, dict):
+        return {key: _readable(part) for key, part in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_readable(part) for part in cast("list[Any]", value)]
+    return value
+
+
+def _secret_paths(value: Any, path: str = "") -> Iterator[str]:
+    """Where the secrets are: `stringData.token`."""
+    if rpc.is_rpc_secret(value):
+        yield path
+    elif isinstance(value, dict):
+        for key, part in cast("dict[str, Any]", value).items():
+            yield from _secret_paths(part, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for i, part in enumerate(cast("list[Any]", value)):
+            yield from _secret_paths(part, f"{path}[{i}]")
+
+
+@contextmanager
+def _event_loops() -> Generator[None]:
+    """An event loop for this thread and one for each worker of Pulumi's, all closed at the end.
+
+    Pulumi makes loops for its workers and leaves them open, which Python complains about when it ends.
+    """
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def add() -> None:
+        loops.append(asyncio.new_event_loop())
+        asyncio.set_event_loop(loops[-1])
+
+    add()
+    workers = ThreadPoolExecutor(initializer=add)
+    loops[0].set_default_executor(workers)
+    try:
+        yield
+    finally:
+        workers.shutdown()
+        for loop in loops:
+            loop.close()

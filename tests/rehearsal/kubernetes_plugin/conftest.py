@@ -1,0 +1,25 @@
+"""A control plane without nodes of its own, and somebody who plays the pods."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes_control_plane import ControlPlane, missing_programs
+from kubernetes_pods import PodPlayer
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    missing = missing_programs()
+    if missing:
+        pytest.skip(f"no {', '.join(missing)} (looked in LLMD_OKE_PROGRAMS)")
+    with ControlPlane.running(tmp_path_factory.mktemp("control-plane")) as plane, PodPlayer.playing(plane):
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def recordings() -> Path:
+    folder = Path(__file__).resolve().parents[4] / "shared" / "data" / "kubernetes-provider"
+    if not folder.is_dir():
+        pytest.skip(f"no recordings of the real plug-in at {folder}")
+    return folder

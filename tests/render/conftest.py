@@ -1,0 +1,119 @@
+"""Stacks rendered to the resources that they declare. What is needed: `helm`, and the charts and CRDs of the releases."""
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from llmd_oke import catalogue
+from llmd_oke.catalogue.artifacts import chart_folder
+from llmd_oke.catalogue.cache import cache_folder
+from llmd_oke.testing import Rendered, render
+
+PROJECT = Path(__file__).resolve().parents[2]
+SHARED_DATA = PROJECT.parent / "shared" / "data"
+
+STACKS = ["rehearsal", "guide", "guide-baseline"]
+
+Render = Callable[..., Rendered]
+
+
+def find_program(name: str) -> str | None:
+    """A program from `$LLMD_OKE_PROGRAMS`, PATH or the cache, in this order."""
+    given = os.environ.get("LLMD_OKE_PROGRAMS")
+    found = shutil.which(name, path=given) if given else None
+    cached = (path for path in (cache_folder() / "programs").rglob(name) if os.access(path, os.X_OK) and path.is_file())
+    return found or shutil.which(name) or next((str(path) for path in cached), None)
+
+
+@pytest.fixture(scope="session")
+def helm() -> None:
+    """`helm` on PATH and the router's charts in the cache, or a reason to skip."""
+    found = find_program("helm")
+    if found is None:
+        pytest.skip("there is no `helm` in LLMD_OKE_PROGRAMS, on PATH or in the cache")
+    for name in catalogue.release_names():
+        release = catalogue.release(name)
+        if release is None or chart_folder(release.chart) is None:
+            pytest.skip(f"the chart of {name} is not in the cache ({cache_folder()})")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{Path(found).parent}{os.pathsep}{os.environ['PATH']}")
+        yield
+
+
+@pytest.fixture(scope="session")
+def rendered(helm: None) -> Render:
+    """Renders a stack, by name or by its config; equal ones only once."""
+    known: dict[str, Rendered] = {}
+
+    def get(config: Mapping[str, Any] | str, **secrets: str) -> Rendered:
+        key = json.dumps([config, secrets], sort_keys=True)
+        if key not in known:
+            known[key] = render(config, secrets=secrets, project=PROJECT)
+        return known[key]
+
+    return get
+
+
+@pytest.fixture(params=STACKS)
+def stack(request: pytest.FixtureRequest, rendered: Render) -> Rendered:
+    """Each of the kit's own stacks."""
+    return rendered(request.param)
+
+
+@pytest.fixture
+def rehearsal(rendered: Render) -> Rendered:
+    """gpt-oss-120b 8p-tp1-4d-tp2 on nine nodes, release llm-d-0.7."""
+    return rendered("rehearsal")
+
+
+@pytest.fixture
+def guide(rendered: Render) -> Rendered:
+    """gpt-oss-120b 8p-tp1-2d-tp4 on two full nodes, release llm-d-0.8."""
+    return rendered("guide")
+
+
+@pytest.fixture
+def baseline(rendered: Render) -> Rendered:
+    """gpt-oss-120b agg-tp1-16r behind a plain Service, release llm-d-0.8."""
+    return rendered("guide-baseline")
+
+
+@pytest.fixture
+def varied(rendered: Render) -> Callable[..., Rendered]:
+    """The rehearsal's stack with some keys of its model (or, by `stack=`, of itself) changed."""
+    original = yaml.safe_load((PROJECT / "stacks" / "Pulumi.rehearsal.yaml").read_text())["config"]["llmd-oke:stack"]
+
+    def vary(stack: Mapping[str, Any] | None = None, **model: Any) -> Rendered:
+        config = {**copy.deepcopy(original), **(stack or {})}
+        config["models"][0].update(model)
+        return rendered(config)
+
+    return vary
+
+
+def pod(rendered: Rendered, deployment: str) -> dict[str, Any]:
+    """The pod template of a Deployment."""
+    return rendered.kubernetes("Deployment", deployment)["spec"]["template"]
+
+
+def vllm(rendered: Rendered, deployment: str) -> dict[str, Any]:
+    """The container `vllm` of a Deployment."""
+    (container,) = pod(rendered, deployment)["spec"]["containers"]
+    return container
+
+
+def env(container: Mapping[str, Any]) -> dict[str, str]:
+    """The plain environment of a container."""
+    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+
+
+def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether a selector matches labels."""
+    return selector.items() <= labels.items()

@@ -1,0 +1,221 @@
+"""Model servers: what their Deployments and pods say."""
+
+import json
+
+import pytest
+from conftest import env, pod, selects, vllm
+
+PREFILL, DECODE, AGGREGATED = "gpt-oss-120b-prefill", "gpt-oss-120b-decode", "gpt-oss-120b-aggregated"
+
+
+def test_topology_becomes_replicas_and_gpus(rehearsal, guide, baseline):
+    shapes = {
+        name: (stack.kubernetes("Deployment", name)["spec"]["replicas"], vllm(stack, name)["resources"]["limits"])
+        for stack, names in ((rehearsal, [PREFILL, DECODE]), (baseline, [AGGREGATED]))
+        for name in names
+    }
+    assert {name: (n, limits["amd.com/gpu"]) for name, (n, limits) in shapes.items()} == {
+        PREFILL: (8, "1"),
+        DECODE: (4, "2"),
+        AGGREGATED: (16, "1"),
+    }
+    assert vllm(guide, DECODE)["resources"]["limits"]["amd.com/gpu"] == "4"
+
+
+def test_every_gpu_has_a_virtual_function_and_an_interface(rehearsal, guide):
+    for stack, name, size in ((rehearsal, PREFILL, 1), (rehearsal, DECODE, 2), (guide, DECODE, 4)):
+        resources = vllm(stack, name)["resources"]
+        assert resources["limits"]["nvidia.com/sriov-rdma-vf"] == str(size)
+        assert resources["requests"]["nvidia.com/sriov-rdma-vf"] == str(size)
+        networks = json.loads(pod(stack, name)["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
+        assert [network["interface"] for network in networks] == [f"net{i + 1}" for i in range(size)]
+        assert {(network["namespace"], network["name"]) for network in networks} == {("default", "sriov-rdma-vf")}
+
+
+def test_rdma_memory_may_be_locked_and_nothing_else(rehearsal):
+    context = vllm(rehearsal, DECODE)["securityContext"]
+    assert context["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert context["allowPrivilegeEscalation"] is False
+
+
+def test_without_rdma_there_are_neither_virtual_functions_nor_ucx_devices(varied):
+    plain = varied(
+        stack={"rdma": "none", "gpuPools": [{"name": "one", "shape": "BM.GPU.MI300X.8", "size": 1}]},
+        topology="4p-tp1-1d-tp4",
+    )
+    container = vllm(plain, DECODE)
+    assert "nvidia.com/sriov-rdma-vf" not in container["resources"]["limits"]
+    assert "annotations" not in pod(plain, DECODE)["metadata"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not [name for name in env(container) if name.startswith("UCX_")]
+
+
+def test_requests_of_the_servers_of_a_full_node_fit_the_node(guide):
+    requests = vllm(guide, PREFILL)["resources"]["requests"]
+    assert int(requests["cpu"]) * 8 < 224
+    assert int(requests["memory"].removesuffix("Gi")) * 8 < 2048
+
+
+def test_decode_sidecar_has_port_8000_and_vllm_8200_behind_it(rehearsal):
+    (sidecar,) = pod(rehearsal, DECODE)["spec"]["initContainers"]
+    assert [port["containerPort"] for port in sidecar["ports"]] == [8000]
+    assert {"--port=8000", "--vllm-port=8200"} <= set(sidecar["args"])
+    container = vllm(rehearsal, DECODE)
+    assert "--port=8200" in container["args"]
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"vllm": 8200, "nixl": 5600}
+
+
+@pytest.mark.parametrize("name", [PREFILL, AGGREGATED])
+def test_servers_without_sidecar_listen_on_8000(rehearsal, baseline, name):
+    stack = rehearsal if name == PREFILL else baseline
+    assert "initContainers" not in pod(stack, name)["spec"]
+    assert "--port=8000" in vllm(stack, name)["args"]
+    assert vllm(stack, name)["ports"][0]["containerPort"] == 8000
+
+
+def test_sidecar_is_native_and_speaks_the_release_dialect(rehearsal, guide):
+    for stack, version in ((rehearsal, "v0.7.1"), (guide, "v0.8.0")):
+        (sidecar,) = pod(stack, DECODE)["spec"]["initContainers"]
+        assert sidecar["restartPolicy"] == "Always"
+        assert sidecar["image"] == f"ghcr.io/llm-d/llm-d-routing-sidecar:{version}"
+        assert {"--kv-connector=nixlv2", "--secure-proxy=false"} <= set(sidecar["args"])
+        assert sidecar["securityContext"]["runAsNonRoot"] is True
+
+
+def test_probes_ask_vllm_itself_with_the_published_limits(rehearsal):
+    container = vllm(rehearsal, DECODE)
+    startup, live, ready = (container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 1800
+    assert {probe["httpGet"]["port"] for probe in (startup, live, ready)} == {"vllm"}
+    assert (live["httpGet"]["path"], live["periodSeconds"], live["timeoutSeconds"], live["failureThreshold"]) == (
+        "/health",
+        10,
+        5,
+        3,
+    )
+    assert (ready["httpGet"]["path"], ready["periodSeconds"], ready["timeoutSeconds"], ready["failureThreshold"]) == (
+        "/v1/models",
+        5,
+        2,
+        3,
+    )
+
+
+def test_shared_memory_is_in_memory_and_grows_with_the_size(rehearsal):
+    def shm(name):
+        (volume,) = [v for v in pod(rehearsal, name)["spec"]["volumes"] if v["name"] == "shm"]
+        return volume["emptyDir"]
+
+    assert shm(PREFILL) == {"medium": "Memory", "sizeLimit": "16Gi"}
+    assert shm(DECODE) == {"medium": "Memory", "sizeLimit": "20Gi"}
+    mounts = {mount["mountPath"]: mount["name"] for mount in vllm(rehearsal, DECODE)["volumeMounts"]}
+    assert mounts["/dev/shm"] == "shm"
+
+
+def test_every_mount_has_a_volume(stack):
+    for deployment in [m for m in stack.manifests() if m["kind"] == "Deployment"]:
+        spec = deployment["spec"]["template"]["spec"]
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        mounts = {mount["name"] for c in spec["containers"] for mount in c.get("volumeMounts", ())}
+        assert mounts <= volumes
+
+
+def test_amd_environment_uses_aiter_and_rocm_transports(rehearsal):
+    values = env(vllm(rehearsal, DECODE))
+    assert values["VLLM_ROCM_USE_AITER"] == "1"
+    assert values["PYTORCH_ROCM_ARCH"] == "gfx942"
+    assert values["UCX_TLS"] == "self,sm,rocm,rc"
+    assert values["UCX_IB_GID_INDEX"] == "3"
+
+
+def test_quick_reduce_is_for_more_than_one_gpu_and_under_the_name_that_works(rehearsal):
+    assert env(vllm(rehearsal, DECODE))["VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"] == "INT4"
+    assert not [name for name in env(vllm(rehearsal, PREFILL)) if "QUICK_REDUCE" in name]
+    assert "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION_VALS" not in env(vllm(rehearsal, DECODE))
+
+
+def test_cache_is_handed_over_between_prefill_and_decode_only(rehearsal, baseline):
+    for name in (PREFILL, DECODE):
+        container = vllm(rehearsal, name)
+        (transfer,) = [arg for arg in container["args"] if arg.startswith("--kv-transfer-config=")]
+        assert json.loads(transfer.split("=", 1)[1])["kv_connector"] == "NixlConnector"
+        assert env(container)["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "5600"
+        (host,) = [entry for entry in container["env"] if entry["name"] == "VLLM_NIXL_SIDE_CHANNEL_HOST"]
+        assert host["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    container = vllm(baseline, AGGREGATED)
+    assert not [arg for arg in container["args"] if arg.startswith("--kv-transfer-config")]
+    assert not [entry for entry in container["env"] if "NIXL" in entry["name"]]
+
+
+def test_prefill_and_decode_agree_on_what_the_cache_looks_like(stack):
+    shared = ("--block-size", "--max-model-len", "--kv-transfer-config", "--attention-backend")
+    told = [
+        sorted(arg for arg in m["spec"]["template"]["spec"]["containers"][0]["args"] if arg.startswith(shared))
+        for m in stack.manifests()
+        if m["kind"] == "Deployment" and "llm-d.ai/role" in m["metadata"]["labels"]
+    ]
+    assert all(args == told[0] for args in told)
+
+
+def test_no_environment_variable_is_named_twice_and_the_users_wins(varied):
+    mine = varied(engine={"env": {"UCX_TLS": "tcp", "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700"}, "extraArgs": ["--seed=1"]})
+    container = vllm(mine, DECODE)
+    names = [entry["name"] for entry in container["env"]]
+    assert len(names) == len(set(names))
+    assert (env(container)["UCX_TLS"], env(container)["VLLM_NIXL_SIDE_CHANNEL_PORT"]) == ("tcp", "5700")
+    assert container["args"][-1] == "--seed=1"
+
+
+def test_hugging_face_token_is_optional(rehearsal):
+    (token,) = [entry for entry in vllm(rehearsal, PREFILL)["env"] if entry["name"] == "HF_TOKEN"]
+    assert token["valueFrom"]["secretKeyRef"] == {"name": "huggingface-token", "key": "token", "optional": True}
+
+
+def test_servers_go_to_nodes_of_the_shape_and_tolerate_their_taint(stack):
+    for deployment in [m for m in stack.manifests() if "llm-d.ai/role" in m["metadata"].get("labels", {})]:
+        spec = deployment["spec"]["template"]["spec"]
+        assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
+        assert spec["tolerations"] == [
+            {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
+        ]
+
+
+def test_servers_have_no_token_of_the_api_server(rehearsal):
+    spec = pod(rehearsal, DECODE)["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("model-server", False)
+    assert rehearsal.kubernetes("ServiceAccount", "model-server")["automountServiceAccountToken"] is False
+
+
+def test_each_role_has_a_disruption_budget_of_its_own_pods(rehearsal):
+    for name in (PREFILL, DECODE):
+        spec = rehearsal.kubernetes("PodDisruptionBudget", name)["spec"]
+        assert spec["maxUnavailable"] == 1
+        chosen = spec["selector"]["matchLabels"]
+        assert selects(chosen, pod(rehearsal, name)["metadata"]["labels"])
+        other = PREFILL if name == DECODE else DECODE
+        assert not selects(chosen, pod(rehearsal, other)["metadata"]["labels"])
+
+
+def test_roles_are_labelled_as_the_endpoint_pickers_filters_expect(rehearsal, baseline):
+    roles = [pod(rehearsal, name)["metadata"]["labels"]["llm-d.ai/role"] for name in (PREFILL, DECODE)]
+    assert [*roles, pod(baseline, AGGREGATED)["metadata"]["labels"]["llm-d.ai/role"]] == [
+        "prefill",
+        "decode",
+        "prefill-decode",
+    ]
+
+
+def test_prefill_and_decode_of_a_unit_carry_the_same_version(rehearsal, varied):
+    versions = {pod(rehearsal, name)["metadata"]["labels"]["llmd-oke/version"] for name in (PREFILL, DECODE)}
+    changed = varied(engine={"blockSize": 64})
+    after = {pod(changed, name)["metadata"]["labels"]["llmd-oke/version"] for name in (PREFILL, DECODE)}
+    assert len(versions) == len(after) == 1
+    assert versions.isdisjoint(after)
+
+
+def test_selectors_of_deployments_match_their_own_pods_only(stack):
+    deployments = [m for m in stack.manifests() if m["kind"] == "Deployment"]
+    for deployment in deployments:
+        chosen = deployment["spec"]["selector"]["matchLabels"]
+        hit = [d for d in deployments if selects(chosen, d["spec"]["template"]["metadata"]["labels"])]
+        assert hit == [deployment]

@@ -1,0 +1,180 @@
+"""The stack as a whole: what units share, what waits for what, what is exported."""
+
+import yaml
+from conftest import pod, selects
+
+from llmd_oke.catalogue.artifacts import crd_manifests
+from llmd_oke import catalogue
+
+SECONDS = {"kubernetes:apps/v1:Deployment", "kubernetes:core/v1:Service", "kubernetes:core/v1:Namespace"}
+
+
+def test_outputs_say_where_models_are_and_how_they_are_served(rehearsal):
+    assert rehearsal.outputs == {
+        "namespace": "llm-d",
+        "endpoints": {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"},
+        "topologies": {"gpt-oss-120b": "8p-tp1-4d-tp2"},
+    }
+
+
+def test_a_routed_models_service_selects_its_routers_only(rehearsal):
+    spec = rehearsal.kubernetes("Service", "gpt-oss-120b")["spec"]
+    hit = [
+        m["metadata"]["name"]
+        for m in rehearsal.manifests()
+        if m["kind"] == "Deployment" and selects(spec["selector"], m["spec"]["template"]["metadata"]["labels"])
+    ]
+    assert hit == ["gpt-oss-120b-epp"]
+    assert (spec["ports"][0]["port"], spec["ports"][0]["targetPort"]) == (80, 8081)
+
+
+def test_the_baselines_service_selects_its_servers(baseline):
+    spec = baseline.kubernetes("Service", "gpt-oss-120b")["spec"]
+    assert selects(spec["selector"], pod(baseline, "gpt-oss-120b-aggregated")["metadata"]["labels"])
+    assert spec["ports"][0]["targetPort"] == 8000
+    assert not [m for m in baseline.manifests() if m["kind"] == "InferencePool"]
+
+
+def test_copies_share_one_service_and_have_a_router_each(varied):
+    two = varied(copies=2)
+    routers = [m for m in two.manifests() if m["kind"] == "Deployment" and m["metadata"]["name"].endswith("-epp")]
+    chosen = two.kubernetes("Service", "gpt-oss-120b")["spec"]["selector"]
+    assert [m["metadata"]["name"] for m in routers] == ["gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"]
+    assert all(selects(chosen, m["spec"]["template"]["metadata"]["labels"]) for m in routers)
+
+
+def test_no_two_objects_have_the_same_kind_and_name(varied):
+    seen = [(m["kind"], m["metadata"]["name"]) for m in varied(copies=3, topology="2p-tp1-1d-tp2").manifests()]
+    assert len(seen) == len(set(seen))
+
+
+def test_larger_servers_are_placed_before_smaller_ones(rehearsal):
+    classes = {m["metadata"]["name"]: m["value"] for m in rehearsal.manifests() if m["kind"] == "PriorityClass"}
+
+    def priority(name):
+        return classes[pod(rehearsal, name)["spec"]["priorityClassName"]]
+
+    assert priority("gpt-oss-120b-decode") > priority("gpt-oss-120b-prefill") > 0
+
+
+def test_every_priority_class_that_a_pod_names_is_declared(stack):
+    declared = {m["metadata"]["name"] for m in stack.manifests() if m["kind"] == "PriorityClass"}
+    named = {
+        m["spec"]["template"]["spec"].get("priorityClassName") for m in stack.manifests() if m["kind"] == "Deployment"
+    }
+    assert named - {None} == declared
+
+
+def test_every_wait_has_a_limit_of_its_own(stack):
+    for resource in stack.resources:
+        if resource.type in SECONDS:
+            assert set(resource.timeouts) == {"create", "update", "delete"}, resource.name
+
+
+def test_waits_for_servers_are_longer_than_their_start_up_budget(stack):
+    for resource in stack.of_type("kubernetes:apps/v1:Deployment"):
+        container = resource.inputs["spec"]["template"]["spec"]["containers"][0]
+        if startup := container.get("startupProbe"):
+            budget = startup["periodSeconds"] * startup["failureThreshold"]
+            assert int(resource.timeouts["create"].removesuffix("s")) > budget
+            assert resource.inputs["spec"]["progressDeadlineSeconds"] > budget
+
+
+def test_a_rolling_update_may_take_a_start_up_for_each_wave(guide):
+    update = guide.kubernetes_resource("Deployment", "gpt-oss-120b-prefill").timeouts["update"]
+    assert int(update.removesuffix("s")) >= 8 * 1800
+
+
+def test_units_wait_for_the_namespace_and_not_for_each_other(rehearsal):
+    (namespace,) = rehearsal.of_type("llmd-oke:index:ServingNamespace")
+    (unit,) = rehearsal.of_type("llmd-oke:index:PrefillDecodeUnit")
+    children = {r.urn for r in rehearsal.resources if r.parent == namespace.urn}
+    assert children <= set(unit.depends_on)
+    for name in ("gpt-oss-120b-prefill", "gpt-oss-120b-decode"):
+        needed = rehearsal.kubernetes_resource("Deployment", name).depends_on
+        assert not [urn for urn in needed if "Deployment" in urn]
+
+
+def test_routers_wait_for_the_definitions(rehearsal):
+    (router,) = rehearsal.of_type("llmd-oke:index:Router")
+    definitions = {r.urn for r in rehearsal.of_type("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")}
+    assert definitions
+    assert definitions <= set(router.depends_on)
+
+
+def test_the_endpoint_does_not_wait_for_pods_that_its_own_wait_covers(rehearsal):
+    (endpoint,) = rehearsal.of_type("llmd-oke:index:ModelEndpoint")
+    assert not [urn for urn in endpoint.depends_on if "Deployment" in urn]
+
+
+def test_definitions_stay_on_destroy_and_can_be_taken_over(rehearsal):
+    definitions = rehearsal.of_type("kubernetes:apiextensions.k8s.io/v1:CustomResourceDefinition")
+    provider = rehearsal.resource("pulumi:providers:kubernetes", "definitions")
+    for definition in definitions:
+        assert definition.retain_on_delete
+        assert definition.provider.startswith(provider.urn)
+        assert definition.inputs["metadata"]["annotations"]["pulumi.com/patchForce"] == "true"
+    assert provider.inputs["upsertExistingObjects"] == "true"
+
+
+def test_definitions_are_those_of_the_release_unchanged(rehearsal):
+    release = catalogue.release("llm-d-0.7")
+    assert release is not None
+    for manifest in crd_manifests(release.crds):
+        declared = rehearsal.kubernetes("CustomResourceDefinition", manifest["metadata"]["name"])
+        assert declared["spec"] == manifest["spec"]
+
+
+def test_only_definitions_take_over_what_is_there(rehearsal):
+    cluster = rehearsal.resource("pulumi:providers:kubernetes", "cluster")
+    assert "upsertExistingObjects" not in cluster.inputs
+    for resource in rehearsal.resources:
+        if resource.type.startswith("kubernetes:") and "CustomResourceDefinition" not in resource.type:
+            assert resource.provider.startswith(cluster.urn), resource.name
+
+
+def test_the_providers_identity_is_the_clusters_not_the_kubeconfigs(stack):
+    for provider in stack.of_type("pulumi:providers:kubernetes"):
+        assert provider.inputs["clusterIdentifier"]
+        assert "kubeconfig" not in provider.inputs
+
+
+def test_the_token_is_a_secret_and_nowhere_else(rendered):
+    stack = rendered("rehearsal", huggingFaceToken="hf_not_to_be_seen")
+    resource = stack.kubernetes_resource("Secret", "huggingface-token")
+    assert resource.inputs["stringData"] == {"token": "hf_not_to_be_seen"}
+    assert resource.secret_inputs == {"stringData"}
+    others = [r.inputs for r in stack.resources if r is not resource]
+    assert "hf_not_to_be_seen" not in yaml.safe_dump(others)
+    assert "hf_not_to_be_seen" not in str(stack.outputs)
+
+
+def test_without_a_token_there_is_no_secret(stack):
+    assert not [m for m in stack.manifests() if m["kind"] == "Secret"]
+
+
+def test_every_image_has_a_version(stack):
+    for deployment in [m for m in stack.manifests() if m["kind"] == "Deployment"]:
+        spec = deployment["spec"]["template"]["spec"]
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
+            _, tag = container["image"].rsplit(":", 1)
+            assert any(digit.isdigit() for digit in tag), container["image"]
+            assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_everything_in_the_namespace_is_labelled_as_part_of_the_kit(stack):
+    for manifest in stack.manifests():
+        if manifest["kind"] != "CustomResourceDefinition":
+            assert manifest["metadata"]["labels"]["app.kubernetes.io/part-of"] == "llmd-oke", manifest["kind"]
+
+
+def test_the_namespace_admits_pods_that_lock_memory(rehearsal):
+    labels = rehearsal.kubernetes("Namespace", "llm-d")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+def test_every_resource_is_named_after_its_parent(stack):
+    by_urn = {resource.urn: resource for resource in stack.resources}
+    for resource in stack.resources:
+        if resource.parent in by_urn:
+            assert resource.name.startswith(by_urn[resource.parent].name)

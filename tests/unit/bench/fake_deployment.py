@@ -1,0 +1,166 @@
+"""A small deployment of prefill, decode and endpoint picker on the loopback, with answers that tests can script."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from llmd_oke.bench.evidence import DecisionCounter, EvidenceSettings
+from llmd_oke.bench.load import Target
+from llmd_oke.bench.metrics import MetricsEndpoint
+from llmd_oke.bench.smoke import SmokePlan
+from llmd_oke.bench.topology import RouterPart, Servers, Topology
+
+DECISIONS = DecisionCounter(
+    ("llm_d_inference_scheduler_disagg_decision_total", "llm_d_inference_scheduler_pd_decision_total"),
+    "decision_type",
+    ("prefill-decode",),
+)
+MODEL = "openai/gpt-oss-120b"
+
+
+@dataclass
+class Answer:
+    """How one request is answered: `events` of `tokens_per_event` tokens each, then usage and end mark unless `cut`."""
+
+    status: int = 200
+    events: int | None = None
+    tokens_per_event: int = 1
+    usage: bool = True
+    error: str | None = None
+    cut: bool = False
+    hang: bool = False
+    remote: bool = True
+
+
+@dataclass
+class Deployment:
+    """The running fake: `script` gives the answer to the request of a number (counted from 0)."""
+
+    url: str = ""
+    script: Callable[[int], Answer] = lambda _: Answer()
+    requests: list[dict] = field(default_factory=list)
+    counters: Counter = field(default_factory=Counter)
+    dead_metrics: set[str] = field(default_factory=set)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    release_at: int | None = None
+    """Number of requests after which those that hang are answered."""
+
+    @property
+    def target(self) -> Target:
+        return Target(self.url, MODEL)
+
+    def endpoints(self) -> tuple[MetricsEndpoint, ...]:
+        roles = ("router", "prefill", "decode")
+        return tuple(MetricsEndpoint(role, f"{role}-0", f"{self.url}/metrics/{role}") for role in roles)
+
+    def plan(self, **changes) -> SmokePlan:
+        settings = {
+            "base_url": self.url,
+            "model": MODEL,
+            "topology": TOPOLOGY,
+            "input_tokens": 64,
+            "output_tokens": 5,
+            "requests": 8,
+            "concurrency": 2,
+            "metrics": self.endpoints(),
+            "evidence": EvidenceSettings(DECISIONS),
+            "warmup_requests": 1,
+            "timeout_s": 20.0,
+        }
+        return SmokePlan(**{**settings, **changes})
+
+    def count(self, answer: Answer, tokens: int) -> None:
+        self.counters["decisions"] += 1
+        self.counters["decode_prompt_tokens"] += tokens
+        if answer.remote:
+            self.counters.update(prefill_tokens=tokens, prefill_requests=1, received=tokens, transfers=2)
+
+
+TOPOLOGY = Topology(
+    "2p-tp1-1d-tp2",
+    (Servers("prefill", 2, 1, image="vllm:1"), Servers("decode", 1, 2, image="vllm:1", args={"--block-size": 16})),
+    (RouterPart("epp", "llm-d-inference-scheduler", "v0.7.1", {"plugins": []}), RouterPart("envoy", "envoy", "1.34")),
+)
+
+_METRICS = {
+    "router": 'llm_d_inference_scheduler_disagg_decision_total{{decision_type="prefill-decode"}} {decisions}\n',
+    "prefill": "vllm:prompt_tokens_total {prefill_tokens}\nvllm:request_success_total {prefill_requests}\n"
+    "vllm:prefix_cache_hits_total 0\n",
+    "decode": "vllm:prompt_tokens_total {decode_prompt_tokens}\nvllm:external_prefix_cache_hits_total {received}\n"
+    "vllm:prefix_cache_hits_total 0\nvllm:nixl_xfer_time_seconds_count {transfers}\n",
+}
+_NAMES = ("decisions", "prefill_tokens", "prefill_requests", "decode_prompt_tokens", "received", "transfers")
+
+
+async def _complete(deployment: Deployment, request: web.Request) -> web.StreamResponse:
+    body = await request.json()
+    number = len(deployment.requests)
+    deployment.requests.append(body)
+    if len(deployment.requests) == deployment.release_at:
+        deployment.released.set()
+    answer = deployment.script(number)
+    if answer.hang:
+        await deployment.released.wait()
+    if answer.status != 200:
+        return web.Response(status=answer.status, text="no healthy upstream")
+    tokens = len(body["prompt"] if "prompt" in body else body["messages"][0]["content"]) // 4
+    deployment.count(answer, tokens)
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    events = body["max_tokens"] if answer.events is None else answer.events
+    for event in _events("messages" in body, events):
+        await response.write(_line(event))
+    if answer.cut:
+        request.transport.close()
+        return response
+    if answer.error:
+        await response.write(_line({"error": {"message": answer.error, "code": 500}}))
+    if answer.usage:
+        usage = {"prompt_tokens": tokens, "completion_tokens": events * answer.tokens_per_event}
+        await response.write(_line({"choices": [], "usage": usage}))
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+def _events(chat: bool, count: int) -> list[dict]:
+    if not chat:
+        return [{"choices": [{"text": " tok"}], "usage": None} for _ in range(count)]
+    role = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
+    return [role, *({"choices": [{"delta": {"content": " tok"}}]} for _ in range(count))]
+
+
+def _line(event: dict) -> bytes:
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[Deployment]:
+    """A deployment that prefills remotely and answers every request in full."""
+    fake = Deployment()
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        return await _complete(fake, request)
+
+    async def metrics(request: web.Request) -> web.Response:
+        role = request.match_info["role"]
+        if role in fake.dead_metrics:
+            return web.Response(status=401)
+        return web.Response(text=_METRICS[role].format(**{name: fake.counters[name] for name in _NAMES}))
+
+    app = web.Application(client_max_size=2**24)
+    app.router.add_post("/v1/completions", complete)
+    app.router.add_post("/v1/chat/completions", complete)
+    app.router.add_get("/metrics/{role}", metrics)
+    server = TestServer(app)
+    await server.start_server()
+    fake.url = str(server.make_url("/")).rstrip("/")
+    try:
+        yield fake
+    finally:
+        fake.released.set()
+        await server.close()

@@ -1,0 +1,121 @@
+"""The data in values/: complete, with its sources, of one mind with itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue.files import values_folder
+from llmd_oke.config import Model, Topology, Workload
+from llmd_oke.config.names import DnsLabel
+from pydantic import TypeAdapter
+
+MODELS = [found for name in catalogue.model_names() if (found := catalogue.model(name)) is not None]
+SHAPES = [found for name in catalogue.shape_names() if (found := catalogue.shape(name)) is not None]
+FIGURE_FILES = sorted([*(values_folder() / "models").glob("*.yaml"), *(values_folder() / "shapes").glob("*.yaml")])
+FIGURE = re.compile(r":\s*(\"?\d|\{.*:\s*\d)")
+
+by_name = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+
+
+def test_what_the_first_stacks_need_is_there():
+    assert {"gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic"} <= set(catalogue.model_names())
+    assert {"llm-d-0.7", "llm-d-0.8"} <= set(catalogue.release_names())
+    assert "BM.GPU.MI300X.8" in catalogue.shape_names()
+
+
+def test_every_entry_has_the_name_of_its_file():
+    assert [model.name for model in MODELS] == catalogue.model_names()
+    assert [shape.name for shape in SHAPES] == catalogue.shape_names()
+
+
+@pytest.mark.parametrize("name", ["", "gpt", "../models/gpt-oss-120b", "gpt-oss-120b.yaml", "*"])
+def test_other_names_have_no_entry(name: str):
+    assert catalogue.model(name) is None
+    assert catalogue.shape(name) is None
+    assert catalogue.release(name) is None
+
+
+def test_a_model_is_found_by_its_repository():
+    assert catalogue.model_of_repository("openai/gpt-oss-120b") == catalogue.model("gpt-oss-120b")
+    assert catalogue.model_of_repository("gpt-oss-120b") is None
+
+
+@pytest.mark.parametrize("path", FIGURE_FILES, ids=lambda path: path.name)
+def test_every_figure_has_a_source_on_its_line_or_its_section(path: Path):
+    section_has_source: dict[int, bool] = {}
+    for line in path.read_text().splitlines():
+        depth = len(line) - len(line.lstrip())
+        around = [known for at, known in section_has_source.items() if at < depth]
+        section_has_source = {at: known for at, known in section_has_source.items() if at < depth}
+        section_has_source[depth] = "#" in line
+        if FIGURE.match(line.split("#")[0]) and not line.startswith("server_requests_per_gpu:"):
+            assert "#" in line or any(around), f"{path.name}: {line}"
+
+
+@by_name
+def test_kv_cache_follows_from_the_architecture(model: catalogue.Model):
+    sizes = model.architecture
+    assert model.kv_cache.bytes_per_token == 2 * sizes.layers * sizes.key_value_heads * sizes.head_dim * 2
+
+
+@by_name
+def test_weights_are_in_gib_and_near_what_the_format_makes_of_the_parameters(model: catalogue.Model):
+    bits = {"fp8": (8, 9), "mxfp4": (4.25, 4.75), "bf16": (16, 16.1)}[model.weights.format]
+    gib = [model.parameters.total_billions * 1e9 * bit / 8 / 2**30 for bit in bits]
+    assert gib[0] <= model.weights.gib <= gib[1]
+
+
+@by_name
+def test_figures_of_a_model_are_of_one_mind(model: catalogue.Model):
+    sizes = model.architecture
+    assert sizes.attention_heads % sizes.key_value_heads == 0
+    assert model.parameters.active_billions <= model.parameters.total_billions
+    assert (sizes.experts is None) == (model.parameters.active_billions == model.parameters.total_billions)
+    assert sizes.sliding_window is None or sizes.sliding_window.layers < sizes.layers
+    assert model.startup_budget_s >= 600
+
+
+@by_name
+def test_a_model_without_a_name_in_the_stack_file_has_one_that_kubernetes_accepts(model: catalogue.Model):
+    one = Model(
+        model=model.name,
+        topology=Topology.model_validate("agg-tp1-1r"),
+        workload=Workload(input_tokens=1, output_tokens=1),
+    )
+    TypeAdapter(DnsLabel).validate_python(one.object_name)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights_gib", "kv_bytes", "context"),
+    [("gpt-oss-120b", 60.8, 73_728, 131_072), ("llama-3.3-70b-instruct-fp8-dynamic", 67.7, 327_680, 131_072)],
+)
+def test_the_published_figures_of_the_models(name: str, weights_gib: float, kv_bytes: int, context: int):
+    model = catalogue.model(name)
+    assert model is not None
+    assert model.weights.gib == pytest.approx(weights_gib, abs=0.1)
+    assert (model.kv_cache.bytes_per_token, model.max_model_len) == (kv_bytes, context)
+
+
+@by_shape
+def test_servers_on_every_gpu_leave_the_node_something_for_its_daemons(shape: catalogue.Shape):
+    requests = shape.server_requests_per_gpu
+    assert requests.cpus * shape.gpus <= 0.75 * shape.cpus
+    assert requests.memory_gib * shape.gpus <= 0.75 * shape.memory_gib
+
+
+@by_shape
+def test_no_transport_of_another_vendor_is_used(shape: catalogue.Shape):
+    transports = shape.rdma.environment["UCX_TLS"].split(",")
+    assert "rocm" in transports
+    assert not [name for name in transports if "cuda" in name]
+    assert "UCX_NET_DEVICES" not in shape.rdma.environment
+
+
+def test_the_published_figures_of_the_shape():
+    shape = catalogue.shape("BM.GPU.MI300X.8")
+    assert shape is not None
+    assert (shape.gpus, shape.rdma.virtual_functions, shape.price_usd_per_hour) == (8, 8, 48.0)
+    assert shape.gpu.memory_gib == 191.7
+    assert (shape.gpu.resource, shape.rdma.resource) == ("amd.com/gpu", "nvidia.com/sriov-rdma-vf")

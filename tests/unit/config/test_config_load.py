@@ -1,0 +1,164 @@
+"""Reading stack files: what is refused, and how it is told."""
+
+import time
+from pathlib import Path
+
+import pytest
+from llmd_oke import config
+from llmd_oke.errors import KitError, Problem, Refused
+
+PROJECT = Path(__file__).parents[3]
+
+STACK = """\
+encryptionsalt: v1:abc
+secretsprovider: default
+config:
+  aws:region: eu-west-1
+  llmd-oke:hfToken:
+    secure: v1:def
+  llmd-oke:stack:
+    cluster: {mode: existing, identifier: here}
+    gpuPools:
+      - {name: mi300x, shape: BM.GPU.MI300X.8, size: 2}
+    release: llm-d-0.8
+    models:
+      - model: gpt-oss-120b
+        topology: 8p-tp1-2d-tp4
+        workload: {inputTokens: 5000, outputTokens: 250}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "stacks").mkdir()
+    return tmp_path
+
+
+def write(project: Path, text: str | bytes, stack: str = "mine") -> Path:
+    path = project / "stacks" / f"Pulumi.{stack}.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refused(project: Path, text: str) -> list[Problem]:
+    write(project, text)
+    with pytest.raises(Refused) as caught:
+        config.load(project, "mine")
+    return list(caught.value.problems)
+
+
+def test_other_keys_of_pulumi_and_secrets_are_let_through(project: Path):
+    write(project, STACK)
+    loaded = config.load(project, "mine")
+    assert loaded.models[0].model == "gpt-oss-120b"
+    assert loaded.namespace == "llm-d"
+
+
+def test_every_stack_of_the_project_loads():
+    assert config.stacks(PROJECT) >= ["guide", "guide-baseline", "rehearsal"]
+    for stack in config.stacks(PROJECT):
+        config.load(PROJECT, stack)
+
+
+def test_organization_and_project_before_the_name_are_let_go(project: Path):
+    write(project, STACK)
+    assert config.load(project, "organization/llmd-oke/mine") == config.load(project, "mine")
+
+
+def test_a_missing_file_names_the_stacks_that_are_there(project: Path):
+    write(project, STACK, "other")
+    with pytest.raises(KitError, match=r"no stack file .*Pulumi\.mine\.yaml") as caught:
+        config.load(project, "mine")
+    assert caught.value.remedy == "Stacks here: other."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"config: [",
+        b"\xff\xfe\x00",
+        b"config: {a: 2024-13-45}",
+        b"a: 1\n---\nb: 2\n",
+        b"config: !!python/object/apply:os.system [ls]",
+        b"? [a]\n: b\n",
+        b"config: \x00",
+        b"[" * 5000,
+    ],
+)
+def test_what_is_not_yaml_is_an_error_with_the_file_name(project: Path, text: bytes):
+    write(project, text)
+    with pytest.raises(KitError, match="is not YAML"):
+        config.load(project, "mine")
+
+
+@pytest.mark.parametrize("text", ["", "5", "[]", "config:", "config: {}", "config: {llmd-oke:other: 1}"])
+def test_a_file_without_our_object_says_what_is_missing(project: Path, text: str):
+    (problem,) = refused(project, text)
+    assert problem.path == "config"
+    assert "llmd-oke:stack" in problem.accepted
+
+
+@pytest.mark.parametrize("text", ["5", "text", "[]", "null"])
+def test_an_object_that_is_none_names_the_keys_it_may_have(project: Path, text: str):
+    (problem,) = refused(project, f"config:\n  llmd-oke:stack: {text}\n")
+    assert (problem.path, problem.line) == ("llmd-oke:stack", 2)
+    assert "gpuPools" in problem.accepted
+
+
+def test_all_problems_come_at_once_each_with_its_line(project: Path):
+    text = STACK.replace("size: 2", "size: 0").replace("release:", "relese:").replace("5000", "many")
+    problems = refused(project, text)
+    assert [(problem.path, problem.line) for problem in problems] == [
+        ("release", 7),
+        ("gpuPools[0].size", 10),
+        ("relese", 11),
+        ("models[0].workload.inputTokens", 15),
+    ]
+
+
+def test_a_missing_key_has_the_line_of_the_object_around_it(project: Path):
+    (problem,) = refused(project, STACK.replace(", outputTokens: 250", ""))
+    assert (problem.path, problem.line, problem.value) == ("models[0].workload.outputTokens", 15, None)
+
+
+def test_a_key_that_is_there_twice_is_refused(project: Path):
+    (problem,) = refused(project, STACK + "    release: llm-d-0.7\n")
+    assert (problem.path, problem.line) == ("release", 16)
+    assert problem.why == "the key is in line 11 already"
+
+
+def test_aliases_work_and_endless_ones_are_refused(project: Path):
+    write(project, STACK.replace("size: 2}", "size: &two 2}") + "    smoke: {requests: *two}\n")
+    assert config.load(project, "mine").smoke.requests == 2
+    (problem,) = refused(project, STACK + "    smoke: &smoke {thresholds: *smoke}\n")
+    assert (problem.path, problem.why) == ("smoke.thresholds", "the alias contains itself")
+
+
+def test_nested_aliases_are_not_unfolded(project: Path):
+    layers = "".join(f"    l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 12))
+    started = time.monotonic()
+    problems = refused(project, STACK + "    l0: &l0 [lol]\n" + layers)
+    assert len(problems) == 12
+    assert all(len(str(problem)) < 1000 for problem in problems)
+    assert time.monotonic() - started < 2
+
+
+def test_locate_gives_problems_of_planning_their_lines(project: Path):
+    path = write(project, STACK)
+    paths = ["models[0].topology", "gpuPools", "models[0].engine.maxNumSeqs", "models[7]", "config", "rdma"]
+    located = config.locate([Problem(place, 1, "", "") for place in paths], path)
+    assert {problem.path: problem.line for problem in located} == {
+        "config": 3,
+        "rdma": 7,
+        "gpuPools": 9,
+        "models[7]": 12,
+        "models[0].engine.maxNumSeqs": 13,
+        "models[0].topology": 14,
+    }
+
+
+def test_loading_is_quick():
+    config.load(PROJECT, "rehearsal")
+    started = time.monotonic()
+    config.load(PROJECT, "rehearsal")
+    assert time.monotonic() - started < 0.1

@@ -1,0 +1,89 @@
+"""The JSON Schema for editors: fresh, and of one mind with the code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from llmd_oke import config
+from llmd_oke.config.schema import schema_text, stack_file_schema
+from llmd_oke.errors import Refused
+
+STACKS = Path(__file__).parents[3] / "stacks"
+MODEL: dict[str, Any] = {
+    "model": "gpt-oss-120b",
+    "topology": "8p-tp1-2d-tp4",
+    "workload": {"inputTokens": 1, "outputTokens": 1},
+}
+LONG = {"prefill": {"replicas": 1, "tensorParallelSize": 1}, "decode": {"replicas": 1, "tensorParallelSize": 2}}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    stack = {
+        "cluster": {"mode": "existing", "identifier": "here"},
+        "gpuPools": [{"name": "a", "shape": "BM.GPU.MI300X.8", "size": 1}],
+        "release": "llm-d-0.8",
+        "models": [MODEL],
+        **changes,
+    }
+    return {"config": {"llmd-oke:stack": stack, "llmd-oke:hfToken": {"secure": "x"}}, "encryptionsalt": "y"}
+
+
+VALIDATORS = [jsonschema.Draft202012Validator, jsonschema.Draft7Validator]
+
+
+def test_the_schema_in_the_project_is_fresh():
+    assert (STACKS / "schema.json").read_text() == schema_text(), (
+        "stale: python -m llmd_oke.config.schema > stacks/schema.json"
+    )
+
+
+@pytest.mark.parametrize("validator", VALIDATORS)
+def test_the_schema_is_one(validator: Any):
+    validator.check_schema(stack_file_schema())
+
+
+@pytest.mark.parametrize("validator", VALIDATORS)
+@pytest.mark.parametrize("path", sorted(STACKS.glob("Pulumi.*.yaml")), ids=lambda path: path.name)
+def test_every_stack_file_satisfies_the_schema_and_names_it(path: Path, validator: Any):
+    validator(stack_file_schema()).validate(yaml.safe_load(path.read_text()))
+    assert path.read_text().startswith("# yaml-language-server: $schema=./schema.json\n")
+
+
+@pytest.mark.parametrize("validator", VALIDATORS)
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({}, True),
+        ({"models": [{**MODEL, "topology": LONG}]}, True),
+        ({"models": [{**MODEL, "topology": {"aggregated": {"replicas": 1, "tensorParallelSize": 1}}}]}, True),
+        ({"models": [{**MODEL, "slo": None}]}, True),
+        ({"models": [{**MODEL, "engine": {"env": {"A": "1"}, "extraArgs": ["--seed=1"]}}]}, True),
+        ({"models": [{**MODEL, "topology": "8p"}]}, False),
+        ({"models": [{**MODEL, "topology": "08p-tp1-2d-tp4"}]}, False),
+        ({"models": [{**MODEL, "topology": {"prefill": {"replicas": 1}}}]}, False),
+        ({"models": [{**MODEL, "colour": "red"}]}, False),
+        ({"models": []}, False),
+        ({"smoke": {"requests": "8"}}, False),
+        ({"gpu_pools": []}, False),
+        ({"namespace": "A b"}, False),
+    ],
+)
+def test_schema_and_code_are_of_one_mind(changes: dict[str, Any], good: bool, validator: Any):
+    assert validator(stack_file_schema()).is_valid(document(**changes)) is good
+    if good:
+        config.parse(document(**changes))
+    else:
+        with pytest.raises(Refused):
+            config.parse(document(**changes))
+
+
+def test_every_key_is_described():
+    schema = stack_file_schema()
+    stack = schema["properties"]["config"]["properties"]["llmd-oke:stack"]
+    for name, part in {"StackConfig": stack, **schema["$defs"]}.items():
+        for key, described in part.get("properties", {}).items():
+            text = json.dumps(described)
+            assert "description" in text or "$ref" in text, f"{name}.{key}"

@@ -1,0 +1,53 @@
+"""The short and the long form of topologies."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke.config import Servers, Topology
+from llmd_oke.config.topology import parse_short_form
+
+SERVERS = st.tuples(st.integers(1, 1024), st.integers(1, 64)).map(
+    lambda sizes: Servers(replicas=sizes[0], tensor_parallel_size=sizes[1])
+)
+DISAGGREGATED = st.builds(Topology, prefill=SERVERS, decode=SERVERS)
+AGGREGATED = st.builds(Topology, aggregated=SERVERS)
+
+
+@given(DISAGGREGATED | AGGREGATED)
+def test_the_short_form_says_the_same_as_the_long_form(topology: Topology):
+    again = Topology.model_validate(str(topology))
+    assert again == topology
+    assert hash(again) == hash(topology)
+    assert str(again) == str(topology)
+    assert (again.written, topology.written) == (str(topology), None)
+
+
+@given(SERVERS, SERVERS)
+def test_gpus_are_those_of_all_servers(prefill: Servers, decode: Servers):
+    topology = Topology(prefill=prefill, decode=decode)
+    assert topology.disaggregated
+    assert topology.gpus == (
+        prefill.replicas * prefill.tensor_parallel_size + decode.replicas * decode.tensor_parallel_size
+    )
+
+
+def test_the_published_names_mean_what_the_field_means():
+    assert parse_short_form("8p-tp1-4d-tp2") == {
+        "prefill": {"replicas": 8, "tensorParallelSize": 1},
+        "decode": {"replicas": 4, "tensorParallelSize": 2},
+    }
+    assert parse_short_form("agg-tp2-12r") == {"aggregated": {"replicas": 12, "tensorParallelSize": 2}}
+
+
+@pytest.mark.parametrize(
+    "text", ["8p-tp1-4d-tp2x", "x8p-tp1-4d-tp2", "8p-tp1-4d-tp02", "99999p-tp1-1d-tp1", "agg-tp-1r"]
+)
+def test_other_text_is_no_topology(text: str):
+    with pytest.raises(ValueError, match="no topology"):
+        parse_short_form(text)
+
+
+def test_a_topology_without_short_form_names_its_roles():
+    one = Servers(replicas=1, tensor_parallel_size=1)
+    assert str(Topology(prefill=one)) == "prefill 1 x tp1"
+    assert list(Topology(decode=one, aggregated=one).servers()) == ["decode", "aggregated"]

@@ -1,0 +1,22 @@
+from collections.abc import Callable
+
+import pytest
+from llmd_oke import catalogue
+
+
+@pytest.fixture
+def shape_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes the catalogue's shapes have that many virtual functions."""
+    real = catalogue.shape
+
+    def change(virtual_functions: int) -> None:
+        def shape(name: str) -> catalogue.Shape | None:
+            found = real(name)
+            if found is None:
+                return None
+            rdma = found.rdma.model_copy(update={"virtual_functions": virtual_functions})
+            return found.model_copy(update={"rdma": rdma})
+
+        monkeypatch.setattr(catalogue, "shape", shape)
+
+    return change

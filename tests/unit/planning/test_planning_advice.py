@@ -1,0 +1,97 @@
+"""What can be deployed but may not pay."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from stacks_for_tests import model, plan
+
+
+def advice(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
+    return {advice.path: advice.text for advice in plan(*models, **changes).advice}
+
+
+def test_a_fitting_stack_gets_no_advice():
+    assert advice(model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}), nodes=2) == {}
+
+
+def test_idle_nodes_come_with_their_price_and_the_copies_that_would_fit():
+    text = advice(model("8p-tp1-4d-tp2"))["gpuPools"]
+    assert text == (
+        "7 nodes (56 GPUs, 336 $/hour at list price) would serve nothing; models[0].copies of 4 would fit, 1 node idle"
+    )
+    assert advice(model("8p-tp1-4d-tp2", copies=4))["gpuPools"].startswith("1 node (8 GPUs, 48 $/hour")
+
+
+def test_copies_are_not_offered_where_no_other_would_fit():
+    assert "copies" not in advice(model("8p-tp1-4d-tp2"), nodes=3)["gpuPools"]
+    assert "copies" not in advice(model("agg-tp1-1r", copies=64), nodes=9)["gpuPools"]
+    assert "copies" not in advice(model("1p-tp1-1d-tp2"), nodes=2, rdma="none")["gpuPools"]
+
+
+def test_the_offered_copies_can_be_deployed():
+    offered = advice(model("3p-tp1-1d-tp2"), nodes=4)["gpuPools"]
+    assert "models[0].copies of 6 would fit" in offered
+    assert "gpuPools" not in advice(model("3p-tp1-1d-tp2", copies=6), nodes=4)
+
+
+@pytest.mark.parametrize(("tokens", "short"), [(200, True), (999, True), (1000, False), (10_000, False)])
+def test_short_prompts_do_not_pay_for_disaggregation(tokens: int, short: bool):
+    workload = {"inputTokens": tokens, "outputTokens": 100}
+    assert ("models[0].workload.inputTokens" in advice(model(workload=workload))) is short
+    assert "models[0].workload.inputTokens" not in advice(model("agg-tp1-1r", workload=workload))
+
+
+def test_small_models_do_not_pay_for_disaggregation(monkeypatch: pytest.MonkeyPatch):
+    known = catalogue.model("gpt-oss-120b")
+    assert known is not None
+    parameters = known.parameters.model_copy(update={"total_billions": 8.0})
+    monkeypatch.setattr(catalogue, "model", lambda name: known.model_copy(update={"parameters": parameters}))
+    assert "8 billion" in advice(model("8p-tp1-4d-tp2"))["models[0].topology"]
+    assert "models[0].topology" not in advice(model("agg-tp1-2r"))
+
+
+@pytest.mark.parametrize(
+    ("itl_ms", "reason"),
+    [
+        (5, "large tensor parallel size"),
+        (9.9, "large tensor"),
+        (10, None),
+        (25, None),
+        (50, None),
+        (51, "plain aggregated"),
+    ],
+)
+def test_targets_at_the_extremes_do_not_pay_for_disaggregation(itl_ms: float, reason: str | None):
+    text = advice(model(slo={"itlMs": itl_ms})).get("models[0].slo.itlMs")
+    assert (text is None) if reason is None else (text is not None and reason in text)
+    assert "models[0].slo.itlMs" not in advice(model("agg-tp1-1r", slo={"itlMs": itl_ms}))
+
+
+def test_a_target_of_ttft_alone_says_nothing_about_disaggregation():
+    assert "models[0].slo.itlMs" not in advice(model(slo={"ttftMs": 2000}))
+
+
+def test_kv_cache_for_fewer_sequences_than_asked_for_is_told_with_figures():
+    text = advice(model("8p-tp1-2d-tp1", model="llama-3.3-70b-instruct-fp8-dynamic"))["models[0].engine.maxNumSeqs"]
+    assert "81 sequences of 4352 tokens" in text
+    assert "256" in text
+
+
+def test_kv_cache_of_prefill_servers_is_not_judged_by_sequences():
+    llama = "llama-3.3-70b-instruct-fp8-dynamic"
+    assert "models[0].engine.maxNumSeqs" not in advice(model("8p-tp1-2d-tp4", model=llama))
+
+
+def test_a_server_without_a_spare_for_its_update_is_told():
+    assert "the only decode server" in advice(model("6p-tp1-1d-tp2"), nodes=1)["models[0].topology"]
+    assert "models[0].topology" not in advice(model("6p-tp1-1d-tp2"), nodes=9)
+
+
+def test_free_gpus_on_used_nodes_are_told_only_where_they_add_up_to_a_node(shape_with: Callable[[int], None]):
+    assert "gpuPools" not in advice(model("3p-tp1-1d-tp2"), nodes=1)
+    shape_with(4)
+    text = advice(model("8p-tp1-4d-tp2"), nodes=4)["gpuPools"]
+    assert text.startswith("16 GPUs stay free on the 4 nodes in use")
+    assert "virtual functions" in text

@@ -1,0 +1,223 @@
+"""What is refused, and how it is told."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue.models import LatentAttention
+from stacks_for_tests import model, plan, problems
+
+LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
+
+
+def servers(replicas: int, size: int) -> dict[str, int]:
+    return {"replicas": replicas, "tensorParallelSize": size}
+
+
+def only(*models: dict[str, Any], **changes: Any) -> Any:
+    (problem,) = problems(*models, **changes)
+    return problem
+
+
+@pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "8p-tp1-2d-tp4", "1p-tp1-1d-tp2", "agg-tp1-16r", "agg-tp8-9r"])
+def test_published_topologies_are_accepted(topology: str):
+    assert problems(model(topology)) == []
+
+
+@pytest.mark.parametrize("size", [3, 5, 6, 7])
+def test_attention_heads_must_divide_by_the_tensor_parallel_size(size: int):
+    problem = only(model({"aggregated": servers(1, size)}))
+    assert problem.path == "models[0].topology.aggregated.tensorParallelSize"
+    assert (problem.value, problem.accepted) == (size, "one of 1, 2, 4, 8")
+    assert problem.why == f"64 attention heads can't be divided by {size}"
+
+
+def test_kv_heads_must_fit_the_tensor_parallel_size(monkeypatch: pytest.MonkeyPatch):
+    known = catalogue.model("gpt-oss-120b")
+    assert known is not None
+    architecture = known.architecture.model_copy(update={"attention_heads": 96, "key_value_heads": 4})
+    odd = known.model_copy(update={"architecture": architecture})
+    monkeypatch.setattr(catalogue, "model", lambda name: odd)
+    assert problems(model({"aggregated": servers(1, 8)})) == []
+    problem = only(model({"aggregated": servers(1, 6)}))
+    assert problem.accepted == "one of 1, 2, 4, 8"
+    assert problem.why == "4 KV heads can neither be divided by 6 nor copied evenly to 6 GPUs"
+
+
+@pytest.mark.parametrize("size", [9, 16, 64])
+def test_a_server_never_spans_nodes(size: int):
+    problem = only(model({"aggregated": servers(1, size)}))
+    assert problem.why == "a node has 8 GPUs, and a server can't span nodes"
+
+
+def test_a_problem_of_the_short_form_is_told_at_the_topology_as_written():
+    problem = only(model("8p-tp3-4d-tp4"))
+    assert (problem.path, problem.value) == ("models[0].topology", "8p-tp3-4d-tp4")
+    assert problem.accepted == "for prefill: one of 1, 2, 4, 8"
+    assert problem.why.startswith("prefill servers with tp3: ")
+
+
+def test_decode_has_at_least_the_tensor_parallel_size_of_prefill():
+    problem = only(model({"prefill": servers(1, 4), "decode": servers(1, 2)}))
+    assert problem.path == "models[0].topology.decode.tensorParallelSize"
+    assert (problem.value, problem.accepted) == (2, "at least 4")
+    assert "NIXL" in problem.why
+
+
+def test_latent_attention_has_no_such_limit(monkeypatch: pytest.MonkeyPatch):
+    known = catalogue.model("gpt-oss-120b")
+    assert known is not None
+    latent = LatentAttention(key_value_rank=512, rope_dim=64)
+    changed = known.model_copy(
+        update={"architecture": known.architecture.model_copy(update={"latent_attention": latent})}
+    )
+    monkeypatch.setattr(catalogue, "model", lambda name: changed)
+    assert problems(model("1p-tp4-1d-tp2")) == []
+
+
+@pytest.mark.parametrize(
+    ("roles", "reason"),
+    [
+        (["prefill"], "there are none"),
+        (["decode"], "aggregated topology"),
+        ([], "no servers"),
+        (["aggregated", "decode"], "do not work together"),
+        (["aggregated", "prefill", "decode"], "do not work together"),
+    ],
+)
+def test_roles_that_make_no_unit_are_refused(roles: list[str], reason: str):
+    problem = only(model({role: servers(1, 1) for role in roles}))
+    assert problem.path == "models[0].topology"
+    assert reason in problem.why
+    assert "8p-tp1-4d-tp2" in problem.accepted
+
+
+def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_their_figures():
+    problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}))
+    assert problem.path == "models[0].topology"
+    assert "68 GiB of weights" in problem.why
+    assert "6 GiB of activations" in problem.why
+    assert "131072" in problem.why
+    assert problem.accepted == "for aggregated: one of 2, 4, 8, or engine.maxModelLen of at most 9764"
+    assert plan(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4, "maxModelLen": 9764}))
+
+
+def test_a_shorter_model_length_is_not_offered_where_the_workload_needs_more():
+    workload = {"inputTokens": 16384, "outputTokens": 256}
+    problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}, workload=workload))
+    assert "maxModelLen" not in problem.accepted
+
+
+def test_memory_that_fits_no_size_says_so():
+    problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.01}))
+    assert problem.accepted == "for aggregated: a smaller model or larger GPUs"
+
+
+@pytest.mark.parametrize(("extra", "refused"), [(0, False), (1, True)])
+def test_the_workload_fits_the_model_length_to_the_token(extra: int, refused: bool):
+    workload = {"inputTokens": 8000, "outputTokens": 192 + extra}
+    found = problems(model(workload=workload, engine={"maxModelLen": 8192}))
+    assert [problem.path for problem in found] == (["models[0].workload"] if refused else [])
+    assert all("at most 8192" in problem.accepted for problem in found)
+
+
+def test_a_model_length_above_the_models_context_is_refused_once():
+    problem = only(model(engine={"maxModelLen": 131073}))
+    assert (problem.path, problem.accepted) == ("models[0].engine.maxModelLen", "at most 131072")
+
+
+def test_prefill_and_decode_need_a_router():
+    assert only(model(router={"mode": "none"})).path == "models[0].router.mode"
+    assert problems(model("agg-tp1-16r", router={"mode": "none"})) == []
+
+
+@pytest.mark.parametrize(
+    "argument", ["--tensor-parallel-size=4", "--tensor_parallel_size", "-tp", "--max-model-len", "--block-size=64"]
+)
+def test_arguments_that_contradict_the_plan_are_refused(argument: str):
+    problem = only(model(engine={"extraArgs": ["--seed=1", argument]}))
+    assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
+
+
+def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
+    found = problems(
+        model(model="openai/gpt-oss-120b"),
+        model(model="gpt-oss-120", name="b"),
+        release="llm-d-9",
+        gpuPools=[{"name": "a", "shape": "BM.GPU.MI300X.4", "size": 9}],
+    )
+    assert {problem.path: problem.accepted.split("?", 1)[0] for problem in found} == {
+        "release": "llm-d-0.8" if "llm-d-0.8" in found[0].accepted.split("?", 1)[0] else "llm-d-0.7",
+        "gpuPools[0].shape": "BM.GPU.MI300X.8",
+        "models[0].model": "gpt-oss-120b",
+        "models[1].model": "gpt-oss-120b",
+    }
+
+
+def test_names_that_would_collide_in_the_cluster_are_refused():
+    pools = [{"name": "a", "shape": "BM.GPU.MI300X.8", "size": 9}] * 2
+    found = problems(
+        model("agg-tp1-1r"),
+        model("agg-tp1-1r"),
+        model("agg-tp1-1r", name="gpt-oss-120b"),
+        model("agg-tp1-1r", name="x", copies=2),
+        model("agg-tp1-1r", name="x-1"),
+        gpuPools=pools,
+    )
+    assert [problem.path for problem in found] == [
+        "gpuPools[1].name",
+        "models[1].model",
+        "models[2].name",
+        "models[4].name",
+    ]
+
+
+def test_too_few_nodes_are_refused_with_how_many_would_do():
+    problem = only(model(copies=4), nodes=7)
+    assert (problem.path, problem.value) == ("gpuPools[0].size", 7)
+    assert problem.accepted.startswith("at least 8,")
+    assert "64 GPUs" in problem.why
+    assert problems(model(copies=4), nodes=8) == []
+
+
+def test_virtual_functions_count_like_gpus(shape_with: Callable[[int], None]):
+    shape_with(4)
+    assert problems(model("agg-tp1-16r"), nodes=2) == []
+    assert problems(model("agg-tp8-2r"), nodes=2) == []
+    problem = only(model("8p-tp1-4d-tp2"), nodes=2)
+    assert problem.accepted.startswith("at least 4,")
+    assert "16 virtual functions" in problem.why
+    assert problems(model("8p-tp1-4d-tp2"), nodes=4) == []
+    assert problems(model("1p-tp1-1d-tp8"), nodes=1, rdma="none")[:1] != []
+
+
+def test_a_server_with_more_gpus_than_the_node_has_virtual_functions_is_refused(shape_with: Callable[[int], None]):
+    shape_with(4)
+    problem = only(model("1p-tp1-1d-tp8"))
+    assert problem.accepted == "for decode: one of 1, 2, 4"
+    assert "4 virtual functions" in problem.why
+
+
+def test_without_rdma_a_unit_stays_on_one_node():
+    assert problems(model("1p-tp1-1d-tp2"), rdma="none") == []
+    assert only(model("8p-tp1-4d-tp2"), rdma="none").path == "rdma"
+    assert problems(model("agg-tp1-16r"), rdma="none") == []
+
+
+def test_many_problems_come_at_once():
+    found = problems(
+        model({"prefill": servers(1, 3)}),
+        model("1p-tp4-1d-tp2", name="b", router={"mode": "none"}),
+        model("agg-tp1-8r", name="c", copies=2),
+        nodes=1,
+        release="llm-d-9",
+    )
+    assert [problem.path for problem in found] == [
+        "release",
+        "models[0].topology",
+        "models[0].topology.prefill.tensorParallelSize",
+        "models[1].topology",
+        "models[1].router.mode",
+        "gpuPools[0].size",
+    ]

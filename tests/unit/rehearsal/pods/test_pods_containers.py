@@ -1,0 +1,193 @@
+"""Choice of what runs for a container, and the life of one container."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+import pytest
+from lightkube.models.core_v1 import Container as ContainerModel
+from llmd_oke.rehearsal.pods import sandboxes
+from llmd_oke.rehearsal.pods.container_worker import BackOff, ContainerWorker, Manner
+from llmd_oke.rehearsal.pods.containers import Container, StartError
+from llmd_oke.rehearsal.pods.factory import ContainerFactory, Setting
+from llmd_oke.rehearsal.pods.images import ImageEntry, ImageTable
+from llmd_oke.rehearsal.pods.placeholder_containers import PlaceholderContainer
+from llmd_oke.rehearsal.pods.process_containers import ProcessContainer
+from llmd_oke.rehearsal.pods.records import ContainerRecord, Role, Running, Terminated, Waiting
+from llmd_oke.rehearsal.pods.simulator_containers import SimulatorContainer, SimulatorSpec
+
+TABLE = ImageTable(
+    [
+        ImageEntry(repositories=("test/program",), program="program", path="/app/program"),
+        ImageEntry(repositories=("test/absent",), program="absent", path="/app/absent"),
+        ImageEntry(repositories=("test/vllm",), simulator="vllm", entrypoint=("vllm", "serve")),
+    ]
+)
+SETTING = Setting(Path("/run/netns/x"), "host", [], {}, Path("/nowhere/log"), completes=False)
+
+
+def model(image: str, **fields: Any) -> ContainerModel:
+    return cast("ContainerModel", ContainerModel.from_dict({"name": "c", "image": image, **fields}))
+
+
+def factory(simulator: httpx2.AsyncClient | None = None) -> ContainerFactory:
+    return ContainerFactory(TABLE, {"program": Path("/bin/sh"), "absent": Path("/nowhere/absent")}, simulator)
+
+
+def test_an_image_with_a_program_is_a_process() -> None:
+    assert isinstance(factory().make(model("test/program:1"), SETTING), ProcessContainer)
+
+
+def test_an_image_without_a_row_is_simulated() -> None:
+    assert factory().is_simulated(model("test/other:1"))
+    assert isinstance(factory().make(model("test/other:1"), SETTING), PlaceholderContainer)
+
+
+def test_a_program_that_is_not_there_is_an_error_that_names_it() -> None:
+    with pytest.raises(StartError, match='no program "absent" for test/absent:1') as caught:
+        factory().make(model("test/absent:1"), SETTING)
+    assert caught.value.reason == "ErrImageNeverPull"
+
+
+def test_vllm_goes_to_the_simulator_and_other_commands_of_its_image_do_not() -> None:
+    simulator = httpx2.AsyncClient()
+    assert isinstance(factory(simulator).make(model("test/vllm:1", args=["m"]), SETTING), SimulatorContainer)
+    assert factory(simulator).is_simulated(model("test/vllm:1", command=["rocm-smi"]))
+    assert factory(None).is_simulated(model("test/vllm:1", args=["m"]))
+
+
+def test_a_sandbox_mounts_outer_folders_before_inner_ones_and_keeps_few_capabilities() -> None:
+    mounts = [
+        sandboxes.Mount(Path("/tmp/b"), "/etc/app/inner"),
+        sandboxes.Mount(Path("/tmp/a"), "/etc/app", read_only=True),
+    ]
+    line = sandboxes.command(sandboxes.Sandbox(Path("/run/netns/x"), "host", mounts, "/work"), ["/app/x", "--flag"])
+    assert line[-5:] == ["--chdir", "/work", "--", "/app/x", "--flag"]
+    assert line.index("/etc/app") < line.index("/etc/app/inner")
+    assert line[line.index("/etc/app") - 2] == "--ro-bind"
+    assert "--die-with-parent" in line
+    assert line[line.index("--cap-drop") + 1] == "ALL"
+
+
+class ScriptedContainer:
+    """Ends with the given code when told to, or when stopped."""
+
+    probed = False
+    identity = "scripted://1"
+
+    def __init__(self, code: int | None) -> None:
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if code is not None:
+            self._ended.set_result(code)
+
+    async def start(self) -> None: ...
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    async def stop(self, grace_s: float) -> None:
+        if not self._ended.done():
+            self._ended.set_result(143)
+
+    async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
+        return 0, ""
+
+
+class Watched:
+    """A worker whose container ends with each of the codes in turn, with every state that it showed."""
+
+    def __init__(self, codes: list[int | None], restarts: Callable[[int], bool], wait_s: float = 0.001) -> None:
+        self.states: list[object] = []
+        self._codes = iter(codes)
+        self.record = ContainerRecord("c", "x", Role.MAIN)
+        manner = Manner(
+            make=self._make,
+            restarts=restarts,
+            changed=lambda: self.states.append(self.record.state),
+            warn=lambda _reason, _message: None,
+            address="127.0.0.1",
+            time_scale=1.0,
+            back_off=BackOff(first_s=wait_s, longest_s=wait_s),
+            grace_s=1.0,
+        )
+        self.worker = ContainerWorker(model("x"), self.record, manner)
+
+    def _make(self) -> Container:
+        return ScriptedContainer(next(self._codes))
+
+
+async def test_a_container_that_may_not_restart_is_over_at_its_end() -> None:
+    watched = Watched([3], restarts=lambda _code: False)
+    await watched.worker.run()
+    assert watched.record.failed
+    assert isinstance(watched.record.state, Terminated)
+    assert watched.record.state.exit_code == 3
+
+
+async def test_failures_restart_until_success_with_back_off_from_the_second_on() -> None:
+    watched = Watched([1, 1, 1, 0], restarts=lambda code: code != 0)
+    await watched.worker.run()
+    assert watched.record.succeeded
+    assert watched.record.restarts == 3
+    assert watched.record.last is not None
+    waits = [state for state in watched.states if isinstance(state, Waiting)]
+    assert [state.reason for state in waits] == ["CrashLoopBackOff", "CrashLoopBackOff"]
+
+
+async def test_a_container_without_probes_is_started_and_ready_at_once() -> None:
+    watched = Watched([None], restarts=lambda _code: True)
+    running = asyncio.create_task(watched.worker.run())
+    await asyncio.wait_for(watched.worker.started.wait(), 5)
+    assert isinstance(watched.record.state, Running)
+    assert watched.record.ready
+    await watched.worker.stop(1.0)
+    await asyncio.wait_for(running, 5)
+    assert watched.record.over
+    assert not watched.record.ready
+
+
+async def test_stop_ends_a_container_that_waits_to_be_restarted() -> None:
+    watched = Watched([1, 1], restarts=lambda _code: True, wait_s=3600)
+    running = asyncio.create_task(watched.worker.run())
+    while not isinstance(watched.record.state, Waiting) or watched.record.restarts == 0:
+        await asyncio.sleep(0)
+    await watched.worker.stop(1.0)
+    await asyncio.wait_for(running, 5)
+    assert watched.record.over
+
+
+def simulator(answers: Callable[[httpx2.Request], httpx2.Response]) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url="http://simulator", transport=httpx2.MockTransport(answers))
+
+
+async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_path: Path) -> None:
+    seen: list[tuple[str, str, bytes]] = []
+
+    def answers(request: httpx2.Request) -> httpx2.Response:
+        seen.append((request.method, request.url.path.split("/")[-1], request.content))
+        if request.method == "POST":
+            return httpx2.Response(201, json={"id": "x"})
+        if request.url.path.endswith("/wait"):
+            return httpx2.Response(200, json={"state": "exited", "exit_code": 2})
+        return httpx2.Response(200, text="error: unrecognized arguments: --foo")
+
+    spec = SimulatorSpec(
+        Path("/run/netns/x"), ["vllm", "serve", "m"], {"A": "1"}, "test/vllm:1", tmp_path / "pod" / "c.log"
+    )
+    container = SimulatorContainer(spec, simulator(answers))
+    await container.start()
+    assert b'"netns":"/run/netns/x"' in seen[0][2].replace(b" ", b"")
+    assert await container.wait() == 2
+    assert spec.log.read_text() == "error: unrecognized arguments: --foo"
+
+
+async def test_a_simulator_that_is_gone_counts_as_a_kill(tmp_path: Path) -> None:
+    def answers(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("gone", request=request)
+
+    container = SimulatorContainer(SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log"), simulator(answers))
+    assert await container.wait() == 137
+    with pytest.raises(StartError, match="can't be reached"):
+        await container.start()

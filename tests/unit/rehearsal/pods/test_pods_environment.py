@@ -1,0 +1,115 @@
+"""Environment variables, Service links and the downward API."""
+
+from typing import Any, cast
+
+import pytest
+from lightkube.models.core_v1 import Container
+from lightkube.resources.core_v1 import Service
+from llmd_oke.rehearsal.pods.downward import field_value, quantity
+from llmd_oke.rehearsal.pods.environment import environment, service_links
+from llmd_oke.rehearsal.pods.facts import MissingSourceError
+from pods_for_tests import FACTS, FixedSources, make_pod
+
+SOURCES = FixedSources({"settings": {"a": b"1", "b": b"2"}}, {"keys": {"token": b"s3cret"}})
+
+
+def variables(container: dict[str, Any], links: dict[str, str] | None = None) -> dict[str, str]:
+    body = {"name": "vllm", "image": "x", **container}
+    pod = make_pod([body])
+    return environment(pod, cast("Container", Container.from_dict(body)), FACTS, SOURCES, links or {})
+
+
+def from_field(path: str) -> dict[str, Any]:
+    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def test_later_variables_see_earlier_ones() -> None:
+    env = [{"name": "IP", **from_field("status.podIP")}, {"name": "URL", "value": "http://$(IP):$(PORT)"}]
+    assert variables({"env": env})["URL"] == "http://10.244.3.7:$(PORT)"
+
+
+def test_own_variables_override_env_from_and_service_links() -> None:
+    container = {
+        "envFrom": [{"configMapRef": {"name": "settings"}, "prefix": "S_"}],
+        "env": [{"name": "S_b", "value": "own"}],
+    }
+    found = variables(container, {"S_a": "link", "LINK": "kept"})
+    assert (found["S_a"], found["S_b"], found["LINK"]) == ("1", "own", "kept")
+
+
+def test_secret_keys_are_decoded_text() -> None:
+    env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}]
+    assert variables({"env": env})["TOKEN"] == "s3cret"
+
+
+def test_an_optional_key_that_is_missing_leaves_the_variable_out() -> None:
+    env = [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "no", "optional": True}}}]
+    assert "X" not in variables({"env": env})
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ({"configMapKeyRef": {"name": "none", "key": "a"}}, 'configmap "none" not found'),
+        ({"configMapKeyRef": {"name": "settings", "key": "z"}}, "couldn't find key z in configmap serving/settings"),
+        ({"secretKeyRef": {"name": "none", "key": "a"}}, 'secret "none" not found'),
+        ({"fieldRef": {"fieldPath": "spec.unknown"}}, "unsupported fieldPath: spec.unknown"),
+    ],
+)
+def test_a_missing_source_is_named_as_a_kubelet_names_it(reference: dict[str, Any], message: str) -> None:
+    with pytest.raises(MissingSourceError, match=message):
+        variables({"env": [{"name": "X", "valueFrom": reference}]})
+
+
+def test_a_missing_env_from_is_an_error_unless_optional() -> None:
+    with pytest.raises(MissingSourceError):
+        variables({"envFrom": [{"secretRef": {"name": "none"}}]})
+    assert variables({"envFrom": [{"secretRef": {"name": "none", "optional": True}}]})["HOSTNAME"] == "decode-0"
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ({"resource": "limits.amd.com/gpu"}, "2"),
+        ({"resource": "requests.memory", "divisor": "1Gi"}, "2"),
+        ({"resource": "limits.cpu"}, "112"),
+        ({"resource": "requests.cpu"}, "2"),
+        ({"resource": "requests.cpu", "divisor": "1m"}, "1500"),
+    ],
+)
+def test_resources_are_rounded_up_to_the_divisor(reference: dict[str, str], expected: str) -> None:
+    resources = {"requests": {"cpu": "1500m", "memory": "1025Mi"}, "limits": {"amd.com/gpu": "2"}}
+    env = [{"name": "R", "valueFrom": {"resourceFieldRef": reference}}]
+    assert variables({"resources": resources, "env": env})["R"] == expected
+
+
+def test_labels_and_annotations_by_key_and_as_a_file() -> None:
+    pod = make_pod()
+    assert field_value(pod, FACTS, "metadata.labels['llm-d.ai/role']") == "decode"
+    assert field_value(pod, FACTS, "metadata.annotations") == 'note="two\\n\\"lines\\""'
+
+
+def test_a_bad_quantity_is_refused() -> None:
+    with pytest.raises(MissingSourceError, match="not a quantity"):
+        quantity("8 GiB")
+
+
+def service(name: str, namespace: str = "serving", address: str = "10.96.1.2") -> Service:
+    ports = [{"name": "http-main", "port": 8000}]
+    body = {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterIP": address, "ports": ports}}
+    return cast("Service", Service.from_dict(body))
+
+
+def test_service_links_have_the_names_that_collide_with_vllms_own() -> None:
+    links = service_links([service("vllm"), service("elsewhere", "other")], "serving", all_of_namespace=True)
+    assert links["VLLM_PORT"] == "tcp://10.96.1.2:8000"
+    assert links["VLLM_SERVICE_PORT_HTTP_MAIN"] == "8000"
+    assert links["VLLM_PORT_8000_TCP_ADDR"] == "10.96.1.2"
+    assert not any(name.startswith("ELSEWHERE") for name in links)
+
+
+def test_without_service_links_only_the_api_server_is_told() -> None:
+    services = [service("vllm"), service("kubernetes", "default", "10.96.0.1"), service("headless", address="None")]
+    links = service_links(services, "serving", all_of_namespace=False)
+    assert links["KUBERNETES_SERVICE_HOST"] == "10.96.0.1"
+    assert not any(name.startswith(("VLLM", "HEADLESS")) for name in links)

@@ -1,0 +1,68 @@
+"""The image table."""
+
+from pathlib import Path
+
+import pytest
+from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.pods.images import load, repository
+
+TABLE = load(Path(__file__).parents[4] / "values" / "rehearsal" / "images.yaml")
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("envoy", "docker.io/library/envoy"),
+        ("envoyproxy/envoy:distroless-v1.33.2", "docker.io/envoyproxy/envoy"),
+        ("docker.io/envoyproxy/envoy@sha256:abc", "docker.io/envoyproxy/envoy"),
+        ("registry.local:5000/a/b:tag@sha256:abc", "registry.local:5000/a/b"),
+        ("localhost/a:1", "localhost/a"),
+    ],
+)
+def test_a_repository_has_neither_tag_nor_digest(image: str, expected: str) -> None:
+    assert repository(image) == expected
+
+
+@pytest.mark.parametrize(
+    ("image", "program"),
+    [
+        ("ghcr.io/llm-d/llm-d-inference-scheduler:v0.7.1", "epp"),
+        ("registry.k8s.io/gateway-api-inference-extension/epp:v1.5.0", "epp"),
+        ("ghcr.io/llm-d/llm-d-routing-sidecar:v0.7.1", "pd-sidecar"),
+        ("docker.io/envoyproxy/envoy:distroless-v1.33.2", "envoy"),
+    ],
+)
+def test_the_kits_images_have_programs(image: str, program: str) -> None:
+    entry = TABLE.find(image)
+    assert entry is not None
+    assert entry.program == program
+
+
+@pytest.mark.parametrize(
+    "image", ["ghcr.io/llm-d/llm-d-rocm:v0.5.0", "vllm/vllm-openai-rocm:v0.15.1", "vllm/vllm-openai:v0.15.1"]
+)
+def test_vllm_images_are_simulated(image: str) -> None:
+    entry = TABLE.find(image)
+    assert entry is not None
+    assert entry.simulator == "vllm"
+
+
+def test_other_images_have_no_row() -> None:
+    assert TABLE.find("ghcr.io/llm-d/llm-d-benchmark:v0.5.2") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "images: [{repositories: [a]}]",
+        "images: [{repositories: [a], program: p}]",
+        "images: [{repositories: [a], program: p, path: /p, simulator: vllm}]",
+        "images: [{repositories: [a], simulator: vllm, typo: 1}]",
+        "images: [",
+    ],
+)
+def test_a_table_of_the_wrong_shape_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "images.yaml"
+    path.write_text(text)
+    with pytest.raises(KitError, match=r"image table .*images\.yaml"):
+        load(path)

@@ -1,0 +1,91 @@
+"""Probe times, verdicts, back-off and the hand-written gRPC health messages."""
+
+import asyncio
+
+import pytest
+from lightkube.models.core_v1 import Container, ContainerPort, HTTPGetAction, Probe
+from llmd_oke.rehearsal.pods.container_worker import BackOff
+from llmd_oke.rehearsal.pods.grpc_health import request
+from llmd_oke.rehearsal.pods.placeholder_containers import PlaceholderContainer
+from llmd_oke.rehearsal.pods.probes import Tally, schedule
+from llmd_oke.rehearsal.pods.probing import ask, port_number
+
+
+def verdicts(tally: Tally, answers: str) -> list[bool | None]:
+    return [tally.record(passed=answer == "y") for answer in answers]
+
+
+def test_times_are_scaled_but_never_below_what_two_cores_bear() -> None:
+    probe = Probe(initialDelaySeconds=5, periodSeconds=10, timeoutSeconds=3)
+    scaled = schedule(probe, 0.1)
+    assert (scaled.initial_delay_s, scaled.period_s, scaled.timeout_s) == (0.5, 1.0, 1.0)
+    assert schedule(probe, 0.001).period_s == 0.2
+    assert schedule(probe, 0.001).settled_period_s == 1.0
+
+
+def test_times_that_are_not_given_are_kubernetes_defaults() -> None:
+    times = schedule(Probe(), 1.0)
+    assert (times.initial_delay_s, times.period_s, times.timeout_s) == (0.0, 10.0, 1.0)
+
+
+def test_the_verdict_turns_after_as_many_answers_in_a_row_as_the_threshold_says() -> None:
+    tally = Tally(Probe(failureThreshold=3, successThreshold=2), verdict=False)
+    assert verdicts(tally, "ynyy") == [None, None, None, True]
+    assert verdicts(tally, "nnynnn") == [None, None, None, None, None, False]
+
+
+def test_an_unchanged_verdict_is_not_repeated() -> None:
+    tally = Tally(Probe(failureThreshold=1), verdict=True)
+    assert verdicts(tally, "yyny") == [None, None, False, True]
+
+
+def test_a_tally_is_settled_while_answers_are_yes() -> None:
+    tally = Tally(Probe(), verdict=True)
+    assert tally.settled
+    tally.record(passed=False)
+    assert not tally.settled
+
+
+def test_the_first_restart_is_at_once_and_later_waits_double_up_to_the_longest() -> None:
+    back_off = BackOff(first_s=10, longest_s=300)
+    assert [back_off.delay_s(restarts) for restarts in (0, 1, 2, 3, 20)] == [0, 10, 20, 40, 300]
+
+
+def test_ports_may_be_named() -> None:
+    model = Container(name="c", ports=[ContainerPort(containerPort=8000, name="http")])
+    assert (port_number("http", model), port_number(9, model), port_number("9", model)) == (8000, 9, 9)
+    with pytest.raises(ValueError, match="nope"):
+        port_number("nope", model)
+
+
+def test_the_health_request_carries_the_service_name() -> None:
+    assert request("") == b""
+    assert request("ab") == b"\x0a\x02ab"
+    with pytest.raises(ValueError, match="200 bytes"):
+        request("x" * 200)
+
+
+@pytest.mark.parametrize(
+    ("line", "passes"), [(b"HTTP/1.1 204 No Content", True), (b"HTTP/1.1 503 No", False), (b"x", False)]
+)
+async def test_an_http_probe_passes_on_status_200_to_399(line: bytes, passes: bool) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(line + b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    probe = Probe(httpGet=HTTPGetAction(port=port, path="/health"))
+    async with server:
+        container = PlaceholderContainer(completes=False)
+        assert await ask(probe, Container(name="c"), container, "127.0.0.1", 5.0) is passes
+
+
+async def test_a_refused_connection_is_a_failure() -> None:
+    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    probe = Probe(httpGet=HTTPGetAction(port=port))
+    assert not await ask(probe, Container(name="c"), PlaceholderContainer(completes=False), "127.0.0.1", 5.0)

@@ -1,0 +1,131 @@
+"""A pod's status from its containers' records."""
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from lightkube.resources.core_v1 import Pod
+from llmd_oke.rehearsal.pods.facts import PodFacts
+from llmd_oke.rehearsal.pods.records import ContainerRecord, Role, Running, Terminated, Waiting, initial_records
+from llmd_oke.rehearsal.pods.status import phase, pod_status
+from pods_for_tests import FACTS, make_pod
+
+START = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
+NOW = datetime(2026, 11, 21, 6, 1, tzinfo=UTC)
+
+
+def running(name: str, role: Role = Role.MAIN, *, ready: bool = True) -> ContainerRecord:
+    return ContainerRecord(name, "x", role, Running(START), started=True, ready=ready, container_id="process://1")
+
+
+def ended(name: str, code: int, role: Role = Role.MAIN, *, over: bool = True) -> ContainerRecord:
+    state = Terminated(code, "Completed" if code == 0 else "Error", START, NOW, "process://1")
+    return ContainerRecord(name, "x", role, state, over=over, container_id="process://1")
+
+
+def waiting(name: str, role: Role = Role.MAIN, reason: str = "PodInitializing") -> ContainerRecord:
+    return ContainerRecord(name, "x", role, Waiting(reason))
+
+
+def status(*records: ContainerRecord, pod: Pod | None = None, facts: PodFacts | None = FACTS) -> dict[str, Any]:
+    return pod_status(pod or make_pod(), facts, records, START, NOW)
+
+
+def condition(found: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(each for each in found["conditions"] if each["type"] == name)
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([waiting("m")], "Pending"),
+        ([running("i", Role.INIT), waiting("m")], "Pending"),
+        ([running("m")], "Running"),
+        ([running("m"), waiting("n")], "Pending"),
+        ([ended("m", 1, over=False)], "Running"),
+        ([ended("m", 0)], "Succeeded"),
+        ([ended("m", 0), ended("n", 3)], "Failed"),
+        ([ended("i", 1, Role.INIT), waiting("m")], "Failed"),
+        ([ended("i", 1, Role.INIT, over=False), waiting("m")], "Pending"),
+        ([running("s", Role.SIDECAR), ended("m", 0)], "Running"),
+        ([ended("s", 143, Role.SIDECAR), ended("m", 0)], "Succeeded"),
+    ],
+)
+def test_phase(records: list[ContainerRecord], expected: str) -> None:
+    assert phase(records) == expected
+
+
+def test_a_pod_is_ready_when_all_of_its_containers_and_sidecars_are() -> None:
+    assert condition(status(running("s", Role.SIDECAR), running("m")), "Ready")["status"] == "True"
+    found = status(running("s", Role.SIDECAR, ready=False), running("m"))
+    assert condition(found, "Ready")["status"] == "False"
+    assert condition(found, "Ready")["message"] == "containers with unready status: [s]"
+
+
+def test_a_pod_is_initialised_when_init_containers_have_ended_and_sidecars_started() -> None:
+    found = status(ended("i", 0, Role.INIT), waiting("s", Role.SIDECAR), waiting("m"))
+    assert condition(found, "Initialized")["message"] == "containers with incomplete status: [s]"
+    found = status(ended("i", 0, Role.INIT), running("s", Role.SIDECAR), waiting("m"))
+    assert condition(found, "Initialized")["status"] == "True"
+
+
+def test_an_ended_pod_is_not_ready() -> None:
+    assert condition(status(ended("m", 0)), "Ready")["reason"] == "PodCompleted"
+
+
+def test_addresses_appear_with_the_network() -> None:
+    assert "podIP" not in status(waiting("m"), facts=None)
+    assert condition(status(waiting("m"), facts=None), "PodReadyToStartContainers")["status"] == "False"
+    found = status(waiting("m"))
+    assert (found["podIP"], found["hostIP"], found["podIPs"]) == ("10.244.3.7", "10.244.0.12", [{"ip": "10.244.3.7"}])
+
+
+def with_conditions(*conditions: dict[str, str], **spec: Any) -> Pod:
+    return cast("Pod", Pod.from_dict(make_pod(**spec).to_dict() | {"status": {"conditions": list(conditions)}}))
+
+
+def test_foreign_conditions_and_transition_times_are_kept() -> None:
+    pod = with_conditions(
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T05:59:00Z"},
+        {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T06:00:30Z"},
+        {"type": "ContainersReady", "status": "False", "lastTransitionTime": "2026-11-21T06:00:10Z"},
+    )
+    found = status(running("m"), pod=pod)
+    assert condition(found, "PodScheduled")["status"] == "True"
+    assert condition(found, "Ready")["lastTransitionTime"] == "2026-11-21T06:00:30Z"
+    assert condition(found, "ContainersReady")["lastTransitionTime"] == "2026-11-21T06:01:00Z"
+
+
+def test_readiness_gates_hold_back_ready_but_not_containers_ready() -> None:
+    gates = [{"conditionType": "example.com/gate"}]
+    found = status(running("m"), pod=make_pod(readinessGates=gates))
+    assert (condition(found, "Ready")["status"], condition(found, "ContainersReady")["status"]) == ("False", "True")
+    opened = with_conditions({"type": "example.com/gate", "status": "True"}, readinessGates=gates)
+    assert condition(status(running("m"), pod=opened), "Ready")["status"] == "True"
+
+
+def test_a_container_in_back_off_shows_its_last_end() -> None:
+    record = waiting("m", reason="CrashLoopBackOff")
+    record.last = Terminated(137, "Error", START, NOW, "process://1")
+    record.restarts = 2
+    found = status(record)["containerStatuses"][0]
+    assert found["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
+    assert found["lastState"]["terminated"]["exitCode"] == 137
+    assert (found["restartCount"], status(record)["phase"]) == (2, "Running")
+
+
+def test_records_start_in_the_order_of_the_spec_with_their_roles() -> None:
+    inits = [{"name": "i", "image": "x"}, {"name": "s", "image": "x", "restartPolicy": "Always"}]
+    records = initial_records(make_pod(initContainers=inits))
+    assert [(name, record.role) for name, record in records.items()] == [
+        ("i", Role.INIT),
+        ("s", Role.SIDECAR),
+        ("vllm", Role.MAIN),
+    ]
+    assert records["vllm"].state == Waiting("PodInitializing")
+
+
+def test_containers_that_ran_under_an_agent_that_is_gone_count_as_restarted() -> None:
+    ran = {"name": "vllm", "image": "x", "imageID": "", "ready": True, "restartCount": 1, "containerID": "process://0"}
+    pod = cast("Pod", Pod.from_dict(make_pod().to_dict() | {"status": {"containerStatuses": [ran]}}))
+    assert initial_records(pod)["vllm"].restarts == 2

@@ -1,0 +1,131 @@
+"""What volumes hold, and how it's put on disk."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from lightkube.models.core_v1 import Container, Volume
+from llmd_oke.rehearsal.pods import volumes
+from llmd_oke.rehearsal.pods.facts import MissingSourceError
+from llmd_oke.rehearsal.pods.materials import write_files
+from llmd_oke.rehearsal.pods.places import container_mounts
+from llmd_oke.rehearsal.pods.volumes import Contents, File, TokenWish
+from pods_for_tests import FACTS, FixedSources, make_pod
+
+WISH = TokenWish(None, 3607)
+CONTENTS = Contents(
+    FACTS,
+    FixedSources({"settings": {"a": b"1", "b": b"2"}, "kube-root-ca.crt": {"ca.crt": b"CA"}}, {"keys": {"k": b"\x00"}}),
+    {WISH: "token"},
+)
+ACCESS: dict[str, Any] = {
+    "name": "kube-api-access-x",
+    "projected": {
+        "defaultMode": 0o600,
+        "sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ],
+    },
+}
+
+
+def files(body: dict[str, Any]) -> dict[str, File]:
+    return volumes.files(cast("Volume", Volume.from_dict({"name": "v", **body})), make_pod(), CONTENTS)
+
+
+def test_a_config_map_gives_all_keys() -> None:
+    assert files({"configMap": {"name": "settings"}}) == {"a": File(b"1"), "b": File(b"2")}
+
+
+def test_items_choose_paths_and_modes() -> None:
+    found = files({"configMap": {"name": "settings", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}})
+    assert found == {"x/y": File(b"2", 0o400)}
+
+
+def test_a_secret_gives_bytes() -> None:
+    assert files({"secret": {"secretName": "keys", "defaultMode": 0o400}}) == {"k": File(b"\x00", 0o400)}
+
+
+def test_the_service_account_volume_has_token_certificate_and_namespace() -> None:
+    assert volumes.token_wishes(make_pod(volumes=[ACCESS])) == {WISH}
+    assert files(ACCESS) == {
+        "token": File(b"token", 0o600),
+        "ca.crt": File(b"CA", 0o600),
+        "namespace": File(b"serving", 0o600),
+    }
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"configMap": {"name": "none"}},
+        {"secret": {"secretName": "none"}},
+        {"configMap": {"name": "settings", "items": [{"key": "z", "path": "z"}]}},
+    ],
+)
+def test_what_is_missing_is_an_error(source: dict[str, Any]) -> None:
+    with pytest.raises(MissingSourceError):
+        files(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"configMap": {"name": "none", "optional": True}},
+        {"configMap": {"name": "settings", "optional": True, "items": [{"key": "z", "path": "z"}]}},
+        {"projected": {"sources": [{"secret": {"name": "none", "optional": True}}]}},
+    ],
+)
+def test_what_is_missing_and_optional_is_empty(source: dict[str, Any]) -> None:
+    assert files(source) == {}
+
+
+def folder(body: dict[str, Any]) -> Path:
+    volume = cast("Volume", Volume.from_dict({"name": "v", **body}))
+    return volumes.folder(volume, make_pod(), Path("/state/pods/uid"), Path("/state"))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({"emptyDir": {"medium": "Memory"}}, "/state/pods/uid/volumes/v"),
+        ({"persistentVolumeClaim": {"claimName": "weights"}}, "/state/volumes/serving/weights"),
+        ({"hostPath": {"path": "/dev/kfd"}}, "/state/nodes/gpu-2/host/dev/kfd"),
+    ],
+)
+def test_folders_never_lie_outside_the_state_folder(source: dict[str, Any], expected: str) -> None:
+    assert folder(source) == Path(expected)
+
+
+def test_an_unknown_kind_of_volume_is_refused() -> None:
+    with pytest.raises(MissingSourceError, match="no volumes of this kind"):
+        folder({"nfs": {"server": "s", "path": "/"}})
+
+
+def test_new_files_replace_old_ones_behind_the_same_folder(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a": File(b"1"), "sub/b": File(b"2", 0o600)})
+    write_files(tmp_path, {"a": File(b"new"), "c": File(b"3")})
+    assert (tmp_path / "a").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith("..")) == ["a", "c"]
+    assert len(list(tmp_path.glob("..*"))) == 2  # the link and the one generation that it leads to
+
+
+def test_modes_are_kept(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a": File(b"1", 0o640)})
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_mounts_of_api_files_are_read_only_and_sub_paths_are_made(tmp_path: Path) -> None:
+    mounts = [
+        {"name": "config", "mountPath": "/etc/app/app.yaml", "subPath": "app.yaml"},
+        {"name": "work", "mountPath": "/work", "subPathExpr": "$(POD)/x"},
+    ]
+    container = cast("Container", Container.from_dict({"name": "c", "volumeMounts": mounts}))
+    (tmp_path / "config").mkdir()
+    folders = {"config": tmp_path / "config", "work": tmp_path / "work"}
+    config, work = container_mounts(container, folders, frozenset({"config"}), {"POD": "p0"})
+    assert (config.source, config.read_only) == (tmp_path / "config" / "app.yaml", True)
+    assert (work.source, work.read_only) == (tmp_path / "work" / "p0" / "x", False)
+    assert work.source.is_dir()

@@ -1,0 +1,108 @@
+"""Engines on virtual time: simulations of minutes that take milliseconds."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from llmd_oke.catalogue import model, shape
+from llmd_oke.rehearsal.vllm.cache_size import cache_size
+from llmd_oke.rehearsal.vllm.clocks import Lag, VirtualClock
+from llmd_oke.rehearsal.vllm.command import settings
+from llmd_oke.rehearsal.vllm.engine import Engine
+from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
+from llmd_oke.rehearsal.vllm.prompts import Prompt
+from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks, Sequence
+from llmd_oke.rehearsal.vllm.transfers import Identity, Network
+from llmd_oke.tuning.figures import latency_model
+
+
+@dataclass
+class Request:
+    """A sequence and when its tokens came."""
+
+    sequence: Sequence
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def gaps(self):
+        return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
+
+
+@dataclass
+class Server:
+    """An engine and what tests want to know of it."""
+
+    engine: Engine
+    clock: VirtualClock
+    latency: object
+    transfer: object
+    block_size: int
+    log: list[str]
+    leave: object = None
+
+    @property
+    def metrics(self):
+        return self.engine.metrics
+
+    def request(self, tokens, outputs, start=0, remote=None, hold=False):
+        """Submit now a prompt of `tokens` ids that begin at `start`."""
+        prompt = Prompt(tuple(range(start, start + tokens)))
+        request = Request(None)
+
+        def emit(sequence):
+            if sequence.finish in {None, "length"}:
+                request.times.append(self.clock.now())
+
+        request.sequence = Sequence(
+            f"request-{id(request)}",
+            tokens,
+            outputs,
+            prompt.block_hashes(self.block_size),
+            emit,
+            self.clock.now(),
+            remote=remote,
+            hold=hold,
+        )
+        self.engine.submit(request.sequence)
+        return request
+
+    def remote_blocks(self, request):
+        """What a decode server is told about a finished prefill here."""
+        transfer = self.transfer
+        return RemoteBlocks(
+            transfer.engine_id, request.sequence.request_id, transfer.side_channel_host, transfer.side_channel_port
+        )
+
+
+@pytest.fixture(name="clock")
+def clock_fixture():
+    return VirtualClock()
+
+
+@pytest.fixture(name="network")
+def network_fixture():
+    return Network()
+
+
+@pytest.fixture(name="serve")
+def serve_fixture(clock, network):
+    """Makes servers of gpt-oss-120b from flags, all on one clock and one network."""
+
+    def serve(*flags, host="10.244.0.2", name="gpt-oss-120b", image="vllm:v1", environment=None):
+        chosen, nodes = model(name), shape("BM.GPU.MI300X.8")
+        environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": host, **(environment or {})}
+        asked = settings(["vllm", "serve", chosen.repository, *flags], environment)
+        cache = cache_size(asked, chosen, nodes)
+        latency = latency_model(chosen, nodes, cache.bytes_per_token)
+        metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
+        log = []
+        engine = Engine(asked, cache, latency, metrics, clock, network, log.append)
+        server = Server(engine, clock, latency, asked.transfer, asked.block_size, log)
+        if asked.transfer is not None and asked.transfer.nixl:
+            identity = Identity(
+                asked.transfer.engine_id, host, asked.transfer.side_channel_port, host, name, image, asked.block_size,
+                asked.kv_cache_dtype, asked.tensor_parallel_size, latent_attention=False,
+            )  # fmt: skip
+            server.leave = network.join(identity, engine)
+        return server
+
+    return serve

@@ -1,0 +1,154 @@
+"""KV hand-over between engines on virtual time."""
+
+import pytest
+
+NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+NIXL_OR_RECOMPUTE = '{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"recompute"}'
+
+
+@pytest.fixture(name="pair")
+def pair_fixture(serve):
+    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
+    decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3")
+    return prefill, decode
+
+
+def hand_over(clock, prefill, decode, start=0, tokens=4096):
+    """Prefill on one server and decode on the other; gives the decode request and when it was submitted."""
+    filled = prefill.request(tokens, 1, start=start, hold=True)
+    clock.run(until_s=clock.now() + 1)
+    submitted_s = clock.now()
+    request = decode.request(tokens, 8, start=start, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=submitted_s + 20)
+    return request, submitted_s
+
+
+def test_the_first_transfer_of_a_pair_pays_the_handshake_and_the_next_does_not(pair, clock):
+    """5 s once; afterwards the bytes over the port and one decode step."""
+    prefill, decode = pair
+    first, first_s = hand_over(clock, prefill, decode)
+    second, second_s = hand_over(clock, prefill, decode, start=10_000)
+    transfer_s = decode.latency.key_value_transfer_s(4096)
+    step_s = decode.latency.decode_step_s(1, 4095, 2)
+    assert first.times[0] - first_s == pytest.approx(5.0 + transfer_s + step_s)
+    assert second.times[0] - second_s == pytest.approx(transfer_s + step_s)
+
+
+def test_a_pulled_prompt_counts_as_externally_cached_and_its_holder_frees_it(pair, clock):
+    """Bytes and time are counted on the decode side."""
+    prefill, decode = pair
+    request, _ = hand_over(clock, prefill, decode)
+    assert len(request.times) == 8
+    assert decode.metrics.external_hits == 4096
+    assert decode.metrics.transferred.total == pytest.approx(4096 * 73_728)
+    assert decode.metrics.transfer.count == 1
+    assert prefill.metrics.cache_usage == 0.0
+
+
+def test_only_what_the_decode_server_lacks_is_pulled(pair, clock):
+    """The same prompt again: all but its last block is in the decode server's own cache."""
+    prefill, decode = pair
+    hand_over(clock, prefill, decode)
+    before = decode.metrics.transferred.total
+    hand_over(clock, prefill, decode)
+    assert decode.metrics.transferred.total - before == 16 * 73_728
+
+
+def test_a_prefill_is_held_until_it_is_pulled_or_expires(pair, clock):
+    """Expiry by VLLM_NIXL_ABORT_REQUEST_TIMEOUT, 480 s unless told otherwise."""
+    prefill, _ = pair
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=400)
+    assert prefill.engine.holds(filled.sequence.request_id)
+    assert prefill.metrics.cache_usage > 0
+    clock.run(until_s=500)
+    assert not prefill.engine.holds(filled.sequence.request_id)
+    assert prefill.metrics.cache_usage == 0.0
+    assert prefill.metrics.expired_transfers == 1
+
+
+def test_transfers_out_of_one_prefill_server_follow_each_other(pair, clock):
+    """One port: the last of four transfers ends four transfer times after it could begin."""
+    prefill, decode = pair
+    hand_over(clock, prefill, decode, start=900_000)
+    filled = [prefill.request(4096, 1, start=10_000 * index, hold=True) for index in range(4)]
+    clock.run(until_s=clock.now() + 5)
+    start_s = clock.now()
+    requests = [
+        decode.request(4096, 1, start=10_000 * index, remote=prefill.remote_blocks(one))
+        for index, one in enumerate(filled)
+    ]
+    clock.run(until_s=start_s + 5)
+    last_s = max(request.times[0] for request in requests) - start_s
+    assert last_s >= 4 * decode.latency.key_value_transfer_s(4096)
+    assert last_s < 4 * decode.latency.key_value_transfer_s(4096) + 0.02
+
+
+def test_a_request_for_a_prefill_server_that_is_gone_fails(pair, clock):
+    """Policy fail, vLLM's default."""
+    prefill, decode = pair
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    prefill.leave()
+    request = decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=20)
+    assert request.sequence.finish == "error"
+    assert decode.metrics.failed_transfers == 1
+    assert decode.metrics.cache_usage == 0.0
+    assert "no engine" in decode.log[0]
+
+
+def test_a_lost_prefill_is_computed_again_where_the_policy_says_so(serve, clock):
+    """Policy recompute: the decode server does the whole prefill."""
+    prefill = serve("--kv-transfer-config", NIXL)
+    decode = serve("--kv-transfer-config", NIXL_OR_RECOMPUTE, host="10.244.0.3")
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    prefill.leave()
+    request = decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=20)
+    assert len(request.times) == 8
+    assert request.times[0] == pytest.approx(1 + 5 + decode.latency.prefill_s(4096))
+
+
+@pytest.mark.parametrize(
+    ("flags", "extra", "why"),
+    [
+        (["-tp", "1"], {}, "not divisible by remote TP size 2"),
+        (["-tp", "2", "--block-size", "32"], {}, "block_size"),
+        (["-tp", "2", "--kv-cache-dtype", "fp8"], {}, "kv_cache_dtype"),
+        (["-tp", "2"], {"image": "vllm:v2"}, "image"),
+        (["-tp", "2"], {"name": "llama-3.3-70b-instruct-fp8-dynamic"}, "model"),
+    ],
+)
+def test_servers_that_do_not_match_cannot_hand_over(serve, clock, flags, extra, why):
+    """Decode TP below prefill TP, other block size, number format, vLLM or model."""
+    prefill = serve("-tp", "2", "--kv-transfer-config", NIXL)
+    decode = serve(*flags, "--kv-transfer-config", NIXL, host="10.244.0.3", **extra)
+    request, _ = hand_over(clock, prefill, decode)
+    assert request.sequence.finish == "error"
+    assert why in decode.log[0]
+
+
+def test_a_side_channel_on_loopback_is_not_reached_from_another_pod(serve, clock):
+    """VLLM_NIXL_SIDE_CHANNEL_HOST was forgotten: vLLM advertises localhost."""
+    prefill = serve("--kv-transfer-config", NIXL, host="localhost")
+    decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
+    request, _ = hand_over(clock, prefill, decode)
+    assert request.sequence.finish == "error"
+    assert "VLLM_NIXL_SIDE_CHANNEL_HOST" in decode.log[0]
+
+
+def test_a_request_aborted_during_its_transfer_frees_both_sides(pair, clock):
+    """The transfer ends first, as RDMA can't be called back."""
+    prefill, decode = pair
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    request = decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=2)
+    decode.engine.abort(request.sequence)
+    assert decode.metrics.cache_usage > 0
+    clock.run(until_s=20)
+    assert decode.metrics.cache_usage == 0.0
+    assert prefill.metrics.cache_usage == 0.0
+    assert decode.engine.idle

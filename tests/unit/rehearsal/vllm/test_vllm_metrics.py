@@ -1,0 +1,105 @@
+"""The text of the metrics."""
+
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from llmd_oke.rehearsal.vllm.clocks import Lag
+from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
+
+
+@pytest.fixture(name="metrics")
+def metrics_fixture():
+    return ServerMetrics("gpt", {"block_size": "16", "num_gpu_blocks": "100"}, connector=True, lag=Lag())
+
+
+def families(metrics):
+    return {family.name: family for family in text_string_to_metric_families(metrics.text())}
+
+
+def value(metrics, family, sample, **labels):
+    found = [
+        one.value
+        for one in families(metrics)[family].samples
+        if one.name == sample and labels.items() <= one.labels.items()
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_prometheus_client_reads_every_metric_that_llmd_knows(metrics):
+    """Names and types as in vLLM."""
+    kinds = {name: family.type for name, family in families(metrics).items()}
+    gauges = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
+    histograms = {
+        "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
+        "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds",
+        "vllm:nixl_xfer_time_seconds", "vllm:nixl_bytes_transferred",
+    }  # fmt: skip
+    counters = {
+        "vllm:num_preemptions", "vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:prompt_tokens",
+        "vllm:generation_tokens", "vllm:request_success", "vllm:external_prefix_cache_queries",
+        "vllm:external_prefix_cache_hits",
+    }  # fmt: skip
+    assert {name for name, kind in kinds.items() if kind == "histogram"} == histograms
+    assert counters <= {name for name, kind in kinds.items() if kind == "counter"}
+    assert gauges <= {name for name, kind in kinds.items() if kind == "gauge"}
+
+
+def test_values_carry_vllms_labels(metrics):
+    """model_name and engine; finished_reason for requests."""
+    metrics.running = 3
+    metrics.cache_usage = 0.25
+    metrics.finished["length"] = 7
+    labels = {"model_name": "gpt", "engine": "0"}
+    assert value(metrics, "vllm:num_requests_running", "vllm:num_requests_running", **labels) == 3
+    assert value(metrics, "vllm:kv_cache_usage_perc", "vllm:kv_cache_usage_perc", **labels) == 0.25
+    name = "vllm:request_success"
+    assert value(metrics, name, f"{name}_total", finished_reason="length", **labels) == 7
+
+
+def test_the_endpoint_picker_finds_the_block_size(metrics):
+    """In the labels of cache_config_info."""
+    name = "vllm:cache_config_info"
+    assert value(metrics, name, name, block_size="16", num_gpu_blocks="100", engine="0") == 1
+
+
+def test_a_histogram_counts_into_cumulative_buckets(metrics):
+    """An observation on a bound belongs to that bucket; its text is renewed."""
+    metrics.text()
+    metrics.between_tokens.observe(0.025, 4)
+    metrics.between_tokens.observe(100.0)
+    name = "vllm:inter_token_latency_seconds"
+    buckets = [value(metrics, name, f"{name}_bucket", le=bound) for bound in ("0.01", "0.025", "80.0", "+Inf")]
+    assert buckets == [0, 4, 4, 5]
+    assert value(metrics, name, f"{name}_count") == 5
+    assert value(metrics, name, f"{name}_sum") == pytest.approx(100.1)
+
+
+def test_without_a_connector_there_are_no_transfer_metrics():
+    """As in vLLM."""
+    plain = ServerMetrics("gpt", {}, connector=False, lag=Lag())
+    assert not [name for name in families(plain) if "nixl" in name or "external" in name]
+
+
+def test_lag_tells_whether_the_machine_kept_up(metrics):
+    """The greatest of the last seconds, and what only grows."""
+    lag = metrics._lag
+    lag.record(0.001, 1.0)
+    lag.record(0.050, 2.0)
+    name = "llmd_oke_simulator_lag_seconds"
+    assert value(metrics, name, name) == 0.050
+    assert value(metrics, "llmd_oke_simulator_late_steps", "llmd_oke_simulator_late_steps_total") == 1
+    lag.record(0.002, 20.0)
+    lag.record(0.002, 26.0)
+    assert value(metrics, name, name) == 0.002
+
+
+def test_a_scrape_costs_far_less_than_a_millisecond(metrics):
+    """240 scrapes a second must leave the process free; the bound is loose for busy machines."""
+    start = time.process_time()
+    for _ in range(200):
+        metrics.between_tokens.observe(0.02, 8)
+        metrics.text()
+    assert (time.process_time() - start) / 200 < 0.0003 * 3
