@@ -35,10 +35,12 @@ class SilentProgress:
 class PlainProgress:
     """One line per event with the seconds since the start, for logs and pipes."""
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, began_s: float | None = None
+    ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._clock = clock
-        self._began = clock()
+        self._began = clock() if began_s is None else began_s
 
     def step(self, text: str) -> None:
         """Print the step."""

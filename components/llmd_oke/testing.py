@@ -235,11 +235,13 @@ def _declaration(request: Any, urn: str) -> Declared:
 
 
 def _readable(value: Any) -> Any:
-    """The value with its secrets unwrapped, at any depth."""
+    """The value without the marks and accidents of its transport: secrets unwrapped, whole numbers, keys sorted."""
     if rpc.is_rpc_secret(value):
         return _readable(rpc.unwrap_rpc_secret(value))
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if isinstance(value, dict):
-        return {key: _readable(part) for key, part in cast("dict[str, Any]", value).items()}
+        return {key: _readable(part) for key, part in sorted(cast("dict[str, Any]", value).items())}
     if isinstance(value, list):
         return [_readable(part) for part in cast("list[Any]", value)]
     return value

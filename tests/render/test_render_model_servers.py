@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import env, pod, selects, vllm
+from render_support import env, pod, selects, vllm
 
 PREFILL, DECODE, AGGREGATED = "gpt-oss-120b-prefill", "gpt-oss-120b-decode", "gpt-oss-120b-aggregated"
 

@@ -1,7 +1,7 @@
 """The stack as a whole: what units share, what waits for what, what is exported."""
 
 import yaml
-from conftest import pod, selects
+from render_support import pod, selects
 
 from llmd_oke.catalogue.artifacts import crd_manifests
 from llmd_oke import catalogue

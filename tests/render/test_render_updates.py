@@ -1,6 +1,6 @@
 """What an update changes, and what it must not."""
 
-from conftest import pod, vllm
+from render_support import pod, vllm
 
 from llmd_oke.testing import Rendered
 

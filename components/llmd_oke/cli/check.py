@@ -5,15 +5,15 @@ from typing import Any
 
 import typer
 
-from llmd_oke import config, planning
-from llmd_oke.cli import console, options, plan_view
+from llmd_oke import planning
+from llmd_oke.cli import options, plan_view
 from llmd_oke.errors import Problem, Refused
 
 
 def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:  # noqa: FBT001, FBT002
     """Check a stack file without touching anything: all problems at once, or the plan and advice."""
     try:
-        plan = planning.plan(config.load(project, stack))
+        plan = planning.plan_stack_file(project, stack)
     except Refused as refused:
         if not as_json:
             raise
@@ -29,7 +29,7 @@ def _problem(problem: Problem) -> dict[str, Any]:
     return {
         "path": problem.path,
         "line": problem.line,
-        "value": problem.value,
+        "value": problem.short_value,
         "accepted": problem.accepted,
         "why": problem.why,
     }

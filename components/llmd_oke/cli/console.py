@@ -1,5 +1,6 @@
 """What a person sees: results on standard output, everything else on standard error."""
 
+import os
 import time
 from functools import cache
 
@@ -47,15 +48,14 @@ def show_problems(problems: tuple[Problem, ...]) -> None:
 
 
 def _found(problem: Problem) -> str:
-    text = "nothing" if problem.value is None else str(problem.value)
-    return text if len(text) <= 100 else f"{text[:100]}…"
+    return "nothing" if problem.value is None else problem.short_value
 
 
 class ConsoleProgress:
-    """Steps with the time since the start; details only where a step takes its time."""
+    """Steps and details, each with the time since the command began."""
 
-    def __init__(self) -> None:
-        self._began = time.monotonic()
+    def __init__(self, began_s: float) -> None:
+        self._began_s = began_s
 
     def step(self, text: str) -> None:
         """A line for each step."""
@@ -66,9 +66,24 @@ class ConsoleProgress:
         self._print(f"[dim]  {escape(text)}[/]")
 
     def _print(self, text: str) -> None:
-        errors().print(f"[dim]{time.monotonic() - self._began:6.1f} s[/]  {text}", soft_wrap=True)
+        errors().print(f"[dim]{time.monotonic() - self._began_s:6.1f} s[/]  {text}", soft_wrap=True)
 
 
 def progress() -> Progress:
     """Coloured on a terminal, plain lines elsewhere."""
-    return ConsoleProgress() if errors().is_terminal else PlainProgress()
+    return ConsoleProgress(_began_s()) if errors().is_terminal else PlainProgress(began_s=_began_s())
+
+
+def inherited_environment() -> dict[str, str]:
+    """What a command that this one runs must know to look like a part of it: the terminal, and when it all began."""
+    look = {name: os.environ[name] for name in ("TERM", "COLORTERM", "COLUMNS", "NO_COLOR") if name in os.environ}
+    return {**look, _BEGAN: str(_began_s())}
+
+
+_BEGAN = "LLMD_OKE_BEGAN_S"
+
+
+@cache
+def _began_s() -> float:
+    """On the clock that all processes of a machine share (`CLOCK_MONOTONIC`)."""
+    return float(os.environ.get(_BEGAN) or time.monotonic())

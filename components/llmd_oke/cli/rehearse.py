@@ -14,9 +14,8 @@ from llmd_oke.rehearsal.rehearsal import Prepared, Settings
 
 app = typer.Typer(
     help="Rehearse a stack on this machine: the real Pulumi engine, Kubernetes API server, endpoint picker, Envoy and "
-    "routing sidecar, with simulated nodes and vLLM. Again, it applies what changed.",
+    "routing sidecar, with simulated nodes and vLLM. Once more, and only what changed is applied.",
     invoke_without_command=True,
-    rich_markup_mode="rich",
 )
 
 DEFAULT_STACK = "rehearsal"
@@ -34,7 +33,7 @@ def rehearse(
     stack: RehearsedStack = DEFAULT_STACK,
     project: options.Project = options.HERE,
     as_json: options.Json = False,  # noqa: FBT001, FBT002
-    time_scale: TimeScale = 0.5,
+    time_scale: TimeScale = Settings.time_scale,
     benchmark: Benchmark = True,  # noqa: FBT001, FBT002
 ) -> None:
     """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
@@ -49,27 +48,24 @@ def rehearse(
     update = rehearsal.run_engine(prepared, "up", progress)
     progress.step(rehearse_view.changes(update))
     status = _benchmark(prepared, as_json=as_json) if benchmark else 0
+    report = _report_folder(project, stack) if benchmark else None
     if as_json:
-        typer.echo(json.dumps(rehearse_view.as_json(prepared, update), indent=2))
+        typer.echo(json.dumps(rehearse_view.as_json(prepared, update, report), indent=2))
     else:
-        rehearse_view.show(prepared)
+        rehearse_view.show(prepared, report)
     raise typer.Exit(status)
 
 
 @app.command()
 def preview(stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE) -> None:
     """Show what an update of the rehearsed stack would change."""
-    progress = console.progress()
-    prepared = rehearsal.prepare(project, stack, Settings(), progress)
-    progress.step(rehearse_view.changes(rehearsal.run_engine(prepared, "preview", progress)))
+    _operate("preview", stack, project)
 
 
 @app.command()
 def destroy(stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE) -> None:
     """Destroy the rehearsed stack's resources with the engine; its control plane stays up."""
-    progress = console.progress()
-    prepared = rehearsal.prepare(project, stack, Settings(), progress)
-    progress.step(rehearse_view.changes(rehearsal.run_engine(prepared, "destroy", progress)))
+    _operate("destroy", stack, project)
 
 
 @app.command()
@@ -100,9 +96,7 @@ def status(project: options.Project = options.HERE, as_json: options.Json = Fals
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def run(
-    context: typer.Context, stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE
-) -> None:
+def run(context: typer.Context, stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE) -> None:
     """Run a command inside a rehearsal, with KUBECONFIG set: `llmd-oke rehearse run -- kubectl get pods -A`."""
     if not context.args:
         raise KitError("No command was given.", "For example: llmd-oke rehearse run -- kubectl get pods -A")
@@ -115,16 +109,22 @@ def programs() -> None:
     rehearse_view.show_programs(rehearsal.have_programs(console.progress()))
 
 
+def _operate(operation: str, stack: str, project: Path) -> None:
+    progress = console.progress()
+    prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+    progress.step(rehearse_view.changes(rehearsal.run_engine(prepared, operation, progress)))
+
+
 def _benchmark(prepared: Prepared, *, as_json: bool) -> int:
     """Runs `llmd-oke smoke` where the router can be reached."""
     own = ["--stack", prepared.stack, "--project", str(prepared.project), "--release", prepared.plan.release.name]
     simulated = [word for part in rehearse_view.SIMULATED for word in ("--simulated", part)]
     scale = ["--time-scale", str(prepared.settings.time_scale)]
     argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *scale, *simulated]
-    quiet = {"stdout_to": sys.stderr} if as_json else {}
-    return rehearsal.run_inside(prepared, argv, terminal=console.errors().is_terminal, **quiet)
+    environment = console.inherited_environment()
+    output = sys.stderr if as_json else None
+    return rehearsal.run_command(prepared.project, prepared.stack, argv, env=environment, output=output)
 
 
-def report_folder(project: Path, stack: str) -> Path:
-    """Where the newest report of a stack lies."""
+def _report_folder(project: Path, stack: str) -> Path:
     return project / "reports" / stack / "latest"

@@ -1,2 +1,92 @@
-"""x."""
-SIMULATED=()
+"""A rehearsal, for people and as JSON."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from llmd_oke.catalogue import Release
+from llmd_oke.cli import console, plan_view
+from llmd_oke.rehearsal.inventory import IN_PODS, Inventory
+from llmd_oke.rehearsal.rehearsal import Prepared
+
+SIMULATED = ("nodes and their GPUs", "vLLM", "Kubernetes plug-in of Pulumi")
+"""What is not real in a rehearsal, whatever its stack."""
+
+_REAL = ("pulumi", "kube-apiserver", *IN_PODS)
+
+
+def changes(result: Mapping[str, Any]) -> str:
+    """What an operation did, in a sentence."""
+    counts = {kind: count for kind, count in result["changes"].items() if kind not in {"same", "read"}}
+    same = result["changes"].get("same", 0)
+    if not counts:
+        return f"no changes: {same} resources are as they should be"
+    told = ", ".join(
+        f"{count} to {kind}" if result["operation"] == "preview" else f"{count} {kind}d"
+        for kind, count in counts.items()
+    )
+    return f"{told}, {same} unchanged"
+
+
+def show(prepared: Prepared, report: Path | None) -> None:
+    """What was real, what was simulated, and what to do next."""
+    table = Table.grid(padding=(0, 2))
+    for name, text in _facts(prepared, report):
+        table.add_row(f"[dim]{name}[/]", escape(text))
+    console.output().print(table)
+
+
+def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) -> dict[str, Any]:
+    """The whole rehearsal as plain data."""
+    summaries = sorted(report.rglob("summary.json")) if report else []
+    return {
+        "stack": prepared.stack,
+        "plan": plan_view.as_json(prepared.plan),
+        "asked_release": prepared.inventory.release.asked.name,
+        "programs": {name: _program(prepared.inventory, name) for name in prepared.inventory.programs},
+        "simulated": list(SIMULATED),
+        "time_scale": prepared.settings.time_scale,
+        "update": dict(update),
+        "smoke": [json.loads(path.read_text()) for path in summaries],
+        "report": str(report) if report else None,
+    }
+
+
+def show_programs(inventory: Inventory) -> None:
+    """A table of programs."""
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("program", "version", "from", "path"):
+        table.add_column(column)
+    for program in inventory.programs.values():
+        table.add_row(program.name, program.version, program.origin, str(program.path))
+    console.output().print(table)
+
+
+def substitution(asked: Release, used: Release) -> str | None:
+    """What to say where another release stands in."""
+    if asked.name == used.name:
+        return None
+    return f"{asked.name} has no endpoint picker and sidecar that can be had here; the nearest that has is {used.name}"
+
+
+def _facts(prepared: Prepared, report: Path | None) -> list[tuple[str, str]]:
+    programs = prepared.inventory.programs
+    real = ", ".join(f"{name} {programs[name].version}" for name in _REAL)
+    release = prepared.inventory.release
+    told = substitution(release.asked, release.used)
+    return [
+        ("real", real),
+        ("simulated", f"{', '.join(SIMULATED)}; model time is wall time / {prepared.settings.time_scale:g}"),
+        *([("release", told)] if told else []),
+        *([("report", str(report))] if report else []),
+        ("next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"),
+    ]
+
+
+def _program(inventory: Inventory, name: str) -> dict[str, str]:
+    program = inventory.programs[name]
+    return {"version": program.version, "origin": program.origin, "path": str(program.path)}

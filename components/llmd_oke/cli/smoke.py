@@ -45,8 +45,9 @@ def smoke(
     from llmd_oke.bench.smoke import Provenance  # noqa: PLC0415 - not needed by other commands
     from llmd_oke.experiments.smoke import Circumstances, run_all  # noqa: PLC0415
 
-    found = config.load(project, stack)
-    plan = planning.plan(found.model_copy(update={"release": release}) if release else found)
+    plan = planning.plan_stack_file(project, stack)
+    if release:
+        plan = planning.plan(config.load(project, stack).model_copy(update={"release": release}))
     provenance = Provenance.CALIBRATED if simulated else Provenance.MEASURED
     how = Circumstances(time_scale, provenance, tuple(simulated or ()))
     started = datetime.now(UTC)

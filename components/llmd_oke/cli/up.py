@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from llmd_oke import config, planning
+from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
 from llmd_oke.errors import KitError
 
@@ -18,7 +18,7 @@ def up(
     benchmark: Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")] = True,  # noqa: FBT002
 ) -> None:
     """Check the stack file, update the stack for real with the Pulumi CLI, then run the smoke benchmark."""
-    plan = planning.plan(config.load(project, stack))
+    plan = planning.plan_stack_file(project, stack)
     for advice in plan.advice:
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
     pulumi = shutil.which("pulumi")

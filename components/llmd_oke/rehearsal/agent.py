@@ -1,7 +1,8 @@
 """The node agent: simulated nodes, their pods and the Services, in one process of a rehearsal's world.
 
-Run by `python -m llmd_oke.rehearsal.agent --config FILE` inside the world's namespaces. It writes `node agent ready`
-to its standard output once nodes are registered and Services are served; SIGTERM ends it and all of its pods.
+Run by `python -m llmd_oke.rehearsal.agent --config FILE` inside the world's namespaces. Once it answers
+DNS questions, nodes are registered and Services served, and it writes `node agent ready` to its standard output. SIGTERM
+ends it and all of its pods.
 """
 
 import argparse
@@ -61,19 +62,19 @@ class Agent:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Register the nodes, serve Services and DNS, start what runs until the end."""
+        """Register the nodes, serve Services, take pods, and at last answer DNS, which others take as the sign of readiness."""
         config = self._config
         await self._networks.ensure_bridge()
         await self._networks.sweep()
         shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # of an agent that died
         await route_services(config.service_cidr)
-        await self._service_network.start(config.dns_address)
         await self.fleet.add(config.nodes)
         sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
         self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))
         await asyncio.gather(*(store.synced() for store in sources))
         self._begin(self._pods.run())
         await self._pods.synced()
+        await self._service_network.serve_names(config.dns_address)
 
     async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
         """Register more nodes while running; pods bound to them by then are taken."""

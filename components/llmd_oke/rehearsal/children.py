@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from llmd_oke.rehearsal.processes import ProcessSpec
+from llmd_oke.rehearsal.processes import FileReady, ProcessSpec
 from llmd_oke.rehearsal.world_record import StateFolder
 
 
@@ -60,6 +60,8 @@ class Children:
 
         Raises OSError when there is no such program.
         """
+        if isinstance(spec.readiness, FileReady):
+            Path(spec.readiness.path).unlink(missing_ok=True)
         log_file = self._folder.log_file(spec.name)
         keep_previous(log_file)
         with log_file.open("wb") as log:

@@ -20,7 +20,7 @@ from pulumi import automation
 from pulumi.automation import events as engine_events
 
 from llmd_oke.errors import KitError
-from llmd_oke.progress import PlainProgress, Progress
+from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.engine_events import Narrator
 
 PLUGIN_ANSWER_TIMEOUT_S = 5.0
@@ -125,6 +125,18 @@ def _drop(_: str) -> None:
     """The engine's own text is not shown: its events are."""
 
 
+class _Lines:
+    """Progress as lines on standard output, for the process that runs this one."""
+
+    def step(self, text: str) -> None:
+        """A line."""
+        print(text, flush=True)
+
+    def detail(self, text: str) -> None:
+        """A line, too."""
+        print(text, flush=True)
+
+
 def main() -> None:
     """Runs the operation that the command line names and writes its result as JSON."""
     parser = argparse.ArgumentParser(prog="llmd_oke.rehearsal.engine")
@@ -134,7 +146,7 @@ def main() -> None:
     parser.add_argument("operation", choices=sorted(_OPERATIONS))
     arguments = parser.parse_args()
     try:
-        result = run(arguments.project, arguments.stack, arguments.operation, PlainProgress())
+        result = run(arguments.project, arguments.stack, arguments.operation, _Lines())
     except KitError as error:
         arguments.result.write_text(json.dumps({"error": error.message, "remedy": error.remedy}))
         sys.exit(1)

@@ -1,14 +1,15 @@
-"""A rehearsal from the stack file to the stored report, seen from the host."""
+"""A rehearsal from the stack file to the running stack, seen from the host."""
 
 import json
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from llmd_oke import config, planning
+from llmd_oke import catalogue, config, planning
 from llmd_oke.catalogue.cache import cache_folder
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
@@ -18,8 +19,11 @@ from llmd_oke.rehearsal.project_copy import copy_project
 from llmd_oke.rehearsal.world import World
 from llmd_oke.rehearsal.world_plan import KUBERNETES_PLUGIN_PORT, world_spec
 
-ENGINE_TIMEOUT_S = 3600.0
+ENGINE_END_TIMEOUT_S = 30.0
 FOLDER = ".rehearsal"
+
+_GONE_WITH_A_WORLD = ("etcd", "backend", "pods", "nodes", "volumes")
+"""What the control plane, the engine and the agent know of a world; the next one starts without it."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class Prepared:
     inventory: Inventory
     settings: Settings
 
+    @property
+    def state(self) -> Path:
+        """The world's folder."""
+        return self.world.folder.path
+
 
 def rehearsal_folder(project: Path, stack: str) -> Path:
     """Where a stack's rehearsal keeps its files."""
@@ -48,8 +57,14 @@ def rehearsal_folder(project: Path, stack: str) -> Path:
 
 
 def rehearsed_stacks(project: Path) -> list[str]:
-    """The stacks that have been rehearsed and not taken down."""
-    return sorted(path.name for path in (project / FOLDER).glob("*") if path.is_dir())
+    """The stacks whose world is up, or has failed and not been taken down."""
+    return sorted(path.parent.name for path in (project / FOLDER).glob("*/world.json"))
+
+
+def phase(project: Path, stack: str) -> str:
+    """How a stack's world is: `ready`, `starting`, `stopping`, `failed`, or `gone` when it ended without a word."""
+    record = World(rehearsal_folder(project, stack)).status()
+    return record.phase if record else "gone"
 
 
 def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -> Prepared:
@@ -59,29 +74,42 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
         Refused: the stack file can't be deployed.
         KitError: a program can't be had, or the world doesn't get ready; says why.
     """
-    found = config.load(project, stack)
-    asked = planning.plan(found)
+    asked = planning.plan_stack_file(project, stack)
     inventory = take_inventory(asked.release, progress)
-    plan = planning.plan(found.model_copy(update={"release": inventory.release.used.name}))
-    world = World(rehearsal_folder(project, stack))
-    _start(world, plan, inventory, settings, progress)
-    return Prepared(project, stack, world, plan, inventory, settings)
+    used = config.load(project, stack).model_copy(update={"release": inventory.release.used.name})
+    prepared = Prepared(
+        project=project,
+        stack=stack,
+        world=World(rehearsal_folder(project, stack)),
+        plan=planning.plan(used),
+        inventory=inventory,
+        settings=settings,
+    )
+    _start(prepared, progress)
+    return prepared
 
 
-def _start(world: World, plan: Plan, inventory: Inventory, settings: Settings, progress: Progress) -> None:
-    """Starts the world unless it runs from the same spec. What the engine knows goes with the old world."""
-    state = world.folder.path
-    spec = world_spec(state, plan, inventory, settings.time_scale, settings.probe_time_scale)
-    running = world.status()
+def running_settings(project: Path, stack: str) -> Settings:
+    """The settings that a stack's world runs with; the defaults where there is none."""
+    record = World(rehearsal_folder(project, stack)).status()
+    facts = record.facts if record else {}
+    known = {name: float(facts[name]) for name in ("time_scale", "probe_time_scale") if name in facts}
+    return Settings(**known)
+
+
+def _start(prepared: Prepared, progress: Progress) -> None:
+    """Starts the world unless it runs from the same spec already."""
+    state, settings = prepared.state, prepared.settings
+    state.mkdir(parents=True, exist_ok=True)
+    paths = prepared.inventory.paths()
+    spec = world_spec(state, prepared.plan, paths, settings.time_scale, settings.probe_time_scale)
+    running = prepared.world.status()
     if running is not None and running.phase == "ready" and running.spec_digest == spec.digest():
         return
-    world.stop()
-    for name in ("etcd", "backend", "pods"):
+    prepared.world.stop()
+    for name in _GONE_WITH_A_WORLD:
         shutil.rmtree(state / name, ignore_errors=True)
-    record = world.start(spec, progress)
-    slowest = max(record.processes.values(), key=lambda process: process.ready_after_s or 0, default=None)
-    if slowest:
-        progress.detail(f"{len(record.processes)} processes, {len(plan.nodes)} simulated GPU nodes")
+    prepared.world.start(spec, progress)
 
 
 def run_engine(prepared: Prepared, operation: str, progress: Progress) -> dict[str, Any]:
@@ -90,39 +118,65 @@ def run_engine(prepared: Prepared, operation: str, progress: Progress) -> dict[s
     Raises:
         KitError: the operation failed; says why in the engine's words.
     """
-    state = prepared.world.folder.path
-    copy = copy_project(prepared.project, prepared.stack, state, prepared.plan.release.name)
-    result_file = state / "engine.json"
+    copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.plan.release.name)
+    result_file = prepared.state / "engine.json"
     result_file.unlink(missing_ok=True)
     own = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file), operation]
     argv = [sys.executable, "-m", "llmd_oke.rehearsal.engine", *own]
-    environment = {**copy.variables(), **engine_environment(prepared)}
-    with prepared.world.process_inside(argv, env=environment, folder=copy.folder, capture=True) as process:
+    environment = {**copy.variables(), **_engine_environment(prepared)}
+    log = prepared.world.folder.log_file("engine")
+    with (
+        log.open("w") as errors,
+        prepared.world.process_inside(
+            argv, env=environment, folder=copy.folder, output=subprocess.PIPE, errors=errors
+        ) as process,
+    ):
         for line in process.stdout or ():
             progress.detail(line.rstrip())
-        errors = process.stderr.read() if process.stderr else ""
-        process.wait(ENGINE_TIMEOUT_S)
+        process.wait(ENGINE_END_TIMEOUT_S)
+    return _engine_result(result_file, log)
+
+
+def _engine_result(result_file: Path, log: Path) -> dict[str, Any]:
     if not result_file.exists():
-        raise KitError(f"The engine ended with exit code {process.returncode} and no result:\n{errors.strip()[-2000:]}")
+        raise KitError("The engine ended without a result.", f"Its log is {log}.")
     result: dict[str, Any] = json.loads(result_file.read_text())
     if "error" in result:
         raise KitError(result["error"], result["remedy"])
     return result
 
 
-def engine_environment(prepared: Prepared) -> Mapping[str, str]:
+def _engine_environment(prepared: Prepared) -> Mapping[str, str]:
     """What the program and the engine are told of the world: kubeconfig, stand-ins, and where `pulumi` and `helm` are."""
-    state = prepared.world.folder.path
+    programs = prepared.inventory.link_engine(prepared.state / "bin")
     return {
-        **inside_environment(state),
-        "PATH": f"{prepared.inventory.link_programs(state / 'bin')}:{prepared.world.environment()['PATH']}",
+        **_inside_environment(prepared.state),
+        "PATH": f"{programs}:{prepared.world.environment()['PATH']}",
         "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{KUBERNETES_PLUGIN_PORT}",
     }
 
 
-def inside_environment(state: Path) -> dict[str, str]:
-    """What every command inside a world needs to know."""
+def _inside_environment(state: Path) -> dict[str, str]:
     return {"KUBECONFIG": str(state / "kubeconfig.yaml"), "LLMD_OKE_CACHE": str(cache_folder())}
+
+
+def run_command(
+    project: Path,
+    stack: str,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    output: TextIO | None = None,
+) -> int:
+    """Runs a command inside a stack's world, its output where the caller's goes, and gives its exit code.
+
+    Raises:
+        KitError: the stack's world isn't up.
+    """
+    world = World(rehearsal_folder(project, stack))
+    environment = {**_inside_environment(world.folder.path), **(env or {})}
+    with world.process_inside(argv, env=environment, folder=project, output=output) as process:
+        return process.wait()
 
 
 def down(project: Path, stack: str) -> None:
@@ -132,5 +186,17 @@ def down(project: Path, stack: str) -> None:
         return
     world.stop()
     for path in world.folder.path.iterdir():
-        if path != world.folder.logs:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path == world.folder.logs:
+            continue
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def have_programs(progress: Progress) -> Inventory:
+    """Everything that rehearsals of the newest release that can be had need.
+
+    Raises:
+        KitError: something can't be had; names all of it, each with the command that installs it.
+    """
+    newest = catalogue.release(catalogue.release_names()[-1])
+    assert newest is not None  # noqa: S101 - a name that the catalogue gave
+    return take_inventory(newest, progress)

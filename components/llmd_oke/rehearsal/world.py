@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress, SilentProgress
@@ -99,18 +100,19 @@ class World:
         *,
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
-        capture: bool = False,
+        output: int | IO[str] | None = None,
+        errors: int | IO[str] | None = None,
     ) -> Generator[subprocess.Popen[str]]:
         """A process inside, which ends with the block: SIGTERM to it and its children, SIGKILL 5 s later.
 
-        `env` is added to the clean environment. With `capture`, its output and errors are pipes.
+        `env` is added to the clean environment. `output` and `errors` are as `subprocess` has them; both go where
+        the caller's go unless told otherwise.
         """
-        pipe = subprocess.PIPE if capture else None
         process = subprocess.Popen(
             self.enter_command(argv, folder=folder),
             stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
+            stdout=output,
+            stderr=errors,
             text=True,
             env={**self.environment(), **(env or {})},
             start_new_session=True,
@@ -132,7 +134,9 @@ class World:
 
         Raises KitError when it takes longer than `timeout_s`.
         """
-        with self.process_inside(argv, env=env, folder=folder, capture=True) as process:
+        with self.process_inside(
+            argv, env=env, folder=folder, output=subprocess.PIPE, errors=subprocess.PIPE
+        ) as process:
             try:
                 output, errors = process.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired as error:

@@ -9,15 +9,13 @@ from typing import Any
 
 from llmd_oke.catalogue.files import values_folder
 from llmd_oke.planning import Node, Plan
+from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.control_plane import addresses, plane
 from llmd_oke.rehearsal.processes import HttpReady, ProcessSpec, TcpReady, WorldSpec
 
 KUBERNETES_PLUGIN_PORT = 9301
 SIMULATOR_PORT = 9302
 SIMULATOR_URL = f"http://127.0.0.1:{SIMULATOR_PORT}"
-
-IN_PODS = ("epp", "pd-sidecar", "envoy")
-"""Programs that run inside pods."""
 
 SYSTEM_NODE = {
     "name": "system-0",
@@ -49,7 +47,11 @@ def world_spec(
         processes=(*control.processes, _simulator(plan, time_scale), _plugin(), _agent_process(agent_file)),
         bridge_address=f"{addresses.NODE_ADDRESS}/16",
         nameserver=addresses.DNS_SERVICE,
-        facts={"agent_config": hashlib.sha256(agent_config.encode()).hexdigest()},
+        facts={
+            "agent_config": hashlib.sha256(agent_config.encode()).hexdigest(),
+            "time_scale": str(time_scale),
+            "probe_time_scale": str(probe_time_scale),
+        },
     )
 
 

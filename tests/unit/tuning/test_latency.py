@@ -3,11 +3,10 @@
 import time
 
 import pytest
-
 from llmd_oke.catalogue import model, shape
 from llmd_oke.tuning.figures import Basis, latency_figures, latency_model
 
-# j-pareto history de3e684, gpt-oss-120b on MI300X: decode at ISL 2, OSL 256, output tokens/s by concurrency for each TP.
+# j-pareto history de3e684, gpt-oss-120b on MI300X: ISL 2, OSL 256, output tokens/s by concurrency for each TP.
 CONCURRENCY = (4, 16, 32, 64, 128, 256)
 DECODE_TOKENS_PER_S = {
     1: (468, 1088, 1568, 2304, 3456, 4508),
@@ -82,7 +81,7 @@ def test_decode_of_llama_70b_is_near_the_table_at_tp8():
 
 
 def test_llama_70b_is_sane(llama):
-    """Prefill of 4096 tokens takes 0.5 to 0.7 s at TP1; TP2 decode is in the published band of 23 to 50 tokens/s/user."""
+    """Prefill of 4096 tokens takes 0.5 to 0.7 s at TP1; TP2 decodes in the published band of 23 to 50 tokens/s/user."""
     assert 0.5 < llama.prefill_s(4096) < 0.7
     assert 1 / 50 < llama.decode_step_s(24, 4224, 2) < 1 / 23
     assert 0.02 < llama.decode_step_s(1, 128, 1) < 0.04

@@ -167,18 +167,16 @@ class Cluster:
         try:
             response = self._http.request(method, path, params=dict(params), json=body, headers=headers)
         except httpx.TransportError as error:
-            raise Unreachable(self._reason(error)) from error
+            raise Unreachable(self.server, self._cause(error)) from error
         if response.is_error:
             raise _api_error(response)
         return response.json()
 
-    def _reason(self, error: httpx.TransportError) -> str:
-        refused = isinstance(error, httpx.ConnectError) and _has_errno(error, errno.ECONNREFUSED)
-        cause = f"dial tcp {urlsplit(self.server).netloc}: connect: connection refused" if refused else str(error)
-        return (
-            "unable to load schema information from the API server: "
-            f'Get "{self.server}/openapi/v2?timeout=32s": {cause}'
-        )
+    def _cause(self, error: httpx.TransportError) -> str:
+        """Why no answer came; a refused connection in the words of the real plug-in."""
+        if isinstance(error, httpx.ConnectError) and _has_errno(error, errno.ECONNREFUSED):
+            return f"dial tcp {urlsplit(self.server).netloc}: connect: connection refused"
+        return str(error) or type(error).__name__
 
 
 def _prefix(api_version: str) -> str:

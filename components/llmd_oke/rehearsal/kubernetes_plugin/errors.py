@@ -27,7 +27,12 @@ class InitFailed(Exception):
 
 
 class Unreachable(Exception):
-    """No API server answers; the text is the reason."""
+    """No API server answers; `cause` is why."""
+
+    def __init__(self, server: str, cause: str) -> None:
+        super().__init__(f"no Kubernetes API server answers at {server}: {cause}")
+        self.server = server
+        self.cause = cause
 
 
 class NoMatch(Exception):

@@ -23,16 +23,16 @@ _log = logging.getLogger(__name__)
 
 
 class Feed:
-    """The objects of one collection, kept up to date by a thread of its own."""
+    """The objects of one collection, kept up to date by a thread of its own for as long as somebody follows."""
 
-    def __init__(self, cluster: Cluster, resource: Resource, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, resource: Resource, namespace: str, news: threading.Event) -> None:
         self._cluster = cluster
         self._resource = resource
         self._namespace = namespace
         self._lock = threading.Lock()
         self._objects: dict[str, JsonObject] = {}
         self._changed_at: dict[str, float] = {}
-        self._followers: set[threading.Event] = set()
+        self._followers = {news}
         self._ended = False
         self._listed = threading.Event()
         threading.Thread(target=self._run, name=f"feed {resource.plural}", daemon=True).start()
@@ -74,14 +74,14 @@ class Feed:
             try:
                 version = version or self._list()
                 version = self._watch(version)
-            except (ApiError, Unreachable, httpx.TransportError) as error:
+            except (ApiError, Unreachable, httpx.TransportError, ValueError) as error:
                 _log.info("feed of %s: %s", self._resource.plural, error)
                 version = ""
                 time.sleep(RETRY_S)
 
     def _end_if_alone(self) -> bool:
         with self._lock:
-            self._ended = self._listed.is_set() and not self._followers
+            self._ended = not self._followers
             return self._ended
 
     def _list(self) -> str:
@@ -149,6 +149,5 @@ class Feeds:
         with self._lock:
             feed = self._feeds.get((resource, namespace))
             if feed is None or not feed.follow(news):
-                feed = self._feeds[resource, namespace] = Feed(self._cluster, resource, namespace)
-                feed.follow(news)
+                feed = self._feeds[resource, namespace] = Feed(self._cluster, resource, namespace, news)
             return feed

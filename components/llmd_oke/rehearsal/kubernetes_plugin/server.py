@@ -121,6 +121,9 @@ class KubernetesPlugin(Servicer):
     def _session(self, context: Message) -> Session:
         return self._sessions.of(context.peer())
 
+    def Handshake(self, request: Message, context: Message) -> None:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "method Handshake not implemented")
+
     @_answering
     def GetPluginInfo(self, request: Message, context: Message) -> Message:
         return plugin.PluginInfo(version=VERSION)

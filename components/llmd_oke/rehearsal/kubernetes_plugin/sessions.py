@@ -3,6 +3,7 @@
 import json
 import threading
 from dataclasses import dataclass, field
+from typing import Final
 
 from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster
 from llmd_oke.rehearsal.kubernetes_plugin.conditions import Limits
@@ -14,7 +15,10 @@ from llmd_oke.rehearsal.kubernetes_plugin.schemas import Schemas
 from llmd_oke.rehearsal.kubernetes_plugin.settings import Settings
 from llmd_oke.rehearsal.kubernetes_plugin.waits import Waiter
 
-_DELETE_UNREACHABLE = (
+REMEMBERED: Final = 64
+"""How many instances are kept; an engine seldom has more than a few, and each run has its own."""
+
+_DELETE_UNREACHABLE: Final = (
     "If the cluster was deleted, you can remove this resource from Pulumi state by rerunning the operation with the "
     'PULUMI_K8S_DELETE_UNREACHABLE environment variable set to "true"'
 )
@@ -102,6 +106,8 @@ class Sessions:
         session = self._connect(settings)
         with self._lock:
             self._sessions[peer] = self._latest = session
+            while len(self._sessions) > REMEMBERED:
+                self._sessions.pop(next(iter(self._sessions)))
 
     def of(self, peer: str) -> Session:
         """The instance behind a connection; the latest for a connection made anew."""
@@ -125,7 +131,9 @@ class Sessions:
                 return Session(settings, self._limits, unreachable=_no_cluster(settings))
             link = self._link(access)
             link.cluster.probe()
-        except (Refusal, Unreachable, ApiError, OSError) as error:
+        except Unreachable as error:
+            return Session(settings, self._limits, unreachable=_no_answer(error))
+        except (Refusal, ApiError, OSError) as error:
             return Session(settings, self._limits, unreachable=str(error))
         namespace = settings.namespace or access.namespace or "default"
         return Session(settings, self._limits, link, namespace=namespace)
@@ -136,6 +144,11 @@ class Sessions:
             if key not in self._links:
                 self._links[key] = Link.to(access)
             return self._links[key]
+
+
+def _no_answer(error: Unreachable) -> str:
+    request = f'Get "{error.server}/openapi/v2?timeout=32s"'
+    return f"unable to load schema information from the API server: {request}: {error.cause}"
 
 
 def _no_cluster(settings: Settings) -> str:

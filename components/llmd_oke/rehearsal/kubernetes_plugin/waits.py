@@ -68,7 +68,7 @@ class Waiter:
     def check(self, live: JsonObject) -> None:
         """Raises NotReady where a wait for the object wouldn't end now."""
         wait = WAITS.get(kind_of_object(live).id)
-        if wait is None or not wait.checked_on_read:
+        if wait is None or not wait.checked_on_read or is_annotated_true(live, SKIP_AWAIT):
             return
         related = self._related((*wait.watched, *wait.evidence), live)
         verdict = wait.condition(Scene(live, related=related, quiet_s=self.limits.settle_s, settle_s=0))

@@ -3,8 +3,8 @@
 `ensure` is what most callers want, `locate` only looks, `module_folder` has the charts and CRDs of a Go module.
 """
 
-from llmd_oke.rehearsal.programs.ensuring import ensure
+from llmd_oke.rehearsal.programs.ensuring import ensure, obtainable
 from llmd_oke.rehearsal.programs.finding import Program, locate
 from llmd_oke.rehearsal.programs.modules import module_folder
 
-__all__ = ["Program", "ensure", "locate", "module_folder"]
+__all__ = ["Program", "ensure", "locate", "module_folder", "obtainable"]

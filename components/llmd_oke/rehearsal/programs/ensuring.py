@@ -29,6 +29,12 @@ def ensure(names: Iterable[str], progress: Progress, wanted: Mapping[str, str] |
     return {name: program or _built(name, needed[name]) for name, program in found.items()}
 
 
+def obtainable(name: str, version: str) -> bool:
+    """Whether that version of a program can be built here."""
+    definition = program_definition(name)
+    return definition.source.build is not None and versions.will_do(definition.version, version, definition.accepts)
+
+
 def _built(name: str, version: str | None) -> Program:
     program = locate(name, version)
     if program is None:

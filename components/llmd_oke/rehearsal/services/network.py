@@ -33,19 +33,18 @@ class ServiceNetwork:
         services.subscribe(self._changed)
         slices.subscribe(self._changed)
 
-    async def start(self, dns_address: str) -> None:
-        """Serve the fixed addresses and DNS; OSError when an address can't be bound."""
-        self._proxy.apply(self._fixed)
-        await self._dns.start(dns_address, _DNS_PORT)
+    async def serve_names(self, address: str) -> None:
+        """Answer DNS questions; OSError when the address can't be bound."""
+        await self._dns.start(address, _DNS_PORT)
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
         while True:
-            await self._dirty.wait()
-            await asyncio.sleep(_GATHER_S)
             self._dirty.clear()
             self._proxy.apply(forwardings(self._services, self._slices) | self._fixed)
             self._zone = names(self._services, self._slices, self._domain)
+            await self._dirty.wait()
+            await asyncio.sleep(_GATHER_S)
 
     def close(self) -> None:
         """Close all sockets."""

@@ -38,11 +38,6 @@ class Listener:
         self._accepting = asyncio.create_task(self._accept())
         self._connecting: set[asyncio.Task[None]] = set()
 
-    @property
-    def relays(self) -> int:
-        """How many connections are open."""
-        return len(self._relays)
-
     def close(self) -> None:
         """Take no more connections; those that are open go on."""
         self._accepting.cancel()
@@ -88,10 +83,6 @@ class Proxy:
     def addresses(self) -> frozenset[Address]:
         """The addresses that are listened on."""
         return frozenset(self._listeners)
-
-    def relays(self, address: Address) -> int:
-        """Say how many connections are open through an address that is listened on."""
-        return self._listeners[address].relays
 
     def apply(self, table: Mapping[Address, Sequence[Address]]) -> None:
         """Open, change and close listeners so that they match the table."""

@@ -1,6 +1,7 @@
 """The life of one simulated vLLM: load, serve, exit, with the log and the exit code that a container would leave."""
 
 import asyncio
+import logging
 import socket
 import time
 from collections import deque
@@ -29,6 +30,7 @@ _LOAD_FIXED_S = 60.0
 _LOAD_GIB_PER_S = 1.0
 _LOG_LINES = 2000
 _CLOSE_S = 1.0
+_LOGGER = logging.getLogger(__name__)
 
 
 class State(StrEnum):
@@ -205,6 +207,7 @@ class SimulatedServer:
         self.exited.set()
 
     def _write(self, text: str) -> None:
+        _LOGGER.info("%s: %s", self.container.id, text)
         stamp = time.strftime("%m-%d %H:%M:%S")
         self._log.extend(f"{stamp} {line}" for line in text.splitlines())
 

@@ -100,12 +100,13 @@ class Watched:
 
     def __init__(self, codes: list[int | None], restarts: Callable[[int], bool], wait_s: float = 0.001) -> None:
         self.states: list[object] = []
+        self.waits = asyncio.Event()
         self._codes = iter(codes)
         self.record = ContainerRecord("c", "x", Role.MAIN)
         manner = Manner(
             make=self._make,
             restarts=restarts,
-            changed=lambda: self.states.append(self.record.state),
+            changed=self._changed,
             warn=lambda _reason, _message: None,
             address="127.0.0.1",
             time_scale=1.0,
@@ -113,6 +114,11 @@ class Watched:
             grace_s=1.0,
         )
         self.worker = ContainerWorker(model("x"), self.record, manner)
+
+    def _changed(self) -> None:
+        self.states.append(self.record.state)
+        if isinstance(self.record.state, Waiting):
+            self.waits.set()
 
     def _make(self) -> Container:
         return ScriptedContainer(next(self._codes))
@@ -151,8 +157,7 @@ async def test_a_container_without_probes_is_started_and_ready_at_once() -> None
 async def test_stop_ends_a_container_that_waits_to_be_restarted() -> None:
     watched = Watched([1, 1], restarts=lambda _code: True, wait_s=3600)
     running = asyncio.create_task(watched.worker.run())
-    while not isinstance(watched.record.state, Waiting) or watched.record.restarts == 0:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(watched.waits.wait(), 5)
     await watched.worker.stop(1.0)
     await asyncio.wait_for(running, 5)
     assert watched.record.over

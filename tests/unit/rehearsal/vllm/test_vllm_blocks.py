@@ -2,7 +2,6 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from llmd_oke.rehearsal.vllm.blocks import BlockPool
 from llmd_oke.rehearsal.vllm.prompts import Prompt, chat_prompt, completion_prompt
 

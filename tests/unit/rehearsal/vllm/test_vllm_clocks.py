@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-
 from llmd_oke.rehearsal.vllm.clocks import VirtualClock, WallClock
 
 
@@ -74,5 +73,5 @@ async def test_a_wall_clock_keeps_its_average_on_a_real_loop():
 
     step(0, start_s)
     await asyncio.wait_for(done.wait(), 10)
-    assert 0.1 <= clock.now() - start_s
+    assert clock.now() - start_s >= 0.1
     assert clock.now() - start_s < 0.15 + clock.lag.recent_s

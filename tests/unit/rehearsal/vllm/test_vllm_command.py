@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from llmd_oke.catalogue import model, release, release_names, shape
 from llmd_oke.rehearsal.vllm.cache_size import cache_size
 from llmd_oke.rehearsal.vllm.command import settings
@@ -101,7 +100,13 @@ def test_every_release_of_the_kit_starts(name):
 
 @pytest.mark.parametrize(
     "flags",
-    [["--foo"], ["--foo", "3"], ["--num-scheduler-steps", "8"], ["--kv-transfer-confg", "{}"], ["--tensor-parallel", "2"]],
+    [
+        ["--foo"],
+        ["--foo", "3"],
+        ["--num-scheduler-steps", "8"],
+        ["--kv-transfer-confg", "{}"],
+        ["--tensor-parallel", "2"],
+    ],
 )
 def test_an_unknown_flag_is_refused_as_argparse_refuses_it(flags):
     """Exit code 2; removed flags and abbreviations are unknown too."""

@@ -3,10 +3,9 @@
 import time
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
 from llmd_oke.rehearsal.vllm.clocks import Lag
 from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
+from prometheus_client.parser import text_string_to_metric_families
 
 
 @pytest.fixture(name="metrics")

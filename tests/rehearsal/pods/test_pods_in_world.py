@@ -1,0 +1,355 @@
+"""Pods of a real control plane, run by the node agent as processes."""
+
+import pytest
+from pod_world import Object, PodWorld, container, is_ready, phase_is
+
+pytestmark = pytest.mark.rehearsal
+
+
+def test_nodes_are_ready_with_the_shapes_resources_and_a_lease(pod_world: PodWorld) -> None:
+    node = pod_world.wait("/api/v1/nodes", "gpu-0", is_ready)
+    assert node["status"]["allocatable"]["amd.com/gpu"] == "8"
+    assert [taint["key"] for taint in node["spec"]["taints"]] == ["amd.com/gpu"]
+    lease = pod_world.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/gpu-0")
+    assert lease["spec"]["holderIdentity"] == "gpu-0"
+
+
+ORDER = """
+metadata: {name: order, namespace: order}
+spec:
+  restartPolicy: Never
+  initContainers:
+    - name: first
+      image: test/shell:1
+      args: [echo first >> /work/order]
+      volumeMounts: [{name: work, mountPath: /work}]
+    - name: sidecar
+      image: test/shell:1
+      restartPolicy: Always
+      args: ["trap 'echo sidecar-ended >> /work/order; exit 0' TERM; echo sidecar >> /work/order; touch /work/up; while :; do read -t 0.05 <> <(:); done"]
+      startupProbe: {exec: {command: [test, -e, /work/up]}, periodSeconds: 1}
+      volumeMounts: [{name: work, mountPath: /work}]
+    - name: second
+      image: test/shell:1
+      args: [echo second >> /work/order]
+      volumeMounts: [{name: work, mountPath: /work}]
+  containers:
+    - name: main
+      image: test/shell:1
+      args: [echo main >> /work/order; cat /work/order]
+      volumeMounts: [{name: work, mountPath: /work}]
+  volumes: [{name: work, emptyDir: {}}]
+"""
+
+
+def test_init_containers_sidecars_and_mains_start_in_order_and_a_job_pod_ends_its_sidecars(pod_world: PodWorld) -> None:
+    pods = pod_world.namespace("order") + "/pods"
+    pod_world.create(pods, ORDER)
+    pod = pod_world.wait(pods, "order", phase_is("Succeeded"))
+    assert pod_world.log("order", "order", "main").split() == ["first", "sidecar", "second", "main"]
+    assert container(pod, "sidecar")["state"]["terminated"]["exitCode"] == 0
+    assert [each["state"]["terminated"]["exitCode"] for each in pod["status"]["containerStatuses"]] == [0]
+
+
+ROOT = """
+metadata: {name: root, namespace: root, labels: {role: decode}}
+spec:
+  restartPolicy: Never
+  nodeSelector: {node.kubernetes.io/instance-type: BM.GPU.MI300X.8}
+  tolerations: [{key: amd.com/gpu, operator: Exists}]
+  hostname: decode-0
+  containers:
+    - name: main
+      image: test/shell:1
+      workingDir: /work
+      resources: {limits: {amd.com/gpu: "2"}, requests: {amd.com/gpu: "2"}}
+      env:
+        - {name: GREETING, valueFrom: {configMapKeyRef: {name: settings, key: greeting}}}
+        - {name: PASSWORD, valueFrom: {secretKeyRef: {name: secrets, key: password}}}
+        - {name: GPUS, valueFrom: {resourceFieldRef: {resource: limits.amd.com/gpu}}}
+        - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+        - {name: ALL, value: "$(GREETING) $(PASSWORD) $(GPUS)"}
+      args:
+        - |
+          echo "$ALL"; pwd; hostname; cat /etc/settings/greeting /etc/one /etc/secrets/password /etc/info/labels; echo
+          echo $$; ls /home /work 2>&1; touch /usr/x 2>&1; : > /dev/shm/x && echo shm
+          cat /var/run/secrets/kubernetes.io/serviceaccount/namespace; echo; hostname -I
+          cat /var/run/secrets/kubernetes.io/serviceaccount/token > /work/token
+      volumeMounts:
+        - {name: settings, mountPath: /etc/settings}
+        - {name: settings, mountPath: /etc/one, subPath: greeting}
+        - {name: secrets, mountPath: /etc/secrets}
+        - {name: info, mountPath: /etc/info}
+        - {name: claim, mountPath: /work}
+        - {name: shm, mountPath: /dev/shm}
+  volumes:
+    - {name: settings, configMap: {name: settings}}
+    - {name: secrets, secret: {secretName: secrets}}
+    - {name: info, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}
+    - {name: claim, hostPath: {path: /var/data}}
+    - {name: shm, emptyDir: {medium: Memory}}
+"""
+
+
+def test_a_container_sees_its_volumes_and_variables_and_nothing_of_the_machine(pod_world: PodWorld) -> None:
+    core = pod_world.namespace("root")
+    pod_world.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {greeting: hello}}")
+    pod_world.create(f"{core}/secrets", "{metadata: {name: secrets}, stringData: {password: s3cret}}")
+    pod_world.create(f"{core}/pods", ROOT)
+    pod = pod_world.wait(f"{core}/pods", "root", phase_is("Succeeded"))
+    lines = pod_world.log("root", "root", "main").splitlines()
+    assert lines[:3] == ["hello s3cret 2", "/work", "decode-0"]
+    assert lines[3] == 'hellohellos3cretrole="decode"'
+    assert lines[4] == "1"  # it's the first process of its own
+    assert "No such file or directory" in lines[5]  # no /home: the root isn't the machine's
+    assert any("Read-only file system" in line for line in lines)
+    assert lines[-3:-1] == ["shm", "root"]
+    assert lines[-1].split() == [pod["status"]["podIP"]]
+    assert pod["status"]["hostIP"] == "10.244.0.10"
+
+
+def test_the_token_in_a_pod_is_one_that_the_api_server_knows(pod_world: PodWorld) -> None:
+    core = pod_world.namespace("token")
+    manifest = """
+    metadata: {name: token, namespace: token}
+    spec:
+      restartPolicy: Never
+      containers:
+        - {name: main, image: "test/shell:1", args: [cat /var/run/secrets/kubernetes.io/serviceaccount/token]}
+    """
+    pod_world.create(f"{core}/pods", manifest)
+    pod_world.wait(f"{core}/pods", "token", phase_is("Succeeded"))
+    token = pod_world.log("token", "token", "main")
+    review = pod_world.create("/apis/authentication.k8s.io/v1/tokenreviews", f"spec: {{token: {token}}}")
+    assert review["status"]["user"]["username"] == "system:serviceaccount:token:default"
+    assert review["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"] == ["token"]
+
+
+PROBED = """
+metadata: {name: probed, namespace: probed}
+spec:
+  containers:
+    - name: main
+      image: test/shell:1
+      args: ["[ -e /work/again ] && touch /work/ready; touch /work/alive; while :; do read -t 1 <> <(:); done"]
+      readinessProbe: {exec: {command: [test, -e, /work/ready]}, periodSeconds: 1}
+      livenessProbe: {exec: {command: [test, -e, /work/alive]}, initialDelaySeconds: 5, failureThreshold: 1}
+      volumeMounts: [{name: work, mountPath: /work}]
+  terminationGracePeriodSeconds: 0
+  volumes: [{name: work, hostPath: {path: /probed}}]
+"""
+
+
+def test_readiness_gates_ready_and_liveness_restarts(pod_world: PodWorld) -> None:
+    pods = pod_world.namespace("probed") + "/pods"
+    pod_world.create(pods, PROBED)
+
+    def runs_unready(pod: Object) -> bool:
+        return "running" in container(pod, "main")["state"] and not is_ready(pod)
+
+    pod = pod_world.wait(pods, "probed", runs_unready)
+    work = pod_world.state / "nodes" / pod["spec"]["nodeName"] / "host" / "probed"
+    (work / "again").touch()
+    (work / "alive").unlink(missing_ok=True)
+    pod = pod_world.wait(pods, "probed", is_ready)
+    assert container(pod, "main")["restartCount"] == 1
+    assert container(pod, "main")["lastState"]["terminated"]["exitCode"] == 137
+
+
+JOB = """
+metadata: {{name: {name}, namespace: jobs}}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{{name: main, image: "test/shell:1", args: ["exit {code}"]}}]
+"""
+
+
+@pytest.mark.parametrize(("name", "code", "condition"), [("good", 0, "Complete"), ("bad", 3, "Failed")])
+def test_jobs_end_by_their_exit_codes(pod_world: PodWorld, name: str, code: int, condition: str) -> None:
+    if pod_world.api.get("/api/v1/namespaces/jobs").is_error:
+        pod_world.namespace("jobs")
+    jobs = "/apis/batch/v1/namespaces/jobs/jobs"
+    pod_world.create(jobs, JOB.format(name=name, code=code))
+
+    def ended(job: Object) -> bool:
+        return any(each["type"] == condition for each in job.get("status", {}).get("conditions", []))
+
+    pod_world.wait(jobs, name, ended)
+    pods = pod_world.get(f"/api/v1/namespaces/jobs/pods?labelSelector=job-name%3D{name}")["items"]
+    assert [container(pod, "main")["state"]["terminated"]["exitCode"] for pod in pods] == [code]
+
+
+def test_a_container_that_keeps_failing_is_restarted_and_then_backs_off(pod_world: PodWorld) -> None:
+    pods = pod_world.namespace("crash") + "/pods"
+    manifest = """
+    metadata: {name: crash, namespace: crash}
+    spec: {containers: [{name: main, image: "test/shell:1", args: ["echo run; exit 7"]}]}
+    """
+    pod_world.create(pods, manifest)
+
+    def backs_off(pod: Object) -> bool:
+        return container(pod, "main")["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff"
+
+    status = container(pod_world.wait(pods, "crash", backs_off), "main")
+    assert status["restartCount"] == 1
+    assert status["lastState"]["terminated"]["exitCode"] == 7
+    assert pod_world.log("crash", "crash", "main") == "run\n"
+    assert pod_world.log("crash", "crash", "main.previous") == "run\n"
+
+
+SERVER = """
+metadata: {name: web, namespace: web, labels: {app: web}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: main
+      image: test/shell:1
+      command: [/usr/bin/perl, -MIO::Socket::INET, -e]
+      args:
+        - >-
+          $s = IO::Socket::INET->new(LocalPort => 8080, Listen => 5, ReuseAddr => 1) or die;
+          while ($c = $s->accept) { <$c>; print $c "served by $ENV{HOSTNAME}\\n"; close $c }
+      ports: [{name: http, containerPort: 8080}]
+      readinessProbe: {tcpSocket: {port: http}, periodSeconds: 1}
+"""
+CLIENT = """
+metadata: {name: client, namespace: web}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: test/shell:1
+      args:
+        - |
+          for name in web web.web.svc.cluster.local web-headless; do getent ahostsv4 $name | head -1; done
+          getent hosts absent || echo absent: no such name
+          exec 3<>/dev/tcp/web/80 && echo GET >&3 && cat <&3
+          exec 3<>/dev/tcp/$KUBERNETES_SERVICE_HOST/$KUBERNETES_SERVICE_PORT && echo API server answers
+"""
+
+
+def test_services_are_reached_by_name_from_inside_pods(pod_world: PodWorld) -> None:
+    core = pod_world.namespace("web")
+    pod_world.create(f"{core}/pods", SERVER)
+    ports = "ports: [{port: 80, targetPort: http}]"
+    service = pod_world.create(
+        f"{core}/services", f"{{metadata: {{name: web}}, spec: {{selector: {{app: web}}, {ports}}}}}"
+    )
+    headless = f"{{metadata: {{name: web-headless}}, spec: {{clusterIP: None, selector: {{app: web}}, {ports}}}}}"
+    pod_world.create(f"{core}/services", headless)
+    server = pod_world.wait(f"{core}/pods", "web", is_ready)
+
+    def has_endpoint(each: Object) -> bool:
+        return any(point["conditions"].get("ready") for point in each.get("endpoints") or [])
+
+    slices = "/apis/discovery.k8s.io/v1/namespaces/web/endpointslices"
+    for each in pod_world.get(slices)["items"]:
+        pod_world.wait(slices, each["metadata"]["name"], has_endpoint)
+    pod_world.create(f"{core}/pods", CLIENT)
+    pod_world.wait(f"{core}/pods", "client", phase_is("Succeeded"))
+    lines = [line.split() for line in pod_world.log("web", "client", "main").splitlines()]
+    address = service["spec"]["clusterIP"]
+    assert [line[0] for line in lines[:3]] == [address, address, server["status"]["podIP"]]
+    assert [" ".join(line) for line in lines[3:]] == ["absent: no such name", "served by web", "API server answers"]
+
+
+def test_a_changed_config_map_reaches_the_mounted_file(pod_world: PodWorld) -> None:
+    core = pod_world.namespace("change")
+    pod_world.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: old}}")
+    manifest = """
+    metadata: {name: reader, namespace: change}
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          image: test/shell:1
+          args: ["touch /etc/x; until [ $(cat /s/value) = new ]; do read -t 0.05 <> <(:); done; cat /s/value"]
+          volumeMounts: [{name: s, mountPath: /s}]
+      volumes: [{name: s, configMap: {name: settings}}]
+    """
+    pod_world.create(f"{core}/pods", manifest)
+    pod_world.wait(f"{core}/pods", "reader", phase_is("Running"))
+    pod_world.api.patch(
+        f"{core}/configmaps/settings",
+        content=b'{"data": {"value": "new"}}',
+        headers={"Content-Type": "application/merge-patch+json"},
+    )
+    pod_world.wait(f"{core}/pods", "reader", phase_is("Succeeded"))
+    assert pod_world.log("change", "reader", "main") == "new"
+
+
+def test_a_pod_waits_for_its_config_map(pod_world: PodWorld) -> None:
+    core = pod_world.namespace("late")
+    manifest = """
+    metadata: {name: late, namespace: late}
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: "test/shell:1", args: [cat /s/value], volumeMounts: [{name: s, mountPath: /s}]}]
+      volumes: [{name: s, configMap: {name: settings}}]
+    """
+    pod_world.create(f"{core}/pods", manifest)
+    pod_world.wait(f"{core}/pods", "late", lambda pod: "podIP" in pod.get("status", {}))
+    pod_world.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: here}}")
+    pod_world.wait(f"{core}/pods", "late", phase_is("Succeeded"))
+    events = pod_world.get(f"{core}/events")["items"]
+    assert any(event["reason"] == "FailedMount" and '"settings" not found' in event["message"] for event in events)
+
+
+def test_a_deleted_pod_is_told_first_and_leaves_nothing_but_its_logs(pod_world: PodWorld) -> None:
+    core = pod_world.namespace("leave")
+    manifest = """
+    metadata: {name: leaver, namespace: leave}
+    spec:
+      terminationGracePeriodSeconds: 20
+      containers:
+        - name: main
+          image: test/shell:1
+          args: ["trap 'echo told; exit 0' TERM; touch /tmp/up; while :; do read -t 0.05 <> <(:); done"]
+          lifecycle: {preStop: {exec: {command: [touch, /dev/shm/hook]}}}
+          readinessProbe: {exec: {command: [test, -e, /tmp/up]}, periodSeconds: 1}
+    """
+    uid = pod_world.create(f"{core}/pods", manifest)["metadata"]["uid"]
+    pod_world.wait(f"{core}/pods", "leaver", is_ready)
+    assert "pod-leaver-" in pod_world.inside("ip", "netns", "list")
+    assert (pod_world.state / "pods" / uid).is_dir()
+    pod_world.api.delete(f"{core}/pods/leaver")
+    pod_world.wait_gone(f"{core}/pods", "leaver")
+    assert "pod-leaver-" not in pod_world.inside("ip", "netns", "list")
+    assert f"veth{uid.replace('-', '')[:11]}" not in pod_world.inside("ip", "-o", "link", "show")
+    assert not (pod_world.state / "pods" / uid).exists()
+    assert pod_world.log("leave", "leaver", "main") == "told\n"
+
+
+def test_an_image_without_a_program_is_shown_as_simulated(pod_world: PodWorld) -> None:
+    pods = pod_world.namespace("simulated") + "/pods"
+    manifest = """
+    metadata: {name: unknown, namespace: simulated}
+    spec:
+      containers:
+        - {name: known, image: "test/shell:1", args: ["while :; do read -t 1 <> <(:); done"]}
+        - {name: operator, image: "example.com/operator:1", readinessProbe: {httpGet: {port: 80}}}
+      terminationGracePeriodSeconds: 0
+    """
+    pod_world.create(pods, manifest)
+    pod = pod_world.wait(pods, "unknown", is_ready)
+    assert pod["metadata"]["annotations"]["rehearsal.llmd-oke/simulated"] == "operator"
+
+
+def test_an_image_whose_program_is_not_on_this_machine_waits_and_says_so(pod_world: PodWorld) -> None:
+    pods = pod_world.namespace("absent") + "/pods"
+    pod_world.create(
+        pods,
+        '{metadata: {name: absent, namespace: absent}, spec: {containers: [{name: main, image: "test/absent:2"}]}}',
+    )
+
+    def says_so(pod: Object) -> bool:
+        return container(pod, "main")["state"].get("waiting", {}).get("reason") == "ErrImageNeverPull"
+
+    pod = pod_world.wait(pods, "absent", says_so)
+    assert (
+        container(pod, "main")["state"]["waiting"]["message"]
+        == 'the rehearsal has no program "absent" for test/absent:2'
+    )

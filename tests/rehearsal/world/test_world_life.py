@@ -1,0 +1,99 @@
+import os
+import signal
+import subprocess
+
+import pytest
+from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.processes import ProcessSpec, TcpReady, WorldSpec
+from llmd_oke.rehearsal.waiting import until
+
+pytestmark = pytest.mark.rehearsal
+
+
+def failed(world):
+    record = world.status()
+    return record is not None and record.phase == "failed" and not record.supervisor.alive()
+
+
+def test_processes_start_in_order_and_stop_the_other_way_round(world, small):
+    world.start(WorldSpec(processes=(small("a"), small("b", "a"), small("c", "b"))))
+    world.stop()
+    events = (world.folder.path / "events").read_text().splitlines()
+    assert events == ["start a", "start b", "start c", "stop c", "stop b", "stop a"]
+    assert world.status() is None
+
+
+def test_a_running_world_is_used_again_and_a_changed_one_started_anew(world, small):
+    data = world.folder.path / "data"
+    first = world.start(WorldSpec(processes=(small("a"),)))
+    data.mkdir()
+    assert world.start(WorldSpec(processes=(small("a"),)), discard=[data]) == first
+    assert data.is_dir()
+    changed = world.start(WorldSpec(processes=(small("a"), small("b"))), discard=[data])
+    assert changed.supervisor != first.supervisor
+    assert not first.supervisor.alive()
+    assert not data.exists()
+
+
+def test_a_world_outlives_the_program_that_started_it(world, python, tmp_path):
+    code = (
+        "import sys, pathlib; from llmd_oke.rehearsal.world import World; "
+        "from llmd_oke.rehearsal.processes import WorldSpec; "
+        "World(pathlib.Path(sys.argv[1])).start(WorldSpec(processes=()))"
+    )
+    subprocess.run([python, "-c", code, str(world.folder.path)], cwd=tmp_path, timeout=30, check=True)
+    record = world.status()
+    assert record is not None
+    assert record.phase == "ready"
+
+
+def test_a_process_that_ends_before_it_is_ready_is_named_with_its_log(world, small):
+    broken = ProcessSpec("broken", ("sh", "-c", "echo no such flag; exit 3"), after=("a",), readiness=TcpReady(1))
+    with pytest.raises(KitError, match=r"(?s)broken ended with status 3 before it was ready.*no such flag"):
+        world.start(WorldSpec(processes=(small("a"), broken)))
+    assert failed(world)
+    assert world.folder.log_file("a").read_text() == "hello from a\n"
+
+
+def test_a_process_that_is_never_ready_is_named(world):
+    idle = ProcessSpec("idle", ("sleep", "1000"), readiness=TcpReady(1), ready_timeout_s=0.2)
+    with pytest.raises(KitError, match=r"idle was not ready after 0 s \(TcpReady\(port=1"):
+        world.start(WorldSpec(processes=(idle,)))
+    assert failed(world)
+
+
+def test_a_program_that_is_missing_is_named(world):
+    with pytest.raises(KitError, match=r"ghost could not be started: .*No such file.*'/no/ghost'"):
+        world.start(WorldSpec(processes=(ProcessSpec("ghost", ("/no/ghost",)),)))
+
+
+def test_a_process_that_dies_later_ends_the_world_and_is_named(world, small):
+    world.start(WorldSpec(processes=(small("a"), small("b"))))
+    world.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
+    assert until(lambda: failed(world), 10)
+    failure = world.status().failure
+    assert failure.startswith("a was ended by SIGKILL; the end of ")
+    assert "hello from a" in failure
+    assert "stop b" in (world.folder.path / "events").read_text()
+
+
+def test_a_world_whose_first_process_was_killed_is_gone_and_can_be_started_again(world, small):
+    spec = WorldSpec(processes=(small("a"),))
+    first = world.start(spec)
+    os.kill(first.supervisor.pid, signal.SIGKILL)
+    assert until(lambda: world.status() is None, 10)
+    assert world.start(spec).supervisor != first.supervisor
+
+
+def test_a_process_that_does_not_stop_is_killed(world):
+    stubborn = ProcessSpec("stubborn", ("sh", "-c", "trap '' TERM; while :; do sleep 1; done"), stop_timeout_s=0.1)
+    world.start(WorldSpec(processes=(stubborn,)))
+    world.stop(timeout_s=10)
+    assert world.status() is None
+
+
+def test_stopping_what_does_not_run_is_nothing(world):
+    world.stop()
+    world.start(WorldSpec(processes=()))
+    world.stop()
+    world.stop()

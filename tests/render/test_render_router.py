@@ -1,0 +1,257 @@
+"""The router: endpoint picker, Envoy and InferencePool, as the chart of the release renders them."""
+
+import subprocess
+from collections.abc import Mapping
+
+import pytest
+import yaml
+from render_support import SHARED_DATA, find_program, pod, selects
+
+from llmd_oke import catalogue
+from llmd_oke.catalogue.artifacts import chart_folder
+from llmd_oke.serving import router
+
+EPP = "gpt-oss-120b-epp"
+
+ROUTER: router.RouterArgs = {
+    "release": "llm-d-0.8",
+    "namespace": "llm-d",
+    "model": "m",
+    "unit": "u",
+    "disaggregated": True,
+}
+
+FREE_FORM = [
+    # Keys of the chart that its values file leaves out, or whose content is the user's.
+    "inferenceExtension.pluginsCustomConfig",
+    "inferenceExtension.resources",
+    "inferencePool.modelServers.matchLabels",
+]
+
+LOADED = "loaded configuration from file/text successfully"
+
+
+def picker(stack):
+    (container,) = [c for c in pod(stack, EPP)["spec"]["containers"] if c["name"] == "epp"]
+    return container
+
+
+def picker_config(stack):
+    args = picker(stack)["args"]
+    name = args[args.index("--config-file") + 1].removeprefix("/config/")
+    return name, stack.kubernetes("ConfigMap", EPP)["data"][name]
+
+
+def test_the_picker_is_llm_ds_in_the_version_of_the_release(rehearsal, guide):
+    images = [picker(stack)["image"] for stack in (rehearsal, guide)]
+    assert images == [
+        "ghcr.io/llm-d/llm-d-inference-scheduler:v0.7.1",
+        "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0",
+    ]
+
+
+def test_the_gate_is_named_in_0_7_and_not_in_0_8_which_refuses_it(rehearsal, guide):
+    assert yaml.safe_load(picker_config(rehearsal)[1])["featureGates"] == ["prepareDataPlugins"]
+    assert "featureGates" not in yaml.safe_load(picker_config(guide)[1])
+    assert "prepareDataPlugins" not in str(guide.manifests())
+
+
+def test_the_decider_stands_before_the_handler_that_looks_it_up(rehearsal):
+    plugins = [plugin["type"] for plugin in yaml.safe_load(picker_config(rehearsal)[1])["plugins"]]
+    assert plugins.index("prefix-based-pd-decider") < plugins.index("disagg-profile-handler")
+
+
+def test_the_decider_never_gets_zero_tokens_which_would_switch_remote_prefill_off(rehearsal):
+    plugins = yaml.safe_load(picker_config(rehearsal)[1])["plugins"]
+    (decider,) = [plugin for plugin in plugins if plugin["type"] == "prefix-based-pd-decider"]
+    assert decider["parameters"]["nonCachedTokens"] == 16
+
+
+def test_the_prefill_profile_has_the_name_that_prefix_indexing_goes_by(rehearsal):
+    profiles = yaml.safe_load(picker_config(rehearsal)[1])["schedulingProfiles"]
+    assert [profile["name"] for profile in profiles] == ["prefill", "decode"]
+
+
+def test_no_model_server_metric_flag_is_passed_because_it_ends_the_picker(stack):
+    refused = ("--total-queued", "--total-running", "--kv-cache-usage", "--lora-info", "--cache-info")
+    for deployment in [m for m in stack.manifests() if m["metadata"]["name"] == EPP and m["kind"] == "Deployment"]:
+        for container in deployment["spec"]["template"]["spec"]["containers"]:
+            assert not [arg for arg in container["args"] if arg.startswith(refused)]
+
+
+def test_the_config_file_is_named_after_its_content(rehearsal, varied):
+    first, _ = picker_config(rehearsal)
+    second, text = picker_config(varied(router={"nonCachedTokens": 512}))
+    assert first != second
+    assert "nonCachedTokens: 512" in text
+
+
+def test_router_pods_carry_a_hash_of_all_their_config(rehearsal, guide):
+    hashes = {pod(stack, EPP)["metadata"]["annotations"]["llmd-oke/config"] for stack in (rehearsal, guide)}
+    assert len(hashes) == 2
+
+
+def test_envoys_config_of_two_units_does_not_collide(varied):
+    two = varied(copies=2)
+    maps = {m["metadata"]["name"] for m in two.manifests() if m["kind"] == "ConfigMap"}
+    assert {"gpt-oss-120b-0-envoy", "gpt-oss-120b-1-envoy"} <= maps
+    for unit in ("gpt-oss-120b-0", "gpt-oss-120b-1"):
+        volumes = pod(two, f"{unit}-epp")["spec"]["volumes"]
+        assert {v["configMap"]["name"] for v in volumes} == {f"{unit}-envoy", f"{unit}-epp"}
+
+
+def test_envoy_logs_warnings_only_and_has_its_share_of_the_node(rehearsal):
+    (envoy,) = [c for c in pod(rehearsal, EPP)["spec"]["containers"] if c["name"] == "envoy-sidecar"]
+    assert envoy["args"][envoy["args"].index("--log-level") + 1] == "warn"
+    assert envoy["args"][envoy["args"].index("--concurrency") + 1] == "8"
+    assert envoy["resources"]["requests"] == {"cpu": "4", "memory": "8Gi"}
+
+
+def test_envoy_listens_where_the_services_send_requests(rehearsal):
+    bootstrap = yaml.safe_load(rehearsal.kubernetes("ConfigMap", "gpt-oss-120b-envoy")["data"]["envoy.yaml"])
+    ports = {
+        listener["address"]["socket_address"]["port_value"] for listener in bootstrap["static_resources"]["listeners"]
+    }
+    targets = {
+        port["targetPort"]
+        for name in ("gpt-oss-120b", EPP)
+        for port in rehearsal.kubernetes("Service", name)["spec"]["ports"]
+        if port["name"] == "http"
+    }
+    assert targets <= ports
+
+
+def test_the_pool_selects_both_roles_of_its_unit_and_nothing_else(varied):
+    two = varied(copies=2)
+    chosen = two.kubernetes("InferencePool", "gpt-oss-120b-0")["spec"]["selector"]["matchLabels"]
+    hit = {
+        m["metadata"]["name"]
+        for m in two.manifests()
+        if m["kind"] == "Deployment" and selects(chosen, m["spec"]["template"]["metadata"]["labels"])
+    }
+    assert hit == {"gpt-oss-120b-0-prefill", "gpt-oss-120b-0-decode"}
+
+
+def test_the_pool_sends_requests_to_port_8000_of_both_roles_and_names_its_picker(rehearsal):
+    spec = rehearsal.kubernetes("InferencePool", "gpt-oss-120b")["spec"]
+    assert spec["targetPorts"] == [{"number": 8000}]
+    assert spec["endpointPickerRef"]["name"] == EPP
+    assert spec["endpointPickerRef"]["port"]["number"] == 9002
+    ports = {port["name"]: port["port"] for port in rehearsal.kubernetes("Service", EPP)["spec"]["ports"]}
+    assert ports == {"grpc-ext-proc": 9002, "http-metrics": 9090, "http": 80}
+
+
+def test_router_pods_are_restricted_and_carry_the_labels_of_model_and_unit(rehearsal):
+    template = pod(rehearsal, EPP)
+    assert template["metadata"]["labels"]["llmd-oke/unit"] == "gpt-oss-120b"
+    assert "llm-d.ai/inference-serving" not in template["metadata"]["labels"]
+    assert template["spec"]["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    for container in template["spec"]["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_router_pods_start_after_what_they_read_and_beside_their_service(rehearsal):
+    needed = rehearsal.kubernetes_resource("Deployment", EPP).depends_on
+    read = ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "InferencePool"]
+    assert all(any(kind in urn for urn in needed) for kind in read)
+    assert not [urn for urn in needed if urn.split("::")[2].endswith(":Service")]
+
+
+def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
+    name = "m" * 36
+    many = varied(name=name, copies=2, topology="1p-tp1-1d-tp1")
+    assert many.kubernetes("InferencePool", f"{name}-0")["spec"]["endpointPickerRef"]["name"] == f"{name}-0-epp"
+    assert many.kubernetes("Service", f"{name}-1-epp")
+
+
+def test_resources_are_the_charts_objects_field_by_field(rehearsal):
+    args: router.RouterArgs = {**ROUTER, "release": "llm-d-0.7", "model": "gpt-oss-120b", "unit": "gpt-oss-120b"}
+    for manifest in router.router_manifests(args):
+        assert rehearsal.kubernetes(manifest["kind"], manifest["metadata"]["name"]) == manifest
+
+
+def unknown_keys(ours: Mapping, chart: Mapping, path: str = "") -> list[str]:
+    """Paths that we set and the chart doesn't have. Lists and free-form objects are the user's."""
+    found = []
+    for key, value in ours.items():
+        here = f"{path}.{key}".removeprefix(".")
+        if here in FREE_FORM:
+            continue
+        if key not in chart and not any(free.startswith(f"{here}.") for free in FREE_FORM):
+            found.append(here)
+        elif isinstance(value, Mapping):
+            found += unknown_keys(value, chart.get(key) or {}, here)
+    return found
+
+
+def values(release_name: str) -> Mapping:
+    release = catalogue.release(release_name)
+    assert release is not None
+    return yaml.safe_load(router.chart_values(release, {**ROUTER, "release": release_name}))
+
+
+@pytest.mark.parametrize("release_name", catalogue.release_names())
+def test_every_value_that_we_set_is_one_that_the_chart_has(helm, release_name):
+    release = catalogue.release(release_name)
+    folder = chart_folder(release.chart)
+    chart = yaml.safe_load((folder / "values.yaml").read_text())
+    assert unknown_keys(values(release_name), chart) == []
+
+
+def test_every_value_of_0_8_is_one_of_the_recorded_chart():
+    recorded = SHARED_DATA / "chart-values" / "gaie-standalone-v1.5.0.yaml"
+    if not recorded.is_file():
+        pytest.skip(f"{recorded} is absent")
+    assert unknown_keys(values("llm-d-0.8"), yaml.safe_load(recorded.read_text())) == []
+
+
+def test_a_misspelt_value_would_be_noticed():
+    assert unknown_keys({"a": {"b": 1, "x": 2}}, {"a": {"b": 0}}) == ["a.x"]
+
+
+@pytest.mark.rehearsal
+@pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp1-16r"])
+def test_the_real_picker_accepts_config_and_flags(varied, tmp_path, topology):
+    program = find_program("epp")
+    if program is None:
+        pytest.skip("there is no `epp` in LLMD_OKE_PROGRAMS, on PATH or in the cache")
+    stack = varied(topology=topology)
+    name, text = picker_config(stack)
+    (tmp_path / name).write_text(text)
+    (tmp_path / "kubeconfig.yaml").write_text(yaml.safe_dump(nowhere()))
+    args = [str(tmp_path / name) if arg.startswith("/config/") else arg for arg in picker(stack)["args"]]
+    done = subprocess.run(
+        [program, *args],
+        env={"KUBECONFIG": str(tmp_path / "kubeconfig.yaml")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert LOADED in done.stdout + done.stderr
+    assert "connection refused" in done.stdout + done.stderr
+
+
+@pytest.mark.rehearsal
+def test_the_real_sidecar_knows_the_flags(rehearsal):
+    program = find_program("pd-sidecar")
+    if program is None:
+        pytest.skip("there is no `pd-sidecar` in LLMD_OKE_PROGRAMS, on PATH or in the cache")
+    (sidecar,) = pod(rehearsal, "gpt-oss-120b-decode")["spec"]["initContainers"]
+    done = subprocess.run(
+        [program, *sidecar["args"], "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "unknown flag" not in done.stdout + done.stderr
+    assert "--vllm-port" in done.stdout + done.stderr
+
+
+def nowhere() -> dict:
+    """A kubeconfig of a server that refuses connections: the picker has read its config by then."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "nowhere",
+        "contexts": [{"name": "nowhere", "context": {"cluster": "nowhere", "user": "nobody"}}],
+        "clusters": [{"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "nobody", "user": {}}],
+    }

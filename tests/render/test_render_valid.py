@@ -1,0 +1,138 @@
+"""Every object against the schema of its kind, and against what it was when it was last looked at."""
+
+import hashlib
+import importlib
+import os
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+import yaml
+from lightkube.models.apps_v1 import Deployment
+from render_support import SHARED_DATA, STACKS
+
+GOLDEN = Path(__file__).parent / "golden"
+
+MODULES = {
+    "v1": "core_v1",
+    "apps/v1": "apps_v1",
+    "policy/v1": "policy_v1",
+    "rbac.authorization.k8s.io/v1": "rbac_v1",
+    "scheduling.k8s.io/v1": "scheduling_v1",
+    "apiextensions.k8s.io/v1": "apiextensions_v1",
+}
+
+
+def misfits(value: Any, type_: Any, path: str) -> Iterator[str]:
+    """Where a value is not what a Kubernetes type (as in `lightkube.models`) has: unknown fields and wrong scalars."""
+    options = [option for option in typing.get_args(type_) or (type_,) if option is not type(None)]
+    origin = typing.get_origin(type_)
+    if origin is list:
+        for i, part in enumerate(value):
+            yield from misfits(part, options[0], f"{path}[{i}]")
+    elif origin is dict:
+        for key, part in value.items():
+            yield from misfits(part, options[1], f"{path}.{key}")
+    elif len(options) > 1:
+        if all(list(misfits(value, option, path)) for option in options):
+            yield path
+    elif options[0] is not type_:
+        yield from misfits(value, options[0], path)
+    elif isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        yield from misfit_fields(value, type_, path)
+    elif type_ in {str, int, bool} and type(value) is not type_:
+        yield f"{path}: {value!r} is no {type_.__name__}"
+
+
+def misfit_fields(value: Any, type_: Any, path: str) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        yield f"{path}: {value!r} is no object"
+        return
+    known = typing.get_type_hints(type_)
+    for key, part in value.items():
+        if key not in known:
+            yield f"{path}.{key}: {type_.__name__} has no such field"
+        else:
+            yield from misfits(part, known[key], f"{path}.{key}")
+
+
+def test_built_in_objects_have_the_fields_and_types_of_their_kinds(stack):
+    for manifest in stack.manifests():
+        if (manifest["apiVersion"] in MODULES) and manifest["kind"] != "CustomResourceDefinition":
+            module = importlib.import_module(f"lightkube.models.{MODULES[manifest['apiVersion']]}")
+            found = list(misfits(manifest, getattr(module, manifest["kind"]), manifest["kind"]))
+            assert found == [], manifest["metadata"]["name"]
+
+
+def test_a_misspelt_field_and_a_wrong_type_would_be_noticed():
+    wrong = {"spec": {"replica": 1, "template": {"metadata": {"name": 1}}}}
+    assert list(misfits(wrong, Deployment, "Deployment")) == [
+        "Deployment.spec.replica: DeploymentSpec has no such field",
+        "Deployment.spec.template.metadata.name: 1 is no str",
+    ]
+
+
+def test_custom_objects_satisfy_their_definitions(stack):
+    for manifest in stack.manifests():
+        group, _, version = manifest["apiVersion"].partition("/")
+        if not group.startswith("inference.networking"):
+            continue
+        definition = SHARED_DATA / "crds" / f"{group}_{manifest['kind'].lower()}s.yaml"
+        if not definition.is_file():
+            pytest.skip(f"{definition} is absent")
+        (served,) = [v for v in yaml.safe_load(definition.read_text())["spec"]["versions"] if v["name"] == version]
+        closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
+        jsonschema.validate(manifest, {**closed, "additionalProperties": True})
+
+
+def without_unknown_fields(schema: Any) -> Any:
+    """The schema with unknown fields refused; the API server would drop them without a word."""
+    if isinstance(schema, list):
+        return [without_unknown_fields(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    closed = {key: without_unknown_fields(part) for key, part in schema.items()}
+    properties = closed.get("properties")
+    if isinstance(properties, Mapping) and properties and "additionalProperties" not in closed:
+        closed["additionalProperties"] = False
+    return closed
+
+
+def test_every_custom_object_has_its_definition_in_the_stack(stack):
+    kinds = {m["spec"]["names"]["kind"] for m in stack.manifests() if m["kind"] == "CustomResourceDefinition"}
+    custom = {m["kind"] for m in stack.manifests() if m["apiVersion"].startswith("inference.networking")}
+    assert custom <= kinds
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_nothing_changed_unnoticed(rendered, name):
+    """Compares with `golden/<stack>.yaml`. If a change is meant, run with `LLMD_OKE_UPDATE_GOLDEN=1` and review the diff."""
+    manifests = [m for m in rendered(name).manifests() if m["kind"] != "CustomResourceDefinition"]
+    text = yaml.dump_all(manifests, Dumper=Readable, sort_keys=False, width=120)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.read_text() == text, "set LLMD_OKE_UPDATE_GOLDEN=1 to accept this"
+
+
+class Readable(yaml.SafeDumper):
+    """YAML that reads well in a diff: no aliases, texts of several lines as blocks, the chart's long ones as a hash."""
+
+    LONGEST = 100
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        lines = value.count("\n")
+        if lines > self.LONGEST:
+            value = f"{lines} lines, SHA-256 {hashlib.sha256(value.encode()).hexdigest()}"
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style="|" if 0 < lines <= self.LONGEST else None)
+
+
+Readable.add_representer(str, Readable.text)

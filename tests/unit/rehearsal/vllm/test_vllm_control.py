@@ -1,0 +1,160 @@
+"""The control API, with servers on loopback."""
+
+import asyncio
+import socket
+
+import aiohttp
+import pytest
+from aiohttp import test_utils
+from llmd_oke.catalogue import shape
+from llmd_oke.rehearsal.vllm.clocks import WallClock
+from llmd_oke.rehearsal.vllm.control import Control
+from llmd_oke.rehearsal.vllm.server import Simulation
+
+
+@pytest.fixture(name="port")
+def port_fixture():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(name="control")
+async def control_fixture():
+    """Loading takes milliseconds here; a tenth of real time otherwise."""
+    clock = WallClock(asyncio.get_running_loop(), 0.1)
+    simulation = Simulation(clock, shape("BM.GPU.MI300X.8"), startup_scale=0.0001, seed=0)
+    async with test_utils.TestClient(test_utils.TestServer(Control(simulation).application())) as client:
+        yield client
+
+
+@pytest.fixture(name="run")
+def run_fixture(control, port):
+    """Posts a server and waits until it isn't starting any more."""
+
+    async def run(*flags, id_="one", argv=None):
+        command = argv or ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port), *flags]
+        body = {"id": id_, "netns": None, "argv": command, "env": {}, "image": "vllm:v0.27.1"}
+        response = await control.post("/servers", json=body)
+        assert (response.status, await response.json()) == (201, {"id": id_})
+        async with asyncio.timeout(10):
+            while (state := await (await control.get(f"/servers/{id_}")).json())["state"] == "starting":  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        return state
+
+    return run
+
+
+@pytest.fixture(name="client")
+async def client_fixture(port):
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        yield session
+
+
+async def log(control, id_="one"):
+    return await (await control.get(f"/servers/{id_}/log")).text()
+
+
+async def test_a_server_serves_once_it_has_loaded(control, run, client):
+    """State running, probes answer, the log says so."""
+    assert await run() == {"state": "running", "exit_code": None}
+    assert (await client.get("/health")).status == 200
+    assert await (await client.get("/version")).json() == {"version": "v0.27.1"}
+    assert "Application startup complete." in await log(control)
+
+
+async def test_a_server_does_not_listen_while_it_loads(control, client, port):
+    """Connection refused, as vLLM."""
+    command = ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port)]
+    body = {"id": "one", "argv": command, "env": {}, "image": "vllm:v1"}
+    await control.post("/servers", json=body)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await client.get("/health")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (["--foo"], 2, "error: unrecognized arguments: --foo"),
+        (["-tp", "3"], 1, "must be divisible by tensor parallel size (3)"),
+    ],
+)
+async def test_a_server_with_bad_flags_exits_with_vllms_code_and_words(control, run, flags, code, words):
+    """It is created all the same."""
+    assert await run(*flags) == {"state": "exited", "exit_code": code}
+    assert words in await log(control)
+
+
+async def test_a_model_that_the_catalogue_does_not_know_is_not_found(control, run):
+    """The message says which are known."""
+    assert (await run(argv=["vllm", "serve", "nobody/nothing"]))["exit_code"] == 1
+    assert "gpt-oss-120b" in await log(control)
+
+
+async def test_a_taken_port_ends_the_second_server(control, run):
+    """Address already in use."""
+    await run()
+    assert await run(id_="two") == {"state": "exited", "exit_code": 1}
+    assert "Address already in use" in await log(control, "two")
+
+
+async def test_waiting_ends_with_the_server_or_with_the_time(control, run):
+    """204 while it runs, 200 with the exit code afterwards."""
+    await run()
+    assert (await control.get("/servers/one/wait?timeout_s=0.01")).status == 204
+    waiting = asyncio.create_task(control.get("/servers/one/wait?timeout_s=10"))
+    assert (await control.delete("/servers/one?grace_s=1")).status == 204
+    response = await waiting
+    assert (response.status, await response.json()) == (200, {"state": "exited", "exit_code": 0})
+
+
+async def test_a_stopped_server_is_gone_from_its_port_and_its_id_is_free(control, run, client):
+    """Deleting again, or what never was, changes nothing."""
+    await run()
+    await control.delete("/servers/one")
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await client.get("/health")
+    assert (await control.delete("/servers/one")).status == 204
+    assert (await control.delete("/servers/never")).status == 204
+    assert (await run())["state"] == "running"
+
+
+async def test_a_running_id_is_not_taken_twice(control, run):
+    """409."""
+    await run()
+    body = {"id": "one", "argv": ["vllm", "serve", "m"], "env": {}, "image": ""}
+    assert (await control.post("/servers", json=body)).status == 409
+
+
+async def test_what_is_no_server_is_refused(control):
+    """400 for a body without argv, 404 for an unknown id."""
+    assert (await control.post("/servers", json={"id": "x"})).status == 400
+    assert (await control.get("/servers/unknown")).status == 404
+
+
+async def stream_to_the_end(client, started):
+    """The text of a stream of 100 tokens."""
+    response = await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 100, "stream": True})
+    text = (await response.content.readany()).decode()
+    started.set()
+    return text + (await response.read()).decode()
+
+
+@pytest.mark.parametrize(("flags", "reason"), [([], "abort"), (["--shutdown-timeout", "60"], "length")])
+async def test_running_requests_end_by_the_shutdown_timeout(control, run, client, flags, reason):
+    """Without it they are aborted at once, with it they may finish."""
+    await run(*flags)
+    started = asyncio.Event()
+    streaming = asyncio.create_task(stream_to_the_end(client, started))
+    await started.wait()
+    await control.delete("/servers/one?grace_s=30")
+    assert f'"finish_reason":"{reason}"' in await streaming
+
+
+async def test_health_of_the_process_tells_its_lag(control, run):
+    """And how many servers it has."""
+    await run()
+    health = await (await control.get("/healthz")).json()
+    assert health["servers"] == 1
+    assert health["time_scale"] == 0.1
+    assert health.keys() >= {"lag_s", "steps", "late_steps", "slipped_s"}
