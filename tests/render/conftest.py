@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-
 from llmd_oke import catalogue
 from llmd_oke.catalogue.artifacts import chart_folder
 from llmd_oke.catalogue.cache import cache_folder

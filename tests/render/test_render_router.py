@@ -5,11 +5,10 @@ from collections.abc import Mapping
 
 import pytest
 import yaml
-from render_support import SHARED_DATA, find_program, pod, selects
-
 from llmd_oke import catalogue
 from llmd_oke.catalogue.artifacts import chart_folder
 from llmd_oke.serving import router
+from render_support import SHARED_DATA, find_program, pod, selects
 
 EPP = "gpt-oss-120b-epp"
 

@@ -1,10 +1,9 @@
 """The stack as a whole: what units share, what waits for what, what is exported."""
 
 import yaml
-from render_support import pod, selects
-
-from llmd_oke.catalogue.artifacts import crd_manifests
 from llmd_oke import catalogue
+from llmd_oke.catalogue.artifacts import crd_manifests
+from render_support import pod, selects
 
 SECONDS = {"kubernetes:apps/v1:Deployment", "kubernetes:core/v1:Service", "kubernetes:core/v1:Namespace"}
 

@@ -1,8 +1,7 @@
 """What an update changes, and what it must not."""
 
-from render_support import pod, vllm
-
 from llmd_oke.testing import Rendered
+from render_support import pod, vllm
 
 PREFILL, DECODE = "gpt-oss-120b-prefill", "gpt-oss-120b-decode"
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from llmd_oke.bench.evidence import EvidenceSettings, RemotePrefill, Sent, prove_remote_prefill
 from llmd_oke.bench.hygiene import remarks
+from llmd_oke.bench.introductions import introduce
 from llmd_oke.bench.load import Load, Target, run_load
 from llmd_oke.bench.metrics import MetricsEndpoint, Snapshot, scrape
 from llmd_oke.bench.performance import Performance, summarize
@@ -51,9 +52,9 @@ class SmokePlan:
 
     - `base_url` is what stands before `/v1/...`; `headers` and `verify` belong to it, so that it may be a proxy's.
     - `timeout_s` (wall time) limits the whole run, `router_timeout_s` the wait for the first answer within it.
-    - `warmup_requests` are sent first and not measured, since a prefill and a decode server make acquaintance (NIXL
-      handshake, seconds) with the first prompt that they share; None means as many as there are such pairs, or users if
-      those are more.
+    - `introductions` has a target for each pair of prefill and decode server, to make them acquainted first.
+    - `warmup_requests` are sent then and not measured; None means one for each user, or without introductions as many as
+      there are pairs, if those are more.
     - `time_scale` is wall seconds for a second of model time; thresholds and results are in model time.
     - `evidence` is needed for the proof of remote prefill; None for models that aren't disaggregated or have no
       endpoint picker.
@@ -79,6 +80,7 @@ class SmokePlan:
     simulated: tuple[str, ...] = ()
     timeout_s: float = 600.0
     router_timeout_s: float = 120.0
+    introductions: tuple[Target, ...] = field(default=(), repr=False)
     warmup_requests: int | None = None
     seed: int = 0
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -89,8 +91,8 @@ class SmokePlan:
         if self.warmup_requests is not None:
             return self.warmup_requests
         prefill, decode = self.topology.of("prefill"), self.topology.of("decode")
-        pairs = prefill.replicas * decode.replicas if prefill and decode else 0
-        return max(pairs, self.concurrency)
+        strangers = prefill.replicas * decode.replicas if prefill and decode and not self.introductions else 0
+        return max(strangers, self.concurrency)
 
     @property
     def target(self) -> Target:
@@ -139,7 +141,8 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     report(Progress("waiting for the model to answer"))
     await wait_for_answer(plan.target, limit_s=min(plan.router_timeout_s, plan.timeout_s))
     prompts = PromptSource(plan.input_tokens, plan.seed, run)
-    warmup = await _send(plan, _warmup(plan, prompts), deadline_s, report)
+    acquainted = await _introduce(plan, run, deadline_s, report)
+    warmup = [*acquainted, *await _send(plan, _warmup(plan, prompts), deadline_s, report)]
     before = await scrape(plan.metrics)
     started, started_s = datetime.now(UTC), loop.time()
     wall_records = await _send(plan, _measured(plan, prompts), deadline_s, report)
@@ -147,6 +150,18 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     after = await scrape(plan.metrics)
     records = tuple(sorted((each.in_model_time(plan.time_scale) for each in wall_records), key=lambda each: each.index))
     return _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after))
+
+
+async def _introduce(
+    plan: SmokePlan, run: str, deadline_s: float, report: Callable[[Progress], None]
+) -> Sequence[RequestRecord]:
+    total = len(plan.introductions)
+    left_s = max(deadline_s - asyncio.get_running_loop().time(), 0)
+
+    def on_done(done: int) -> None:
+        report(Progress("introducing prefill and decode servers", done, total))
+
+    return await introduce(plan.introductions, run, limit_s=left_s, on_done=on_done)
 
 
 def _measured(plan: SmokePlan, prompts: PromptSource) -> Load:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import RenderableType
 
 from llmd_oke.bench.evidence import DecisionCounter, EvidenceSettings
+from llmd_oke.bench.load import Target
 from llmd_oke.bench.metrics import EndpointRole, MetricsEndpoint
 from llmd_oke.bench.smoke import Provenance, SmokePlan, run_smoke
 from llmd_oke.bench.store import store
@@ -25,6 +26,9 @@ from llmd_oke.serving.vllm import ServerSpec
 from llmd_oke.stack import engine_args
 
 ROUTER_METRICS_PORT = 9090
+
+PREFILL_HEADER = "x-prefiller-host-port"
+"""How the endpoint picker tells a routing sidecar which prefill server to use (llm-d-inference-scheduler, pkg/common)."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, 
         concurrency=smoke.concurrency,
         thresholds=Thresholds(**smoke.thresholds.model_dump()),
         metrics=tuple(_metrics(plan, model, access)),
+        introductions=tuple(_introductions(plan, model, access)),
         evidence=_evidence(plan, model),
         time_scale=how.time_scale,
         provenance=how.provenance,
@@ -126,6 +131,19 @@ def _endpoints(
     for pod in access.pods(namespace, selector):
         way = access.pod(namespace, pod, port)
         yield MetricsEndpoint(role, pod.name, f"{way.url}/metrics", way.headers, way.verify)
+
+
+def _introductions(plan: Plan, model: ModelPlan, access: ClusterAccess) -> Iterator[Target]:
+    """Each decode server's routing sidecar, once for each prefill server of its unit."""
+    if not model.topology.disaggregated:
+        return
+    for unit in model.units:
+        prefill = access.pods(plan.namespace, labels.role_selector(unit.name, "prefill"))
+        for pod in access.pods(plan.namespace, labels.role_selector(unit.name, "decode")):
+            way = access.pod(plan.namespace, pod, vllm.SERVER_PORT)
+            for other in prefill:
+                headers = {**way.headers, PREFILL_HEADER: f"{other.address}:{vllm.SERVER_PORT}"}
+                yield Target(way.url, model.model.repository, headers, way.verify)
 
 
 def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:

@@ -1,8 +1,8 @@
 """The node agent: simulated nodes, their pods and the Services, in one process of a rehearsal's world.
 
 Run by `python -m llmd_oke.rehearsal.agent --config FILE` inside the world's namespaces. Once it answers
-DNS questions, nodes are registered and Services served, and it writes `node agent ready` to its standard output. SIGTERM
-ends it and all of its pods.
+DNS questions, nodes are registered and Services served, and it writes `node agent ready` to its standard output.
+SIGTERM ends it and all of its pods.
 """
 
 import argparse
@@ -62,7 +62,7 @@ class Agent:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Register the nodes, serve Services, take pods, and at last answer DNS, which others take as the sign of readiness."""
+        """Register nodes, serve Services, take pods, and at last answer DNS: with that, the rest is there."""
         config = self._config
         await self._networks.ensure_bridge()
         await self._networks.sweep()

@@ -30,7 +30,7 @@ _GONE_WITH_A_WORLD = ("etcd", "backend", "pods", "nodes", "volumes")
 class Settings:
     """How to rehearse. `time_scale` is wall seconds for a second of model time, `probe_time_scale` the same for probes."""
 
-    time_scale: float = 0.5
+    time_scale: float = 1.0
     probe_time_scale: float = 0.1
 
 

@@ -75,6 +75,7 @@ class Supervisor:
             for process in self._spec.processes:
                 group.create_task(self._run_process(process))
             group.create_task(self._announce())
+            await asyncio.Event().wait()  # a world without processes lives too, until it is stopped
 
     async def _run_process(self, spec: ProcessSpec) -> None:
         for name in spec.after:

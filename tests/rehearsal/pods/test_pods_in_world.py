@@ -26,7 +26,11 @@ spec:
     - name: sidecar
       image: test/shell:1
       restartPolicy: Always
-      args: ["trap 'echo sidecar-ended >> /work/order; exit 0' TERM; echo sidecar >> /work/order; touch /work/up; while :; do read -t 0.05 <> <(:); done"]
+      args:
+        - |
+          trap 'exit 0' TERM
+          echo sidecar >> /work/order; touch /work/up
+          while :; do read -t 0.05 <> <(:); done
       startupProbe: {exec: {command: [test, -e, /work/up]}, periodSeconds: 1}
       volumeMounts: [{name: work, mountPath: /work}]
     - name: second
@@ -62,17 +66,17 @@ spec:
     - name: main
       image: test/shell:1
       workingDir: /work
-      resources: {limits: {amd.com/gpu: "2"}, requests: {amd.com/gpu: "2"}}
+      resources: {limits: {amd.com/gpu: "2", memory: 3Gi}}
       env:
         - {name: GREETING, valueFrom: {configMapKeyRef: {name: settings, key: greeting}}}
         - {name: PASSWORD, valueFrom: {secretKeyRef: {name: secrets, key: password}}}
-        - {name: GPUS, valueFrom: {resourceFieldRef: {resource: limits.amd.com/gpu}}}
+        - {name: MEMORY, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Gi}}}
         - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-        - {name: ALL, value: "$(GREETING) $(PASSWORD) $(GPUS)"}
+        - {name: ALL, value: "$(GREETING) $(PASSWORD) $(MEMORY)"}
       args:
         - |
           echo "$ALL"; pwd; hostname; cat /etc/settings/greeting /etc/one /etc/secrets/password /etc/info/labels; echo
-          echo $$; ls /home /work 2>&1; touch /usr/x 2>&1; : > /dev/shm/x && echo shm
+          echo $BASHPID; ls /home /work 2>&1; touch /usr/x 2>&1; : > /dev/shm/x && echo shm
           cat /var/run/secrets/kubernetes.io/serviceaccount/namespace; echo; hostname -I
           cat /var/run/secrets/kubernetes.io/serviceaccount/token > /work/token
       volumeMounts:
@@ -98,7 +102,7 @@ def test_a_container_sees_its_volumes_and_variables_and_nothing_of_the_machine(p
     pod_world.create(f"{core}/pods", ROOT)
     pod = pod_world.wait(f"{core}/pods", "root", phase_is("Succeeded"))
     lines = pod_world.log("root", "root", "main").splitlines()
-    assert lines[:3] == ["hello s3cret 2", "/work", "decode-0"]
+    assert lines[:3] == ["hello s3cret 3", "/work", "decode-0"]
     assert lines[3] == 'hellohellos3cretrole="decode"'
     assert lines[4] == "1"  # it's the first process of its own
     assert "No such file or directory" in lines[5]  # no /home: the root isn't the machine's
@@ -131,29 +135,27 @@ spec:
   containers:
     - name: main
       image: test/shell:1
-      args: ["[ -e /work/again ] && touch /work/ready; touch /work/alive; while :; do read -t 1 <> <(:); done"]
+      args:
+        - |
+          [ -e /work/first ] && touch /work/ready /work/alive
+          touch /work/first
+          while :; do read -t 1 <> <(:); done
       readinessProbe: {exec: {command: [test, -e, /work/ready]}, periodSeconds: 1}
       livenessProbe: {exec: {command: [test, -e, /work/alive]}, initialDelaySeconds: 5, failureThreshold: 1}
       volumeMounts: [{name: work, mountPath: /work}]
   terminationGracePeriodSeconds: 0
-  volumes: [{name: work, hostPath: {path: /probed}}]
+  volumes: [{name: work, emptyDir: {}}]
 """
 
 
-def test_readiness_gates_ready_and_liveness_restarts(pod_world: PodWorld) -> None:
+def test_a_container_that_fails_its_liveness_probe_is_restarted_and_readiness_gates_ready(pod_world: PodWorld) -> None:
     pods = pod_world.namespace("probed") + "/pods"
     pod_world.create(pods, PROBED)
-
-    def runs_unready(pod: Object) -> bool:
-        return "running" in container(pod, "main")["state"] and not is_ready(pod)
-
-    pod = pod_world.wait(pods, "probed", runs_unready)
-    work = pod_world.state / "nodes" / pod["spec"]["nodeName"] / "host" / "probed"
-    (work / "again").touch()
-    (work / "alive").unlink(missing_ok=True)
-    pod = pod_world.wait(pods, "probed", is_ready)
-    assert container(pod, "main")["restartCount"] == 1
-    assert container(pod, "main")["lastState"]["terminated"]["exitCode"] == 137
+    status = container(pod_world.wait(pods, "probed", is_ready), "main")
+    assert status["restartCount"] == 1
+    assert status["lastState"]["terminated"]["exitCode"] in {137, 143}  # killed at once, by either signal
+    events = pod_world.get("/api/v1/namespaces/probed/events")["items"]
+    assert any(event["message"] == "Container main failed liveness probe, will be restarted" for event in events)
 
 
 JOB = """

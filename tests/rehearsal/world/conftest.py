@@ -24,10 +24,17 @@ def world(tmp_path: Path) -> Iterator[World]:
     before = machine()
     world = World(tmp_path / "state")
     yield world
-    record = world.folder.read_record()
+    members = inhabitants(world)
     world.stop()
-    assert record is None or host_processes.members_of(dict(record.namespaces)) == []
+    assert [member for member in members if member.alive()] == []
     assert machine() == before
+
+
+def inhabitants(world: World) -> list[host_processes.Identity]:
+    """Every process in the world, those that entered it included."""
+    record = world.status()
+    pids = [] if record is None or record.phase == "failed" else host_processes.members_of(dict(record.namespaces))
+    return [identity for pid in pids if (identity := host_processes.identity_of(pid)) is not None]
 
 
 def machine() -> dict[str, list[str]]:

@@ -4,7 +4,7 @@ The conditions are those of pulumi-kubernetes 4.30.0, and so are the reasons for
 minutes too (https://github.com/pulumi/pulumi-kubernetes/tree/v4.30.0/provider/pkg/await).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -170,30 +170,37 @@ def pod(scene: Scene) -> Verdict:
 
 def service(scene: Scene) -> Verdict:
     """No pod behind it is unready, and that for `settle_s`; a load balancer has an address."""
-    type_, spec = dig(scene.live, "spec", "type"), dig_map(scene.live, "spec")
-    balances = type_ == "LoadBalancer"
+    balances = dig(scene.live, "spec", "type") == "LoadBalancer"
     has_address = not balances or bool(dig(scene.live, "status", "loadBalancer", "ingress"))
-    alone = type_ == "ExternalName" or spec.get("clusterIP") == "None" or not spec.get("selector")
-    if alone and has_address:
+    if has_address and not _selects_pods(scene.live):
         return READY
-    subsets = [subset for endpoints in scene.all("endpoints") for subset in dig_list(endpoints, "subsets")]
+    namesakes = [endpoints for endpoints in scene.all("endpoints") if name_of(endpoints) == name_of(scene.live)]
+    subsets = [subset for endpoints in namesakes for subset in dig_list(endpoints, "subsets")]
     pending = any(subset.get("notReadyAddresses") for subset in subsets)
     left_s = None if scene.quiet_s is None else scene.settle_s - scene.quiet_s
     if has_address and not pending and left_s is not None and left_s <= 0:
         return READY
-    reasons: list[str] = []
-    if not any(subset.get("addresses") for subset in subsets) and not alone:
-        reasons.append(
+    return Verdict(
+        passes_at_limit=has_address and not pending,
+        look_again_s=left_s if left_s is not None and left_s > 0 else None,
+        reasons=tuple(_service_reasons(any(subset.get("addresses") for subset in subsets), has_address)),
+    )
+
+
+def _selects_pods(live: JsonObject) -> bool:
+    """Whether traffic to an address of its own goes to pods that it selects."""
+    spec = dig_map(live, "spec")
+    return spec.get("type") != "ExternalName" and spec.get("clusterIP") != "None" and bool(spec.get("selector"))
+
+
+def _service_reasons(has_pods: bool, has_address: bool) -> Iterator[str]:
+    if not has_pods:
+        yield (
             "Service does not target any Pods. Selected Pods may not be ready, or field '.spec.selector' "
             "may not match labels on any Pods"
         )
     if not has_address:
-        reasons.append("Service was not allocated an IP address; does your cloud provider support this?")
-    return Verdict(
-        passes_at_limit=has_address and not pending,
-        look_again_s=left_s if left_s is not None and left_s > 0 else None,
-        reasons=tuple(reasons),
-    )
+        yield "Service was not allocated an IP address; does your cloud provider support this?"
 
 
 def claim(scene: Scene) -> Verdict:

@@ -52,10 +52,6 @@ class Server:
         """Stops to serve; calls under way have `grace_s` seconds left."""
         self._grpc.stop(grace_s).wait()
 
-    def wait(self) -> None:
-        """Waits until the server was stopped."""
-        self._grpc.wait_for_termination()
-
 
 def start(port: int = 0, limits: Limits | None = None) -> Server:
     """Serves on a port of 127.0.0.1, by default a free one."""

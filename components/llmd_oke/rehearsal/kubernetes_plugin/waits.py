@@ -25,7 +25,7 @@ from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, dig
 LOOK_S: Final = 1.0
 """How often a wait looks whether it was cancelled."""
 
-# The real plug-in doesn't wait for the end of other kinds' objects less, but heeds skipAwait at a delete only here.
+# At a delete the real plug-in heeds skipAwait for these kinds only.
 _DELETE_HEEDS_SKIP: Final = frozenset(
     {"v1/Namespace", "v1/Pod", "apps/v1/DaemonSet", "apps/v1/Deployment", "apps/v1/StatefulSet", "batch/v1/Job"}
 )
@@ -134,13 +134,11 @@ class Waiter:
         if live is None or uid_of(live) != uid_of(obj) or _version(live) < _version(obj):
             return None
         related = {resource.plural: feed.all() for resource, feed in zip(awaited.wait.watched, others, strict=True)}
-        if "endpoints" in related:
-            related["endpoints"] = [item for item in related["endpoints"] if name_of(item) == name_of(obj)]
         return Scene(
             live=_typed(live, obj),
             previous=awaited.previous,
             related=related,
-            quiet_s=awaited.quiet_s(others[-1]) if others else None,
+            quiet_s=awaited.quiet_s(others),
             settle_s=self.limits.settle_s,
         )
 
@@ -156,12 +154,7 @@ class Waiter:
 
     def _related(self, resources: Sequence[Resource], live: JsonObject) -> dict[str, list[JsonObject]]:
         paths = {resource.plural: resource.path(namespace_of(live)) for resource in resources}
-        found: dict[str, list[JsonObject]] = {
-            plural: self.cluster.get_path(path)["items"] for plural, path in paths.items()
-        }
-        if "endpoints" in found:
-            found["endpoints"] = [item for item in found["endpoints"] if name_of(item) == name_of(live)]
-        return found
+        return {plural: self.cluster.get_path(path)["items"] for plural, path in paths.items()}
 
 
 @dataclass(frozen=True)
@@ -182,10 +175,11 @@ class _Awaited:
     def is_over(self) -> bool:
         return self.left_s <= 0
 
-    def quiet_s(self, feed: Feed) -> float | None:
-        """How long the object's namesake in the feed is as it is, as far as this wait saw."""
-        changed_at = feed.changed_at(name_of(self.obj))
-        return None if changed_at is None else time.monotonic() - max(changed_at, self.since)
+    def quiet_s(self, feeds: Sequence[Feed]) -> float | None:
+        """How long the object's namesakes in the feeds are as they are, as far as this wait saw."""
+        changes = [feed.changed_at(name_of(self.obj)) for feed in feeds]
+        known = [change for change in changes if change is not None]
+        return time.monotonic() - max(*known, self.since) if known else None
 
 
 def _version(obj: JsonObject) -> int:

@@ -11,6 +11,7 @@ from lightkube.models.core_v1 import Container as ContainerModel
 from lightkube.models.core_v1 import Probe
 
 from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.pods import tasks
 from llmd_oke.rehearsal.pods.containers import Container, StartError
 from llmd_oke.rehearsal.pods.facts import MissingSourceError
 from llmd_oke.rehearsal.pods.probes import Tally, schedule
@@ -99,7 +100,7 @@ class ContainerWorker:
         since = datetime.now(UTC)
         self.record.state = Running(since)
         self.record.container_id = container.identity
-        probing = asyncio.create_task(self._probe(container))
+        probing = tasks.start(self._probe(container), f"probes of container {self.record.name}")
         self._manner.changed()
         try:
             if self._stopping.is_set():
@@ -218,4 +219,4 @@ class ContainerWorker:
         message = f"Container {self.record.name} failed {probe} probe, will be restarted"
         _log.info("%s", message)
         self._manner.warn("Killing", message)
-        self._ending = asyncio.create_task(self._end(container, self._manner.grace_s))
+        self._ending = tasks.start(self._end(container, self._manner.grace_s), f"end of container {self.record.name}")

@@ -11,6 +11,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import Container as ContainerModel
 from lightkube.resources.core_v1 import Pod
 
+from llmd_oke.rehearsal.pods import tasks
 from llmd_oke.rehearsal.pods.environment import environment, service_links
 from llmd_oke.rehearsal.pods.factory import Setting
 from llmd_oke.rehearsal.pods.facts import MissingSourceError, PodFacts, host_name, is_sidecar, spec_of
@@ -55,7 +56,7 @@ class Home:
             except (MissingSourceError, ApiError, httpx2.HTTPError) as error:
                 warn("FailedMount", f"MountVolume.SetUp failed: {error}")
             await self._source_change()
-        self._keeping = asyncio.create_task(furnishing.keep_current(pod))
+        self._keeping = tasks.start(furnishing.keep_current(pod), f"volumes of {self._places.pod.name}")
 
     def touch(self) -> None:
         """Say that a ConfigMap or Secret of the pod's namespace has changed."""

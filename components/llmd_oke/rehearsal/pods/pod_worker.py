@@ -13,6 +13,7 @@ from lightkube.resources.core_v1 import Pod
 from lightkube.types import PatchType
 
 from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.pods import tasks
 from llmd_oke.rehearsal.pods.container_worker import ContainerWorker, Manner
 from llmd_oke.rehearsal.pods.containers import Container
 from llmd_oke.rehearsal.pods.facts import DEFAULT_GRACE_S, spec_of
@@ -41,9 +42,9 @@ class PodWorker:
         self._workers: dict[str, ContainerWorker] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._writer = StatusWriter(surroundings.client, self.identity, self._status)
-        self._writing = asyncio.create_task(self._writer.run())
-        self._living = asyncio.create_task(self._live())
-        self._living.add_done_callback(self._log_failure)
+        self._title = f"pod {self.identity.namespace}/{self.identity.name}"
+        self._writing = tasks.start(self._writer.run(), f"{self._title}: status")
+        self._living = tasks.start(self._live(), self._title)
         self._end: asyncio.Task[None] | None = None
 
     def update(self, pod: Pod) -> None:
@@ -53,7 +54,7 @@ class PodWorker:
         meta = metadata(pod)
         if meta.deletionTimestamp is not None and self._end is None:
             grace = meta.deletionGracePeriodSeconds
-            self._end = asyncio.create_task(self._terminate(DEFAULT_GRACE_S if grace is None else grace, delete=True))
+            self._begin_end(DEFAULT_GRACE_S if grace is None else grace, delete=True)
 
     def touch(self) -> None:
         """Say that a ConfigMap or Secret of the pod's namespace has changed."""
@@ -61,9 +62,11 @@ class PodWorker:
 
     async def terminate(self, grace_s: float) -> None:
         """End the pod without touching its object: it's gone already, or the agent itself ends."""
-        if self._end is None:
-            self._end = asyncio.create_task(self._terminate(grace_s, delete=False))
-        await asyncio.shield(self._end)
+        await asyncio.shield(self._end or self._begin_end(grace_s, delete=False))
+
+    def _begin_end(self, grace_s: float, *, delete: bool) -> asyncio.Task[None]:
+        self._end = tasks.start(self._terminate(grace_s, delete=delete), f"{self._title}: end")
+        return self._end
 
     async def _live(self) -> None:
         self._writer.changed()
@@ -81,10 +84,6 @@ class PodWorker:
         self._writer.changed()
         await self._home.leave()
 
-    def _log_failure(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("pod %s/%s", self.identity.namespace, self.identity.name, exc_info=task.exception())
-
     async def _initialise(self) -> bool:
         """Run init containers one after the other; False when one has failed for good."""
         for model in spec_of(self.pod).initContainers or []:
@@ -101,7 +100,7 @@ class PodWorker:
     def _begin(self, model: ContainerModel, role: Role) -> asyncio.Task[None]:
         worker = ContainerWorker(model, self._records[model.name], self._manner(model, role))
         self._workers[model.name] = worker
-        task = self._running[model.name] = asyncio.create_task(worker.run())
+        task = self._running[model.name] = tasks.start(worker.run(), f"{self._title}: container {model.name}")
         return task
 
     def _manner(self, model: ContainerModel, role: Role) -> Manner:

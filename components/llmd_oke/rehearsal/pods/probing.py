@@ -64,8 +64,8 @@ async def http_status(host: str, port: int, request: bytes, *, tls: bool) -> int
     reader, writer = await asyncio.open_connection(host, port, ssl=_unchecked() if tls else None)
     try:
         writer.write(request)
-        line = await reader.readline()
-        return int(line.split()[1]) if line.startswith(b"HTTP/") else 0
+        words = (await reader.readline()).split()
+        return int(words[1]) if len(words) > 1 and words[0].startswith(b"HTTP/") else 0
     finally:
         writer.close()
         with suppress(OSError):

@@ -1,19 +1,18 @@
 """Gives every pod bound to one of the simulated nodes a worker."""
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from lightkube.resources.core_v1 import ConfigMap, Pod, Secret
 
+from llmd_oke.rehearsal.pods import tasks
 from llmd_oke.rehearsal.pods.facts import spec_of
 from llmd_oke.rehearsal.pods.pod_worker import PodWorker
 from llmd_oke.rehearsal.pods.status_writer import delete_object
 from llmd_oke.rehearsal.pods.surroundings import Surroundings
 from llmd_oke.rehearsal.watches import Identity, Store, identity, metadata
 
-_log = logging.getLogger(__name__)
 _LOST_GRACE_S = 5.0
 _ENDED = {"Succeeded", "Failed"}
 
@@ -75,14 +74,9 @@ class Runner:
                 worker.touch()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        task = tasks.start(work, "end of a pod")
         self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("pod work failed", exc_info=task.exception())
+        task.add_done_callback(self._tasks.discard)
 
 
 def _same_name(one: Identity, other: Identity) -> bool:

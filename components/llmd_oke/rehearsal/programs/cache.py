@@ -7,12 +7,12 @@ enters it in one step, so that what is there is whole.
 import contextlib
 import fcntl
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
+from llmd_oke.catalogue import cache as files
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.programs.definitions import Build, tools_folder
@@ -23,12 +23,8 @@ _REMINDER_S = 10.0
 
 
 def cache_folder() -> Path:
-    """`$LLMD_OKE_CACHE`, or `llmd-oke` in `$XDG_CACHE_HOME`, or `~/.cache/llmd-oke`."""
-    if chosen := os.environ.get("LLMD_OKE_CACHE"):
-        return Path(chosen).resolve()
-    if shared := os.environ.get("XDG_CACHE_HOME"):
-        return Path(shared).resolve() / "llmd-oke"
-    return Path.home() / ".cache/llmd-oke"
+    """The cache, as an absolute path: compilers run in folders of their own."""
+    return files.cache_folder().resolve()
 
 
 def program_file(name: str, version: str, build: Build) -> Path:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from llmd_oke.catalogue import cache as files
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress, SilentProgress
 from llmd_oke.rehearsal.programs import cache, golang
@@ -23,7 +24,7 @@ def module_folder(module: str, version: str, progress: Progress | None = None) -
     is not the pinned one.
     """
     checksum = _pinned(module, version)
-    place = cache.cache_folder() / "modules" / f"{module}@{version}"
+    place = files.module_folder(module, version).resolve()
     if place.is_dir():
         return place
     listener = progress or SilentProgress()

@@ -1,0 +1,100 @@
+"""`llmd_oke.testing` itself."""
+
+import threading
+
+import pulumi
+import pulumi_kubernetes as k8s
+import pytest
+from llmd_oke.errors import KitError, Refused
+from llmd_oke.testing import declared, render
+
+
+def config_map(name, **options):
+    metadata = {"name": name, "namespace": "n"}
+    return k8s.core.v1.ConfigMap(name, metadata=metadata, data={"a": "1"}, opts=pulumi.ResourceOptions(**options))
+
+
+def test_options_are_recorded():
+    def program():
+        first = config_map("first")
+        limits = pulumi.CustomTimeouts(create="5s")
+        config_map("second", depends_on=[first], custom_timeouts=limits, retain_on_delete=True)
+
+    found = declared(program)
+    second = found.kubernetes_resource("ConfigMap", "second")
+    assert second.depends_on == (found.kubernetes_resource("ConfigMap", "first").urn,)
+    assert second.timeouts == {"create": "5s"}
+    assert second.retain_on_delete
+    assert not second.delete_before_replace
+
+
+def test_outputs_are_resolved_and_secrets_are_readable_but_marked():
+    def program():
+        token = pulumi.Output.secret("t")
+        secret = k8s.core.v1.Secret("s", metadata={"name": "s"}, string_data={"token": token})
+        pulumi.export("name", secret.metadata.apply(lambda m: m.name))
+
+    found = declared(program)
+    assert found.outputs == {"name": "s"}
+    resource = found.kubernetes_resource("Secret", "s")
+    assert resource.inputs["stringData"] == {"token": "t"}
+    assert resource.secret_inputs == {"stringData"}
+
+
+def test_whole_numbers_are_whole():
+    def program():
+        k8s.apps.v1.Deployment("d", metadata={"name": "d"}, spec={"replicas": 3})
+
+    replicas = declared(program).kubernetes("Deployment", "d")["spec"]["replicas"]
+    assert repr(replicas) == "3"
+
+
+def test_calls_do_not_see_each_other():
+    assert len(declared(lambda: config_map("a")).resources) == 1
+    assert [r.name for r in declared(lambda: config_map("b")).resources] == ["b"]
+
+
+async def test_works_inside_a_running_event_loop():
+    assert len(declared(lambda: config_map("a")).resources) == 1
+
+
+def test_an_error_of_the_program_reaches_the_caller():
+    def program():
+        raise KitError("as it is")
+
+    with pytest.raises(KitError, match="as it is"):
+        declared(program)
+
+
+def test_an_error_inside_an_output_reaches_the_caller():
+    def program():
+        config_map("a").metadata.apply(lambda _: 1 // 0)
+
+    with pytest.raises(ZeroDivisionError):
+        declared(program)
+
+
+def test_a_program_that_does_not_end_is_given_up():
+    never = threading.Event()
+    with pytest.raises(KitError, match=r"does not end within 0\.2 s"):
+        declared(never.wait, limit_s=0.2)
+    never.set()
+
+
+def test_a_name_that_is_not_there_is_answered_with_those_that_are():
+    found = declared(lambda: config_map("a"))
+    with pytest.raises(LookupError, match=r"\['a'\]"):
+        found.kubernetes("ConfigMap", "b")
+    with pytest.raises(LookupError, match=r"\['a'\]"):
+        found.resource("kubernetes:core/v1:ConfigMap", "b")
+
+
+def test_a_stack_that_cant_be_deployed_is_refused_with_its_problems():
+    with pytest.raises(Refused) as error:
+        render({"cluster": {"mode": "existing", "identifier": "x"}})
+    assert {problem.path for problem in error.value.problems} >= {"gpuPools", "release", "models"}
+
+
+def test_a_stack_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(KitError, match="no stack file"):
+        render("nothing", project=tmp_path)
