@@ -24,7 +24,7 @@ def inputs_and_outputs(schema):
 
 
 def test_interface_is_the_committed_one():
-    """After a change that is meant, run with `LLMD_OKE_UPDATE_GOLDEN=1` and review the diff of components/schema.json."""
+    """If a change is meant, run with `LLMD_OKE_UPDATE_GOLDEN=1` and review the diff of `components/schema.json`."""
     text = json.dumps(package.schema(), indent=2, sort_keys=True) + "\n"
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         COMMITTED.write_text(text)

@@ -1,4 +1,4 @@
-"""Stacks rendered to the resources that they declare. What is needed: `helm`, and the charts and CRDs of the releases."""
+"""Stacks rendered to the resources that they declare. It takes `helm` and the charts and CRDs of the releases."""
 
 import copy
 import json
@@ -9,25 +9,19 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke import catalogue
-from llmd_oke.catalogue.artifacts import chart_folder
-from llmd_oke.catalogue.cache import cache_folder
+from llmd_oke.config import load, validate
 from llmd_oke.testing import Rendered, render
-from render_support import PROJECT, STACKS, find_program
+from render_support import PROJECT, STACKS, find_program, need_chart
 
 Render = Callable[..., Rendered]
 
 
 @pytest.fixture(scope="session")
 def helm() -> Iterator[None]:
-    """`helm` on PATH and the router's charts in the cache, or a reason to skip."""
+    """`helm` on PATH, or a reason to skip."""
     found = find_program("helm")
     if found is None:
-        pytest.skip("there is no `helm` in LLMD_OKE_PROGRAMS, on PATH or in the cache")
-    for name in catalogue.release_names():
-        release = catalogue.release(name)
-        if release is None or chart_folder(release.chart) is None:
-            pytest.skip(f"the chart of {name} is not in the cache ({cache_folder()})")
+        pytest.skip("there is no `helm` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{Path(found).parent}{os.pathsep}{os.environ['PATH']}")
         yield
@@ -41,7 +35,9 @@ def rendered(helm: None) -> Render:
     def get(config: Mapping[str, Any] | str, **secrets: str) -> Rendered:
         key = json.dumps([config, secrets], sort_keys=True)
         if key not in known:
-            known[key] = render(config, secrets=secrets, project=PROJECT)
+            read = load(PROJECT, config) if isinstance(config, str) else validate(config)
+            need_chart(read.release)
+            known[key] = render(read, secrets=secrets)
         return known[key]
 
     return get

@@ -1,12 +1,14 @@
 """What render tests look at, and where they find things."""
 
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue.artifacts import chart_folder
 from llmd_oke.catalogue.cache import cache_folder
+from llmd_oke.rehearsal.programs import locate
 from llmd_oke.testing import Rendered
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -16,11 +18,18 @@ STACKS = ["rehearsal", "guide", "guide-baseline"]
 
 
 def find_program(name: str) -> str | None:
-    """A program from `$LLMD_OKE_PROGRAMS`, PATH or the cache, in this order."""
-    given = os.environ.get("LLMD_OKE_PROGRAMS")
-    found = shutil.which(name, path=given) if given else None
-    cached = (path for path in (cache_folder() / "programs").rglob(name) if os.access(path, os.X_OK) and path.is_file())
-    return found or shutil.which(name) or next((str(path) for path in cached), None)
+    """A program as the rehearsal finds it: in `$LLMD_OKE_PROGRAMS`, in the cache or on PATH."""
+    found = locate(name)
+    return str(found.path) if found else None
+
+
+def need_chart(release_name: str) -> Path:
+    """The folder of the router's chart of a release; skips where that is not on the machine."""
+    release = catalogue.release(release_name)
+    folder = chart_folder(release.chart) if release else None
+    if folder is None:
+        pytest.skip(f"the router's chart of {release_name} is not in {cache_folder() / 'modules'}")
+    return folder
 
 
 def pod(rendered: Rendered, deployment: str) -> dict[str, Any]:

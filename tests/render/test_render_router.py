@@ -6,9 +6,8 @@ from collections.abc import Mapping
 import pytest
 import yaml
 from llmd_oke import catalogue
-from llmd_oke.catalogue.artifacts import chart_folder
 from llmd_oke.serving import router
-from render_support import SHARED_DATA, find_program, pod, selects
+from render_support import SHARED_DATA, find_program, need_chart, pod, selects
 
 EPP = "gpt-oss-120b-epp"
 
@@ -190,10 +189,8 @@ def values(release_name: str) -> Mapping:
 
 
 @pytest.mark.parametrize("release_name", catalogue.release_names())
-def test_every_value_that_we_set_is_one_that_the_chart_has(helm, release_name):
-    release = catalogue.release(release_name)
-    folder = chart_folder(release.chart)
-    chart = yaml.safe_load((folder / "values.yaml").read_text())
+def test_every_value_that_we_set_is_one_that_the_chart_has(release_name):
+    chart = yaml.safe_load((need_chart(release_name) / "values.yaml").read_text())
     assert unknown_keys(values(release_name), chart) == []
 
 

@@ -110,7 +110,7 @@ def test_every_custom_object_has_its_definition_in_the_stack(stack):
 
 @pytest.mark.parametrize("name", STACKS)
 def test_nothing_changed_unnoticed(rendered, name):
-    """Compares with `golden/<stack>.yaml`. If a change is meant, run with `LLMD_OKE_UPDATE_GOLDEN=1` and review the diff."""
+    """Compares with `golden/<stack>.yaml`; `LLMD_OKE_UPDATE_GOLDEN=1` accepts a change, to be reviewed as a diff."""
     manifests = [m for m in rendered(name).manifests() if m["kind"] != "CustomResourceDefinition"]
     text = yaml.dump_all(manifests, Dumper=Readable, sort_keys=False, width=120)
     path = GOLDEN / f"{name}.yaml"

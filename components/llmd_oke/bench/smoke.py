@@ -53,7 +53,7 @@ class SmokePlan:
     - `base_url` is what stands before `/v1/...`; `headers` and `verify` belong to it, so that it may be a proxy's.
     - `timeout_s` (wall time) limits the whole run, `router_timeout_s` the wait for the first answer within it.
     - `introductions` has a target for each pair of prefill and decode server, to make them acquainted first.
-    - `warmup_requests` are sent then and not measured; None means one for each user, or without introductions as many as
+    - `warmup_requests` are sent then and not measured; None means one for each user, without introductions as many as
       there are pairs, if those are more.
     - `time_scale` is wall seconds for a second of model time; thresholds and results are in model time.
     - `evidence` is needed for the proof of remote prefill; None for models that aren't disaggregated or have no

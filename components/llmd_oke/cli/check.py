@@ -10,7 +10,7 @@ from llmd_oke.cli import options, plan_view
 from llmd_oke.errors import Problem, Refused
 
 
-def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:  # noqa: FBT001, FBT002
+def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
     """Check a stack file without touching anything: all problems at once, or the plan and advice."""
     try:
         plan = planning.plan_stack_file(project, stack)

@@ -32,9 +32,9 @@ def rehearse(
     context: typer.Context,
     stack: RehearsedStack = DEFAULT_STACK,
     project: options.Project = options.HERE,
-    as_json: options.Json = False,  # noqa: FBT001, FBT002
+    as_json: options.Json = False,
     time_scale: TimeScale = Settings.time_scale,
-    benchmark: Benchmark = True,  # noqa: FBT001, FBT002
+    benchmark: Benchmark = True,
 ) -> None:
     """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
     if context.invoked_subcommand is not None:
@@ -83,7 +83,7 @@ def down(
 
 
 @app.command()
-def status(project: options.Project = options.HERE, as_json: options.Json = False) -> None:  # noqa: FBT001, FBT002
+def status(project: options.Project = options.HERE, as_json: options.Json = False) -> None:
     """Show which rehearsals are up."""
     phases = {name: rehearsal.phase(project, name) for name in rehearsal.rehearsed_stacks(project)}
     if as_json:

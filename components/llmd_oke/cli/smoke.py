@@ -32,7 +32,7 @@ Reports = Annotated[
 def smoke(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    as_json: options.Json = False,  # noqa: FBT001, FBT002
+    as_json: options.Json = False,
     time_scale: TimeScale = 1.0,
     simulated: Simulated = None,
     reports: Reports = None,

@@ -14,8 +14,8 @@ from llmd_oke.errors import KitError
 def up(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the update.")] = False,  # noqa: FBT002
-    benchmark: Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")] = True,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the update.")] = False,
+    benchmark: Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")] = True,
 ) -> None:
     """Check the stack file, update the stack for real with the Pulumi CLI, then run the smoke benchmark."""
     plan = planning.plan_stack_file(project, stack)

@@ -1,4 +1,7 @@
-"""How this machine reaches the Services and pods of a cluster: straight where it is inside, otherwise through the API server's proxy."""
+"""How this machine reaches the Services and pods of a cluster.
+
+Straight, where it is inside; otherwise through the API server's proxy.
+"""
 
 import socket
 import ssl

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import RenderableType
 
+from llmd_oke.bench import smoke as bench_smoke
 from llmd_oke.bench.evidence import DecisionCounter, EvidenceSettings
 from llmd_oke.bench.load import Target
 from llmd_oke.bench.metrics import EndpointRole, MetricsEndpoint
@@ -18,7 +19,6 @@ from llmd_oke.bench.tables import render
 from llmd_oke.bench.thresholds import Thresholds
 from llmd_oke.bench.topology import RouterPart, Servers, Topology
 from llmd_oke.experiments.cluster_access import ClusterAccess
-from llmd_oke.bench import smoke as bench_smoke
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.progress import Progress
 from llmd_oke.serving import labels, vllm
@@ -28,7 +28,7 @@ from llmd_oke.stack import engine_args
 ROUTER_METRICS_PORT = 9090
 
 PREFILL_HEADER = "x-prefiller-host-port"
-"""How the endpoint picker tells a routing sidecar which prefill server to use (llm-d-inference-scheduler, pkg/common)."""
+"""How the endpoint picker names the prefill server to a routing sidecar (llm-d-inference-scheduler, pkg/common)."""
 
 
 @dataclass(frozen=True)

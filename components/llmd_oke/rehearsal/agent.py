@@ -68,6 +68,7 @@ class Agent:
         await self._networks.sweep()
         shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # of an agent that died
         await route_services(config.service_cidr)
+        await self.fleet.await_api_server()
         await self.fleet.add(config.nodes)
         sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
         self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))

@@ -1,7 +1,7 @@
 """The real Pulumi engine inside a rehearsal's world: `python -m llmd_oke.rehearsal.engine --project DIR --stack S up`.
 
-The project's own `__main__.py` runs in this process (an inline program, so no language plug-in is needed), and the engine
-attaches to the stand-in plug-ins instead of starting real ones.
+The project's own `__main__.py` runs in this process (an inline program, so no language plug-in is needed), and the
+engine attaches to the stand-in plug-ins instead of starting real ones.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,9 @@ def _destroy(stack: automation.Stack, hear: Hear) -> Outcome:
 _OPERATIONS = {"up": _up, "preview": _preview, "refresh": _refresh, "destroy": _destroy}
 
 
-def _counts(changes: Any) -> dict[str, int]:
-    return {str(getattr(kind, "value", kind)): int(count) for kind, count in (changes or {}).items()}
+def _counts(changes: Mapping[Any, int] | None) -> dict[str, int]:
+    """By the names of operations; the SDK gives them as text or as an enum."""
+    return {str(getattr(kind, "value", kind)): count for kind, count in (changes or {}).items()}
 
 
 def _drop(_: str) -> None:

@@ -1,4 +1,4 @@
-"""What the engine says while it works, told in a few words: a line for each resource that changes, none for those that stay."""
+"""What the engine says while it works, in a few words: a line for each resource that changes, none for the others."""
 
 import threading
 import time
@@ -98,7 +98,7 @@ def short_name(urn: str) -> str:
 
 def _type(urn: str) -> str:
     """The resource's own type: URNs list the parents' types before it, separated by dollar signs."""
-    return urn.split("::")[-2].split("$")[-1] if urn.count("::") >= 3 else urn
+    return urn.split("::")[-2].rsplit("$", maxsplit=1)[-1] if urn.count("::") >= 3 else urn
 
 
 def _operation(metadata: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from llmd_oke.config.load import CONFIG_KEY, stack_file
+from llmd_oke.config import CONFIG_KEY, stack_file
 
 _COPIED = ("Pulumi.yaml", "__main__.py")
 
@@ -60,6 +60,6 @@ def _write_passphrase(path: Path) -> None:
 def _write_stack_file(source: Path, target: Path, release: str) -> None:
     document: dict[str, Any] = yaml.safe_load(source.read_text())
     stack = {**document["config"][CONFIG_KEY], "release": release}
-    kept = yaml.safe_load(target.read_text()) if target.exists() else {}
-    own = {key: value for key, value in kept.items() if key == "encryptionsalt"}
+    kept: dict[str, Any] = yaml.safe_load(target.read_text()) if target.exists() else {}
+    own = {key: kept[key] for key in ("encryptionsalt",) if key in kept}
     target.write_text(yaml.safe_dump({**own, "config": {CONFIG_KEY: stack}}, sort_keys=False))

@@ -23,12 +23,12 @@ ENGINE_END_TIMEOUT_S = 30.0
 FOLDER = ".rehearsal"
 
 _GONE_WITH_A_WORLD = ("etcd", "backend", "pods", "nodes", "volumes")
-"""What the control plane, the engine and the agent know of a world; the next one starts without it."""
+"""What the control plane, the engine and the agent know of a world; the next world starts without it."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to rehearse. `time_scale` is wall seconds for a second of model time, `probe_time_scale` the same for probes."""
+    """How to rehearse. `time_scale` is wall seconds for a second of model time, `probe_time_scale` that of probes."""
 
     time_scale: float = 1.0
     probe_time_scale: float = 0.1
@@ -92,9 +92,10 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
 def running_settings(project: Path, stack: str) -> Settings:
     """The settings that a stack's world runs with; the defaults where there is none."""
     record = World(rehearsal_folder(project, stack)).status()
-    facts = record.facts if record else {}
-    known = {name: float(facts[name]) for name in ("time_scale", "probe_time_scale") if name in facts}
-    return Settings(**known)
+    if record is None:
+        return Settings()
+    names = ("time_scale", "probe_time_scale")
+    return Settings(**{name: float(record.facts[name]) for name in names if name in record.facts})
 
 
 def _start(prepared: Prepared, progress: Progress) -> None:
@@ -103,13 +104,7 @@ def _start(prepared: Prepared, progress: Progress) -> None:
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
     spec = world_spec(state, prepared.plan, paths, settings.time_scale, settings.probe_time_scale)
-    running = prepared.world.status()
-    if running is not None and running.phase == "ready" and running.spec_digest == spec.digest():
-        return
-    prepared.world.stop()
-    for name in _GONE_WITH_A_WORLD:
-        shutil.rmtree(state / name, ignore_errors=True)
-    prepared.world.start(spec, progress)
+    prepared.world.start(spec, progress, discard=[state / name for name in _GONE_WITH_A_WORLD])
 
 
 def run_engine(prepared: Prepared, operation: str, progress: Progress) -> dict[str, Any]:
@@ -147,7 +142,7 @@ def _engine_result(result_file: Path, log: Path) -> dict[str, Any]:
 
 
 def _engine_environment(prepared: Prepared) -> Mapping[str, str]:
-    """What the program and the engine are told of the world: kubeconfig, stand-ins, and where `pulumi` and `helm` are."""
+    """What the program and the engine are told of the world: kubeconfig, stand-ins, and where their programs are."""
     programs = prepared.inventory.link_engine(prepared.state / "bin")
     return {
         **_inside_environment(prepared.state),

@@ -1,4 +1,4 @@
-"""Which release a stack is rehearsed with: its own where its programs can be had, otherwise the nearest that has them."""
+"""Which release a stack is rehearsed with: its own where its programs can be had, otherwise the nearest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

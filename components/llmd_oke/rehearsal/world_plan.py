@@ -9,8 +9,8 @@ from typing import Any
 
 from llmd_oke.catalogue.files import values_folder
 from llmd_oke.planning import Node, Plan
-from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.control_plane import addresses, plane
+from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.processes import HttpReady, ProcessSpec, TcpReady, WorldSpec
 
 KUBERNETES_PLUGIN_PORT = 9301

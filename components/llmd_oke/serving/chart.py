@@ -38,7 +38,8 @@ def render_chart(chart: Chart, name: str, namespace: str, values: str) -> list[d
         file.write(values)
         file.flush()
         command = [helm, "template", name, *source, "--namespace", namespace, "--values", file.name]
-        return [manifest for manifest in yaml.safe_load_all(_run(command)) if manifest]
+        output = _run(command, f"{chart.oci} {chart.version}")
+    return [manifest for manifest in yaml.safe_load_all(output) if manifest]
 
 
 @contextmanager
@@ -50,18 +51,27 @@ def _source(chart: Chart) -> Generator[list[str]]:
         return
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / folder.name
-        shutil.copytree(folder, copy)
+        _copy(folder, copy)
         for dependency in yaml.safe_load((folder / "Chart.yaml").read_text()).get("dependencies", ()):
             local = folder / dependency["repository"].removeprefix("file://")
-            shutil.copytree(local, copy / "charts" / dependency["name"])
+            _copy(local, copy / "charts" / dependency["name"])
         yield [str(copy)]
 
 
-def _run(command: list[str]) -> str:
+def _copy(folder: Path, to: Path) -> None:
+    """Copies content without permissions: a module's folders are read-only, and this copy is added to and deleted."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            target = to / file.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+
+
+def _run(command: list[str], what: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=HELM_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise KitError(f"`helm template` of {command[3]} took more than {HELM_TIMEOUT_S} s.") from error
+        raise KitError(f"`helm template` of {what} took more than {HELM_TIMEOUT_S} s.") from error
     if done.returncode:
-        raise KitError(f"Helm can't render the chart {command[3]}: {done.stderr.strip()}")
+        raise KitError(f"Helm can't render {what}: {done.stderr.strip()}")
     return done.stdout

@@ -38,6 +38,8 @@ TOKEN_VOLUME = re.compile(r"kube-api-access-\w{5}")
 # Recorded waits that end in a time-out take this long here; the others keep their limit.
 TIMEOUT_S = 20
 SHORT_TIMEOUT_S = 3
+# How far a Deployment came that isn't done.
+UNDER_WAY = ("NewReplicaSetCreated", "ReplicaSetUpdated", "FoundNewReplicaSet")
 # Which of these a real plug-in reports depends on what it saw last.
 PASSING_REASONS = ("[Pod ", "[MinimumReplicasUnavailable] ")
 
@@ -188,6 +190,8 @@ def _comparable(value: Any, method: str) -> Any:
     if not isinstance(value, dict):
         return value
     changed = {key: _comparable(item, method) for key, item in value.items()}
+    if changed.get("reason") in UNDER_WAY:
+        changed |= {"reason": "<under-way>", "message": "<under-way>"}
     if "managedFields" in changed:
         own = [entry for entry in changed["managedFields"] if entry["manager"].startswith("pulumi-kubernetes")]
         changed["managedFields"] = own

@@ -100,8 +100,7 @@ def _is_seen(deployment: dict[str, Any]) -> bool:
     """The controller made the pods and says so."""
     status = deployment["status"]
     seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
-    reasons = {condition["reason"] for condition in status.get("conditions", ())}
-    return seen and "updatedReplicas" in status and "NewReplicaSetCreated" not in reasons
+    return seen and "updatedReplicas" in status
 
 
 def _until(condition: Any, limit_s: float = 20) -> None:

@@ -33,7 +33,7 @@ def server(tmp_path):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+        thread = threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield root, f"http://127.0.0.1:{httpd.server_port}"
         httpd.shutdown()

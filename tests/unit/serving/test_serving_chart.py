@@ -51,3 +51,16 @@ def test_without_the_module_the_chart_is_pulled_in_its_version(no_cache, fake_pa
 def test_empty_documents_are_left_out(no_cache, fake_path):
     helm(fake_path, "printf -- '---\\n# nothing\\n---\\nkind: A\\n---\\n'")
     assert render_chart(CHART, "r", "n", "{}") == [{"kind": "A"}]
+
+
+def test_a_read_only_module_is_rendered_from_a_copy_with_its_library(monkeypatch, tmp_path, fake_path):
+    monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path / "cache"))
+    charts = tmp_path / "cache" / "modules" / f"{CHART.module}@{CHART.version}" / "config" / "charts"
+    for name, text in {"standalone": "dependencies: [{name: lib, repository: 'file://../lib'}]", "lib": "{}"}.items():
+        (charts / name).mkdir(parents=True)
+        (charts / name / "Chart.yaml").write_text(text)
+        (charts / name).chmod(0o555)
+    helm(fake_path, 'echo "library: $(cat "$3/charts/lib/Chart.yaml")"; echo "mode: \'$(stat -c %A "$3")\'"')
+    (told,) = render_chart(CHART, "r", "n", "{}")
+    assert told["library"] == {}
+    assert told["mode"].startswith("drwx")

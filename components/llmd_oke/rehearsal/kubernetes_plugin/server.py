@@ -47,10 +47,12 @@ class Server:
 
     port: int
     _grpc: Any
+    _sessions: Sessions
 
-    def stop(self, grace_s: float = 0) -> None:
-        """Stops to serve; calls under way have `grace_s` seconds left."""
-        self._grpc.stop(grace_s).wait()
+    def stop(self) -> None:
+        """Stops to serve, and ends the waits that are under way."""
+        self._sessions.cancel_all()
+        self._grpc.stop(grace=0).wait()
 
 
 def start(port: int = 0, limits: Limits | None = None) -> Server:
@@ -61,10 +63,11 @@ def start(port: int = 0, limits: Limits | None = None) -> Server:
         ("grpc.so_reuseport", 0),
     ]
     server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="call"), options=options)
-    add_servicer(KubernetesPlugin(Sessions(limits or Limits())), server)
+    sessions = Sessions(limits or Limits())
+    add_servicer(KubernetesPlugin(sessions), server)
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
-    return Server(bound, server)
+    return Server(bound, server, sessions)
 
 
 class _Failure(NamedTuple):

@@ -124,6 +124,12 @@ class Sessions:
         if session is not None:
             session.cancelled.set()
 
+    def cancel_all(self) -> None:
+        """Ends all waits."""
+        with self._lock:
+            for session in self._sessions.values():
+                session.cancelled.set()
+
     def _connect(self, settings: Settings) -> Session:
         try:
             access = settings.access()

@@ -12,7 +12,7 @@ from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import NodeSpec
 from lightkube.resources.coordination_v1 import Lease
-from lightkube.resources.core_v1 import Node, NodeStatus
+from lightkube.resources.core_v1 import Namespace, Node, NodeStatus
 from lightkube.types import PatchType
 
 from llmd_oke.errors import KitError
@@ -22,6 +22,7 @@ from llmd_oke.rehearsal.watches import identity
 
 _log = logging.getLogger(__name__)
 RENEW_S = 10.0  # kubelet renews at a quarter of the lease's 40 s
+_API_RETRY_S = 0.2
 _HEARTBEATS_PER_STATUS = 30  # kubelet's nodeStatusReportFrequency is 5 min
 
 
@@ -48,6 +49,19 @@ class Fleet:
     def config(self, name: str) -> NodeConfig:
         """Give what the node was told to be."""
         return self._configs[name]
+
+    async def await_api_server(self, timeout_s: float = 120.0) -> None:
+        """Wait until the API server answers; KitError when it hasn't after `timeout_s`."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            try:
+                await self._client.get(Namespace, objects.LEASE_NAMESPACE)
+            except (ApiError, httpx2.HTTPError, OSError) as error:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise KitError(f"the API server didn't answer within {timeout_s:.0f} s: {error}") from error
+                await asyncio.sleep(_API_RETRY_S)
+            else:
+                return
 
     async def add(self, configs: Iterable[NodeConfig]) -> None:
         """Register nodes, or bring those that exist already into line; KitError when there are too many."""

@@ -172,19 +172,17 @@ class ContainerWorker:
 
     async def _probe(self, container: Container) -> None:
         """Judge the container by its probes until cancelled."""
-        model = self._model
-        if container.probed and model.startupProbe and not await self._has_started(container, model.startupProbe):
+        model = self._model if container.probed else ContainerModel(name=self._model.name)
+        if model.startupProbe and not await self._has_started(container, model.startupProbe):
             self._kill(container, "startup")
             return
         self.record.started = True
         self.started.set()
-        ready_at_once = not (container.probed and model.readinessProbe)
-        self.record.ready = ready_at_once
+        self.record.ready = model.readinessProbe is None
         self._manner.changed()
         watches = [self._watch_readiness(container, model.readinessProbe)] if model.readinessProbe else []
         watches += [self._watch_liveness(container, model.livenessProbe)] if model.livenessProbe else []
-        if container.probed:
-            await asyncio.gather(*watches)
+        await asyncio.gather(*watches)
 
     async def _has_started(self, container: Container, probe: Probe) -> bool:
         return await self._verdict(container, probe, Tally(probe))

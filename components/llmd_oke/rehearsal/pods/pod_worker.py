@@ -47,6 +47,12 @@ class PodWorker:
         self._living = tasks.start(self._live(), self._title)
         self._end: asyncio.Task[None] | None = None
 
+    @property
+    def grace_s(self) -> float:
+        """The grace period that the pod's spec asks for, in seconds."""
+        grace = spec_of(self.pod).terminationGracePeriodSeconds
+        return DEFAULT_GRACE_S if grace is None else grace
+
     def update(self, pod: Pod) -> None:
         """Take a new version of the object; one that is being deleted is terminated, once."""
         self.pod = pod
@@ -77,7 +83,7 @@ class PodWorker:
             if await self._initialise():
                 mains = [self._begin(model, Role.MAIN) for model in spec_of(self.pod).containers]
                 await asyncio.wait(mains)  # which, other than gather, leaves them running when this is cancelled
-            await self._stop(reversed(self._of_role(Role.SIDECAR)), _grace_s(self.pod))
+            await self._stop(reversed(self._of_role(Role.SIDECAR)), self.grace_s)
         except KitError as error:
             self._warn("FailedCreatePodSandBox", str(error))
             return
@@ -118,7 +124,7 @@ class PodWorker:
             address=facts.pod_ip if facts else "",
             time_scale=self._surroundings.probe_time_scale,
             back_off=self._surroundings.back_off,
-            grace_s=_grace_s(self.pod),
+            grace_s=self.grace_s,
         )
 
     async def _terminate(self, grace_s: float, *, delete: bool) -> None:
@@ -176,11 +182,6 @@ def _restarts(policy: str, role: Role) -> Callable[[int], bool]:
 def _is_ready(pod: Pod) -> bool:
     conditions = (pod.status.conditions if pod.status else None) or []
     return any(each.type == "Ready" and each.status == "True" for each in conditions)
-
-
-def _grace_s(pod: Pod) -> float:
-    grace = spec_of(pod).terminationGracePeriodSeconds
-    return DEFAULT_GRACE_S if grace is None else grace
 
 
 async def _tolerant(request: Coroutine[Any, Any, object]) -> None:

@@ -65,7 +65,7 @@ class Runner:
     def _lost(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
         if worker is not None:
-            self._spawn(worker.terminate(_LOST_GRACE_S))
+            self._spawn(worker.terminate(min(_LOST_GRACE_S, worker.grace_s)))
 
     def _source_changed(self, source: ConfigMap | Secret, exists: bool) -> None:  # noqa: ARG002
         namespace = metadata(source).namespace

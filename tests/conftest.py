@@ -1,0 +1,32 @@
+"""What all tests share: programs from the user's cache or PATH, in one folder that tests look in."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from llmd_oke.rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
+from llmd_oke.rehearsal.programs import locate
+
+_FOLDER = "LLMD_OKE_PROGRAMS"
+
+
+def pytest_configure() -> None:
+    """Links what is there; what isn't makes the tests that need it skip. `scripts/test` builds everything first."""
+    if _FOLDER in os.environ:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="llmd-oke-programs-"))
+    for name in (*CONTROL_PLANE, *ENGINE, *IN_PODS):
+        if program := locate(name):
+            (folder / name).symlink_to(program.path)
+    os.environ[_FOLDER] = str(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_cloud() -> Iterator[None]:
+    """No test may find credentials or a cluster of the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("OCI_", "PULUMI_")) or name == "KUBECONFIG"]:
+            patch.delenv(name)
+        yield

@@ -1,0 +1,3 @@
+from user_project import project
+
+__all__ = ["project"]

@@ -1,0 +1,119 @@
+"""The main job through the command line, with everything real that a rehearsal has."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from llmd_oke.bench.report_files import read_report
+from user_project import Ended, Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+DISAGGREGATED = "disaggregated"
+AGGREGATED = "aggregated"
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a disaggregated stack went through, in order: made, left alone, changed."""
+
+    made: Ended
+    left_alone: Ended
+    changed: Ended
+
+
+@pytest.fixture(scope="module")
+def life(project: Project) -> Life:
+    project.write(DISAGGREGATED)
+    made, left_alone = project.rehearse(DISAGGREGATED), project.rehearse(DISAGGREGATED)
+    project.write(
+        DISAGGREGATED, models=[model(topology="1p-tp1-2d-tp2", engine={"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})]
+    )
+    return Life(made, left_alone, project.rehearse(DISAGGREGATED))
+
+
+def test_a_stack_file_becomes_a_served_and_benchmarked_model(life: Life) -> None:
+    assert life.made.status == 0, life.made.errors
+    (smoke,) = life.made.document["smoke"]
+    assert smoke["passed"]
+    assert smoke["performance"]["failures"] == 0
+
+
+def test_all_prompts_are_prefilled_remotely(life: Life) -> None:
+    (smoke,) = life.made.document["smoke"]
+    assert smoke["remote_prefill"]["share"] == pytest.approx(1.0)
+    assert smoke["remote_prefill"]["consistent"]
+
+
+def test_the_report_is_stored_and_says_what_was_simulated(life: Life, project: Project) -> None:
+    report = read_report(next((project.folder / "reports" / DISAGGREGATED / "latest").glob("benchmark_report_v0.2*")))
+    assert report.version == "0.2"
+    assert "vLLM" in " ".join(life.made.document["simulated"])
+
+
+def test_a_stack_that_did_not_change_is_left_alone(life: Life) -> None:
+    assert life.left_alone.status == 0, life.left_alone.errors
+    assert set(life.left_alone.document["update"]["changes"]) == {"same"}
+
+
+def test_a_change_of_topology_and_environment_rolls_through(life: Life) -> None:
+    assert life.changed.status == 0, life.changed.errors
+    assert life.changed.document["update"]["changes"]["update"] >= 2
+    (smoke,) = life.changed.document["smoke"]
+    assert smoke["topology"] == "1p-tp1-2d-tp2"
+    assert smoke["passed"]
+
+
+def test_the_engine_met_no_plug_in_but_the_stand_in(life: Life) -> None:
+    assert life.made.document["update"]["plugins"].keys() == {"kubernetes"}
+
+
+def test_aggregated_servers_are_served_behind_a_plain_service(project: Project) -> None:
+    project.write(AGGREGATED, models=[model(topology="agg-tp1-4r", router={"mode": "none"})])
+    ended = project.rehearse(AGGREGATED)
+    assert ended.status == 0, ended.errors
+    (smoke,) = ended.document["smoke"]
+    assert smoke["passed"]
+    assert smoke["remote_prefill"] is None
+    assert project.command("rehearse", "down", "--stack", AGGREGATED).status == 0
+
+
+def test_a_release_without_programs_is_rehearsed_with_the_nearest(project: Project) -> None:
+    project.write("newer", release="llm-d-0.8")
+    ended = project.command("rehearse", "--stack", "newer", "--json", "--time-scale", "0.5", "--no-benchmark")
+    assert ended.status == 0, ended.errors
+    assert (ended.document["asked_release"], ended.document["plan"]["release"]) == ("llm-d-0.8", "llm-d-0.7")
+    assert project.command("rehearse", "down", "--stack", "newer").status == 0
+
+
+def test_a_bad_stack_file_never_reaches_the_engine(project: Project) -> None:
+    project.write(
+        "bad",
+        release="llm-d-9",
+        models=[model(topology="1p-tp2-1d-tp1", workload={"inputTokens": 200000, "outputTokens": 1})],
+    )
+    ended = project.rehearse("bad")
+    assert ended.status == 1
+    assert "Traceback" not in ended.errors
+    for path in ("release", "models[0].topology", "models[0].workload"):
+        assert path in ended.errors
+    assert not (project.folder / ".rehearsal" / "bad").exists()
+
+
+def test_after_down_nothing_is_left(project: Project) -> None:
+    project.write("brief")
+    before = _links()
+    assert project.command("rehearse", "--stack", "brief", "--no-benchmark", "--json").status == 0
+    record = json.loads((project.folder / ".rehearsal/brief/world.json").read_text())
+    assert project.command("rehearse", "down", "--stack", "brief").status == 0
+    assert not Path(f"/proc/{record['supervisor']['pid']}").exists()
+    assert not list(Path("/proc").glob(f"[0-9]*/ns/net/{record['namespaces']['net']}"))
+    assert _links() == before
+    assert str(project.folder / ".rehearsal/brief") not in Path("/proc/self/mountinfo").read_text()
+
+
+def _links() -> list[str]:
+    told = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, timeout=10, check=True).stdout
+    return sorted(line.split()[0] for line in told.splitlines())

@@ -1,0 +1,99 @@
+"""A project of the user's, with a small stack, rehearsed through the command line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke.rehearsal import namespaces
+from llmd_oke.rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT_S = 240
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Its output, read as JSON."""
+        return json.loads(self.output)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A copy of the kit's program with stacks of its own."""
+
+    folder: Path
+
+    def write(self, stack: str, **changes: Any) -> None:
+        """Writes a stack file: one node, one small unit, and what is changed."""
+        config = {
+            "cluster": {"mode": "existing", "identifier": stack},
+            "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
+            "release": "llm-d-0.7",
+            "models": [model()],
+            "smoke": {"requests": 8, "concurrency": 2},
+        }
+        document = {"config": {"llmd-oke:stack": {**config, **changes}}}
+        (self.folder / "stacks" / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
+
+    def command(self, *arguments: str) -> Ended:
+        """Runs `llmd-oke` in the project."""
+        done = subprocess.run(
+            [sys.executable, "-m", "llmd_oke", *arguments],
+            env={**os.environ, "LLMD_OKE_PROJECT": str(self.folder)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def rehearse(self, stack: str) -> Ended:
+        """Rehearses a stack and wants JSON."""
+        return self.command("rehearse", "--stack", stack, "--json", "--time-scale", "0.5")
+
+
+def model(**changes: Any) -> dict[str, Any]:
+    """A model of a stack file."""
+    workload = {"inputTokens": 1024, "outputTokens": 16}
+    return {"model": "gpt-oss-120b", "topology": "2p-tp1-1d-tp2", "workload": workload, **changes}
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project whose rehearsals end with the tests."""
+    _need_programs()
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "stacks").mkdir()
+    for name in ("Pulumi.yaml", "__main__.py"):
+        shutil.copyfile(ROOT / name, folder / name)
+    project = Project(folder)
+    yield project
+    project.command("rehearse", "down")
+
+
+def _need_programs() -> None:
+    found = Path(os.environ["LLMD_OKE_PROGRAMS"])
+    missing = [name for name in (*CONTROL_PLANE, *ENGINE, *IN_PODS) if not (found / name).exists() and name != "envoy"]
+    missing += [name for name in ("bwrap", "ip", "nsenter", "unshare") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)}: scripts/test builds and installs them")
+    command = namespaces.create_command(["true"], user_namespace=os.geteuid() != 0)
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"this machine allows no namespaces: {tried.stderr.strip()}")

@@ -1,0 +1,90 @@
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from llmd_oke.rehearsal.kubernetes_plugin.protocol import Empty, Stub, decode, encode, plugin, provider
+from llmd_oke.rehearsal.kubernetes_plugin.server import start
+
+URN = "urn:pulumi:dev::p::kubernetes:core/v1:ConfigMap::cm"
+INPUTS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cm", "namespace": "n"}, "data": {"k": "v"}}
+
+
+@pytest.fixture
+def stub() -> Iterator[Any]:
+    server = start()
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        yield Stub(channel)
+    server.stop()
+
+
+def configured(stub: Any) -> Any:
+    stub.Configure(provider.ConfigureRequest(args=encode({"kubeconfig": "not a kubeconfig"})))
+    return stub
+
+
+def create(stub: Any, *, preview: bool, kind: str = "core/v1:ConfigMap") -> Any:
+    return stub.Create(
+        provider.CreateRequest(urn=URN, type=f"kubernetes:{kind}", properties=encode(INPUTS), preview=preview)
+    )
+
+
+def test_it_says_which_version_it_stands_in_for(stub: Any):
+    assert stub.GetPluginInfo(Empty()).version == "4.30.0"
+
+
+def test_a_handshake_is_unimplemented_as_in_the_real_plugin(stub: Any):
+    with pytest.raises(grpc.RpcError) as failure:
+        stub.Handshake(provider.ProviderHandshakeRequest())
+
+    assert failure.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert failure.value.details() == "method Handshake not implemented"
+
+
+def test_the_engine_may_attach(stub: Any):
+    assert stub.Attach(plugin.PluginAttach(address="127.0.0.1:1")) == Empty()
+
+
+def test_a_preview_without_a_cluster_answers_the_bare_inputs(stub: Any):
+    answer = create(configured(stub), preview=True)
+
+    assert (answer.id, decode(answer.properties)) == ("", INPUTS)
+
+
+def test_an_update_without_a_cluster_fails_and_says_so(stub: Any):
+    with pytest.raises(grpc.RpcError) as failure:
+        create(configured(stub), preview=False)
+
+    assert failure.value.code() == grpc.StatusCode.UNKNOWN
+    assert failure.value.details().startswith(
+        "configured Kubernetes cluster is unreachable: failed to parse kubeconfig"
+    )
+
+
+def test_a_kind_that_is_not_on_the_list_is_refused(stub: Any):
+    with pytest.raises(grpc.RpcError) as failure:
+        create(configured(stub), preview=True, kind="core/v1:PersistentVolume")
+
+    assert "kubernetes:core/v1:PersistentVolume is not in this rehearsal" in failure.value.details()
+
+
+def test_a_call_before_its_configuration_is_refused(stub: Any):
+    with pytest.raises(grpc.RpcError) as failure:
+        create(stub, preview=True)
+
+    assert failure.value.details() == "the Kubernetes provider was not configured"
+
+
+def test_yaml_is_decoded_and_lists_are_taken_apart(stub: Any):
+    text = "kind: List\nitems: [{kind: A}, {kind: B, metadata: {namespace: own}}]\n---\nkind: C\n"
+    arguments = encode({"text": text, "defaultNamespace": "n"})
+
+    answer = stub.Invoke(provider.InvokeRequest(tok="kubernetes:yaml:decode", args=arguments))
+
+    assert decode(getattr(answer, "return")) == {
+        "result": [
+            {"kind": "A", "metadata": {"namespace": "n"}},
+            {"kind": "B", "metadata": {"namespace": "own"}},
+            {"kind": "C", "metadata": {"namespace": "n"}},
+        ]
+    }
