@@ -1,4 +1,4 @@
-"""The component package: what Pulumi's analyzer makes of the components, and what the plug-in serves."""
+"""The component package: what Pulumi's analyzer makes of the components, as the plug-in serves it to the engine."""
 
 import json
 import os
@@ -9,11 +9,24 @@ from pathlib import Path
 import grpc
 import llmd_oke
 import pytest
-from llmd_oke import package
 from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
 COMPONENTS = Path(__file__).resolve().parents[2] / "components"
 COMMITTED = COMPONENTS / "schema.json"
+
+
+@pytest.fixture(scope="module")
+def schema():
+    """What the plug-in answers, started as the engine starts it; the first line that it writes is its port."""
+    process = subprocess.Popen([sys.executable, str(COMPONENTS), "127.0.0.1:1"], stdout=subprocess.PIPE)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{int(process.stdout.readline())}") as channel:
+            stub = provider_pb2_grpc.ResourceProviderStub(channel)
+            yield json.loads(stub.GetSchema(provider_pb2.GetSchemaRequest(), timeout=30).schema)
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
 
 
 def inputs_and_outputs(schema):
@@ -23,50 +36,33 @@ def inputs_and_outputs(schema):
                 yield f"{name}.{key}", value
 
 
-def test_interface_is_the_committed_one():
+def test_interface_is_the_committed_one(schema):
     """If a change is meant, run with `LLMD_OKE_UPDATE_GOLDEN=1` and review the diff of `components/schema.json`."""
-    text = json.dumps(package.schema(), indent=2, sort_keys=True) + "\n"
+    text = json.dumps(schema, indent=2, sort_keys=True) + "\n"
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
         COMMITTED.write_text(text)
     assert COMMITTED.read_text() == text, "set LLMD_OKE_UPDATE_GOLDEN=1 to accept this"
 
 
-def test_everything_is_described():
-    schema = package.schema()
+def test_everything_is_described(schema):
     assert [path for path, value in inputs_and_outputs(schema) if not value.get("description")] == []
     assert [name for name, entry in schema["resources"].items() if not entry.get("description")] == []
 
 
-def test_tokens_are_those_of_plain_use():
-    assert {token.rsplit(":", 1)[0] for token in package.schema()["resources"]} == {"llmd-oke:index"}
+def test_tokens_are_those_of_plain_use(schema):
+    assert {token.rsplit(":", 1)[0] for token in schema["resources"]} == {"llmd-oke:index"}
 
 
-def test_every_component_is_exported_with_its_arguments():
-    names = {component.__name__ for component in package.COMPONENTS}
+def test_every_component_is_exported_with_its_arguments(schema):
+    names = {token.rsplit(":", 1)[1] for token in schema["resources"]}
     assert names | {f"{name}Args" for name in names} <= set(llmd_oke.__all__)
-    for name in llmd_oke.__all__:
-        assert getattr(llmd_oke, name).__name__ == name
+
+
+@pytest.mark.parametrize("name", llmd_oke.__all__)
+def test_every_exported_name_is_there(name):
+    assert getattr(llmd_oke, name).__name__ == name
 
 
 def test_importing_the_package_does_not_load_pulumi():
     program = "import sys, llmd_oke, llmd_oke.planning; sys.exit('pulumi' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
-
-
-@pytest.fixture
-def plugin():
-    """The plug-in as the engine starts it; its first line is its port."""
-    process = subprocess.Popen([sys.executable, str(COMPONENTS), "127.0.0.1:1"], stdout=subprocess.PIPE)
-    try:
-        yield int(process.stdout.readline())
-    finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
-
-
-def test_the_plugin_serves_the_schema(plugin):
-    with grpc.insecure_channel(f"127.0.0.1:{plugin}") as channel:
-        stub = provider_pb2_grpc.ResourceProviderStub(channel)
-        served = stub.GetSchema(provider_pb2.GetSchemaRequest(), timeout=30).schema
-    assert json.loads(served) == package.schema()

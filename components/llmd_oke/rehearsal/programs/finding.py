@@ -34,14 +34,15 @@ def locate(name: str, version: str | None = None) -> Program | None:
     """The program of that name on this machine, or None where there is none in a version that will do.
 
     `version` stands for the one of the data file: a release may need another. Looked at in turn: the folder in
-    `LLMD_OKE_PROGRAMS`, the cache, PATH, installed Python distributions. Nothing is built or installed.
+    `LLMD_OKE_PROGRAMS`, the cache, installed Python distributions, PATH. Nothing is built or installed.
+    Distributions come before PATH, where they put scripts that start the program.
     """
     definition = program_definition(name)
     return (
         _in_override(name, definition, version)
         or _in_cache(name, definition, version or definition.version)
-        or _on_path(name, definition, version or definition.version)
         or _in_distribution(name, definition, version or definition.version)
+        or _on_path(name, definition, version or definition.version)
     )
 
 
