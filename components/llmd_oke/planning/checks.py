@@ -78,13 +78,19 @@ def _pools_twice(names: Sequence[str]) -> Iterator[Problem]:
 def _units_twice(models: Sequence[Model]) -> Iterator[Problem]:
     owners: dict[str, int] = {}
     for i, model in enumerate(models):
-        taken = [unit for unit in {model.object_name, *unit_names(model)} if unit in owners]
+        taken = [name for name in _object_names(model) if name in owners]
         if taken:
             key = "model" if model.name is None else "name"
             why = f"models[{owners[taken[0]]}] has objects of the name {taken[0]} already"
             yield Problem(f"models[{i}].{key}", model.name or model.model, "a name of its own (key name)", why)
-        for unit in (model.object_name, *unit_names(model)):
-            owners.setdefault(unit, i)
+        for name in _object_names(model):
+            owners.setdefault(name, i)
+
+
+def _object_names(model: Model) -> list[str]:
+    """Names that a model's Services and Deployments begin with, or have."""
+    units = unit_names(model)
+    return sorted({model.object_name, *units, *(f"{unit}-epp" for unit in units if model.router.mode == "standalone")})
 
 
 def _shapes(config: StackConfig) -> Iterator[Problem]:

@@ -46,9 +46,18 @@ def take_inventory(asked: Release, progress: Progress) -> Inventory:
     choice = choose_release(asked, obtainable_program)
     wanted = {program.name: program.version for program in programs(choice.used)}
     found = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS], progress, wanted)
-    for source in (choice.used.chart, choice.used.crds):
-        module_folder(source.module, source.version, progress)
+    fetch_manifests(choice.used, progress)
     return Inventory(choice, found)
+
+
+def fetch_manifests(release: Release, progress: Progress) -> None:
+    """Has the chart and the CRDs of a release on this machine.
+
+    Raises:
+        KitError: they can't be downloaded, or are not what the release names.
+    """
+    for source in (release.chart, release.crds):
+        module_folder(source.module, source.version, progress)
 
 
 def obtainable_program(program: catalogue_releases.Program) -> bool:

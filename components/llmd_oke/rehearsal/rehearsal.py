@@ -14,7 +14,7 @@ from llmd_oke.catalogue.cache import cache_folder
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
 from llmd_oke.progress import Progress
-from llmd_oke.rehearsal.inventory import Inventory, take_inventory
+from llmd_oke.rehearsal.inventory import Inventory, fetch_manifests, take_inventory
 from llmd_oke.rehearsal.project_copy import copy_project
 from llmd_oke.rehearsal.world import World
 from llmd_oke.rehearsal.world_plan import KUBERNETES_PLUGIN_PORT, world_spec
@@ -187,11 +187,12 @@ def down(project: Path, stack: str) -> None:
 
 
 def have_programs(progress: Progress) -> Inventory:
-    """Everything that rehearsals of the newest release that can be had need.
+    """Everything that rehearsals need, whichever release they ask for: programs, and all releases' charts and CRDs.
 
     Raises:
         KitError: something can't be had; names all of it, each with the command that installs it.
     """
-    newest = catalogue.release(catalogue.release_names()[-1])
-    assert newest is not None  # noqa: S101 - a name that the catalogue gave
-    return take_inventory(newest, progress)
+    releases = [found for name in catalogue.release_names() if (found := catalogue.release(name))]
+    for release in releases:
+        fetch_manifests(release, progress)
+    return take_inventory(releases[-1], progress)
