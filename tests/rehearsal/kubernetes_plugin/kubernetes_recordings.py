@@ -13,9 +13,8 @@ from typing import Any
 
 import grpc
 from google.protobuf import empty_pb2, json_format
-from google.rpc import status_pb2
 from pulumi.runtime.proto import provider_pb2 as messages
-from pulumi.runtime.proto import provider_pb2_grpc
+from pulumi.runtime.proto import provider_pb2_grpc, status_pb2
 
 REQUESTS: dict[str, Any] = {
     "CheckConfig": messages.CheckRequest,

@@ -21,27 +21,27 @@ spec:
   initContainers:
     - name: first
       image: test/shell:1
-      args: [echo first >> /work/order]
-      volumeMounts: [{name: work, mountPath: /work}]
+      args: [echo first >> /scratch/order]
+      volumeMounts: [{name: work, mountPath: /scratch}]
     - name: sidecar
       image: test/shell:1
       restartPolicy: Always
       args:
         - |
           trap 'exit 0' TERM
-          echo sidecar >> /work/order; touch /work/up
+          echo sidecar >> /scratch/order; touch /scratch/up
           while :; do read -t 0.05 <> <(:); done
-      startupProbe: {exec: {command: [test, -e, /work/up]}, periodSeconds: 1}
-      volumeMounts: [{name: work, mountPath: /work}]
+      startupProbe: {exec: {command: [test, -e, /scratch/up]}, periodSeconds: 1}
+      volumeMounts: [{name: work, mountPath: /scratch}]
     - name: second
       image: test/shell:1
-      args: [echo second >> /work/order]
-      volumeMounts: [{name: work, mountPath: /work}]
+      args: [echo second >> /scratch/order]
+      volumeMounts: [{name: work, mountPath: /scratch}]
   containers:
     - name: main
       image: test/shell:1
-      args: [echo main >> /work/order; cat /work/order]
-      volumeMounts: [{name: work, mountPath: /work}]
+      args: [echo main >> /scratch/order; cat /scratch/order]
+      volumeMounts: [{name: work, mountPath: /scratch}]
   volumes: [{name: work, emptyDir: {}}]
 """
 
@@ -78,13 +78,13 @@ spec:
           echo "$ALL"; pwd; hostname; cat /etc/settings/greeting /etc/one /etc/secrets/password /etc/info/labels; echo
           echo $BASHPID; ls /home /work 2>&1; touch /usr/x 2>&1; : > /dev/shm/x && echo shm
           cat /var/run/secrets/kubernetes.io/serviceaccount/namespace; echo; hostname -I
-          cat /var/run/secrets/kubernetes.io/serviceaccount/token > /work/token
+          cat /var/run/secrets/kubernetes.io/serviceaccount/token > /scratch/token
       volumeMounts:
         - {name: settings, mountPath: /etc/settings}
         - {name: settings, mountPath: /etc/one, subPath: greeting}
         - {name: secrets, mountPath: /etc/secrets}
         - {name: info, mountPath: /etc/info}
-        - {name: claim, mountPath: /work}
+        - {name: claim, mountPath: /scratch}
         - {name: shm, mountPath: /dev/shm}
   volumes:
     - {name: settings, configMap: {name: settings}}
@@ -137,12 +137,12 @@ spec:
       image: test/shell:1
       args:
         - |
-          [ -e /work/first ] && touch /work/ready /work/alive
-          touch /work/first
+          [ -e /scratch/first ] && touch /scratch/ready /scratch/alive
+          touch /scratch/first
           while :; do read -t 1 <> <(:); done
-      readinessProbe: {exec: {command: [test, -e, /work/ready]}, periodSeconds: 1}
-      livenessProbe: {exec: {command: [test, -e, /work/alive]}, initialDelaySeconds: 5, failureThreshold: 1}
-      volumeMounts: [{name: work, mountPath: /work}]
+      readinessProbe: {exec: {command: [test, -e, /scratch/ready]}, periodSeconds: 1}
+      livenessProbe: {exec: {command: [test, -e, /scratch/alive]}, initialDelaySeconds: 5, failureThreshold: 1}
+      volumeMounts: [{name: work, mountPath: /scratch}]
   terminationGracePeriodSeconds: 0
   volumes: [{name: work, emptyDir: {}}]
 """

@@ -1,9 +1,9 @@
 import pytest
-from llmd_oke.rehearsal.kubernetes_plugin.errors import Refusal
 from llmd_oke.rehearsal.kubernetes_plugin.inputs import Naming, adopt_name, give_name, normalized
 from llmd_oke.rehearsal.kubernetes_plugin.objects import AUTONAMED
 from llmd_oke.rehearsal.kubernetes_plugin.ownership import leave_to_others, must_force, taken_over
-from llmd_oke.rehearsal.kubernetes_plugin.trees import UNKNOWN
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN
 
 AUTO = {"metadata": {"name": "cm-1234", "annotations": {AUTONAMED: "true"}}}
 

@@ -1,6 +1,6 @@
 import pytest
-from llmd_oke.rehearsal.kubernetes_plugin.errors import Refusal
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import kind_of
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
 
 
 def test_a_listed_kind_is_known_by_its_type_token():

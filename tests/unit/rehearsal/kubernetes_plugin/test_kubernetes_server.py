@@ -3,8 +3,8 @@ from typing import Any
 
 import grpc
 import pytest
-from llmd_oke.rehearsal.kubernetes_plugin.protocol import Empty, Stub, decode, encode, plugin, provider
 from llmd_oke.rehearsal.kubernetes_plugin.server import start
+from llmd_oke.rehearsal.plugin_protocol.messages import Empty, Stub, decode, encode, plugin, provider
 
 URN = "urn:pulumi:dev::p::kubernetes:core/v1:ConfigMap::cm"
 INPUTS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cm", "namespace": "n"}, "data": {"k": "v"}}

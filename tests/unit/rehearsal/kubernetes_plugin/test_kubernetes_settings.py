@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from llmd_oke.rehearsal.kubernetes_plugin.errors import Refusal
 from llmd_oke.rehearsal.kubernetes_plugin.kubeconfig import find_access, load
 from llmd_oke.rehearsal.kubernetes_plugin.settings import Settings, compare
-from llmd_oke.rehearsal.kubernetes_plugin.trees import UNKNOWN
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN
 
 
 def config(server="https://a:1", user="u", namespace="ns"):

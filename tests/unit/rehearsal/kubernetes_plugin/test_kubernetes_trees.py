@@ -1,12 +1,6 @@
-from llmd_oke.rehearsal.kubernetes_plugin.protocol import SECRET_SIGNATURE, SIGNATURE_KEY, UNKNOWN_TEXT, decode, encode
-from llmd_oke.rehearsal.kubernetes_plugin.trees import (
-    UNKNOWN,
-    Secret,
-    has_unknowns,
-    mark_secrets,
-    prune,
-    without_secrets,
-)
+from llmd_oke.rehearsal.kubernetes_plugin.trees import mark_secrets, prune
+from llmd_oke.rehearsal.plugin_protocol.messages import SECRET_SIGNATURE, SIGNATURE_KEY, UNKNOWN_TEXT, decode, encode
+from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN, Secret, has_unknowns, without_secrets
 
 TREE = {
     "text": "t",
