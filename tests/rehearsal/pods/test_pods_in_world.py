@@ -65,7 +65,7 @@ spec:
   containers:
     - name: main
       image: test/shell:1
-      workingDir: /work
+      workingDir: /scratch
       resources: {limits: {amd.com/gpu: "2", memory: 3Gi}}
       env:
         - {name: GREETING, valueFrom: {configMapKeyRef: {name: settings, key: greeting}}}
@@ -76,7 +76,7 @@ spec:
       args:
         - |
           echo "$ALL"; pwd; hostname; cat /etc/settings/greeting /etc/one /etc/secrets/password /etc/info/labels; echo
-          echo $BASHPID; ls /home /work 2>&1; touch /usr/x 2>&1; : > /dev/shm/x && echo shm
+          echo $BASHPID; ls /home /scratch 2>&1; touch /usr/x 2>&1; : > /dev/shm/x && echo shm
           cat /var/run/secrets/kubernetes.io/serviceaccount/namespace; echo; hostname -I
           cat /var/run/secrets/kubernetes.io/serviceaccount/token > /scratch/token
       volumeMounts:
@@ -102,7 +102,7 @@ def test_a_container_sees_its_volumes_and_variables_and_nothing_of_the_machine(p
     pod_world.create(f"{core}/pods", ROOT)
     pod = pod_world.wait(f"{core}/pods", "root", phase_is("Succeeded"))
     lines = pod_world.log("root", "root", "main").splitlines()
-    assert lines[:3] == ["hello s3cret 3", "/work", "decode-0"]
+    assert lines[:3] == ["hello s3cret 3", "/scratch", "decode-0"]
     assert lines[3] == 'hellohellos3cretrole="decode"'
     assert lines[4] == "1"  # it's the first process of its own
     assert "No such file or directory" in lines[5]  # no /home: the root isn't the machine's
