@@ -18,7 +18,7 @@ from llmd_oke.rehearsal.processes import FileReady, ProcessSpec, TcpReady, World
 from llmd_oke.rehearsal.world import World
 
 HERE = Path(__file__).parent
-LIMIT_S = 20
+LIMIT_S = 60
 GPU_NODE = NodeConfig(
     name="gpu-0",
     capacity={"cpu": "112", "memory": "2048Gi", "pods": "110", "amd.com/gpu": "8", "nvidia.com/sriov-rdma-vf": "8"},
