@@ -12,44 +12,119 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llmd_oke.cluster.add_ons import AddOnArgs, AddOns, AddOnsArgs
+    from llmd_oke.cluster.cpu_pool import CpuPool, CpuPoolArgs
+    from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
+    from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs, Launch
+    from llmd_oke.cluster.iam import Iam, IamArgs
+    from llmd_oke.cluster.network import Network, NetworkArgs
+    from llmd_oke.cluster.node_image import NodeImage, NodeImageArgs
+    from llmd_oke.cluster.oke_cluster import OidcArgs, OkeCluster, OkeClusterArgs
+    from llmd_oke.cluster.pool_parts import CyclingArgs, NodeNetworkArgs, TaintArgs
+    from llmd_oke.cluster.storage import Storage, StorageArgs
+    from llmd_oke.cluster.system_pool import SystemPool, SystemPoolArgs
     from llmd_oke.errors import KitError, Problem, Refused
+    from llmd_oke.operators.amd_gpu_operator import AmdGpuOperator, AmdGpuOperatorArgs
+    from llmd_oke.operators.args import TolerationArgs
+    from llmd_oke.operators.cert_manager import CertManager, CertManagerArgs
     from llmd_oke.operators.crds import Crds, CrdsArgs
+    from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery, NodeFeatureDiscoveryArgs
+    from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.aggregated import AggregatedUnit, AggregatedUnitArgs
     from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
+    from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
     from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
+    from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.prefill_decode import PrefillDecodeUnit, PrefillDecodeUnitArgs
     from llmd_oke.serving.router import Router, RouterArgs
 
 _MODULES = {
+    "llmd_oke.cluster.system_pool": ("SystemPool", "SystemPoolArgs"),
+    "llmd_oke.cluster.pool_parts": ("CyclingArgs", "NodeNetworkArgs", "TaintArgs"),
+    "llmd_oke.cluster.oke_cluster": ("OidcArgs", "OkeCluster", "OkeClusterArgs"),
+    "llmd_oke.cluster.node_image": ("NodeImage", "NodeImageArgs"),
+    "llmd_oke.cluster.gpu_pool": ("GpuPool", "GpuPoolArgs", "Launch"),
+    "llmd_oke.cluster.gate": ("NodeGate", "NodeGateArgs"),
+    "llmd_oke.cluster.cpu_pool": ("CpuPool", "CpuPoolArgs"),
+    "llmd_oke.cluster.add_ons": ("AddOnArgs", "AddOns", "AddOnsArgs"),
+    "llmd_oke.cluster.iam": ("Iam", "IamArgs"),
+    "llmd_oke.cluster.network": ("Network", "NetworkArgs"),
+    "llmd_oke.cluster.storage": ("Storage", "StorageArgs"),
     "llmd_oke.errors": ("KitError", "Problem", "Refused"),
+    "llmd_oke.operators.amd_gpu_operator": ("AmdGpuOperator", "AmdGpuOperatorArgs"),
+    "llmd_oke.operators.args": ("TolerationArgs",),
+    "llmd_oke.operators.cert_manager": ("CertManager", "CertManagerArgs"),
     "llmd_oke.operators.crds": ("Crds", "CrdsArgs"),
+    "llmd_oke.operators.node_feature_discovery": ("NodeFeatureDiscovery", "NodeFeatureDiscoveryArgs"),
+    "llmd_oke.operators.rdma_network": ("RdmaNetwork", "RdmaNetworkArgs"),
     "llmd_oke.serving.aggregated": ("AggregatedUnit", "AggregatedUnitArgs"),
     "llmd_oke.serving.args": ("EngineArgs", "ServersArgs", "UnitArgs"),
     "llmd_oke.serving.endpoint": ("ModelEndpoint", "ModelEndpointArgs"),
+    "llmd_oke.serving.cache_args": ("ModelCacheMountArgs", "PrewarmArgs"),
+    "llmd_oke.serving.model_cache": ("ModelCache", "ModelCacheArgs"),
     "llmd_oke.serving.namespace": ("ServingNamespace", "ServingNamespaceArgs"),
     "llmd_oke.serving.prefill_decode": ("PrefillDecodeUnit", "PrefillDecodeUnitArgs"),
     "llmd_oke.serving.router": ("Router", "RouterArgs"),
 }
 
 __all__ = [
+    "AddOnArgs",
+    "AddOns",
+    "AddOnsArgs",
     "AggregatedUnit",
     "AggregatedUnitArgs",
+    "AmdGpuOperator",
+    "AmdGpuOperatorArgs",
+    "CertManager",
+    "CertManagerArgs",
+    "CpuPool",
+    "CpuPoolArgs",
     "Crds",
     "CrdsArgs",
+    "CyclingArgs",
     "EngineArgs",
+    "GpuPool",
+    "GpuPoolArgs",
+    "Iam",
+    "IamArgs",
     "KitError",
+    "Launch",
+    "ModelCache",
+    "ModelCacheArgs",
+    "ModelCacheMountArgs",
     "ModelEndpoint",
     "ModelEndpointArgs",
+    "Network",
+    "NetworkArgs",
+    "NodeFeatureDiscovery",
+    "NodeFeatureDiscoveryArgs",
+    "NodeGate",
+    "NodeGateArgs",
+    "NodeImage",
+    "NodeImageArgs",
+    "NodeNetworkArgs",
+    "OidcArgs",
+    "OkeCluster",
+    "OkeClusterArgs",
     "PrefillDecodeUnit",
     "PrefillDecodeUnitArgs",
+    "PrewarmArgs",
     "Problem",
+    "RdmaNetwork",
+    "RdmaNetworkArgs",
     "Refused",
     "Router",
     "RouterArgs",
     "ServersArgs",
     "ServingNamespace",
     "ServingNamespaceArgs",
+    "Storage",
+    "StorageArgs",
+    "SystemPool",
+    "SystemPoolArgs",
+    "TaintArgs",
+    "TolerationArgs",
     "UnitArgs",
 ]
 

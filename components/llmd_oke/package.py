@@ -13,10 +13,25 @@ import pulumi
 from pulumi.provider import main
 from pulumi.provider.experimental.component import ComponentProvider
 
+from llmd_oke.cluster.add_ons import AddOns
+from llmd_oke.cluster.cpu_pool import CpuPool, CpuPoolArgs
+from llmd_oke.cluster.gate import NodeGate
+from llmd_oke.cluster.gpu_pool import GpuPool
+from llmd_oke.cluster.iam import Iam
+from llmd_oke.cluster.network import Network
+from llmd_oke.cluster.node_image import NodeImage
+from llmd_oke.cluster.oke_cluster import OkeCluster
+from llmd_oke.cluster.storage import Storage
+from llmd_oke.cluster.system_pool import SystemPool
+from llmd_oke.operators.amd_gpu_operator import AmdGpuOperator
+from llmd_oke.operators.cert_manager import CertManager
 from llmd_oke.operators.crds import Crds
+from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery
+from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.endpoint import ModelEndpoint
+from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
 from llmd_oke.serving.router import Router
@@ -24,12 +39,27 @@ from llmd_oke.serving.router import Router
 NAME = "llmd-oke"
 
 COMPONENTS: list[type[pulumi.ComponentResource]] = [
+    AddOns,
     AggregatedUnit,
+    AmdGpuOperator,
+    CertManager,
+    CpuPool,
     Crds,
+    GpuPool,
+    Iam,
+    ModelCache,
     ModelEndpoint,
+    Network,
+    NodeFeatureDiscovery,
+    NodeGate,
+    NodeImage,
+    OkeCluster,
     PrefillDecodeUnit,
+    RdmaNetwork,
     Router,
     ServingNamespace,
+    Storage,
+    SystemPool,
 ]
 """All components, listed one by one: left to itself Pulumi would host every component class that it finds imported."""
 
@@ -45,9 +75,15 @@ def provider() -> ComponentProvider:
     described = json.loads(made.schema or "{}")
     for component in described["resources"].values():
         for name, argument in component["inputProperties"].items():
-            argument.setdefault("description", made.analyzer.get_docstring(UnitArgs, _snake_case(name)))
+            if "description" not in argument:
+                argument["description"] = _inherited_description(made, _snake_case(name))
     made.schema = json.dumps(described)
     return made
+
+
+def _inherited_description(made: ComponentProvider, name: str) -> str:
+    found = (made.analyzer.get_docstring(base, name) for base in (UnitArgs, CpuPoolArgs))
+    return next((text for text in found if text), "")
 
 
 def schema() -> dict[str, Any]:

@@ -28,6 +28,7 @@ from pulumi.runtime import mocks, rpc
 from pulumi.runtime.settings import get_root_resource
 
 from llmd_oke import config as stack_config
+from llmd_oke import testing_answers
 from llmd_oke.config import StackConfig
 from llmd_oke.errors import KitError
 from llmd_oke.stack import program
@@ -52,6 +53,9 @@ class Declared:
     replace_on_changes: tuple[str, ...] = ()
     delete_before_replace: bool = False
     retain_on_delete: bool = False
+    protect: bool = False
+    deleted_with: str = ""
+    ignore_changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class Rendered:
         raise LookupError(f"no {kind} {name!r}; there are {[r.inputs['metadata']['name'] for r in of_kind]}")
 
     def _objects(self) -> Iterator[Declared]:
-        return (resource for resource in self.resources if resource.type.startswith("kubernetes:"))
+        of_cluster = (resource for resource in self.resources if resource.type.startswith("kubernetes:"))
+        return (resource for resource in of_cluster if "kind" in resource.inputs)  # a Helm release is none
 
 
 class ClusterMocks(mocks.Mocks):
@@ -111,11 +116,12 @@ class ClusterMocks(mocks.Mocks):
         """The answer to a resource that is declared."""
         metadata: dict[str, str] = cast("dict[str, Any]", args.inputs).get("metadata") or {}
         parts = [metadata[key] for key in ("namespace", "name") if metadata.get(key)]
-        return "/".join(parts) or args.name, dict(cast("dict[str, Any]", args.inputs))
+        outputs = testing_answers.outputs(args.typ, dict(cast("dict[str, Any]", args.inputs)))
+        return "/".join(parts) or args.name, outputs
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], list[tuple[str, str]] | None]:
-        """The kit's program calls no provider function, so none has an answer."""
-        raise KitError(f"The program calls {args.token}, which these mocks have no answer to.")
+        """The answer to a provider function that the kit's program calls."""
+        return testing_answers.call(args.token), []
 
 
 def render(
@@ -140,7 +146,7 @@ def render(
     if isinstance(config, str):
         config = stack_config.load(project or Path.cwd(), config)
     if isinstance(config, StackConfig):
-        config = config.model_dump(mode="json", by_alias=True, exclude_none=True)
+        config = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     plain = {f"{PROJECT}:stack": json.dumps(config)}
     hidden = {f"{PROJECT}:{key}": secret for key, secret in (secrets or {}).items()}
     return declared(program, config={**plain, **hidden}, secret_keys=tuple(hidden), limit_s=limit_s)
@@ -231,6 +237,9 @@ def _declaration(request: Any, urn: str) -> Declared:
         replace_on_changes=tuple(request.replaceOnChanges),
         delete_before_replace=request.deleteBeforeReplace,
         retain_on_delete=request.retainOnDelete,
+        protect=request.protect,
+        deleted_with=request.deletedWith,
+        ignore_changes=tuple(request.ignoreChanges),
     )
 
 

@@ -14,7 +14,7 @@ from llmd_oke.testing import Rendered
 PROJECT = Path(__file__).resolve().parents[2]
 SHARED_DATA = PROJECT.parent / "shared" / "data"
 
-STACKS = ["rehearsal", "guide", "guide-baseline"]
+STACKS = ["rehearsal", "guide", "guide-baseline", "small"]
 
 
 def find_program(name: str) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from llmd_oke.bench.evidence import VLLM_COUNTERS
-from llmd_oke.bench.metrics import EndpointRole, Snapshot, change
+from llmd_oke.bench.metrics import Counter, EndpointRole, Snapshot, change
 from llmd_oke.bench.performance import Performance
 from llmd_oke.bench.records import RequestRecord
 
@@ -14,6 +14,12 @@ CACHED_SHARE = 0.01
 """Share of prompt tokens found in a prefix cache above which prefill wasn't what was measured."""
 
 LENGTH_TOLERANCE = 0.05
+
+LATE_SHARE = 0.02
+"""Share of a simulator's steps that may be late before its latencies say more of the machine than of the model."""
+
+_SIMULATED_STEPS = Counter(("llmd_oke_simulator_steps_total",))
+_SIMULATED_LATE_STEPS = Counter(("llmd_oke_simulator_late_steps_total",))
 
 _PROMPT_SERVERS: tuple[EndpointRole, ...] = ("prefill", "aggregated")
 
@@ -31,6 +37,7 @@ def remarks(
         *_about_load(concurrency, performance, warmup),
         *_about_lengths(input_tokens, performance, records),
         *_about_caches(performance, *snapshots),
+        *about_simulation(*snapshots),
     )
 
 
@@ -64,3 +71,16 @@ def _about_caches(performance: Performance, before: Snapshot, after: Snapshot) -
         cached = change(before, after, role, VLLM_COUNTERS.cached_tokens).value or 0.0
         if cached > CACHED_SHARE * performance.input_tokens:
             yield f"{role} servers found {cached:.0f} of {performance.input_tokens} prompt tokens in their prefix cache"
+
+
+def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    """Simulated servers share one process, so that one role tells of all."""
+    roles: tuple[EndpointRole, ...] = ("decode", "aggregated")
+    for role in roles:
+        steps = change(before, after, role, _SIMULATED_STEPS).value
+        late = change(before, after, role, _SIMULATED_LATE_STEPS).value
+        if steps and late and late > LATE_SHARE * steps:
+            yield (
+                f"this machine was too slow for the simulation: {late / steps:.0%} of its steps were late, so that "
+                "latencies are too long; use a larger time scale"
+            )

@@ -161,6 +161,8 @@ async def _introduce(
     def on_done(done: int) -> None:
         report(Progress("introducing prefill and decode servers", done, total))
 
+    if total:
+        on_done(0)
     return await introduce(plan.introductions, run, limit_s=left_s, on_done=on_done)
 
 

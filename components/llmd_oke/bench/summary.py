@@ -110,7 +110,7 @@ def describe_checks(verdict: Verdict) -> list[Json]:
             "name": check.name,
             "bound": check.bound,
             "limit": check.limit,
-            "measured": check.measured,
+            "value": check.value,
             "units": check.units,
             "passed": check.passed,
             "evidence": check.evidence,

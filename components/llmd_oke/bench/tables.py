@@ -102,14 +102,16 @@ def remote_prefill_table(proof: RemotePrefill) -> Table:
 def checks_table(checks: tuple[Check, ...]) -> Table:
     """Each threshold with what it was held against."""
     table = Table(title="Checks", title_justify="left")
-    for column in ("", "check", "limit", "measured"):
+    for column in ("", "check"):
         table.add_column(column, no_wrap=True)
-    table.add_column("evidence")
+    for column in ("limit", "result"):
+        table.add_column(column, max_width=14, overflow="fold")
+    table.add_column("evidence", min_width=18)
     for check in checks:
         mark = Text("pass", style="green") if check.passed else Text("FAIL", style="bold red")
         sign = "<=" if check.bound == "at most" else ">="
         limit = f"{sign} {_value(check.limit, check.units)}"
-        measured = "unknown" if check.measured is None else _value(check.measured, check.units)
+        measured = "unknown" if check.value is None else _value(check.value, check.units)
         table.add_row(mark, check.name, limit, measured, escape(check.evidence))
     return table
 

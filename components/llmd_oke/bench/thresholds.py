@@ -26,21 +26,21 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Check:
-    """One limit held against what was measured; `measured` is None when that was not possible."""
+    """One limit held against what was measured; `value` is None when that was not possible."""
 
     name: str
     bound: Literal["at most", "at least"]
     limit: float
-    measured: float | None
+    value: float | None
     units: str
     evidence: str
 
     @property
     def passed(self) -> bool:
         """Whether the measurement is on the right side of the limit; a missing one never is."""
-        if self.measured is None:
+        if self.value is None:
             return False
-        return self.measured <= self.limit if self.bound == "at most" else self.measured >= self.limit
+        return self.value <= self.limit if self.bound == "at most" else self.value >= self.limit
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from functools import cache
 
+from pydantic import Field
+
 from llmd_oke.catalogue.files import Entry, entry, names
 
 
@@ -24,14 +26,35 @@ class NetworkAttachment(Entry):
     namespace: str
 
 
+class SriovPorts(Entry):
+    """The ports that virtual functions are made of: PCI vendor, and PCI addresses of the physical functions."""
+
+    vendor: str
+    ports: tuple[str, ...]
+
+
 class RdmaNetwork(Entry):
-    """The RDMA ports of a node, and the environment that UCX needs to use them."""
+    """The RDMA ports of a node, and the environments that UCX and RCCL need to use them.
+
+    `adapters` are the host channel adapters by name, in the order of the GPUs. `sriov` is None for a shape whose ports
+    nobody is known to have split.
+    """
 
     virtual_functions: int
     port_gbit_per_s: float
     resource: str
     network_attachment: NetworkAttachment
     environment: dict[str, str]
+    sriov: SriovPorts | None = None
+    adapters: tuple[str, ...] = ()
+    rccl: dict[str, str] = Field(default_factory=dict[str, str])
+
+
+class LocalDisks(Entry):
+    """A node's own disks; each of that many TB (10^12 bytes)."""
+
+    count: int
+    terabytes: float
 
 
 class Taint(Entry):
@@ -67,6 +90,7 @@ class Shape(Entry):
     price_usd_per_hour: float
     rdma: RdmaNetwork
     node: NodeDefaults
+    disks: LocalDisks | None = None
     server_requests_per_gpu: ServerRequests
 
 

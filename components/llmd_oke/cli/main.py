@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from llmd_oke.cli import check, console, rehearse, schema, smoke, up
+from llmd_oke.cli import check, console, pipeline, preflight, rehearse, schema, smoke, token, tunnel, up
 from llmd_oke.errors import KitError
 
 app = typer.Typer(
@@ -20,9 +20,18 @@ app = typer.Typer(
 
 app.command("check")(check.check)
 app.command("schema")(schema.schema)
+app.command("preflight")(preflight.preflight)
 app.command("smoke")(smoke.smoke)
+app.command("token")(token.token)
+app.command("tunnel")(tunnel.tunnel)
 app.command("up")(up.up)
+app.command("destroy")(up.destroy)
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(rehearse.app, name="rehearse")
+
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
 
 
 def main() -> None:
@@ -33,10 +42,14 @@ def main() -> None:
 def _guarded(run: Callable[[], Any]) -> int:
     try:
         run()
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            console.errors().print("interrupted; what runs stays as it is")
+        raise
     except KitError as error:
         console.show_error(error)
         return 1
     except KeyboardInterrupt:
         console.errors().print("interrupted")
-        return 130
+        return INTERRUPTED
     return 0

@@ -2,6 +2,8 @@
 
 import json
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,8 @@ import typer
 
 from llmd_oke.cli import console, options, plan_view, rehearse_view
 from llmd_oke.errors import KitError
-from llmd_oke.rehearsal import rehearsal
+from llmd_oke.rehearsal import making_room, rehearsal
+from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.rehearsal import Prepared, Settings
 
 app = typer.Typer(
@@ -44,15 +47,18 @@ def rehearse(
     prepared = rehearsal.prepare(project, stack, Settings(time_scale=time_scale), progress)
     if not as_json:
         plan_view.show(stack, prepared.plan)
+    making_room.make_room(prepared, progress)
     progress.step("updating the stack with the real engine")
     update = rehearsal.run_engine(prepared, "up", progress)
     progress.step(rehearse_view.changes(update))
-    status = _benchmark(prepared, as_json=as_json) if benchmark else 0
-    report = _report_folder(project, stack) if benchmark else None
+    simulated = rehearse_view.simulated(update["placeholders"])
+    began_s = time.time()
+    status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
+    report = _report_folder(project, stack, began_s)
     if as_json:
         typer.echo(json.dumps(rehearse_view.as_json(prepared, update, report), indent=2))
     else:
-        rehearse_view.show(prepared, report)
+        rehearse_view.show(prepared, simulated, report)
     raise typer.Exit(status)
 
 
@@ -74,12 +80,13 @@ def down(
     project: options.Project = options.HERE,
 ) -> None:
     """End rehearsals: no process, mount, namespace or link of theirs stays. Their logs do."""
-    stacks = [stack] if stack else rehearsal.rehearsed_stacks(project)
-    for name in stacks:
-        rehearsal.down(project, name)
+    ended = [
+        name for name in ([stack] if stack else rehearsal.stacks_with_files(project)) if rehearsal.down(project, name)
+    ]
+    for name in ended:
         console.errors().print(f"{name} is down", markup=False)
-    if not stacks:
-        console.errors().print("nothing is up")
+    if not ended:
+        console.errors().print("nothing is up" if stack is None else f"{stack} is not up", markup=False)
 
 
 @app.command()
@@ -95,12 +102,16 @@ def status(project: options.Project = options.HERE, as_json: options.Json = Fals
         console.output().print("nothing is up")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def run(context: typer.Context, stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE) -> None:
+@app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", show_default=False)] = None,
+    stack: RehearsedStack = DEFAULT_STACK,
+    project: options.Project = options.HERE,
+) -> None:
     """Run a command inside a rehearsal, with KUBECONFIG set: `llmd-oke rehearse run -- kubectl get pods -A`."""
-    if not context.args:
+    if not command:
         raise KitError("No command was given.", "For example: llmd-oke rehearse run -- kubectl get pods -A")
-    raise typer.Exit(rehearsal.run_command(project, stack, context.args))
+    raise typer.Exit(rehearsal.run_command(project, stack, command))
 
 
 @app.command()
@@ -115,16 +126,20 @@ def _operate(operation: str, stack: str, project: Path) -> None:
     progress.step(rehearse_view.changes(rehearsal.run_engine(prepared, operation, progress)))
 
 
-def _benchmark(prepared: Prepared, *, as_json: bool) -> int:
+def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -> int:
     """Runs `llmd-oke smoke` where the router can be reached."""
     own = ["--stack", prepared.stack, "--project", str(prepared.project), "--release", prepared.plan.release.name]
-    simulated = [word for part in rehearse_view.SIMULATED for word in ("--simulated", part)]
+    parts = [word for part in simulated for word in ("--simulated", part)]
     scale = ["--time-scale", str(prepared.settings.time_scale)]
-    argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *scale, *simulated]
+    programs = prepared.inventory.programs
+    ran = [word for name in IN_PODS for word in ("--ran", f"{name}={programs[name].version}")]
+    argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *scale, *parts, *ran]
     environment = console.inherited_environment()
     output = sys.stderr if as_json else None
     return rehearsal.run_command(prepared.project, prepared.stack, argv, env=environment, output=output)
 
 
-def _report_folder(project: Path, stack: str) -> Path:
-    return project / "reports" / stack / "latest"
+def _report_folder(project: Path, stack: str, began_s: float) -> Path | None:
+    """Where the report lies, if one was stored since."""
+    latest = project / "reports" / stack / "latest"
+    return latest if latest.exists() and latest.stat().st_mtime >= began_s else None

@@ -1,7 +1,7 @@
 """A rehearsal, for people and as JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ from llmd_oke.rehearsal.rehearsal import Prepared
 SIMULATED = ("nodes and their GPUs", "vLLM", "Kubernetes plug-in of Pulumi")
 """What is not real in a rehearsal, whatever its stack."""
 
-_REAL = ("pulumi", "kube-apiserver", *IN_PODS)
+_REAL = ("pulumi", "kube-apiserver")
+
+
+def simulated(placeholders: Mapping[str, int]) -> tuple[str, ...]:
+    """What is not real in a rehearsal whose pods have these images without a program, each with its number of pods."""
+    return *SIMULATED, *(f"{image} (no program, pods: {count})" for image, count in placeholders.items())
 
 
 def changes(result: Mapping[str, Any]) -> str:
@@ -32,10 +37,10 @@ def changes(result: Mapping[str, Any]) -> str:
     return f"{told}, {same} unchanged"
 
 
-def show(prepared: Prepared, report: Path | None) -> None:
+def show(prepared: Prepared, not_real: Sequence[str], report: Path | None) -> None:
     """What was real, what was simulated, and what to do next."""
     table = Table.grid(padding=(0, 2))
-    for name, text in _facts(prepared, report):
+    for name, text in _facts(prepared, not_real, report):
         table.add_row(f"[dim]{name}[/]", escape(text))
     console.output().print(table)
 
@@ -48,7 +53,7 @@ def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) 
         "plan": plan_view.as_json(prepared.plan),
         "asked_release": prepared.inventory.release.asked.name,
         "programs": {name: _program(prepared.inventory, name) for name in prepared.inventory.programs},
-        "simulated": list(SIMULATED),
+        "simulated": list(simulated(update["placeholders"])),
         "time_scale": prepared.settings.time_scale,
         "update": dict(update),
         "smoke": [json.loads(path.read_text()) for path in summaries],
@@ -59,8 +64,9 @@ def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) 
 def show_programs(inventory: Inventory) -> None:
     """A table of programs."""
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("program", "version", "from", "path"):
-        table.add_column(column)
+    for column in ("program", "version", "from"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("path", overflow="fold")
     for program in inventory.programs.values():
         table.add_row(program.name, program.version, program.origin, str(program.path))
     console.output().print(table)
@@ -73,18 +79,23 @@ def substitution(asked: Release, used: Release) -> str | None:
     return f"{asked.name} has no endpoint picker and sidecar that can be had here; the nearest that has is {used.name}"
 
 
-def _facts(prepared: Prepared, report: Path | None) -> list[tuple[str, str]]:
+def _facts(prepared: Prepared, not_real: Sequence[str], report: Path | None) -> list[tuple[str, str]]:
     programs = prepared.inventory.programs
-    real = ", ".join(f"{name} {programs[name].version}" for name in _REAL)
+    routed = any(model.router.mode != "none" for model in prepared.plan.models)
+    real = ", ".join(f"{name} {programs[name].version}" for name in (*_REAL, *(IN_PODS if routed else ())))
     release = prepared.inventory.release
     told = substitution(release.asked, release.used)
     return [
         ("real", real),
-        ("simulated", f"{', '.join(SIMULATED)}; model time is wall time / {prepared.settings.time_scale:g}"),
+        ("simulated", f"{', '.join(not_real)}{_scale(prepared.settings.time_scale)}"),
         *([("release", told)] if told else []),
         *([("report", str(report))] if report else []),
         ("next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"),
     ]
+
+
+def _scale(time_scale: float) -> str:
+    return "" if time_scale == 1 else f"; model time is wall time / {time_scale:g}"
 
 
 def _program(inventory: Inventory, name: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ import typer
 
 from llmd_oke import config, planning
 from llmd_oke.cli import console, options
+from llmd_oke.errors import KitError
 
 TimeScale = Annotated[
     float,
@@ -23,6 +24,10 @@ Simulated = Annotated[
     list[str] | None,
     typer.Option("--simulated", help="What was not real, for the report; may be given several times."),
 ]
+Ran = Annotated[
+    list[str] | None,
+    typer.Option("--ran", help="Program that ran in another version than the release's: NAME=VERSION; several times."),
+]
 Reports = Annotated[
     Path | None,
     typer.Option("--reports", help="Folder of reports; `reports` in the project if left out.", file_okay=False),
@@ -35,6 +40,7 @@ def smoke(
     as_json: options.Json = False,
     time_scale: TimeScale = 1.0,
     simulated: Simulated = None,
+    ran: Ran = None,
     reports: Reports = None,
     release: Annotated[str | None, typer.Option(help="Release that runs instead of the stack's own.")] = None,
 ) -> None:
@@ -49,7 +55,8 @@ def smoke(
     if release:
         plan = planning.plan(config.load(project, stack).model_copy(update={"release": release}))
     provenance = Provenance.CALIBRATED if simulated else Provenance.MEASURED
-    how = Circumstances(time_scale, provenance, tuple(simulated or ()))
+    versions = dict(text.split("=", 1) for text in ran or () if "=" in text)
+    how = Circumstances(time_scale, provenance, tuple(simulated or ()), versions)
     started = datetime.now(UTC)
     outcomes = run_all(stack, plan, how, reports or project / "reports", started, console.progress())
     if as_json:
@@ -58,5 +65,8 @@ def smoke(
         for outcome in outcomes:
             console.output().print(outcome.table)
             console.output().print(f"report  {outcome.report}", soft_wrap=True)
+    for outcome in outcomes:
+        if not outcome.passed:
+            console.show_error(KitError(f"{outcome.name} did not pass: {', '.join(outcome.failed)}"))
     if not all(outcome.passed for outcome in outcomes):
         raise typer.Exit(1)

@@ -1,31 +1,47 @@
-"""`llmd-oke up`: the real `pulumi up`, then the smoke benchmark."""
+"""`llmd-oke up` and `llmd-oke destroy`: the real Pulumi CLI, with a look at what it would do before it does it."""
 
-import shutil
-import subprocess
 from typing import Annotated
 
 import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
-from llmd_oke.errors import KitError
+from llmd_oke.operations import updates
+from llmd_oke.operations.pulumi_cli import pulumi_cli
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AllowReplace = Annotated[
+    bool, typer.Option("--allow-replace", help="Let the update replace or delete clusters, networks and pools.")
+]
+Unprotect = Annotated[bool, typer.Option("--unprotect", help="Destroy protected resources too.")]
 
 
 def up(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the update.")] = False,
+    yes: Yes = False,
+    allow_replace: AllowReplace = False,
     benchmark: Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")] = True,
 ) -> None:
-    """Check the stack file, update the stack for real with the Pulumi CLI, then run the smoke benchmark."""
+    """Check the stack file, preview, update the stack for real with the Pulumi CLI, then run the smoke benchmark.
+
+    A preview that would replace or delete a cluster, a network or a pool is refused, with the input that causes it.
+    """
     plan = planning.plan_stack_file(project, stack)
     for advice in plan.advice:
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
-    pulumi = shutil.which("pulumi")
-    if pulumi is None:
-        raise KitError("`pulumi` is not on PATH.", "Install the Pulumi CLI: https://www.pulumi.com/docs/install/")
-    command = [pulumi, "up", "--stack", stack, "--cwd", str(project), *(["--yes"] if yes else [])]
-    if status := subprocess.run(command, check=False).returncode:
+    pulumi = pulumi_cli(project, stack)
+    status = updates.update(pulumi, plan, console.progress(), typer.confirm, yes=yes, allow_replace=allow_replace)
+    if status:
         raise typer.Exit(status)
-    if benchmark:
+    if benchmark and plan.models:
         smoke.smoke(stack, project)
+
+
+def destroy(
+    stack: options.Stack, project: options.Project = options.HERE, yes: Yes = False, unprotect: Unprotect = False
+) -> None:
+    """Destroy a stack for real. Where clusters or pools are protected it is refused without --unprotect."""
+    pulumi = pulumi_cli(project, stack)
+    if status := updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect):
+        raise typer.Exit(status)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from llmd_oke.config.base import Part
+from llmd_oke.config.create_cluster import CreateCluster
 
 
 class ExistingCluster(Part):
@@ -22,5 +23,5 @@ class ExistingCluster(Part):
     """Context of the kubeconfig; its current context if left out."""
 
 
-Cluster = Annotated[ExistingCluster, Field()]
-"""Will be a choice by `mode` as soon as clusters can be created."""
+Cluster = Annotated[ExistingCluster | CreateCluster, Field(discriminator="mode")]
+"""One of the two, by `mode`."""

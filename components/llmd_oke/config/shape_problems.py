@@ -8,14 +8,16 @@ from typing import Any, cast
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
+from llmd_oke.config import iam, names, node_pools, oci_names, storage
 from llmd_oke.config.document import CONFIG_KEY
-from llmd_oke.config.names import WORDS
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.topology import SHORT_FORMS
 from llmd_oke.errors import Problem
 
 Location = tuple[int | str, ...]
 Context = Mapping[str, Any]
+
+WORDS = {**names.WORDS, **iam.WORDS, **oci_names.WORDS, **node_pools.WORDS, **storage.WORDS}
 
 _KINDS = {"string": "text", "integer": "a whole number", "number": "a number", "array": "a list", "object": "an object"}
 _ACCEPTED: dict[str, Callable[[Context], str]] = {
@@ -55,18 +57,19 @@ def _problem(details: ErrorDetails, document: Any) -> Problem:
         path, value = short_form
         inner = _path(location[len(path) :])
         return Problem(_path(path), value, SHORT_FORMS, f"{inner} must be {_accepted(location, details)}")
+    found = details["input"]
+    if details["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+        discriminator = _context(details)["discriminator"].strip("'")
+        location, found = (*location, discriminator), found.get(discriminator)
     match details["type"]:
-        case "missing":
-            return Problem(_path(location), None, _wanted(location), "the key is missing")
-        case "union_tag_not_found":
-            location = (*location, _context(details)["discriminator"].strip("'"))
+        case "missing" | "union_tag_not_found":
             return Problem(_path(location), None, _wanted(location), "the key is missing")
         case "extra_forbidden":
-            return Problem(_path(location), details["input"], _known_keys(location), "there is no such key")
+            return Problem(_path(location), found, _known_keys(location), "there is no such key")
         case "value_error":
-            return Problem(_path(location), details["input"], _wanted(location), _accepted(location, details))
+            return Problem(_path(location), found, _wanted(location), _accepted(location, details))
         case _:
-            return Problem(_path(location), details["input"], _accepted(location, details), "the value is not valid")
+            return Problem(_path(location), found, _accepted(location, details), "the value is not valid")
 
 
 def _location_in(document: Any, location: Location) -> Location:

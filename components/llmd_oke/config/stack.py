@@ -7,21 +7,45 @@ from pydantic import Field
 from llmd_oke.config.base import Items, Part
 from llmd_oke.config.cluster import Cluster
 from llmd_oke.config.gpu_pool import GpuPool
+from llmd_oke.config.gpu_stack import GpuStack
 from llmd_oke.config.model import Model
 from llmd_oke.config.names import DnsLabel
+from llmd_oke.config.node_pools import CpuPool, SystemPool
 from llmd_oke.config.smoke import Smoke
+from llmd_oke.config.storage import Storage
 
+Layer = Literal["cluster", "serving", "all"]
 Rdma = Literal["sriov-vf", "none"]
 
 
 class StackConfig(Part):
     """Everything that one stack deploys. It stands under `llmd-oke:stack` in `stacks/Pulumi.<stack>.yaml`."""
 
-    cluster: Cluster
-    """The cluster to deploy to."""
+    layer: Layer = "all"
+    """What of it this stack deploys: `cluster`, network, cluster, pools and operators; `serving`, the models, into a
+    cluster that is there; `all`, both, which needs a way to the API server from where the update runs.
+    """
+
+    cluster: Cluster | None = None
+    """The cluster to deploy to. Left out only where `clusterStack` says which."""
+
+    cluster_stack: str | None = None
+    """With `layer: serving`: the stack whose `layer: cluster` made the cluster, as organization/project/stack."""
 
     gpu_pools: Annotated[Items[GpuPool], Field(min_length=1)]
     """The pools of GPU nodes that the models are placed on."""
+
+    system_pool: SystemPool = SystemPool()
+    """The nodes of a created cluster that controllers and routers run on."""
+
+    cpu_pools: Items[CpuPool] = ()
+    """Further pools without GPUs of a created cluster."""
+
+    gpu_stack: GpuStack | None = None
+    """What gives nodes their `amd.com/gpu`. `helm-operator`: AMD's GPU operator from its chart, with OKE's own plug-in
+    kept away. `oke-plugin`: OKE's add-on AmdGpuPlugin. `oke-operator-addon` (experimental): OKE's add-on
+    AmdGpuOperator. `present`: it is there already. If left out, `helm-operator` for a cluster that is created and
+    `present` for an existing one."""
 
     rdma: Rdma = "sriov-vf"
     """How pods reach the RDMA network: `sriov-vf`, one virtual function for each GPU of a prefill or decode server;
@@ -34,8 +58,11 @@ class StackConfig(Part):
     namespace: DnsLabel = "llm-d"
     """Namespace of all models of this stack."""
 
-    models: Annotated[Items[Model], Field(min_length=1)]
-    """The models to serve."""
+    models: Annotated[Items[Model], Field(min_length=1)] = ()
+    """The models to serve. Only `layer: cluster` can do without."""
+
+    storage: Storage = Storage()
+    """Where the weights of models are kept."""
 
     smoke: Smoke = Smoke()
     """The benchmark that runs after each update."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -33,11 +33,15 @@ PREFILL_HEADER = "x-prefiller-host-port"
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a benchmark must know beside the plan: `time_scale` is wall seconds for a second of model time."""
+    """What a benchmark must know beside the plan: `time_scale` is wall seconds for a second of model time.
+
+    `simulated` lists what was not real, `ran` the versions of programs that ran instead of the release's own.
+    """
 
     time_scale: float = 1.0
     provenance: Provenance = Provenance.MEASURED
     simulated: tuple[str, ...] = ()
+    ran: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, how: Circumstances) -> SmokePlan:
@@ -53,7 +57,7 @@ def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, 
         headers=way.headers,
         verify=way.verify,
         model=model.model.repository,
-        topology=topology(plan, model),
+        topology=topology(plan, model, how.ran),
         input_tokens=model.workload.input_tokens,
         output_tokens=model.workload.output_tokens,
         requests=smoke.requests,
@@ -70,12 +74,12 @@ def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, 
     )
 
 
-def topology(plan: Plan, model: ModelPlan) -> Topology:
-    """What is measured, for the report."""
+def topology(plan: Plan, model: ModelPlan, ran: Mapping[str, str]) -> Topology:
+    """What is measured, for the report; `ran` has the versions of programs that ran instead of the release's."""
     copies = len(model.units)
     name = str(model.topology) if copies == 1 else f"{copies} x {model.topology}"
     servers = tuple(_servers(plan, model, role, copies) for role in model.units[0].roles)
-    return Topology(name, servers, _router_parts(plan, model), f"AMD-Instinct-{plan.pools[0].shape.gpu.product}")
+    return Topology(name, servers, _router_parts(plan, model, ran), f"AMD-Instinct-{plan.pools[0].shape.gpu.product}")
 
 
 def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Servers:
@@ -99,19 +103,23 @@ def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Serve
     )
 
 
-def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
+def _router_parts(plan: Plan, model: ModelPlan, ran: Mapping[str, str]) -> tuple[RouterPart, ...]:
+    """The programs between client and servers, in the versions that ran; those of the release where none is told."""
     if model.router.mode == "none":
         return (RouterPart("service", "Kubernetes Service", "v1"),)
     release = plan.release
     parts = [
-        RouterPart("endpoint-picker", "llm-d-inference-scheduler", release.endpoint_picker.image.tag),
-        RouterPart("proxy", "Envoy", release.proxy.image.rsplit(":", 1)[1]),
+        RouterPart("endpoint-picker", "llm-d-inference-scheduler", ran.get("epp", release.endpoint_picker.image.tag)),
+        RouterPart("proxy", "Envoy", ran.get("envoy", _tag(release.proxy.image))),
     ]
     if model.topology.disaggregated:
-        parts.append(
-            RouterPart("routing-proxy", "llm-d-routing-sidecar", release.routing_sidecar.image.rsplit(":", 1)[1])
-        )
+        sidecar = ran.get("pd-sidecar", _tag(release.routing_sidecar.image))
+        parts.append(RouterPart("routing-proxy", "llm-d-routing-sidecar", sidecar))
     return tuple(parts)
+
+
+def _tag(image: str) -> str:
+    return image.rsplit(":", 1)[1]
 
 
 def _metrics(plan: Plan, model: ModelPlan, access: ClusterAccess) -> Iterator[MetricsEndpoint]:
@@ -167,12 +175,18 @@ def _facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out for one model: ready to be shown."""
+    """What came out for one model, ready to be shown; `failed` are the checks that it did not pass."""
 
-    passed: bool
+    name: str
+    failed: tuple[str, ...]
     summary: dict[str, object]
     table: RenderableType
     report: Path
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return not self.failed
 
 
 def run_all(
@@ -183,14 +197,15 @@ def run_all(
     Raises:
         KitError: a model is not there or does not answer.
     """
-    access = ClusterAccess(plan.cluster.kubeconfig_context)
+    access = ClusterAccess(plan.kubeconfig_context)
     outcomes: list[Outcome] = []
     for model in plan.models:
         progress.step(f"benchmarking {model.name}: {plan.smoke.requests} requests, {plan.smoke.concurrency} at a time")
         result = run_smoke(smoke_plan(stack, plan, model, access, how), _Teller(progress))
         part = model.name if len(plan.models) > 1 else None
         stored = store(result, reports, stack, started=started, part=part)
-        outcomes.append(Outcome(result.passed, summarize_result(result), render(result), stored.report))
+        failed = tuple(check.name for check in result.verdict.failed)
+        outcomes.append(Outcome(model.name, failed, summarize_result(result), render(result), stored.report))
     return outcomes
 
 

@@ -6,9 +6,15 @@ from difflib import get_close_matches
 from llmd_oke import catalogue
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.errors import Problem
+from llmd_oke.planning.gpu_stack import gpu_stack_problems
+from llmd_oke.planning.iam import iam_problems
+from llmd_oke.planning.layers import layer_problems
+from llmd_oke.planning.network_checks import network_problems
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names
 from llmd_oke.planning.plan import Node, Pool, Server
+from llmd_oke.planning.pools import pool_problems
 from llmd_oke.planning.rules import Subject, other_problems, topology_problems
+from llmd_oke.planning.storage import storage_problems
 
 
 def problems(config: StackConfig) -> list[Problem]:
@@ -24,7 +30,17 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
     of_models = [
         problem for i, subject in _subjects(config).items() for problem in (*of_topologies[i], *other_problems(subject))
     ]
-    return [*_names(config), *_shapes(config), *of_models]
+    return [
+        *layer_problems(config),
+        *_names(config),
+        *_shapes(config),
+        *network_problems(config),
+        *iam_problems(config),
+        *pool_problems(config),
+        *gpu_stack_problems(config),
+        *storage_problems(config),
+        *of_models,
+    ]
 
 
 def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:

@@ -4,7 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmd_oke.catalogue import Model, Release, Shape
-from llmd_oke.config import Cluster, Engine, Role, Router, Slo, Smoke, Topology, Workload
+from llmd_oke.config import (
+    Cluster,
+    Engine,
+    ExistingCluster,
+    Layer,
+    Role,
+    Router,
+    Slo,
+    Smoke,
+    StackConfig,
+    Topology,
+    Workload,
+)
 
 
 @dataclass(frozen=True)
@@ -157,9 +169,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a stack deploys."""
+    """All that a stack deploys. `config` is the stack file, for what needs no working out."""
 
-    cluster: Cluster
+    config: StackConfig
+    cluster: Cluster | None
     namespace: str
     pools: tuple[Pool, ...]
     rdma: bool
@@ -168,6 +181,16 @@ class Plan:
     nodes: tuple[Node, ...]
     smoke: Smoke
     advice: tuple[Advice, ...]
+
+    @property
+    def layer(self) -> Layer:
+        """What of it the stack deploys."""
+        return self.config.layer
+
+    @property
+    def kubeconfig_context(self) -> str | None:
+        """The context of the user's kubeconfig that leads to an existing cluster; its current one if None."""
+        return self.cluster.kubeconfig_context if isinstance(self.cluster, ExistingCluster) else None
 
     @property
     def gpus(self) -> int:

@@ -27,6 +27,7 @@ def plan(config: StackConfig) -> Plan:
     nodes, _ = place(servers(config, config.models), empty_nodes(pools))
     room = _Room(config, nodes)
     made = Plan(
+        config=config,
         cluster=config.cluster,
         namespace=config.namespace,
         pools=pools,

@@ -41,7 +41,7 @@ def plan_object(value: Any) -> Plan:
 def _problems_of_sound_parts(value: Any, problems: Iterable[Problem]) -> list[Problem]:
     """What is wrong in meaning with those parts whose shape is right. Nothing here may follow from a wrong shape."""
     spoilt = {_part(problem.path) for problem in problems}
-    if not isinstance(value, dict) or spoilt & {"models", "gpuPools"}:
+    if not isinstance(value, dict):
         return []
     stand_in = _with_stand_ins(cast("dict[str, Any]", value), spoilt)
     return [problem for problem in checks.problems_of_parts(stand_in) if _part(problem.path) not in spoilt]
@@ -54,20 +54,26 @@ def _part(path: str) -> str:
 
 def _with_stand_ins(value: dict[str, Any], spoilt: set[str]) -> StackConfig:
     """The object with a harmless stand-in for each spoilt part."""
-    pools: list[Any] = value["gpuPools"]
+    pools: list[Any] = value.get("gpuPools", []) if "gpuPools" not in spoilt else []
+    models: list[Any] = value.get("models", []) if "models" not in spoilt else []
     sound = [pool for i, pool in enumerate(pools) if f"gpuPools[{i}]" not in spoilt]
     shape = sound[0]["shape"] if sound else catalogue.shape_names()[0]
     stand_in: dict[str, Any] = {
         "cluster": {"mode": "existing", "identifier": "stand-in"},
-        "release": value["release"] if "release" not in spoilt else catalogue.release_names()[-1],
+        "release": value.get("release", catalogue.release_names()[-1])
+        if "release" not in spoilt
+        else catalogue.release_names()[-1],
         "rdma": value.get("rdma", "sriov-vf") if "rdma" not in spoilt else "none",
-        "gpuPools": [
-            pool if f"gpuPools[{i}]" not in spoilt else {"name": f"spoilt-{i}", "shape": shape, "size": 1}
-            for i, pool in enumerate(pools)
-        ],
-        "models": [model if f"models[{i}]" not in spoilt else _model(i) for i, model in enumerate(value["models"])],
+        "gpuPools": [pool if f"gpuPools[{i}]" not in spoilt else _pool(i, shape) for i, pool in enumerate(pools)]
+        or [_pool(0, shape)],
+        "models": [model if f"models[{i}]" not in spoilt else _model(i) for i, model in enumerate(models)]
+        or [_model(0)],
     }
     return validate(stand_in)
+
+
+def _pool(i: int, shape: str) -> dict[str, Any]:
+    return {"name": f"spoilt-{i}", "shape": shape, "size": 1}
 
 
 def _model(i: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+from aiohttp import web
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
@@ -27,7 +28,9 @@ from pydantic import ValidationError
 from llmd_oke.errors import KitError
 from llmd_oke.rehearsal.agent_config import AgentConfig
 from llmd_oke.rehearsal.nodes.config import NodeConfig
+from llmd_oke.rehearsal.nodes.control import NodeControl, serve_control
 from llmd_oke.rehearsal.nodes.fleet import Fleet
+from llmd_oke.rehearsal.nodes.providing import DeviceProvider
 from llmd_oke.rehearsal.pods.container_worker import BackOff
 from llmd_oke.rehearsal.pods.etc_files import Resolver
 from llmd_oke.rehearsal.pods.events import Recorder
@@ -57,9 +60,11 @@ class Agent:
         self._sources = StoredSources(Store(client, ConfigMap), Store(client, Secret))
         self._networks = Networks(config.bridge, config.bridge_address)
         self.fleet = Fleet(client, config.bridge_address)
+        self._devices = DeviceProvider(client, self.fleet)
         self._runner = Runner(self._surroundings(client), self._pods)
         self._service_network = self._services_of(config)
         self._tasks: list[asyncio.Task[None]] = []
+        self._control: web.AppRunner | None = None
 
     async def start(self) -> None:
         """Register nodes, serve Services, take pods, and at last answer DNS: with that, the rest is there."""
@@ -73,8 +78,10 @@ class Agent:
         sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
         self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))
         await asyncio.gather(*(store.synced() for store in sources))
-        self._begin(self._pods.run())
+        self._begin(self._pods.run(), self._devices.run())
         await self._pods.synced()
+        if config.control_port is not None:
+            self._control = await serve_control(NodeControl(self.fleet, self.add_nodes), config.control_port)
         await self._service_network.serve_names(config.dns_address)
 
     async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
@@ -90,6 +97,8 @@ class Agent:
 
     async def stop(self) -> None:
         """End all pods' processes, then everything else."""
+        if self._control is not None:
+            await self._control.cleanup()
         for task in self._tasks:
             task.cancel()
         await self._runner.stop(self._config.stop_grace_s)

@@ -28,6 +28,7 @@ class AgentConfig(BaseModel):
     programs: dict[str, Path] = Field(description="programs of the image table by name: epp, pd-sidecar, envoy")
     nodes: tuple[NodeConfig, ...] = ()
     simulator_url: str | None = Field(default=None, description="control API of the simulated vLLM process")
+    control_port: int | None = Field(default=None, description="of the control API that nodes come and go by")
     bridge: str = "pods0"
     bridge_address: IPv4Interface = IPv4Interface("10.244.0.1/16")
     service_cidr: IPv4Network = IPv4Network("10.96.0.0/16")

@@ -8,10 +8,12 @@ import argparse
 import json
 import os
 import runpy
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +24,31 @@ from pulumi.automation import events as engine_events
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.engine_events import Narrator
+from llmd_oke.rehearsal.engine_steps import Steps
+from llmd_oke.rehearsal.exclusive import exclusive
+from llmd_oke.rehearsal.placeholders import placeholder_images
 
 PLUGIN_ANSWER_TIMEOUT_S = 5.0
 PARALLEL = 64
+BUSY_TIMEOUT_S = 600.0
+"""How long to wait for an engine whose command was killed and that goes on without it."""
 
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What an operation did: resources by what happened to them, stack outputs, seconds."""
+    """What an operation did: resources by what happened to them, stack outputs, seconds.
+
+    `placeholders` are the images without a program that pods have since, each with the number of its pods; `steps` are
+    those of a preview, as `pulumi preview --json` lists them.
+    """
 
     operation: str
     changes: dict[str, int]
     outputs: dict[str, Any]
     duration_s: float
     plugins: dict[str, int]
+    placeholders: dict[str, int]
+    steps: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     @property
     def changed(self) -> int:
@@ -63,7 +76,7 @@ def plugins_from_environment() -> dict[str, int]:
     return {name: int(port) for name, port in pairs}
 
 
-def run(project: Path, stack: str, operation: str, progress: Progress) -> EngineResult:
+def run(project: Path, stack: str, operation: str, progress: Progress, targets: Sequence[str] = ()) -> EngineResult:
     """Runs one operation (`up`, `preview`, `refresh`, `destroy`) to its end.
 
     Raises:
@@ -72,7 +85,8 @@ def run(project: Path, stack: str, operation: str, progress: Progress) -> Engine
     plugins = plugins_from_environment()
     require_plugins(plugins)
     began = time.monotonic()
-    narrator = Narrator(progress)
+    narrator = Narrator(progress, is_preview=operation == "preview")
+    steps = Steps(narrator.hear)
     handle = automation.create_or_select_stack(
         stack_name=stack,
         project_name="llmd-oke",
@@ -80,10 +94,12 @@ def run(project: Path, stack: str, operation: str, progress: Progress) -> Engine
         opts=automation.LocalWorkspaceOptions(work_dir=str(project)),
     )
     try:
-        changes, outputs = _OPERATIONS[operation](handle, narrator.hear)
+        changes, outputs = _operate(handle, operation, steps.hear, targets)
     except automation.CommandError as error:
-        raise narrator.failure(operation) from error
-    return EngineResult(operation, changes, outputs, time.monotonic() - began, plugins)
+        raise narrator.failure(operation, str(error)) from error
+    duration_s = time.monotonic() - began
+    listed = steps.recorded if operation == "preview" else []
+    return EngineResult(operation, changes, outputs, duration_s, plugins, placeholder_images(), listed)
 
 
 def _program(project: Path) -> None:
@@ -92,6 +108,16 @@ def _program(project: Path) -> None:
 
 Hear = Callable[[engine_events.EngineEvent], Any]
 Outcome = tuple[dict[str, int], dict[str, Any]]
+
+
+def _operate(stack: automation.Stack, operation: str, hear: Hear, targets: Sequence[str]) -> Outcome:
+    """Runs an operation; a lock on the stack is one that a killed engine left, for no other runs beside this one."""
+    run = partial(_destroy, targets=targets) if targets else _OPERATIONS[operation]
+    try:
+        return run(stack, hear)
+    except automation.ConcurrentUpdateError:
+        stack.cancel()
+        return run(stack, hear)
 
 
 def _up(stack: automation.Stack, hear: Hear) -> Outcome:
@@ -109,8 +135,15 @@ def _refresh(stack: automation.Stack, hear: Hear) -> Outcome:
     return _counts(done.summary.resource_changes), {}
 
 
-def _destroy(stack: automation.Stack, hear: Hear) -> Outcome:
-    done = stack.destroy(on_event=hear, on_output=_drop, parallel=PARALLEL, color="never")
+def _destroy(stack: automation.Stack, hear: Hear, targets: Sequence[str] = ()) -> Outcome:
+    done = stack.destroy(
+        on_event=hear,
+        on_output=_drop,
+        parallel=PARALLEL,
+        color="never",
+        target=list(targets) or None,
+        target_dependents=bool(targets),
+    )
     return _counts(done.summary.resource_changes), {}
 
 
@@ -124,6 +157,10 @@ def _counts(changes: Mapping[Any, int] | None) -> dict[str, int]:
 
 def _drop(_: str) -> None:
     """The engine's own text is not shown: its events are."""
+
+
+def _leave_to_the_engine(_signal: int, _frame: object) -> None:
+    """The engine gets the signal too: it cancels, saves its state and ends, and this process has to outlive it."""
 
 
 class _Lines:
@@ -144,10 +181,15 @@ def main() -> None:
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--stack", required=True)
     parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--target", action="append", default=[])
     parser.add_argument("operation", choices=sorted(_OPERATIONS))
     arguments = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave_to_the_engine)
+    running = arguments.result.with_suffix(".running")
     try:
-        result = run(arguments.project, arguments.stack, arguments.operation, _Lines())
+        with exclusive(running, "finish with the engine", _Lines(), BUSY_TIMEOUT_S):
+            result = run(arguments.project, arguments.stack, arguments.operation, _Lines(), arguments.target)
     except KitError as error:
         arguments.result.write_text(json.dumps({"error": error.message, "remedy": error.remedy}))
         sys.exit(1)

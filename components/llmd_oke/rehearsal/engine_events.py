@@ -20,13 +20,24 @@ _DONE = {
     "delete-replaced": "deleted the old",
     "import": "imported",
 }
+_PLANNED = {
+    "create": "would create",
+    "update": "would update",
+    "delete": "would delete",
+    "replace": "would replace",
+    "create-replacement": "would create anew",
+    "delete-replaced": "would delete the old",
+    "import": "would import",
+}
+_LINES_OF_THE_ENGINE = 8
 
 
 class Narrator:
     """Hears the engine's events; keeps errors for the end and says every few seconds what is still waited for."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, *, is_preview: bool = False) -> None:
         self._progress = progress
+        self._words = _PLANNED if is_preview else _DONE
         self._running: dict[str, float] = {}
         self._errors: list[str] = []
         self._said = time.monotonic()
@@ -46,11 +57,11 @@ class Narrator:
             elif event.diagnostic_event:
                 self._diagnose(event.diagnostic_event)
 
-    def failure(self, operation: str) -> KitError:
-        """The error that the operation ended with, in the engine's words."""
+    def failure(self, operation: str, output: str = "") -> KitError:
+        """The error that the operation ended with, in the engine's words; `output` counts where no event told."""
         with self._lock:
-            words = "\n".join(dict.fromkeys(self._errors)) or "the engine gave no reason"
-        return KitError(f"The {operation} failed:\n{words}")
+            words = "\n".join(dict.fromkeys(self._errors)) or _end_of(output)
+        return KitError(f"`pulumi {operation}` failed:\n{words}")
 
     def _begin(self, metadata: Any) -> None:
         if _operation(metadata) not in _QUIET:
@@ -62,7 +73,7 @@ class Narrator:
             return
         seconds = time.monotonic() - began
         took = f" in {seconds:.0f} s" if seconds >= 1 else ""
-        self._say(f"{_DONE.get(_operation(metadata), _operation(metadata))} {short_name(metadata.urn)}{took}")
+        self._say(f"{self._words.get(_operation(metadata), _operation(metadata))} {short_name(metadata.urn)}{took}")
 
     def _diagnose(self, diagnostic: Any) -> None:
         text = diagnostic.message.strip()
@@ -99,6 +110,11 @@ def short_name(urn: str) -> str:
 def _type(urn: str) -> str:
     """The resource's own type: URNs list the parents' types before it, separated by dollar signs."""
     return urn.split("::")[-2].rsplit("$", maxsplit=1)[-1] if urn.count("::") >= 3 else urn
+
+
+def _end_of(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return "\n".join(lines[-_LINES_OF_THE_ENGINE:]) or "the engine gave no reason"
 
 
 def _operation(metadata: Any) -> str:

@@ -8,6 +8,7 @@ from llmd_oke.catalogue import Release
 from llmd_oke.catalogue import releases as catalogue_releases
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.control_plane.plane import PROGRAMS as CONTROL_PLANE
+from llmd_oke.rehearsal.kubernetes_plugin import charts
 from llmd_oke.rehearsal.programs import Program, ensure, locate, module_folder, obtainable
 from llmd_oke.rehearsal.release_choice import ReleaseChoice, choose_release, programs
 
@@ -58,6 +59,16 @@ def fetch_manifests(release: Release, progress: Progress) -> None:
     """
     for source in (release.chart, release.crds):
         module_folder(source.module, source.version, progress)
+
+
+def fetch_charts(progress: Progress) -> None:
+    """Has the charts on this machine that a created cluster's operators and add-ons are installed from.
+
+    Raises:
+        KitError: they can't be downloaded, or are not the pinned ones.
+    """
+    for module in (module for source in charts.sources() for module in source.modules()):
+        module_folder(module.name, module.version, progress)
 
 
 def obtainable_program(program: catalogue_releases.Program) -> bool:

@@ -1,6 +1,7 @@
 """A rehearsal from the stack file to the running stack, seen from the host."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,16 +15,22 @@ from llmd_oke.catalogue.cache import cache_folder
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
 from llmd_oke.progress import Progress
-from llmd_oke.rehearsal.inventory import Inventory, fetch_manifests, take_inventory
+from llmd_oke.rehearsal import ending
+from llmd_oke.rehearsal.exclusive import exclusive
+from llmd_oke.rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, take_inventory
 from llmd_oke.rehearsal.project_copy import copy_project
 from llmd_oke.rehearsal.world import World
-from llmd_oke.rehearsal.world_plan import KUBERNETES_PLUGIN_PORT, world_spec
+from llmd_oke.rehearsal.world_plan import OCI_FOLDER, PLUGIN_PORTS, world_spec
+from llmd_oke.rehearsal.world_record import end_of_log
 
 ENGINE_END_TIMEOUT_S = 30.0
+ENGINE_FREE_TIMEOUT_S = 3600.0
+"""How long to wait for another program's operation on the same stack."""
+
 FOLDER = ".rehearsal"
 
-_GONE_WITH_A_WORLD = ("etcd", "backend", "pods", "nodes", "volumes")
-"""What the control plane, the engine and the agent know of a world; the next world starts without it."""
+_GONE_WITH_A_WORLD = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
+"""What the control plane, the engine, the agent and OCI know of a world; the next world starts without it."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +58,30 @@ class Prepared:
         return self.world.folder.path
 
 
+_STACK_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
+"""Pulumi's rule for the names of stacks, less the two that are folders."""
+
+
 def rehearsal_folder(project: Path, stack: str) -> Path:
-    """Where a stack's rehearsal keeps its files."""
+    """Where a stack's rehearsal keeps its files.
+
+    Raises:
+        KitError: that is no name of a stack. A path would lead out of the project, and `down` removes files.
+    """
+    if not _STACK_NAME.fullmatch(stack):
+        accepted = "A name has letters, digits, dots, hyphens and underscores, as in stacks/Pulumi.<name>.yaml."
+        raise KitError(f"{stack!r} is no name of a stack.", accepted)
     return project / FOLDER / stack
 
 
 def rehearsed_stacks(project: Path) -> list[str]:
     """The stacks whose world is up, or has failed and not been taken down."""
     return sorted(path.parent.name for path in (project / FOLDER).glob("*/world.json"))
+
+
+def stacks_with_files(project: Path) -> list[str]:
+    """The stacks that have been rehearsed here, whether or not their world is up."""
+    return sorted(path.name for path in (project / FOLDER).glob("*") if path.is_dir())
 
 
 def phase(project: Path, stack: str) -> str:
@@ -76,6 +99,8 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
     """
     asked = planning.plan_stack_file(project, stack)
     inventory = take_inventory(asked.release, progress)
+    if isinstance(asked.cluster, config.CreateCluster):
+        fetch_charts(progress)
     used = config.load(project, stack).model_copy(update={"release": inventory.release.used.name})
     prepared = Prepared(
         project=project,
@@ -107,17 +132,30 @@ def _start(prepared: Prepared, progress: Progress) -> None:
     prepared.world.start(spec, progress, discard=[state / name for name in _GONE_WITH_A_WORLD])
 
 
-def run_engine(prepared: Prepared, operation: str, progress: Progress) -> dict[str, Any]:
+def run_engine(
+    prepared: Prepared, operation: str, progress: Progress, *, targets: Sequence[str] = ()
+) -> dict[str, Any]:
     """Runs an operation of the real engine in the world: `up`, `preview`, `refresh` or `destroy`.
+
+    `targets` are the URNs of what `destroy` is about, with all that depends on them; everything if left out.
+
+    When it is interrupted, the engine still saves what it has done, so that the next operation goes on from there.
 
     Raises:
         KitError: the operation failed; says why in the engine's words.
     """
+    lock_file = prepared.state / "engine.lock"
+    with exclusive(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
+        return _run_engine(prepared, operation, progress, targets)
+
+
+def _run_engine(prepared: Prepared, operation: str, progress: Progress, targets: Sequence[str]) -> dict[str, Any]:
     copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.plan.release.name)
     result_file = prepared.state / "engine.json"
     result_file.unlink(missing_ok=True)
     own = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file), operation]
-    argv = [sys.executable, "-m", "llmd_oke.rehearsal.engine", *own]
+    chosen = [word for urn in targets for word in ("--target", urn)]
+    argv = [sys.executable, "-m", "llmd_oke.rehearsal.engine", *own, *chosen]
     environment = {**copy.variables(), **_engine_environment(prepared)}
     log = prepared.world.folder.log_file("engine")
     with (
@@ -126,18 +164,24 @@ def run_engine(prepared: Prepared, operation: str, progress: Progress) -> dict[s
             argv, env=environment, folder=copy.folder, output=subprocess.PIPE, errors=errors
         ) as process,
     ):
-        for line in process.stdout or ():
-            progress.detail(line.rstrip())
-        process.wait(ENGINE_END_TIMEOUT_S)
-    return _engine_result(result_file, log)
+        try:
+            for line in process.stdout or ():
+                progress.detail(line.rstrip())
+            process.wait(ENGINE_END_TIMEOUT_S)
+        except KeyboardInterrupt:
+            progress.step("interrupted: the engine ends what it has begun")
+            ending.end_group(process, ENGINE_END_TIMEOUT_S)
+            raise
+    return _engine_result(prepared.stack, result_file, log)
 
 
-def _engine_result(result_file: Path, log: Path) -> dict[str, Any]:
+def _engine_result(stack: str, result_file: Path, log: Path) -> dict[str, Any]:
     if not result_file.exists():
-        raise KitError("The engine ended without a result.", f"Its log is {log}.")
+        raise KitError(f"The engine ended without a result: {end_of_log(log, lines=1).strip()}", f"Its log is {log}.")
     result: dict[str, Any] = json.loads(result_file.read_text())
     if "error" in result:
-        raise KitError(result["error"], result["remedy"])
+        over = f"Change what it complains of and rehearse again, or start over: scripts/rehearse down --stack {stack}"
+        raise KitError(result["error"], result["remedy"] or over)
     return result
 
 
@@ -147,7 +191,7 @@ def _engine_environment(prepared: Prepared) -> Mapping[str, str]:
     return {
         **_inside_environment(prepared.state),
         "PATH": f"{programs}:{prepared.world.environment()['PATH']}",
-        "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{KUBERNETES_PLUGIN_PORT}",
+        "PULUMI_DEBUG_PROVIDERS": ",".join(f"{name}:{port}" for name, port in PLUGIN_PORTS.items()),
     }
 
 
@@ -174,16 +218,16 @@ def run_command(
         return process.wait()
 
 
-def down(project: Path, stack: str) -> None:
-    """Ends a stack's world and removes its files, logs excepted. Nothing happens where there is none."""
+def down(project: Path, stack: str) -> bool:
+    """Ends a stack's world and removes its files, logs excepted. Says whether there was anything but logs."""
     world = World(rehearsal_folder(project, stack))
     if not world.folder.path.is_dir():
-        return
+        return False
     world.stop()
-    for path in world.folder.path.iterdir():
-        if path == world.folder.logs:
-            continue
+    files = [path for path in world.folder.path.iterdir() if path not in {world.folder.logs, world.folder.lock_file}]
+    for path in files:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return bool(files)
 
 
 def have_programs(progress: Progress) -> Inventory:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmd_oke.catalogue.cache import cache_folder
 from llmd_oke.catalogue.files import values_folder
+from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
 from llmd_oke.rehearsal.control_plane import addresses, plane
 from llmd_oke.rehearsal.inventory import IN_PODS
@@ -16,6 +18,15 @@ from llmd_oke.rehearsal.processes import HttpReady, ProcessSpec, TcpReady, World
 KUBERNETES_PLUGIN_PORT = 9301
 SIMULATOR_PORT = 9302
 SIMULATOR_URL = f"http://127.0.0.1:{SIMULATOR_PORT}"
+OCI_PLUGIN_PORT = 9303
+NODE_CONTROL_PORT = 9304
+PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
+"""The stand-in plug-ins by the names of their packages."""
+
+OCI_FOLDER = "oci"
+"""What the stand-in for OCI keeps, in the world's folder."""
+OCI_FAULTS_FILE = "oci-faults.yaml"
+"""Which requests to OCI fail, in the world's folder; nobody needs to write it."""
 
 SYSTEM_NODE = {
     "name": "system-0",
@@ -44,7 +55,12 @@ def world_spec(
     agent_file = state / "agent.json"
     agent_file.write_text(agent_config)
     return WorldSpec(
-        processes=(*control.processes, _simulator(plan, time_scale), _plugin(), _agent_process(agent_file)),
+        processes=(
+            *control.processes,
+            _simulator(plan, time_scale),
+            *_plugins(state, programs["helm"]),
+            _agent_process(agent_file),
+        ),
         bridge_address=f"{addresses.NODE_ADDRESS}/16",
         nameserver=addresses.DNS_SERVICE,
         facts={
@@ -68,9 +84,18 @@ def _agent(state: Path, plan: Plan, programs: Mapping[str, Path], probe_time_sca
         "simulator_url": SIMULATOR_URL,
         "programs": {name: str(programs[name]) for name in IN_PODS},
         "images": str(values_folder() / "rehearsal" / "images.yaml"),
-        "nodes": [*(_node(plan, node) for node in plan.nodes), SYSTEM_NODE],
+        "nodes": _nodes(plan),
+        "control_port": NODE_CONTROL_PORT,
         "probe_time_scale": probe_time_scale,
     }
+
+
+def _nodes(plan: Plan) -> list[dict[str, Any]]:
+    """The nodes that are there before the engine runs. Those of pools that the stack creates come with the pools."""
+    if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
+        return [*(_node(plan, node) for node in plan.nodes), SYSTEM_NODE]
+    given = {pool.name for pool in plan.config.gpu_pools if pool.pool_id is not None}
+    return [_node(plan, node) for node in plan.nodes if node.pool in given]
 
 
 def _node(plan: Plan, node: Node) -> dict[str, Any]:
@@ -93,9 +118,25 @@ def _simulator(plan: Plan, time_scale: float) -> ProcessSpec:
     return ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz"))
 
 
-def _plugin() -> ProcessSpec:
-    argv = (sys.executable, "-m", "llmd_oke.rehearsal.kubernetes_plugin", "--port", str(KUBERNETES_PLUGIN_PORT))
-    return ProcessSpec("kubernetes-plugin", argv, readiness=TcpReady(KUBERNETES_PLUGIN_PORT))
+def _plugins(state: Path, helm: Path) -> tuple[ProcessSpec, ProcessSpec]:
+    """Both install charts with Helm, and find the charts of modules in the user's cache, which isn't the world's."""
+    cluster = (sys.executable, "-m", "llmd_oke.rehearsal.kubernetes_plugin", "--port", str(KUBERNETES_PLUGIN_PORT))
+    charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm))
+    return (
+        ProcessSpec("kubernetes-plugin", (*cluster, *tool), env=charts, readiness=TcpReady(KUBERNETES_PLUGIN_PORT)),
+        ProcessSpec("oci-plugin", (*_oci_plugin(state), *tool), env=charts, readiness=TcpReady(OCI_PLUGIN_PORT)),
+    )
+
+
+def _oci_plugin(state: Path) -> tuple[str, ...]:
+    own = (sys.executable, "-m", "llmd_oke.rehearsal.oci_plugin", "--port", str(OCI_PLUGIN_PORT))
+    files = {
+        "--kubeconfig": state / "kubeconfig.yaml",
+        "--journal": state / OCI_FOLDER / "journal.jsonl",
+        "--faults": state / OCI_FAULTS_FILE,
+    }
+    nodes = ("--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}")
+    return (*own, *(word for option, path in files.items() for word in (option, str(path))), *nodes)
 
 
 def _agent_process(config: Path) -> ProcessSpec:

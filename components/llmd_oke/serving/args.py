@@ -7,6 +7,8 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.serving.cache_args import ModelCacheMountArgs
+
 
 class ServersArgs(TypedDict):
     """Equal vLLM servers of one role."""
@@ -63,3 +65,5 @@ class UnitArgs(TypedDict):
     """Prefix of the priority classes by size; no priority class if left out."""
     engine: NotRequired[EngineArgs]
     """vLLM settings."""
+    model_cache: NotRequired[ModelCacheMountArgs]
+    """Where weights are kept; a folder of each pod if left out."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.planning import rollout
-from llmd_oke.serving import labels, priorities, vllm
+from llmd_oke.serving import labels, prewarm, priorities, vllm
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.vllm import ServerSpec
 
@@ -36,10 +36,16 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "nodeSelector": {"node.kubernetes.io/instance-type": spec.shape.name},
         "tolerations": tolerations(spec.shape),
         **priority,
-        **({"initContainers": [routing_sidecar(spec)]} if spec.role == "decode" else {}),
+        **({"initContainers": first} if (first := init_containers(spec)) else {}),
         "containers": [vllm.container(spec)],
-        "volumes": vllm.pod_volumes(spec),
+        "volumes": [*vllm.pod_volumes(spec), *([prewarm.program_volume()] if spec.prewarmed else [])],
     }
+
+
+def init_containers(spec: ServerSpec) -> list[dict[str, Any]]:
+    """What comes before vLLM. The cache is looked at in every pod, because nodes may come after it was filled."""
+    cached = [prewarm.container(spec.model, spec.cache["prewarm"])] if "prewarm" in spec.cache else []
+    return [*cached, *([routing_sidecar(spec)] if spec.role == "decode" else [])]
 
 
 def routing_sidecar(spec: ServerSpec) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerS
         tensor_parallel_size=tensor_parallel_size,
         rdma=args.get("rdma", True),
         engine=args.get("engine", {}),
+        cache=args.get("model_cache", {}),
     )
 
 

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.serving.args import EngineArgs
+from llmd_oke.serving.cache_args import ModelCacheMountArgs
 
 SERVER_PORT = 8000
 """Where clients and the endpoint picker reach every model server."""
@@ -20,8 +21,14 @@ NIXL_PORT = 5600
 STARTUP_PERIOD_S = 5
 """The guides look every 30 s for 30 min; the same budget in finer steps lets a server serve as soon as it can."""
 
+CACHE_FOLDER = "/model-cache"
+"""Where weights are in every pod; the releases set it as HF_HOME."""
+
 HUGGING_FACE_SECRET = "huggingface-token"  # noqa: S105 - the name of a Secret
 HUGGING_FACE_SECRET_KEY = "token"  # noqa: S105 - a key's name
+
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
+"""Weights come from the cache alone, which pods can't write to."""
 
 Container = dict[str, Any]
 
@@ -37,6 +44,7 @@ class ServerSpec:
     tensor_parallel_size: int
     rdma: bool
     engine: EngineArgs
+    cache: ModelCacheMountArgs = field(default_factory=ModelCacheMountArgs)
 
     @property
     def vllm_port(self) -> int:
@@ -47,6 +55,11 @@ class ServerSpec:
     def transfers_cache(self) -> bool:
         """Whether KV cache is handed over between servers."""
         return self.role in {"prefill", "decode"}
+
+    @property
+    def prewarmed(self) -> bool:
+        """Whether weights are in the cache before vLLM starts, which then reads nothing else."""
+        return "prewarm" in self.cache
 
 
 def container(spec: ServerSpec) -> Container:
@@ -80,6 +93,8 @@ def arguments(spec: ServerSpec) -> list[str]:
         f"--gpu-memory-utilization={engine.get('gpu_memory_utilization', 0.95):g}",
         f"--block-size={engine.get('block_size', 16)}",
     ]
+    if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
+        own.append(f"--served-model-name={spec.model.repository}")
     transfer = [f"--kv-transfer-config={kv_transfer_config()}"] if spec.transfers_cache else []
     return [*own, *transfer, *spec.release.vllm.arguments, *spec.model.arguments, *engine.get("extra_args", [])]
 
@@ -97,8 +112,9 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **(spec.release.vllm.tensor_parallel_environment if spec.tensor_parallel_size > 1 else {}),
         **(spec.shape.rdma.environment if spec.rdma else {}),
         **spec.model.environment,
+        **(_OFFLINE if spec.prewarmed else {}),
     }
-    entries = [*_plain(values), _token(), *(_side_channel() if spec.transfers_cache else ())]
+    entries = [*_plain(values), hugging_face_token(), *(_side_channel() if spec.transfers_cache else ())]
     return list({entry["name"]: entry for entry in [*entries, *_plain(spec.engine.get("env", {}))]}.values())
 
 
@@ -124,7 +140,8 @@ def _plain(values: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _token() -> dict[str, Any]:
+def hugging_face_token() -> dict[str, Any]:
+    """The token for gated models, where there is one."""
     reference = {"name": HUGGING_FACE_SECRET, "key": HUGGING_FACE_SECRET_KEY, "optional": True}
     return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}
 
@@ -161,13 +178,23 @@ def _mounts(spec: ServerSpec) -> list[dict[str, Any]]:
         {"name": "scratch", "mountPath": path, "subPath": path.strip("/.")}
         for path in spec.release.vllm.scratch_folders
     ]
-    return [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "model-cache", "mountPath": "/model-cache"}, *scratch]  # noqa: S108
+    cache = {"name": "model-cache", "mountPath": CACHE_FOLDER, **({"readOnly": True} if spec.prewarmed else {})}
+    return [{"name": "shm", "mountPath": "/dev/shm"}, cache, *scratch]  # noqa: S108
 
 
 def pod_volumes(spec: ServerSpec) -> list[dict[str, Any]]:
     """The volumes that the container mounts."""
     return [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_memory_gib(spec)}Gi"}},
-        {"name": "model-cache", "emptyDir": {}},
+        cache_volume(spec.cache),
         {"name": "scratch", "emptyDir": {}},
     ]
+
+
+def cache_volume(cache: ModelCacheMountArgs) -> dict[str, Any]:
+    """The volume with the weights: one for all nodes, a folder of the node, or a folder of the pod."""
+    if "claim" in cache:
+        return {"name": "model-cache", "persistentVolumeClaim": {"claimName": cache["claim"]}}
+    if "path" in cache:
+        return {"name": "model-cache", "hostPath": {"path": cache["path"], "type": "DirectoryOrCreate"}}
+    return {"name": "model-cache", "emptyDir": {}}

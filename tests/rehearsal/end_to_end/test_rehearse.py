@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from llmd_oke.bench.report_files import read_report
+from llmd_oke.rehearsal.host_processes import members_of
 from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -67,7 +68,7 @@ def test_a_change_of_topology_and_environment_rolls_through(life: Life) -> None:
 
 
 def test_the_engine_met_no_plug_in_but_the_stand_in(life: Life) -> None:
-    assert life.made.document["update"]["plugins"].keys() == {"kubernetes"}
+    assert life.made.document["update"]["plugins"].keys() == {"kubernetes", "oci"}
 
 
 def test_aggregated_servers_are_served_behind_a_plain_service(project: Project) -> None:
@@ -109,7 +110,7 @@ def test_after_down_nothing_is_left(project: Project) -> None:
     record = json.loads((project.folder / ".rehearsal/brief/world.json").read_text())
     assert project.command("rehearse", "down", "--stack", "brief").status == 0
     assert not Path(f"/proc/{record['supervisor']['pid']}").exists()
-    assert not list(Path("/proc").glob(f"[0-9]*/ns/net/{record['namespaces']['net']}"))
+    assert members_of(record["namespaces"]) == []
     assert _links() == before
     assert str(project.folder / ".rehearsal/brief") not in Path("/proc/self/mountinfo").read_text()
 
@@ -117,3 +118,15 @@ def test_after_down_nothing_is_left(project: Project) -> None:
 def _links() -> list[str]:
     told = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, timeout=10, check=True).stdout
     return sorted(line.split()[0] for line in told.splitlines())
+
+
+def test_on_a_full_node_servers_of_another_kind_come_after_the_old_ones_are_gone(project: Project) -> None:
+    project.write("full", models=[model(topology="agg-tp1-8r")])
+    assert project.command("rehearse", "--stack", "full", "--no-benchmark", "--time-scale", "0.5").status == 0
+    project.write("full", models=[model(topology="4p-tp1-2d-tp2")])
+    ended = project.rehearse("full")
+    assert ended.status == 0, ended.errors
+    assert "gpt-oss-120b-aggregated must go before they come" in ended.errors
+    (smoke,) = ended.document["smoke"]
+    assert smoke["passed"]
+    assert project.command("rehearse", "down", "--stack", "full").status == 0

@@ -49,7 +49,7 @@ class PodPlayer:
             player._client.close()
 
     def _make_node(self) -> None:
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"kubernetes.io/os": "linux"}}}
         made = self._client.post("/api/v1/nodes", json=node).raise_for_status().json()
         made["spec"].pop("taints", None)
         self._client.put(f"/api/v1/nodes/{NODE}", json=made).raise_for_status()

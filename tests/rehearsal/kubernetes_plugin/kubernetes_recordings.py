@@ -200,6 +200,6 @@ def _comparable(value: Any, method: str) -> Any:
         changed["replaces"] = sorted(changed["replaces"])
     if "reasons" in changed:
         changed["reasons"] = [reason for reason in changed["reasons"] if not reason.startswith(PASSING_REASONS)]
-        if changed["properties"]["kind"] == "Job":
+        if changed["properties"].get("kind") == "Job":
             changed["properties"].pop("status", None)
     return changed

@@ -18,7 +18,7 @@ from llmd_oke.rehearsal.kubernetes_plugin.server import start
 pytestmark = pytest.mark.rehearsal
 
 CASES = [f"{number:02}" for number in range(1, 37) if number != 30]
-"""All but 30, Helm releases, which the stand-in refuses."""
+"""All but 30, Helm releases, which have tests of their own."""
 
 MERGE = {"Content-Type": "application/merge-patch+json"}
 APPLY = {"Content-Type": "application/apply-patch+yaml"}

@@ -10,8 +10,8 @@ from llmd_oke.bench.report_files import read_report, to_yaml
 from llmd_oke.bench.smoke import Provenance, smoke
 from llmd_oke.bench.store import store
 from llmd_oke.bench.summary import summarize_result
-from llmd_oke.bench.tables import render
-from llmd_oke.bench.thresholds import Thresholds
+from llmd_oke.bench.tables import checks_table, render
+from llmd_oke.bench.thresholds import Check, Thresholds
 from llmd_oke.errors import KitError
 from rich.console import Console
 
@@ -174,6 +174,17 @@ def test_tables_fit_the_terminal_and_show_what_was_found(result, width):
     for word in ("TTFT", "TPSG", "TPSU", "Remote prefill: 100.0% of 8 prompts", "pass", "calibrated", "p99"):
         assert word in text
     assert "…" not in text
+
+
+def test_a_long_limit_leaves_room_for_the_evidence(result):
+    checks = (Check("output", "at least", 1_000_000.0, 1072.9, "tokens/s", "4096 tokens in 3.8 s"),)
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(checks_table(checks))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(line.rstrip()[-1] in "│┓┩┘┃" for line in lines[1:])
+    assert "4096 tokens in 3.8 s" in " ".join(line.split("│")[-2].strip() for line in lines if "│" in line)
 
 
 async def test_a_failed_check_is_shown_with_its_evidence(deployment):

@@ -32,14 +32,14 @@ def test_a_limit_passes_and_fails_by_what_was_measured(limit, generous, strict, 
     assert check(replace(NO_LIMITS, **{limit: generous})).passed
     failing = check(replace(NO_LIMITS, **{limit: strict}))
     assert not failing.passed
-    assert failing.measured == pytest.approx(measured)
+    assert failing.value == pytest.approx(measured)
     assert failing.evidence
 
 
 def test_failures_are_judged_with_their_reasons():
     performance = summarize([request(), failed()], planned=3, gpus=1, concurrency=1)
     result = check(Thresholds(max_failures=1), performance)
-    assert (result.measured, result.passed) == (2, False)
+    assert (result.value, result.passed) == (2, False)
     assert result.evidence == "1 not sent within the time limit; 1 x status: HTTP 503: x"
     assert check(Thresholds(max_failures=2), performance).passed
 
@@ -47,7 +47,7 @@ def test_failures_are_judged_with_their_reasons():
 def test_a_latency_that_was_not_measured_fails():
     nothing = summarize([], planned=0, gpus=1, concurrency=1)
     result = check(replace(NO_LIMITS, max_ttft_p95_ms=10), nothing)
-    assert (result.measured, result.passed) == (None, False)
+    assert (result.value, result.passed) == (None, False)
 
 
 def test_remote_prefill_is_judged_by_the_least_share():
@@ -60,7 +60,7 @@ def test_remote_prefill_is_judged_by_the_least_share():
 
 def test_remote_prefill_that_no_server_confirms_fails():
     result = check(replace(NO_LIMITS, min_remote_prefill_share=0.5), proof=prove(router(10), None, None))
-    assert (result.measured, result.passed) == (None, False)
+    assert (result.value, result.passed) == (None, False)
     assert "nothing is proven" in result.evidence
 
 

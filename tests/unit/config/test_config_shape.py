@@ -54,12 +54,12 @@ def problem(*place: str | int, value: Any) -> Problem:
         (("gpuPools", 0, "size"), 0, "gpuPools[0].size", "at least 1"),
         (("gpuPools", 0, "size"), 1001, "gpuPools[0].size", "at most 1000"),
         (("gpuPools", 0, "name"), "A b", "gpuPools[0].name", "lower-case letters"),
-        (("gpuPools", 0), 5, "gpuPools[0]", "an object with the keys name, shape, size"),
+        (("gpuPools", 0), 5, "gpuPools[0]", "an object with the keys availabilityDomain"),
         (("gpuPools",), [], "gpuPools", "at least 1 items"),
         (("gpuPools",), {}, "gpuPools", "a list"),
         (("release",), 0.8, "release", "text"),
         (("rdma",), None, "rdma", "'sriov-vf' or 'none'"),
-        (("cluster", "mode"), "create", "cluster.mode", "'existing'"),
+        (("cluster", "mode"), "make", "cluster.mode", "'existing', 'create'"),
         (("models", 0, "engine", "blockSize"), 17, "models[0].engine.blockSize", "16, 32, 64 or 128"),
         (("models", 0, "engine", "extraArgs"), "--seed=1", "models[0].engine.extraArgs", "a list"),
         (("models", 0, "engine", "extraArgs", 0), 1, "models[0].engine.extraArgs[0]", "text"),
@@ -138,7 +138,7 @@ def test_an_environment_name_that_kubernetes_refuses_is_refused():
 
 
 def test_every_missing_key_is_told():
-    assert [found.path for found in problems({})] == ["cluster", "gpuPools", "release", "models"]
+    assert [found.path for found in problems({})] == ["gpuPools", "release"]
 
 
 def test_a_problem_reads_as_one_line_however_large_its_value():

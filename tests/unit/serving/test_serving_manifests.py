@@ -46,8 +46,8 @@ def test_a_custom_object_is_declared_as_one():
 
 
 def test_a_kind_that_serving_does_not_know_is_refused_by_name():
-    with pytest.raises(KitError, match="batch/v1 Job"):
-        declare("j", {"apiVersion": "batch/v1", "kind": "Job", "metadata": {}}, NO_OPTIONS)
+    with pytest.raises(KitError, match="batch/v1 CronJob"):
+        declare("j", {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}}, NO_OPTIONS)
 
 
 def test_a_value_known_beforehand_depends_on_its_object():

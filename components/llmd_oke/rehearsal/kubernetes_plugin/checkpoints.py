@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, Tree, mark_secrets, rename_keys, without_secrets
+from llmd_oke.rehearsal.kubernetes_plugin.trees import mark_secrets, rename_keys
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, Tree, without_secrets
 
 INPUTS: Final = "__inputs"
 INITIAL_API_VERSION: Final = "__initialApiVersion"

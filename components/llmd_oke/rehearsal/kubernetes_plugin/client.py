@@ -13,7 +13,7 @@ from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, NoMatch, Unrea
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import Kind, kind_of_object
 from llmd_oke.rehearsal.kubernetes_plugin.kubeconfig import Access
 from llmd_oke.rehearsal.kubernetes_plugin.objects import name_of, namespace_of
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, dig
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig
 
 FIRST_WRITER: Final = "pulumi-kubernetes"
 REQUEST_LIMIT_S: Final = 60.0

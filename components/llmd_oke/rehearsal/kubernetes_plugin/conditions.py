@@ -11,7 +11,7 @@ from typing import Final
 from llmd_oke.rehearsal.kubernetes_plugin import pods
 from llmd_oke.rehearsal.kubernetes_plugin.client import Resource
 from llmd_oke.rehearsal.kubernetes_plugin.objects import annotation, condition, is_owned_by, name_of
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, dig, dig_list, dig_map
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig, dig_list, dig_map
 
 _REVISION: Final = "deployment.kubernetes.io/revision"
 

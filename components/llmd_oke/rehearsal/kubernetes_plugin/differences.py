@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import Kind
-from llmd_oke.rehearsal.kubernetes_plugin.trees import UNKNOWN, JsonObject, is_list, is_map
+from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN, JsonObject, is_list, is_map
 
 Path: TypeAlias = tuple[str | int, ...]
 

@@ -13,7 +13,7 @@ import httpx
 from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster, Resource
 from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, Unreachable
 from llmd_oke.rehearsal.kubernetes_plugin.objects import name_of
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject
 
 WATCH_LIMIT_S: Final = 20
 """How long one watch lasts; a feed that nobody follows any more ends with its watch."""

@@ -7,7 +7,6 @@ import secrets
 from dataclasses import dataclass
 from typing import Any
 
-from llmd_oke.rehearsal.kubernetes_plugin.errors import Refusal
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import kind_of_object
 from llmd_oke.rehearsal.kubernetes_plugin.objects import (
     AUTONAMED,
@@ -18,7 +17,8 @@ from llmd_oke.rehearsal.kubernetes_plugin.objects import (
     without_read_only_metadata,
 )
 from llmd_oke.rehearsal.kubernetes_plugin.schemas import Schemas
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, dig, dig_map, has_unknowns
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig, dig_map, has_unknowns
 
 
 def normalized(obj: JsonObject, schemas: Schemas | None) -> JsonObject:

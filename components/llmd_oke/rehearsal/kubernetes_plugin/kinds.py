@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from llmd_oke.catalogue.files import read_yaml, values_folder
-from llmd_oke.rehearsal.kubernetes_plugin.errors import Refusal
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ def kind_of(token: str) -> Kind:
         return kind
     group = api_version.rpartition("/")[0]
     if group in groups:
-        raise Refusal(_unserved(token, group, known))
+        raise Refusal(_unserved(token, known))
     return Kind(api_version, name)
 
 
-def _unserved(token: str, group: str, known: Mapping[tuple[str, str], Kind]) -> str:
-    what = "Helm releases are" if group == "helm.sh" else f"{token} is"
+def _unserved(token: str, known: Mapping[tuple[str, str], Kind]) -> str:
     kinds = ", ".join(sorted(name for _, name in known))
-    return f"{what} not in this rehearsal; its stand-in Kubernetes plug-in serves {kinds}, and custom resources"
+    served = f"{kinds}, Helm's Release and custom resources"
+    return f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in serves {served}"
 
 
 def kind_of_object(obj: JsonObject) -> Kind:

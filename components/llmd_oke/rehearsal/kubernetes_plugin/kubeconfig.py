@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from llmd_oke.rehearsal.kubernetes_plugin.errors import Refusal
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, dig, dig_list, dig_map
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig, dig_list, dig_map
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from llmd_oke.rehearsal.kubernetes_plugin.trees import UNKNOWN, JsonObject, dig, dig_list, dig_map
+from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN, JsonObject, dig, dig_list, dig_map
 
 AUTONAMED: Final = "pulumi.com/autonamed"
 DELETION_PROPAGATION: Final = "pulumi.com/deletionPropagationPolicy"

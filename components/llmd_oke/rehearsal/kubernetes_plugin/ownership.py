@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from llmd_oke.rehearsal.kubernetes_plugin.client import FIRST_WRITER
 from llmd_oke.rehearsal.kubernetes_plugin.objects import FIELD_MANAGER, annotation
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, dig, dig_list
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig, dig_list
 
 # Managers (by the start of their name, and their kind of write) whose fields an update takes over: those of a create
 # by this plug-in and of kubectl. From pulumi-kubernetes 4.30.0, provider/pkg/await/await.go.

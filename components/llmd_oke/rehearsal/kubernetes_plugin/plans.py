@@ -24,7 +24,8 @@ from llmd_oke.rehearsal.kubernetes_plugin.objects import (
     with_metadata,
 )
 from llmd_oke.rehearsal.kubernetes_plugin.sessions import Session
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, Tree, mark_secrets, prune
+from llmd_oke.rehearsal.kubernetes_plugin.trees import mark_secrets, prune
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, Tree
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from llmd_oke.rehearsal.kubernetes_plugin.objects import condition, id_of, name_of, namespace_of
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, dig, dig_list
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig, dig_list
 
 _PULL_PREFIX = "rpc error: code = Unknown desc = Error response from daemon: "
 _PULL_SUFFIX = ": manifest unknown"

@@ -7,14 +7,16 @@ from typing import Any, Final
 import yaml
 
 from llmd_oke.rehearsal.kubernetes_plugin.checkpoints import Checkpoint, to_object
-from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, InitFailed, NoMatch, Refusal
+from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, NoMatch
 from llmd_oke.rehearsal.kubernetes_plugin.inputs import normalized
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import Kind
 from llmd_oke.rehearsal.kubernetes_plugin.objects import split_id, without_read_only_metadata
 from llmd_oke.rehearsal.kubernetes_plugin.ownership import manager_name
 from llmd_oke.rehearsal.kubernetes_plugin.sessions import Session
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, Tree, dig, mark_secrets, prune
+from llmd_oke.rehearsal.kubernetes_plugin.trees import mark_secrets, prune
 from llmd_oke.rehearsal.kubernetes_plugin.waits import NotReady
+from llmd_oke.rehearsal.plugin_protocol.errors import InitFailed, Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, Tree, dig
 
 DECODE_YAML: Final = "kubernetes:yaml:decode"
 

@@ -11,7 +11,7 @@ from typing import Any
 from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster
 from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, Unreachable
 from llmd_oke.rehearsal.kubernetes_plugin.quantities import NotAQuantity, canonical
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, is_list, is_map
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, is_list, is_map
 
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -7,13 +7,14 @@ from typing import Final
 
 from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster
 from llmd_oke.rehearsal.kubernetes_plugin.conditions import Limits
-from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, Refusal, Unreachable
+from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, Unreachable
 from llmd_oke.rehearsal.kubernetes_plugin.feeds import Feeds
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import Kind
 from llmd_oke.rehearsal.kubernetes_plugin.kubeconfig import Access
 from llmd_oke.rehearsal.kubernetes_plugin.schemas import Schemas
 from llmd_oke.rehearsal.kubernetes_plugin.settings import Settings
 from llmd_oke.rehearsal.kubernetes_plugin.waits import Waiter
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
 
 REMEMBERED: Final = 64
 """How many instances are kept; an engine seldom has more than a few, and each run has its own."""

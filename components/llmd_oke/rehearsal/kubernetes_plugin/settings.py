@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from llmd_oke.rehearsal.kubernetes_plugin.errors import Refusal
 from llmd_oke.rehearsal.kubernetes_plugin.kubeconfig import Access, find_access, from_environment, load
-from llmd_oke.rehearsal.kubernetes_plugin.trees import UNKNOWN, Tree, without_secrets
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN, Tree, without_secrets
 
 _WHICH_CLUSTER: Final = ("kubeconfig", "context", "cluster")
 _IDENTIFIER: Final = "clusterIdentifier"

@@ -20,7 +20,7 @@ from llmd_oke.rehearsal.kubernetes_plugin.objects import (
     namespace_of,
     uid_of,
 )
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, dig
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig
 
 LOOK_S: Final = 1.0
 """How often a wait looks whether it was cancelled."""

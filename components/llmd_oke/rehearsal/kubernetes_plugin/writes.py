@@ -8,7 +8,7 @@ from typing import Final
 
 from llmd_oke.rehearsal.kubernetes_plugin.checkpoints import Checkpoint, to_object
 from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster
-from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, ApplyConflict, InitFailed, NoMatch, Refusal
+from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, ApplyConflict, NoMatch
 from llmd_oke.rehearsal.kubernetes_plugin.inputs import normalized
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import Kind
 from llmd_oke.rehearsal.kubernetes_plugin.objects import (
@@ -24,8 +24,9 @@ from llmd_oke.rehearsal.kubernetes_plugin.objects import (
 )
 from llmd_oke.rehearsal.kubernetes_plugin.ownership import leave_to_others, manager_name, must_force, taken_over
 from llmd_oke.rehearsal.kubernetes_plugin.sessions import Session
-from llmd_oke.rehearsal.kubernetes_plugin.trees import JsonObject, Tree, dig, has_unknowns
 from llmd_oke.rehearsal.kubernetes_plugin.waits import NotReady
+from llmd_oke.rehearsal.plugin_protocol.errors import InitFailed, Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, Tree, dig, has_unknowns
 
 MISSING_KIND_RETRY_S: Final = 0.25
 

@@ -25,6 +25,10 @@ class NodeConfig(BaseModel):
     capacity: dict[str, str] = Field(
         description='quantities by resource name, for example {"cpu": "112", "amd.com/gpu": "8", "pods": "110"}'
     )
+    devices: dict[str, str] = Field(
+        default={},
+        description="quantities that the node shows only when the cluster has what gives them (devices.yaml)",
+    )
     labels: dict[str, str] = {}
     taints: tuple[Taint, ...] = ()
 

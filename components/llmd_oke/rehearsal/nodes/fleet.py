@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from ipaddress import IPv4Interface
 from typing import Any, cast
@@ -34,6 +34,7 @@ class Fleet:
         self._bridge = bridge
         self._configs: dict[str, NodeConfig] = {}
         self._indexes: dict[str, int] = {}
+        self._devices: dict[str, dict[str, str]] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._configs
@@ -49,6 +50,18 @@ class Fleet:
     def config(self, name: str) -> NodeConfig:
         """Give what the node was told to be."""
         return self._configs[name]
+
+    def configs(self) -> list[NodeConfig]:
+        """Give what all nodes were told to be."""
+        return list(self._configs.values())
+
+    async def show_devices(self, name: str, devices: Mapping[str, str]) -> None:
+        """Make these quantities of devices the node's, beside its other resources; a node that is gone is left out."""
+        if name not in self._configs:
+            return
+        self._devices[name] = dict(devices)
+        quantities = dict(devices)
+        await _ignore_missing(self._patch_status(name, {"capacity": quantities, "allocatable": quantities}))
 
     async def await_api_server(self, timeout_s: float = 120.0) -> None:
         """Wait until the API server answers; KitError when it hasn't after `timeout_s`."""
@@ -75,6 +88,7 @@ class Fleet:
         """Delete a node's object; its pods are then collected by the controller manager."""
         self._configs.pop(name, None)
         self._indexes.pop(name, None)
+        self._devices.pop(name, None)
         await _ignore_missing(self._client.delete(Node, name))
 
     async def run(self) -> None:
@@ -98,7 +112,7 @@ class Fleet:
 
     async def _register(self, config: NodeConfig) -> None:
         now = datetime.now(UTC)
-        wanted = objects.node(config, self.address(config.name), now)
+        wanted = objects.node(config, self.address(config.name), now, self._devices.get(config.name))
         try:
             node = await self._client.create(cast("Node", Node.from_dict(wanted)))
         except ApiError as error:

@@ -1,5 +1,6 @@
 """The Node and Lease objects of a simulated node, as a kubelet would register them."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -21,8 +22,8 @@ def timestamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def node(config: NodeConfig, address: str, now: datetime) -> dict[str, Any]:
-    """Give the whole Node object, status included, as it's first created."""
+def node(config: NodeConfig, address: str, now: datetime, devices: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Give the whole Node object, status included, as it's first created; `devices` are those that show already."""
     labels = {
         "kubernetes.io/hostname": config.name,
         "kubernetes.io/os": "linux",
@@ -35,7 +36,7 @@ def node(config: NodeConfig, address: str, now: datetime) -> dict[str, Any]:
         "kind": "Node",
         "metadata": {"name": config.name, "labels": labels},
         "spec": {"taints": taints(config)},
-        "status": status(config, address, now),
+        "status": status(config, address, now, devices),
     }
 
 
@@ -44,11 +45,12 @@ def taints(config: NodeConfig) -> list[dict[str, str]]:
     return [taint.model_dump(exclude_none=True) for taint in config.taints]
 
 
-def status(config: NodeConfig, address: str, now: datetime) -> dict[str, Any]:
-    """Give a Ready status with the shape's resources, all of them allocatable."""
+def status(config: NodeConfig, address: str, now: datetime, devices: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Give a Ready status with the shape's resources and the devices that show, all of them allocatable."""
+    capacity = {**config.capacity, **(devices or {})}
     return {
-        "capacity": config.capacity,
-        "allocatable": config.capacity,
+        "capacity": capacity,
+        "allocatable": capacity,
         "conditions": [
             *(_condition(name, "False", reason, now) for name, reason in _PRESSURES.items()),
             _condition("Ready", "True", "KubeletReady", now),

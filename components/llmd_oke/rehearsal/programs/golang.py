@@ -38,9 +38,10 @@ def find_go(module: Path) -> Path:
 
 
 def needed_version(module: Path) -> str:
-    """The version of Go that the module's go.mod asks for."""
-    lines = (module / "go.mod").read_text().splitlines()
-    return next(line.split()[1] for line in lines if line.startswith("go "))
+    """The newest version of Go that this module, or one beside it, asks for: whoever installs it does so once."""
+    files = [path.read_text().splitlines() for path in module.parent.glob("*/go.mod")]
+    asked = [line.split()[1] for lines in files for line in lines if line.startswith("go ")]
+    return max(asked, key=lambda version: [int(part) for part in version.split(".")])
 
 
 def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -24,6 +24,6 @@ def test_a_built_in_kind_that_is_not_listed_is_refused_with_the_list():
         kind_of("kubernetes:networking.k8s.io/v1:Ingress")
 
 
-def test_helm_releases_are_refused_by_name():
-    with pytest.raises(Refusal, match="Helm releases are not in this rehearsal"):
-        kind_of("kubernetes:helm.sh/v3:Release")
+def test_helm_charts_are_refused_by_name():
+    with pytest.raises(Refusal, match=r"helm.sh/v3:Chart is not in this rehearsal.*Helm's Release"):
+        kind_of("kubernetes:helm.sh/v3:Chart")

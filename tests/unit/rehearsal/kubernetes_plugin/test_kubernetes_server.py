@@ -63,9 +63,9 @@ def test_an_update_without_a_cluster_fails_and_says_so(stub: Any):
 
 def test_a_kind_that_is_not_on_the_list_is_refused(stub: Any):
     with pytest.raises(grpc.RpcError) as failure:
-        create(configured(stub), preview=True, kind="core/v1:PersistentVolume")
+        create(configured(stub), preview=True, kind="core/v1:PodTemplate")
 
-    assert "kubernetes:core/v1:PersistentVolume is not in this rehearsal" in failure.value.details()
+    assert "kubernetes:core/v1:PodTemplate is not in this rehearsal" in failure.value.details()
 
 
 def test_a_call_before_its_configuration_is_refused(stub: Any):

@@ -27,7 +27,9 @@ def test_secrets_and_unknowns_are_encoded_by_the_protocols_constants():
 
 
 def test_whole_numbers_become_ints_so_that_kubernetes_takes_them():
-    assert [type(value) for value in decode(encode({"a": 2, "b": 2.5})).values()] == [int, float]
+    decoded = decode(encode({"a": 2, "b": 2.5}))
+
+    assert {key: type(value) for key, value in decoded.items()} == {"a": int, "b": float}
 
 
 def test_unknowns_are_found_inside_of_secrets():

@@ -71,7 +71,7 @@ def test_a_second_program_that_builds_the_same_waits_and_takes_what_was_made(cac
 
 
 def test_without_go_the_command_that_installs_it_is_shown(cache, path):
-    with pytest.raises(KitError, match=r"(?s)Go 1\.24\.0 or later is needed.*go\.dev/dl/go"):
+    with pytest.raises(KitError, match=r"(?s)Go 1\.25\.11 or later is needed.*go\.dev/dl/go"):
         programs.ensure(["etcd"], Listener())
 
 

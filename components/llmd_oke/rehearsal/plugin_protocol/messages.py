@@ -6,10 +6,9 @@ This is the one module that meets the generated code, which carries no types: wh
 from typing import Any, Final
 
 from google.protobuf import empty_pb2, struct_pb2
-from google.rpc import status_pb2
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc, status_pb2
 
-from llmd_oke.rehearsal.kubernetes_plugin.trees import UNKNOWN, Secret, Tree
+from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN, Secret, Tree
 
 provider: Any = provider_pb2
 plugin: Any = plugin_pb2
@@ -27,7 +26,7 @@ UNKNOWN_TEXT: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 
 
 def decode(message: Any) -> dict[str, Tree]:
-    """The tree that a Struct holds; whole numbers become ints, for Kubernetes tells them from others."""
+    """The tree that a Struct holds; whole numbers become ints, for services tell them from others."""
     return {key: _decode_value(value) for key, value in message.fields.items()}
 
 

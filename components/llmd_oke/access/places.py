@@ -1,0 +1,32 @@
+"""Where a stack's cluster is."""
+
+from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
+from llmd_oke.errors import KitError
+
+_REGIONS_BY_KEY = {
+    "iad": "us-ashburn-1",
+    "phx": "us-phoenix-1",
+    "fra": "eu-frankfurt-1",
+    "lhr": "uk-london-1",
+}
+"""The regions whose OCIDs have their keys; all others have their names (OCI documentation, Regions)."""
+
+_REGION_PART = 3
+
+
+def region_of(config: StackConfig, asked: str | None = None) -> str:
+    """The region of a stack's cluster: as asked for, as the stack says, or as the cluster's OCID says.
+
+    Raises:
+        KitError: none of them says it.
+    """
+    if asked:
+        return asked
+    if isinstance(config.cluster, CreateCluster):
+        return config.cluster.region
+    identifier = config.cluster.identifier if isinstance(config.cluster, ExistingCluster) else ""
+    parts = identifier.split(".")
+    named = parts[_REGION_PART] if identifier.startswith("ocid1.") and len(parts) > _REGION_PART else ""
+    if not named:
+        raise KitError("The stack does not say which region its cluster is in.", "Give --region.")
+    return _REGIONS_BY_KEY.get(named, named)

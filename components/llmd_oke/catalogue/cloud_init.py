@@ -1,0 +1,50 @@
+"""How nodes boot: scripts, agent plug-ins and the figures in them."""
+
+from functools import cache
+
+from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+
+
+class AgentPlugins(Entry):
+    """Plug-ins of the agent on self-managed instances."""
+
+    enabled: tuple[str, ...]
+    disabled: tuple[str, ...]
+
+
+class Bootstrap(Entry):
+    """How often and how long a node tries to join."""
+
+    attempts: int
+    pause_s: int
+    identity_timeout_s: int
+
+
+class Raid(Entry):
+    """The file system over the local disks."""
+
+    chunk_kib: int
+    mount: str
+
+
+class CloudInit(Entry):
+    """What the nodes of each kind of pool (`gpu`, `cpu`) run at their first boot, in that order."""
+
+    scripts: dict[str, tuple[str, ...]]
+    agent_plugins: AgentPlugins
+    bootstrap: Bootstrap
+    raid: Raid
+    kube_proxy_mode: str
+    metadata_limit_bytes: int
+
+
+@cache
+def cloud_init() -> CloudInit:
+    """The one entry."""
+    return CloudInit.model_validate(read_yaml(values_folder() / "cloud-init" / "node.yaml"))
+
+
+@cache
+def script_template(name: str) -> str:
+    """The template of a script."""
+    return (values_folder() / "cloud-init" / f"{name}.sh.j2").read_text()

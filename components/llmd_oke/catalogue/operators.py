@@ -1,0 +1,153 @@
+"""Operators that the kit installs: their charts, what they are told, and the custom resources that they act on."""
+
+import json
+from functools import cache
+from typing import Any
+
+from pydantic import Field
+
+from llmd_oke.catalogue.files import Entry, entry, read_yaml, values_folder
+from llmd_oke.errors import KitError
+
+
+class HelmChart(Entry):
+    """A published chart: an OCI reference, or a name in a chart repository."""
+
+    reference: str
+    version: str
+    repository: str | None = None
+
+
+class Operator(Entry):
+    """A Helm release. `values` are the chart's; `tolerations_at` is their list that tolerates the GPU nodes' taints.
+
+    `timeout_s` is how long Helm may wait for all of it to be ready, in seconds.
+    """
+
+    name: str
+    release: str
+    namespace: str
+    chart: HelmChart
+    timeout_s: int
+    values: dict[str, Any]
+    tolerations_at: tuple[str, ...] = ()
+
+
+class DeviceConfig(Entry):
+    """The AMD GPU operator's custom resource. `tolerations_at` are the lists that tolerate the GPU nodes' taints."""
+
+    name: str
+    api_version: str
+    selector: dict[str, str]
+    spec: dict[str, Any]
+    tolerations_at: tuple[tuple[str, ...], ...]
+
+
+class PoolConfig(Entry):
+    """How many nodes may be drained at a time while virtual functions are made: a number or a percentage."""
+
+    name: str
+    max_unavailable: str
+
+
+class IpPool(Entry):
+    """The addresses of virtual functions; `per_node_block_size` is how many of them each node gives out."""
+
+    name: str
+    subnet: str
+    gateway: str
+    per_node_block_size: int
+
+
+class FunctionPolicy(Entry):
+    """How ports are split into virtual functions. `mtu` in bytes."""
+
+    device_type: str
+    mtu: int
+    functions_per_port: int
+    priority: int
+
+
+class RcclParameters(Entry):
+    """Where a shape's RCCL parameters lie; `config_map` has a place for the shape's name."""
+
+    config_map: str
+    key: str
+
+
+class RdmaByFunctions(Entry):
+    """RDMA for pods by virtual functions: all that doesn't depend on the shape.
+
+    `definitions` have to be there first; `definitions_timeout_s` is the limit of that wait, in seconds.
+    """
+
+    namespace: str
+    resource_prefix: str
+    pool_config: PoolConfig
+    ip_pool: IpPool
+    policy: FunctionPolicy
+    meta_plugins: tuple[dict[str, Any], ...]
+    rccl: RcclParameters
+    definitions: tuple[str, ...]
+    definitions_timeout_s: int
+
+
+class AddOn(Entry):
+    """An OKE cluster add-on: its name, its version (None lets OKE choose), and its configuration as texts."""
+
+    name: str
+    version: str | None = None
+    configurations: dict[str, str] = Field(default_factory=dict[str, str])
+
+    def tolerating(self, tolerations: list[dict[str, str]]) -> "AddOn":
+        """The add-on with these tolerations wherever it has a place for the GPU nodes'."""
+        text = json.dumps(tolerations)
+        filled = {key: text if value == "<gpu-tolerations>" else value for key, value in self.configurations.items()}
+        return self.model_copy(update={"configurations": filled})
+
+
+class GpuStack(Entry):
+    """What one choice in the stack file needs: add-ons and the kit's components, in order, and labels of GPU nodes."""
+
+    node_labels: dict[str, str] = Field(default_factory=dict[str, str])
+    add_ons: tuple[AddOn, ...] = ()
+    components: tuple[str, ...] = ()
+
+
+class GpuStacks(Entry):
+    """All choices. `replaces` says which component an add-on takes the place of."""
+
+    gpu_stacks: dict[str, GpuStack]
+    rdma: dict[str, GpuStack]
+    replaces: dict[str, str]
+
+
+@cache
+def operator(name: str) -> Operator:
+    """The operator of that name.
+
+    Raises:
+        KitError: the catalogue has no such operator.
+    """
+    found = entry("operators", name, Operator)
+    if found is None:
+        raise KitError(f"The catalogue has no operator {name!r}.")
+    return found
+
+
+@cache
+def device_config() -> DeviceConfig:
+    """The DeviceConfig of AMD GPU nodes."""
+    return DeviceConfig.model_validate(read_yaml(values_folder() / "operators" / "device-config.yaml"))
+
+
+@cache
+def rdma() -> RdmaByFunctions:
+    """RDMA by virtual functions."""
+    return RdmaByFunctions.model_validate(read_yaml(values_folder() / "operators" / "rdma.yaml"))
+
+
+@cache
+def gpu_stacks() -> GpuStacks:
+    """What each choice of `gpuStack` and `rdma` needs."""
+    return GpuStacks.model_validate(read_yaml(values_folder() / "operators" / "gpu-stacks.yaml"))

@@ -1,0 +1,45 @@
+"""What the model cache is made of: images, storage drivers, mount options."""
+
+from functools import cache
+
+from llmd_oke.catalogue.files import Entry, entry
+
+
+class PrewarmRequests(Entry):
+    """What the pod that fills a cache asks of its node."""
+
+    cpu: str
+    memory: str
+
+
+class FileStorageDriver(Entry):
+    """How pods mount File Storage."""
+
+    driver: str
+    mount_options: tuple[str, ...]
+    smallest_claim_gib: int
+
+
+class LustreDriver(Entry):
+    """How pods mount File Storage with Lustre."""
+
+    driver: str
+    mount_options: tuple[str, ...]
+    volume_attributes: dict[str, str]
+
+
+class ModelCacheFacts(Entry):
+    """The image that fills caches, and the drivers of shared ones."""
+
+    image: str
+    requests: PrewarmRequests
+    file_storage: FileStorageDriver
+    lustre: LustreDriver
+
+
+@cache
+def model_cache() -> ModelCacheFacts:
+    """The facts of `values/storage/model-cache.yaml`."""
+    found = entry("storage", "model-cache", ModelCacheFacts)
+    assert found is not None  # noqa: S101 - the file is part of the kit
+    return found

@@ -1,0 +1,69 @@
+"""`llmd-oke pipeline`: what continuous integration calls, for real or against the rehearsal."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmd_oke import planning
+from llmd_oke.cli import console, options, up
+from llmd_oke.operations.previews import Preview, of_document
+from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.operations.summary import summarise
+
+app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
+
+Rehearse = Annotated[
+    bool, typer.Option("--rehearse", help="Against the rehearsal on this machine.", envvar="LLMD_OKE_REHEARSE")
+]
+Summary = Annotated[
+    Path | None,
+    typer.Option("--summary", help="File for the Markdown summary; standard output if left out.", dir_okay=False),
+]
+
+
+@app.command()
+def preview(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    rehearse: Rehearse = False,
+    summary: Summary = None,
+    allow_replace: up.AllowReplace = False,
+) -> None:
+    """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused."""
+    plan = planning.plan_stack_file(project, stack)
+    found = _rehearsed(project, stack) if rehearse else pulumi_cli(project, stack).preview()
+    judged = summarise(stack, plan, found, allow_replace=allow_replace)
+    if summary is None:
+        typer.echo(judged.markdown, nl=False)
+    else:
+        summary.parent.mkdir(parents=True, exist_ok=True)
+        summary.write_text(judged.markdown)
+        console.errors().print(f"summary  {summary}", markup=False, soft_wrap=True)
+    if judged.refusals:
+        raise typer.Exit(1)
+
+
+@app.command()
+def deploy(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    rehearse: Rehearse = False,
+    allow_replace: up.AllowReplace = False,
+) -> None:
+    """Update a stack without questions, then run the smoke benchmark, which decides how this ends."""
+    if not rehearse:
+        up.up(stack, project, yes=True, allow_replace=allow_replace, benchmark=True)
+        return
+    argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
+    raise typer.Exit(subprocess.run(argv, check=False).returncode)
+
+
+def _rehearsed(project: Path, stack: str) -> Preview:
+    from llmd_oke.rehearsal import rehearsal  # noqa: PLC0415 - needs what only rehearsals install
+
+    progress = console.progress()
+    prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+    return of_document(rehearsal.run_engine(prepared, "preview", progress))

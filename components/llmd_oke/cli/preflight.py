@@ -1,0 +1,52 @@
+"""`llmd-oke preflight`: has the tenancy what a stack needs?"""
+
+import json
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from llmd_oke.access.oci_client import SignedOciClient
+from llmd_oke.access.places import region_of
+from llmd_oke.cli import console, options, token
+from llmd_oke.operations.findings import Finding, Verdict, exit_code
+from llmd_oke.operations.preflight import preflight as look
+from llmd_oke.planning import plan_stack_file
+
+Auth = Annotated[token.Auth | None, typer.Option(help="How to sign in to OCI.", envvar=token.VARIABLE)]
+Profile = Annotated[str | None, typer.Option(help="Profile of OCI's configuration file.")]
+Region = Annotated[str | None, typer.Option(help="Region; the cluster's if left out.")]
+
+_COLOURS = {Verdict.FINE: "green", Verdict.PROBLEM: "red bold", Verdict.UNKNOWN: "yellow"}
+
+
+def preflight(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+    auth: Auth = None,
+    profile: Profile = None,
+    region: Region = None,
+) -> None:
+    """Ask OCI for limits, capacity, images, policies, networks and versions. Ends with 1 where there is a problem.
+
+    Nothing is changed. The stack file itself is checked first.
+    """
+    config = plan_stack_file(project, stack).config
+    where = region_of(config, region)
+    client = SignedOciClient(token.signer_of(auth, where, profile), where)
+    findings = look(client, config)
+    if as_json:
+        typer.echo(json.dumps({"stack": stack, "findings": [each.as_json() for each in findings]}, indent=2))
+    else:
+        for finding in findings:
+            _show(finding)
+    raise typer.Exit(exit_code(findings))
+
+
+def _show(finding: Finding) -> None:
+    colour = _COLOURS[finding.verdict]
+    where = f"[bold]{escape(finding.path)}[/]"
+    console.output().print(f"[{colour}]{finding.verdict:8}[/] {finding.check:9} {where}: {escape(finding.value)}")
+    if finding.remedy:
+        console.output().print(f"                   [dim]{escape(finding.remedy)}[/]")

@@ -1,0 +1,65 @@
+"""`llmd-oke token`: credentials for a cluster, as kubectl's credential programs give them."""
+
+import json
+import os
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from llmd_oke.access import api_key, cluster_token, principals
+from llmd_oke.access.signing import Signer
+from llmd_oke.errors import KitError
+
+VARIABLE = "LLMD_OKE_AUTH"
+
+
+class Auth(StrEnum):
+    """How to sign in."""
+
+    API_KEY = "api-key"
+    INSTANCE_PRINCIPAL = "instance-principal"
+    WORKLOAD_IDENTITY = "workload-identity"
+
+
+def token(
+    cluster_id: Annotated[str, typer.Option(help="OCID of the cluster.")],
+    region: Annotated[str, typer.Option(help="Region of the cluster.")],
+    auth: Annotated[
+        Auth | None,
+        typer.Option(help="How to sign in; an API key or session of ~/.oci/config if left out.", envvar=VARIABLE),
+    ] = None,
+    profile: Annotated[str | None, typer.Option(help="Profile of the configuration file.")] = None,
+) -> None:
+    """Print a token for a cluster's API server, valid for four minutes. Kubeconfigs ask for it by themselves."""
+    made = cluster_token.exec_credential(signer_of(auth, region, profile), cluster_id, region)
+    typer.echo(json.dumps(made))
+
+
+def signer_of(auth: Auth | None, region: str, profile: str | None) -> Signer:
+    """The signer that a user asked for.
+
+    Raises:
+        KitError: it can't be had; says why.
+    """
+    match auth or _of_oci_cli():
+        case Auth.INSTANCE_PRINCIPAL:
+            return principals.instance_principal(region)
+        case Auth.WORKLOAD_IDENTITY:
+            return principals.workload_identity()
+        case Auth.API_KEY:
+            return api_key.signer(profile=profile)
+
+
+def _of_oci_cli() -> Auth:
+    """What `OCI_CLI_AUTH` says, which users of OCI's command line have set already."""
+    asked = os.environ.get("OCI_CLI_AUTH", "api_key")
+    known = {
+        "api_key": Auth.API_KEY,
+        "security_token": Auth.API_KEY,
+        "instance_principal": Auth.INSTANCE_PRINCIPAL,
+        "oke_workload_identity": Auth.WORKLOAD_IDENTITY,
+    }
+    if asked not in known:
+        raise KitError(f"OCI_CLI_AUTH={asked} is no way to sign in that this knows.", f"Known: {', '.join(known)}.")
+    return known[asked]

@@ -1,0 +1,187 @@
+"""Pools without GPUs."""
+
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+import pulumi_oci as oci
+
+from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.cluster.instance_metadata import Boot, metadata
+from llmd_oke.cluster.pool_parts import (
+    POOL_LABEL,
+    CyclingArgs,
+    NodeNetworkArgs,
+    TaintArgs,
+    cycling_details,
+    kubelet_taints,
+    label_list,
+    pod_network,
+)
+from llmd_oke.cluster.timeouts import CPU_POOL
+
+DEFAULT_BOOT_VOLUME_GIB = 128
+
+PODS_PER_VNIC = 31
+MOST_PODS = 110
+"""With a VCN-native network each secondary VNIC carries 31 pods, and there is one for each OCPU but the first, at least
+one (oci-hpc-oke).
+"""
+
+
+class CpuPoolArgs(TypedDict):
+    """What a pool without GPUs needs."""
+
+    pool_name: str
+    """Name of the pool, and value of the nodes' label `oke.oraclecloud.com/pool.name`."""
+    shape: str
+    """OCI shape of the nodes."""
+    size: int
+    """Number of nodes."""
+    kubernetes_version: str
+    """Version of the nodes, such as `v1.34.2`."""
+    cluster_id: pulumi.Input[str]
+    """OCID of the cluster."""
+    compartment_id: pulumi.Input[str]
+    """Compartment of the nodes."""
+    availability_domains: pulumi.Input[list[str]]
+    """Where the nodes are placed."""
+    network: NodeNetworkArgs
+    """Where the nodes and their pods are in the network."""
+    api_server_host: pulumi.Input[str]
+    """Private address of the API server, without port."""
+    image_id: NotRequired[pulumi.Input[str]]
+    """Image of the nodes; the newest OKE image of the version if left out, which asks OCI at preview."""
+    ocpus: NotRequired[float]
+    """OCPUs of each node, for flexible shapes; 4 if left out."""
+    memory_gib: NotRequired[float]
+    """Memory of each node in GiB, for flexible shapes; 16 if left out."""
+    boot_volume_gib: NotRequired[int]
+    """Size of the boot volume in GiB; 128 if left out."""
+    max_pods: NotRequired[int]
+    """Pods of a node with a VCN-native network; what the shape's VNICs carry if left out."""
+    labels: NotRequired[dict[str, str]]
+    """Further labels of the nodes."""
+    taints: NotRequired[list[TaintArgs]]
+    """Taints of the nodes."""
+    cycling: NotRequired[CyclingArgs]
+    """Replace nodes after a change; old nodes stay as they are if left out."""
+    ssh_public_key: NotRequired[pulumi.Input[str]]
+    """Key that may sign in to the nodes."""
+    protect: NotRequired[bool]
+    """Refuse to delete or replace the pool; false if left out."""
+
+
+class CpuPool(pulumi.ComponentResource):
+    """Nodes without GPUs, as a node pool of OKE."""
+
+    pool_id: pulumi.Output[str]
+    """OCID of the node pool."""
+    node_label: pulumi.Output[str]
+    """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
+
+    def __init__(self, name: str, args: CpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:CpuPool", name, None, opts)
+        self.pool_id = node_pool(self, name, args)
+        label = f"{POOL_LABEL}={args['pool_name']}"
+        self.node_label = self.pool_id.apply(lambda _: label)
+        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
+
+
+def node_pool(component: pulumi.Resource, name: str, args: CpuPoolArgs) -> pulumi.Output[str]:
+    """Declares the node pool and answers with its OCID."""
+    looked_up = "image_id" not in args
+    labels: Any = label_list({**args.get("labels", {}), POOL_LABEL: args["pool_name"]})
+    cycling: Any = cycling_details(args.get("cycling"))
+    boot = Boot("cpu", args["kubernetes_version"], kubelet_taints(args.get("taints", [])))
+    ignored = ["definedTags", *(["nodeSourceDetails.imageId"] if looked_up else [])]
+    made = oci.containerengine.NodePool(
+        f"{name}-node-pool",
+        name=args["pool_name"],
+        cluster_id=args["cluster_id"],
+        compartment_id=args["compartment_id"],
+        kubernetes_version=args["kubernetes_version"],
+        node_shape=args["shape"],
+        node_shape_config=_shape_config(args),
+        initial_node_labels=labels,
+        node_config_details=_node_config(args),
+        node_source_details={
+            "source_type": "IMAGE",
+            "image_id": newest_image(component, args) if looked_up else args["image_id"],
+            "boot_volume_size_in_gbs": str(args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB)),
+        },
+        node_metadata=pulumi.Output.from_input(args["api_server_host"]).apply(lambda host: _metadata(boot, host)),
+        node_pool_cycling_details=cycling,
+        ssh_public_key=args.get("ssh_public_key"),
+        opts=pulumi.ResourceOptions(
+            parent=component,
+            protect=args.get("protect", False),
+            custom_timeouts=CPU_POOL,
+            ignore_changes=ignored,
+        ),
+    )
+    return made.id
+
+
+def most_pods(ocpus: float) -> int:
+    """The pods of a node with that many OCPUs and a VCN-native network."""
+    return min(MOST_PODS, max(1, int(ocpus) - 1) * PODS_PER_VNIC)
+
+
+def newest_image(component: pulumi.Resource, args: CpuPoolArgs) -> pulumi.Output[str]:
+    """The newest image that OKE offers for the version: x86, without GPU software."""
+    version = args["kubernetes_version"].removeprefix("v")
+    options = oci.containerengine.get_node_pool_option_output(
+        node_pool_option_id="all",
+        compartment_id=args["compartment_id"],
+        node_pool_k8s_version=args["kubernetes_version"],
+        opts=pulumi.InvokeOutputOptions(parent=component),
+    )
+    return options.sources.apply(lambda sources: _newest({s.source_name: s.image_id for s in sources}, version))
+
+
+def _newest(images: dict[str, str], version: str) -> str:
+    fit = [name for name in images if f"-OKE-{version}-" in name and not _is_special(name)]
+    if not fit:
+        message = f"OKE offers no image for Kubernetes {version}. Give systemPool.image or cluster.given.systemImageId."
+        raise pulumi.RunError(message)
+    return images[max(fit, key=_date_and_build)]
+
+
+def _is_special(name: str) -> bool:
+    return "aarch64" in name or "Gen2-GPU" in name or "GPU" in name
+
+
+def _date_and_build(name: str) -> list[str]:
+    """`Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1234`: the dates sort as text, builds by length first."""
+    parts = name.split("-")
+    dated = [part for part in parts if part.count(".") == 2 and part[:2] == "20"]
+    return [*dated[:1], parts[-1].zfill(8)]
+
+
+def _shape_config(args: CpuPoolArgs) -> Any:
+    if not args["shape"].endswith(".Flex"):
+        return None
+    return {"ocpus": args.get("ocpus", 4), "memory_in_gbs": args.get("memory_gib", 16)}
+
+
+def _node_config(args: CpuPoolArgs) -> Any:
+    network = args["network"]
+    subnet = network["worker_subnet_id"]
+
+    def placements(domains: list[str]) -> list[dict[str, Any]]:
+        return [{"availability_domain": domain, "subnet_id": subnet} for domain in domains]
+
+    details = {
+        "size": args["size"],
+        "placement_configs": pulumi.Output.from_input(args["availability_domains"]).apply(placements),
+        "node_pool_pod_network_option_details": pod_network(network, args.get("max_pods", most_pods(_ocpus(args)))),
+    }
+    return {**details, "nsg_ids": network["worker_nsg_ids"]} if "worker_nsg_ids" in network else details
+
+
+def _ocpus(args: CpuPoolArgs) -> float:
+    return args.get("ocpus", 4) if args["shape"].endswith(".Flex") else MOST_PODS
+
+
+def _metadata(boot: Boot, host: str) -> dict[str, str]:
+    return metadata(boot, {"apiserver_host": host, "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode})

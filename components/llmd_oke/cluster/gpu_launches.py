@@ -1,0 +1,300 @@
+"""The four ways to launch GPU nodes, as OCI resources. Each answers with the OCID of what it made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+import pulumi_oci as oci
+
+from llmd_oke.catalogue import Shape
+from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, metadata, self_managed
+from llmd_oke.cluster.pool_parts import (
+    POOL_LABEL,
+    NodeNetworkArgs,
+    TaintArgs,
+    cycling_details,
+    kubelet_taints,
+    label_list,
+    pod_network,
+)
+from llmd_oke.cluster.timeouts import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL
+
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+"""A label that only the cloud's own controller sets."""
+
+DEFAULT_BOOT_VOLUME_GIB = 512
+DEFAULT_MAX_PODS = 64
+DEFAULT_EVICTION_GRACE_MINUTES = 60
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A pool that is launched: its component, its name, its arguments (`GpuPoolArgs`) and its shape."""
+
+    component: pulumi.Resource
+    name: str
+    args: Mapping[str, Any]
+    shape: Shape
+
+    def options(self, timeouts: pulumi.CustomTimeouts) -> pulumi.ResourceOptions:
+        """Options of what holds nodes. GPUs are scarce: the new pool can't have them before the old one is gone."""
+        return pulumi.ResourceOptions(
+            parent=self.component,
+            protect=self.args.get("protect", False),
+            delete_before_replace=True,
+            custom_timeouts=timeouts,
+            ignore_changes=["definedTags"],
+        )
+
+    @property
+    def network(self) -> NodeNetworkArgs:
+        """Where the nodes are in the network."""
+        return self.args["network"]
+
+    @property
+    def max_pods(self) -> int:
+        """Pods of a node."""
+        return self.args.get("max_pods", DEFAULT_MAX_PODS)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels that the nodes register with."""
+        of_shape = {key: value for key, value in self.shape.node.labels.items() if key != INSTANCE_TYPE}
+        return {**of_shape, **self.args.get("labels", {}), POOL_LABEL: self.args["pool_name"]}
+
+    @property
+    def boot(self) -> Boot:
+        """What the nodes run when they boot."""
+        own: list[TaintArgs] = self.args.get("taints", [])
+        of_shape: list[TaintArgs] = [
+            {"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in self.shape.node.taints
+        ]
+        flannel = "pod_subnet_id" not in self.network
+        return Boot(
+            kind="gpu",
+            kubernetes_version=self.args["kubernetes_version"],
+            taints=kubelet_taints([*of_shape, *own]),
+            max_pods=self.max_pods if flannel else None,
+            nvme=self.args.get("nvme", "raid-10"),
+            huge_pages_gib=self.args.get("huge_pages_gib", 0),
+        )
+
+
+def managed_compute_cluster(subject: Subject) -> pulumi.Output[str]:
+    """A compute cluster, and a node pool of OKE in it."""
+    return _node_pool(subject, _compute_cluster(subject))
+
+
+def plain(subject: Subject) -> pulumi.Output[str]:
+    """A node pool of OKE, without RDMA network."""
+    return _node_pool(subject, None)
+
+
+def cluster_network(subject: Subject) -> pulumi.Output[str]:
+    """An instance configuration, and a cluster network of such instances, which join by themselves."""
+    args = subject.args
+    configuration = oci.core.InstanceConfiguration(
+        f"{subject.name}-instance-configuration",
+        compartment_id=args["compartment_id"],
+        display_name=args["pool_name"],
+        instance_details={"instance_type": "compute", "launch_details": _launch_details(subject)},
+        opts=pulumi.ResourceOptions(parent=subject.component, ignore_changes=["definedTags"]),
+    )
+    pool: Any = {"instance_configuration_id": configuration.id, "size": args["size"], "display_name": args["pool_name"]}
+    placement: Any = {
+        "availability_domain": args["availability_domain"],
+        "primary_subnet_id": subject.network["worker_subnet_id"],
+    }
+    made = oci.core.ClusterNetwork(
+        f"{subject.name}-cluster-network",
+        compartment_id=args["compartment_id"],
+        display_name=args["pool_name"],
+        instance_pools=[pool],
+        placement_configuration=placement,
+        opts=subject.options(GPU_POOL),
+    )
+    return made.id
+
+
+def compute_cluster_instances(subject: Subject) -> pulumi.Output[str]:
+    """A compute cluster and one instance for each node, which join by themselves."""
+    compute_cluster_id = _compute_cluster(subject)
+    made = [_instance(subject, index, compute_cluster_id).id for index in range(subject.args["size"])]
+    return pulumi.Output.all(compute_cluster_id, *made).apply(lambda ids: str(ids[0]))
+
+
+def _compute_cluster(subject: Subject) -> pulumi.Output[str]:
+    if "compute_cluster_id" in subject.args:
+        return pulumi.Output.from_input(subject.args["compute_cluster_id"])
+    made = oci.core.ComputeCluster(
+        f"{subject.name}-compute-cluster",
+        availability_domain=subject.args["availability_domain"],
+        compartment_id=subject.args["compartment_id"],
+        display_name=subject.args["pool_name"],
+        opts=subject.options(COMPUTE_CLUSTER),
+    )
+    return made.id
+
+
+def _node_pool(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> pulumi.Output[str]:
+    args = subject.args
+    cycling: Any = cycling_details(args.get("cycling"))
+    details: Any = _node_config(subject, compute_cluster_id)
+    labels: Any = label_list(subject.labels)
+    made = oci.containerengine.NodePool(
+        f"{subject.name}-node-pool",
+        name=args["pool_name"],
+        cluster_id=args["cluster_id"],
+        compartment_id=args["compartment_id"],
+        kubernetes_version=args["kubernetes_version"],
+        node_shape=args["shape"],
+        initial_node_labels=labels,
+        node_config_details=details,
+        node_source_details={
+            "source_type": "IMAGE",
+            "image_id": args["image_id"],
+            "boot_volume_size_in_gbs": str(args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB)),
+        },
+        node_metadata=pulumi.Output.from_input(args["api_server_host"]).apply(
+            lambda host: _managed(subject.boot, host)
+        ),
+        node_eviction_node_pool_settings={
+            "eviction_grace_duration": f"PT{args.get('eviction_grace_minutes', DEFAULT_EVICTION_GRACE_MINUTES)}M",
+            "is_force_delete_after_grace_duration": True,
+        },
+        node_pool_cycling_details=cycling,
+        ssh_public_key=args.get("ssh_public_key"),
+        opts=subject.options(GPU_POOL),
+    )
+    return made.id
+
+
+def _managed(boot: Boot, host: str) -> dict[str, str]:
+    return metadata(boot, {"apiserver_host": host, "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode})
+
+
+def _node_config(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> dict[str, Any]:
+    args = subject.args
+    placement = {
+        "availability_domain": args["availability_domain"],
+        "subnet_id": subject.network["worker_subnet_id"],
+        "fault_domains": args.get("fault_domains"),
+        "capacity_reservation_id": args.get("capacity_reservation_id"),
+        "host_group_id": args.get("host_group_id"),
+    }
+    details = {
+        "size": args["size"],
+        "placement_configs": [_given(placement)],
+        "compute_cluster_id": compute_cluster_id,
+        "nsg_ids": subject.network.get("worker_nsg_ids"),
+        "kms_key_id": args.get("boot_volume_kms_key_id"),
+        "node_pool_pod_network_option_details": pod_network(subject.network, subject.max_pods),
+    }
+    return _given(details)
+
+
+def _launch_details(subject: Subject) -> Any:
+    args = subject.args
+    details = {
+        "availability_domain": args["availability_domain"],
+        "compartment_id": args["compartment_id"],
+        "shape": args["shape"],
+        "capacity_reservation_id": args.get("capacity_reservation_id"),
+        "agent_config": agent_config(),
+        "create_vnic_details": _vnic(subject),
+        "instance_options": {"are_legacy_imds_endpoints_disabled": True},
+        "metadata": _self_managed(subject),
+        "source_details": {"source_type": "image", "image_id": args["image_id"], **_boot_volume(subject)},
+    }
+    return _given(details)
+
+
+def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[str]) -> oci.core.Instance:
+    args = subject.args
+    fault_domains: list[str] = args.get("fault_domains") or []
+    agent: Any = agent_config()
+    vnic: Any = _vnic(subject)
+    source: Any = {"source_type": "image", "source_id": args["image_id"], **_boot_volume(subject)}
+    return oci.core.Instance(
+        f"{subject.name}-instance-{index}",
+        display_name=f"{args['pool_name']}-{index}",
+        availability_domain=args["availability_domain"],
+        compartment_id=args["compartment_id"],
+        compute_cluster_id=compute_cluster_id,
+        shape=args["shape"],
+        fault_domain=fault_domains[index % len(fault_domains)] if fault_domains else None,
+        capacity_reservation_id=args.get("capacity_reservation_id"),
+        agent_config=agent,
+        create_vnic_details=vnic,
+        instance_options={"are_legacy_imds_endpoints_disabled": True},
+        metadata=_self_managed(subject),
+        source_details=source,
+        opts=subject.options(GPU_INSTANCE),
+    )
+
+
+def agent_config() -> dict[str, Any]:
+    """The agent's plug-ins, with those that bring up the RDMA network."""
+    plugins = cloud_init().agent_plugins
+    states = [("ENABLED", plugins.enabled), ("DISABLED", plugins.disabled)]
+    return {
+        "are_all_plugins_disabled": False,
+        "is_management_disabled": False,
+        "is_monitoring_disabled": False,
+        "plugins_configs": [{"name": name, "desired_state": state} for state, names in states for name in names],
+    }
+
+
+def _vnic(subject: Subject) -> dict[str, Any]:
+    network = subject.network
+    vnic = {
+        "subnet_id": network["worker_subnet_id"],
+        "nsg_ids": network.get("worker_nsg_ids"),
+        "assign_public_ip": "false" if subject.args["launch"] == "compute-cluster-instances" else False,
+    }
+    return _given(vnic)
+
+
+def _boot_volume(subject: Subject) -> dict[str, Any]:
+    args = subject.args
+    vpus = args.get("boot_volume_vpus_per_gb")
+    volume = {
+        "boot_volume_size_in_gbs": str(args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB)),
+        "boot_volume_vpus_per_gb": None if vpus is None else str(vpus),
+        "kms_key_id": args.get("boot_volume_kms_key_id"),
+    }
+    return _given(volume)
+
+
+def _self_managed(subject: Subject) -> pulumi.Output[dict[str, str]]:
+    args, network = subject.args, subject.network
+    known: dict[str, pulumi.Input[Any]] = {
+        "host": args["api_server_host"],
+        "ca": args["cluster_ca"],
+        "tenancy": args["tenancy_id"],
+        "pods": network.get("pod_subnet_id"),
+        "nsgs": network.get("pod_nsg_ids", []),
+        "key": args.get("ssh_public_key"),
+    }
+
+    def made(found: dict[str, Any]) -> dict[str, str]:
+        node = SelfManaged(
+            api_server_host=found["host"],
+            cluster_ca=found["ca"],
+            tenancy_id=found["tenancy"],
+            kubernetes_version=args["kubernetes_version"],
+            labels=subject.labels,
+            max_pods=subject.max_pods,
+            pod_subnet_id=found["pods"],
+            pod_nsg_ids=found["nsgs"],
+        )
+        key = {"ssh_authorized_keys": found["key"]} if found["key"] else {}
+        return metadata(subject.boot, {**self_managed(node), **key})
+
+    return pulumi.Output.all(**known).apply(made)
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in arguments.items() if value is not None}

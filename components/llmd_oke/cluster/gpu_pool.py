@@ -1,0 +1,115 @@
+"""Pools of GPU nodes, launched in one of four ways."""
+
+from enum import StrEnum
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+
+from llmd_oke import catalogue
+from llmd_oke.cluster import gpu_launches
+from llmd_oke.cluster.pool_parts import POOL_LABEL, CyclingArgs, NodeNetworkArgs, TaintArgs
+from llmd_oke.errors import KitError
+
+
+class Launch(StrEnum):
+    """How the nodes of a GPU pool come about."""
+
+    MANAGED_COMPUTE_CLUSTER = "managed-compute-cluster"
+    CLUSTER_NETWORK = "cluster-network"
+    COMPUTE_CLUSTER_INSTANCES = "compute-cluster-instances"
+    PLAIN = "plain"
+
+
+class GpuPoolArgs(TypedDict):
+    """What a pool of GPU nodes needs."""
+
+    pool_name: str
+    """Name of the pool, and value of the nodes' label `oke.oraclecloud.com/pool.name`."""
+    launch: Launch
+    """How the nodes come about."""
+    shape: str
+    """OCI shape of the nodes, from the catalogue."""
+    size: int
+    """Number of nodes."""
+    kubernetes_version: str
+    """Version of the nodes, such as `v1.34.2`."""
+    cluster_id: pulumi.Input[str]
+    """OCID of the cluster."""
+    compartment_id: pulumi.Input[str]
+    """Compartment of the nodes."""
+    tenancy_id: pulumi.Input[str]
+    """Tenancy of the nodes; self-managed ones must know it."""
+    availability_domain: pulumi.Input[str]
+    """Availability domain of all nodes."""
+    image_id: pulumi.Input[str]
+    """Image of the nodes."""
+    network: NodeNetworkArgs
+    """Where the nodes and their pods are in the network."""
+    api_server_host: pulumi.Input[str]
+    """Private address of the API server, without port."""
+    cluster_ca: pulumi.Input[str]
+    """Certificate authority of the API server, as in kubeconfigs (base64)."""
+    pool_id: NotRequired[pulumi.Input[str]]
+    """A node pool or cluster network that is there already; then nothing is created."""
+    compute_cluster_id: NotRequired[pulumi.Input[str]]
+    """A compute cluster that is there already; then none is created."""
+    fault_domains: NotRequired[list[str]]
+    """Fault domains that the nodes may be in; all if left out."""
+    capacity_reservation_id: NotRequired[pulumi.Input[str]]
+    """Capacity reservation that the nodes are taken from."""
+    host_group_id: NotRequired[pulumi.Input[str]]
+    """Host group that the nodes are placed on; for node pools of OKE."""
+    boot_volume_gib: NotRequired[int]
+    """Size of the boot volume in GiB; 512 if left out."""
+    boot_volume_vpus_per_gb: NotRequired[int]
+    """Performance of the boot volume in VPUs for each GB; for self-managed nodes."""
+    boot_volume_kms_key_id: NotRequired[pulumi.Input[str]]
+    """Key that the boot volumes are encrypted with; Oracle's own if left out."""
+    max_pods: NotRequired[int]
+    """Pods of a node; 64 if left out."""
+    labels: NotRequired[dict[str, str]]
+    """Further labels of the nodes."""
+    taints: NotRequired[list[TaintArgs]]
+    """Further taints of the nodes; those of the shape are always there."""
+    nvme: NotRequired[str]
+    """What the local disks become: `raid-0`, `raid-10` or `none`; `raid-10` if left out."""
+    huge_pages_gib: NotRequired[int]
+    """Memory that is set aside as huge pages of 2 MiB, in GiB; none if left out."""
+    cycling: NotRequired[CyclingArgs]
+    """Replace nodes after a change; old nodes stay as they are if left out. For node pools of OKE."""
+    eviction_grace_minutes: NotRequired[int]
+    """How long OKE drains a node before it goes, in minutes; 60 if left out. For node pools of OKE."""
+    ssh_public_key: NotRequired[pulumi.Input[str]]
+    """Key that may sign in to the nodes."""
+    protect: NotRequired[bool]
+    """Refuse to delete or replace the pool; false if left out."""
+
+
+class GpuPool(pulumi.ComponentResource):
+    """GPU nodes that join a cluster, with their RDMA network unless the launch mode is plain."""
+
+    pool_id: pulumi.Output[str]
+    """OCID of the node pool or cluster network; of the compute cluster where instances make no pool."""
+    node_label: pulumi.Output[str]
+    """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
+
+    def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:GpuPool", name, None, opts)
+        shape = catalogue.shape(args["shape"])
+        if shape is None:
+            raise KitError(f"The catalogue has no shape {args['shape']!r}.", f"Known: {catalogue.shape_names()}.")
+        if "pool_id" in args:
+            self.pool_id = pulumi.Output.from_input(args["pool_id"])
+        else:
+            self.pool_id = _LAUNCHES[Launch(args["launch"])](gpu_launches.Subject(self, name, args, shape))
+        label = f"{POOL_LABEL}={args['pool_name']}"
+        self.node_label = self.pool_id.apply(lambda _: label)
+        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
+
+
+_LAUNCHES: dict[Launch, Any] = {
+    Launch.MANAGED_COMPUTE_CLUSTER: gpu_launches.managed_compute_cluster,
+    Launch.CLUSTER_NETWORK: gpu_launches.cluster_network,
+    Launch.COMPUTE_CLUSTER_INSTANCES: gpu_launches.compute_cluster_instances,
+    Launch.PLAIN: gpu_launches.plain,
+}

@@ -1,0 +1,47 @@
+"""The provider for the tenancy's home region, the only one in which groups and policies can be written."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+import pulumi_oci as oci
+
+CREDENTIALS = {
+    "auth": "auth",
+    "config_file_profile": "configFileProfile",
+    "fingerprint": "fingerprint",
+    "private_key": "privateKey",
+    "private_key_password": "privateKeyPassword",
+    "private_key_path": "privateKeyPath",
+    "tenancy_ocid": "tenancyOcid",
+    "user_ocid": "userOcid",
+}
+"""Who the provider is, by argument and by key of the stack's `oci:` config, which the default provider reads itself."""
+
+SECRET = frozenset({"private_key", "private_key_password"})
+
+
+def home_provider(component: pulumi.Resource, name: str, args: Mapping[str, Any]) -> oci.Provider | None:
+    """A provider for the home region; None where the component's own is for that region already."""
+    home = args.get("home_region")
+    if args.get("provider_is_home") or (home is not None and home == args.get("region")):
+        return None
+    region = home if home is not None else _home_region(component, args["tenancy_id"])
+    return oci.Provider(f"{name}-home", region=region, **credentials(), opts=pulumi.ResourceOptions(parent=component))
+
+
+def credentials() -> dict[str, Any]:
+    """Who signs in, for providers other than the default one, which reads the stack's `oci:` config itself."""
+    config = pulumi.Config("oci")
+    read = {
+        argument: config.get_secret(key) if argument in SECRET else config.get(key)
+        for argument, key in CREDENTIALS.items()
+    }
+    return {argument: value for argument, value in read.items() if value is not None}
+
+
+def _home_region(component: pulumi.Resource, tenancy_id: pulumi.Input[str]) -> pulumi.Output[str]:
+    found = oci.identity.get_region_subscriptions_output(
+        tenancy_id=tenancy_id, opts=pulumi.InvokeOutputOptions(parent=component)
+    )
+    return found.region_subscriptions.apply(lambda regions: next(r.region_name for r in regions if r.is_home_region))

@@ -1,0 +1,170 @@
+"""What nodes are told when they boot: user data rendered from `values/cloud-init`, and the keys that OKE reads.
+
+Everything that a node runs is in its metadata. Nothing is fetched from a branch of a repository at boot, so that a node
+that boots next year runs what was reviewed today.
+"""
+
+import base64
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import jinja2
+
+from llmd_oke.catalogue.cloud_init import cloud_init, script_template
+from llmd_oke.errors import KitError
+
+DIGEST_KEY = "llmd-oke-cloud-init"
+"""Metadata key with the SHA-256 of the user data's text, to see on a node which version it booted with."""
+
+SHORT_NAMES_REFUSED_FROM = 34
+"""Minor version of Kubernetes from which CRI-O refuses image names without a registry (oci-hpc-oke)."""
+
+_HEAD = """#!/usr/bin/env bash
+# What this node runs at its first boot, step by step; the first step that fails ends it.
+set -euo pipefail
+exec > >(tee -a /var/log/llmd-oke-boot.log) 2>&1
+folder=/opt/llmd-oke/boot
+install -d -m 0700 "$folder"
+step() { # runs the script on standard input
+  cat >"$folder/$1.sh"
+  echo "llmd-oke: $1"
+  bash "$folder/$1.sh" </dev/null || {
+    echo "llmd-oke: step $1 failed" >&2
+    exit 1
+  }
+}
+"""
+
+_END = "LLMD_OKE_END_OF_STEP"
+
+
+@dataclass(frozen=True)
+class Boot:
+    """What the scripts depend on. `taints` are written as the kubelet has them (`key=value:effect`)."""
+
+    kind: str
+    kubernetes_version: str
+    taints: Sequence[str] = ()
+    max_pods: int | None = None
+    nvme: str = "none"
+    huge_pages_gib: int = 0
+    kubelet_arguments: Sequence[str] = ()
+
+
+def user_data(boot: Boot) -> str:
+    """The user data as text: one script."""
+    steps = [f"step {name} <<'{_END}'\n{_script(name, boot)}{_END}\n" for name in _steps(boot)]
+    return "\n".join([_HEAD, *steps])
+
+
+def metadata(boot: Boot, further: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The metadata that both managed and self-managed nodes have.
+
+    Raises:
+        KitError: it is larger than OCI allows.
+    """
+    text = user_data(boot)
+    made = {
+        "user_data": base64.b64encode(text.encode()).decode(),
+        DIGEST_KEY: hashlib.sha256(text.encode()).hexdigest(),
+        **(further or {}),
+    }
+    return _within_limit(made)
+
+
+def _within_limit(made: dict[str, str]) -> dict[str, str]:
+    limit = cloud_init().metadata_limit_bytes
+    size = sum(len(key) + len(value) for key, value in made.items())
+    if size > limit:
+        raise KitError(f"The nodes' metadata has {size} bytes; OCI allows {limit}.", "Fewer or shorter labels help.")
+    return made
+
+
+def kubelet_arguments(boot: Boot) -> str:
+    """The arguments that are added to the kubelet's own.
+
+    OKE's node pools have no field for taints, so that the kubelet registers with them.
+    """
+    arguments = [f"--register-with-taints={','.join(boot.taints)}"] if boot.taints else []
+    if boot.max_pods is not None:
+        arguments.append(f"--max-pods={boot.max_pods}")
+    return " ".join([*arguments, *boot.kubelet_arguments])
+
+
+@dataclass(frozen=True)
+class SelfManaged:
+    """What a node that joins by itself must know. `cluster_ca` is base64 of the authority's PEM text, as in
+    kubeconfigs; `pod_subnet_id` is None with flannel.
+    """
+
+    api_server_host: str
+    cluster_ca: str
+    tenancy_id: str
+    kubernetes_version: str
+    labels: Mapping[str, str]
+    max_pods: int
+    pod_subnet_id: str | None = None
+    pod_nsg_ids: Sequence[str] = ()
+
+
+def self_managed(node: SelfManaged) -> dict[str, str]:
+    """The keys that OKE's start-up programs read on self-managed nodes (terraform-oci-oke, instanceconfig.tf)."""
+    keys = {
+        "apiserver_host": node.api_server_host,
+        "cluster_ca_cert": node.cluster_ca,
+        "oke-k8version": node.kubernetes_version,
+        "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode,
+        "oke-tenancy-id": node.tenancy_id,
+        "oke-initial-node-labels": ",".join(f"{key}={value}" for key, value in sorted(node.labels.items())),
+        "secondary_vnics": json.dumps([]),
+    }
+    if node.pod_subnet_id is None:
+        return keys
+    return {
+        **keys,
+        "oke-native-pod-networking": "true",
+        "oke-max-pods": str(node.max_pods),
+        "pod-subnets": node.pod_subnet_id,
+        "pod-nsgids": ",".join(node.pod_nsg_ids),
+    }
+
+
+def _steps(boot: Boot) -> list[str]:
+    left_out = set[str]()
+    if boot.nvme == "none":
+        left_out.add("nvme-raid")
+    if not boot.huge_pages_gib:
+        left_out.add("huge-pages")
+    return [name for name in cloud_init().scripts[boot.kind] if name not in left_out]
+
+
+def _script(name: str, boot: Boot) -> str:
+    facts = cloud_init()
+    version = boot.kubernetes_version.removeprefix("v")
+    return _template(name).render(
+        bootstrap=facts.bootstrap,
+        raid=facts.raid,
+        raid_level={"raid-0": 0, "raid-10": 10}.get(boot.nvme, 0),
+        huge_pages=boot.huge_pages_gib * 1024 // 2,
+        kubelet_arguments=kubelet_arguments(boot),
+        version=version,
+        minor_version=".".join(version.split(".")[:2]),
+        crio_short_names=int(version.split(".")[1]) >= SHORT_NAMES_REFUSED_FROM,
+    )
+
+
+@cache
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(  # noqa: S701 - shell scripts, not HTML
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        comment_start_string="{##",  # ${#array[@]} is no comment
+    )
+    environment.filters["quote"] = shlex.quote
+    return environment.from_string(script_template(name))

@@ -1,0 +1,48 @@
+"""An image of nodes that is imported from Object Storage."""
+
+from typing import TypedDict
+
+import pulumi
+import pulumi_oci as oci
+
+from llmd_oke.cluster.timeouts import IMAGE
+
+
+class NodeImageArgs(TypedDict):
+    """What an imported image needs."""
+
+    compartment_id: pulumi.Input[str]
+    """Compartment of the image."""
+    display_name: str
+    """Name of the image."""
+    uri: pulumi.Input[str]
+    """Where the file lies in Object Storage."""
+    checksum: str
+    """What the file is: `md5:…` or `sha256:…`. It is part of the resource's name: another checksum, another image."""
+
+
+class NodeImage(pulumi.ComponentResource):
+    """An image, imported once for each checksum.
+
+    Links to files in Object Storage expire, so that a changed link alone imports nothing. OCI checks no checksum at
+    import; it is written on the image as a tag, and `llmd-oke preflight` compares it with the object.
+    """
+
+    image_id: pulumi.Output[str]
+    """OCID of the image."""
+
+    def __init__(self, name: str, args: NodeImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:NodeImage", name, None, opts)
+        digest = args["checksum"].partition(":")[2][:8]
+        image = oci.core.Image(
+            f"{name}-image-{digest}",
+            compartment_id=args["compartment_id"],
+            display_name=f"{args['display_name']}-{digest}",
+            image_source_details={"source_type": "objectStorageUri", "source_uri": args["uri"]},
+            freeform_tags={"llmd-oke-checksum": args["checksum"]},
+            opts=pulumi.ResourceOptions(
+                parent=self, custom_timeouts=IMAGE, ignore_changes=["imageSourceDetails", "definedTags"]
+            ),
+        )
+        self.image_id = image.id
+        self.register_outputs({"image_id": self.image_id})

@@ -1,0 +1,22 @@
+"""The OCI provider of a cluster's region."""
+
+import pulumi
+import pulumi_oci as oci
+
+from llmd_oke.cluster.iam_home import credentials
+
+
+def region_provider(name: str, region: str) -> pulumi.ProviderResource:
+    """A provider for that region, whatever region the user's own configuration names.
+
+    Who signs in is still the user's configuration: the stack's `oci:` keys, the environment or `~/.oci/config`.
+    """
+    return oci.Provider(name, region=region, **credentials())
+
+
+def availability_domains(
+    compartment_id: pulumi.Input[str], opts: pulumi.InvokeOutputOptions
+) -> pulumi.Output[list[str]]:
+    """The names of the region's availability domains, as OCI gives them."""
+    found = oci.identity.get_availability_domains_output(compartment_id=compartment_id, opts=opts)
+    return found.availability_domains.apply(lambda domains: [domain.name for domain in domains])

@@ -1,0 +1,88 @@
+"""Updates that would take a cluster or a pool away are refused, with the input that causes it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmd_oke.errors import KitError
+from llmd_oke.operations.previews import Change, Preview
+
+GUARDED = {
+    "oci:ContainerEngine/cluster:Cluster": "cluster",
+    "oci:ContainerEngine/nodePool:NodePool": "node pool",
+    "oci:Core/clusterNetwork:ClusterNetwork": "cluster network",
+    "oci:Core/computeCluster:ComputeCluster": "compute cluster",
+    "oci:Core/instance:Instance": "instance",
+    "oci:Core/vcn:Vcn": "network",
+}
+"""What takes hours to get back, or can't be had again where capacity is scarce."""
+
+UNPROTECT = "To do it all the same: llmd-oke up --allow-replace."
+
+
+def losses(preview: Preview) -> list[Change]:
+    """Guarded or protected resources that an update would delete or replace, each once."""
+    found: dict[str, Change] = {}
+    for change in preview.changes:
+        if change.deletes and (change.type in GUARDED or change.protected):
+            known = found.get(change.urn)
+            if known is None or (change.replaced_by and not known.replaced_by):
+                found[change.urn] = change
+    return list(found.values())
+
+
+def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
+    """Lets a preview pass that takes nothing guarded away, or where that is allowed.
+
+    Raises:
+        KitError: names every resource that would go, and the input properties that cause it.
+    """
+    lost = losses(preview)
+    if lost and not allowed:
+        told = "\n".join(f"  {describe(change)}" for change in lost)
+        raise KitError(f"The update would take away what is hard to get back:\n{told}", UNPROTECT)
+
+
+def describe(change: Change) -> str:
+    """What would happen to a resource and why: `replace node pool prod-mi300x, because nodeShape changes from ...`."""
+    what = GUARDED.get(change.type, change.type.rsplit(":", 1)[-1])
+    action = "delete" if change.operation == "delete" else "replace"
+    if action == "delete":
+        return f"delete {what} {change.name}, because the stack file no longer has it"
+    causes = [_cause(path, change.old, change.new) for path in change.replaced_by]
+    because = "; ".join(causes) or "of what it depends on"
+    return f"{action} {what} {change.name}, because {because}"
+
+
+def _cause(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    before, after = value_at(old, path), value_at(new, path)
+    if before is None and after is None:
+        return f"{path} changes"
+    return f"{path} changes from {before!r} to {after!r}"
+
+
+def value_at(inputs: Mapping[str, Any], path: str) -> Any:
+    """The value at a property path such as `nodeConfigDetails.computeClusterId` or `placementConfigs[0].subnetId`."""
+    current: Any = inputs
+    for step in _steps(path):
+        try:
+            current = current[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return current
+
+
+def _steps(path: str) -> Iterable[str | int]:
+    """The keys and indices of a path; keys with dots stand in brackets and quotes."""
+    rest = path
+    while rest:
+        if rest.startswith('["'):
+            key, _, rest = rest[2:].partition('"]')
+            yield key
+        elif rest.startswith("["):
+            index, _, rest = rest[1:].partition("]")
+            yield int(index)
+        else:
+            end = min((at for at in (rest.find("."), rest.find("[")) if at >= 0), default=len(rest))
+            yield rest[:end]
+            rest = rest[end:]
+        rest = rest.removeprefix(".")

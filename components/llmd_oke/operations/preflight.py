@@ -1,0 +1,260 @@
+"""Whether a tenancy has what a stack needs, before anything is rented.
+
+Each check asks OCI for one thing and never changes anything. A check that OCI refuses to answer is `unknown`, so that a
+user with few rights still sees the others.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Network, ip_network
+
+from llmd_oke import catalogue
+from llmd_oke.access.oci_client import OciClient, OciError
+from llmd_oke.catalogue.iam import Need
+from llmd_oke.catalogue.iam import policies as policy_facts
+from llmd_oke.catalogue.network import reserved_ranges
+from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, StackConfig
+from llmd_oke.errors import KitError
+from llmd_oke.operations.findings import Finding, Verdict
+from llmd_oke.planning.iam import iam_needs
+
+MOST_SKEW = 3
+"""Kubernetes version skew policy: a kubelet may be three minor versions older than the API server."""
+
+
+@dataclass(frozen=True)
+class Tenancy:
+    """What is asked, and where the stack's cluster is or will be."""
+
+    client: OciClient
+    config: StackConfig
+    cluster: CreateCluster
+
+    @property
+    def created_pools(self) -> list[tuple[int, GpuPool]]:
+        """Pools that the stack creates, with their positions."""
+        return [(i, pool) for i, pool in enumerate(self.config.gpu_pools) if pool.pool_id is None]
+
+
+def preflight(client: OciClient, config: StackConfig) -> list[Finding]:
+    """All findings on a stack.
+
+    Raises:
+        KitError: the stack says too little to ask anything.
+    """
+    if isinstance(config.cluster, ExistingCluster):
+        return _guarded("cluster", "cluster.identifier", lambda: _existing_cluster(client, config))
+    if not isinstance(config.cluster, CreateCluster):
+        raise KitError("The stack says nothing of its cluster.", "Run this on the stack of the cluster layer.")
+    tenancy = Tenancy(client, config, config.cluster)
+    return [finding for name, path, check in CHECKS for finding in _guarded(name, path, lambda c=check: c(tenancy))]
+
+
+def _guarded(name: str, path: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """The findings of a check, as far as it came, and that OCI did not answer if it did not."""
+    found: list[Finding] = []
+    try:
+        found.extend(check())
+    except OciError as error:
+        remedy = "Is the sign-in right, and may this user read it?" if error.status in {401, 403, 404} else "Try again."
+        found.append(Finding(name, path, Verdict.UNKNOWN, error.message, remedy))
+    return found
+
+
+def _limits(tenancy: Tenancy) -> Iterator[Finding]:
+    """Limits count GPUs for some shapes and nodes for others, so a number between the two is not judged."""
+    root = tenancy.cluster.tenancy_id
+    definitions = tenancy.client.get("limits", "/limitDefinitions", compartmentId=root, serviceName="compute")
+    for i, pool in tenancy.created_pools:
+        shape, path = catalogue.shape(pool.shape), f"gpuPools[{i}].size"
+        if shape is None:
+            continue
+        names = [each["name"] for each in definitions if shape.gpu.product.lower() in each["name"].lower()]
+        if not names:
+            yield Finding("limits", path, Verdict.UNKNOWN, f"no limit of the region names {shape.gpu.product}")
+        for name in names:
+            if "reserv" not in name:
+                yield _limit(tenancy, pool, shape.gpus, name, path)
+
+
+def _limit(tenancy: Tenancy, pool: GpuPool, gpus_per_node: int, name: str, path: str) -> Finding:
+    query = {"compartmentId": tenancy.cluster.tenancy_id}
+    if pool.availability_domain:
+        query["availabilityDomain"] = pool.availability_domain
+    answer = tenancy.client.get("limits", f"/services/compute/limits/{name}/resourceAvailability", **query)
+    free = int(answer.get("available") or 0)
+    value = f"{name}: {free} available, {pool.size} nodes with {pool.size * gpus_per_node} GPUs wanted"
+    if free < pool.size:
+        return Finding("limits", path, Verdict.PROBLEM, value, "Request a service limit increase in the OCI console.")
+    if free < pool.size * gpus_per_node:
+        return Finding("limits", path, Verdict.UNKNOWN, value, "Enough if this limit counts nodes, too few if GPUs.")
+    return Finding("limits", path, Verdict.FINE, value)
+
+
+def _capacity(tenancy: Tenancy) -> Iterator[Finding]:
+    for i, pool in tenancy.created_pools:
+        if pool.capacity_reservation_id:
+            yield _reservation(tenancy, pool, f"gpuPools[{i}].capacityReservationId", pool.capacity_reservation_id)
+        elif pool.availability_domain:
+            yield _report(tenancy, pool, f"gpuPools[{i}].size", pool.availability_domain)
+
+
+def _reservation(tenancy: Tenancy, pool: GpuPool, path: str, ocid: str) -> Finding:
+    answer = tenancy.client.get("compute", f"/computeCapacityReservations/{ocid}")
+    free = int(answer.get("reservedInstanceCount") or 0) - int(answer.get("usedInstanceCount") or 0)
+    value = f"{answer.get('lifecycleState')}, {free} instances free"
+    good = answer.get("lifecycleState") == "ACTIVE" and free >= pool.size
+    remedy = "" if good else f"Let the reservation have {pool.size} free instances, or leave it out."
+    return Finding("capacity", path, Verdict.FINE if good else Verdict.PROBLEM, value, remedy)
+
+
+def _report(tenancy: Tenancy, pool: GpuPool, path: str, domain: str) -> Finding:
+    body = {
+        "compartmentId": tenancy.cluster.tenancy_id,
+        "availabilityDomain": domain,
+        "shapeAvailabilities": [{"instanceShape": pool.shape}],
+    }
+    (answer,) = tenancy.client.send("POST", "compute", "/computeCapacityReports", body)["shapeAvailabilities"]
+    status, count = str(answer.get("availabilityStatus")), answer.get("availableCount")
+    value = f"{status} in {domain}" + (f", {count} instances" if count is not None else "")
+    if status != "AVAILABLE" or (count is not None and int(count) < pool.size):
+        remedy = "Another availability domain or region, a capacity reservation, or a word with Oracle."
+        return Finding("capacity", path, Verdict.PROBLEM, value, remedy)
+    return Finding("capacity", path, Verdict.FINE, value)
+
+
+def _images(tenancy: Tenancy) -> Iterator[Finding]:
+    for i, pool in tenancy.created_pools:
+        if pool.image is None or pool.image.ocid is None:
+            continue
+        path, ocid = f"gpuPools[{i}].image.ocid", pool.image.ocid
+        image = tenancy.client.get("compute", f"/images/{ocid}")
+        state, name = image.get("lifecycleState"), image.get("displayName")
+        if state != "AVAILABLE":
+            yield Finding(
+                "image", path, Verdict.PROBLEM, f"{name} is {state}", "Wait for the import, or another image."
+            )
+            continue
+        shapes = {entry["shape"] for entry in tenancy.client.get("compute", f"/images/{ocid}/shapes")}
+        if pool.shape in shapes:
+            yield Finding("image", path, Verdict.FINE, f"{name} is AVAILABLE for {pool.shape}")
+        else:
+            remedy = f"Add {pool.shape} to the image's compatible shapes."
+            yield Finding("image", path, Verdict.PROBLEM, f"{name} is not for {pool.shape}", remedy)
+
+
+def _policies(tenancy: Tenancy) -> Iterator[Finding]:
+    """Where an administrator grants rights, the statements that must be somewhere. Groups have any name there."""
+    cluster = tenancy.cluster
+    if cluster.iam.create:
+        return
+    own = cluster.model_copy(update={"iam": cluster.iam.model_copy(update={"create": True})})
+    needs = iam_needs(tenancy.config, own)
+    found: list[str] = []
+    for place in dict.fromkeys((cluster.compartment_id, cluster.tenancy_id)):
+        for policy in tenancy.client.get("identity", "/policies", compartmentId=place):
+            found += map(_plain, policy["statements"])
+    for need in (*needs.cluster, *needs.nodes):
+        yield _policy(need, found)
+
+
+def _policy(need: Need, found: list[str]) -> Finding:
+    texts = [statement.text for statement in policy_facts().needs[need].statements]
+    missing = [text for text in texts if not any(_right(text) in statement for statement in found)]
+    if not missing:
+        return Finding("policies", "cluster.iam", Verdict.FINE, f"{need}: granted")
+    return Finding("policies", "cluster.iam", Verdict.PROBLEM, f"{need}: not granted", "; ".join(missing))
+
+
+def _right(text: str) -> str:
+    """What a statement grants: the words between `to` and `in`."""
+    return f" to {_plain(text).partition(' to ')[2].partition(' in ')[0]} in "
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _network(tenancy: Tenancy) -> Iterator[Finding]:
+    """Ranges of a VCN that is there; those that the stack names are judged by planning."""
+    vcn_id = tenancy.cluster.network.vcn_id
+    if vcn_id is None:
+        return
+    ranges: list[str] = tenancy.client.get("compute", f"/vcns/{vcn_id}")["cidrBlocks"]
+    overlaps = [
+        f"{cidr} overlaps {reserved.cidr} ({reserved.holds})"
+        for cidr in ranges
+        for reserved in reserved_ranges()
+        if ip_network(cidr).overlaps(IPv4Network(str(reserved.cidr)))
+    ]
+    if overlaps:
+        remedy = "A VCN without these ranges: nodes would reach either the one or the other."
+        yield Finding("network", "cluster.network.vcnId", Verdict.PROBLEM, "; ".join(overlaps), remedy)
+    else:
+        yield Finding("network", "cluster.network.vcnId", Verdict.FINE, ", ".join(ranges))
+
+
+def _versions(tenancy: Tenancy) -> Iterator[Finding]:
+    cluster = tenancy.cluster
+    options = tenancy.client.get("containerengine", "/clusterOptions/all", compartmentId=cluster.compartment_id)
+    offered: list[str] = options.get("kubernetesVersions") or []
+    path, version = "cluster.kubernetesVersion", cluster.kubernetes_version
+    if cluster.cluster_id is None and version not in offered:
+        yield Finding("versions", path, Verdict.PROBLEM, f"{version} is not offered", "One of " + ", ".join(offered))
+    else:
+        yield Finding("versions", path, Verdict.FINE, f"{version} is offered")
+    if cluster.cluster_id is not None:
+        running = tenancy.client.get("containerengine", f"/clusters/{cluster.cluster_id}")["kubernetesVersion"]
+        yield _upgrade(running, version, path)
+        version = running
+    for i, pool in tenancy.created_pools:
+        if pool.kubernetes_version is not None:
+            yield _skew(version, pool.kubernetes_version, f"gpuPools[{i}].kubernetesVersion")
+
+
+def _upgrade(running: str, wanted: str, path: str) -> Finding:
+    step = _minor(wanted) - _minor(running)
+    if step in {0, 1}:
+        return Finding("versions", path, Verdict.FINE, f"the cluster runs {running}")
+    remedy = f"A version of 1.{_minor(running)} or 1.{_minor(running) + 1}: control planes go up one minor at a time."
+    return Finding("versions", path, Verdict.PROBLEM, f"the cluster runs {running}, {wanted} is wanted", remedy)
+
+
+def _skew(control_plane: str, nodes: str, path: str) -> Finding:
+    skew = _minor(control_plane) - _minor(nodes)
+    value = f"nodes {nodes}, control plane {control_plane}"
+    if 0 <= skew <= MOST_SKEW:
+        return Finding("versions", path, Verdict.FINE, value)
+    remedy = f"Nodes may be as new as the control plane, and at most {MOST_SKEW} minor versions older."
+    return Finding("versions", path, Verdict.PROBLEM, value, remedy)
+
+
+def _minor(version: str) -> int:
+    return int(version.split(".")[1])
+
+
+def _existing_cluster(client: OciClient, config: StackConfig) -> Iterator[Finding]:
+    cluster = config.cluster
+    assert isinstance(cluster, ExistingCluster)  # noqa: S101 - the caller has looked
+    path = "cluster.identifier"
+    if not cluster.identifier.startswith("ocid1.cluster."):
+        yield Finding("cluster", path, Verdict.UNKNOWN, f"{cluster.identifier} is no OCID, so OCI can't be asked")
+        return
+    found = client.get("containerengine", f"/clusters/{cluster.identifier}")
+    state, version, kind = found.get("lifecycleState"), found.get("kubernetesVersion"), found.get("type")
+    value = f"{found.get('name')} is {state}, {version}, {kind}"
+    good = state == "ACTIVE"
+    yield Finding(
+        "cluster", path, Verdict.FINE if good else Verdict.PROBLEM, value, "" if good else "An ACTIVE cluster."
+    )
+
+
+CHECKS: list[tuple[str, str, Callable[[Tenancy], Iterator[Finding]]]] = [
+    ("versions", "cluster.kubernetesVersion", _versions),
+    ("network", "cluster.network", _network),
+    ("policies", "cluster.iam", _policies),
+    ("limits", "gpuPools", _limits),
+    ("capacity", "gpuPools", _capacity),
+    ("image", "gpuPools", _images),
+]
+"""Name, place in the stack file, and the check, quick ones first."""

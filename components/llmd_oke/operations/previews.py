@@ -1,0 +1,113 @@
+"""What an update would do, as the engine says it (`pulumi preview --json`)."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmd_oke.errors import KitError
+
+_QUIET = {"same", "read", "refresh", "read-replacement", "read-discard", "discard-replaced"}
+_REPLACES = "-replace"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would happen to one resource. `replaced_by` are the input properties that make it be replaced."""
+
+    operation: str
+    urn: str
+    old: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    new: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    changed: tuple[str, ...] = ()
+    replaced_by: tuple[str, ...] = ()
+    protected: bool = False
+
+    @property
+    def type(self) -> str:
+        """The resource's own type; a URN has its parents' types before it."""
+        return self.urn.split("::")[2].rsplit("$", 1)[-1] if self.urn.count("::") >= 3 else ""
+
+    @property
+    def name(self) -> str:
+        """The resource's name."""
+        return self.urn.rsplit("::", 1)[-1]
+
+    @property
+    def short_name(self) -> str:
+        """`Deployment gpt-oss-120b-decode`."""
+        return f"{self.type.rsplit(':', 1)[-1]} {self.name}"
+
+    @property
+    def deletes(self) -> bool:
+        """Whether what is there goes away, be it that something new takes its place."""
+        return self.operation in {"delete", "replace", "delete-replaced", "create-replacement"}
+
+
+@dataclass(frozen=True)
+class Preview:
+    """All that an update would do, resources that stay the same included."""
+
+    changes: tuple[Change, ...]
+    errors: tuple[str, ...] = ()
+
+    @property
+    def effective(self) -> Sequence[Change]:
+        """Changes that do something."""
+        return [change for change in self.changes if change.operation not in _QUIET]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Resources by what would happen to them."""
+        counts: dict[str, int] = {}
+        for change in self.changes:
+            counts[change.operation] = counts.get(change.operation, 0) + 1
+        return counts
+
+
+def parse(text: str) -> Preview:
+    """The preview in the output of `pulumi preview --json`.
+
+    Raises:
+        KitError: the output is something else.
+    """
+    try:
+        return of_document(json.loads(text))
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        said = text.strip()[-500:] or "nothing"
+        raise KitError(f"`pulumi preview --json` answered with no preview: {said}") from error
+
+
+def of_document(document: Mapping[str, Any]) -> Preview:
+    """The preview in a document as `pulumi preview --json` writes it."""
+    steps: list[dict[str, Any]] = document.get("steps") or []
+    return Preview(tuple(_change(step) for step in steps), tuple(_errors(document.get("diagnostics") or [])))
+
+
+def _change(step: Mapping[str, Any]) -> Change:
+    differences: Mapping[str, Any] = step.get("detailedDiff") or {}
+    reasons = [path for path, how in differences.items() if str(how["kind"]).endswith(_REPLACES)]
+    return Change(
+        operation=step["op"],
+        urn=step["urn"],
+        old=_inputs(step, "oldState"),
+        new=_inputs(step, "newState"),
+        changed=tuple(differences or step.get("diffReasons") or ()),
+        replaced_by=tuple(reasons or step.get("replaceReasons") or ()),
+        protected=_is_protected(step.get("oldState") or {}),
+    )
+
+
+def _is_protected(state: Mapping[str, Any]) -> bool:
+    return bool(state.get("protect"))
+
+
+def _inputs(step: Mapping[str, Any], state: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = step.get(state) or {}
+    return found.get("inputs") or {}
+
+
+def _errors(diagnostics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for diagnostic in diagnostics:
+        if diagnostic.get("severity") == "error":
+            yield str(diagnostic.get("message", "")).strip()

@@ -1,0 +1,80 @@
+"""A preview as Markdown, ready to be a comment on a pull request."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmd_oke.operations import guards
+from llmd_oke.operations.order import displacement
+from llmd_oke.operations.previews import Change, Preview
+from llmd_oke.planning import Plan
+
+MARK = "<!-- llmd-oke preview of {stack} -->"
+"""The first line of a comment, by which the next run finds it."""
+
+MOST_ROWS = 60
+_ORDER = ("delete", "replace", "create", "update")
+_WITHOUT_EXISTENCE = ("llmd-oke:index:", "pulumi:")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A preview and what speaks against it."""
+
+    markdown: str
+    refusals: Sequence[str]
+
+
+def summarise(stack: str, plan: Plan, preview: Preview, *, allow_replace: bool = False) -> Judged:
+    """The comment, and the reasons for which an update is refused."""
+    lost = [] if allow_replace else [guards.describe(change) for change in guards.losses(preview)]
+    refusals = [*preview.errors, *lost]
+    first = displacement(preview, plan.gpus)
+    parts = [
+        MARK.format(stack=stack),
+        f"### `{stack}`: {headline(_counts(preview))}",
+        *_listed("The update is refused", refusals),
+        *_listed("Before the update", [str(first)] if first else []),
+        *_table(preview.effective),
+        *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in plan.advice]),
+        f"{len(plan.nodes)} GPU nodes, {plan.used_gpus} of {plan.gpus} GPUs used, "
+        f"{plan.price_usd_per_hour:.2f} $/hour at list price.",
+    ]
+    return Judged("\n\n".join(parts) + "\n", refusals)
+
+
+def headline(counts: Mapping[str, int]) -> str:
+    """`2 to create, 1 to replace, 5 unchanged`. The parts of a replacement count as one."""
+    known = [f"{counts[kind]} to {kind}" for kind in _ORDER if counts.get(kind)]
+    return ", ".join([*known, f"{counts.get('same', 0)} unchanged"]) if known else "no changes"
+
+
+def _counts(preview: Preview) -> dict[str, int]:
+    return Preview(tuple(change for change in preview.changes if _exists(change))).counts
+
+
+def _exists(change: Change) -> bool:
+    """Components, providers and the stack itself have no existence of their own."""
+    return not change.type.startswith(_WITHOUT_EXISTENCE)
+
+
+def _table(changes: Iterable[Change]) -> list[str]:
+    rows = sorted(
+        (change for change in changes if change.operation in _ORDER and _exists(change)),
+        key=lambda change: (_ORDER.index(change.operation), change.type, change.name),
+    )
+    if not rows:
+        return []
+    lines = ["| | resource | changes |", "|---|---|---|", *(_row(change) for change in rows[:MOST_ROWS])]
+    more = [f"\nand {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
+    return ["\n".join([*lines, *more])]
+
+
+def _row(change: Change) -> str:
+    paths = [*(f"**{path}**" for path in change.replaced_by)]
+    paths += [path for path in change.changed if path not in change.replaced_by]
+    told = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+    return f"| {change.operation} | {change.short_name} | {told.replace('|', chr(92) + '|')} |"
+
+
+def _listed(title: str, items: Sequence[str]) -> list[str]:
+    return ["\n".join([f"**{title}**", "", *(f"- {item}" for item in items)])] if items else []

@@ -1,0 +1,78 @@
+"""An update with what comes before it: a preview that is judged, and servers that have to go first."""
+
+from collections.abc import Callable
+
+from llmd_oke.errors import KitError
+from llmd_oke.operations import guards
+from llmd_oke.operations.order import displacement
+from llmd_oke.operations.previews import Preview
+from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.planning import Plan
+from llmd_oke.progress import Progress
+
+Confirm = Callable[[str], bool]
+
+
+def update(
+    pulumi: PulumiCli, plan: Plan, progress: Progress, confirm: Confirm, *, yes: bool, allow_replace: bool
+) -> int:
+    """Brings a stack to its file; the answer is the CLI's exit code. `confirm` asks before anything is deleted early.
+
+    Raises:
+        KitError: there is no preview, or it would take a guarded resource away.
+    """
+    progress.step("previewing the update")
+    preview = pulumi.preview()
+    guards.refuse_losses(preview, allowed=allow_replace)
+    unprotected = unprotect(pulumi, preview, progress) if allow_replace else []
+    if preview.errors and not unprotected:
+        raise KitError("The preview failed:\n" + "\n".join(preview.errors))
+    first = displacement(preview, plan.gpus)
+    if first is not None:
+        progress.step(str(first))
+        if not yes and not confirm("Delete them now?"):
+            return 1
+        if status := pulumi.destroy(yes=True, targets=[change.urn for change in first.first]):
+            return status
+    return pulumi.up(yes=yes, skip_preview=yes)
+
+
+def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[str]:
+    """Takes the protection of what would go away; the answer is what was protected. The engine's error names the
+    first such resource only, as far as it got.
+
+    Raises:
+        KitError: the state can't be changed.
+    """
+    going = {change.urn for change in guards.losses(preview)}
+    if not going and not preview.errors:
+        return []
+    told = "\n".join(preview.errors)
+    chosen = [urn for urn in protected_urns(pulumi) if urn in going or urn in told]
+    for urn in chosen:
+        progress.detail(f"no longer protected: {urn.rsplit('::', 1)[-1]}")
+    if pulumi.unprotect(chosen):
+        raise KitError("The protection can't be taken away.", "`pulumi state unprotect` said why.")
+    return chosen
+
+
+def destroy(pulumi: PulumiCli, progress: Progress, *, yes: bool, unprotect: bool) -> int:
+    """Destroys a stack; the answer is the CLI's exit code.
+
+    Raises:
+        KitError: something is protected and `unprotect` isn't given.
+    """
+    protected = protected_urns(pulumi)
+    names = ", ".join(urn.rsplit("::", 1)[-1] for urn in protected)
+    if protected and not unprotect:
+        raise KitError(f"The stack has protected resources: {names}.", "To destroy them too: add --unprotect.")
+    if protected:
+        progress.step(f"no longer protected: {names}")
+        if status := pulumi.unprotect(protected):
+            return status
+    return pulumi.destroy(yes=yes)
+
+
+def protected_urns(pulumi: PulumiCli) -> list[str]:
+    """The protected resources of a stack's state."""
+    return [str(resource["urn"]) for resource in pulumi.resources() if resource.get("protect")]

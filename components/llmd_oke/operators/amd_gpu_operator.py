@@ -1,0 +1,61 @@
+"""The AMD GPU operator and the DeviceConfig that it acts on."""
+
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from llmd_oke.catalogue.operators import operator
+from llmd_oke.operators.args import TolerationArgs, plain
+from llmd_oke.operators.device_config import device_config
+from llmd_oke.operators.releases import declare_release
+
+DEVICE_CONFIG_TIMEOUT = pulumi.CustomTimeouts(create="300s", update="300s", delete="600s")
+"""Deleting waits for the operator, which takes its DaemonSets away first."""
+
+
+class AmdGpuOperatorArgs(TypedDict):
+    """What the AMD GPU operator is told."""
+
+    node_selector: NotRequired[dict[str, str]]
+    """Labels of the GPU nodes; what Node Feature Discovery finds (`feature.node.kubernetes.io/amd-gpu`) if left out."""
+    tolerations: NotRequired[list[TolerationArgs]]
+    """Tolerations of what runs on GPU nodes; their taints belong here."""
+
+
+class AmdGpuOperator(pulumi.ComponentResource):
+    """The AMD GPU operator, which gives nodes `amd.com/gpu`, their GPUs' labels, and metrics.
+
+    Nodes must have the driver, and the label `oci.oraclecloud.com/disable-gpu-device-plugin: "true"`, without which
+    OKE's own plug-in gives out the same GPUs. The definitions of cert-manager and Node Feature Discovery must be there.
+    """
+
+    namespace: pulumi.Output[str]
+    """Namespace that it runs in; known once it is ready."""
+    device_config: pulumi.Output[str]
+    """Name of its DeviceConfig."""
+
+    def __init__(self, name: str, args: AmdGpuOperatorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:AmdGpuOperator", name, None, opts)
+        facts = operator("amd-gpu-operator")
+        release = declare_release(self, name, facts, [])
+        self.namespace = release.status.apply(lambda status: status.namespace or facts.namespace)
+        tolerations = plain(args.get("tolerations"))
+        manifest = device_config(facts.namespace, args.get("node_selector"), tolerations)
+        self.device_config = _declared(self, name, manifest, release)
+        self.register_outputs({"namespace": self.namespace, "device_config": self.device_config})
+
+
+def _declared(
+    parent: pulumi.Resource, name: str, manifest: dict[str, Any], release: pulumi.Resource
+) -> pulumi.Output[str]:
+    """The DeviceConfig comes after the operator and goes before it, because the operator has to let it go."""
+    fields = {key: value for key, value in manifest.items() if key not in {"apiVersion", "kind"}}
+    resource = k8s.apiextensions.CustomResource(
+        f"{name}-device-config",
+        api_version=manifest["apiVersion"],
+        kind=manifest["kind"],
+        opts=pulumi.ResourceOptions(parent=parent, depends_on=[release], custom_timeouts=DEVICE_CONFIG_TIMEOUT),
+        **fields,
+    )
+    return resource.urn.apply(lambda _: str(manifest["metadata"]["name"]))

@@ -1,0 +1,67 @@
+"""An operator's Helm release, in a namespace of its own."""
+
+import copy
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from llmd_oke.catalogue.operators import HelmChart, Operator
+
+LABELS = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
+DELETE_S = 900
+"""Helm waits for what it deletes, and charts run clean-up Jobs before and after."""
+
+Toleration = dict[str, str]
+
+
+def declare_release(
+    parent: pulumi.Resource, name: str, operator: Operator, tolerations: list[Toleration]
+) -> k8s.helm.v3.Release:
+    """Declares the namespace and, in it, the release; Helm waits until all of it is ready.
+
+    The namespace is privileged: operators' pods reach into the node (devices, /sys, kubelet's sockets).
+    """
+    child = pulumi.ResourceOptions(parent=parent)
+    metadata: Any = {
+        "name": operator.namespace,
+        "labels": {**LABELS, "pod-security.kubernetes.io/enforce": "privileged"},
+    }
+    namespace = k8s.core.v1.Namespace(f"{name}-namespace", metadata=metadata, opts=child)
+    limits = pulumi.CustomTimeouts(
+        create=f"{operator.timeout_s}s", update=f"{operator.timeout_s}s", delete=f"{DELETE_S}s"
+    )
+    return k8s.helm.v3.Release(
+        f"{name}-release",
+        name=operator.release,
+        namespace=namespace.metadata.apply(lambda metadata: metadata.name or operator.namespace),
+        timeout=operator.timeout_s,
+        values=chart_values(operator, tolerations),
+        **_source(operator.chart),
+        opts=pulumi.ResourceOptions(parent=parent, custom_timeouts=limits, depends_on=[namespace]),
+    )
+
+
+def chart_values(operator: Operator, tolerations: list[Toleration]) -> dict[str, Any]:
+    """The chart's values, with these tolerations beside those that the list has already."""
+    return with_tolerations(operator.values, [operator.tolerations_at] if operator.tolerations_at else [], tolerations)
+
+
+def with_tolerations(
+    tree: dict[str, Any], places: list[tuple[str, ...]], tolerations: list[Toleration]
+) -> dict[str, Any]:
+    """A copy of a tree with tolerations added to the lists at these places; maps on the way are made where missing."""
+    made = copy.deepcopy(tree)
+    for *path, last in places:
+        part = made
+        for key in path:
+            part = part.setdefault(key, {})
+        part[last] = [*part.get(last, []), *tolerations]
+    return made
+
+
+def _source(chart: HelmChart) -> dict[str, Any]:
+    source: dict[str, Any] = {"chart": chart.reference, "version": chart.version}
+    if chart.repository is None:
+        return source
+    return {**source, "repository_opts": k8s.helm.v3.RepositoryOptsArgs(repo=chart.repository)}

@@ -1,0 +1,10 @@
+"""Puts the weights of one model into a cache and makes sure that they are complete.
+
+These files run in pods as they are, as the package `prewarm`, so they use the standard library and each other only:
+
+    python -m prewarm --cache /model-cache --repository openai/gpt-oss-120b
+
+The cache has the layout of Hugging Face's own (`hub/models--<owner>--<name>/snapshots/<commit>`), so that programs find
+the weights with `HF_HOME` and `HF_HUB_OFFLINE=1`. Once a model is complete the program ends at once and asks no one. It
+takes up broken downloads where they ended, and of several at a time on one cache one works while the others wait.
+"""

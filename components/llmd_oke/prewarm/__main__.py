@@ -1,0 +1,68 @@
+"""The command `python -m prewarm`."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .places import Place, sole
+from .sources import Listing, list_hugging_face, list_object_storage
+from .transfer import Transfer
+from .web import PrewarmError, Web, say
+
+
+def fill(place: Place, listing: Listing, web: Web, connections: int) -> None:
+    """Downloads all files of a listing and writes down that they are there."""
+    if not any(file.path.endswith(".safetensors") for file in listing.files):
+        raise PrewarmError(f"{place.repository} at {place.revision} has no weights (*.safetensors)")
+    Transfer(web, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
+    place.finish(listing)
+
+
+def ensure(place: Place, listed: Callable[[], Listing], web: Web, connections: int, poll_s: float = 5.0) -> None:
+    """Returns as soon as the model is complete, whoever completed it."""
+    while not place.is_complete():
+        with sole(place) as mine:
+            if mine and not place.is_complete():
+                fill(place, listed(), web, connections)
+        if not mine:
+            say(f"{place.repository}: another pod fills the cache")
+            time.sleep(poll_s)
+    say(f"{place.repository}: complete in {place.folder}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fills the cache as the command line and the environment say; 1 and the reason where it can't be."""
+    parser = argparse.ArgumentParser(description="Puts the weights of one model into a cache.")
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--repository", required=True)
+    parser.add_argument("--revision", default="main")
+    parser.add_argument("--source", choices=["hugging-face", "object-storage"], default="hugging-face")
+    parser.add_argument("--connections", type=int, default=8)
+    options = parser.parse_args(argv)
+    place = Place(options.cache, options.repository, options.revision)
+    try:
+        web, listed = _source(options)
+        ensure(place, listed, web, options.connections)
+    except (PrewarmError, OSError) as error:
+        print(f"error {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
+    if options.source == "object-storage":
+        url = os.environ.get("MODEL_SOURCE_URL", "")
+        if not url:
+            raise PrewarmError("MODEL_SOURCE_URL is not set: the secret with the pre-authenticated request is missing")
+        plain = Web()
+        return plain, lambda: list_object_storage(plain, url, options.repository)
+    web = Web(os.environ.get("HF_TOKEN") or None)
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    return web, lambda: list_hugging_face(web, endpoint, options.repository, options.revision)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

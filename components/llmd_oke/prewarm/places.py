@@ -1,0 +1,129 @@
+"""Where a model lies in a cache, and who may fill it."""
+
+import json
+import socket
+import threading
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .sources import Listing
+
+HEARTBEAT_S = 10.0
+STALE_AFTER_S = 120.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one model lies in a cache."""
+
+    cache: Path
+    repository: str
+    revision: str
+
+    @property
+    def _name(self) -> str:
+        return "models--" + self.repository.replace("/", "--")
+
+    @property
+    def folder(self) -> Path:
+        """The model's folder in Hugging Face's layout."""
+        return self.cache / "hub" / self._name
+
+    @property
+    def record(self) -> Path:
+        """What is complete: written last, read first."""
+        return self.cache / ".llmd-oke" / f"{self._name}@{self.revision}.json"
+
+    @property
+    def lock(self) -> Path:
+        """There while one program fills the model's folder."""
+        return self.cache / ".llmd-oke" / f"{self._name}.lock"
+
+    def snapshot(self, commit: str) -> Path:
+        """The folder of one commit."""
+        return self.folder / "snapshots" / commit
+
+    def is_complete(self) -> bool:
+        """Whether every file of the record is there with its size. Their contents were judged when they came."""
+        try:
+            record = json.loads(self.record.read_text())
+            folder = self.snapshot(record["commit"])
+            whole = all((folder / path).stat().st_size == size for path, size in record["files"].items())
+        except (OSError, ValueError, KeyError):
+            return False
+        if whole:
+            self.point_to(record["commit"])
+        return whole
+
+    def point_to(self, commit: str) -> None:
+        """Makes the commit the one that is found without naming any."""
+        reference = self.folder / "refs" / "main"
+        if not reference.is_file() or reference.read_text() != commit:
+            write_whole(reference, commit)
+
+    def finish(self, listing: Listing) -> None:
+        """Writes down that all files are there."""
+        self.point_to(listing.commit)
+        sizes = {file.path: file.size for file in listing.files}
+        write_whole(self.record, json.dumps({"commit": listing.commit, "files": sizes}, indent=1))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that nobody sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    partial.write_text(text)
+    partial.rename(path)
+
+
+@contextmanager
+def sole(place: Place) -> Generator[bool]:
+    """Whether this program is the one that fills the model's folder. The lock of one that died is taken over.
+
+    It is a file with a pulse, because locks of the operating system don't reach over every network file system.
+    """
+    place.lock.parent.mkdir(parents=True, exist_ok=True)
+    if not _take(place.lock):
+        yield False
+        return
+    ended = threading.Event()
+    pulse = threading.Thread(target=_beat, args=(place.lock, ended), daemon=True)
+    pulse.start()
+    try:
+        yield True
+    finally:
+        ended.set()
+        pulse.join()
+        place.lock.unlink(missing_ok=True)
+
+
+def _take(lock: Path) -> bool:
+    if lock.exists() and _age_s(lock) > STALE_AFTER_S:
+        lock.unlink(missing_ok=True)
+    try:
+        with lock.open("x") as file:
+            file.write(socket.gethostname())
+    except FileExistsError:
+        return False
+    return True
+
+
+def _age_s(lock: Path) -> float:
+    """Age by the file system's own clock."""
+    probe = lock.with_name(f"{lock.name}.{uuid.uuid4().hex}")
+    probe.touch()
+    try:
+        return probe.stat().st_mtime - lock.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+    finally:
+        probe.unlink()
+
+
+def _beat(lock: Path, ended: threading.Event) -> None:
+    while not ended.wait(HEARTBEAT_S):
+        if lock.exists():
+            lock.touch()

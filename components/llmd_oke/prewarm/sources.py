@@ -1,0 +1,81 @@
+"""What files a model has, by those who have them."""
+
+import hashlib
+import json
+import urllib.parse
+from dataclasses import dataclass
+from typing import Any
+
+from .web import Web
+
+SKIPPED_FOLDERS = ("original", "metal")
+"""Weights in formats that vLLM doesn't read; it leaves `original` out too."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to be had. `check` is how its content is judged (`sha256`, `git`, `md5`, or not), `digest` by what."""
+
+    path: str
+    size: int
+    url: str
+    check: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All files of a model at one commit."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+
+def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -> Listing:
+    """The files of a repository at a revision."""
+    model = f"{endpoint}/api/models/{repository}"
+    commit = str(web.read_json(f"{model}/revision/{urllib.parse.quote(revision, safe='')}")[0]["sha"])
+    files: list[RemoteFile] = []
+    page = f"{model}/tree/{commit}?recursive=true"
+    while page:
+        entries, page = web.read_json(page)
+        files += [
+            _of_hugging_face(entry, f"{endpoint}/{repository}/resolve/{commit}")
+            for entry in entries
+            if entry["type"] == "file" and entry["path"].split("/")[0] not in SKIPPED_FOLDERS
+        ]
+    return Listing(commit, tuple(files))
+
+
+def _of_hugging_face(entry: dict[str, Any], base: str) -> RemoteFile:
+    url = f"{base}/{urllib.parse.quote(entry['path'])}"
+    large = entry.get("lfs")
+    if large:
+        return RemoteFile(entry["path"], large["size"], url, "sha256", large["oid"])
+    return RemoteFile(entry["path"], entry["size"], url, "git", entry["oid"])
+
+
+def list_object_storage(web: Web, source_url: str, repository: str) -> Listing:
+    """The files under a repository's name in a bucket, by a pre-authenticated request that may list.
+
+    A bucket has no commits, so the listing itself makes one.
+    """
+    base, prefix = source_url.rstrip("/") + "/", f"{repository}/"
+    files: list[RemoteFile] = []
+    start = prefix
+    while start:
+        query = urllib.parse.urlencode({"prefix": prefix, "start": start, "fields": "name,size,md5"})
+        document, _ = web.read_json(f"{base}?{query}")
+        files += [_of_object_storage(entry, base, prefix) for entry in document["objects"] if entry["size"]]
+        start = document.get("nextStartWith") or ""
+    facts = json.dumps([(file.path, file.size, file.digest) for file in files])
+    return Listing(hashlib.sha256(facts.encode()).hexdigest()[:40], tuple(files))
+
+
+def _of_object_storage(entry: dict[str, Any], base: str, prefix: str) -> RemoteFile:
+    """Objects that were uploaded in parts have no MD5 of their content (`<md5>-<parts>`)."""
+    digest = entry.get("md5") or ""
+    whole = bool(digest) and "-" not in digest
+    url = base + urllib.parse.quote(entry["name"], safe="")
+    path = entry["name"].removeprefix(prefix)
+    return RemoteFile(path, entry["size"], url, "md5" if whole else "", digest if whole else "")

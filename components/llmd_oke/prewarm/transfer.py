@@ -1,0 +1,132 @@
+"""Downloading files, with progress."""
+
+import base64
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .sources import RemoteFile
+from .web import PrewarmError, Web, say, with_tries, without_secrets
+
+CHUNK_BYTES = 8 * 2**20
+REPORT_PERIOD_S = 10.0
+GIB = 2**30
+
+
+class Transfer:
+    """Downloads files into a folder and tells how far it is."""
+
+    def __init__(self, web: Web, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
+        self._web = web
+        self._folder = folder
+        self._name = name
+        self._files = files
+        self._total = sum(file.size for file in files)
+        self._present = 0
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._before = 0
+
+    def run(self, connections: int) -> None:
+        """Downloads what is missing."""
+        self._present = self._before = sum(self._bytes_of(file) for file in self._files)
+        self._check_room()
+        ended = threading.Event()
+        reporter = threading.Thread(target=self._report_until, args=(ended,), daemon=True)
+        reporter.start()
+        try:
+            with ThreadPoolExecutor(connections) as pool:
+                largest_first = sorted(self._files, key=lambda file: -file.size)
+                for done in [pool.submit(self._fetch, file) for file in largest_first]:
+                    done.result()
+        finally:
+            ended.set()
+            reporter.join()
+        say(self.report())
+
+    def report(self) -> str:
+        """How far it is, in a line."""
+        with self._lock:
+            present = self._present
+        seconds = max(0.001, time.monotonic() - self._began)
+        speed = (present - self._before) / seconds
+        left = f", about {(self._total - present) / speed:.0f} s left" if speed > 0 and present < self._total else ""
+        share = 100 * present / self._total if self._total else 100
+        return (
+            f"{self._name}: {present / GIB:.1f} of {self._total / GIB:.1f} GiB ({share:.0f} %),"
+            f" {speed / GIB:.2f} GiB/s{left}"
+        )
+
+    def _report_until(self, ended: threading.Event) -> None:
+        while not ended.wait(REPORT_PERIOD_S):
+            say(self.report())
+
+    def _check_room(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        room = os.statvfs(self._folder)
+        free, needed = room.f_bavail * room.f_frsize, self._total - self._present
+        if free < needed:
+            raise PrewarmError(f"{needed / GIB:.1f} GiB are needed in {self._folder}, {free / GIB:.1f} GiB are free")
+
+    def _bytes_of(self, file: RemoteFile) -> int:
+        target = self._folder / file.path
+        for path in (target, _partial(target)):
+            if path.is_file():
+                return min(path.stat().st_size, file.size)
+        return 0
+
+    def _fetch(self, file: RemoteFile) -> None:
+        target = self._folder / file.path
+        if target.is_file() and target.stat().st_size == file.size:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with_tries(lambda: self._fetch_once(file, _partial(target)), without_secrets(file.url))
+        _partial(target).rename(target)
+
+    def _fetch_once(self, file: RemoteFile, partial: Path) -> None:
+        have = partial.stat().st_size if partial.is_file() else 0
+        if have < file.size:
+            self._append(file, partial, have)
+        elif not partial.is_file():
+            partial.touch()
+        found = partial.stat().st_size
+        if found < file.size:
+            raise OSError(f"the answer ended after {found} of {file.size} bytes")
+        if found > file.size or content_digest(partial, file.check) != file.digest:
+            partial.unlink()
+            self._count(-min(found, file.size))
+            raise OSError("the content is not what was announced")
+
+    def _append(self, file: RemoteFile, partial: Path, have: int) -> None:
+        with self._web.open(file.url, {"Range": f"bytes={have}-"} if have else {}) as answer:
+            resumed = answer.status == 206
+            if not resumed:
+                self._count(-have)
+            with partial.open("ab" if resumed else "wb") as out:
+                while chunk := answer.read(CHUNK_BYTES):
+                    out.write(chunk)
+                    self._count(len(chunk))
+
+    def _count(self, size: int) -> None:
+        with self._lock:
+            self._present += size
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(target.name + ".partial")
+
+
+def content_digest(path: Path, check: str) -> str:
+    """The digest of a file in the way of its source; empty where there is none to compare with."""
+    if not check:
+        return ""
+    header = f"blob {path.stat().st_size}\0".encode() if check == "git" else b""
+    digest = hashlib.new("sha1" if check == "git" else check, header, usedforsecurity=False)
+    with path.open("rb") as content:
+        while chunk := content.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return base64.b64encode(digest.digest()).decode() if check == "md5" else digest.hexdigest()

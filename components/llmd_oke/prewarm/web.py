@@ -1,0 +1,103 @@
+"""Reading URLs with patience, and telling about it."""
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ANSWER_TIMEOUT_S = 60.0
+TRIES = 8
+LONGEST_PAUSE_S = 60.0
+_FINAL = {400, 401, 403, 404, 410}
+
+
+class PrewarmError(Exception):
+    """Something that a person has to look at."""
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, flush=True)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Takes a token to no other host than the one that it is for."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following and urllib.parse.urlsplit(newurl).netloc != urllib.parse.urlsplit(req.full_url).netloc:
+            following.remove_header("Authorization")
+        return following
+
+
+@dataclass(frozen=True)
+class Web:
+    """Reads URLs, with a token where there is one."""
+
+    token: str | None = None
+
+    def open(self, url: str, headers: dict[str, str] | None = None) -> Any:
+        """The answer, open for reading."""
+        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - https by the endpoints' defaults
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        return urllib.request.build_opener(_Redirects()).open(request, timeout=ANSWER_TIMEOUT_S)
+
+    def read_json(self, url: str) -> tuple[Any, str]:
+        """The document, and the URL of its next page if there is one."""
+
+        def once() -> tuple[Any, str]:
+            with self.open(url) as answer:
+                return json.load(answer), _next_page(answer.headers.get("Link", ""))
+
+        return with_tries(once, without_secrets(url))
+
+
+def _next_page(link: str) -> str:
+    parts = [part.strip() for part in link.split(",") if 'rel="next"' in part]
+    return parts[0].partition("<")[2].partition(">")[0] if parts else ""
+
+
+def without_secrets(url: str) -> str:
+    """The URL for messages: a pre-authenticated request is a secret in its path."""
+    parts = urllib.parse.urlsplit(url)
+    path = parts.path.partition("/p/")[0] + "/p/..." if "/p/" in parts.path else parts.path
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def with_tries(once: Callable[[], T], what: str) -> T:
+    """Does something, again where the network or the other side failed."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return once()
+        except urllib.error.HTTPError as error:
+            if error.code in _FINAL or attempt == TRIES:
+                raise PrewarmError(f"{what}: HTTP {error.code} {error.reason}{_hint(error.code)}") from error
+            problem: Exception = error
+        except (OSError, ValueError) as error:
+            if attempt == TRIES:
+                raise PrewarmError(f"{what}: {error}") from error
+            problem = error
+        say(f"{what}: {problem}; try {attempt + 1} of {TRIES}")
+        time.sleep(pause_s(attempt))
+    raise AssertionError
+
+
+def pause_s(attempt: int) -> float:
+    """Seconds to wait after a try that failed."""
+    return min(LONGEST_PAUSE_S, 2.0**attempt)
+
+
+def _hint(code: int) -> str:
+    hints = {
+        401: ": the token is missing or not valid",
+        403: ": the token may not read this; was the model's license accepted?",
+        404: ": there is no such repository, revision or bucket",
+    }
+    return hints.get(code, "")

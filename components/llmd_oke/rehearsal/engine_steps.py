@@ -1,0 +1,45 @@
+"""The steps of an operation as `pulumi preview --json` would list them, taken from the engine's events."""
+
+from collections.abc import Callable
+from typing import Any
+
+from pulumi.automation import events
+
+
+class Steps:
+    """Hears the engine's events, keeps each resource's step and hands the event on."""
+
+    def __init__(self, hear: Callable[[events.EngineEvent], Any]) -> None:
+        self.recorded: list[dict[str, Any]] = []
+        self._hear = hear
+
+    def hear(self, event: events.EngineEvent) -> None:
+        """One event."""
+        if event.resource_pre_event:
+            self.recorded.append(step(event.resource_pre_event.metadata))
+        self._hear(event)
+
+
+def step(metadata: events.StepEventMetadata) -> dict[str, Any]:
+    """A step in the words of `pulumi preview --json`."""
+    differences = metadata.detailed_diff or {}
+    return {
+        "op": _text(metadata.op),
+        "urn": metadata.urn,
+        "oldState": _state(metadata.old),
+        "newState": _state(metadata.new),
+        "detailedDiff": {
+            path: {"kind": _text(how.diff_kind), "inputDiff": how.input_diff} for path, how in differences.items()
+        },
+        "replaceReasons": list(metadata.keys or ()),
+        "diffReasons": list(metadata.diffs or ()),
+    }
+
+
+def _state(state: events.StepEventStateMetadata | None) -> dict[str, Any]:
+    return {"protect": bool(state.protect), "inputs": dict(state.inputs or {})} if state else {}
+
+
+def _text(value: Any) -> str:
+    """The SDK gives names as text or as an enum."""
+    return str(getattr(value, "value", value))

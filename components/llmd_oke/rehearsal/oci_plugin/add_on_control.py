@@ -1,0 +1,76 @@
+"""How OKE's add-ons come into the rehearsal's cluster and leave it."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+
+from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.add_ons import AddOns
+from llmd_oke.rehearsal.oci_plugin.clocks import Clock
+from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject
+
+_log = logging.getLogger(__name__)
+
+
+class AddOnControl(Protocol):
+    """Installs and removes add-ons."""
+
+    def install(self, name: str, configurations: Mapping[str, str]) -> None:
+        """Begins to install an add-on, or to bring it to another configuration."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes an add-on; one that isn't there is no error."""
+        ...
+
+
+class NoAddOns:
+    """For a plug-in that stands alone: add-ons are known to OCI only."""
+
+    def install(self, name: str, configurations: Mapping[str, str]) -> None:
+        """Nothing."""
+
+    def remove(self, name: str) -> None:
+        """Nothing."""
+
+
+class ClusterAddOns:
+    """The cluster of the plug-in's world. As in OKE, an add-on counts as active before it is there."""
+
+    def __init__(self, add_ons: AddOns, clock: Clock) -> None:
+        self._add_ons = add_ons
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wanted: dict[str, Mapping[str, str]] = {}
+
+    def install(self, name: str, configurations: Mapping[str, str]) -> None:
+        """Begins to install an add-on; what goes wrong is logged."""
+        with self._lock:
+            self._wanted[name] = configurations
+        threading.Thread(target=self._install, args=(name, configurations), name=f"add-on {name}", daemon=True).start()
+
+    def remove(self, name: str) -> None:
+        """Removes an add-on. Raises WorkRequestFailed where Helm can't."""
+        with self._lock:
+            self._wanted.pop(name, None)
+            try:
+                self._add_ons.remove(name)
+            except (KitError, Refusal) as error:
+                raise WorkRequestFailed(str(error)) from error
+
+    def _install(self, name: str, configurations: Mapping[str, str]) -> None:
+        try:
+            self._clock.wait(self._add_ons.delay_s(name))
+            with self._lock:
+                if self._wanted.get(name) is configurations:
+                    self._add_ons.install(name, configurations)
+        except (KitError, Refusal, WorkRequestFailed) as error:
+            _log.error("add-on %s: %s", name, error)
+
+
+def configurations_of(state: JsonObject) -> dict[str, str]:
+    """An add-on's configuration by key."""
+    return {entry["key"]: entry["value"] for entry in state.get("configurations") or ()}

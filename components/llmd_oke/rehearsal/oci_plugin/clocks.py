@@ -1,0 +1,40 @@
+"""OCI's time, which passes faster in a rehearsal."""
+
+import threading
+from typing import Final
+
+from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
+from llmd_oke.rehearsal.oci_plugin.region import lifecycles
+from llmd_oke.rehearsal.oci_plugin.schemas import Resource
+
+DEFAULT_TIME_SCALE: Final = 0.001
+"""A cluster that OCI makes in seven minutes is there in less than half a second."""
+
+
+class Clock:
+    """Waits on behalf of OCI. `scale` is wall seconds for a second of OCI's."""
+
+    def __init__(self, scale: float = DEFAULT_TIME_SCALE) -> None:
+        self.scale = scale
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Ends all waits that nothing else can end."""
+        self._cancelled.set()
+
+    def wait(self, seconds: float, cancelled: threading.Event | None = None) -> None:
+        """Waits so many of OCI's seconds. Raises WorkRequestFailed when cancelled meanwhile."""
+        if (cancelled or self._cancelled).wait(seconds * self.scale):
+            raise WorkRequestFailed("the operation was cancelled")
+
+    def work(
+        self, resource: Resource, operation: str, limit_s: float, cancelled: threading.Event | None = None
+    ) -> None:
+        """Waits as long as an operation takes. Raises WorkRequestFailed where the engine's limit is shorter."""
+        durations = lifecycles()["durations_s"]
+        seconds = durations.get(resource.token, durations["default"])[operation]
+        if seconds > limit_s:
+            self.wait(limit_s, cancelled)
+            minutes = f"{limit_s / 60:.0f}m0s"
+            raise WorkRequestFailed(f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {minutes})")
+        self.wait(seconds, cancelled)

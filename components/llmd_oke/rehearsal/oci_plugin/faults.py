@@ -1,0 +1,93 @@
+"""Faults on request: a file says which requests fail, how, and how often.
+
+```yaml
+faults:
+  - resource: NodePool              # a type, or a pattern such as "*"
+    name: gpu*                      # the resource's name in the program or in OCI; every name if left out
+    operation: create               # create (if left out), update or delete
+    fault: out-of-host-capacity     # see Fault
+    times: 1                        # as often, then no more; each time if left out
+    nodes: 2                        # how many nodes it hits; all if left out
+    message: what OCI says          # for late-failure
+```
+
+The file is read again before every operation, so that it can be changed between two runs of the engine.
+"""
+
+import enum
+import fnmatch
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from llmd_oke.catalogue.files import Entry, read_yaml
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+
+
+class Fault(enum.StrEnum):
+    """What happens to a request."""
+
+    TOO_MANY_REQUESTS = "too-many-requests"
+    """429, again and again as often as `times` says; the plug-in tries again as the real one does."""
+    INTERNAL_ERROR = "internal-error"
+    """500, at once."""
+    OUT_OF_HOST_CAPACITY = "out-of-host-capacity"
+    """No machine is free: at once for an instance, after a while for a pool, which then is there without its nodes."""
+    NODE_NEVER_JOINS = "node-never-joins"
+    """Nodes are launched and never show up in the cluster."""
+    LATE_FAILURE = "late-failure"
+    """OCI accepts the request and gives up later; the resource is there, in state FAILED."""
+
+
+class FaultRule(Entry):
+    """Which requests fail, and how."""
+
+    resource: str = "*"
+    name: str = "*"
+    operation: str = "create"
+    fault: Fault
+    times: int | None = Field(default=None, ge=1)
+    nodes: int | None = Field(default=None, ge=1)
+    message: str = "The service reported an internal error."
+
+    def fits(self, resource: str, names: Sequence[str], operation: str) -> bool:
+        """Whether it is about that request."""
+        named = any(fnmatch.fnmatchcase(name, self.name) for name in names)
+        return named and self.operation == operation and fnmatch.fnmatchcase(resource, self.resource)
+
+
+class _FaultsFile(Entry):
+    faults: tuple[FaultRule, ...] = ()
+
+
+class Faults:
+    """The faults of a file, which need not be there; counts how often each has struck."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._struck: dict[FaultRule, int] = {}
+
+    def strike(self, resource: str, names: Sequence[str], operation: str) -> FaultRule | None:
+        """The fault that hits a request now, if any; that counts as one time.
+
+        Raises:
+            Refusal: the file can't be read as faults.
+        """
+        with self._lock:
+            for rule in self._rules():
+                count = self._struck.get(rule, 0)
+                if rule.fits(resource, names, operation) and (rule.times is None or count < rule.times):
+                    self._struck[rule] = count + 1
+                    return rule
+        return None
+
+    def _rules(self) -> tuple[FaultRule, ...]:
+        if self._path is None or not self._path.exists():
+            return ()
+        try:
+            return _FaultsFile.model_validate(read_yaml(self._path) or {}).faults
+        except ValidationError as error:
+            raise Refusal(f"{self._path} holds no faults: {error}") from None

@@ -1,0 +1,1 @@
+"""What OCI refuses, by service. Each function of a table raises ServiceError or lets the request pass."""

@@ -1,0 +1,27 @@
+"""Where model servers read weights from, as component arguments."""
+
+from typing import NotRequired, TypedDict
+
+import pulumi
+
+
+class PrewarmArgs(TypedDict):
+    """How weights get into a cache before servers start."""
+
+    source: str
+    """`hugging-face` or `object-storage`."""
+    revision: NotRequired[str]
+    """Commit of the repository; the head of `main` if left out."""
+    connections: NotRequired[int]
+    """Files that one download reads at a time; 8 if left out."""
+
+
+class ModelCacheMountArgs(TypedDict):
+    """A cache that is on each node (`path`) or shared by all of them (`claim`)."""
+
+    path: NotRequired[str]
+    """Folder on the nodes."""
+    claim: NotRequired[pulumi.Input[str]]
+    """Claim of a volume that all nodes share."""
+    prewarm: NotRequired[PrewarmArgs]
+    """How weights get there before servers start; servers download them themselves if left out."""

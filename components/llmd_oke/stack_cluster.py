@@ -1,0 +1,160 @@
+"""From a plan to a created cluster, with OCI's resources only: a part of `stack`."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulumi
+
+from llmd_oke.cluster.add_ons import AddOnArgs, AddOns
+from llmd_oke.cluster.cpu_pool import CpuPool
+from llmd_oke.cluster.gpu_pool import GpuPool
+from llmd_oke.cluster.iam import Iam
+from llmd_oke.cluster.network import Network
+from llmd_oke.cluster.node_image import NodeImage
+from llmd_oke.cluster.oke_cluster import OkeCluster
+from llmd_oke.cluster.provider import availability_domains, region_provider
+from llmd_oke.cluster.storage import Storage
+from llmd_oke.cluster.system_pool import SystemPool
+from llmd_oke.config import CreateCluster, Image
+from llmd_oke.planning import Plan
+from llmd_oke.planning.gpu_stack import gpu_stack
+from llmd_oke.planning.iam import iam_needs
+from llmd_oke.stack_cluster_args import (
+    add_on_args,
+    cluster_args,
+    cpu_pool_args,
+    gpu_pool_args,
+    iam_args,
+    network_args,
+    storage_args,
+)
+
+SYSTEM_POOL = "system"
+
+
+@dataclass(frozen=True)
+class CreatedCluster:
+    """What was declared. `nodes` have to be there before anything runs in the cluster; `add_ons` before operators that
+    rely on OKE's.
+    """
+
+    oke: OkeCluster
+    network: Network
+    nodes: list[pulumi.Resource]
+    add_ons: list[pulumi.Resource]
+    gpu_pools: dict[str, GpuPool] = field(default_factory=dict[str, GpuPool])
+    storage: Storage | None = None
+
+    def outputs(self, region: str) -> dict[str, Any]:
+        """What other stacks and commands need to know."""
+        return {
+            "cluster_id": self.oke.cluster_id,
+            "kubeconfig": self.oke.kubeconfig,
+            "endpoint": self.oke.endpoint,
+            "region": region,
+            "kubernetes_version": self.oke.kubernetes_version,
+            "vcn_id": self.network.vcn_id,
+            "bastion_subnet_id": self.network.bastion_subnet_id,
+            "gpu_pools": {
+                name: {"pool_id": pool.pool_id, "node_label": pool.node_label} for name, pool in self.gpu_pools.items()
+            },
+            "model_cache_handle": None if self.storage is None else self.storage.volume_handle,
+        }
+
+
+def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -> CreatedCluster:
+    """Declares network, rights, cluster, pools, add-ons and storage, each after what it needs."""
+    provider = region_provider("oci", cluster.region)
+    opts = pulumi.ResourceOptions(providers=[provider])
+    network = Network("network", network_args(plan, cluster), opts)
+    needs = iam_needs(plan.config, cluster)
+    rights = _rights("cluster-iam", plan, cluster, needs.cluster, None, opts)
+    oke = OkeCluster(cluster.name, cluster_args(cluster, network, api_server), after(opts, network, *rights))
+    node_rights = _rights("nodes-iam", plan, cluster, needs.nodes, oke, opts)
+    ready = after(opts, network, *node_rights)
+    nodes = _cpu_pools(plan, cluster, network, oke, ready)
+    add_ons = _add_ons(plan, cluster, oke, after(opts, *nodes))
+    gpu_pools = _gpu_pools(plan, cluster, network, oke, ready)
+    storage = _storage(plan, cluster, network, ready)
+    return CreatedCluster(oke, network, nodes, add_ons, gpu_pools, storage)
+
+
+def after(opts: pulumi.ResourceOptions, *needed: pulumi.Resource) -> pulumi.ResourceOptions:
+    """The options with more to wait for."""
+    return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(needed)))
+
+
+def _rights(
+    name: str,
+    plan: Plan,
+    cluster: CreateCluster,
+    needs: tuple[str, ...],
+    oke: OkeCluster | None,
+    opts: pulumi.ResourceOptions,
+) -> list[pulumi.Resource]:
+    if not needs:
+        return []
+    return [Iam(name, iam_args(plan, cluster, needs, oke), opts)]
+
+
+def _cpu_pools(
+    plan: Plan, cluster: CreateCluster, network: Network, oke: OkeCluster, opts: pulumi.ResourceOptions
+) -> list[pulumi.Resource]:
+    pools = {SYSTEM_POOL: plan.config.system_pool, **{pool.name: pool for pool in plan.config.cpu_pools}}
+    asked = any(not pool.availability_domains for pool in pools.values()) and not cluster.given.availability_domains
+    domains = _availability_domains(cluster, oke) if asked else list(cluster.given.availability_domains)
+    made: list[pulumi.Resource] = []
+    for name, pool in pools.items():
+        image_id = _image(f"{name}-image", pool.image, cluster, opts) or cluster.given.system_image_id
+        args = cpu_pool_args(name, pool, cluster, network, oke, domains, image_id)
+        made.append(SystemPool(name, args, opts) if name == SYSTEM_POOL else CpuPool(name, args, opts))
+    return made
+
+
+def _availability_domains(cluster: CreateCluster, oke: OkeCluster) -> pulumi.Output[list[str]]:
+    return availability_domains(cluster.compartment_id, pulumi.InvokeOutputOptions(parent=oke))
+
+
+def _image(
+    name: str, image: Image | None, cluster: CreateCluster, opts: pulumi.ResourceOptions
+) -> pulumi.Input[str] | None:
+    if image is None or image.import_ is None:
+        return None if image is None else image.ocid
+    wanted = image.import_
+    made = NodeImage(
+        name,
+        {
+            "compartment_id": cluster.compartment_id,
+            "display_name": wanted.name,
+            "uri": wanted.uri,
+            "checksum": wanted.checksum,
+        },
+        opts,
+    )
+    return made.image_id
+
+
+def _add_ons(
+    plan: Plan, cluster: CreateCluster, oke: OkeCluster, opts: pulumi.ResourceOptions
+) -> list[pulumi.Resource]:
+    wanted: list[AddOnArgs] = add_on_args(cluster, gpu_stack(plan.config))
+    if not wanted:
+        return []
+    return [AddOns("add-ons", {"cluster_id": oke.cluster_id, "add_ons": wanted}, opts)]
+
+
+def _gpu_pools(
+    plan: Plan, cluster: CreateCluster, network: Network, oke: OkeCluster, opts: pulumi.ResourceOptions
+) -> dict[str, GpuPool]:
+    labels = dict(gpu_stack(plan.config).node_labels)
+    made: dict[str, GpuPool] = {}
+    for pool in plan.config.gpu_pools:
+        image = None if pool.pool_id else _image(f"{pool.name}-image", pool.image, cluster, opts)
+        args = gpu_pool_args(pool, cluster, network, oke, image or "", labels)
+        made[pool.name] = GpuPool(pool.name, args, opts)
+    return made
+
+
+def _storage(plan: Plan, cluster: CreateCluster, network: Network, opts: pulumi.ResourceOptions) -> Storage | None:
+    args = storage_args(plan, cluster, network)
+    return None if args is None else Storage("storage", args, opts)

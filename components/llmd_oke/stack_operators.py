@@ -1,0 +1,67 @@
+"""From a plan to what makes a created cluster's GPUs and RDMA usable, and the gate behind it: a part of `stack`."""
+
+from typing import Any
+
+import pulumi
+
+from llmd_oke.cluster.gate import NodeGate
+from llmd_oke.operators.amd_gpu_operator import AmdGpuOperator
+from llmd_oke.operators.args import TolerationArgs
+from llmd_oke.operators.cert_manager import CertManager
+from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery
+from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
+from llmd_oke.planning import Plan
+from llmd_oke.planning.gpu_stack import GpuStackPlan, gpu_stack, tolerations
+from llmd_oke.stack_cluster import SYSTEM_POOL, CreatedCluster, after
+
+
+def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+    """Operators one after the other, and a gate for each pool; models wait for the gates."""
+    wanted = gpu_stack(plan.config)
+    declared: list[pulumi.Resource] = []
+    for component in wanted.components:
+        needed = [*cluster.nodes, *cluster.add_ons, *declared]
+        if component == "rdma-network":
+            needed += list(cluster.gpu_pools.values())
+        declared.append(_component(component, plan, wanted, cluster, after(opts, *needed)))
+    return _gates(plan, cluster, after(opts, *cluster.nodes, *cluster.add_ons, *declared))
+
+
+def _component(
+    name: str, plan: Plan, wanted: GpuStackPlan, cluster: CreatedCluster, opts: pulumi.ResourceOptions
+) -> pulumi.Resource:
+    tolerated: Any = tolerations(wanted.tolerations)
+    tolerates: list[TolerationArgs] = tolerated
+    match name:
+        case "cert-manager":
+            return CertManager(name, {}, opts)
+        case "node-feature-discovery":
+            return NodeFeatureDiscovery(name, {"tolerations": tolerates}, opts)
+        case "amd-gpu-operator":
+            return AmdGpuOperator(name, {"node_selector": dict(wanted.gpu_selector), "tolerations": tolerates}, opts)
+        case _:
+            args: RdmaNetworkArgs = {
+                "shapes": sorted({pool.shape.name for pool in plan.pools}),
+                "kubeconfig": cluster.oke.kubeconfig,
+            }
+            return RdmaNetwork("rdma-network", args, opts)
+
+
+def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+    timeouts = {pool.name: pool.ready_timeout_minutes * 60 for pool in plan.config.gpu_pools}
+    return [
+        NodeGate(
+            f"{pool.name}-gate",
+            {
+                "pool_name": pool.name,
+                "nodes": pool.size,
+                "resource": pool.shape.gpu.resource,
+                "gpus": pool.shape.gpus,
+                "timeout_s": timeouts[pool.name],
+                "system_pool_name": SYSTEM_POOL,
+                "pool_id": cluster.gpu_pools[pool.name].pool_id,
+            },
+            after(opts, cluster.gpu_pools[pool.name]),
+        )
+        for pool in plan.pools
+    ]

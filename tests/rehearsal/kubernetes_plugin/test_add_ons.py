@@ -1,0 +1,113 @@
+"""What OKE's add-ons install into a rehearsed cluster."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from kubernetes_control_plane import ControlPlane, program
+from llmd_oke import catalogue
+from llmd_oke.catalogue import operators
+from llmd_oke.operators.definitions import _wait  # pyright: ignore[reportPrivateUsage]
+from llmd_oke.planning.gpu_stack import tolerations
+from llmd_oke.rehearsal.add_ons import AddOns, contents
+from llmd_oke.rehearsal.kubernetes_plugin import charts
+
+pytestmark = pytest.mark.rehearsal
+
+SHAPE = catalogue.shape("BM.GPU.MI300X.8")
+assert SHAPE is not None
+TOLERATIONS = tolerations(SHAPE.node.taints)
+
+
+@pytest.fixture
+def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[AddOns]:
+    """Add-ons whose namespaces go with the test: removing an add-on leaves its namespace, as on OKE."""
+    if not program("helm").is_file():
+        pytest.skip("no helm (looked in LLMD_OKE_PROGRAMS)")
+    for module in (module for source in charts.sources() for module in source.modules()):
+        if not module.path().is_dir():
+            pytest.skip(f"{module.path()} is missing")
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(control_plane.kubeconfig_text())
+    yield AddOns(kubeconfig, str(program("helm")))
+    with control_plane.client() as api:
+        for namespace in ("node-feature-discovery", "nvidia-network-operator"):
+            _delete_namespace(api, namespace)
+
+
+def _delete_namespace(api: httpx.Client, name: str) -> None:
+    """Deletes a namespace and waits for its end, 30 s at most."""
+    path = f"/api/v1/namespaces/{name}"
+    found = api.get(path)
+    if found.status_code == httpx.codes.NOT_FOUND:
+        return
+    version = api.get("/api/v1/namespaces").json()["metadata"]["resourceVersion"]
+    api.delete(path)
+    query = {
+        "watch": "true",
+        "fieldSelector": f"metadata.name={name}",
+        "resourceVersion": version,
+        "timeoutSeconds": "30",
+    }
+    with api.stream("GET", "/api/v1/namespaces", params=query, timeout=40) as events:
+        if not any(json.loads(line)["type"] == "DELETED" for line in events.iter_lines()):
+            raise AssertionError(f"{name} is still there after 30 s")
+
+
+def daemon_sets(api: httpx.Client, namespace: str) -> dict[str, Any]:
+    found = api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets").json()["items"]
+    return {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in found}
+
+
+async def test_the_network_operator_brings_the_definitions_that_the_rdma_network_waits_for(
+    control_plane: ControlPlane, add_ons: AddOns
+) -> None:
+    from llmd_oke.operators.definitions import _client  # noqa: PLC0415 - beside its use
+
+    asked = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(TOLERATIONS)
+    add_ons.install(asked.name, asked.configurations)
+
+    await _wait(operators.rdma().definitions, 30, _client(control_plane.kubeconfig_text(), None))
+    with control_plane.client() as api:
+        pod = daemon_sets(api, "nvidia-network-operator")["sriov-device-plugin"]
+        assert pod["tolerations"] == TOLERATIONS
+        add_ons.remove(asked.name)
+        assert daemon_sets(api, "nvidia-network-operator") == {}
+
+
+def test_discovery_takes_the_tolerations_of_its_configuration(control_plane: ControlPlane, add_ons: AddOns) -> None:
+    asked = operators.gpu_stacks().rdma["sriov-vf"].add_ons[0].tolerating(TOLERATIONS)
+    add_ons.install(asked.name, asked.configurations)
+    add_ons.install(asked.name, asked.configurations)
+
+    with control_plane.client() as api:
+        [worker] = [pod for name, pod in daemon_sets(api, "node-feature-discovery").items() if "worker" in name]
+        assert worker["tolerations"] == TOLERATIONS
+    add_ons.remove(asked.name)
+
+
+def test_okes_plug_in_stays_away_from_nodes_that_say_so(control_plane: ControlPlane, add_ons: AddOns) -> None:
+    add_ons.install("AmdGpuPlugin", {})
+
+    with control_plane.client() as api:
+        pod = daemon_sets(api, "kube-system")["amdgpu-device-plugin-daemonset"]
+    rules = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {"key": "oci.oraclecloud.com/disable-gpu-device-plugin", "operator": "NotIn", "values": ["true"]} in (
+        rules[0]["matchExpressions"]
+    )
+    add_ons.remove("AmdGpuPlugin")
+
+
+def test_every_add_on_of_a_gpu_stack_has_something_to_install() -> None:
+    rows = operators.gpu_stacks()
+    names = {add_on.name for row in (*rows.gpu_stacks.values(), *rows.rdma.values()) for add_on in row.add_ons}
+
+    assert names <= contents().keys()
+
+
+def test_an_add_on_that_installs_nothing_is_no_error(add_ons: AddOns) -> None:
+    add_ons.install("KubernetesDashboard", {})
+    add_ons.remove("KubernetesDashboard")

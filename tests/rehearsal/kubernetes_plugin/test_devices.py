@@ -1,0 +1,105 @@
+"""Devices of simulated nodes, by what is really in a cluster."""
+
+import asyncio
+import time
+from contextlib import suppress
+from ipaddress import IPv4Interface
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from kubernetes_control_plane import ControlPlane, program
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from llmd_oke import catalogue
+from llmd_oke.catalogue import operators
+from llmd_oke.operators import rdma_manifests
+from llmd_oke.planning.gpu_stack import tolerations
+from llmd_oke.rehearsal.add_ons import AddOns
+from llmd_oke.rehearsal.kubernetes_plugin import charts
+from llmd_oke.rehearsal.nodes.config import NodeConfig, Taint
+from llmd_oke.rehearsal.nodes.fleet import Fleet
+from llmd_oke.rehearsal.nodes.providing import DeviceProvider
+
+pytestmark = pytest.mark.rehearsal
+
+SHAPE = catalogue.shape("BM.GPU.MI300X.8")
+assert SHAPE is not None
+FUNCTION = SHAPE.rdma.resource
+APPLY = {"Content-Type": "application/apply-patch+yaml"}
+
+
+def apply(api: httpx.Client, manifest: dict[str, Any], plural: str) -> str:
+    metadata = manifest["metadata"]
+    path = f"/apis/{manifest['apiVersion']}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
+    body = yaml.safe_dump(manifest)
+    api.patch(path, params={"fieldManager": "test"}, content=body, headers=APPLY).raise_for_status()
+    return path
+
+
+def play_ready(api: httpx.Client, node: str) -> None:
+    """Has the kubelet's say: pods of the node are Ready."""
+    for pod in api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}).json()["items"]:
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
+        patch = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        api.patch(path, json=patch, headers={"Content-Type": "application/strategic-merge-patch+json"})
+
+
+def until_bound(api: httpx.Client, node: str, limit_s: float = 30) -> None:
+    ends_at = time.monotonic() + limit_s
+    while not api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}).json()["items"]:
+        assert time.monotonic() < ends_at, "no pod came to the node"
+        time.sleep(0.05)
+
+
+async def test_a_nodes_functions_come_with_the_rdma_network_and_go_with_it(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    if not program("helm").is_file() or not all(m.path().is_dir() for s in charts.sources() for m in s.modules()):
+        pytest.skip("no helm, or charts of modules are missing")
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(control_plane.kubeconfig_text())
+    client = AsyncClient(config=KubeConfig.from_file(kubeconfig).get(), trust_env=False)
+    fleet = Fleet(client, IPv4Interface("10.244.0.1/16"))
+    taints = tuple(Taint(**taint.model_dump()) for taint in SHAPE.node.taints)
+    capacity = {"cpu": "8", "memory": "8Gi", "pods": "64"}
+    config = NodeConfig(
+        name="devices-0", capacity=capacity, devices={FUNCTION: "8"}, labels=SHAPE.node.labels, taints=taints
+    )
+    await fleet.add([config])
+    provider = DeviceProvider(client, fleet)
+    asked = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(tolerations(SHAPE.node.taints))
+    add_ons = AddOns(kubeconfig, str(program("helm")))
+
+    with control_plane.client() as api:
+
+        async def shown(looks: int = 20) -> str:
+            """What the node shows after two looks; the API server needs a moment for new kinds."""
+            for _ in range(looks):
+                with suppress(ApiError):
+                    await provider.look()
+                    await provider.look()
+                    break
+                await asyncio.sleep(0.2)
+            return api.get("/api/v1/nodes/devices-0").json()["status"]["allocatable"][FUNCTION]
+
+        assert await shown() == "0"
+        add_ons.install(asked.name, asked.configurations)
+        until_bound(api, "devices-0")
+        play_ready(api, "devices-0")
+        apply(api, rdma_manifests.ip_pool(), "ippools")
+        network = apply(api, rdma_manifests.network(SHAPE), "sriovnetworks")
+        assert await shown() == "0"
+        apply(api, rdma_manifests.policy(SHAPE), "sriovnetworknodepolicies")
+        apply(api, rdma_manifests.pool_config([SHAPE]), "sriovnetworkpoolconfigs")
+        assert await shown() == "8"
+        attachment = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions/sriov-rdma-vf"
+        assert api.get(attachment).json()["metadata"]["annotations"]["k8s.v1.cni.cncf.io/resourceName"] == FUNCTION
+        api.delete(network).raise_for_status()
+        assert await shown() == "0"
+        assert api.get(attachment).status_code == httpx.codes.NOT_FOUND
+        add_ons.remove(asked.name)
+    await fleet.remove("devices-0")

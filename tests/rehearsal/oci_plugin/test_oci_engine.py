@@ -1,0 +1,145 @@
+"""The real engine, attached to the stand-in for OCI."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+from llmd_oke.rehearsal.nodes.config import NodeConfig
+from llmd_oke.rehearsal.oci_plugin.server import Setting, start
+from pulumi import automation
+
+pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
+
+PLACE = "ocid1.compartment.oc1..aaaa"
+VERSION = "v1.34.2"
+DOMAIN, OTHER_DOMAIN = (f"Uocm:US-ASHBURN-AD-{number}" for number in (1, 2))
+KUBECONFIG = 'clusters: [{name: c, cluster: {server: "https://10.244.0.1:6443"}}]\n'
+
+
+@dataclass
+class Nodes:
+    """Takes the place of the node agent."""
+
+    there: set[str] = field(default_factory=set[str])
+
+    def add(self, nodes: Sequence[NodeConfig]) -> None:
+        self.there |= {node.name for node in nodes}
+
+    def remove(self, name: str) -> None:
+        self.there.discard(name)
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A small stack. `run` does an operation of the engine on it."""
+
+    nodes: Nodes
+    faults: Path
+    options: automation.LocalWorkspaceOptions
+
+    def run(self, operation: str, **inputs: Any) -> Any:
+        stack = automation.create_or_select_stack("dev", "oci", _program(**inputs), opts=self.options)
+        return getattr(stack, operation)(**({"diff": True} if operation == "preview" else {}))
+
+    def changes(self, operation: str, **inputs: Any) -> dict[str, int]:
+        return self.run(operation, **inputs).summary.resource_changes
+
+
+@pytest.fixture
+def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+    pulumi_program = Path(os.environ["LLMD_OKE_PROGRAMS"]) / "pulumi"
+    if not pulumi_program.is_file():
+        pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
+    monkeypatch.setenv("PATH", f"{pulumi_program.parent}:{os.environ['PATH']}")
+    (tmp_path / "kubeconfig.yaml").write_text(KUBECONFIG)
+    nodes, faults = Nodes(), tmp_path / "oci-faults.yaml"
+    server = start(0, Setting(tmp_path / "kubeconfig.yaml", tmp_path / "journal.jsonl", faults, nodes, 0.0001))
+    environment = {
+        "PULUMI_CONFIG_PASSPHRASE": "none",
+        "PULUMI_DEBUG_PROVIDERS": f"oci:{server.port}",
+        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+    }
+    backend = automation.ProjectBackend(f"file://{tmp_path}")
+    project = automation.ProjectSettings("oci", "python", backend=backend)
+    yield Kit(
+        nodes, faults, automation.LocalWorkspaceOptions(str(tmp_path), project_settings=project, env_vars=environment)
+    )
+    server.stop()
+
+
+def _program(size: int = 9, name: str = "net", domain: str = DOMAIN, cidr: str = "10.0.32.0/19") -> Callable[[], None]:
+    def program() -> None:
+        import pulumi_oci as oci  # noqa: PLC0415 - half a second of import time
+
+        provider = oci.Provider("oci", region="us-ashburn-1")
+        made, asked = pulumi.ResourceOptions(provider=provider), pulumi.InvokeOptions(provider=provider)
+        vcn = oci.core.Vcn("vcn", compartment_id=PLACE, cidr_blocks=["10.0.0.0/16"], display_name=name, opts=made)
+        where: Any = {"compartment_id": PLACE, "vcn_id": vcn.id}
+        api = oci.core.Subnet("api", **where, cidr_block="10.0.0.0/28", prohibit_public_ip_on_vnic=True, opts=made)
+        workers = oci.core.Subnet("workers", **where, cidr_block=cidr, opts=made)
+        group = oci.core.NetworkSecurityGroup("group", **where, opts=made)
+        cluster = oci.containerengine.Cluster(
+            "cluster",
+            **where,
+            kubernetes_version=VERSION,
+            name="prod",
+            endpoint_config={"subnet_id": api.id, "nsg_ids": [group.id]},
+            cluster_pod_network_options=[{"cni_type": "FLANNEL_OVERLAY"}],
+            opts=made,
+        )
+        compute = oci.core.ComputeCluster("rdma", compartment_id=PLACE, availability_domain=domain, opts=made)
+        oci.containerengine.NodePool(
+            "gpu",
+            cluster_id=cluster.id,
+            compartment_id=PLACE,
+            name="gpu",
+            node_shape="BM.GPU.MI300X.8",
+            node_config_details={
+                "size": size,
+                "compute_cluster_id": compute.id,
+                "nsg_ids": [group.id],
+                "placement_configs": [{"availability_domain": domain, "subnet_id": workers.id}],
+            },
+            opts=made,
+        )
+        content = oci.containerengine.get_cluster_kube_config_output(cluster_id=cluster.id, opts=asked).content
+        pulumi.export("kubeconfig", content)
+
+    return program
+
+
+def test_a_stack_is_made_changed_and_deleted_in_the_order_that_oci_needs(kit: Kit):
+    made = kit.run("up")
+    assert made.summary.resource_changes == {"create": 9}
+    assert made.outputs["kubeconfig"].value == KUBECONFIG
+    assert kit.nodes.there == {f"gpu-{index}" for index in range(9)}
+    assert kit.changes("up") == {"same": 9}
+    assert kit.changes("refresh") == {"same": 9}
+    assert kit.changes("up", size=10, name="network") == {"same": 7, "update": 2}
+    assert len(kit.nodes.there) == 10
+    moved = kit.run("preview", size=10, name="network", domain=OTHER_DOMAIN)
+    assert moved.change_summary == {"replace": 2, "same": 7}
+    assert "computeClusterId" in moved.stdout
+    assert kit.changes("destroy") == {"delete": 9}
+    assert kit.nodes.there == set()
+
+
+def test_what_oci_refuses_is_said_in_its_words(kit: Kit):
+    with pytest.raises(automation.CommandError, match="it is not within the CIDRs of the VCN"):
+        kit.run("up", cidr="10.9.0.0/20")
+    assert kit.changes("up")["create"] >= 1
+    assert len(kit.nodes.there) == 9
+
+
+def test_a_pool_that_failed_late_is_repaired_by_the_next_update(kit: Kit):
+    kit.faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
+    with pytest.raises(automation.CommandError, match=r"2 node\(s\) launch failure\. .* Out of host capacity"):
+        kit.run("up")
+    assert len(kit.nodes.there) == 7
+    assert kit.changes("up") == {"same": 8, "update": 1}
+    assert len(kit.nodes.there) == 9

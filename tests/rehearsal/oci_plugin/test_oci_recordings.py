@@ -1,0 +1,76 @@
+"""Answers that the real plug-in gave, given again by the stand-in."""
+
+import copy
+from typing import Any
+
+import grpc
+import pytest
+from llmd_oke.rehearsal.plugin_protocol.messages import provider
+from oci_recordings import RECORDINGS, plain, recorded, struct, tree, urn
+
+CHECKS = recorded("checks.jsonl")
+DIFFS = recorded("diffs.jsonl")
+
+pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason=f"no recordings of the real plug-in at {RECORDINGS}")
+
+
+def _case(line: dict[str, Any]) -> str:
+    return f"{line.get('case', '')}-{line['method']}-{line['name']}"
+
+
+def _change(line: dict[str, Any]) -> str:
+    return f"{line['type'].rpartition(':')[2]}-{'-'.join(line['change'])}"
+
+
+@pytest.mark.parametrize("line", [line for line in CHECKS if line["method"] == "Check"], ids=_case)
+def test_inputs_are_checked_as_the_real_plug_in_checks_them(stub: Any, line: dict[str, Any]):
+    request = provider.CheckRequest(
+        urn=urn(line["type"], line["name"]), type=line["type"], name=line["name"], news=struct(line["news"])
+    )
+    if line.get("errors"):
+        with pytest.raises(grpc.RpcError) as failure:
+            stub.Check(request)
+        assert line["errors"][0].endswith(failure.value.details())  # pyright: ignore[reportAttributeAccessIssue]
+        return
+    answer = stub.Check(request)
+    wanted, given = plain(line["inputs"]), tree(answer.inputs)
+    if "name" in wanted["__defaults"]:
+        assert given["name"].startswith(f"{line['name']}-")
+        assert len(given["name"]) == len(wanted["name"])
+        wanted["name"] = given["name"]
+    assert given == wanted
+    reasons = sorted(failure["reason"] for failure in line["failures"] or ())
+    assert sorted(failure.reason for failure in answer.failures) == reasons
+
+
+@pytest.mark.parametrize("line", [line for line in CHECKS if line["method"] == "Create"], ids=_case)
+def test_previews_show_what_the_real_plug_in_shows(stub: Any, line: dict[str, Any]):
+    request = provider.CreateRequest(
+        urn=urn(line["type"], line["name"]),
+        type=line["type"],
+        name=line["name"],
+        properties=struct(line["properties"]),
+        preview=True,
+    )
+    assert tree(stub.Create(request).properties) == plain(line["outputs"])
+
+
+@pytest.mark.parametrize("line", DIFFS, ids=_change)
+def test_changes_are_told_as_the_real_plug_in_tells_them(stub: Any, line: dict[str, Any]):
+    news = copy.deepcopy(line["base"])
+    for path, value in line["change"].items():
+        *parents, last = path.split(".")
+        place = news
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    request = provider.DiffRequest(
+        urn=urn(line["type"], "it"), type=line["type"], name="it", id="id", olds=struct(line["base"]), news=struct(news)
+    )
+    answer = stub.Diff(request)
+    kinds = {path: provider.PropertyDiff.Kind.Name(each.kind) for path, each in answer.detailedDiff.items()}
+    assert kinds == line["detailedDiff"]
+    assert provider.DiffResponse.DiffChanges.Name(answer.changes) == line["changes"]
+    assert sorted(answer.replaces) == sorted(line["replaces"])
+    assert sorted(answer.diffs) == sorted(line["diffs"])
+    assert answer.deleteBeforeReplace == line["deleteBeforeReplace"]

@@ -1,0 +1,284 @@
+"""A stack that creates its cluster as a whole: layers, order, guards, the way in."""
+
+import json
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+from created_cluster import GIVEN, cluster_layer, created
+from llmd_oke.config import validate
+from llmd_oke.stack import program
+from llmd_oke.stack_access import owns_oci_resources
+from llmd_oke.testing import ClusterMocks, Rendered, declared
+from llmd_oke.testing_answers import KUBECONFIG
+from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
+
+NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
+JOB = "kubernetes:batch/v1:Job"
+
+
+@pytest.fixture
+def whole(rendered: Any) -> Rendered:
+    """Cluster and models in one stack."""
+    return rendered(created())
+
+
+def of_prefix(stack: Rendered, prefix: str) -> list[str]:
+    return [resource.name for resource in stack.resources if resource.type.startswith(prefix)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"cni": "flannel"},
+        {"apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}},
+        {"kmsKeyId": "ocid1.key.oc1.iad.k", "imagePolicy": {"kmsKeyIds": ["ocid1.key.oc1.iad.s"]}},
+        {"oidc": {"issuerUrl": "https://token.example.com", "clientId": "kubernetes"}},
+    ],
+)
+def test_both_plug_ins_know_every_argument_of_every_resource(rendered: Any, changes: dict[str, Any]):
+    for resource in oci_resources(rendered(cluster_layer(cluster=changes))):
+        assert contract_breaches(resource) == [], resource.name
+        assert unknown_to_installed_plugin(resource) == [], resource.name
+
+
+def test_the_cluster_layer_has_no_models(rendered: Any):
+    stack = rendered(cluster_layer())
+    assert stack.of_type("llmd-oke:index:PrefillDecodeUnit") == []
+    assert stack.of_type("llmd-oke:index:Crds")
+    assert "endpoints" not in stack.outputs
+
+
+def test_the_cluster_layer_tells_the_serving_layer_what_it_needs(rendered: Any):
+    outputs = rendered(cluster_layer()).outputs
+    assert outputs["cluster_id"] == "prod-cluster"
+    assert outputs["region"] == "us-ashburn-1"
+    assert outputs["kubernetes_version"] == "v1.34.2"
+    assert outputs["gpu_pools"] == {
+        "mi300x": {"pool_id": "mi300x-node-pool", "node_label": "oke.oraclecloud.com/pool.name=mi300x"}
+    }
+    assert json.loads(outputs["kubeconfig"])["users"][0]["user"]["exec"]["command"] == "llmd-oke"
+
+
+class OtherStack(ClusterMocks):
+    """The stack of the cluster layer, as a reference to it answers."""
+
+    def new_resource(self, args: Any) -> tuple[str | None, dict[str, Any]]:
+        if args.typ == "pulumi:pulumi:StackReference":
+            outputs = {"cluster_id": "ocid1.cluster.oc1.iad.c", "kubeconfig": "{}", "model_cache_handle": None}
+            return args.name, {"name": args.name, "outputs": outputs, "secretOutputNames": ["kubeconfig"]}
+        return super().new_resource(args)
+
+
+def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any):
+    rendered(created())  # has `helm` and the chart at hand, or skips
+    config = created(layer="serving", cluster=None, clusterStack="org/llmd-oke/prod-cluster")
+    config.pop("cluster")
+    validate(config)
+    plain = {"llmd-oke:stack": json.dumps(config)}
+    stack = declared(program, config=plain, cluster=OtherStack())
+    provider = stack.resource("pulumi:providers:kubernetes", "cluster")
+    assert provider.inputs["clusterIdentifier"] == "ocid1.cluster.oc1.iad.c"
+    assert provider.inputs["kubeconfig"] == "{}"
+    assert "kubeconfig" in provider.secret_inputs
+    assert of_prefix(stack, "oci:") == []
+    assert stack.of_type("llmd-oke:index:Crds") == []
+    assert set(stack.outputs) == {"namespace", "endpoints", "topologies"}
+
+
+def test_the_providers_identity_is_the_clusters_ocid(whole: Rendered):
+    for provider in whole.of_type("pulumi:providers:kubernetes"):
+        assert provider.inputs["clusterIdentifier"] == "prod-cluster"
+        assert "kubeconfig" in provider.secret_inputs
+
+
+def test_oci_is_asked_in_the_clusters_region_whatever_the_user_configured(whole: Rendered):
+    provider = whole.resource("pulumi:providers:oci", "oci")
+    assert provider.inputs["region"] == "us-ashburn-1"
+    for resource in oci_resources(whole):
+        assert resource.provider.startswith(provider.urn), resource.name
+
+
+def test_nothing_is_asked_of_oci_at_preview_where_answers_are_given():
+    asked: list[str] = []
+
+    class Silent(ClusterMocks):
+        def call(self, args: Any) -> Any:
+            asked.append(args.token)
+            return super().call(args)
+
+    config = cluster_layer(
+        cluster={
+            "clusterId": "ocid1.cluster.oc1.iad.there",
+            "network": {"vcnId": "ocid1.vcn.oc1.iad.there", "cidr": "10.0.0.0/16"},
+            "given": {**GIVEN, "kubeconfig": KUBECONFIG},
+        }
+    )
+    declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=Silent())
+    assert asked == []
+
+
+def test_what_oci_is_asked_otherwise():
+    asked: set[str] = set()
+
+    class Asked(ClusterMocks):
+        def call(self, args: Any) -> Any:
+            asked.add(args.token.rsplit(":", 1)[-1])
+            return super().call(args)
+
+    config = cluster_layer(cluster={"given": {}, "iam": {}})
+    declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=Asked())
+    assert {"getClusterKubeConfig", "getNodePoolOption", "getServices", "getAvailabilityDomains"} <= asked
+
+
+def depends(stack: Rendered, token: str, name: str) -> set[str]:
+    """The names of what a resource comes after."""
+    return {urn.rsplit("::", 1)[-1] for urn in stack.resource(token, name).depends_on}
+
+
+def test_each_part_comes_after_what_it_needs(whole: Rendered):
+    assert "prod-cluster" in depends(whole, "llmd-oke:index:Iam", "nodes-iam") | depends(
+        whole, "oci:Identity/policy:Policy", "nodes-iam-policy"
+    )
+    assert "nodes-iam-policy" in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
+    assert "system-node-pool" in depends(whole, "llmd-oke:index:AddOns", "add-ons")
+    assert "system-node-pool" in depends(whole, "llmd-oke:index:CertManager", "cert-manager")
+    assert {"mi300x-node-pool", "amd-gpu-operator-release"} <= depends(whole, "llmd-oke:index:NodeGate", "mi300x-gate")
+    assert "mi300x-gate-job" in depends(whole, "llmd-oke:index:ServingNamespace", "serving")
+
+
+def test_gpu_nodes_and_the_system_pool_are_made_at_the_same_time(whole: Rendered):
+    assert "system-node-pool" not in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
+
+
+def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):
+    job = whole.resource(JOB, "mi300x-gate-job")
+    pod = job.inputs["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == [
+        "--selector=oke.oraclecloud.com/pool.name=mi300x",
+        "--nodes=9",
+        "--resource=amd.com/gpu",
+        "--gpus=8",
+        "--timeout-s=5400",
+    ]
+    assert pod["nodeSelector"] == {"oke.oraclecloud.com/pool.name": "system"}
+    assert job.inputs["spec"]["backoffLimit"] == 0
+    limit = int(job.timeouts["create"].removesuffix("s"))
+    assert 5400 < job.inputs["spec"]["activeDeadlineSeconds"] <= limit
+
+
+def test_the_gate_may_read_nodes_and_nothing_else(whole: Rendered):
+    role = whole.kubernetes("ClusterRole", "llmd-oke-node-gate-mi300x")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]
+    (subject,) = whole.kubernetes("ClusterRoleBinding", "llmd-oke-node-gate-mi300x")["subjects"]
+    job = whole.resource(JOB, "mi300x-gate-job").inputs
+    account = job["spec"]["template"]["spec"]["serviceAccountName"]
+    assert (subject["name"], subject["namespace"]) == (account, job["metadata"]["namespace"])
+
+
+def test_a_changed_pool_is_waited_for_again_and_an_unchanged_one_is_not(rendered: Any):
+    def job_name(**pool: Any) -> str:
+        return rendered(cluster_layer(pool=pool)).resource(JOB, "mi300x-gate-job").inputs["metadata"]["name"]
+
+    assert job_name(size=10) != job_name(size=9)
+    assert job_name(labels={"a": "b"}) == job_name(size=9)
+
+
+def test_the_cluster_takes_its_objects_with_it(whole: Rendered):
+    (cluster,) = whole.of_type("oci:ContainerEngine/cluster:Cluster")
+    for resource in whole.resources:
+        if resource.type.startswith("kubernetes:") and "CustomResourceDefinition" not in resource.type:
+            expected = "" if owns_oci_resources(resource.type, resource.inputs) else cluster.urn
+            assert resource.deleted_with == expected, resource.name
+
+
+@pytest.mark.parametrize(
+    ("type_", "props", "owns"),
+    [
+        ("kubernetes:core/v1:Service", {"spec": {"type": "LoadBalancer"}}, True),
+        ("kubernetes:core/v1:Service", {"spec": {"type": "ClusterIP"}}, False),
+        ("kubernetes:core/v1:Service", {"spec": {}}, False),
+        ("kubernetes:core/v1:PersistentVolumeClaim", {}, True),
+        ("kubernetes:apps/v1:StatefulSet", {}, True),
+        ("kubernetes:apps/v1:Deployment", {}, False),
+    ],
+)
+def test_what_owns_something_in_oci_is_deleted_itself(type_: str, props: dict[str, Any], owns: bool):
+    assert owns_oci_resources(type_, props) is owns
+
+
+def test_a_service_of_unknown_kind_may_own_something():
+    def program() -> None:
+        spec = pulumi.Output.from_input({"type": "ClusterIP"})
+        pulumi.export("owns", owns_oci_resources("kubernetes:core/v1:Service", {"spec": spec}))
+
+    assert declared(program).outputs["owns"] is True
+
+
+def test_objects_of_an_existing_cluster_are_deleted_one_by_one(rehearsal: Rendered):
+    assert not [resource for resource in rehearsal.resources if resource.deleted_with]
+
+
+@pytest.mark.parametrize("protect", [True, False])
+def test_cluster_and_pools_are_protected_unless_asked_otherwise(rendered: Any, protect: bool):
+    stack = rendered(cluster_layer(cluster={"protect": protect}))
+    kinds = ("cluster:Cluster", "nodePool:NodePool", "computeCluster:ComputeCluster")
+    guarded = [resource for resource in stack.resources if resource.type.endswith(kinds)]
+    assert len(guarded) == 4
+    assert {resource.protect for resource in guarded} == {protect}
+
+
+def test_a_tunnel_changes_the_way_to_the_cluster_and_nothing_else(rendered: Any):
+    def resources(settings: dict[str, str]) -> dict[tuple[str, str], str]:
+        plain = {"llmd-oke:stack": json.dumps(cluster_layer()), **settings}
+        stack = declared(program, config=plain)
+        return {(r.type, r.name): yaml.safe_dump(dict(r.inputs)) for r in stack.resources}
+
+    straight = resources({})
+    tunnelled = resources({"llmd-oke:apiServer": "https://127.0.0.1:6443"})
+    changed = {key for key in straight if straight[key] != tunnelled[key]}
+    assert {type_ for type_, _ in changed} == {"pulumi:providers:kubernetes"}
+    assert "127.0.0.1:6443" in tunnelled["pulumi:providers:kubernetes", "operators"]
+
+
+def test_gpu_nodes_carry_the_labels_of_the_gpu_stack(rendered: Any):
+    def disabled(**changes: Any) -> bool:
+        pool = rendered(cluster_layer(**changes)).resource(NODE_POOL, "mi300x-node-pool")
+        labels = {label["key"]: label["value"] for label in pool.inputs["initialNodeLabels"]}
+        return labels.get("oci.oraclecloud.com/disable-gpu-device-plugin") == "true"
+
+    assert disabled()
+    assert not disabled(gpuStack="oke-plugin")
+
+
+def test_every_pool_of_the_file_is_there(rendered: Any):
+    stack = rendered(cluster_layer(cpuPools=[{"name": "monitoring", "shape": "VM.Standard.E5.Flex"}]))
+    assert of_prefix(stack, NODE_POOL) == ["mi300x-node-pool", "monitoring-node-pool", "system-node-pool"]
+
+
+def test_an_imported_image_is_what_nodes_boot_from(rendered: Any):
+    name = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
+    wanted = {"name": name, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "a" * 32}
+    stack = rendered(cluster_layer(pool={"image": {"import": wanted}}))
+    (image,) = stack.of_type("oci:Core/image:Image")
+    pool = stack.resource(NODE_POOL, "mi300x-node-pool")
+    assert pool.inputs["nodeSourceDetails"]["imageId"] == image.name
+
+
+def test_add_ons_of_the_file_win_over_the_gpu_stacks(rendered: Any):
+    own = {"name": "NodeFeatureDiscovery", "version": "v9"}
+    stack = rendered(cluster_layer(cluster={"addOns": [own, {"name": "NodeProblemDetector"}]}))
+    add_ons = {r.inputs["addonName"]: r.inputs for r in stack.of_type("oci:ContainerEngine/addon:Addon")}
+    assert add_ons["NodeFeatureDiscovery"]["version"] == "v9"
+    assert {"NodeProblemDetector", "NvidiaNetworkOperator"} <= set(add_ons)
+
+
+def test_a_shared_file_system_is_made_where_models_are_kept_on_one(rendered: Any):
+    cache = {"modelCache": {"kind": "file-storage"}}
+    stack = rendered(created(storage=cache))
+    (target,) = stack.of_type("oci:FileStorage/mountTarget:MountTarget")
+    assert target.inputs["availabilityDomain"] == "Uocm:US-ASHBURN-AD-1"
+    assert stack.of_type("llmd-oke:index:ModelCache")

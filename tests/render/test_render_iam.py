@@ -1,0 +1,187 @@
+"""Dynamic groups and policies as they are declared to OCI."""
+
+import pytest
+from llmd_oke.catalogue.iam import policies
+from llmd_oke.cluster.iam import Iam
+from llmd_oke.errors import KitError
+from llmd_oke.testing import declared
+from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
+
+POLICY = "oci:Identity/policy:Policy"
+CLASSIC = "oci:Identity/dynamicGroup:DynamicGroup"
+IN_DOMAIN = "oci:Identity/domainsDynamicResourceGroup:DomainsDynamicResourceGroup"
+PROVIDER = "pulumi:providers:oci"
+
+BASE = {
+    "compartment_id": "ocid1.compartment.oc1..c",
+    "tenancy_id": "ocid1.tenancy.oc1..t",
+    "cluster_id": "ocid1.cluster.oc1.iad.k",
+    "region": "us-ashburn-1",
+    "display_name": "prod",
+}
+ALL = {
+    "needs": list(policies().needs),
+    "each": {
+        name: ["ocid1.key.oc1.iad.k"]
+        for name in ("cluster_key_id", "boot_volume_key_id", "managed_boot_volume_key_id", "host_group_id")
+    },
+}
+
+
+def iam(config=None, **changes):
+    mocks = OciMocks()
+    keys = {f"oci:{key}": value for key, value in (config or {}).items()}
+    args = {**BASE, "needs": ["self-managed-nodes"], **changes}
+    rendered = declared(lambda: Iam("iam", args), config=keys, cluster=mocks)
+    return rendered, mocks
+
+
+def statements(rendered, name="iam-policy"):
+    return rendered.resource(POLICY, name).inputs["statements"]
+
+
+@pytest.mark.parametrize("style", ["classic", "identity-domain"])
+def test_the_installed_plug_in_knows_every_argument(style):
+    for resource in oci_resources(iam(style=style, network_compartment_id="n", **ALL)[0]):
+        assert unknown_to_installed_plugin(resource) == [], resource.name
+
+
+@pytest.mark.parametrize("style", ["classic", "identity-domain"])
+def test_the_oldest_plug_in_knows_every_argument_and_its_type_and_misses_none(style):
+    for resource in oci_resources(iam(style=style, network_compartment_id="n", **ALL)[0]):
+        assert contract_breaches(resource) == [], resource.name
+
+
+def test_a_tenancy_with_identity_domains_has_the_group_in_one_and_names_it_with_its_domain():
+    rendered, _ = iam(domain="gpu", domain_url="https://idcs-2.identity.oraclecloud.com")
+    (group,) = rendered.of_type(IN_DOMAIN)
+    assert group.inputs["idcsEndpoint"] == "https://idcs-2.identity.oraclecloud.com"
+    assert group.inputs["displayName"] == "prod-nodes"
+    assert group.inputs["matchingRule"] == "ALL {instance.compartment.id = 'ocid1.compartment.oc1..c'}"
+    assert group.inputs["schemas"] == ["urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"]
+    assert group.inputs["tags"] == [{"key": "llmd-oke/stack", "value": "test"}]
+    assert statements(rendered) == [
+        "Allow dynamic-group 'gpu'/'prod-nodes' to {CLUSTER_JOIN} in compartment id ocid1.compartment.oc1..c"
+        " where target.cluster.id = 'ocid1.cluster.oc1.iad.k'"
+    ]
+
+
+def test_a_classic_tenancy_has_the_group_in_its_root_compartment():
+    rendered, _ = iam(style="classic")
+    (group,) = rendered.of_type(CLASSIC)
+    assert group.inputs["compartmentId"] == "ocid1.tenancy.oc1..t"
+    assert group.inputs["name"] == "prod-nodes"
+    assert group.inputs["freeformTags"] == {"llmd-oke/stack": "test"}
+    assert statements(rendered)[0].startswith("Allow dynamic-group prod-nodes to {CLUSTER_JOIN} ")
+
+
+def test_a_group_that_is_there_already_is_named_by_its_ocid():
+    rendered, _ = iam(dynamic_group_ids={"nodes": "ocid1.dynamicgroup.oc1..g"})
+    assert rendered.of_type(IN_DOMAIN) == []
+    assert statements(rendered)[0].startswith("Allow dynamic-group id ocid1.dynamicgroup.oc1..g to {CLUSTER_JOIN} ")
+
+
+def test_without_statements_about_a_group_there_is_none():
+    rendered, mocks = iam(needs=["managed-compute-cluster"])
+    assert rendered.of_type(IN_DOMAIN) == []
+    assert "oci:Identity/getDomains:getDomains" not in mocks.calls
+    assert statements(rendered) == [
+        "Allow any-user to {COMPUTE_CLUSTER_LAUNCH_INSTANCE} in compartment id ocid1.compartment.oc1..c"
+        " where request.principal.type = 'nodepool'"
+    ]
+
+
+def test_without_needs_nothing_is_declared():
+    rendered, mocks = iam(needs=[])
+    assert [resource.type for resource in rendered.resources] == ["llmd-oke:index:Iam"]
+    assert mocks.calls == {}
+
+
+def test_each_policy_is_in_the_compartment_that_it_reaches():
+    rendered, _ = iam(
+        network_compartment_id="ocid1.compartment.oc1..n",
+        image_compartment_id="ocid1.compartment.oc1..i",
+        key_compartment_id="ocid1.compartment.oc1..k",
+        **ALL,
+    )
+    places = {policy.name: policy.inputs["compartmentId"] for policy in rendered.of_type(POLICY)}
+    assert places == {
+        "iam-policy": "ocid1.compartment.oc1..c",
+        "iam-network-policy": "ocid1.compartment.oc1..n",
+        "iam-images-policy": "ocid1.compartment.oc1..i",
+        "iam-keys-policy": "ocid1.compartment.oc1..k",
+        "iam-tenancy-policy": "ocid1.tenancy.oc1..t",
+    }
+    for name, place in places.items():
+        if "tenancy" not in name:
+            assert all(f" in compartment id {place} " in f"{text} " for text in statements(rendered, name))
+    assert statements(rendered, "iam-tenancy-policy") == [
+        "Allow service lustrefs to use virtual-network-family in tenancy"
+    ]
+
+
+@pytest.mark.parametrize("same", [{}, {"network_compartment_id": "ocid1.compartment.oc1..c"}])
+def test_a_network_in_the_clusters_compartment_needs_no_policy_of_its_own(same):
+    rendered, _ = iam(needs=["file-storage"], **same)
+    assert [policy.name for policy in rendered.of_type(POLICY)] == ["iam-policy"]
+    assert len(statements(rendered)) == 2
+
+
+def test_policies_have_names_tags_and_no_more_statements_than_oci_takes():
+    for policy in iam(**ALL)[0].of_type(POLICY):
+        assert policy.inputs["name"] == policy.name.replace("iam", "prod", 1)
+        assert policy.inputs["freeformTags"] == {"llmd-oke/stack": "test"}
+        assert len(policy.inputs["description"]) <= 400
+        assert 0 < len(policy.inputs["statements"]) <= 50
+
+
+def test_everything_is_written_in_the_home_region_which_oci_is_asked_for():
+    rendered, mocks = iam(**ALL)
+    (home,) = rendered.of_type(PROVIDER)
+    assert home.inputs["region"] == "us-phoenix-1"
+    assert all(resource.provider.startswith(home.urn) for resource in oci_resources(rendered))
+    asked = mocks.calls["oci:Identity/getRegionSubscriptions:getRegionSubscriptions"]
+    assert asked["tenancyId"] == "ocid1.tenancy.oc1..t"
+
+
+def test_a_home_region_and_a_domain_that_are_given_are_not_asked_for():
+    rendered, mocks = iam(home_region="us-phoenix-1", domain_url="https://idcs-2.identity.oraclecloud.com")
+    assert mocks.calls == {}
+    assert rendered.of_type(PROVIDER)[0].inputs["region"] == "us-phoenix-1"
+
+
+@pytest.mark.parametrize("changes", [{"home_region": "us-ashburn-1"}, {"provider_is_home": True}])
+def test_in_the_home_region_there_is_no_further_provider(changes):
+    rendered, mocks = iam(**changes)
+    assert rendered.of_type(PROVIDER) == []
+    assert "oci:Identity/getRegionSubscriptions:getRegionSubscriptions" not in mocks.calls
+
+
+def test_the_home_regions_provider_signs_in_as_the_stacks_own_does():
+    config = {"tenancyOcid": "t", "userOcid": "u", "fingerprint": "f", "privateKey": "pem", "region": "us-ashburn-1"}
+    (home,) = iam(config, home_region="us-phoenix-1")[0].of_type(PROVIDER)
+    found = {key: home.inputs[key] for key in ("tenancyOcid", "userOcid", "fingerprint", "privateKey", "region")}
+    assert found == {**config, "region": "us-phoenix-1"}
+    assert "privateKey" in home.secret_inputs
+
+
+def test_a_need_that_nobody_knows_is_refused():
+    with pytest.raises(KitError, match="'gpus' is no need"):
+        iam(needs=["gpus"])
+
+
+def test_outputs_say_what_is_granted():
+    seen = []
+
+    def program():
+        made = Iam("iam", {**BASE, "needs": ["ocir", "lustre"]})
+        made.statements.apply(seen.extend)
+        made.policy_ids.apply(seen.extend)
+
+    declared(program, cluster=OciMocks())
+    assert sorted(seen) == [
+        "Allow dynamic-group 'Default'/'prod-nodes' to read repos in compartment id ocid1.compartment.oc1..c",
+        "Allow service lustrefs to use virtual-network-family in tenancy",
+        "id-of-iam-policy",
+        "id-of-iam-tenancy-policy",
+    ]

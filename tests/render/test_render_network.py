@@ -1,0 +1,416 @@
+"""The network as it is declared to OCI."""
+
+import json
+from ipaddress import IPv4Network
+
+import pytest
+from llmd_oke.cluster.network import Network
+from llmd_oke.errors import KitError
+from llmd_oke.planning.network import NetworkChoices
+from llmd_oke.planning.network_rules import security_rules
+from llmd_oke.testing import declared
+from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
+
+VCN = "oci:Core/vcn:Vcn"
+SUBNET = "oci:Core/subnet:Subnet"
+GROUP = "oci:Core/networkSecurityGroup:NetworkSecurityGroup"
+RULE = "oci:Core/networkSecurityGroupSecurityRule:NetworkSecurityGroupSecurityRule"
+ROUTES = "oci:Core/routeTable:RouteTable"
+LIST = "oci:Core/securityList:SecurityList"
+SERVICES = "all-iad-services-in-oracle-services-network"
+
+BASE = {
+    "compartment_id": "ocid1.compartment.oc1..c",
+    "pools": [{"nodes": 9, "max_pods": 64}, {"nodes": 3, "max_pods": 93}],
+}
+PRIVATE = {}
+PUBLIC = {"api_access": "public", "api_allowed_cidrs": ["203.0.113.0/24"]}
+EVERYTHING = {
+    **PUBLIC,
+    "public_load_balancers": True,
+    "bastion_host_cidrs": ["192.0.2.0/24"],
+    "operator": True,
+    "file_storage": True,
+    "lustre": True,
+}
+FLANNEL = {"cni": "flannel"}
+ELSEWHERE = {"vcn_id": "ocid1.vcn.oc1.iad.v", "cidr": "10.0.0.0/16"}
+
+KNOWN = {}
+
+VARIANTS = [PRIVATE, PUBLIC, EVERYTHING, {**EVERYTHING, **FLANNEL}, ELSEWHERE]
+
+
+def network(**changes):
+    """What is declared, and the functions that were called; equal networks are declared only once."""
+    key = json.dumps(changes, sort_keys=True)
+    if key not in KNOWN:
+        mocks = OciMocks()
+        KNOWN[key] = (declared(lambda: Network("net", {**BASE, **changes}), cluster=mocks), mocks)
+    return KNOWN[key]
+
+
+def rendered_network(**changes):
+    return network(**changes)[0]
+
+
+def subnet(rendered, role):
+    return rendered.resource(SUBNET, f"net-{role}-subnet")
+
+
+def rule(rendered, name):
+    return rendered.resource(RULE, f"net-{name}").inputs
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_the_installed_plug_in_knows_every_argument(changes):
+    for resource in oci_resources(rendered_network(**changes)):
+        assert unknown_to_installed_plugin(resource) == [], resource.name
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_the_oldest_plug_in_knows_every_argument_and_its_type_and_misses_none(changes):
+    for resource in oci_resources(rendered_network(**changes)):
+        assert contract_breaches(resource) == [], resource.name
+
+
+def test_a_vcn_has_its_range_and_no_open_default_list():
+    rendered = rendered_network(display_name="Prod-1 West", cidr="10.0.0.0/16")
+    (vcn,) = rendered.of_type(VCN)
+    assert vcn.inputs["cidrBlocks"] == ["10.0.0.0/16"]
+    assert (vcn.inputs["displayName"], vcn.inputs["dnsLabel"]) == ("Prod-1 West-vcn", "prod1west")
+    (default,) = rendered.of_type("oci:Core/defaultSecurityList:DefaultSecurityList")
+    assert default.inputs["manageDefaultResourceId"] == "default-list-of-net-vcn"
+    assert not {"ingressSecurityRules", "egressSecurityRules"} & set(default.inputs)
+    assert default.deleted_with == vcn.urn
+
+
+@pytest.mark.parametrize(
+    ("role", "cidr", "label"),
+    [
+        ("api", "10.140.0.0/29", "cp"),
+        ("bastion-host", "10.140.0.8/29", "ba"),
+        ("operator", "10.140.0.16/29", "op"),
+        ("load-balancers", "10.140.0.32/27", "ilb"),
+        ("public-load-balancers", "10.140.0.64/27", "plb"),
+        ("storage", "10.140.0.96/27", "fs"),
+        ("bastion", "10.140.0.128/27", "bs"),
+        ("lustre", "10.140.2.0/23", "lu"),
+        ("workers", "10.140.64.0/19", "wo"),
+        ("pods", "10.140.128.0/17", "po"),
+    ],
+)
+def test_each_subnet_has_its_range_and_its_dns_label(role, cidr, label):
+    found = subnet(rendered_network(**EVERYTHING), role).inputs
+    assert (found["cidrBlock"], found["dnsLabel"], found["displayName"]) == (cidr, label, f"net-{role}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "public"),
+    [
+        (PRIVATE, set()),
+        (PUBLIC, {"api"}),
+        ({"public_load_balancers": True}, {"public-load-balancers"}),
+        ({"bastion_host_cidrs": ["192.0.2.0/24"]}, {"bastion-host"}),
+        (EVERYTHING, {"api", "public-load-balancers", "bastion-host"}),
+    ],
+)
+def test_public_addresses_and_the_way_to_the_internet_are_for_public_subnets_only(changes, public):
+    rendered = rendered_network(**changes)
+    for found in rendered.of_type(SUBNET):
+        is_public = found.name.removeprefix("net-").removesuffix("-subnet") in public
+        assert found.inputs["prohibitPublicIpOnVnic"] is not is_public
+        assert found.inputs["routeTableId"] == f"id-of-net-{'public' if is_public else 'private'}-routes"
+    assert len(rendered.of_type("oci:Core/internetGateway:InternetGateway")) == bool(public)
+
+
+def test_private_subnets_reach_oracle_services_and_the_internet_by_gateways():
+    rendered = rendered_network()
+    rules = rendered.resource(ROUTES, "net-private-routes").inputs["routeRules"]
+    assert sorted((r["destinationType"], r["destination"], r["networkEntityId"]) for r in rules) == [
+        ("CIDR_BLOCK", "0.0.0.0/0", "id-of-net-nat-gateway"),
+        ("SERVICE_CIDR_BLOCK", SERVICES, "id-of-net-service-gateway"),
+    ]
+    (gateway,) = rendered.of_type("oci:Core/serviceGateway:ServiceGateway")
+    assert gateway.inputs["services"] == [{"serviceId": "ocid1.service.oc1.iad.all"}]
+
+
+def test_public_subnets_reach_the_internet_by_its_gateway():
+    (route,) = rendered_network(**PUBLIC).resource(ROUTES, "net-public-routes").inputs["routeRules"]
+    assert (route["destination"], route["networkEntityId"]) == ("0.0.0.0/0", "id-of-net-internet-gateway")
+
+
+@pytest.mark.parametrize(
+    ("changes", "gateways"),
+    [
+        ({"worker_internet": False}, 1),
+        ({"worker_internet": False, "pod_internet": False}, 0),
+        ({"worker_internet": False, **FLANNEL}, 0),
+        ({"worker_internet": False, "pod_internet": False, "operator": True}, 1),
+    ],
+)
+def test_there_is_no_nat_gateway_where_nothing_may_use_it(changes, gateways):
+    assert len(rendered_network(**changes).of_type("oci:Core/natGateway:NatGateway")) == gateways
+
+
+def test_what_oci_would_be_asked_can_be_given():
+    _, asked = network()
+    _, silent = network(services_gateway_id="s", services_gateway_cidr="all-phx")
+    assert set(asked.calls) == {"oci:Core/getServices:getServices"}
+    assert silent.calls == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "choices"),
+    [
+        (PRIVATE, NetworkChoices()),
+        (FLANNEL, NetworkChoices(cni="flannel")),
+        (PUBLIC, NetworkChoices(public_endpoint=True)),
+        (
+            EVERYTHING,
+            NetworkChoices(
+                public_endpoint=True,
+                public_load_balancers=True,
+                bastion_host=True,
+                operator=True,
+                file_storage=True,
+                lustre=True,
+            ),
+        ),
+    ],
+)
+def test_every_rule_is_declared_in_its_group_and_goes_with_it(changes, choices):
+    rendered = rendered_network(**changes)
+    cidrs = {
+        "vcn": ["10.140.0.0/16"],
+        "bastion-subnet": ["10.140.0.128/27"],
+        "api-allowed-cidrs": changes.get("api_allowed_cidrs", []),
+        "bastion-host-cidrs": changes.get("bastion_host_cidrs", []),
+        "public-load-balancer-cidrs": ["0.0.0.0/0"],
+    }
+    expected = {f"net-{r.group.replace('_', '-')}-{r.key}": r for r in security_rules(choices.rules(cidrs))}
+    found = {r.name: r for r in rendered.of_type(RULE)}
+    assert set(found) == set(expected)
+    for name, resource in found.items():
+        group = rendered.resource(GROUP, f"net-{expected[name].group.replace('_', '-')}-nsg")
+        assert resource.inputs["networkSecurityGroupId"] == f"id-of-{group.name}"
+        assert resource.deleted_with == group.urn
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "api-ingress-tcp-6443-workers",
+            {
+                "direction": "INGRESS",
+                "protocol": "6",
+                "source": "id-of-net-workers-nsg",
+                "sourceType": "NETWORK_SECURITY_GROUP",
+                "tcpOptions": {"destinationPortRange": {"min": 6443, "max": 6443}},
+            },
+        ),
+        (
+            "api-ingress-tcp-6443-203-0-113-0-24",
+            {
+                "direction": "INGRESS",
+                "protocol": "6",
+                "source": "203.0.113.0/24",
+                "sourceType": "CIDR_BLOCK",
+                "tcpOptions": {"destinationPortRange": {"min": 6443, "max": 6443}},
+            },
+        ),
+        (
+            "workers-egress-tcp-oracle-services",
+            {
+                "direction": "EGRESS",
+                "protocol": "6",
+                "destination": SERVICES,
+                "destinationType": "SERVICE_CIDR_BLOCK",
+            },
+        ),
+        (
+            "workers-ingress-icmp-anywhere",
+            {
+                "direction": "INGRESS",
+                "protocol": "1",
+                "source": "0.0.0.0/0",
+                "sourceType": "CIDR_BLOCK",
+                "icmpOptions": {"type": 3, "code": 4},
+            },
+        ),
+        (
+            "workers-ingress-udp-30000-32767-load-balancers",
+            {
+                "direction": "INGRESS",
+                "protocol": "17",
+                "source": "id-of-net-load-balancers-nsg",
+                "sourceType": "NETWORK_SECURITY_GROUP",
+                "udpOptions": {"destinationPortRange": {"min": 30000, "max": 32767}},
+            },
+        ),
+        (
+            "lustre-egress-tcp-988-from-512-1023-workers",
+            {
+                "direction": "EGRESS",
+                "protocol": "6",
+                "destination": "id-of-net-workers-nsg",
+                "destinationType": "NETWORK_SECURITY_GROUP",
+                "tcpOptions": {
+                    "destinationPortRange": {"min": 988, "max": 988},
+                    "sourcePortRange": {"min": 512, "max": 1023},
+                },
+            },
+        ),
+        (
+            "storage-egress-udp-from-111-workers",
+            {
+                "direction": "EGRESS",
+                "protocol": "17",
+                "destination": "id-of-net-workers-nsg",
+                "destinationType": "NETWORK_SECURITY_GROUP",
+                "udpOptions": {"sourcePortRange": {"min": 111, "max": 111}},
+            },
+        ),
+        (
+            "pods-ingress-all-api",
+            {
+                "direction": "INGRESS",
+                "protocol": "all",
+                "source": "id-of-net-api-nsg",
+                "sourceType": "NETWORK_SECURITY_GROUP",
+            },
+        ),
+    ],
+)
+def test_a_rule_is_written_as_oci_wants_it(name, expected):
+    found = dict(rule(rendered_network(**EVERYTHING), name))
+    found.pop("networkSecurityGroupId")
+    assert found.pop("description")
+    assert found.pop("stateless") is False
+    assert found == expected
+
+
+def test_subnets_let_nothing_through_by_their_security_lists_but_what_no_group_can():
+    rendered = rendered_network(**EVERYTHING)
+    own = {"bastion", "load-balancers", "public-load-balancers", "workers"}
+    for found in rendered.of_type(SUBNET):
+        role = found.name.removeprefix("net-").removesuffix("-subnet")
+        name = f"net-{role}-security-list" if role in own else "net-default-security-list"
+        assert found.inputs["securityListIds"] == [f"id-of-{name}"]
+
+
+def test_the_bastion_service_reaches_the_api_server_and_nothing_else():
+    found = rendered_network().resource(LIST, "net-bastion-security-list").inputs
+    (egress,) = found["egressSecurityRules"]
+    (ingress,) = found["ingressSecurityRules"]
+    port = {"min": 6443, "max": 6443}
+    assert (egress["destination"], egress["protocol"], egress["tcpOptions"]) == ("10.140.0.0/29", "6", port)
+    assert (ingress["source"], ingress["protocol"], ingress["tcpOptions"]) == ("10.140.0.128/27", "6", port)
+
+
+def test_rules_that_the_cluster_writes_for_its_services_are_left_alone():
+    for role in ("load-balancers", "public-load-balancers", "workers"):
+        found = rendered_network(**EVERYTHING).resource(LIST, f"net-{role}-security-list")
+        assert not {"ingressSecurityRules", "egressSecurityRules"} & set(found.inputs)
+        assert {"ingressSecurityRules", "egressSecurityRules"} <= set(found.ignore_changes)
+
+
+def test_a_cluster_that_gets_another_name_keeps_its_vcn():
+    (vcn,) = rendered_network().of_type(VCN)
+    assert "dnsLabel" in vcn.ignore_changes
+
+
+@pytest.mark.parametrize("protect", [True, False])
+def test_the_vcn_and_its_subnets_are_protected_where_that_is_asked_for(protect):
+    rendered = rendered_network(protect=protect)
+    assert {r.type for r in rendered.resources if r.protect} == ({VCN, SUBNET} if protect else set())
+
+
+def test_everything_that_can_carry_tags_says_which_stack_it_is_of():
+    rendered = rendered_network(**EVERYTHING, freeform_tags={"team": "serving"})
+    for resource in oci_resources(rendered):
+        if resource.type != RULE:
+            assert resource.inputs["freeformTags"] == {"llmd-oke/stack": "test", "team": "serving"}
+            assert "definedTags" in resource.ignore_changes
+
+
+def test_all_parts_belong_to_the_component():
+    rendered = rendered_network()
+    (component,) = rendered.of_type("llmd-oke:index:Network")
+    assert {resource.parent for resource in oci_resources(rendered)} == {component.urn}
+
+
+def test_a_vcn_that_is_there_already_is_left_as_it_is():
+    rendered = rendered_network(**ELSEWHERE)
+    assert rendered.of_type(VCN) == []
+    assert rendered.of_type("oci:Core/defaultSecurityList:DefaultSecurityList") == []
+    pods = subnet(rendered, "pods").inputs
+    assert pods["vcnId"] == "ocid1.vcn.oc1.iad.v"
+    assert "dnsLabel" not in pods
+    assert pods["securityListIds"] == ["id-of-net-locked-security-list"]
+    locked = rendered.resource(LIST, "net-locked-security-list").inputs
+    assert not {"ingressSecurityRules", "egressSecurityRules"} & set(locked)
+
+
+def test_route_tables_that_are_there_already_need_no_gateways():
+    rendered = rendered_network(**ELSEWHERE, route_table_ids={"private": "ocid1.routetable.oc1.iad.r"})
+    assert not [resource for resource in rendered.resources if "Gateway" in resource.type]
+    assert subnet(rendered, "workers").inputs["routeTableId"] == "ocid1.routetable.oc1.iad.r"
+
+
+def test_subnets_that_are_there_already_are_used_and_nothing_is_made_for_them():
+    roles = NetworkChoices().subnet_roles
+    rendered = rendered_network(**ELSEWHERE, subnet_ids={role: f"subnet-{role}" for role in roles})
+    assert {resource.type for resource in oci_resources(rendered)} == {GROUP, RULE}
+
+
+@pytest.mark.parametrize("role", ["public_load_balancers", "bastion_host", "operator", "storage", "lustre", "bastion"])
+def test_a_subnet_that_is_there_already_is_part_of_the_network_without_being_asked_for(role):
+    rendered = rendered_network(**ELSEWHERE, bastion=False, subnet_ids={role: f"subnet-{role}"})
+    names = {resource.name for resource in rendered.of_type(GROUP)}
+    assert (f"net-{role.replace('_', '-')}-nsg" in names) is (role != "bastion")
+
+
+def test_a_group_that_is_there_already_keeps_its_rules_and_is_known_to_the_others():
+    rendered = rendered_network(**ELSEWHERE, nsg_ids={"workers": "ocid1.networksecuritygroup.oc1.iad.w"})
+    assert not [r.name for r in rendered.of_type(RULE) if r.name.startswith("net-workers-")]
+    assert rule(rendered, "api-ingress-tcp-6443-workers")["source"] == "ocid1.networksecuritygroup.oc1.iad.w"
+
+
+def test_outputs_are_the_ids_of_what_is_there():
+    seen = {}
+
+    def program():
+        made = Network("net", {**BASE, **FLANNEL, "file_storage": True})
+        seen.update(vars(made))
+
+    declared(program, cluster=OciMocks())
+    assert seen["pod_subnet_id"] is None
+    assert seen["pods_nsg_id"] is None
+    assert seen["public_load_balancer_subnet_id"] is None
+    for key in ("api_subnet_id", "worker_subnet_id", "load_balancer_subnet_id", "bastion_subnet_id", "storage_nsg_id"):
+        assert seen[key] is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"api_access": "public"}, "needs an allow list"),
+        ({"api_allowed_cidrs": ["0.0.0.0/0"]}, "whole internet"),
+        ({"bastion_host_cidrs": ["0.0.0.0/0"]}, "whole internet"),
+        ({"vcn_id": "v"}, "The range of a VCN"),
+        ({"subnet_ids": {"api": "s"}}, "Give vcn_id beside it"),
+        ({**ELSEWHERE, "subnet_ids": {"gpu": "s"}}, "has no part 'gpu'"),
+        ({**ELSEWHERE, **FLANNEL, "nsg_ids": {"pods": "n"}}, "has no part 'pods'"),
+        ({"cidr": "10.0.0.0/21"}, "pods: 1536 addresses of 1021"),
+    ],
+)
+def test_used_alone_it_refuses_what_the_stack_file_would_be_refused_for(changes, message):
+    with pytest.raises(KitError, match=message):
+        rendered_network(**changes)
+
+
+def test_every_subnet_lies_in_the_vcn():
+    for found in rendered_network(**EVERYTHING).of_type(SUBNET):
+        assert IPv4Network(found.inputs["cidrBlock"]).subnet_of(IPv4Network("10.140.0.0/16"))

@@ -1,0 +1,187 @@
+"""The cluster as it is declared to OCI, and the way to its API server."""
+
+import json
+from typing import Any
+
+import pulumi
+import pytest
+from llmd_oke.cluster.add_ons import AddOns
+from llmd_oke.cluster.oke_cluster import OkeCluster
+from llmd_oke.testing import Declared, Rendered, declared
+from llmd_oke.testing_answers import KUBECONFIG
+from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
+
+CLUSTER = "oci:ContainerEngine/cluster:Cluster"
+KUBECONFIG_CALL = "oci:ContainerEngine/getClusterKubeConfig:getClusterKubeConfig"
+
+BASE: dict[str, Any] = {
+    "cluster_name": "prod",
+    "region": "us-ashburn-1",
+    "compartment_id": "compartment",
+    "kubernetes_version": "v1.34.2",
+    "vcn_id": "vcn",
+    "api_subnet_id": "api",
+    "api_nsg_ids": ["api-nsg"],
+}
+EVERYTHING: dict[str, Any] = {
+    "public_api": True,
+    "services_cidr": "10.97.0.0/16",
+    "load_balancer_subnet_ids": ["lb"],
+    "kms_key_id": "key",
+    "image_policy_key_ids": ["signer"],
+    "oidc": {
+        "issuer_url": "https://token.example.com",
+        "client_id": "kubernetes",
+        "username_claim": "sub",
+        "username_prefix": "ci:",
+        "groups_claim": "groups",
+        "groups_prefix": "ci:",
+        "required_claims": {"repository": "org/repo"},
+    },
+    "protect": True,
+}
+
+
+class Oke(OciMocks):
+    """OCI that gives another kubeconfig for the public endpoint; `asked` are the endpoints asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def call(self, args: Any) -> dict[str, Any]:
+        assert args.token == KUBECONFIG_CALL
+        self.asked.append(args.args["endpoint"])
+        public = args.args["endpoint"] == "PUBLIC_ENDPOINT"
+        return {"content": KUBECONFIG.replace("10.140.0.5", "203.0.113.9") if public else KUBECONFIG}
+
+
+def oke(mocks: Oke | None = None, **changes: Any) -> Rendered:
+    def program() -> None:
+        made = OkeCluster("oke", {**BASE, **changes})
+        for name in ("cluster_id", "kubeconfig", "endpoint", "api_server_host", "ca_certificate"):
+            pulumi.export(name, getattr(made, name))
+
+    return declared(program, cluster=mocks or Oke())
+
+
+def cluster(**changes: Any) -> Declared:
+    (made,) = oci_resources(oke(**changes))
+    return made
+
+
+@pytest.mark.parametrize("changes", [{}, EVERYTHING, {"flannel": True, "pods_cidr": "10.240.0.0/12"}])
+def test_both_plug_ins_know_every_argument(changes: dict[str, Any]):
+    assert contract_breaches(cluster(**changes)) == []
+    assert unknown_to_installed_plugin(cluster(**changes)) == []
+
+
+def test_a_cluster_is_enhanced_private_and_in_the_vcn_unless_asked_otherwise():
+    assert cluster().inputs == {
+        "name": "prod",
+        "type": "ENHANCED_CLUSTER",
+        "compartmentId": "compartment",
+        "kubernetesVersion": "v1.34.2",
+        "vcnId": "vcn",
+        "clusterPodNetworkOptions": [{"cniType": "OCI_VCN_IP_NATIVE"}],
+        "endpointConfig": {"subnetId": "api", "isPublicIpEnabled": False, "nsgIds": ["api-nsg"]},
+        "options": {"openIdConnectDiscovery": {"isOpenIdConnectDiscoveryEnabled": True}},
+    }
+
+
+def test_every_option_arrives():
+    inputs = cluster(**EVERYTHING).inputs
+    assert inputs["endpointConfig"]["isPublicIpEnabled"]
+    assert inputs["kmsKeyId"] == "key"
+    assert inputs["imagePolicyConfig"] == {"isPolicyEnabled": True, "keyDetails": [{"kmsKeyId": "signer"}]}
+    assert inputs["options"]["kubernetesNetworkConfig"] == {"servicesCidr": "10.97.0.0/16"}
+    assert inputs["options"]["serviceLbSubnetIds"] == ["lb"]
+    assert inputs["options"]["openIdConnectTokenAuthenticationConfig"] == {
+        "isOpenIdConnectAuthEnabled": True,
+        "issuerUrl": "https://token.example.com",
+        "clientId": "kubernetes",
+        "usernameClaim": "sub",
+        "usernamePrefix": "ci:",
+        "groupsClaim": "groups",
+        "groupsPrefix": "ci:",
+        "requiredClaims": [{"key": "repository", "value": "org/repo"}],
+    }
+
+
+def test_an_overlay_network_has_a_range_of_its_own():
+    inputs = cluster(flannel=True, pods_cidr="10.240.0.0/12").inputs
+    assert inputs["clusterPodNetworkOptions"] == [{"cniType": "FLANNEL_OVERLAY"}]
+    assert inputs["options"]["kubernetesNetworkConfig"] == {"podsCidr": "10.240.0.0/12"}
+
+
+def test_keys_of_service_accounts_can_be_kept_to_oneself():
+    inputs = cluster(oidc_discovery=False).inputs
+    assert inputs["options"]["openIdConnectDiscovery"] == {"isOpenIdConnectDiscoveryEnabled": False}
+
+
+def test_a_cluster_is_protected_on_request_and_waited_for_as_oracle_does():
+    assert cluster(protect=True).protect
+    assert not cluster().protect
+    assert cluster().timeouts == {"create": "60m", "update": "120m", "delete": "60m"}
+    assert "definedTags" in cluster().ignore_changes
+
+
+def test_outputs_lead_to_the_private_endpoint():
+    mocks = Oke()
+    outputs = oke(mocks).outputs
+    assert mocks.asked == ["PRIVATE_ENDPOINT"]
+    assert outputs["cluster_id"] == "id-of-oke-cluster"
+    assert outputs["endpoint"] == "https://10.140.0.5:6443"
+    assert outputs["api_server_host"] == "10.140.0.5"
+    made = json.loads(outputs["kubeconfig"])
+    assert made["clusters"][0]["cluster"]["server"] == "https://10.140.0.5:6443"
+    assert made["users"][0]["user"]["exec"]["args"][:3] == ["token", "--cluster-id", "id-of-oke-cluster"]
+
+
+def test_with_a_public_endpoint_nodes_still_go_the_private_way():
+    outputs = oke(public_api=True).outputs
+    assert outputs["api_server_host"] == "10.140.0.5"
+    assert json.loads(outputs["kubeconfig"])["clusters"][0]["cluster"]["server"] == "https://203.0.113.9:6443"
+
+
+def test_a_tunnel_is_used_where_there_is_one():
+    outputs = oke(api_server="https://127.0.0.1:6443").outputs
+    entry = json.loads(outputs["kubeconfig"])["clusters"][0]["cluster"]
+    assert (entry["server"], entry["tls-server-name"]) == ("https://127.0.0.1:6443", "10.140.0.5")
+    assert outputs["endpoint"] == "https://10.140.0.5:6443"
+
+
+def test_a_cluster_that_is_there_is_left_alone_and_asked_nothing_where_its_kubeconfig_is_given():
+    mocks = Oke()
+    made = oke(mocks, cluster_id="ocid1.cluster.oc1.iad.there", kubeconfig=KUBECONFIG)
+    assert oci_resources(made) == []
+    assert mocks.asked == []
+    assert made.outputs["cluster_id"] == "ocid1.cluster.oc1.iad.there"
+
+
+def test_the_kubeconfig_is_a_secret():
+    def program() -> None:
+        made = OkeCluster("oke", {**BASE})
+        pulumi.export("secret", pulumi.Output.from_input(made.kubeconfig.is_secret()))
+
+    assert declared(program, cluster=Oke()).outputs["secret"] is True
+
+
+def test_add_ons_are_taken_over_and_taken_away_again():
+    add_ons: Any = [
+        {"name": "NodeProblemDetector"},
+        {"name": "CoreDNS", "version": "v1.13.1", "configurations": {"nodesPerReplica": "8", "minReplica": "3"}},
+    ]
+    made = declared(lambda: AddOns("add-ons", {"cluster_id": "c", "add_ons": add_ons}), cluster=OciMocks())
+    dns, detector = oci_resources(made)
+    assert dns.inputs == {
+        "addonName": "CoreDNS",
+        "clusterId": "c",
+        "version": "v1.13.1",
+        "configurations": [{"key": "minReplica", "value": "3"}, {"key": "nodesPerReplica", "value": "8"}],
+        "overrideExisting": True,
+        "removeAddonResourcesOnDelete": True,
+    }
+    assert "configurations" not in detector.inputs
+    assert [contract_breaches(dns), contract_breaches(detector)] == [[], []]
+    assert dns.timeouts["create"] == "30m"

@@ -1,0 +1,158 @@
+"""What operators' components declare: releases, custom resources, their order and their limits."""
+
+import pulumi
+import pytest
+from llmd_oke.errors import KitError
+from llmd_oke.operators.amd_gpu_operator import AmdGpuOperator
+from llmd_oke.operators.cert_manager import CertManager
+from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery
+from llmd_oke.operators.rdma_network import RdmaNetwork
+from llmd_oke.testing import ClusterMocks, Rendered, declared
+
+TOLERATION = {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
+RELEASE = "kubernetes:helm.sh/v3:Release"
+SHAPE = "BM.GPU.MI300X.8"
+DISCOVERY = "node-feature-discovery"
+
+
+class HelmMocks(ClusterMocks):
+    """A cluster where Helm releases come out as they were asked for."""
+
+    def new_resource(self, args):
+        id_, state = super().new_resource(args)
+        if args.typ == RELEASE:
+            state["status"] = {"name": args.inputs["name"], "namespace": args.inputs["namespace"], "status": "deployed"}
+        return id_, state
+
+
+def rendered(program) -> Rendered:
+    return declared(program, cluster=HelmMocks())
+
+
+@pytest.fixture(scope="module")
+def helm_operator() -> Rendered:
+    """All of `gpuStack: helm-operator`, in its order."""
+
+    def program():
+        certificates = CertManager("cert-manager", {})
+        found = NodeFeatureDiscovery("node-feature-discovery", {"tolerations": [TOLERATION]})
+        after = pulumi.ResourceOptions(depends_on=[certificates, found])
+        operator = AmdGpuOperator("amd-gpu-operator", {"tolerations": [TOLERATION]}, after)
+        pulumi.export("namespace", operator.namespace)
+        pulumi.export("device_config", operator.device_config)
+
+    return rendered(program)
+
+
+@pytest.mark.parametrize(
+    ("name", "chart", "version", "repository", "namespace"),
+    [
+        ("cert-manager", "oci://quay.io/jetstack/charts/cert-manager", "v1.20.2", None, "cert-manager"),
+        (
+            "node-feature-discovery",
+            "node-feature-discovery",
+            "0.18.3",
+            "https://kubernetes-sigs.github.io/node-feature-discovery/charts",
+            "node-feature-discovery",
+        ),
+        ("amd-gpu-operator", "gpu-operator-charts", "v1.5.1", "https://rocm.github.io/gpu-operator", "kube-amd-gpu"),
+    ],
+)
+def test_each_operator_is_a_pinned_release_in_its_own_namespace(
+    helm_operator, name, chart, version, repository, namespace
+):
+    release = helm_operator.resource(RELEASE, f"{name}-release").inputs
+
+    assert (release["chart"], release["version"], release["namespace"]) == (chart, version, namespace)
+    assert release.get("repositoryOpts", {}).get("repo") == repository
+
+
+@pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
+def test_helm_has_as_much_time_as_pulumi(helm_operator, name):
+    release = helm_operator.resource(RELEASE, f"{name}-release")
+
+    assert release.timeouts["create"] == release.timeouts["update"] == f"{release.inputs['timeout']}s"
+    assert release.timeouts["delete"] == "900s"
+
+
+def test_operators_namespaces_let_their_pods_reach_the_node(helm_operator):
+    for name in ("cert-manager", "node-feature-discovery", "kube-amd-gpu"):
+        labels = helm_operator.kubernetes("Namespace", name)["metadata"]["labels"]
+        assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+def test_the_workers_tolerate_the_nodes_taint_beside_the_charts_own(helm_operator):
+    values = helm_operator.resource(RELEASE, "node-feature-discovery-release").inputs["values"]
+
+    keys = [toleration["key"] for toleration in values["worker"]["tolerations"]]
+    assert keys == ["amd-dcm", "amd-gpu-unhealthy", "amd.com/gpu"]
+
+
+def test_the_device_config_comes_after_the_operator_and_goes_before_it(helm_operator):
+    config = helm_operator.kubernetes_resource("DeviceConfig", "gpus")
+    release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")
+
+    assert release.urn in config.depends_on
+    assert config.inputs["metadata"]["namespace"] == release.inputs["namespace"] == "kube-amd-gpu"
+    assert config.inputs["spec"]["selector"] == {"feature.node.kubernetes.io/amd-gpu": "true"}
+
+
+def test_the_gpu_operator_comes_after_what_it_needs(helm_operator):
+    component = helm_operator.resource("llmd-oke:index:AmdGpuOperator", "amd-gpu-operator")
+    release = helm_operator.resource(RELEASE, "amd-gpu-operator-release")
+    needed = {helm_operator.resource(RELEASE, f"{name}-release").urn for name in ("cert-manager", DISCOVERY)}
+
+    assert release.parent == component.urn
+    assert needed <= set(component.depends_on)
+
+
+def test_outputs_are_the_namespace_and_the_device_config(helm_operator):
+    assert helm_operator.outputs == {"namespace": "kube-amd-gpu", "device_config": "gpus"}
+
+
+def test_nodes_may_be_selected_by_their_shape():
+    selector = {"node.kubernetes.io/instance-type": SHAPE}
+    found = rendered(lambda: AmdGpuOperator("gpu", {"node_selector": selector}))
+
+    assert found.kubernetes("DeviceConfig", "gpus")["spec"]["selector"] == selector
+
+
+@pytest.fixture(scope="module")
+def rdma() -> Rendered:
+    def program():
+        network = RdmaNetwork("rdma", {"shapes": [SHAPE], "rccl_namespace": "llm-d"})
+        pulumi.export("resources", network.resources)
+        pulumi.export("networks", network.networks)
+        pulumi.export("maps", network.rccl_config_maps)
+        pulumi.export("namespace", network.namespace)
+
+    return rendered(program)
+
+
+def test_the_rdma_network_is_complete(rdma):
+    kinds = sorted(manifest["kind"] for manifest in rdma.manifests())
+
+    assert kinds == ["ConfigMap", "IPPool", "SriovNetwork", "SriovNetworkNodePolicy", "SriovNetworkPoolConfig"]
+    namespaces = {m["metadata"]["namespace"] for m in rdma.manifests() if m["kind"] != "ConfigMap"}
+    assert namespaces == {"nvidia-network-operator"}
+
+
+def test_policies_come_after_how_many_nodes_may_be_drained(rdma):
+    policy = rdma.kubernetes_resource("SriovNetworkNodePolicy", "bm-gpu-mi300x-8")
+
+    assert rdma.kubernetes_resource("SriovNetworkPoolConfig", "rdma-vf").urn in policy.depends_on
+    assert rdma.kubernetes_resource("IPPool", "sriov-pool").urn in policy.depends_on
+
+
+def test_the_rdma_network_tells_what_pods_ask_for(rdma):
+    assert rdma.outputs == {
+        "resources": ["nvidia.com/sriov-rdma-vf"],
+        "networks": ["default/sriov-rdma-vf"],
+        "maps": ["oci-rccl-parameters-bm-gpu-mi300x-8"],
+        "namespace": "nvidia-network-operator",
+    }
+
+
+def test_a_shape_that_the_catalogue_does_not_know_is_refused_by_name():
+    with pytest.raises(KitError, match=r"no shape 'BM.GPU.X'"):
+        rendered(lambda: RdmaNetwork("rdma", {"shapes": ["BM.GPU.X"]}))

@@ -1,0 +1,422 @@
+"""Pools as they are declared to OCI: each launch mode, every argument."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from llmd_oke.cluster.cpu_pool import CpuPool
+from llmd_oke.cluster.gpu_pool import GpuPool, Launch
+from llmd_oke.cluster.node_image import NodeImage
+from llmd_oke.cluster.system_pool import SystemPool
+from llmd_oke.errors import KitError
+from llmd_oke.testing import Declared, Rendered, declared
+from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
+
+NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
+COMPUTE_CLUSTER = "oci:Core/computeCluster:ComputeCluster"
+CONFIGURATION = "oci:Core/instanceConfiguration:InstanceConfiguration"
+NETWORK = "oci:Core/clusterNetwork:ClusterNetwork"
+INSTANCE = "oci:Core/instance:Instance"
+IMAGE = "oci:Core/image:Image"
+
+NATIVE = {
+    "worker_subnet_id": "workers",
+    "worker_nsg_ids": ["workers-nsg"],
+    "pod_subnet_id": "pods",
+    "pod_nsg_ids": ["pods-nsg"],
+}
+FLANNEL = {"worker_subnet_id": "workers", "worker_nsg_ids": ["workers-nsg"]}
+
+BASE: dict[str, Any] = {
+    "pool_name": "mi300x",
+    "launch": Launch.MANAGED_COMPUTE_CLUSTER,
+    "shape": "BM.GPU.MI300X.8",
+    "size": 3,
+    "kubernetes_version": "v1.34.2",
+    "cluster_id": "cluster",
+    "compartment_id": "compartment",
+    "tenancy_id": "tenancy",
+    "availability_domain": "Uocm:US-ASHBURN-AD-1",
+    "image_id": "image",
+    "network": NATIVE,
+    "api_server_host": "10.140.0.5",
+    "cluster_ca": "Q0E=",
+}
+MANAGED_OPTIONS = {
+    "fault_domains": ["FAULT-DOMAIN-1"],
+    "capacity_reservation_id": "reservation",
+    "host_group_id": "host-group",
+    "boot_volume_gib": 600,
+    "boot_volume_kms_key_id": "key",
+    "max_pods": 40,
+    "labels": {"team": "a"},
+    "taints": [{"key": "team", "value": "a", "effect": "NoExecute"}],
+    "nvme": "raid-0",
+    "huge_pages_gib": 64,
+    "cycling": {"mode": "replace-boot-volume", "max_surge": "0", "max_unavailable": "25%"},
+    "eviction_grace_minutes": 5,
+    "ssh_public_key": "ssh-ed25519 A",
+    "protect": True,
+}
+SELF_MANAGED_OPTIONS = {
+    key: value
+    for key, value in MANAGED_OPTIONS.items()
+    if key not in {"fault_domains", "host_group_id", "cycling", "eviction_grace_minutes"}
+}
+SELF_MANAGED_OPTIONS |= {"boot_volume_vpus_per_gb": 20}
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    MANAGED_OPTIONS,
+    {"network": FLANNEL},
+    {"launch": Launch.PLAIN, **MANAGED_OPTIONS},
+    {"launch": Launch.CLUSTER_NETWORK},
+    {"launch": Launch.CLUSTER_NETWORK, **SELF_MANAGED_OPTIONS},
+    {"launch": Launch.COMPUTE_CLUSTER_INSTANCES, "network": FLANNEL},
+    {"launch": Launch.COMPUTE_CLUSTER_INSTANCES, **SELF_MANAGED_OPTIONS, "fault_domains": ["FAULT-DOMAIN-1"]},
+]
+
+KNOWN: dict[str, Rendered] = {}
+
+
+def pool(**changes: Any) -> Rendered:
+    """What is declared; equal pools are declared only once."""
+    key = json.dumps(changes, sort_keys=True)
+    if key not in KNOWN:
+        KNOWN[key] = declared(lambda: GpuPool("mi300x", {**BASE, **changes}), cluster=OciMocks())
+    return KNOWN[key]
+
+
+def node_pool(**changes: Any) -> Declared:
+    return pool(**changes).resource(NODE_POOL, "mi300x-node-pool")
+
+
+def script(metadata: dict[str, str]) -> str:
+    return base64.b64decode(metadata["user_data"]).decode()
+
+
+def metadata_of(rendered: Rendered) -> dict[str, str]:
+    for resource in oci_resources(rendered):
+        if resource.type == NODE_POOL:
+            return resource.inputs["nodeMetadata"]
+        if resource.type == INSTANCE:
+            return resource.inputs["metadata"]
+        if resource.type == CONFIGURATION:
+            return resource.inputs["instanceDetails"]["launchDetails"]["metadata"]
+    raise LookupError
+
+
+def labels_of(resource: Declared) -> dict[str, str]:
+    return {label["key"]: label["value"] for label in resource.inputs["initialNodeLabels"]}
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_both_plug_ins_know_every_argument(changes: dict[str, Any]):
+    for resource in oci_resources(pool(**changes)):
+        assert contract_breaches(resource) == [], resource.name
+        assert unknown_to_installed_plugin(resource) == [], resource.name
+
+
+@pytest.mark.parametrize(
+    ("launch", "types"),
+    [
+        (Launch.MANAGED_COMPUTE_CLUSTER, [NODE_POOL, COMPUTE_CLUSTER]),
+        (Launch.CLUSTER_NETWORK, [NETWORK, CONFIGURATION]),
+        (Launch.COMPUTE_CLUSTER_INSTANCES, [COMPUTE_CLUSTER, INSTANCE, INSTANCE, INSTANCE]),
+        (Launch.PLAIN, [NODE_POOL]),
+    ],
+)
+def test_each_launch_mode_has_its_resources(launch: Launch, types: list[str]):
+    assert [resource.type for resource in oci_resources(pool(launch=launch))] == types
+
+
+def test_managed_nodes_are_in_their_compute_cluster():
+    assert node_pool().inputs["nodeConfigDetails"]["computeClusterId"] == "id-of-mi300x-compute-cluster"
+    assert "computeClusterId" not in node_pool(launch=Launch.PLAIN).inputs["nodeConfigDetails"]
+
+
+def test_a_compute_cluster_that_is_there_is_used():
+    rendered = pool(compute_cluster_id="there")
+    assert rendered.of_type(COMPUTE_CLUSTER) == []
+    assert node_pool(compute_cluster_id="there").inputs["nodeConfigDetails"]["computeClusterId"] == "there"
+
+
+def test_a_pool_that_is_there_is_left_alone():
+    assert oci_resources(pool(pool_id="there")) == []
+
+
+def test_every_option_of_a_managed_pool_arrives():
+    inputs = node_pool(**MANAGED_OPTIONS).inputs
+    assert inputs["nodeConfigDetails"] == {
+        "size": 3,
+        "computeClusterId": "id-of-mi300x-compute-cluster",
+        "nsgIds": ["workers-nsg"],
+        "kmsKeyId": "key",
+        "placementConfigs": [
+            {
+                "availabilityDomain": "Uocm:US-ASHBURN-AD-1",
+                "subnetId": "workers",
+                "faultDomains": ["FAULT-DOMAIN-1"],
+                "capacityReservationId": "reservation",
+                "hostGroupId": "host-group",
+            }
+        ],
+        "nodePoolPodNetworkOptionDetails": {
+            "cniType": "OCI_VCN_IP_NATIVE",
+            "podSubnetIds": ["pods"],
+            "podNsgIds": ["pods-nsg"],
+            "maxPodsPerNode": 40,
+        },
+    }
+    assert inputs["nodeSourceDetails"] == {"sourceType": "IMAGE", "imageId": "image", "bootVolumeSizeInGbs": "600"}
+    assert inputs["nodePoolCyclingDetails"] == {
+        "isNodeCyclingEnabled": True,
+        "cycleModes": ["BOOT_VOLUME_REPLACE"],
+        "maximumSurge": "0",
+        "maximumUnavailable": "25%",
+    }
+    assert inputs["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == "PT5M"
+    assert inputs["sshPublicKey"] == "ssh-ed25519 A"
+    assert (inputs["kubernetesVersion"], inputs["nodeShape"], inputs["name"]) == (
+        "v1.34.2",
+        "BM.GPU.MI300X.8",
+        "mi300x",
+    )
+
+
+def test_old_nodes_stay_as_they_are_unless_asked_otherwise():
+    assert "nodePoolCyclingDetails" not in node_pool().inputs
+
+
+def test_nodes_are_labelled_with_their_pool_and_what_was_asked():
+    assert labels_of(node_pool(**MANAGED_OPTIONS)) == {
+        "amd.com/gpu": "true",
+        "oke.oraclecloud.com/pool.name": "mi300x",
+        "team": "a",
+    }
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_nodes_of_every_launch_mode_register_with_their_taints(launch: Launch):
+    made = pool(launch=launch, taints=[{"key": "team", "value": "a", "effect": "NoExecute"}])
+    taints = "--register-with-taints=amd.com/gpu=present:NoSchedule,team=a:NoExecute"
+    assert taints in script(metadata_of(made))
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_nodes_of_every_launch_mode_prepare_disks_and_huge_pages(launch: Launch):
+    text = script(metadata_of(pool(launch=launch, nvme="raid-0", huge_pages_gib=2)))
+    assert "level=0\n" in text
+    assert "vm.nr_hugepages = %s\\n' 1024" in text
+
+
+def test_metadata_of_managed_nodes():
+    metadata = node_pool().inputs["nodeMetadata"]
+    assert set(metadata) == {"apiserver_host", "llmd-oke-cloud-init", "oke-kubeproxy-proxy-mode", "user_data"}
+    assert metadata["apiserver_host"] == "10.140.0.5"
+
+
+@pytest.mark.parametrize("launch", [Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES])
+def test_metadata_of_self_managed_nodes(launch: Launch):
+    metadata = metadata_of(pool(launch=launch, **SELF_MANAGED_OPTIONS))
+    assert {key: value for key, value in metadata.items() if key not in {"user_data", "llmd-oke-cloud-init"}} == {
+        "apiserver_host": "10.140.0.5",
+        "cluster_ca_cert": "Q0E=",
+        "oke-k8version": "v1.34.2",
+        "oke-kubeproxy-proxy-mode": "ipvs",
+        "oke-tenancy-id": "tenancy",
+        "oke-initial-node-labels": "amd.com/gpu=true,oke.oraclecloud.com/pool.name=mi300x,team=a",
+        "secondary_vnics": "[]",
+        "oke-native-pod-networking": "true",
+        "oke-max-pods": "40",
+        "pod-subnets": "pods",
+        "pod-nsgids": "pods-nsg",
+        "ssh_authorized_keys": "ssh-ed25519 A",
+    }
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_an_overlay_network_gives_nodes_no_addresses_for_pods(launch: Launch):
+    made = pool(launch=launch, network=FLANNEL, max_pods=40)
+    metadata = metadata_of(made)
+    assert not {"oke-native-pod-networking", "pod-subnets"} & set(metadata)
+    assert "--max-pods=40" in script(metadata)
+    if launch in {Launch.PLAIN, Launch.MANAGED_COMPUTE_CLUSTER}:
+        (managed,) = made.of_type(NODE_POOL)
+        network = managed.inputs["nodeConfigDetails"]["nodePoolPodNetworkOptionDetails"]
+        assert network == {"cniType": "FLANNEL_OVERLAY"}
+
+
+def test_a_cluster_network_is_of_one_configuration():
+    made = pool(launch=Launch.CLUSTER_NETWORK, **SELF_MANAGED_OPTIONS)
+    network = made.resource(NETWORK, "mi300x-cluster-network").inputs
+    assert network["instancePools"] == [
+        {
+            "instanceConfigurationId": "id-of-mi300x-instance-configuration",
+            "size": 3,
+            "displayName": "mi300x",
+        }
+    ]
+    assert network["placementConfiguration"] == {
+        "availabilityDomain": "Uocm:US-ASHBURN-AD-1",
+        "primarySubnetId": "workers",
+    }
+    details = made.resource(CONFIGURATION, "mi300x-instance-configuration").inputs["instanceDetails"]
+    assert details["instanceType"] == "compute"
+    launch = details["launchDetails"]
+    assert launch["capacityReservationId"] == "reservation"
+    assert launch["createVnicDetails"] == {"subnetId": "workers", "nsgIds": ["workers-nsg"], "assignPublicIp": False}
+    assert launch["instanceOptions"] == {"areLegacyImdsEndpointsDisabled": True}
+    assert launch["sourceDetails"] == {
+        "sourceType": "image",
+        "imageId": "image",
+        "bootVolumeSizeInGbs": "600",
+        "bootVolumeVpusPerGb": "20",
+        "kmsKeyId": "key",
+    }
+
+
+def test_self_managed_instances_bring_up_their_rdma_network():
+    made = pool(launch=Launch.COMPUTE_CLUSTER_INSTANCES)
+    configuration = pool(launch=Launch.CLUSTER_NETWORK).resource(CONFIGURATION, "mi300x-instance-configuration")
+    of_network = configuration.inputs["instanceDetails"]["launchDetails"]["agentConfig"]
+    of_instance = made.resource(INSTANCE, "mi300x-instance-0").inputs["agentConfig"]
+    assert of_network == of_instance
+    states = {plugin["name"]: plugin["desiredState"] for plugin in of_instance["pluginsConfigs"]}
+    assert states["Compute HPC RDMA Authentication"] == "ENABLED"
+    assert states["Compute HPC RDMA Auto-Configuration"] == "ENABLED"
+    assert states["OS Management Service Agent"] == "DISABLED"
+    assert not of_instance["areAllPluginsDisabled"]
+
+
+def test_instances_share_a_compute_cluster_and_take_turns_with_fault_domains():
+    domains = ["FAULT-DOMAIN-1", "FAULT-DOMAIN-3"]
+    made = pool(launch=Launch.COMPUTE_CLUSTER_INSTANCES, fault_domains=domains)
+    instances = [instance.inputs for instance in made.of_type(INSTANCE)]
+    assert {instance["computeClusterId"] for instance in instances} == {"id-of-mi300x-compute-cluster"}
+    assert [instance["faultDomain"] for instance in instances] == [*domains, domains[0]]
+    assert {instance["createVnicDetails"]["assignPublicIp"] for instance in instances} == {"false"}
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_a_protected_pool_is_protected_whole(launch: Launch):
+    for resource in oci_resources(pool(launch=launch, protect=True)):
+        assert resource.protect is (resource.type != CONFIGURATION), resource.name
+    assert not any(resource.protect for resource in oci_resources(pool(launch=launch)))
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_gpus_are_given_back_before_they_are_asked_for_again(launch: Launch):
+    for resource in oci_resources(pool(launch=launch)):
+        assert resource.delete_before_replace is (resource.type != CONFIGURATION), resource.name
+
+
+def test_waits_are_as_long_as_oracles_own():
+    network = pool(launch=Launch.CLUSTER_NETWORK).resource(NETWORK, "mi300x-cluster-network")
+    assert network.timeouts == {"create": "120m", "update": "240m", "delete": "120m"}
+    assert node_pool().timeouts == network.timeouts
+
+
+def test_an_unknown_shape_is_refused():
+    with pytest.raises(KitError, match="no shape"):
+        declared(lambda: GpuPool("x", {**BASE, "shape": "BM.GPU.NONE"}), cluster=OciMocks())
+
+
+CPU: dict[str, Any] = {
+    "pool_name": "system",
+    "shape": "VM.Standard.E5.Flex",
+    "size": 3,
+    "kubernetes_version": "v1.34.2",
+    "cluster_id": "cluster",
+    "compartment_id": "compartment",
+    "availability_domains": ["Uocm:US-ASHBURN-AD-1", "Uocm:US-ASHBURN-AD-2"],
+    "network": NATIVE,
+    "api_server_host": "10.140.0.5",
+}
+IMAGES = {
+    "sources": [
+        {"sourceName": name, "imageId": image, "sourceType": "IMAGE"}
+        for name, image in [
+            ("Oracle-Linux-8.10-2026.05.31-0-OKE-1.34.2-1301", "older"),
+            ("Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1330", "newest"),
+            ("Oracle-Linux-8.10-aarch64-2026.08.31-0-OKE-1.34.2-1340", "arm"),
+            ("Oracle-Linux-8.10-Gen2-GPU-2026.08.31-0-OKE-1.34.2-1340", "gpu"),
+            ("Oracle-Linux-8.10-2026.09.30-0-OKE-1.33.1-1350", "other version"),
+        ]
+    ]
+}
+
+
+class OciWithImages(OciMocks):
+    def call(self, args: Any) -> dict[str, Any]:
+        self.calls[args.token] = args.args
+        return IMAGES
+
+
+def cpu_pool(component: Any, **changes: Any) -> Declared:
+    made = declared(lambda: component("system", {**CPU, **changes}), cluster=OciWithImages())
+    (resource,) = oci_resources(made)
+    assert contract_breaches(resource) == []
+    assert unknown_to_installed_plugin(resource) == []
+    return resource
+
+
+@pytest.mark.parametrize("component", [SystemPool, CpuPool])
+def test_a_pool_without_gpus_is_a_flexible_node_pool_over_all_domains(component: Any):
+    made = cpu_pool(component, ocpus=8, memory_gib=64, image_id="image", protect=True)
+    assert made.inputs["nodeShapeConfig"] == {"ocpus": 8, "memoryInGbs": 64}
+    placements = made.inputs["nodeConfigDetails"]["placementConfigs"]
+    assert [place["availabilityDomain"] for place in placements] == CPU["availability_domains"]
+    assert labels_of(made) == {"oke.oraclecloud.com/pool.name": "system"}
+    assert made.protect
+    assert made.timeouts["create"] == "60m"
+
+
+def test_a_shape_that_is_not_flexible_has_no_size_of_its_own():
+    assert "nodeShapeConfig" not in cpu_pool(CpuPool, shape="BM.Standard.E5.192", image_id="image").inputs
+
+
+@pytest.mark.parametrize(("ocpus", "pods"), [(1, 31), (2, 31), (4, 93), (8, 110)])
+def test_pods_are_those_that_the_nodes_network_cards_carry(ocpus: int, pods: int):
+    details = cpu_pool(SystemPool, ocpus=ocpus, image_id="image").inputs["nodeConfigDetails"]
+    assert details["nodePoolPodNetworkOptionDetails"]["maxPodsPerNode"] == pods
+
+
+def test_without_an_image_the_newest_of_the_version_is_taken_and_kept():
+    made = cpu_pool(SystemPool)
+    assert made.inputs["nodeSourceDetails"]["imageId"] == "newest"
+    assert "nodeSourceDetails.imageId" in made.ignore_changes
+    assert "nodeSourceDetails.imageId" not in cpu_pool(SystemPool, image_id="image").ignore_changes
+
+
+def test_taints_and_cycling_of_a_pool_without_gpus():
+    made = cpu_pool(
+        CpuPool,
+        image_id="image",
+        taints=[{"key": "only", "effect": "NoSchedule"}],
+        cycling={"mode": "replace-node", "max_surge": "1", "max_unavailable": "0"},
+    )
+    assert "--register-with-taints=only=:NoSchedule" in script(made.inputs["nodeMetadata"])
+    assert made.inputs["nodePoolCyclingDetails"]["cycleModes"] == ["INSTANCE_REPLACE"]
+
+
+def image(checksum: str, uri: str = "https://objectstorage/o/image.oci") -> Declared:
+    args: Any = {"compartment_id": "compartment", "display_name": "ubuntu", "uri": uri, "checksum": checksum}
+    made = declared(lambda: NodeImage("gpu", args), cluster=OciMocks())
+    (resource,) = oci_resources(made)
+    return resource
+
+
+def test_an_image_is_imported_from_object_storage_and_carries_its_checksum():
+    made = image("md5:" + "a" * 32)
+    assert contract_breaches(made) == []
+    assert made.inputs["imageSourceDetails"] == {
+        "sourceType": "objectStorageUri",
+        "sourceUri": "https://objectstorage/o/image.oci",
+    }
+    assert made.inputs["freeformTags"] == {"llmd-oke-checksum": "md5:" + "a" * 32}
+
+
+def test_another_checksum_is_another_image_and_another_link_is_not():
+    assert image("md5:" + "a" * 32).name != image("md5:" + "b" * 32).name
+    assert "imageSourceDetails" in image("md5:" + "a" * 32).ignore_changes

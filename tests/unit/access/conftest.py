@@ -1,0 +1,63 @@
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+from identities_for_tests import TENANCY
+
+
+@pytest.fixture(scope="session")
+def key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture(scope="session")
+def key_pem(key: rsa.RSAPrivateKey) -> str:
+    plain = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode()
+
+
+@pytest.fixture(scope="session")
+def locked_key_pem(key: rsa.RSAPrivateKey) -> str:
+    locked = serialization.BestAvailableEncryption(b"open sesame")
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked).decode()
+
+
+@pytest.fixture(scope="session")
+def certificate_pem(key: rsa.RSAPrivateKey) -> str:
+    """The certificate of an instance."""
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, "ocid1.instance.oc1.iad.i"),
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, f"opc-tenant:{TENANCY}"),
+        ]
+    )
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+@pytest.fixture
+def oci_config(tmp_path: Path, key_pem: str) -> Path:
+    """A configuration file with two profiles."""
+    (tmp_path / "key.pem").write_text(key_pem)
+    (tmp_path / "session").write_text("session-token\n")
+    file = tmp_path / "config"
+    file.write_text(
+        f"""
+[DEFAULT]
+tenancy=ocid1.tenancy.oc1..t
+user=ocid1.user.oc1..u
+fingerprint=aa:bb
+key_file={tmp_path}/key.pem
+region=us-ashburn-1
+
+[SESSION]
+security_token_file={tmp_path}/session
+"""
+    )
+    return file

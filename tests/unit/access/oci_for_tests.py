@@ -1,0 +1,33 @@
+"""OCI as a table of answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmd_oke.access.oci_client import OciError
+
+
+class FakeOci:
+    """Answers by `service path`; an answer that is an error is raised, one that is a list of answers is used up."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        self.answers = dict(answers)
+        self.sent: list[tuple[str, str, Any]] = []
+
+    def get(self, service: str, path: str, **query: str) -> Any:
+        return self._answer(f"{service} {path}")
+
+    def send(self, method: str, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        self.sent.append((method, f"{service} {path}", body))
+        return self._answer(f"{method} {service} {path}")
+
+    def _answer(self, key: str) -> Any:
+        answer = self.answers.get(key, OciError(404, "NotAuthorizedOrNotFound", f"OCI refuses {key}: 404"))
+        if isinstance(answer, Sequence):
+            answer = answer.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Sequence(list[Any]):
+    """Answers one after the other."""

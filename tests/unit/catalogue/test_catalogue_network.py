@@ -1,0 +1,120 @@
+"""The data of the network: rules of security groups, the layout of a VCN, ranges to keep clear of."""
+
+from collections import Counter
+from ipaddress import IPv4Network
+from itertools import pairwise, product
+from typing import get_args
+
+import pytest
+from llmd_oke.catalogue import network
+from llmd_oke.catalogue.network import GroupRole, Outside, SubnetRole
+
+GROUPS = set(get_args(GroupRole))
+RULES = network.security_rules()
+
+
+def ids(rule):
+    return f"{'+'.join(rule.roles)} {'+'.join(rule.directions)} {'+'.join(rule.peers)} {rule.ports}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids)
+def test_every_rule_says_where_it_comes_from_and_fits_ocis_limit_for_descriptions(rule):
+    assert rule.source
+    assert 0 < len(rule.description) <= 255
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids)
+def test_ports_are_ports_and_only_where_the_protocol_has_any(rule):
+    for ports in (rule.ports, rule.source_ports):
+        if ports is not None:
+            assert set(rule.protocols) <= {"tcp", "udp"}
+            first, _, last = ports.partition("-")
+            assert 1 <= int(first) <= int(last or first) <= 65535
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ids)
+def test_what_speaks_of_pods_is_for_vcn_native_networks_only(rule):
+    if "pods" in {*rule.roles, *rule.peers}:
+        assert rule.cni == "vcn-native"
+
+
+def test_no_rule_is_in_the_table_twice():
+    singles = Counter(
+        single
+        for rule in RULES
+        for single in product(
+            rule.roles, rule.directions, rule.protocols, [rule.ports], [rule.source_ports], rule.peers, [rule.cni]
+        )
+    )
+    assert [single for single, count in singles.items() if count > 1] == []
+
+
+def test_what_one_group_may_send_to_another_the_other_may_receive():
+    """But for answers to connections that the other side opened (rules are stateful), and for load balancers, which
+    take what comes from ranges, not from groups.
+    """
+    singles = {
+        (direction, role, peer, protocol, rule.ports)
+        for rule in RULES
+        for role, direction, protocol, peer in product(rule.roles, rule.directions, rule.protocols, rule.peers)
+        if peer in GROUPS
+    }
+    exceptions = {("workers", "api", "10250"), ("storage", "workers", None)}
+    exceptions |= {("pods", "load_balancers", None), ("pods", "public_load_balancers", None)}
+
+    def received(role, peer, protocol, ports):
+        into = {(p, q) for d, r, s, p, q in singles if (d, r, s) == ("ingress", peer, role)}
+        return any(p in (protocol, "all") and q in (ports, None) for p, q in into)
+
+    lost = [
+        (role, peer, protocol, ports)
+        for direction, role, peer, protocol, ports in sorted(singles, key=str)
+        if direction == "egress" and (role, peer, ports) not in exceptions and not received(role, peer, protocol, ports)
+    ]
+    assert [one for one in lost if one[2] != "icmp"] == []
+
+
+def test_nothing_is_open_to_the_internet_but_path_discovery_and_public_load_balancers():
+    open_rules = [rule for rule in RULES if "ingress" in rule.directions and "internet" in rule.peers]
+    assert all(rule.protocols == ("icmp",) for rule in open_rules)
+    public = [rule for rule in RULES if "public-load-balancer-cidrs" in rule.peers]
+    assert [(rule.roles, rule.protocols, rule.ports) for rule in public] == [
+        (("public_load_balancers",), ("tcp",), "80"),
+        (("public_load_balancers",), ("tcp",), "443"),
+    ]
+
+
+def test_every_group_has_rules_and_every_kind_of_peer_is_used():
+    assert {role for rule in RULES for role in rule.roles} == GROUPS
+    assert {peer for rule in RULES for peer in rule.peers} == GROUPS | set(get_args(Outside))
+
+
+def test_every_subnet_has_a_place_and_a_dns_label_of_its_own():
+    layout = network.subnets()
+    assert set(layout.fixed) | set(layout.growing) == set(get_args(SubnetRole))
+    labels = [layout.dns_label(role) for role in get_args(SubnetRole)]
+    assert len(set(labels)) == len(labels)
+    assert all(label.isalnum() and len(label) <= 15 for label in labels)
+
+
+def test_larger_blocks_of_a_growing_subnet_contain_smaller_ones_so_that_oci_can_grow_it_in_place():
+    vcn = IPv4Network("10.0.0.0/16")
+    for subnet in network.subnets().growing.values():
+        blocks = [list(vcn.subnets(prefixlen_diff=block.newbits))[block.netnum] for block in subnet.blocks]
+        assert all(small.subnet_of(large) for small, large in pairwise(blocks))
+
+
+def test_reserved_ranges_are_those_of_rdma_and_of_ocis_own_services():
+    assert {entry.cidr for entry in network.reserved_ranges()} == {
+        "10.224.0.0/12",
+        "192.168.0.0/16",
+        "10.208.0.0/12",
+        "169.254.0.0/16",
+    }
+    assert all(entry.source and entry.holds for entry in network.reserved_ranges())
+
+
+def test_the_default_ranges_of_the_kit_meet_no_reserved_one():
+    for default in ("10.140.0.0/16", "10.96.0.0/16", "10.240.0.0/12"):
+        for entry in network.reserved_ranges():
+            assert not IPv4Network(default).overlaps(IPv4Network(entry.cidr))

@@ -1,0 +1,90 @@
+"""The program that waits for nodes."""
+
+import argparse
+import urllib.error
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from llmd_oke.cluster import gate_program
+from llmd_oke.cluster.gate_program import judge, wait
+
+
+def node(name: str, gpus: int = 8, ready: bool = True) -> dict[str, Any]:
+    condition = {
+        "type": "Ready",
+        "status": "True" if ready else "False",
+        "reason": "KubeletNotReady",
+        "message": "no CNI",
+    }
+    allocatable = {"amd.com/gpu": str(gpus)} if gpus else {}
+    return {"metadata": {"name": name}, "status": {"conditions": [condition], "allocatable": allocatable}}
+
+
+def wanted(**changes: Any) -> argparse.Namespace:
+    asked = {"selector": "a=b", "nodes": 2, "resource": "amd.com/gpu", "gpus": 8, "timeout_s": 60.0, "pause_s": 0.0}
+    return argparse.Namespace(**{**asked, **changes})
+
+
+def problems(*nodes: dict[str, Any], count: int = 2) -> list[str]:
+    return judge(list(nodes), count, "amd.com/gpu", 8)
+
+
+def test_a_whole_pool_passes():
+    assert problems(node("a"), node("b")) == []
+
+
+def test_more_nodes_than_asked_for_pass():
+    assert problems(node("a"), node("b"), node("c")) == []
+
+
+def test_a_node_that_never_joined_is_told():
+    assert problems(node("a")) == ["1 of 2 nodes have joined"]
+
+
+def test_a_node_that_is_not_ready_is_told_with_its_reason():
+    assert problems(node("b"), node("a", ready=False)) == ["a is not Ready (KubeletNotReady: no CNI)"]
+
+
+def test_a_node_without_status_is_not_ready():
+    assert problems(node("a"), {"metadata": {"name": "b"}}) == ["b is not Ready (no status: )"]
+
+
+@pytest.mark.parametrize("gpus", [0, 7])
+def test_a_node_with_too_few_gpus_is_told(gpus: int):
+    assert problems(node("a"), node("b", gpus)) == [f"b has {gpus} of 8 amd.com/gpu"]
+
+
+def test_it_waits_until_the_pool_is_whole(capsys: pytest.CaptureFixture[str]):
+    seen: Iterator[list[dict[str, Any]]] = iter([[], [node("a")], [node("a")], [node("a"), node("b")]])
+    assert wait(wanted(), lambda: next(seen)) == []
+    assert capsys.readouterr().out.splitlines() == ["0 of 2 nodes have joined", "1 of 2 nodes have joined"]
+
+
+def test_it_ends_when_the_time_is_up():
+    assert wait(wanted(timeout_s=-1.0), lambda: [node("a")]) == ["1 of 2 nodes have joined"]
+
+
+def test_an_api_server_that_is_away_for_a_moment_is_waited_for():
+    def away() -> list[dict[str, Any]]:
+        raise urllib.error.URLError("connection refused")
+
+    answers = iter([away, lambda: [node("a"), node("b")]])
+
+    def found() -> list[dict[str, Any]]:
+        return next(answers)()
+
+    assert wait(wanted(), found) == []
+    (problem,) = wait(wanted(timeout_s=-1.0), away)
+    assert "connection refused" in problem
+
+
+def test_the_cause_is_the_pods_last_word(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    log = tmp_path / "termination-log"
+    log.touch()
+    monkeypatch.setattr(gate_program, "TERMINATION_LOG", log)
+    monkeypatch.setattr(gate_program, "nodes", lambda selector: [node("a", 7)])
+    arguments = ["gate", "--selector=a=b", "--nodes=1", "--resource=amd.com/gpu", "--gpus=8", "--timeout-s=-1"]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert gate_program.main() == 1
+    assert log.read_text().endswith("a has 7 of 8 amd.com/gpu")

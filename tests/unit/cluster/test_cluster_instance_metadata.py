@@ -1,0 +1,169 @@
+"""What nodes are told when they boot."""
+
+import base64
+import hashlib
+import re
+import subprocess
+
+import pytest
+from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, kubelet_arguments, metadata, self_managed, user_data
+from llmd_oke.errors import KitError
+
+GPU = Boot(
+    kind="gpu",
+    kubernetes_version="v1.34.2",
+    taints=["amd.com/gpu=present:NoSchedule", "team=a:NoExecute"],
+    nvme="raid-10",
+    huge_pages_gib=64,
+)
+CPU = Boot(kind="cpu", kubernetes_version="v1.33.1")
+VARIANTS = [GPU, CPU, Boot("gpu", "v1.34.2"), Boot("gpu", "v1.30.1", max_pods=64, nvme="raid-0")]
+
+
+STEP = re.compile(r"^step ([a-z-]+) <<'LLMD_OKE_END_OF_STEP'\n(.*?)^LLMD_OKE_END_OF_STEP$", re.MULTILINE | re.DOTALL)
+
+
+def steps(text: str) -> dict[str, str]:
+    return dict(STEP.findall(text))
+
+
+@pytest.mark.parametrize("boot", VARIANTS)
+def test_every_script_is_bash(boot: Boot):
+    for script in (user_data(boot), *steps(user_data(boot)).values()):
+        checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False, timeout=10)
+        assert checked.stderr == ""
+
+
+@pytest.mark.parametrize("boot", VARIANTS)
+def test_nothing_is_fetched_from_outside_the_cloud(boot: Boot):
+    addresses = set(re.findall(r"https?://([^/\"\s]+)", user_data(boot)))
+    assert addresses == {"169.254.169.254"}
+
+
+@pytest.mark.parametrize("boot", VARIANTS)
+def test_nothing_is_left_to_be_filled_in(boot: Boot):
+    assert "{{" not in user_data(boot)
+    assert "{%" not in user_data(boot)
+
+
+@pytest.mark.parametrize("boot", VARIANTS)
+def test_every_script_ends_at_its_first_failure(boot: Boot):
+    for script in (user_data(boot), *steps(user_data(boot)).values()):
+        assert "set -euo pipefail" in script
+
+
+def test_disks_are_ready_before_the_node_joins():
+    assert list(steps(user_data(GPU))) == ["huge-pages", "nvme-raid", "memlock", "networkd", "join"]
+
+
+def test_what_was_not_asked_for_does_not_run():
+    assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == ["memlock", "networkd", "join"]
+    assert list(steps(user_data(CPU))) == ["join"]
+
+
+def test_disks_become_the_array_that_was_asked_for():
+    assert "level=10\n" in steps(user_data(GPU))["nvme-raid"]
+    assert "level=0\n" in steps(user_data(Boot("gpu", "v1.34.2", nvme="raid-0")))["nvme-raid"]
+
+
+def test_huge_pages_are_counted_in_pages_of_two_mib():
+    assert "32768" in steps(user_data(GPU))["huge-pages"]
+
+
+def test_containers_may_lock_memory_and_routes_stay():
+    scripts = steps(user_data(GPU))
+    assert 'default_ulimits = ["memlock=-1:-1"]' in scripts["memlock"]
+    assert "ManageForeignRoutes=no\\nManageForeignRoutingPolicyRules=no" in scripts["networkd"]
+
+
+def test_the_kubelet_registers_with_the_taints():
+    assert kubelet_arguments(GPU) == "--register-with-taints=amd.com/gpu=present:NoSchedule,team=a:NoExecute"
+    argument = re.search(r"^kubelet_extra_args=(.*)$", steps(user_data(GPU))["join"], re.MULTILINE)
+    assert argument is not None
+    assert argument[1].strip("'") == kubelet_arguments(GPU)
+
+
+def test_an_overlay_network_needs_the_limit_of_pods_as_an_argument():
+    assert kubelet_arguments(Boot("gpu", "v1.34.2", max_pods=64)) == "--max-pods=64"
+
+
+def test_hostile_arguments_stay_arguments():
+    boot = Boot("cpu", "v1.34.2", kubelet_arguments=["--x='; touch /tmp/llmd-oke-was-here; echo '"])
+    line = re.search(r"^kubelet_extra_args=.*$", steps(user_data(boot))["join"], re.MULTILINE)
+    assert line is not None
+    shown = subprocess.run(
+        ["bash", "-c", f'{line[0]}\nprintf %s "$kubelet_extra_args"'],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=10,
+    )
+    assert shown.stdout == kubelet_arguments(boot)
+
+
+def test_short_image_names_are_allowed_again_from_1_34_on():
+    assert 'short_name_mode = "disabled"' in user_data(GPU)
+    assert "short_name_mode" not in user_data(CPU)
+
+
+def test_packages_are_those_of_the_nodes_version():
+    join = steps(user_data(GPU))["join"]
+    assert "oci-oke-node-all-1.34.2" in join
+    assert "kubernetes-1.34" in join
+
+
+def test_metadata_says_which_user_data_it_is():
+    made = metadata(GPU, {"more": "1"})
+    text = base64.b64decode(made["user_data"]).decode()
+    assert text == user_data(GPU)
+    assert made["llmd-oke-cloud-init"] == hashlib.sha256(text.encode()).hexdigest()
+    assert made["more"] == "1"
+
+
+def test_equal_choices_give_equal_metadata_and_others_do_not():
+    assert metadata(GPU) == metadata(GPU)
+    assert metadata(GPU) != metadata(Boot("gpu", "v1.34.2", GPU.taints))
+
+
+def test_metadata_leaves_room_for_labels():
+    size = sum(len(key) + len(value) for key, value in metadata(GPU).items())
+    assert size < cloud_init().metadata_limit_bytes / 2
+
+
+def test_metadata_above_the_limit_is_refused():
+    with pytest.raises(KitError, match="OCI allows 32000"):
+        metadata(GPU, {"oke-initial-node-labels": "x" * 32_000})
+
+
+SELF_MANAGED = SelfManaged(
+    api_server_host="10.140.0.5",
+    cluster_ca="Q0E=",
+    tenancy_id="ocid1.tenancy.oc1..t",
+    kubernetes_version="v1.34.2",
+    labels={"b": "2", "a": "1"},
+    max_pods=64,
+    pod_subnet_id="ocid1.subnet.oc1..pods",
+    pod_nsg_ids=["ocid1.nsg.oc1..1", "ocid1.nsg.oc1..2"],
+)
+
+
+def test_self_managed_nodes_know_their_cluster():
+    assert self_managed(SELF_MANAGED) == {
+        "apiserver_host": "10.140.0.5",
+        "cluster_ca_cert": "Q0E=",
+        "oke-k8version": "v1.34.2",
+        "oke-kubeproxy-proxy-mode": "ipvs",
+        "oke-tenancy-id": "ocid1.tenancy.oc1..t",
+        "oke-initial-node-labels": "a=1,b=2",
+        "secondary_vnics": "[]",
+        "oke-native-pod-networking": "true",
+        "oke-max-pods": "64",
+        "pod-subnets": "ocid1.subnet.oc1..pods",
+        "pod-nsgids": "ocid1.nsg.oc1..1,ocid1.nsg.oc1..2",
+    }
+
+
+def test_self_managed_nodes_in_an_overlay_know_nothing_of_pods_subnets():
+    node = SelfManaged("10.0.0.1", "Q0E=", "t", "v1.34.2", {}, 64)
+    assert not [key for key in self_managed(node) if "pod" in key]

@@ -1,0 +1,78 @@
+"""Previews that would take a cluster or a pool away, and those that don't."""
+
+import json
+
+import pytest
+from llmd_oke.errors import KitError
+from llmd_oke.operations.guards import losses, refuse_losses, value_at
+from llmd_oke.operations.previews import of_document, parse
+from previews_for_tests import document, recorded, replaced_pool, step
+
+CLUSTER = "oci:ContainerEngine/cluster:Cluster"
+
+
+def test_a_replaced_pool_is_refused_with_the_input_that_causes_it():
+    with pytest.raises(KitError) as refused:
+        refuse_losses(parse(document(replaced_pool())))
+    assert (
+        "replace node pool prod-mi300x, because nodeConfigDetails.computeClusterId changes"
+        " from 'ocid1.old' to 'ocid1.new'" in refused.value.message
+    )
+    assert "size" not in refused.value.message
+    assert "--allow-replace" in (refused.value.remedy or "")
+
+
+def test_all_losses_are_told_at_once():
+    preview = parse(document(replaced_pool(), step("delete", CLUSTER, "prod")))
+    with pytest.raises(KitError) as refused:
+        refuse_losses(preview)
+    assert "replace node pool prod-mi300x" in refused.value.message
+    assert "delete cluster prod, because the stack file no longer has it" in refused.value.message
+
+
+def test_the_steps_of_one_replacement_are_one_loss():
+    parts = [{**replaced_pool(), "op": op} for op in ("delete-replaced", "replace", "create-replacement")]
+    assert len(losses(parse(document(*parts)))) == 1
+
+
+def test_a_pool_that_is_updated_in_place_passes():
+    refuse_losses(parse(document({**replaced_pool(), "op": "update"})))
+
+
+def test_what_is_allowed_passes():
+    refuse_losses(parse(document(replaced_pool())), allowed=True)
+
+
+def test_servers_that_are_replaced_pass():
+    refuse_losses(recorded("replace"))
+
+
+def test_anything_protected_is_guarded():
+    protected = step("delete", "kubernetes:core/v1:Namespace", "n", oldState={"protect": True, "inputs": {}})
+    assert len(losses(parse(document(protected)))) == 1
+
+
+def test_the_engines_own_preview_is_read():
+    preview = recorded("replace")
+    (change,) = preview.effective
+    assert change.short_name == "Deployment m-aggregated"
+    assert change.replaced_by == ('metadata.labels["llmd-oke/tensor-parallel-size"]',)
+    assert preview.counts == {"same": 4, "replace": 1}
+
+
+def test_an_older_engines_reasons_are_read_too():
+    old = {"op": "replace", "urn": replaced_pool()["urn"], "replaceReasons": ["nodeShape"], "diffReasons": ["size"]}
+    (change,) = of_document({"steps": [old]}).changes
+    assert (change.replaced_by, change.changed) == (("nodeShape",), ("size",))
+
+
+@pytest.mark.parametrize("text", ["", "error: no stack named 'x'", "[]", '{"steps": [{}]}'])
+def test_what_is_no_preview_is_said_to_be_none(text: str):
+    with pytest.raises(KitError, match="no preview"):
+        parse(text)
+
+
+def test_values_are_found_by_property_path():
+    inputs = json.loads('{"a": [{"b": {"x/y.z": 1}}]}')
+    assert value_at(inputs, 'a[0].b["x/y.z"]') == 1
+    assert value_at(inputs, "a[7].b") is None

@@ -1,0 +1,177 @@
+"""What a look at a tenancy finds, with OCI as a table of answers."""
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.access.oci_client import OciError
+from llmd_oke.config import validate
+from llmd_oke.operations.findings import Finding, Verdict, exit_code
+from llmd_oke.operations.preflight import preflight
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
+from oci_for_tests import FakeOci
+
+DOMAIN = "Uocm:US-ASHBURN-AD-1"
+IMAGE = "ocid1.image.oc1.iad.i"
+STACK: dict[str, Any] = {
+    "cluster": {
+        "mode": "create",
+        "name": "prod",
+        "region": "us-ashburn-1",
+        "compartmentId": "ocid1.compartment.oc1..c",
+        "tenancyId": "ocid1.tenancy.oc1..t",
+        "kubernetesVersion": "v1.34.2",
+    },
+    "gpuPools": [
+        {
+            "name": "mi300x",
+            "shape": "BM.GPU.MI300X.8",
+            "size": 9,
+            "availabilityDomain": DOMAIN,
+            "image": {"ocid": IMAGE},
+        }
+    ],
+    "release": "llm-d-0.8",
+    "models": [{"model": "gpt-oss-120b", "topology": "agg-tp1-1r", "workload": {"inputTokens": 1, "outputTokens": 1}}],
+}
+AVAILABLE = {"shapeAvailabilities": [{"availabilityStatus": "AVAILABLE", "availableCount": 12}]}
+ANSWERS: dict[str, Any] = {
+    "containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.33.1", "v1.34.2"]},
+    "limits /limitDefinitions": [{"name": "gpu-mi300x-count"}, {"name": "standard-e5-core-count"}],
+    "limits /services/compute/limits/gpu-mi300x-count/resourceAvailability": {"available": 72},
+    "POST compute /computeCapacityReports": AVAILABLE,
+    f"compute /images/{IMAGE}": {"lifecycleState": "AVAILABLE", "displayName": "ubuntu"},
+    f"compute /images/{IMAGE}/shapes": [{"shape": "BM.GPU.MI300X.8"}],
+}
+
+
+def look(answers: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **pool: Any) -> list[Finding]:
+    stack = copy.deepcopy(STACK)
+    stack["cluster"].update(cluster or {})
+    stack["gpuPools"][0].update(pool)
+    return preflight(FakeOci({**ANSWERS, **(answers or {})}), validate(stack))
+
+
+def only(check: str, found: list[Finding]) -> Finding:
+    (finding,) = [each for each in found if each.check == check]
+    return finding
+
+
+def test_a_tenancy_that_has_everything_is_fine():
+    found = look()
+    assert {finding.check for finding in found} == {"versions", "limits", "capacity", "image"}
+    assert {finding.verdict for finding in found} == {Verdict.FINE}
+    assert exit_code(found) == 0
+
+
+@pytest.mark.parametrize(
+    ("available", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (71, Verdict.UNKNOWN), (72, Verdict.FINE)]
+)
+def test_a_limit_may_count_nodes_or_gpus(available: int, verdict: Verdict):
+    key = "limits /services/compute/limits/gpu-mi300x-count/resourceAvailability"
+    finding = only("limits", look({key: {"available": available}}))
+    assert (finding.path, finding.verdict) == ("gpuPools[0].size", verdict)
+    assert f"{available} available" in finding.value
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"availabilityStatus": "OUT_OF_HOST_CAPACITY", "availableCount": 0},
+        {"availabilityStatus": "HARDWARE_NOT_SUPPORTED"},
+        {"availabilityStatus": "AVAILABLE", "availableCount": 3},
+    ],
+)
+def test_capacity_that_is_not_there_is_a_problem(report: dict[str, Any]):
+    finding = only("capacity", look({"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}))
+    assert finding.verdict is Verdict.PROBLEM
+    assert report["availabilityStatus"] in finding.value
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(("used", "verdict"), [(0, Verdict.FINE), (2, Verdict.PROBLEM)])
+def test_with_a_reservation_its_free_instances_count(used: int, verdict: Verdict):
+    ocid = "ocid1.capacityreservation.oc1.iad.r"
+    reservation = {"lifecycleState": "ACTIVE", "reservedInstanceCount": 10, "usedInstanceCount": used}
+    found = look({f"compute /computeCapacityReservations/{ocid}": reservation}, capacityReservationId=ocid)
+    finding = only("capacity", found)
+    assert (finding.path, finding.verdict) == ("gpuPools[0].capacityReservationId", verdict)
+
+
+def test_an_image_that_is_still_imported_is_a_problem():
+    finding = only("image", look({f"compute /images/{IMAGE}": {"lifecycleState": "IMPORTING", "displayName": "u"}}))
+    assert (finding.path, finding.verdict) == ("gpuPools[0].image.ocid", Verdict.PROBLEM)
+
+
+def test_an_image_for_other_shapes_is_a_problem():
+    finding = only("image", look({f"compute /images/{IMAGE}/shapes": [{"shape": "VM.Standard.E5.Flex"}]}))
+    assert "not for BM.GPU.MI300X.8" in finding.value
+
+
+def test_a_version_that_is_not_offered_is_a_problem_with_those_that_are():
+    finding = only("versions", look({"containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.35.1"]}}))
+    assert (finding.verdict, finding.remedy) == (Verdict.PROBLEM, "One of v1.35.1")
+
+
+@pytest.mark.parametrize(
+    ("running", "verdict"), [("v1.33.1", Verdict.FINE), ("v1.32.1", Verdict.PROBLEM), ("v1.35.1", Verdict.PROBLEM)]
+)
+def test_a_control_plane_goes_up_one_minor_at_a_time(running: str, verdict: Verdict):
+    ocid = "ocid1.cluster.oc1.iad.k"
+    answers = {f"containerengine /clusters/{ocid}": {"kubernetesVersion": running}}
+    found = [each for each in look(answers, cluster={"clusterId": ocid}) if running in each.value]
+    assert [each.verdict for each in found] == [verdict]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "verdict"),
+    [("v1.31.1", Verdict.FINE), ("v1.30.1", Verdict.PROBLEM), ("v1.35.0", Verdict.PROBLEM)],
+)
+def test_nodes_may_be_three_minors_older_and_never_newer(nodes: str, verdict: Verdict):
+    found = [each for each in look(kubernetesVersion=nodes) if each.path == "gpuPools[0].kubernetesVersion"]
+    assert [each.verdict for each in found] == [verdict]
+
+
+def test_a_network_that_is_there_must_keep_clear_of_the_rdma_ranges():
+    ocid = "ocid1.vcn.oc1.iad.v"
+    answers = {f"compute /vcns/{ocid}": {"cidrBlocks": ["10.0.0.0/16", "10.224.8.0/24"]}}
+    finding = only("network", look(answers, cluster={"network": {"vcnId": ocid, "cidr": "10.0.0.0/16"}}))
+    assert finding.verdict is Verdict.PROBLEM
+    assert "10.224.8.0/24 overlaps 10.224.0.0/12" in finding.value
+
+
+def test_rights_that_an_administrator_grants_are_looked_for():
+    granted = [
+        {
+            "statements": [
+                "Allow any-user to {COMPUTE_CLUSTER_LAUNCH_INSTANCE}  in compartment x where a = 'b'",
+                "allow any-user to {INSTANCE_IMAGE_INSPECT, INSTANCE_IMAGE_READ} in tenancy",
+            ]
+        }
+    ]
+    fine = look({"identity /policies": granted}, cluster={"iam": {"create": False}})
+    by_need = {f.value.split(":")[0]: f.verdict for f in fine if f.check == "policies"}
+    assert by_need["managed-compute-cluster"] is Verdict.FINE
+    missing = look({"identity /policies": []}, cluster={"iam": {"create": False}})
+    finding = next(f for f in missing if "managed-compute-cluster" in f.value)
+    assert finding.verdict is Verdict.PROBLEM
+    assert "COMPUTE_CLUSTER_LAUNCH_INSTANCE" in finding.remedy
+
+
+def test_what_oci_does_not_answer_is_unknown_and_hides_nothing_else():
+    refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses")
+    found = look({"limits /limitDefinitions": refused})
+    assert only("limits", found).verdict is Verdict.UNKNOWN
+    assert only("image", found).verdict is Verdict.FINE
+    assert exit_code(found) == 0
+
+
+def test_an_existing_cluster_must_be_active():
+    ocid = "ocid1.cluster.oc1.iad.k"
+    config = validate({**STACK, "cluster": {"mode": "existing", "identifier": ocid}})
+    told = {"name": "prod", "lifecycleState": "DELETED", "kubernetesVersion": "v1.34.2", "type": "ENHANCED_CLUSTER"}
+    (finding,) = preflight(FakeOci({f"containerengine /clusters/{ocid}": told}), config)
+    assert (finding.path, finding.verdict) == ("cluster.identifier", Verdict.PROBLEM)

@@ -1,0 +1,65 @@
+"""The Markdown of a preview: what a reviewer reads."""
+
+from llmd_oke.config import validate
+from llmd_oke.operations.previews import Preview, parse
+from llmd_oke.operations.summary import Judged, headline, summarise
+from llmd_oke.planning import plan
+from previews_for_tests import document, recorded, replaced_pool, step
+from test_updates import STACK
+
+PLAN = plan(validate(STACK))
+
+
+def judged(preview: Preview, *, allow_replace: bool = False) -> Judged:
+    return summarise("prod", PLAN, preview, allow_replace=allow_replace)
+
+
+def test_a_quiet_preview_says_so_and_what_the_stack_costs():
+    said = judged(parse(document(step("same", "a:b:C", "d"))))
+    assert "### `prod`: no changes" in said.markdown
+    assert "96.00 $/hour" in said.markdown
+    assert said.refusals == []
+
+
+def test_the_first_line_finds_an_earlier_comment():
+    assert judged(parse(document())).markdown.startswith("<!-- llmd-oke preview of prod -->\n")
+
+
+def test_changes_are_rows_with_the_properties_that_change_and_components_are_left_out():
+    said = judged(recorded("switch")).markdown
+    assert "| delete | Deployment m-aggregated |" in said
+    assert "| create | Deployment m-prefill |" in said
+    assert "AggregatedUnit" not in said
+
+
+def test_a_property_that_replaces_stands_out():
+    said = judged(recorded("replace")).markdown
+    assert '**metadata.labels["llmd-oke/tensor-parallel-size"]**' in said
+
+
+def test_a_refusal_is_told_with_its_cause():
+    said = judged(parse(document(replaced_pool())))
+    assert "**The update is refused**" in said.markdown
+    assert "nodeConfigDetails.computeClusterId changes from 'ocid1.old' to 'ocid1.new'" in said.markdown
+    assert len(said.refusals) == 1
+    assert judged(parse(document(replaced_pool())), allow_replace=True).refusals == []
+
+
+def test_errors_of_the_engine_refuse():
+    assert judged(parse(document(errors=("no such shape",)))).refusals == ["no such shape"]
+
+
+def test_servers_that_go_first_are_told():
+    assert "m-aggregated must go before they come" in judged(recorded("switch")).markdown
+
+
+def test_many_changes_are_cut_short_with_their_number():
+    said = judged(parse(document(*(step("create", "a:b:C", f"n{i}") for i in range(200))))).markdown
+    assert "and 140 more" in said
+
+
+def test_the_parts_of_a_replacement_count_once():
+    assert (
+        headline({"replace": 1, "delete-replaced": 1, "create-replacement": 1, "same": 3})
+        == "1 to replace, 3 unchanged"
+    )

@@ -1,0 +1,57 @@
+"""Definitions that an add-on makes are waited for, and named when they don't come."""
+
+from typing import Any, cast
+
+import pytest
+from lightkube.core.exceptions import ApiError
+from lightkube.models.apiextensions_v1 import CustomResourceDefinitionStatus
+from lightkube.models.meta_v1 import Status
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from llmd_oke.errors import KitError
+from llmd_oke.operators import definitions
+
+SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespaced", "versions": []}
+
+
+class Cluster:
+    """Answers in turn: nothing yet (404), not yet established, established; the last for ever."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    async def get(self, kind: Any, name: str) -> Any:
+        self.asked += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, int):
+            raise ApiError(status=Status(code=answer, message="no"))
+        conditions = [{"type": "Established", "status": answer}]
+        found = CustomResourceDefinition.from_dict({"metadata": {"name": name}, "spec": SPEC})
+        found.status = CustomResourceDefinitionStatus.from_dict({"conditions": conditions})
+        return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(definitions, "LOOK_S", 0.001)
+
+
+async def wait(cluster, limit_s=10.0):
+    await definitions._wait(["ippools.nv-ipam.nvidia.com"], limit_s, cast("Any", cluster))
+
+
+async def test_it_is_looked_for_until_it_is_established():
+    cluster = Cluster(404, 503, "False", "True")
+    await wait(cluster)
+
+    assert cluster.asked == 4
+
+
+async def test_what_does_not_come_in_time_is_named():
+    with pytest.raises(KitError, match=r"no definition of ippools.nv-ipam.nvidia.com after 0 s"):
+        await wait(Cluster(404), 0)
+
+
+async def test_a_refusal_is_no_reason_to_wait():
+    with pytest.raises(KitError, match="doesn't show its definitions"):
+        await wait(Cluster(403))

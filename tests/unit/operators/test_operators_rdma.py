@@ -1,0 +1,107 @@
+"""Virtual functions: one for each GPU, on the ports that the shape has, under the names that pods ask by."""
+
+import ipaddress
+import json
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue import operators
+from llmd_oke.errors import KitError
+from llmd_oke.operators import rdma_manifests
+
+SHAPES = [shape for name in catalogue.shape_names() if (shape := catalogue.shape(name)) and shape.rdma.sriov]
+MI300X = catalogue.shape("BM.GPU.MI300X.8")
+assert MI300X is not None
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_a_node_has_a_function_for_each_gpu(shape):
+    spec = rdma_manifests.policy(shape)["spec"]
+
+    assert len(spec["nicSelector"]["rootDevices"]) * spec["numVfs"] == shape.rdma.virtual_functions == shape.gpus
+    assert len(shape.rdma.adapters) == shape.gpus
+    assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": shape.name}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_policy_network_and_pods_speak_of_the_same_resource(shape):
+    policy, network = rdma_manifests.policy(shape), rdma_manifests.network(shape)
+
+    assert f"nvidia.com/{policy['spec']['resourceName']}" == shape.rdma.resource
+    assert network["spec"]["resourceName"] == policy["spec"]["resourceName"]
+    assert network["metadata"]["name"] == shape.rdma.network_attachment.name
+    assert network["spec"]["networkNamespace"] == shape.rdma.network_attachment.namespace
+
+
+def test_mi300x_ports_are_those_of_the_shape():
+    spec = rdma_manifests.policy(MI300X)["spec"]
+
+    buses = [address.split(":")[1] for address in spec["nicSelector"]["rootDevices"]]
+    assert buses == ["0c", "2a", "41", "58", "86", "a5", "bd", "d5"]
+    assert (spec["mtu"], spec["isRdma"], spec["deviceType"], spec["externallyManaged"]) == (
+        4220,
+        True,
+        "netdevice",
+        True,
+    )
+
+
+def test_the_network_takes_addresses_from_the_pool_and_moves_the_rdma_device():
+    spec = rdma_manifests.network(MI300X)["spec"]
+
+    assert json.loads(spec["ipam"]) == {"type": "nv-ipam", "poolName": rdma_manifests.ip_pool()["metadata"]["name"]}
+    plugins = json.loads(f"[{spec['metaPlugins']}]")
+    assert [plugin["type"] for plugin in plugins] == ["tuning", "rdma", "sbr"]
+    assert plugins[0]["mtu"] == rdma_manifests.policy(MI300X)["spec"]["mtu"]
+
+
+def test_each_nodes_block_of_addresses_is_enough_and_inside_the_pool():
+    pool = rdma_manifests.ip_pool()["spec"]
+
+    subnet = ipaddress.ip_network(pool["subnet"])
+    assert ipaddress.ip_address(pool["gateway"]) in subnet
+    assert pool["perNodeBlockSize"] >= MI300X.rdma.virtual_functions
+    assert subnet.num_addresses // pool["perNodeBlockSize"] >= 500
+
+
+def test_rccl_parameters_are_a_file_that_pods_with_functions_can_use():
+    made = rdma_manifests.rccl_parameters(MI300X, "llm-d")
+
+    assert (made["metadata"]["name"], made["metadata"]["namespace"]) == (
+        "oci-rccl-parameters-bm-gpu-mi300x-8",
+        "llm-d",
+    )
+    lines = dict(line.split("=", 1) for line in made["data"]["nccl.conf"].splitlines())
+    assert lines["NCCL_IB_HCA"] == "mlx5"
+    assert (lines["NCCL_IB_GID_INDEX"], lines["NCCL_IB_TC"]) == ("3", "41")
+
+
+def test_ucx_and_rccl_agree_on_gid_and_traffic_class():
+    rdma = MI300X.rdma
+
+    assert rdma.environment["UCX_IB_GID_INDEX"] == rdma.rccl["NCCL_IB_GID_INDEX"]
+    assert rdma.environment["UCX_IB_TRAFFIC_CLASS"] == rdma.rccl["NCCL_IB_TC"]
+
+
+def test_a_resource_that_the_device_plug_in_does_not_give_out_is_refused():
+    other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"resource": "example.com/vf"})})
+    with pytest.raises(KitError, match=r"example.com/vf.*nvidia.com"):
+        rdma_manifests.policy(other)
+
+
+def test_a_shape_whose_ports_nobody_knows_is_refused():
+    other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"sriov": None})})
+    with pytest.raises(KitError, match="no ports"):
+        rdma_manifests.policy(other)
+
+
+def test_all_definitions_that_are_waited_for_are_those_of_the_objects():
+    objects = [
+        rdma_manifests.policy(MI300X),
+        rdma_manifests.network(MI300X),
+        rdma_manifests.pool_config([MI300X]),
+        rdma_manifests.ip_pool(),
+    ]
+    groups = {manifest["apiVersion"].split("/")[0] for manifest in objects}
+    assert {name.partition(".")[2] for name in operators.rdma().definitions} == groups
+    assert len(operators.rdma().definitions) == len(objects)

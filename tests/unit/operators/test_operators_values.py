@@ -1,0 +1,152 @@
+"""Chart values against the charts' own, and custom resources against their definitions: neither Helm nor the operator
+complains of a key that it doesn't know."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from llmd_oke import catalogue
+from llmd_oke.catalogue import operators
+from llmd_oke.operators import rdma_manifests
+from llmd_oke.operators.device_config import device_config
+from llmd_oke.operators.releases import chart_values
+from llmd_oke.planning.gpu_stack import tolerations
+from llmd_oke.rehearsal.kubernetes_plugin import charts
+
+SHARED_DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
+SHAPE = catalogue.shape("BM.GPU.MI300X.8")
+assert SHAPE is not None
+WANTED = tolerations(SHAPE.node.taints)
+PUBLISHED = {"cert-manager": "cert-manager-v1.20.2.yaml", "amd-gpu-operator": "amd-gpu-operator-v1.5.1.yaml"}
+
+FREE_FORM: dict[str, set[str]] = {"cert-manager": set(), "node-feature-discovery": set(), "amd-gpu-operator": set()}
+"""Paths that the chart's values.yaml doesn't show but its templates read; none so far."""
+
+
+def published_values(name: str) -> Any:
+    """The chart's values.yaml: as published beside this checkout, or in the chart's module."""
+    published = SHARED_DATA / "chart-values" / PUBLISHED.get(name, "absent")
+    facts = operators.operator(name)
+    source = next(source for source in charts.sources() if source.reference == facts.chart.reference)
+    local = source.folder() / "values.yaml" if source.module else Path("absent")
+    for path in (published, local):
+        if path.is_file():
+            return yaml.safe_load(path.read_text())
+    pytest.skip(f"there is neither {published} nor {local}")
+
+
+def paths(tree: Any, prefix: str = "") -> Iterator[str]:
+    """Every path to a value that is no map with keys."""
+    if isinstance(tree, Mapping) and tree:
+        for key, value in tree.items():
+            yield from paths(value, f"{prefix}.{key}".lstrip("."))
+    else:
+        yield prefix
+
+
+def has(tree: Any, path: str) -> bool:
+    for key in path.split("."):
+        if not isinstance(tree, Mapping) or key not in tree:
+            return False
+        tree = tree[key]
+    return True
+
+
+@pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
+def test_every_value_is_one_of_the_charts_own(name):
+    known = published_values(name)
+    given = chart_values(operators.operator(name), WANTED)
+
+    assert [path for path in paths(given) if not has(known, path) and path not in FREE_FORM[name]] == []
+
+
+def test_a_misspelt_value_would_be_noticed():
+    assert not has(published_values("amd-gpu-operator"), "controllerManager.manager.tolerration")
+
+
+def test_the_workers_keep_the_tolerations_that_the_gpu_operators_chart_gives_them():
+    defaults = published_values("amd-gpu-operator")["node-feature-discovery"]["worker"]["tolerations"]
+    given = chart_values(operators.operator("node-feature-discovery"), WANTED)
+
+    assert given["worker"]["tolerations"] == [*defaults, *WANTED]
+
+
+def test_tolerations_are_added_to_a_copy():
+    facts = operators.operator("node-feature-discovery")
+    chart_values(facts, WANTED)
+
+    assert chart_values(facts, []) == facts.values
+
+
+def test_the_gpu_operator_installs_no_driver_no_discovery_and_no_second_device_config():
+    given = operators.operator("amd-gpu-operator").values
+
+    assert given["kmm"] == {"enabled": False, "watch": False}
+    assert given["node-feature-discovery"] == {"enabled": False}
+    assert given["crds"]["defaultCR"] == {"install": False, "upgrade": False}
+    assert given["remediation"]["enabled"] is False
+
+
+@pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])
+def test_charts_are_pinned(name):
+    chart = operators.operator(name).chart
+
+    assert chart.version.lstrip("v")[0].isdigit()
+    assert chart.repository is not None or chart.reference.startswith("oci://")
+
+
+def test_every_image_of_the_device_config_is_pinned():
+    parts = operators.device_config().spec.values()
+    images = [value for part in parts for key, value in part.items() if key.lower().endswith("image")]
+
+    assert len(images) == 4
+    assert [image for image in images if ":" not in image or "latest" in image] == []
+
+
+def test_everything_on_gpu_nodes_tolerates_their_taints():
+    spec = device_config("ns", None, WANTED)["spec"]
+
+    assert spec["devicePlugin"]["devicePluginTolerations"] == WANTED
+    assert spec["devicePlugin"]["nodeLabellerTolerations"] == WANTED
+    assert spec["metricsExporter"]["tolerations"] == WANTED
+    assert WANTED == [{"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}]
+
+
+def test_the_device_config_leaves_the_driver_alone():
+    assert device_config("ns", None, [])["spec"]["driver"] == {"enable": False, "blacklist": False}
+
+
+def closed(schema: Any) -> Any:
+    """The schema with unknown fields refused; the API server would drop them without a word."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {key: closed(part) for key, part in schema.items()}
+    if isinstance(made.get("properties"), Mapping) and made["properties"] and "additionalProperties" not in made:
+        made["additionalProperties"] = False
+    return made
+
+
+@pytest.mark.parametrize(
+    ("definition", "manifest"),
+    [
+        ("amd.com_deviceconfigs", device_config("kube-amd-gpu", None, WANTED)),
+        ("sriovnetwork.openshift.io_sriovnetworknodepolicies", rdma_manifests.policy(SHAPE)),
+        ("sriovnetwork.openshift.io_sriovnetworks", rdma_manifests.network(SHAPE)),
+        ("sriovnetwork.openshift.io_sriovnetworkpoolconfigs", rdma_manifests.pool_config([SHAPE])),
+    ],
+)
+def test_custom_resources_satisfy_their_definitions(definition, manifest):
+    path = SHARED_DATA / "crds" / f"{definition}.yaml"
+    if not path.is_file():
+        pytest.skip(f"{path} is absent")
+    definition = yaml.safe_load(path.read_text())
+    group, _, version = manifest["apiVersion"].partition("/")
+    (served,) = [each for each in definition["spec"]["versions"] if each["name"] == version]
+
+    assert (definition["spec"]["group"], definition["spec"]["names"]["kind"]) == (group, manifest["kind"])
+    jsonschema.validate(manifest, {**closed(served["schema"]["openAPIV3Schema"]), "additionalProperties": True})

@@ -1,0 +1,94 @@
+"""Whether the weights of a stack's models fit its cache, and which caches a stack may have."""
+
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.config import GpuPool
+from llmd_oke.planning.storage import node_disk_gib
+from stacks_for_tests import model, plan, problems
+
+FILE_SYSTEM = {"fileSystemId": "ocid1.filesystem.oc1..f", "mountTargetIp": "10.0.0.9", "exportPath": "/models"}
+LLAMA = model("agg-tp1-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
+
+
+def storage(kind: str, **cache: Any) -> dict[str, Any]:
+    return {"modelCache": {"kind": kind, **cache}}
+
+
+def only(*models: dict[str, Any], **changes: Any) -> Any:
+    (problem,) = problems(*models, **changes)
+    return problem
+
+
+def test_without_storage_servers_keep_weights_in_their_pods():
+    assert plan().config.storage.model_cache.kind == "none"
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        storage("node-disk"),
+        storage("file-storage", existing=FILE_SYSTEM),
+        storage("lustre", existing={"managementIp": "10.0.0.9", "fileSystemName": "models"}),
+    ],
+)
+def test_a_cache_that_is_there_is_accepted(cache: dict[str, Any]):
+    assert problems(storage=cache) == []
+
+
+def test_weights_must_fit_the_room_on_a_node():
+    problem = only(model(), LLAMA, storage=storage("node-disk", capacityGib=100))
+    assert (problem.path, problem.value) == ("storage.modelCache.capacityGib", 100)
+    assert problem.why == "the weights of all models need 135 GiB, the cache has 100 GiB"
+
+
+def test_a_model_that_is_served_twice_is_kept_once():
+    twice = [model(), model("agg-tp1-1r", name="again")]
+    assert problems(*twice, storage=storage("node-disk", capacityGib=70)) == []
+
+
+def test_disks_in_mirrors_have_half_the_room_of_stripes():
+    shape = catalogue.shape("BM.GPU.MI300X.8")
+    assert shape is not None
+    stripes, mirrors = (
+        node_disk_gib(GpuPool(name="a", shape="BM.GPU.MI300X.8", size=1, nvme=raid)) for raid in ("raid-0", "raid-10")
+    )
+    assert stripes == pytest.approx(28610, rel=0.001)
+    assert mirrors == pytest.approx(stripes / 2)
+
+
+@pytest.mark.parametrize("kind", ["file-storage", "lustre"])
+def test_in_an_existing_cluster_a_shared_file_system_must_be_there(kind: str):
+    problem = only(storage=storage(kind))
+    assert problem.path == "storage.modelCache.existing"
+    assert "created together with the cluster" in problem.why
+
+
+def test_a_file_system_that_is_there_has_its_place_already():
+    problem = only(storage=storage("file-storage", existing=FILE_SYSTEM, availabilityDomain="x:AD-1"))
+    assert problem.path == "storage.modelCache.availabilityDomain"
+
+
+def test_a_prewarm_without_a_cache_is_refused():
+    assert only(storage={"prewarm": {"source": "hugging-face"}}).path == "storage.prewarm"
+
+
+def test_a_revision_of_a_model_that_is_not_served_is_refused():
+    cache = {**storage("node-disk"), "prewarm": {"revisions": {"gpt-oss-20b": "abc"}}}
+    problem = only(storage=cache)
+    assert (problem.path, problem.accepted) == ("storage.prewarm.revisions.gpt-oss-20b", "one of gpt-oss-120b")
+
+
+@pytest.mark.parametrize(
+    ("cache", "path"),
+    [
+        ({"kind": "tape"}, "storage.modelCache.kind"),
+        ({"kind": "node-disk", "path": "models/"}, "storage.modelCache.path"),
+        ({"kind": "node-disk", "path": "/mnt/../etc"}, "storage.modelCache.path"),
+        ({"kind": "lustre", "capacityGb": 100}, "storage.modelCache.capacityGb"),
+        ({"kind": "file-storage", "existing": {**FILE_SYSTEM, "mountTargetIp": "x"}}, "storage.modelCache.existing"),
+    ],
+)
+def test_a_wrong_shape_is_told_at_its_place(cache: dict[str, Any], path: str):
+    assert only(storage={"modelCache": cache}).path.startswith(path)

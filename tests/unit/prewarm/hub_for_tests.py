@@ -1,0 +1,113 @@
+"""A loopback stand-in for Hugging Face and for a bucket, with faults on request."""
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+COMMIT = "c" * 40
+REPOSITORY = "owner/model"
+
+FILES = {
+    "config.json": b'{"a": 1}',
+    "model-1.safetensors": b"weights-one" * 1000,
+    "sub/model-2.safetensors": b"weights-two" * 500,
+    "original/model.safetensors": b"not read",
+}
+
+
+class Hub:
+    """Serves files; `broken[path]` is how many bytes an answer has before the connection ends, once."""
+
+    def __init__(self) -> None:
+        self.files = dict(FILES)
+        self.requests: list[tuple[str, str | None, str | None]] = []
+        self.broken: dict[str, int] = {}
+        self.status: dict[str, list[int]] = {}
+        self.wrong: dict[str, bytes] = {}
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                hub.answer(self)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join(10)
+        self._server.server_close()
+
+    def asked_for(self, part: str) -> list[tuple[str, str | None, str | None]]:
+        return [request for request in self.requests if part in request[0]]
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        path = unquote(urlsplit(handler.path).path)
+        self.requests.append((path, handler.headers.get("Range"), handler.headers.get("Authorization")))
+        if self.status.get(path):
+            return self._send(handler, b"", self.status[path].pop(0))
+        for prefix, reply in self._routes().items():
+            if path.startswith(prefix):
+                return reply(handler, path[len(prefix) :])
+        return self._send(handler, b"", 404)
+
+    def _routes(self) -> dict[str, Callable[[BaseHTTPRequestHandler, str], None]]:
+        return {
+            f"/api/models/{REPOSITORY}/revision/": lambda h, _: self._json(h, {"sha": COMMIT}),
+            f"/api/models/{REPOSITORY}/tree/{COMMIT}": lambda h, _: self._json(h, self._tree()),
+            f"/{REPOSITORY}/resolve/{COMMIT}/": self._file,
+            "/p/secret/n/ns/b/bucket/o/": self._object,
+        }
+
+    def _tree(self) -> list[dict[str, Any]]:
+        folders = [{"type": "directory", "path": "sub", "size": 0, "oid": "d"}]
+        return [*folders, *(self._entry(path, content) for path, content in self.files.items())]
+
+    def _entry(self, path: str, content: bytes) -> dict[str, Any]:
+        entry: dict[str, Any] = {"type": "file", "path": path, "size": len(content)}
+        if path.endswith(".safetensors"):
+            return {**entry, "oid": "x", "lfs": {"oid": hashlib.sha256(content).hexdigest(), "size": len(content)}}
+        return {**entry, "oid": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()}  # noqa: S324
+
+    def _object(self, handler: BaseHTTPRequestHandler, name: str) -> None:
+        if name:
+            self._file(handler, name.removeprefix(f"{REPOSITORY}/"))
+            return
+        prefix = parse_qs(urlsplit(handler.path).query)["prefix"][0]
+        objects = [
+            {"name": prefix + path, "size": len(content), "md5": base64.b64encode(_md5(content)).decode()}
+            for path, content in self.files.items()
+        ]
+        self._json(handler, {"objects": objects})
+
+    def _file(self, handler: BaseHTTPRequestHandler, path: str) -> None:
+        content = self.wrong.pop(path, None) or self.files[path]
+        start = int((handler.headers.get("Range") or "bytes=0-").removeprefix("bytes=").removesuffix("-"))
+        body = content[start:]
+        handler.send_response(206 if start else 200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body[: self.broken.pop(path, len(body))])
+
+    def _json(self, handler: BaseHTTPRequestHandler, document: Any) -> None:
+        self._send(handler, json.dumps(document).encode(), 200)
+
+    def _send(self, handler: BaseHTTPRequestHandler, body: bytes, status: int) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+
+def _md5(content: bytes) -> bytes:
+    return hashlib.md5(content, usedforsecurity=False).digest()

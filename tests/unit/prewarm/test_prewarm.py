@@ -1,0 +1,196 @@
+"""The program that fills a model cache, against a loopback stand-in for those who have the weights."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
+from llmd_oke.prewarm import __main__ as program
+from llmd_oke.prewarm import places, transfer, web
+from llmd_oke.serving import prewarm
+
+WANTED = {path: content for path, content in FILES.items() if not path.startswith("original/")}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    served = Hub()
+    monkeypatch.setenv("HF_ENDPOINT", served.url)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(web, "pause_s", lambda attempt: 0.0)
+    yield served
+    served.close()
+
+
+def run(cache: Path, *arguments: str) -> int:
+    return program.main([f"--cache={cache}", f"--repository={REPOSITORY}", *arguments])
+
+
+def snapshot(cache: Path, commit: str = COMMIT) -> Path:
+    return cache / "hub" / "models--owner--model" / "snapshots" / commit
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_model_lies_where_hugging_faces_own_cache_has_it(hub: Hub, tmp_path: Path):
+    assert run(tmp_path) == 0
+    assert files(snapshot(tmp_path)) == WANTED
+    assert (tmp_path / "hub/models--owner--model/refs/main").read_text() == COMMIT
+
+
+def test_a_complete_model_asks_no_one(hub: Hub, tmp_path: Path):
+    run(tmp_path)
+    hub.requests.clear()
+    assert run(tmp_path) == 0
+    assert hub.requests == []
+
+
+def test_a_file_that_was_lost_is_fetched_again_and_no_other(hub: Hub, tmp_path: Path):
+    run(tmp_path)
+    (snapshot(tmp_path) / "model-1.safetensors").unlink()
+    hub.requests.clear()
+    assert run(tmp_path) == 0
+    assert files(snapshot(tmp_path)) == WANTED
+    assert len(hub.asked_for("/resolve/")) == 1
+
+
+def test_a_broken_download_goes_on_where_it_ended(hub: Hub, tmp_path: Path):
+    hub.broken["model-1.safetensors"] = 4000
+    assert run(tmp_path) == 0
+    assert files(snapshot(tmp_path)) == WANTED
+    assert [asked[1] for asked in hub.asked_for("model-1")] == [None, "bytes=4000-"]
+
+
+def test_an_update_that_was_ended_goes_on_where_it_ended(hub: Hub, tmp_path: Path):
+    partial = snapshot(tmp_path) / "model-1.safetensors.partial"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(FILES["model-1.safetensors"][:1234])
+    assert run(tmp_path) == 0
+    assert [asked[1] for asked in hub.asked_for("model-1")] == ["bytes=1234-"]
+
+
+def test_wrong_content_is_thrown_away_and_fetched_again(hub: Hub, tmp_path: Path):
+    right = FILES["model-1.safetensors"]
+    hub.wrong["model-1.safetensors"] = bytes(len(right))
+    assert run(tmp_path) == 0
+    assert files(snapshot(tmp_path)) == WANTED
+
+
+def test_trouble_on_the_other_side_is_waited_out(hub: Hub, tmp_path: Path):
+    hub.status[f"/api/models/{REPOSITORY}/tree/{COMMIT}"] = [429, 503]
+    assert run(tmp_path) == 0
+
+
+@pytest.mark.parametrize(("status", "hint"), [(401, "token"), (403, "license"), (404, "no such repository")])
+def test_a_refusal_ends_the_program_at_once_with_its_cause(hub: Hub, tmp_path, capfd, status, hint):
+    hub.status[f"/api/models/{REPOSITORY}/revision/main"] = [status]
+    assert run(tmp_path) == 1
+    assert hint in capfd.readouterr().err
+    assert len(hub.requests) == 1
+
+
+def test_a_repository_without_weights_is_refused(hub: Hub, tmp_path: Path, capfd):
+    hub.files = {"config.json": b"{}"}
+    assert run(tmp_path) == 1
+    assert "no weights" in capfd.readouterr().err
+
+
+def test_a_cache_without_room_is_refused_before_anything_is_fetched(hub: Hub, tmp_path, capfd, monkeypatch):
+    full = os.statvfs_result((1, 1, 100, 1, 1, 1, 1, 1, 0, 255))
+    monkeypatch.setattr(transfer.os, "statvfs", lambda path: full)
+    assert run(tmp_path) == 1
+    assert "are needed" in capfd.readouterr().err
+    assert hub.asked_for("/resolve/") == []
+
+
+def test_the_token_is_sent_to_its_own_host_only(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert run(tmp_path) == 0
+    assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
+    request = web.urllib.request.Request("https://hub.example/a", headers={"Authorization": "Bearer hf_secret"})
+    redirects = web._Redirects()
+    away = redirects.redirect_request(request, None, 302, "", {}, "https://elsewhere.example/a")
+    home = redirects.redirect_request(request, None, 302, "", {}, "https://hub.example/b")
+    assert (away.get_header("Authorization"), home.get_header("Authorization")) == (None, "Bearer hf_secret")
+
+
+def test_progress_says_how_much_is_there(hub: Hub, tmp_path: Path, capfd):
+    run(tmp_path)
+    assert "(100 %)" in capfd.readouterr().out
+
+
+def test_a_bucket_is_read_by_a_pre_authenticated_request_that_no_message_shows(hub, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
+    hub.broken["model-1.safetensors"] = 10
+    assert run(tmp_path, "--source=object-storage") == 0
+    (folder,) = (tmp_path / "hub/models--owner--model/snapshots").iterdir()
+    assert files(folder) == FILES
+    assert (tmp_path / "hub/models--owner--model/refs/main").read_text() == folder.name
+    told = capfd.readouterr()
+    assert "/p/secret" not in told.out + told.err
+
+
+def test_without_the_secret_a_bucket_is_refused(tmp_path: Path, capfd):
+    assert run(tmp_path, "--source=object-storage") == 1
+    assert "MODEL_SOURCE_URL" in capfd.readouterr().err
+
+
+def test_of_two_programs_on_one_cache_one_downloads(hub: Hub, tmp_path: Path):
+    place = places.Place(tmp_path, REPOSITORY, "main")
+    source = web.Web()
+    statuses = []
+
+    def ensure() -> None:
+        def listed():
+            return program.list_hugging_face(source, hub.url, REPOSITORY, "main")
+
+        program.ensure(place, listed, source, 2, poll_s=0.01)
+        statuses.append("complete")
+
+    both = [threading.Thread(target=ensure) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(30)
+    assert statuses == ["complete"] * 2
+    assert len(hub.asked_for("/resolve/")) == len(WANTED)
+    assert not place.lock.exists()
+
+
+def test_the_lock_of_a_program_that_died_is_taken_over(hub: Hub, tmp_path: Path):
+    lock = places.Place(tmp_path, REPOSITORY, "main").lock
+    lock.parent.mkdir(parents=True)
+    lock.write_text("dead")
+    long_ago = lock.stat().st_mtime - places.STALE_AFTER_S - 1
+    os.utime(lock, (long_ago, long_ago))
+    assert run(tmp_path) == 0
+
+
+def test_another_revision_is_another_snapshot(hub: Hub, tmp_path: Path):
+    run(tmp_path)
+    hub.requests.clear()
+    assert run(tmp_path, "--revision=pinned") == 0
+    assert hub.asked_for("/revision/pinned")
+    records = {path.name for path in (tmp_path / ".llmd-oke").glob("*.json")}
+    assert records == {"models--owner--model@main.json", "models--owner--model@pinned.json"}
+
+
+def test_the_files_of_the_config_map_run_by_themselves(hub: Hub, tmp_path: Path):
+    """As in a pod: the files in a folder `prewarm`, nothing of the kit importable."""
+    folder = tmp_path / "prewarm"
+    folder.mkdir()
+    for name, text in prewarm.program().items():
+        (folder / name).write_text(text)
+    plain = [sys.executable, "-S", "-B", "-m", "prewarm", f"--cache={tmp_path / 'cache'}", f"--repository={REPOSITORY}"]
+    done = subprocess.run(
+        plain, cwd=tmp_path, env={"HF_ENDPOINT": hub.url}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "cache/.llmd-oke/models--owner--model@main.json").read_text())["commit"] == COMMIT

@@ -1,0 +1,88 @@
+"""Functions."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.rehearsal.oci_plugin.functions import Question, invoke
+from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from oci_region import PLACE, Region
+
+
+@pytest.fixture
+def region() -> Region:
+    return Region()
+
+
+def ask(region: Region, name: str, kubeconfig: Path | None = None, **arguments: Any) -> dict[str, Any]:
+    return invoke(f"oci:Any/{name}:{name}", Question(arguments, "eu-frankfurt-1", region.records, kubeconfig))
+
+
+def test_a_cluster_gives_the_rehearsals_kubeconfig(region: Region, tmp_path: Path):
+    file = tmp_path / "kubeconfig.yaml"
+    file.write_text("a: kubeconfig")
+    cluster = region.cluster(region.vcn())
+    answer = ask(region, "getClusterKubeConfig", file, clusterId=cluster["id"], tokenVersion="2.0.0")
+    assert (answer["content"], answer["clusterId"]) == ("a: kubeconfig", cluster["id"])
+    region.delete(cluster)
+    with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound"):
+        ask(region, "getClusterKubeConfig", file, clusterId=cluster["id"])
+
+
+def test_availability_domains_are_the_regions(region: Region):
+    names = [
+        domain["name"] for domain in ask(region, "getAvailabilityDomains", compartmentId="t")["availabilityDomains"]
+    ]
+    assert names == [f"Uocm:EU-FRANKFURT-1-AD-{number}" for number in (1, 2, 3)]
+
+
+def test_filters_are_applied(region: Region):
+    filters = [{"name": "name", "values": ["All .* Services In Oracle Services Network"], "regex": True}]
+    (service,) = ask(region, "getServices", filters=filters)["services"]
+    assert service["cidrBlock"] == "all-fra-services-in-oracle-services-network"
+
+
+def test_images_fit_the_shape(region: Region):
+    images = ask(region, "getImages", compartmentId="c", shape="BM.GPU.MI300X.8")["images"]
+    assert images
+    assert all("AMD-ROCM" in image["displayName"] for image in images)
+
+
+def test_the_home_region_is_told(region: Region):
+    subscriptions = ask(region, "getRegionSubscriptions", tenancyId="t")["regionSubscriptions"]
+    assert {each["regionName"]: each["isHomeRegion"] for each in subscriptions} == {
+        "us-ashburn-1": True,
+        "eu-frankfurt-1": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "key"),
+    [
+        ("getAddonOptions", {"kubernetesVersion": "v1.34.2", "addonName": "CertManager"}, "addonOptions"),
+        ("getClusterOption", {"clusterOptionId": "all"}, "kubernetesVersions"),
+        ("getDomains", {"compartmentId": "t"}, "domains"),
+        ("getFaultDomains", {"compartmentId": "t", "availabilityDomain": "a"}, "faultDomains"),
+        ("getLimitValues", {"compartmentId": "t", "serviceName": "compute"}, "limitValues"),
+        ("getNamespace", {}, "namespace"),
+        ("getNodePoolOption", {"nodePoolOptionId": "all"}, "sources"),
+        ("getResourceAvailability", {"serviceName": "vcn", "limitName": "vcn-count"}, "available"),
+        ("getShapes", {"compartmentId": "c"}, "shapes"),
+        ("getTenancy", {"tenancyId": "t"}, "homeRegionKey"),
+    ],
+)
+def test_functions_have_answers(region: Region, name: str, arguments: dict[str, Any], key: str):
+    assert ask(region, name, **arguments)[key]
+
+
+def test_what_there_is_can_be_listed(region: Region):
+    cluster = region.cluster(region.vcn())
+    assert [each["id"] for each in ask(region, "getClusters", compartmentId=PLACE)["clusters"]] == [cluster["id"]]
+    assert ask(region, "getVcn", vcnId=cluster["vcnId"])["cidrBlock"] == "10.0.0.0/16"
+    assert ask(region, "getInstances", compartmentId=PLACE)["instances"] == []
+    assert ask(region, "getNodePools", compartmentId=PLACE)["nodePools"] == []
+
+
+def test_a_function_that_is_not_answered_is_named_with_those_that_are(region: Region):
+    with pytest.raises(Refusal, match=r"getWallet is not in this rehearsal; .* answers getAddonOptions, "):
+        ask(region, "getWallet")

@@ -1,0 +1,159 @@
+"""A resource's life: made, changed, read and deleted, also after the plug-in has started anew."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.rehearsal.oci_plugin.clocks import Clock
+from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
+from llmd_oke.rehearsal.oci_plugin.schemas import resource_of
+from llmd_oke.rehearsal.plugin_protocol.errors import InitFailed, Refusal
+from oci_region import DOMAIN, PLACE, Region, pool
+
+
+def test_a_new_resource_is_well_and_has_all_that_oci_adds():
+    vcn = Region().vcn()
+    assert vcn["id"].startswith("ocid1.vcn.oc1.iad.aaaaaaaa")
+    assert (vcn["state"], vcn["cidrBlock"], vcn["freeformTags"]) == ("AVAILABLE", "10.0.0.0/16", {})
+    assert vcn["defaultSecurityListId"].startswith("ocid1.securitylist.")
+
+
+def test_a_cluster_leads_to_the_rehearsals_api_server():
+    region = Region()
+    cluster = region.cluster(region.vcn())
+    assert cluster["endpoints"][0]["privateEndpoint"] == "10.244.0.1:6443"
+    assert cluster["availableKubernetesUpgrades"] == ["v1.35.2", "v1.36.1"]
+
+
+def test_a_subnet_gets_what_its_network_has_by_default():
+    region = Region()
+    vcn = region.vcn()
+    subnet = region.subnet(vcn, "10.0.1.0/24")
+    assert subnet["routeTableId"] == vcn["defaultRouteTableId"]
+    assert (subnet["virtualRouterIp"], subnet["securityListIds"]) == ("10.0.1.1", [vcn["defaultSecurityListId"]])
+
+
+def test_an_update_keeps_what_the_inputs_do_not_say():
+    region = Region()
+    before = region.create("ComputeCluster", compartmentId=PLACE, availabilityDomain=DOMAIN, displayName="a")
+    after = region.update("ComputeCluster", before, compartmentId=PLACE, availabilityDomain=DOMAIN)
+    assert after == before
+
+
+def test_what_is_gone_is_read_as_nothing_and_deleted_without_complaint():
+    region = Region()
+    vcn = region.vcn()
+    order = region.order("Vcn", {"compartmentId": PLACE, "cidrBlocks": ["10.0.0.0/16"]}, "v")
+    region.delete(vcn)
+    region.operations.delete(vcn["id"], order)
+    assert region.operations.read(vcn["id"], {}) is None
+    with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound"):
+        region.operations.update(vcn["id"], vcn, order)
+
+
+def test_a_plug_in_that_starts_anew_knows_what_there_was(tmp_path: Path):
+    journal = tmp_path / "oci" / "journal.jsonl"
+    region = Region(journal)
+    vcn, gone = region.vcn(), region.vcn("10.1.0.0/16")
+    subnet = region.subnet(vcn, "10.0.0.0/24")
+    region.create("NodePool", **pool(region.cluster(vcn), subnet, size=2))
+    region.delete(gone)
+    region.records.close()
+    anew = Region(journal)
+    assert anew.operations.read(vcn["id"], {}) == region.operations.read(vcn["id"], {})
+    assert anew.operations.read(gone["id"], {}) is None
+    assert [machine["name"] for machine in anew.records.all_of("NodePool")[0].machines] == ["gpu-0", "gpu-1"]
+
+
+def test_a_limit_that_is_too_short_ends_the_wait():
+    with pytest.raises(WorkRequestFailed, match="timeout while waiting for state to become 'SUCCEEDED'"):
+        Clock(0).work(resource_of("oci:Core/clusterNetwork:ClusterNetwork"), "create", 60)
+
+
+def test_a_cancelled_wait_ends():
+    clock = Clock(1000)
+    clock.cancel()
+    with pytest.raises(WorkRequestFailed, match="cancelled"):
+        clock.work(resource_of("oci:ContainerEngine/cluster:Cluster"), "create", 3600)
+
+
+class TestFaults:
+    """What becomes of a request that a fault hits, and of the next one."""
+
+    @pytest.fixture
+    def faults(self, tmp_path: Path) -> Path:
+        return tmp_path / "oci-faults.yaml"
+
+    @pytest.fixture
+    def region(self, faults: Path) -> Region:
+        return Region(faults=faults)
+
+    @pytest.fixture
+    def inputs(self, region: Region) -> dict[str, Any]:
+        vcn = region.vcn()
+        return pool(region.cluster(vcn), region.subnet(vcn, "10.0.0.0/19"))
+
+    def test_requests_that_are_too_many_are_tried_again(self, region: Region, faults: Path):
+        faults.write_text("faults: [{resource: Vcn, fault: too-many-requests, times: 3}]")
+        assert region.vcn()["state"] == "AVAILABLE"
+
+    def test_requests_that_stay_too_many_fail_in_the_end(self, region: Region, faults: Path):
+        faults.write_text("faults: [{resource: Vcn, fault: too-many-requests}]")
+        with pytest.raises(Refusal, match="429-TooManyRequests, Too many requests for the user"):
+            region.vcn()
+
+    def test_an_internal_error_leaves_nothing(self, region: Region, faults: Path):
+        faults.write_text("faults: [{resource: Vcn, fault: internal-error, times: 1}]")
+        with pytest.raises(Refusal, match="500-InternalError, Internal server error\nSuggestion: The service"):
+            region.vcn()
+        assert region.records.all_of("Vcn") == []
+        region.vcn()
+
+    def test_a_pool_without_machines_to_be_had_is_there_and_repaired_by_the_next_update(
+        self, region: Region, faults: Path, inputs: dict[str, Any]
+    ):
+        faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
+        with pytest.raises(InitFailed, match=r"2 node\(s\) launch failure\. .* Out of host capacity\.") as failure:
+            region.create("NodePool", **inputs)
+        assert len(region.nodes.there) == 7
+        left: dict[str, Any] = failure.value.properties
+        assert (left["state"], len(left["nodes"])) == ("FAILED", 7)
+        repaired = region.update("NodePool", left, **inputs)
+        assert (repaired["state"], len(repaired["nodes"]), len(region.nodes.there)) == ("ACTIVE", 9, 9)
+
+    def test_nodes_that_never_join_are_told_of_and_launched_again(
+        self, region: Region, faults: Path, inputs: dict[str, Any]
+    ):
+        faults.write_text("faults: [{resource: NodePool, name: gpu, fault: node-never-joins, nodes: 1, times: 1}]")
+        with pytest.raises(InitFailed, match=r"1 node\(s\) register timeout") as failure:
+            region.create("NodePool", **inputs)
+        left: dict[str, Any] = failure.value.properties
+        assert ([node["state"] for node in left["nodes"]].count("FAILING"), len(region.nodes.there)) == (1, 8)
+        region.update("NodePool", left, **inputs)
+        assert len(region.nodes.there) == 9
+
+    def test_a_late_failure_leaves_the_resource_failed(self, region: Region, faults: Path):
+        faults.write_text("faults: [{resource: Cluster, fault: late-failure, times: 1, message: No quota left}]")
+        vcn = region.vcn()
+        with pytest.raises(InitFailed, match=r"Work Request error(.|\n)*Message: No quota left") as failure:
+            region.cluster(vcn)
+        assert failure.value.properties["state"] == "FAILED"
+
+    def test_a_fault_hits_the_names_that_it_is_for(self, region: Region, faults: Path):
+        faults.write_text('faults: [{resource: "*", name: "gpu*", fault: internal-error}]')
+        region.vcn()
+        with pytest.raises(Refusal, match="500-InternalError"):
+            region.vcn(displayName="gpu-network")
+
+    def test_a_delete_can_fail_and_be_done_again(self, region: Region, faults: Path):
+        faults.write_text("faults: [{resource: Vcn, operation: delete, fault: late-failure, times: 1}]")
+        vcn = region.vcn()
+        with pytest.raises(InitFailed):
+            region.delete(vcn)
+        region.delete(vcn)
+        assert region.records.all_of("Vcn") == []
+
+    def test_a_file_that_holds_no_faults_is_named(self, region: Region, faults: Path):
+        faults.write_text("faults: [{fault: earthquake}]")
+        with pytest.raises(Refusal, match=r"oci-faults\.yaml holds no faults"):
+            region.vcn()

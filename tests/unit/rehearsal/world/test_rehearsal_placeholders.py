@@ -1,0 +1,23 @@
+from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
+from llmd_oke.cli import rehearse_view
+from llmd_oke.rehearsal.placeholders import count_images
+from llmd_oke.rehearsal.pods.pod_worker import SIMULATED_ANNOTATION
+
+
+def pod(marked: str | None, **images: str) -> Pod:
+    annotations = {SIMULATED_ANNOTATION: marked} if marked else None
+    containers = [Container(name=name, image=image) for name, image in images.items()]
+    return Pod(metadata=ObjectMeta(annotations=annotations), spec=PodSpec(containers=containers))
+
+
+def test_images_without_a_program_are_counted_by_their_pods():
+    pods = [pod("a,b", a="one:1", b="two:2", c="real:3"), pod("a", a="one:1"), pod(None, c="real:3")]
+    assert count_images(pods) == {"one:1": 2, "two:2": 1}
+
+
+def test_they_are_told_beside_what_is_always_simulated():
+    told = rehearse_view.simulated({"one:1": 2, "two:2": 1})
+    assert told[: len(rehearse_view.SIMULATED)] == rehearse_view.SIMULATED
+    assert told[-2:] == ("one:1 (no program, pods: 2)", "two:2 (no program, pods: 1)")
