@@ -53,7 +53,7 @@ def test_pods_and_services_of_an_overlay_must_not_overlap():
 
 def test_a_vcn_without_room_for_the_pods_is_refused_with_figures():
     text = refusals(**network(cidr="10.0.0.0/21"))["cluster.network.cidr"]
-    assert "pods need 1536 addresses (12 nodes and 4 more during updates" in text
+    assert "pods need 1664 addresses (12 nodes and 4 more during updates" in text
     assert "there are 1021" in text
     assert "accepted: a range of /20 or larger" in text
 
