@@ -16,11 +16,6 @@ class ReleaseChoice:
     asked: Release
     used: Release
 
-    @property
-    def substituted(self) -> bool:
-        """Whether another release stands in."""
-        return self.asked.name != self.used.name
-
 
 def choose_release(asked: Release, available: Callable[[Program], bool]) -> ReleaseChoice:
     """The nearest release all of whose programs are available; between equals the older one.

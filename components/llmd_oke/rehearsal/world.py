@@ -5,22 +5,22 @@ their own. Its files, logs included, lie in one state folder; it outlives the pr
 """
 
 import contextlib
-import fcntl
 import shutil
 import subprocess
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO
 
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress, SilentProgress
 from llmd_oke.rehearsal import ending, host_processes, namespaces
+from llmd_oke.rehearsal.exclusive import exclusive
 from llmd_oke.rehearsal.launching import Launch
 from llmd_oke.rehearsal.processes import WorldSpec
-from llmd_oke.rehearsal.waiting import intervals
 from llmd_oke.rehearsal.world_record import StateFolder, WorldRecord
 
-_LOCK_PAUSE_S = 0.1
+_LOCK_TIMEOUT_S = 360.0
 
 
 class World:
@@ -149,19 +149,10 @@ class World:
         for path in (self.folder.logs, self.folder.home):
             path.mkdir(parents=True, exist_ok=True)
 
-    @contextlib.contextmanager
-    def _locked(self, progress: Progress, timeout_s: float = 360) -> Generator[None]:
-        with self.folder.lock_file.open("w") as lock:
-            for waited in intervals(timeout_s, _LOCK_PAUSE_S):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if waited < _LOCK_PAUSE_S:
-                        progress.step(f"waiting for another program to start or stop the world in {self.folder.path}")
-            else:
-                raise KitError(f"another program has held {lock.name} for {timeout_s:.0f} s")
-            yield
+    def _locked(self, progress: Progress) -> AbstractContextManager[None]:
+        return exclusive(
+            self.folder.lock_file, f"start or stop the world in {self.folder.path}", progress, _LOCK_TIMEOUT_S
+        )
 
     def _stop(self, timeout_s: float) -> None:
         record = self.folder.read_record()
