@@ -7,19 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import Kind
+from llmd_oke.rehearsal.plugin_protocol.changes import Change
 from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN, JsonObject, is_list, is_map
 
 Path: TypeAlias = tuple[str | int, ...]
 
 _ALWAYS_REPLACED_BY: Final = ("metadata.name", "metadata.namespace")
-
-
-class Change(enum.Enum):
-    """What becomes of a property."""
-
-    ADD = enum.auto()
-    UPDATE = enum.auto()
-    DELETE = enum.auto()
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ import grpc
 
 from llmd_oke.rehearsal.kubernetes_plugin import inputs, plans, reads, settings, writes
 from llmd_oke.rehearsal.kubernetes_plugin.conditions import Limits
-from llmd_oke.rehearsal.kubernetes_plugin.differences import Change, Difference
+from llmd_oke.rehearsal.kubernetes_plugin.differences import Difference
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import kind_of
 from llmd_oke.rehearsal.kubernetes_plugin.releases import TOKEN as RELEASE
 from llmd_oke.rehearsal.kubernetes_plugin.releases import Releases
 from llmd_oke.rehearsal.kubernetes_plugin.sessions import Session, Sessions
+from llmd_oke.rehearsal.plugin_protocol.changes import Change
 from llmd_oke.rehearsal.plugin_protocol.messages import (
     Empty,
     Servicer,

@@ -1,24 +1,16 @@
 """Diff: what changes between a resource's state and new inputs, and whether it has to be made anew for that."""
 
-import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from llmd_oke.rehearsal.oci_plugin.inputs import DEFAULTS, without_defaults
 from llmd_oke.rehearsal.oci_plugin.schemas import Property, Resource
+from llmd_oke.rehearsal.plugin_protocol.changes import Change
 from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN, JsonObject, is_list, is_map
 
 META: Final = "__meta"
 _UNPLANNED: Final = frozenset({"definedTags"})
-
-
-class Change(enum.Enum):
-    """What happens to a property; the names are the engine's."""
-
-    ADD = enum.auto()
-    UPDATE = enum.auto()
-    DELETE = enum.auto()
 
 
 @dataclass(frozen=True)

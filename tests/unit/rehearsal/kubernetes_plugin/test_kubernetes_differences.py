@@ -1,5 +1,6 @@
-from llmd_oke.rehearsal.kubernetes_plugin.differences import Change, differences, replacing_fields, without_ignored
+from llmd_oke.rehearsal.kubernetes_plugin.differences import differences, replacing_fields, without_ignored
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import kind_of
+from llmd_oke.rehearsal.plugin_protocol.changes import Change
 from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN
 
 
