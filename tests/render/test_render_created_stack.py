@@ -9,7 +9,7 @@ import yaml
 from created_cluster import GIVEN, cluster_layer, created
 from llmd_oke.config import validate
 from llmd_oke.stack import program
-from llmd_oke.stack_access import owns_oci_resources
+from llmd_oke.stack.access import owns_oci_resources
 from llmd_oke.testing import ClusterMocks, Rendered, declared
 from llmd_oke.testing_answers import KUBECONFIG
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin

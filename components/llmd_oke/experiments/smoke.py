@@ -23,7 +23,7 @@ from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.progress import Progress
 from llmd_oke.serving import labels, vllm
 from llmd_oke.serving.vllm import ServerSpec
-from llmd_oke.stack import engine_args
+from llmd_oke.stack.models import engine_args
 
 ROUTER_METRICS_PORT = 9090
 

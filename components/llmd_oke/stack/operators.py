@@ -1,4 +1,4 @@
-"""From a plan to what makes a created cluster's GPUs and RDMA usable, and the gate behind it: a part of `stack`."""
+"""From a plan to what makes a created cluster's GPUs and RDMA usable, and the gate behind it."""
 
 from typing import Any
 
@@ -12,7 +12,8 @@ from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery
 from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
 from llmd_oke.planning import Plan
 from llmd_oke.planning.gpu_stack import GpuStackPlan, gpu_stack, tolerations
-from llmd_oke.stack_cluster import SYSTEM_POOL, CreatedCluster, after
+from llmd_oke.stack.cluster import SYSTEM_POOL, CreatedCluster
+from llmd_oke.stack.order import after
 
 
 def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:

@@ -1,4 +1,4 @@
-"""Which cluster a stack deploys into, and how its Kubernetes provider gets there: a part of `stack`."""
+"""Which cluster a stack deploys into, and how its Kubernetes provider gets there."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From a plan to a created cluster, with OCI's resources only: a part of `stack`."""
+"""From a plan to a created cluster, with OCI's resources only."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from llmd_oke.config import CreateCluster, Image
 from llmd_oke.planning import Plan
 from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.planning.iam import iam_needs
-from llmd_oke.stack_cluster_args import (
+from llmd_oke.stack.cluster_args import (
     add_on_args,
     cluster_args,
     cpu_pool_args,
@@ -28,6 +28,7 @@ from llmd_oke.stack_cluster_args import (
     network_args,
     storage_args,
 )
+from llmd_oke.stack.order import after
 
 SYSTEM_POOL = "system"
 
@@ -77,11 +78,6 @@ def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -
     gpu_pools = _gpu_pools(plan, cluster, network, oke, ready)
     storage = _storage(plan, cluster, network, ready)
     return CreatedCluster(oke, network, nodes, add_ons, gpu_pools, storage)
-
-
-def after(opts: pulumi.ResourceOptions, *needed: pulumi.Resource) -> pulumi.ResourceOptions:
-    """The options with more to wait for."""
-    return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(needed)))
 
 
 def _rights(

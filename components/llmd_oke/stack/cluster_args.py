@@ -1,4 +1,4 @@
-"""The arguments of a created cluster's components, from the stack file: a part of `stack`."""
+"""The arguments of a created cluster's components, from the stack file."""
 
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""From a plan's storage to component arguments: a part of `stack`."""
+"""From a plan's storage to component arguments."""
 
 import pulumi
 
@@ -8,6 +8,7 @@ from llmd_oke.planning.storage import GIB_PER_GB
 from llmd_oke.serving.cache_args import ModelCacheMountArgs
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
 from llmd_oke.serving.namespace import ServingNamespace
+from llmd_oke.stack.order import after
 
 NAME = "model-cache"
 
@@ -31,8 +32,7 @@ def declare_model_cache(
     handle = existing_handle(plan) or created_handle
     if handle is not None:
         args["volume_handle"] = handle
-    after = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=[namespace]))
-    return ModelCache(NAME, args, after)
+    return ModelCache(NAME, args, after(opts, namespace))
 
 
 def model_cache_args(plan: Plan, service_account: pulumi.Input[str]) -> ModelCacheArgs:

@@ -1,0 +1,93 @@
+"""The Pulumi program, and what each layer of a stack declares."""
+
+from dataclasses import replace
+from typing import Any
+
+import pulumi
+
+from llmd_oke import config, planning
+from llmd_oke.config import CreateCluster
+from llmd_oke.operators.crds import Crds
+from llmd_oke.planning import Plan
+from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
+from llmd_oke.stack.access import ClusterAccess, existing
+from llmd_oke.stack.models import declare_model
+from llmd_oke.stack.order import after
+from llmd_oke.stack.storage import declare_model_cache
+
+
+def program() -> None:
+    """The Pulumi program: plans the stack's config, declares all of it and exports the outputs.
+
+    Raises:
+        Refused: the config can't be deployed.
+    """
+    settings = pulumi.Config("llmd-oke")
+    plan = planning.plan(config.validate(settings.require_object("stack")))
+    for advice in plan.advice:
+        pulumi.log.info(f"{advice.path}: {advice.text}")
+    for name, value in deploy(plan, settings).items():
+        pulumi.export(name, value)
+
+
+def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
+    """Declares what the stack's layer has of a plan; the answer is the stack's outputs.
+
+    `settings` are the stack's keys beside the stack file's object: `huggingFaceToken` and `modelSourceUrl` (secrets),
+    `apiServer`, the address of a created cluster's API server at the end of a tunnel, and `allowReplace`, true to take
+    the protection of cluster, network and pools away, so that the update after this one may replace them.
+    """
+    outputs: dict[str, Any] = {}
+    if isinstance(plan.cluster, CreateCluster):
+        protected = plan.cluster.protect and not settings.get_bool("allowReplace")
+        cluster = plan.cluster.model_copy(update={"protect": protected})
+        access, outputs = _create(plan, cluster, settings.get("apiServer"))
+    else:
+        access = existing(plan)
+    crds = _crds(plan, access) if plan.layer != "serving" else None
+    if plan.layer == "cluster":
+        return outputs
+    return {**outputs, **_serve(plan, settings, access, crds)}
+
+
+def _create(plan: Plan, cluster: CreateCluster, api_server: str | None) -> tuple[ClusterAccess, dict[str, Any]]:
+    """OCI's packages are loaded only where a cluster is created."""
+    from llmd_oke.stack.cluster import create_cluster  # noqa: PLC0415
+    from llmd_oke.stack.operators import declare_operators  # noqa: PLC0415
+
+    made = create_cluster(plan, cluster, api_server)
+    access = ClusterAccess(
+        identifier=made.oke.cluster_id,
+        kubeconfig=made.oke.kubeconfig,
+        created=made.oke.created,
+        model_cache_handle=made.storage.volume_handle if made.storage else None,
+    )
+    gates = declare_operators(plan, made, access.options(access.provider("operators")))
+    return replace(access, ready=(*made.nodes, *gates)), made.outputs(cluster.region)
+
+
+def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crds | None) -> dict[str, Any]:
+    inside = after(access.options(access.provider("cluster")), *access.ready)
+    namespace = ServingNamespace("serving", _namespace(plan, settings.get_secret("huggingFaceToken")), inside)
+    source_url = settings.get_secret("modelSourceUrl")
+    cache = declare_model_cache(plan, namespace, source_url, inside, access.model_cache_handle)
+    return {
+        "namespace": plan.namespace,
+        "endpoints": {model.name: declare_model(plan, model, namespace, cache, crds, inside) for model in plan.models},
+        "topologies": {model.name: str(model.topology) for model in plan.models},
+    }
+
+
+def _crds(plan: Plan, access: ClusterAccess) -> Crds:
+    """Definitions outlive the stack, so that they are taken over where they are there already."""
+    provider = access.provider("definitions", upsert=True)
+    opts = after(pulumi.ResourceOptions(provider=provider), *access.ready)
+    return Crds("crds", {"release": plan.release.name}, opts)
+
+
+def _namespace(plan: Plan, hugging_face_token: pulumi.Input[str] | None) -> ServingNamespaceArgs:
+    sizes = {role.tensor_parallel_size for model in plan.models for unit in model.units for role in unit.roles}
+    args: ServingNamespaceArgs = {"namespace": plan.namespace, "tensor_parallel_sizes": sorted(sizes)}
+    if hugging_face_token is not None:
+        args["hugging_face_token"] = hugging_face_token
+    return args
