@@ -1,0 +1,126 @@
+"""One row of the one table: what a deployment, or one role of it, did under one load; measured or predicted.
+
+Times are milliseconds and seconds of model time, lengths are tokens, rates are per second, as the names say. A field is
+None where the source does not tell it; nothing is filled in by guesswork.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Subject = Literal["end-to-end", "prefill", "decode"]
+"""What was under load: a whole deployment behind its router, or one server that only prefills or only decodes."""
+
+Arrival = Literal["closed", "constant", "poisson", "trace"]
+"""How requests arrive: a fixed number in flight, at even intervals, at random, or as in a recorded trace."""
+
+
+class Basis(StrEnum):
+    """How far a figure may be trusted; it stands beside each one that is shown."""
+
+    MEASURED = "measured"
+    """Of real servers."""
+    CALIBRATED = "calibrated"
+    """Of a model, or of simulated servers, fitted to measurements."""
+    BOUND = "bound"
+    """Of what the hardware can't exceed; never a forecast."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Quantiles(_Part):
+    """How one latency was distributed, in milliseconds."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+class Origin(_Part):
+    """Where a row comes from."""
+
+    tool: str
+    """The load generator or the model, for example `vllm bench serve`."""
+    file: str | None = None
+    line: int | None = None
+    run: str | None = None
+    config_hash: str | None = None
+    started: str | None = None
+    """ISO 8601, UTC."""
+
+
+class Row(_Part):
+    """What `gpus_counted` GPUs of `gpu`, serving `model`, did under one load."""
+
+    subject: Subject
+    basis: Basis
+    model: str
+    """Key of the catalogue, or the repository where the catalogue has none."""
+    gpu: str
+    """Product, for example `MI300X`."""
+    origin: Origin
+    image: str | None = None
+    topology: str | None = None
+    """In the field's short form (`8p-tp1-4d-tp2`), for one unit of a whole deployment."""
+    copies: int = 1
+    tensor_parallel_size: int | None = None
+    """Of the server, where `subject` is one role."""
+    gpus_counted: int
+    """GPUs that servers use; rates per GPU go by these."""
+    gpus_reserved: int | None = None
+    """GPUs that pods hold; more than `gpus_counted` where some stay idle."""
+    input_tokens: float
+    """Mean prompt length (ISL)."""
+    output_tokens: float
+    """Mean output length (OSL)."""
+    arrival: Arrival = "closed"
+    concurrency: float | None = None
+    """Requests in flight: set in a closed loop, the mean that was seen otherwise."""
+    offered_requests_per_s: float | None = None
+    achieved_requests_per_s: float | None = None
+    input_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    ttft_ms: Quantiles = Field(default_factory=Quantiles)
+    tpot_ms: Quantiles = Field(default_factory=Quantiles)
+    itl_ms: Quantiles = Field(default_factory=Quantiles)
+    e2e_ms: Quantiles = Field(default_factory=Quantiles)
+    requests: int | None = None
+    failures: int = 0
+    duration_s: float | None = None
+    seed: int | None = None
+    max_num_seqs: int | None = None
+    """Sequences that one server runs at a time."""
+    prefix_cache_hit_share: float | None = None
+    goodput_share: float | None = None
+    """Share of requests that met the targets that the run was given."""
+    price_usd_per_hour: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def tpsg(self) -> float | None:
+        """Output tokens per second and GPU."""
+        return None if self.output_tokens_per_s is None else self.output_tokens_per_s / self.gpus_counted
+
+    @property
+    def tpsu(self) -> float | None:
+        """Output tokens per second and user, over everything in flight, as the published sweeps count it."""
+        if self.output_tokens_per_s is None or not self.concurrency:
+            return None
+        return self.output_tokens_per_s / self.concurrency
+
+    @property
+    def tpsu_decode(self) -> float | None:
+        """Output tokens per second that a user sees once the first token is there: 1 / TPOT."""
+        return None if not self.tpot_ms.mean else 1000 / self.tpot_ms.mean
+
+    @property
+    def usd_per_million_output_tokens(self) -> float | None:
+        """Price of a million output tokens at this load."""
+        if not self.output_tokens_per_s or self.price_usd_per_hour is None:
+            return None
+        return self.price_usd_per_hour / (self.output_tokens_per_s * 3600) * 1e6
