@@ -52,3 +52,21 @@ class PlainProgress:
 
     def _print(self, text: str) -> None:
         print(f"[{self._clock() - self._began:5.0f} s] {text}", file=self._stream, flush=True)
+
+
+class Ticker:
+    """Passes news on at most every `interval_s` seconds, for work that has some all the time."""
+
+    def __init__(
+        self, progress: Progress, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._progress = progress
+        self._interval_s = interval_s
+        self._clock = clock
+        self._told_s = clock()
+
+    def tell(self, text: str) -> None:
+        """Pass it on, if it is time."""
+        if self._clock() - self._told_s >= self._interval_s:
+            self._told_s = self._clock()
+            self._progress.detail(text)

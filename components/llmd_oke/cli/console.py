@@ -27,17 +27,17 @@ def errors() -> Console:
 def show_error(error: KitError) -> None:
     """Shows an error of the kit, and what would put it right."""
     if isinstance(error, Refused):
-        show_problems(error.problems)
+        show_problems(error.problems, error.verdict)
         return
     errors().print(f"[red bold]error[/] {escape(error.message)}")
     if error.remedy:
         errors().print(f"      {escape(error.remedy)}")
 
 
-def show_problems(problems: tuple[Problem, ...]) -> None:
-    """Shows all problems of a stack file."""
+def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
+    """Shows all problems of a file, and what they mean."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    errors().print(f"[red bold]error[/] the stack can't be deployed: {count}")
+    errors().print(f"[red bold]error[/] {escape(verdict)}: {count}")
     for problem in problems:
         line = f" [dim](line {problem.line})[/]" if problem.line else ""
         errors().print(f"\n  [bold]{escape(problem.path)}[/]{line}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from llmd_oke.cli import check, console, pipeline, preflight, rehearse, schema, smoke, token, tunnel, up
+from llmd_oke.cli import accuracy, check, console, pipeline, preflight, rehearse, schema, smoke, token, tunnel, up
 from llmd_oke.errors import KitError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 
 app.command("check")(check.check)
+app.command("eval")(accuracy.evaluate)
 app.command("schema")(schema.schema)
 app.command("preflight")(preflight.preflight)
 app.command("smoke")(smoke.smoke)

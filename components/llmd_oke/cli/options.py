@@ -21,4 +21,16 @@ Project = Annotated[
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
+Reports = Annotated[
+    Path | None,
+    typer.Option("--reports", help="Folder of reports; `reports` in the project if left out.", file_okay=False),
+]
+
+Simulated = Annotated[
+    list[str] | None,
+    typer.Option("--simulated", help="What was not real, for the report; may be given several times."),
+]
+
+Release = Annotated[str | None, typer.Option("--release", help="Release that runs instead of the stack's own.")]
+
 HERE = Path()

@@ -51,7 +51,7 @@ def rehearse(
     progress.step("updating the stack with the real engine")
     update = rehearsal.run_engine(prepared, "up", progress)
     progress.step(rehearse_view.changes(update))
-    simulated = rehearse_view.simulated(update["placeholders"])
+    simulated = rehearse_view.simulated(prepared.plan, update["placeholders"])
     began_s = time.time()
     status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
     report = _report_folder(project, stack, began_s)

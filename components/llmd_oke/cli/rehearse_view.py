@@ -10,18 +10,33 @@ from rich.table import Table
 
 from llmd_oke.catalogue import Release
 from llmd_oke.cli import console, plan_view
+from llmd_oke.config import CreateCluster, NoModelCache
+from llmd_oke.planning import Plan
 from llmd_oke.rehearsal.inventory import IN_PODS, Inventory
 from llmd_oke.rehearsal.rehearsal import Prepared
 
 SIMULATED = ("nodes and their GPUs", "vLLM", "Kubernetes plug-in of Pulumi")
 """What is not real in a rehearsal, whatever its stack."""
 
+SIMULATED_OCI = "OCI and its plug-in of Pulumi"
+SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are kept)"
+
 _REAL = ("pulumi", "kube-apiserver")
 
 
-def simulated(placeholders: Mapping[str, int]) -> tuple[str, ...]:
-    """What is not real in a rehearsal whose pods have these images without a program, each with its number of pods."""
-    return *SIMULATED, *(f"{image} (no program, pods: {count})" for image, count in placeholders.items())
+def simulated(plan: Plan, placeholders: Mapping[str, int]) -> tuple[str, ...]:
+    """What is not real in a rehearsal of a plan, whose pods have these images without a program, with their number."""
+    return (
+        *SIMULATED,
+        *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
+        *([SIMULATED_WEIGHTS] if _has_weights(plan) else []),
+        *(f"{image} (no program, pods: {count})" for image, count in placeholders.items()),
+    )
+
+
+def _has_weights(plan: Plan) -> bool:
+    storage = plan.config.storage
+    return not isinstance(storage.model_cache, NoModelCache) and storage.prewarm.source != "none"
 
 
 def changes(result: Mapping[str, Any]) -> str:
@@ -53,7 +68,7 @@ def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) 
         "plan": plan_view.as_json(prepared.plan),
         "asked_release": prepared.inventory.release.asked.name,
         "programs": {name: _program(prepared.inventory, name) for name in prepared.inventory.programs},
-        "simulated": list(simulated(update["placeholders"])),
+        "simulated": list(simulated(prepared.plan, update["placeholders"])),
         "time_scale": prepared.settings.time_scale,
         "update": dict(update),
         "smoke": [json.loads(path.read_text()) for path in summaries],

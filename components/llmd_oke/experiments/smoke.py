@@ -168,6 +168,7 @@ def _facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, object]:
     return {
         "stack": stack,
         "release": plan.release.name,
+        "config_hash": plan.config_hash,
         "price_usd_per_hour": round(plan.price_usd_per_hour * share, 2),
         "gpus_in_pools": plan.gpus,
     }

@@ -1,5 +1,6 @@
 """The plan of a stack: what the config means, worked out and checked. Pure data."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -181,6 +182,12 @@ class Plan:
     nodes: tuple[Node, ...]
     smoke: Smoke
     advice: tuple[Advice, ...]
+
+    @property
+    def config_hash(self) -> str:
+        """Names what is deployed: equal for stack files that say the same, whatever benchmark they ask for."""
+        said = self.config.model_dump_json(by_alias=True, exclude={"smoke"})
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @property
     def layer(self) -> Layer:

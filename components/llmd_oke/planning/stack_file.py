@@ -12,17 +12,18 @@ from llmd_oke.planning.plan import Plan
 from llmd_oke.planning.planner import plan
 
 
-def plan_stack_file(project: Path, stack: str) -> Plan:
-    """The plan of a stack's file.
+def plan_stack_file(project: Path, stack: str, release: str | None = None) -> Plan:
+    """The plan of a stack's file; `release` takes the place of its own, where another one runs.
 
     Raises:
         KitError: there is no such file, or it is not YAML.
         Refused: the stack can't be deployed; carries every problem, with lines.
     """
     try:
-        return plan_object(read(project, stack))
+        asked = plan_object(read(project, stack))
     except Refused as refused:
         raise Refused(locate(refused.problems, stack_file(project, stack))) from refused
+    return plan(asked.config.model_copy(update={"release": release})) if release else asked
 
 
 def plan_object(value: Any) -> Plan:

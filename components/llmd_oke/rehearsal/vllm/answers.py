@@ -10,7 +10,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from llmd_oke.rehearsal.vllm.prompts import CHARACTERS_PER_TOKEN
 from llmd_oke.rehearsal.vllm.protocol import ApiError, Generation
+from llmd_oke.rehearsal.vllm.reading import misread
 from llmd_oke.rehearsal.vllm.sequences import Finish, Sequence
 
 _LETTERS = ("any boy can day did far for get had has her him his how its let man may new now old one our out put "
@@ -44,7 +46,7 @@ class Answer:
         """
         if sequence.finish is Finish.ERROR:
             raise failure()
-        text = "".join(_WORDS[index % len(_WORDS)] for index in range(sequence.generated))
+        text = self._text(sequence)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": sequence.finish, "stop_reason": None}
         choice |= {"message": {"role": "assistant", "content": text}} if self.generation.chat else {"text": text}
         return {
@@ -53,6 +55,12 @@ class Answer:
             "usage": usage(sequence, cached=cached),
             "kv_transfer_params": transfer,
         }
+
+    def _text(self, sequence: Sequence) -> str:
+        said = self.generation.text
+        if said is None:
+            return "".join(_WORDS[index % len(_WORDS)] for index in range(sequence.generated))
+        return (misread(said) if sequence.corrupted else said)[: sequence.generated * CHARACTERS_PER_TOKEN]
 
     def _frame(self, kind: str) -> dict[str, Any]:
         return {"id": self.response_id, "object": kind, "created": self.created, "model": self.generation.model}

@@ -12,6 +12,7 @@ from llmd_oke.rehearsal.vllm.refusal import Refusal
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
+CORRUPTED_PERCENT = "LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT"
 _ROLES = ("kv_producer", "kv_consumer", "kv_both")
 _KNOWN_CONNECTORS = {
     *NIXL_CONNECTORS,
@@ -32,7 +33,10 @@ _QUICK_REDUCE_BYTES_FACTOR = {"NONE": 1.0, "FP": 1.0, "INT8": 0.5, "INT6": 0.375
 
 @dataclass(frozen=True)
 class KeyValueTransfer:
-    """`--kv-transfer-config` and the environment of the NIXL side channel. `abort_timeout_s` is model time."""
+    """`--kv-transfer-config` and the environment of the NIXL side channel. `abort_timeout_s` is model time.
+
+    `corrupted_percent` of transfers damage what they carry: a fault to rehearse, which vLLM itself knows nothing of.
+    """
 
     connector: str
     engine_id: str
@@ -40,6 +44,7 @@ class KeyValueTransfer:
     side_channel_host: str
     side_channel_port: int
     abort_timeout_s: float
+    corrupted_percent: int = 0
 
     @property
     def nixl(self) -> bool:
@@ -196,6 +201,7 @@ def _transfer(config: Any, environment: Mapping[str, str]) -> KeyValueTransfer |
         side_channel_host=environment.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
         side_channel_port=_number(environment, "VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
         abort_timeout_s=_number(environment, "VLLM_NIXL_ABORT_REQUEST_TIMEOUT", 480),
+        corrupted_percent=_number(environment, CORRUPTED_PERCENT, 0),
     )
 
 

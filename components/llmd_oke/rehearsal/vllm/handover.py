@@ -1,5 +1,6 @@
 """One server's side of the NIXL hand-over: KV caches that it keeps for others, and those that it pulls."""
 
+import zlib
 from collections.abc import Callable
 
 from llmd_oke.rehearsal.vllm.clocks import Clock, Handle
@@ -71,9 +72,14 @@ class Handover:
             failure = pull.failure or self._network.finish(remote)
             self._record(sequence, failure, pull.duration_s, pull.byte_count, tokens)
             sequence.remote = None
+            sequence.corrupted = failure is None and tokens > 0 and self._corrupts(sequence)
             done(sequence, failure is None)
 
         self._clock.call_at(pull.end_s, end)
+
+    def _corrupts(self, sequence: Sequence) -> bool:
+        """Whether this transfer is one of those that the rehearsal's fault damages."""
+        return zlib.crc32(sequence.request_id.encode()) % 100 < self._transfer.corrupted_percent
 
     def release_remote(self, sequence: Sequence) -> None:
         """Tell the holder of a KV cache that nobody will pull it."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from llmd_oke.rehearsal.vllm import reading
 from llmd_oke.rehearsal.vllm.prompts import Prompt, chat_prompt, completion_prompt
 from llmd_oke.rehearsal.vllm.sequences import Finish
 
@@ -34,7 +35,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Generation:
-    """A completion or chat that was asked for, judged and complete. `end` is how it ends after `max_tokens`."""
+    """A completion or chat that was asked for, judged and complete. `end` is how it ends after `max_tokens`.
+
+    `text` is what it says, None for words that mean nothing.
+    """
 
     chat: bool
     model: str
@@ -44,6 +48,7 @@ class Generation:
     stream: bool
     include_usage: bool
     transfer: Mapping[str, Any]
+    text: str | None = None
 
     @property
     def wants_remote_prefill(self) -> bool:
@@ -112,6 +117,9 @@ def _generation(body: Mapping[str, Any], limits: Limits, prompt: Prompt, *, chat
     if body.get("n") not in {None, 1}:
         raise bad_request("n: only 1 is simulated", "n")
     max_tokens, end = _output(body, limits, prompt, chat=chat)
+    text = _text(body, prompt)
+    if text is not None and (tokens := Prompt(text).tokens) <= max_tokens:
+        max_tokens, end = tokens, Finish.STOP
     options: Mapping[str, Any] = body.get("stream_options") or {}
     return Generation(
         chat=chat,
@@ -122,7 +130,15 @@ def _generation(body: Mapping[str, Any], limits: Limits, prompt: Prompt, *, chat
         stream=bool(body.get("stream")),
         include_usage=bool(options.get("include_usage")),
         transfer=body.get("kv_transfer_params") or {},
+        text=text,
     )
+
+
+def _text(body: Mapping[str, Any], prompt: Prompt) -> str | None:
+    """What the answer says. Streams and answers of a fixed length are for load, where nobody reads."""
+    if body.get("stream") or body.get("ignore_eos") or not isinstance(prompt.content, str):
+        return None
+    return reading.read(prompt.content)
 
 
 def _output(body: Mapping[str, Any], limits: Limits, prompt: Prompt, *, chat: bool) -> tuple[int, Finish]:

@@ -31,6 +31,7 @@ class Sequence:
     `computed` counts tokens that are in the KV cache, `generated` tokens that were emitted, `kept` blocks that are in
     the prefix cache, `cached_tokens` the hits of its prompt (-1: not looked up yet). `emit` is called for every token,
     and once more without a new one where the sequence ends by abort or error; `finish` is set at the last call.
+    `corrupted` says that the KV cache of its prompt came damaged, which only what it says can show.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class Sequence:
     first_token_s: float = 0.0
     last_token_s: float = 0.0
     finish: Finish | None = None
+    corrupted: bool = False
 
     @property
     def tokens(self) -> int:

@@ -244,3 +244,11 @@ async def test_without_the_connector_transfer_parameters_mean_nothing(server):
     status, answer = await post(server, "/v1/completions", body)
     assert (status, answer["kv_transfer_params"]) == (200, None)
     assert server.engine.metrics.cache_usage == 0.0
+
+
+async def test_a_question_that_it_can_read_is_answered_and_ends_by_itself(server):
+    body = {"model": "gpt", "messages": [{"role": "user", "content": "What is 20 + 22? Answer with the number only."}]}
+    status, answer = await post(server, "/v1/chat/completions", {**body, "max_tokens": 64})
+    (choice,) = answer["choices"]
+    assert (status, choice["message"]["content"], choice["finish_reason"]) == (200, "42", "stop")
+    assert answer["usage"]["completion_tokens"] == 1

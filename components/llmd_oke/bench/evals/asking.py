@@ -1,0 +1,93 @@
+"""Asking a deployment the questions of a set."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+
+from llmd_oke.bench.clients import open_client
+from llmd_oke.bench.evals.grading import right
+from llmd_oke.bench.evals.items import Item
+from llmd_oke.bench.load import CONNECT_TIMEOUT_S, Target
+from llmd_oke.bench.streams import PATHS
+
+ATTEMPTS = 3
+"""For a question that gets no answer; only after that does it count as wrong."""
+
+_MAX_SHOWN_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of one question; `said` is the end of the answer, `error` why there was none."""
+
+    id: str
+    kind: str
+    right: bool
+    said: str = ""
+    error: str | None = None
+
+
+async def ask_all(
+    target: Target,
+    items: Sequence[Item],
+    *,
+    concurrency: int,
+    max_output_tokens: int,
+    limit_s: float,
+    on_answer: Callable[[int], None],
+) -> list[Answered]:
+    """Asks all questions, some at a time, and judges the answers, in the order of the questions.
+
+    A question without an answer after `ATTEMPTS`, or within `limit_s` of the whole, is wrong: evaluations fail closed.
+    """
+    deadline_s = asyncio.get_running_loop().time() + limit_s
+    gate, done = asyncio.Semaphore(concurrency), 0
+    timeout = httpx.Timeout(limit_s, connect=CONNECT_TIMEOUT_S)
+    async with open_client(
+        target.base_url, verify=target.verify, headers=target.headers, timeout=timeout, connections=concurrency
+    ) as client:
+
+        async def ask(item: Item) -> Answered:
+            nonlocal done
+            async with gate:
+                answered = await _ask(client, _body(target, item, max_output_tokens), item, deadline_s)
+            done += 1
+            on_answer(done)
+            return answered
+
+        return list(await asyncio.gather(*map(ask, items)))
+
+
+async def _ask(client: httpx.AsyncClient, body: Mapping[str, Any], item: Item, deadline_s: float) -> Answered:
+    error = "there was no time left"
+    for _ in range(ATTEMPTS):
+        if (left_s := deadline_s - asyncio.get_running_loop().time()) <= 0:
+            break
+        try:
+            async with asyncio.timeout(left_s):
+                answer = await client.post(PATHS["chat"], json=body)
+            if answer.status_code == HTTPStatus.OK:
+                said = _said(answer.json())
+                return Answered(item.id, item.kind, right(item, said), said[-_MAX_SHOWN_CHARACTERS:])
+            error = f"HTTP {answer.status_code}: {answer.text[:_MAX_SHOWN_CHARACTERS]}"
+        except (httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError) as failure:
+            error = f"{type(failure).__name__}: {failure}"
+    return Answered(item.id, item.kind, right=False, error=error)
+
+
+def _body(target: Target, item: Item, max_output_tokens: int) -> Mapping[str, Any]:
+    return {
+        "model": target.model,
+        "messages": [{"role": "user", "content": item.prompt}],
+        "max_tokens": max_output_tokens,
+        "temperature": 0,
+        "reasoning_effort": "low",
+    }
+
+
+def _said(answer: Any) -> str:
+    return answer["choices"][0]["message"]["content"] or ""

@@ -1,0 +1,88 @@
+"""Accuracy evaluations: the kit's own set, packages that run others, and the floors that models must keep."""
+
+from functools import cache
+from typing import Literal
+
+from llmd_oke.catalogue.files import Entry, entry
+
+
+class RecallFigures(Entry):
+    """Questions about one line of a register of that many lines."""
+
+    register_lines: int
+    questions: int
+
+
+class ArithmeticFigures(Entry):
+    """Sums."""
+
+    questions: int
+
+
+class RepetitionFigures(Entry):
+    """Words to be repeated."""
+
+    questions: int
+    words: int
+
+
+class BuiltinSet(Entry):
+    """How the kit's own set is made."""
+
+    seed: int
+    recall: tuple[RecallFigures, ...]
+    arithmetic: ArithmeticFigures
+    repetition: RepetitionFigures
+    max_output_tokens: int
+
+
+class Floor(Entry):
+    """The least score, as a share of right answers, and where it comes from."""
+
+    score: float
+    source: str
+
+
+class EvalPackage(Entry):
+    """A published evaluation that runs by its own package, in a Job."""
+
+    requirements: str
+    """Hashed lock of the package and all it needs, a file beside this one."""
+    reader: Literal["gpt-oss", "lm-eval"]
+    """Whose result files it leaves."""
+    program: tuple[str, ...]
+    """Words of its command; `{…}` is filled in from the deployment."""
+    result_files: str
+    """Pattern of the files that it leaves its results in."""
+    questions: int
+    """How many answers it judges, for progress and cost."""
+    source: str
+
+
+class Evals(Entry):
+    """`values/evals/evals.yaml`: floors by evaluation and model, and packages by evaluation."""
+
+    image: str
+    floors: dict[str, dict[str, Floor]]
+    packages: dict[str, EvalPackage]
+
+    def floor(self, name: str, model: str) -> Floor | None:
+        """The floor of a model in an evaluation, or None where the kit knows none."""
+        floors = self.floors.get(name, {})
+        return floors.get(model) or floors.get("any")
+
+
+@cache
+def builtin_set() -> BuiltinSet:
+    """The figures of `values/evals/builtin.yaml`."""
+    found = entry("evals", "builtin", BuiltinSet)
+    assert found is not None  # noqa: S101 - the file is part of the kit
+    return found
+
+
+@cache
+def evals() -> Evals:
+    """The figures of `values/evals/evals.yaml`."""
+    found = entry("evals", "evals", Evals)
+    assert found is not None  # noqa: S101 - the file is part of the kit
+    return found

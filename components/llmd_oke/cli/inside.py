@@ -1,0 +1,22 @@
+"""Running one of our own commands where a rehearsed stack can be reached."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmd_oke.cli import console
+from llmd_oke.cli.rehearse_view import SIMULATED
+from llmd_oke.rehearsal import rehearsal
+
+
+def run_inside(project: Path, stack: str, command: Sequence[str], reports: Path | None = None) -> int:
+    """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
+
+    Raises:
+        KitError: the stack's rehearsal isn't up.
+    """
+    copy = rehearsal.rehearsal_folder(project, stack) / "project"
+    own = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
+    simulated = [word for part in SIMULATED for word in ("--simulated", part)]
+    argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated]
+    return rehearsal.run_command(project, stack, argv, env=console.inherited_environment())

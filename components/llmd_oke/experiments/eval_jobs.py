@@ -1,0 +1,1 @@
+"""Published evaluations, each by its own package in a Job of the cluster."""

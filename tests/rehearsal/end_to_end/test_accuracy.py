@@ -1,0 +1,30 @@
+"""Accuracy of a rehearsed deployment: the kit's own questions through the real router, and a planted corruption."""
+
+import json
+
+import pytest
+from user_project import Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+STACK, BASELINE = "accuracy", "accuracy-baseline"
+
+
+def test_a_corrupted_kv_transfer_is_caught_by_floor_and_baseline(project: Project) -> None:
+    project.write(BASELINE, models=[model(topology="agg-tp1-2r")])
+    assert project.command("rehearse", "--stack", BASELINE, "--no-benchmark", "--time-scale", "0.3").status == 0
+    sound = project.command("eval", "--stack", BASELINE, "--rehearse", "--json")
+    assert sound.status == 0, sound.errors
+    assert sound.document[0]["score"] == 1.0
+    assert project.command("rehearse", "down", "--stack", BASELINE).status == 0
+
+    fault = {"env": {"LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT": "30"}}
+    project.write(STACK, models=[model(topology="1p-tp1-1d-tp1", engine=fault)])
+    assert project.command("rehearse", "--stack", STACK, "--no-benchmark", "--time-scale", "0.3").status == 0
+    broken = project.command("eval", "--stack", STACK, "--rehearse", "--against", BASELINE, "--json")
+    assert broken.status == 1
+    (outcome,) = json.loads(broken.output)
+    assert not outcome["judgement"]["passed"]
+    assert outcome["judgement"]["difference"] < -0.1
+    assert {"floor", "baseline"} <= {word for text in outcome["judgement"]["failures"] for word in text.split()}
+    assert project.command("rehearse", "down", "--stack", STACK).status == 0
