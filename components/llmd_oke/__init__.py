@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.prefill_decode import PrefillDecodeUnit, PrefillDecodeUnitArgs
     from llmd_oke.serving.router import Router, RouterArgs
+    from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
 
 _MODULES = {
     "llmd_oke.cluster.system_pool": ("SystemPool", "SystemPoolArgs"),
@@ -66,6 +67,7 @@ _MODULES = {
     "llmd_oke.serving.namespace": ("ServingNamespace", "ServingNamespaceArgs"),
     "llmd_oke.serving.prefill_decode": ("PrefillDecodeUnit", "PrefillDecodeUnitArgs"),
     "llmd_oke.serving.router": ("Router", "RouterArgs"),
+    "llmd_oke.serving.smoke_benchmark": ("SmokeBenchmark", "SmokeBenchmarkArgs"),
 }
 
 __all__ = [
@@ -119,6 +121,8 @@ __all__ = [
     "ServersArgs",
     "ServingNamespace",
     "ServingNamespaceArgs",
+    "SmokeBenchmark",
+    "SmokeBenchmarkArgs",
     "Storage",
     "StorageArgs",
     "SystemPool",

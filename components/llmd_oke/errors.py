@@ -51,8 +51,12 @@ class Problem:
 
 
 class Refused(KitError):
-    """A stack file that can't be deployed; `problems` has all that was found, never only the first."""
+    """A stack file that can't be deployed, or another file that says what to do and can't be followed.
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    `problems` has all that was found, never only the first; `verdict` says what that means.
+    """
+
+    def __init__(self, problems: Sequence[Problem], verdict: str = "the stack can't be deployed") -> None:
         self.problems = tuple(problems)
+        self.verdict = verdict
         super().__init__("\n".join(map(str, problems)))

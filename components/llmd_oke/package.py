@@ -35,6 +35,7 @@ from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
 from llmd_oke.serving.router import Router
+from llmd_oke.serving.smoke_benchmark import SmokeBenchmark
 
 NAME = "llmd-oke"
 
@@ -58,6 +59,7 @@ COMPONENTS: list[type[pulumi.ComponentResource]] = [
     RdmaNetwork,
     Router,
     ServingNamespace,
+    SmokeBenchmark,
     Storage,
     SystemPool,
 ]

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -106,7 +106,15 @@ class Rendered:
 
     def _objects(self) -> Iterator[Declared]:
         of_cluster = (resource for resource in self.resources if resource.type.startswith("kubernetes:"))
-        return (resource for resource in of_cluster if "kind" in resource.inputs)  # a Helm release is none
+        return (_named(resource) for resource in of_cluster if "kind" in resource.inputs)  # a Helm release is none
+
+
+def _named(resource: Declared) -> Declared:
+    """The resource with a name for its object: the plug-in names those that have none after their resource."""
+    if "name" in resource.inputs["metadata"]:
+        return resource
+    metadata = {"name": resource.name, **resource.inputs["metadata"]}
+    return replace(resource, inputs={**resource.inputs, "metadata": metadata})
 
 
 class ClusterMocks(mocks.Mocks):

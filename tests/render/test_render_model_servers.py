@@ -38,6 +38,22 @@ def test_rdma_memory_may_be_locked_and_nothing_else(rehearsal):
     assert context["allowPrivilegeEscalation"] is False
 
 
+def test_servers_ask_for_the_functions_of_a_cluster_that_oci_hpc_oke_made(varied):
+    cluster = {"mode": "existing", "identifier": "theirs", "virtualFunctions": "oci-hpc-oke"}
+    theirs = varied({"cluster": cluster})
+    template = pod(theirs, "gpt-oss-120b-decode")
+    assert vllm(theirs, "gpt-oss-120b-decode")["resources"]["limits"]["nvidia.com/rdma-vf"] == "2"
+    networks = json.loads(template["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
+    assert {(network["namespace"], network["name"]) for network in networks} == {("default", "rdma-vf")}
+    assert "sriov-rdma-vf" not in json.dumps(template)
+
+
+def test_rccl_knows_the_network_where_a_server_has_several_gpus(rehearsal):
+    one, several = (env(vllm(rehearsal, f"gpt-oss-120b-{role}")) for role in ("prefill", "decode"))
+    assert (several["NCCL_IB_HCA"], several["NCCL_IB_GID_INDEX"]) == ("mlx5", "3")
+    assert not [name for name in one if name.startswith("NCCL_")]
+
+
 def test_without_rdma_there_are_neither_virtual_functions_nor_ucx_devices(varied):
     plain = varied(
         stack={"rdma": "none", "gpuPools": [{"name": "one", "shape": "BM.GPU.MI300X.8", "size": 1}]},

@@ -120,10 +120,9 @@ def test_nodes_may_be_selected_by_their_shape():
 @pytest.fixture(scope="module")
 def rdma() -> Rendered:
     def program():
-        network = RdmaNetwork("rdma", {"shapes": [SHAPE], "rccl_namespace": "llm-d"})
+        network = RdmaNetwork("rdma", {"shapes": [SHAPE]})
         pulumi.export("resources", network.resources)
         pulumi.export("networks", network.networks)
-        pulumi.export("maps", network.rccl_config_maps)
         pulumi.export("namespace", network.namespace)
 
     return rendered(program)
@@ -132,8 +131,8 @@ def rdma() -> Rendered:
 def test_the_rdma_network_is_complete(rdma):
     kinds = sorted(manifest["kind"] for manifest in rdma.manifests())
 
-    assert kinds == ["ConfigMap", "IPPool", "SriovNetwork", "SriovNetworkNodePolicy", "SriovNetworkPoolConfig"]
-    namespaces = {m["metadata"]["namespace"] for m in rdma.manifests() if m["kind"] != "ConfigMap"}
+    assert kinds == ["IPPool", "SriovNetwork", "SriovNetworkNodePolicy", "SriovNetworkPoolConfig"]
+    namespaces = {manifest["metadata"]["namespace"] for manifest in rdma.manifests()}
     assert namespaces == {"nvidia-network-operator"}
 
 
@@ -148,7 +147,6 @@ def test_the_rdma_network_tells_what_pods_ask_for(rdma):
     assert rdma.outputs == {
         "resources": ["nvidia.com/sriov-rdma-vf"],
         "networks": ["default/sriov-rdma-vf"],
-        "maps": ["oci-rccl-parameters-bm-gpu-mi300x-8"],
         "namespace": "nvidia-network-operator",
     }
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from llmd_oke import catalogue
 from llmd_oke.serving import router
+from llmd_oke.serving.chart import render_chart
 from render_support import SHARED_DATA, find_program, need_chart, pod, selects
 
 EPP = "gpt-oss-120b-epp"
@@ -166,6 +167,16 @@ def test_resources_are_the_charts_objects_field_by_field(rehearsal):
     args: router.RouterArgs = {**ROUTER, "release": "llm-d-0.7", "model": "gpt-oss-120b", "unit": "gpt-oss-120b"}
     for manifest in router.router_manifests(args):
         assert rehearsal.kubernetes(manifest["kind"], manifest["metadata"]["name"]) == manifest
+
+
+@pytest.mark.parametrize("unit", ["u", "gpt-oss-120b-63", "m" * 40, "m" * 41])
+@pytest.mark.parametrize("release_name", catalogue.release_names())
+def test_a_units_objects_are_those_that_helm_would_render_for_it(helm, release_name, unit):
+    need_chart(release_name)
+    args: router.RouterArgs = {**ROUTER, "release": release_name, "unit": unit}
+    release = catalogue.release(release_name)
+    assert release is not None
+    assert router.rendered(args) == render_chart(release.chart, unit, "llm-d", router.chart_values(release, args))
 
 
 def unknown_keys(ours: Mapping, chart: Mapping, path: str = "") -> list[str]:

@@ -1,8 +1,8 @@
 """Benchmarks of a served model: load, measurements, proof of remote prefill, verdict and report.
 
-Pure Python on httpx: nothing here knows Pulumi, a cluster or the stack file. Callers describe what to measure in a
-`SmokePlan` (addresses, lengths, topology, thresholds) and get a `SmokeResult`, which `store` writes and `tables`
-shows.
+Pure Python: nothing here knows Pulumi, a cluster or the stack file. Callers describe what to measure in a `SmokePlan`
+(addresses, lengths, topology, thresholds) and get a `SmokeResult`, which `store` writes and `tables` shows. Loads of
+any other shape are `stages`; what sends them (`generator`) needs the standard library only.
 
 Times are seconds of *model time*: the wall clock divided by the plan's time scale, which is 1 for a real deployment
 and smaller for a simulated one that runs faster than its model.

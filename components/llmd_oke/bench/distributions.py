@@ -1,10 +1,12 @@
 """What many samples of one quantity come to: the statistics of the llm-d benchmark report format."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from llmd_oke.bench.percentiles import percentile
 
 Units = Literal[
     "count", "pixels", "percent", "fraction", "ratio", "ms", "s",
@@ -37,19 +39,6 @@ class Statistics(BaseModel):
     p99: float | None = None
     p99p9: float | None = None
     max: float | None = None
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the samples lie, interpolated linearly as numpy does by default.
-
-    `ordered` must be ascending and not empty.
-    """
-    position = (len(ordered) - 1) * percent / 100
-    low = math.floor(position)
-    below = ordered[low]
-    above = ordered[min(low + 1, len(ordered) - 1)]
-    between = below + (above - below) * (position - low)
-    return min(max(between, below), above)
 
 
 def describe(samples: Iterable[float], units: Units) -> Statistics | None:

@@ -1,6 +1,8 @@
 """What is known of one request after it has ended."""
 
 import itertools
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -8,8 +10,12 @@ from enum import StrEnum
 class Failure(StrEnum):
     """How a request failed."""
 
+    ADDRESS = "address"
+    """The name of the server could not be resolved."""
     CONNECTION = "connection"
     """The server could not be reached, or cut the connection before it answered."""
+    TLS = "tls"
+    """No trusted connection: a certificate that isn't accepted, or a server that speaks no TLS."""
     STATUS = "status"
     """The answer had another status than 200."""
     SERVER = "server"
@@ -28,25 +34,41 @@ STARTED_BUT_UNFINISHED = frozenset({Failure.CUT, Failure.TIMEOUT})
 class RequestRecord:
     """One request. Times are seconds; `event_times_s` and `latency_s` count from the request's own start.
 
-    `event_times_s` has the arrival of each stream event that carried output. A server may put several tokens in one
-    event, so there can be fewer events than `output_tokens`, which is the server's own count where it gave one
-    (`usage`).
+    - `due_s` and `started_s` count from the start of the load: when the request should have been sent, and when it
+      was. In a closed loop it is due when its user's last answer has ended.
+    - `event_times_s` has the arrival of each stream event that carried output. A server may put several tokens in one
+      event, so there can be fewer events than `output_tokens`, which is the server's own count where it gave one
+      (`usage`).
+    - `status` is that of the HTTP answer, and `retry_after_s` what the server asked for with it.
     """
 
     index: int
     started_s: float
     latency_s: float
-    event_times_s: tuple[float, ...] = ()
+    event_times_s: Sequence[float] = ()
     input_tokens: int = 0
     output_tokens: int = 0
     counted_by_server: bool = False
     failure: Failure | None = None
     error: str | None = None
+    due_s: float | None = None
+    status: int | None = None
+    retry_after_s: float | None = None
 
     @property
     def succeeded(self) -> bool:
         """Whether the answer came whole."""
         return self.failure is None
+
+    @property
+    def ended_s(self) -> float:
+        """When the answer ended or the request failed, on the clock of `started_s`."""
+        return self.started_s + self.latency_s
+
+    @property
+    def slip_s(self) -> float | None:
+        """How much later than due the request was sent."""
+        return None if self.due_s is None else self.started_s - self.due_s
 
     @property
     def ttft_s(self) -> float | None:
@@ -78,5 +100,6 @@ class RequestRecord:
             self,
             started_s=self.started_s / time_scale,
             latency_s=self.latency_s / time_scale,
-            event_times_s=tuple(time / time_scale for time in self.event_times_s),
+            event_times_s=array("d", [time / time_scale for time in self.event_times_s]),
+            due_s=None if self.due_s is None else self.due_s / time_scale,
         )

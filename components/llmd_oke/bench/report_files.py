@@ -11,7 +11,7 @@ from llmd_oke.bench.report_format_v01 import BenchmarkReportV01
 from llmd_oke.errors import KitError
 
 
-def to_yaml(report: BenchmarkReport) -> str:
+def to_yaml(report: BenchmarkReport | BenchmarkReportV01) -> str:
     """The report as the YAML text of a report file, without empty fields."""
     return yaml.safe_dump(report.model_dump(mode="json", exclude_none=True), sort_keys=False, width=120)
 

@@ -12,12 +12,18 @@ class ClosedLoop:
 
     concurrency: int
 
+    def __str__(self) -> str:
+        return f"closed:{self.concurrency}"
+
 
 @dataclass(frozen=True)
 class ConstantRate:
     """Requests at even intervals, whether earlier ones have been answered or not."""
 
     requests_per_s: float
+
+    def __str__(self) -> str:
+        return f"constant:{self.requests_per_s:g}"
 
 
 @dataclass(frozen=True)
@@ -27,13 +33,41 @@ class PoissonRate:
     requests_per_s: float
     seed: int = 0
 
+    def __str__(self) -> str:
+        return f"poisson:{self.requests_per_s:g}"
 
-OpenLoop = ConstantRate | PoissonRate
+
+@dataclass(frozen=True)
+class TraceEntry:
+    """One recorded request: seconds after the first one, and its lengths where the trace tells them."""
+
+    at_s: float
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests at recorded times, in ascending order; its lengths, where it has some, go before the workload's."""
+
+    entries: tuple[TraceEntry, ...]
+    name: str = "trace"
+
+    def __str__(self) -> str:
+        return f"trace:{self.name}"
+
+
+OpenLoop = ConstantRate | PoissonRate | Trace
 LoadShape = ClosedLoop | OpenLoop
 
 
 def arrivals_s(shape: OpenLoop) -> Iterator[float]:
-    """Moments at which requests of an open loop are sent, in seconds of model time after its start; without end."""
+    """Moments at which requests of an open loop are sent, in seconds of model time after its start.
+
+    Only a trace ends.
+    """
+    if isinstance(shape, Trace):
+        return (entry.at_s for entry in shape.entries)
     if isinstance(shape, ConstantRate):
         return (count / shape.requests_per_s for count in itertools.count())
     random = Random(shape.seed)  # noqa: S311 - load, not secrets

@@ -199,7 +199,7 @@ def _conclude(
 ) -> SmokeResult:
     warmup, records = sent
     performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
-    proof = _prove(plan, performance, snapshots)
+    proof = prove(plan, performance, snapshots)
     started, ended, wall_s = times
     return SmokeResult(
         plan=plan,
@@ -217,7 +217,8 @@ def _conclude(
     )
 
 
-def _prove(plan: SmokePlan, performance: Performance, snapshots: tuple[Snapshot, Snapshot]) -> RemotePrefill | None:
+def prove(plan: SmokePlan, performance: Performance, snapshots: tuple[Snapshot, Snapshot]) -> RemotePrefill | None:
+    """The proof of remote prefill by the counters before and after; None where there is nothing to prove."""
     if plan.evidence is None or not plan.topology.disaggregated:
         return None
     answered = Sent(

@@ -10,11 +10,19 @@ from pathlib import Path
 from llmd_oke.bench.records import RequestRecord
 from llmd_oke.bench.report import build_report
 from llmd_oke.bench.report_files import to_yaml
+from llmd_oke.bench.report_row import smoke_row
+from llmd_oke.bench.report_v01 import to_v01
 from llmd_oke.bench.smoke import SmokeResult
 from llmd_oke.bench.summary import summarize_result
+from llmd_oke.results.files import write_rows
 
 REPORT_FILE = "benchmark_report_v0.2,_smoke.yaml"
 """Named as llm-d-benchmark names its reports."""
+
+REPORT_FILE_V01 = "benchmark_report,_smoke.yaml"
+
+ROWS_FILE = "rows.jsonl"
+"""What comparisons and the history read; a folder of results is recognised by it."""
 
 LATEST = "latest"
 
@@ -27,12 +35,15 @@ class Stored:
     report: Path
     requests: Path
     summary: Path
+    rows: Path
 
 
 def store(
     result: SmokeResult, root: Path, stack: str, *, started: datetime | None = None, part: str | None = None
 ) -> Stored:
-    """Write report, requests and summary of `result`, then point `latest` at them.
+    """Write both reports, requests, row and summary of `result`, then point `latest` at them.
+
+    A report of version 0.1 can't be without latencies; it is left out where no request was answered.
 
     Results that belong together (the models of one stack) are stored with the same `started` and a `part` each, which
     becomes a folder of its own.
@@ -41,15 +52,22 @@ def store(
     run_folder = root / stack / moment
     folder = run_folder / part if part else run_folder
     folder.mkdir(parents=True, exist_ok=True)
-    stored = Stored(folder, folder / REPORT_FILE, folder / "requests.jsonl", folder / "summary.json")
-    stored.report.write_text(to_yaml(build_report(result)), encoding="utf-8")
-    stored.requests.write_text("".join(_lines(result.records)), encoding="utf-8")
+    stored = Stored(
+        folder, folder / REPORT_FILE, folder / "requests.jsonl", folder / "summary.json", folder / ROWS_FILE
+    )
+    report = build_report(result)
+    stored.report.write_text(to_yaml(report), encoding="utf-8")
+    if older := to_v01(report):
+        (folder / REPORT_FILE_V01).write_text(to_yaml(older), encoding="utf-8")
+    write_rows([smoke_row(result)], stored.rows)
+    stored.requests.write_text("".join(request_lines(result.records)), encoding="utf-8")
     stored.summary.write_text(json.dumps(summarize_result(result), indent=2) + "\n", encoding="utf-8")
     _point(run_folder.parent / LATEST, moment)
     return stored
 
 
-def _lines(records: Iterable[RequestRecord]) -> Iterable[str]:
+def request_lines(records: Iterable[RequestRecord]) -> Iterable[str]:
+    """The requests of a run as JSON Lines, in model time; `gaps_us` are those between successive stream events."""
     for record in records:
         yield json.dumps(_describe(record)) + "\n"
 
@@ -57,13 +75,17 @@ def _lines(records: Iterable[RequestRecord]) -> Iterable[str]:
 def _describe(record: RequestRecord) -> dict[str, object]:
     return {
         "index": record.index,
+        "due_s": record.due_s,
         "started_s": record.started_s,
         "ttft_s": record.ttft_s,
         "tpot_s": record.tpot_s,
         "e2e_s": record.latency_s,
+        "gaps_us": [round(1e6 * gap) for gap in record.gaps_s],
         "input_tokens": record.input_tokens,
         "output_tokens": record.output_tokens,
         "events": len(record.event_times_s),
+        "status": record.status,
+        "retry_after_s": record.retry_after_s,
         "failure": record.failure,
         "error": record.error,
     }

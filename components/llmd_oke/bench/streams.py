@@ -16,11 +16,16 @@ PATHS: dict[Api, str] = {"completions": "/v1/completions", "chat": "/v1/chat/com
 _MAX_ERROR_CHARACTERS = 400
 
 
-@dataclass
+@dataclass(slots=True)
 class EventStream:
-    """Collects what one answer says; feed it the bytes as they come."""
+    """Collects what one answer says; feed it the bytes as they come.
+
+    With `keep_text` the generated text is collected too, which means parsing every event.
+    """
 
     api: Api
+    keep_text: bool = False
+    text: str = ""
     event_times_s: list[float] = field(default_factory=list[float])
     finished: bool = False
     error: str | None = None
@@ -33,15 +38,19 @@ class EventStream:
         """Take `data` that arrived at `now_s`."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
+            if not line:
+                continue
             if self._has_output(line):
                 self.event_times_s.append(now_s)
                 self._last = line
+                if self.keep_text:
+                    self._read(line[5:].strip())
             elif line.startswith(b"data:"):
                 self._read(line[5:].strip())
 
     def end(self) -> None:
         """The connection has ended: look for token counts that came with the last output instead of after it."""
-        if self.output_tokens is None and b'"usage"' in self._last:
+        if self.output_tokens is None and not self.keep_text and b'"usage"' in self._last:
             self._read(self._last[5:].strip())
 
     def _has_output(self, line: bytes) -> bool:
@@ -69,6 +78,17 @@ class EventStream:
             counts = cast("dict[str, object]", usage)
             self.input_tokens = _count(counts.get("prompt_tokens"))
             self.output_tokens = _count(counts.get("completion_tokens"))
+        if self.keep_text:
+            self.text += _text(event)
+
+
+def _text(event: dict[str, object]) -> str:
+    """What the event adds, reasoning left out, as the next turn of a conversation would have it."""
+    match event.get("choices"):
+        case [{"text": str(text)}] | [{"delta": {"content": str(text)}}]:
+            return text
+        case _:
+            return ""
 
 
 def _count(value: object) -> int | None:

@@ -4,7 +4,7 @@ import asyncio
 
 from llmd_oke.bench.load import Load, Target, run_load
 from llmd_oke.bench.prompts import PromptSource
-from llmd_oke.bench.records import RequestRecord
+from llmd_oke.bench.records import Failure, RequestRecord
 from llmd_oke.bench.shapes import ClosedLoop
 from llmd_oke.errors import KitError
 
@@ -15,6 +15,9 @@ ATTEMPT_TIMEOUT_S = 30.0
 """For one attempt: the first prompt of a pair of servers takes the seconds of their handshake."""
 
 _HOPELESS = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 422")
+
+_NO_SUCH_MODEL = ("does not exist", "NotFoundError")
+"""In vLLM's answer 404 for a model that it doesn't serve; a router without routes yet says 404 in other words."""
 
 
 async def wait_for_answer(target: Target, *, limit_s: float, pause_s: float = PAUSE_S) -> None:
@@ -29,13 +32,21 @@ async def wait_for_answer(target: Target, *, limit_s: float, pause_s: float = PA
         attempt = await _ask(target, left_s)
         if attempt and attempt.succeeded:
             return
-        if attempt and attempt.error and attempt.error.startswith(_HOPELESS):
+        if attempt and _is_hopeless(attempt):
             raise KitError(f"{target.model} at {target.base_url} refuses a completion: {attempt.error}")
         last = f"{attempt.failure}: {attempt.error}" if attempt else last
         await asyncio.sleep(min(pause_s, left_s))
     raise KitError(
         f"{target.model} at {target.base_url} gave no completion within {limit_s:g} s; the last attempt: {last}"
     )
+
+
+def _is_hopeless(attempt: RequestRecord) -> bool:
+    """Whether waiting won't change the answer."""
+    text = attempt.error or ""
+    if attempt.failure is Failure.TLS:
+        return True
+    return text.startswith(_HOPELESS) or (attempt.status == 404 and any(mark in text for mark in _NO_SUCH_MODEL))
 
 
 async def _ask(target: Target, left_s: float) -> RequestRecord | None:

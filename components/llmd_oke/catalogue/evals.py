@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, entry
+from llmd_oke.catalogue.files import Entry, entry, values_folder
 
 
 class RecallFigures(Entry):
@@ -86,3 +86,8 @@ def evals() -> Evals:
     found = entry("evals", "evals", Evals)
     assert found is not None  # noqa: S101 - the file is part of the kit
     return found
+
+
+def requirements(package: EvalPackage) -> str:
+    """The hashed lock that a package is installed from."""
+    return (values_folder() / "evals" / package.requirements).read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from llmd_oke.catalogue.files import Entry, entry, read_yaml, values_folder
+from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.errors import KitError
 
 
@@ -68,17 +69,18 @@ class FunctionPolicy(Entry):
     priority: int
 
 
-class RcclParameters(Entry):
-    """Where a shape's RCCL parameters lie; `config_map` has a place for the shape's name."""
+class FunctionNames(Entry):
+    """What pods ask for to get virtual functions: the resource, and the network that gives a pod one of them."""
 
-    config_map: str
-    key: str
+    resource: str
+    network_attachment: NetworkAttachment
 
 
 class RdmaByFunctions(Entry):
     """RDMA for pods by virtual functions: all that doesn't depend on the shape.
 
-    `definitions` have to be there first; `definitions_timeout_s` is the limit of that wait, in seconds.
+    `names` are those of clusters that others made, by who did. `definitions` have to be there first;
+    `definitions_timeout_s` is the limit of that wait, in seconds.
     """
 
     namespace: str
@@ -87,7 +89,7 @@ class RdmaByFunctions(Entry):
     ip_pool: IpPool
     policy: FunctionPolicy
     meta_plugins: tuple[dict[str, Any], ...]
-    rccl: RcclParameters
+    names: dict[str, FunctionNames]
     definitions: tuple[str, ...]
     definitions_timeout_s: int
 
@@ -112,6 +114,20 @@ class GpuStack(Entry):
     node_labels: dict[str, str] = Field(default_factory=dict[str, str])
     add_ons: tuple[AddOn, ...] = ()
     components: tuple[str, ...] = ()
+
+
+class NodeAllowance(Entry):
+    """What is kept of each node for all that isn't a router: processors (hardware threads) and memory."""
+
+    cpus: int
+    memory_gib: int
+
+
+class SystemNodes(Entry):
+    """Nodes without GPUs, which routers share with controllers."""
+
+    cpus_per_ocpu: int
+    allowance: NodeAllowance
 
 
 class GpuStacks(Entry):
@@ -147,7 +163,28 @@ def rdma() -> RdmaByFunctions:
     return RdmaByFunctions.model_validate(read_yaml(values_folder() / "operators" / "rdma.yaml"))
 
 
+def named_by(shape: Shape, maker: str | None) -> Shape:
+    """The shape with the names that virtual functions have where someone else made them; as it is if None.
+
+    Raises:
+        KitError: the catalogue doesn't know that maker's names.
+    """
+    if maker is None:
+        return shape
+    names = rdma().names.get(maker)
+    if names is None:
+        known = ", ".join(rdma().names)
+        raise KitError(f"The catalogue has no names of virtual functions by {maker!r}.", f"Known: {known}.")
+    return shape.model_copy(update={"rdma": shape.rdma.model_copy(update=dict(names))})
+
+
 @cache
 def gpu_stacks() -> GpuStacks:
     """What each choice of `gpuStack` and `rdma` needs."""
     return GpuStacks.model_validate(read_yaml(values_folder() / "operators" / "gpu-stacks.yaml"))
+
+
+@cache
+def system_nodes() -> SystemNodes:
+    """What nodes without GPUs have for routers."""
+    return SystemNodes.model_validate(read_yaml(values_folder() / "operators" / "system-nodes.yaml"))

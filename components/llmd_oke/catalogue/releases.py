@@ -20,6 +20,13 @@ class Program(Entry):
     version: str
 
 
+class Requests(Entry):
+    """What a container asks of its node: processors (hardware threads) and memory."""
+
+    cpus: int
+    memory_gib: int
+
+
 class EndpointPicker(Entry):
     """The endpoint picker (EPP).
 
@@ -31,6 +38,8 @@ class EndpointPicker(Entry):
     config_api_version: str
     feature_gates: tuple[str, ...]
     decision_metric: str
+    requests: Requests
+    memory_limit_gib: int
 
 
 class ImageKeys(Entry):
@@ -63,19 +72,12 @@ class Crds(Entry):
     files: dict[str, str]
 
 
-class ProxyRequests(Entry):
-    """What Envoy asks of its node."""
-
-    cpu: str
-    memory: str
-
-
 class Proxy(Entry):
     """The Envoy beside the endpoint picker."""
 
     image: str
     arguments: tuple[str, ...]
-    requests: ProxyRequests
+    requests: Requests
 
 
 class RoutingSidecar(Entry):
@@ -107,6 +109,12 @@ class Release(Entry):
     proxy: Proxy
     routing_sidecar: RoutingSidecar
     vllm: Vllm
+
+    @property
+    def router_requests(self) -> Requests:
+        """What the pod of a router asks of its node: endpoint picker and Envoy."""
+        picker, proxy = self.endpoint_picker.requests, self.proxy.requests
+        return Requests(cpus=picker.cpus + proxy.cpus, memory_gib=picker.memory_gib + proxy.memory_gib)
 
 
 @cache

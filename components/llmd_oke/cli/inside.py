@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmd_oke.cli import console
-from llmd_oke.cli.rehearse_view import SIMULATED
 from llmd_oke.rehearsal import rehearsal
+from llmd_oke.rehearsal.simulated import SIMULATED
 
 
 def run_inside(project: Path, stack: str, command: Sequence[str], reports: Path | None = None) -> int:

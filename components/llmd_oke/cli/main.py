@@ -6,7 +6,24 @@ from typing import Any
 
 import typer
 
-from llmd_oke.cli import accuracy, check, console, pipeline, preflight, rehearse, schema, smoke, token, tunnel, up
+from llmd_oke.cli import (
+    accuracy,
+    bench,
+    check,
+    compare,
+    console,
+    experiment,
+    history,
+    pipeline,
+    preflight,
+    rehearse,
+    schema,
+    smoke,
+    token,
+    tune,
+    tunnel,
+    up,
+)
 from llmd_oke.errors import KitError
 
 app = typer.Typer(
@@ -14,12 +31,14 @@ app = typer.Typer(
     help="Prefill/decode disaggregated vLLM with llm-d on OKE and MI300X: plan, deploy, rehearse, benchmark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command("bench")(bench.bench)
 app.command("check")(check.check)
 app.command("eval")(accuracy.evaluate)
+app.command("compare")(compare.compare)
 app.command("schema")(schema.schema)
 app.command("preflight")(preflight.preflight)
 app.command("smoke")(smoke.smoke)
@@ -27,8 +46,11 @@ app.command("token")(token.token)
 app.command("tunnel")(tunnel.tunnel)
 app.command("up")(up.up)
 app.command("destroy")(up.destroy)
+app.add_typer(experiment.app, name="experiment")
+app.add_typer(history.app, name="history")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(rehearse.app, name="rehearse")
+app.add_typer(tune.app, name="tune")
 
 
 INTERRUPTED = 130

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-Stack = Annotated[str, typer.Option("--stack", "-s", help="Stack: the file stacks/Pulumi.<stack>.yaml.")]
+Stack = Annotated[str, typer.Option("--stack", "-s", help="Stack: the file `stacks/Pulumi.<stack>.yaml`.")]
 
 Project = Annotated[
     Path,
@@ -34,3 +34,5 @@ Simulated = Annotated[
 Release = Annotated[str | None, typer.Option("--release", help="Release that runs instead of the stack's own.")]
 
 HERE = Path()
+
+Unprotect = Annotated[bool, typer.Option("--unprotect", help="Destroy protected resources too.")]

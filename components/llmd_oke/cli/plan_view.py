@@ -4,22 +4,29 @@ from typing import Any
 
 from rich.console import Group
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from llmd_oke.cli import console
 from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.planning.cost import Costs, costs
 
 
 def show(stack: str, plan: Plan) -> None:
     """Prints a plan and its advice."""
     console.output().print(f"[bold]{escape(stack)}[/] can be deployed")
-    console.output().print(Group(_cluster(plan), "", _models(plan)))
+    cost = costs(plan)
+    left_out = Padding(f"[dim]not included: {escape('; '.join(cost.not_included))}[/]", (0, 0, 0, 2))
+    console.output().print(Group(_cluster(plan), "", _costs(cost), left_out, "", _models(plan)))
     for advice in plan.advice:
         console.output().print(f"\n[yellow]advice[/] [bold]{escape(advice.path)}[/]: {escape(advice.text)}")
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data. Prices are list prices in US dollars; `key_value_tokens` are bounds."""
+    """A plan as plain data.
+
+    Prices are list prices in US dollars, `price_usd_per_hour` that of the GPU nodes; `key_value_tokens` are bounds.
+    """
     return {
         "release": plan.release.name,
         "namespace": plan.namespace,
@@ -28,9 +35,24 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "gpus": plan.gpus,
         "used_gpus": plan.used_gpus,
         "price_usd_per_hour": plan.price_usd_per_hour,
+        "costs": _costs_as_json(costs(plan)),
         "models": [_model(model) for model in plan.models],
         "advice": [{"path": advice.path, "text": advice.text} for advice in plan.advice],
     }
+
+
+def _costs_as_json(found: Costs) -> dict[str, Any]:
+    parts = [{"part": cost.part, "usd_per_hour": _cents(cost.usd_per_hour)} for cost in found.parts]
+    return {
+        "usd_per_hour": _cents(found.usd_per_hour),
+        "as_of": found.as_of,
+        "parts": parts,
+        "not_included": list(found.not_included),
+    }
+
+
+def _cents(usd: float | None) -> float | None:
+    return None if usd is None else round(usd, 2)
 
 
 def _model(model: ModelPlan) -> dict[str, Any]:
@@ -61,7 +83,18 @@ def _cluster(plan: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("  [dim]release[/]", plan.release.name)
     table.add_row("  [dim]nodes[/]", f"{pools}, {plan.gpus} GPUs, {plan.used_gpus} used")
-    table.add_row("  [dim]cost[/]", f"{plan.price_usd_per_hour:.2f} $/hour at list price")
+    return table
+
+
+def _costs(found: Costs) -> Table:
+    """Every part with its price, and the sum."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=True)
+    table.add_column(f"  cost at list price, {found.as_of}")
+    table.add_column("$/hour", justify="right")
+    for cost in found.parts:
+        table.add_row(f"  {escape(cost.part)}", "unknown" if cost.usd_per_hour is None else f"{cost.usd_per_hour:,.2f}")
+    if len(found.parts) > 1:
+        table.add_row("  all of it", f"{found.usd_per_hour:,.2f}")
     return table
 
 

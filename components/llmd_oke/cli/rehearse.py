@@ -13,6 +13,7 @@ from llmd_oke.cli import console, options, plan_view, rehearse_view
 from llmd_oke.errors import KitError
 from llmd_oke.rehearsal import making_room, rehearsal
 from llmd_oke.rehearsal.inventory import IN_PODS
+from llmd_oke.rehearsal.oci_plugin.faults import asked
 from llmd_oke.rehearsal.rehearsal import Prepared, Settings
 
 app = typer.Typer(
@@ -23,9 +24,17 @@ app = typer.Typer(
 
 DEFAULT_STACK = "rehearsal"
 
-RehearsedStack = Annotated[str, typer.Option("--stack", "-s", help="Stack: the file stacks/Pulumi.<stack>.yaml.")]
+RehearsedStack = Annotated[str, typer.Option("--stack", "-s", help="Stack: the file `stacks/Pulumi.<stack>.yaml`.")]
 TimeScale = Annotated[
     float, typer.Option(help="Wall seconds for a second of model time in the simulated vLLM.", min=0.01, max=100)
+]
+AskedFaults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        metavar="RESOURCE[/NAME]:FAULT[:TIMES]",
+        help="Let the stand-in for OCI fail: NodePool:out-of-host-capacity, Cluster:internal-error:1. Repeat for more.",
+    ),
 ]
 Benchmark = Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")]
 
@@ -38,18 +47,26 @@ def rehearse(
     as_json: options.Json = False,
     time_scale: TimeScale = Settings.time_scale,
     benchmark: Benchmark = True,
+    fault: AskedFaults = None,
 ) -> None:
     """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
     if context.invoked_subcommand is not None:
         return
+    faults = [asked(text) for text in fault or []]
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
     prepared = rehearsal.prepare(project, stack, Settings(time_scale=time_scale), progress)
     if not as_json:
         plan_view.show(stack, prepared.plan)
+    rehearsal.ask_for_faults(prepared, faults)
     making_room.make_room(prepared, progress)
     progress.step("updating the stack with the real engine")
-    update = rehearsal.run_engine(prepared, "up", progress)
+    try:
+        update = rehearsal.run_engine(prepared, "up", progress)
+    except KitError:
+        if benchmark:
+            _show_failed_benchmark(prepared)
+        raise
     progress.step(rehearse_view.changes(update))
     simulated = rehearse_view.simulated(prepared.plan, update["placeholders"])
     began_s = time.time()
@@ -58,20 +75,30 @@ def rehearse(
     if as_json:
         typer.echo(json.dumps(rehearse_view.as_json(prepared, update, report), indent=2))
     else:
-        rehearse_view.show(prepared, simulated, report)
+        rehearse_view.show(prepared, update["placeholders"], report)
     raise typer.Exit(status)
 
 
 @app.command()
-def preview(stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE) -> None:
+def preview(
+    stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE, as_json: options.Json = False
+) -> None:
     """Show what an update of the rehearsed stack would change."""
-    _operate("preview", stack, project)
+    _operate("preview", stack, project, as_json=as_json)
 
 
 @app.command()
-def destroy(stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE) -> None:
-    """Destroy the rehearsed stack's resources with the engine; its control plane stays up."""
-    _operate("destroy", stack, project)
+def destroy(
+    stack: RehearsedStack = DEFAULT_STACK,
+    project: options.Project = options.HERE,
+    unprotect: options.Unprotect = False,
+    as_json: options.Json = False,
+) -> None:
+    """Destroy the rehearsed stack's resources with the engine; its control plane stays up.
+
+    Where clusters or pools are protected it is refused without --unprotect, as it is for a real stack.
+    """
+    _operate("destroy", stack, project, as_json=as_json, unprotect=unprotect)
 
 
 @app.command()
@@ -120,20 +147,38 @@ def programs() -> None:
     rehearse_view.show_programs(rehearsal.have_programs(console.progress()))
 
 
-def _operate(operation: str, stack: str, project: Path) -> None:
+def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprotect: bool = False) -> None:
     progress = console.progress()
     prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
-    progress.step(rehearse_view.changes(rehearsal.run_engine(prepared, operation, progress)))
+    rehearsal.ask_for_faults(prepared, ())
+    done = rehearsal.run_engine(prepared, operation, progress, unprotect=unprotect)
+    progress.step(rehearse_view.changes(done))
+    if as_json:
+        typer.echo(json.dumps(done, indent=2))
 
 
 def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -> int:
-    """Runs `llmd-oke smoke` where the router can be reached."""
-    own = ["--stack", prepared.stack, "--project", str(prepared.project), "--release", prepared.plan.release.name]
+    """Runs `llmd-oke smoke` inside, or has it fetch what the benchmark in the cluster found."""
+    if prepared.plan.smoke.where == "none":
+        return 0
+    if prepared.plan.smoke.where == "cluster":
+        return _smoke(prepared, ["--fetch"], as_json=as_json)
     parts = [word for part in simulated for word in ("--simulated", part)]
     scale = ["--time-scale", str(prepared.settings.time_scale)]
     programs = prepared.inventory.programs
     ran = [word for name in IN_PODS for word in ("--ran", f"{name}={programs[name].version}")]
-    argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *scale, *parts, *ran]
+    return _smoke(prepared, [*scale, *parts, *ran], as_json=as_json)
+
+
+def _show_failed_benchmark(prepared: Prepared) -> None:
+    """Shows the benchmark in the cluster if that is what ended the update."""
+    if prepared.plan.smoke.where == "cluster":
+        _smoke(prepared, ["--fetch", "--if-failed"], as_json=True)
+
+
+def _smoke(prepared: Prepared, words: Sequence[str], *, as_json: bool) -> int:
+    own = ["--stack", prepared.stack, "--project", str(prepared.project), "--release", prepared.plan.release.name]
+    argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *words]
     environment = console.inherited_environment()
     output = sys.stderr if as_json else None
     return rehearsal.run_command(prepared.project, prepared.stack, argv, env=environment, output=output)
@@ -142,4 +187,4 @@ def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -
 def _report_folder(project: Path, stack: str, began_s: float) -> Path | None:
     """Where the report lies, if one was stored since."""
     latest = project / "reports" / stack / "latest"
-    return latest if latest.exists() and latest.stat().st_mtime >= began_s else None
+    return latest if latest.exists() and latest.lstat().st_mtime >= began_s else None

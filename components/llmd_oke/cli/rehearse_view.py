@@ -1,7 +1,7 @@
 """A rehearsal, for people and as JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +10,18 @@ from rich.table import Table
 
 from llmd_oke.catalogue import Release
 from llmd_oke.cli import console, plan_view
-from llmd_oke.config import CreateCluster, NoModelCache
 from llmd_oke.planning import Plan
+from llmd_oke.rehearsal import simulated as not_real
 from llmd_oke.rehearsal.inventory import IN_PODS, Inventory
 from llmd_oke.rehearsal.rehearsal import Prepared
-
-SIMULATED = ("nodes and their GPUs", "vLLM", "Kubernetes plug-in of Pulumi")
-"""What is not real in a rehearsal, whatever its stack."""
-
-SIMULATED_OCI = "OCI and its plug-in of Pulumi"
-SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are kept)"
 
 _REAL = ("pulumi", "kube-apiserver")
 
 
 def simulated(plan: Plan, placeholders: Mapping[str, int]) -> tuple[str, ...]:
     """What is not real in a rehearsal of a plan, whose pods have these images without a program, with their number."""
-    return (
-        *SIMULATED,
-        *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
-        *([SIMULATED_WEIGHTS] if _has_weights(plan) else []),
-        *(f"{image} (no program, pods: {count})" for image, count in placeholders.items()),
-    )
-
-
-def _has_weights(plan: Plan) -> bool:
-    storage = plan.config.storage
-    return not isinstance(storage.model_cache, NoModelCache) and storage.prewarm.source != "none"
+    known = (f"{image} (no program, pods: {count})" for image, count in placeholders.items())
+    return (*not_real.simulated(plan), *known)
 
 
 def changes(result: Mapping[str, Any]) -> str:
@@ -52,10 +37,10 @@ def changes(result: Mapping[str, Any]) -> str:
     return f"{told}, {same} unchanged"
 
 
-def show(prepared: Prepared, not_real: Sequence[str], report: Path | None) -> None:
+def show(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> None:
     """What was real, what was simulated, and what to do next."""
     table = Table.grid(padding=(0, 2))
-    for name, text in _facts(prepared, not_real, report):
+    for name, text in _facts(prepared, placeholders, report):
         table.add_row(f"[dim]{name}[/]", escape(text))
     console.output().print(table)
 
@@ -94,7 +79,7 @@ def substitution(asked: Release, used: Release) -> str | None:
     return f"{asked.name} has no endpoint picker and sidecar that can be had here; the nearest that has is {used.name}"
 
 
-def _facts(prepared: Prepared, not_real: Sequence[str], report: Path | None) -> list[tuple[str, str]]:
+def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> list[tuple[str, str]]:
     programs = prepared.inventory.programs
     routed = any(model.router.mode != "none" for model in prepared.plan.models)
     real = ", ".join(f"{name} {programs[name].version}" for name in (*_REAL, *(IN_PODS if routed else ())))
@@ -102,11 +87,18 @@ def _facts(prepared: Prepared, not_real: Sequence[str], report: Path | None) -> 
     told = substitution(release.asked, release.used)
     return [
         ("real", real),
-        ("simulated", f"{', '.join(not_real)}{_scale(prepared.settings.time_scale)}"),
+        ("simulated", f"{', '.join(not_real.simulated(prepared.plan))}{_scale(prepared.settings.time_scale)}"),
+        *([("not run", _not_run(placeholders))] if placeholders else []),
         *([("release", told)] if told else []),
         *([("report", str(report))] if report else []),
         ("next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"),
     ]
+
+
+def _not_run(placeholders: Mapping[str, int]) -> str:
+    """Images without a program, by the last part of their names."""
+    names = ", ".join(image.rsplit("/", 1)[-1] for image in placeholders)
+    return f"{sum(placeholders.values())} pods, whose images have no program here: {names}"
 
 
 def _scale(time_scale: float) -> str:

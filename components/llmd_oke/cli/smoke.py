@@ -1,15 +1,22 @@
 """`llmd-oke smoke`: a short benchmark of what is deployed."""
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llmd_oke import config, planning
 from llmd_oke.cli import console, options
 from llmd_oke.errors import KitError
+from llmd_oke.planning import Plan
+
+if TYPE_CHECKING:
+    from llmd_oke.bench.circumstances import Circumstances
+    from llmd_oke.experiments.smoke import Outcome
 
 TimeScale = Annotated[
     float,
@@ -38,6 +45,10 @@ def smoke(
     stack: options.Stack,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="Measure nothing: read what the benchmark in the cluster found.")
+    ] = False,
+    if_failed: Annotated[bool, typer.Option("--if-failed", help="Say nothing unless it failed.", hidden=True)] = False,
     time_scale: TimeScale = 1.0,
     simulated: Simulated = None,
     ran: Ran = None,
@@ -48,25 +59,81 @@ def smoke(
 
     Ends with exit code 1, and says why, where a threshold is not met.
     """
-    from llmd_oke.bench.smoke import Provenance  # noqa: PLC0415 - not needed by other commands
-    from llmd_oke.experiments.smoke import Circumstances, run_all  # noqa: PLC0415
-
     plan = planning.plan_stack_file(project, stack)
     if release:
         plan = planning.plan(config.load(project, stack).model_copy(update={"release": release}))
-    provenance = Provenance.CALIBRATED if simulated else Provenance.MEASURED
-    versions = dict(text.split("=", 1) for text in ran or () if "=" in text)
-    how = Circumstances(time_scale, provenance, tuple(simulated or ()), versions)
-    started = datetime.now(UTC)
-    outcomes = run_all(stack, plan, how, reports or project / "reports", started, console.progress())
+    folder = reports or project / "reports"
+    if if_failed:
+        _show_failed(stack, plan, folder)
+        return
+    if fetch:
+        outcomes = _fetched(stack, plan, folder)
+    else:
+        how = circumstances(time_scale, tuple(simulated or ()), ran or ())
+        outcomes = _measured(stack, plan, how, folder)
+    if not show(stack, outcomes, as_json=as_json):
+        raise typer.Exit(1)
+
+
+def after_update(stack: str, project: Path, plan: Plan, *, failed: bool) -> None:
+    """Shows the benchmark that belongs to an update, or runs it where it belongs to the client.
+
+    After a failed update it shows the benchmark only if that is what failed.
+    """
+    if plan.smoke.where == "none" or not plan.models:
+        return
+    if plan.smoke.where == "client":
+        if not failed:
+            smoke(stack, project)
+        return
+    if failed:
+        _show_failed(stack, plan, project / "reports")
+        return
+    try:
+        show(stack, _fetched(stack, plan, project / "reports"), as_json=False)
+    except KitError as error:
+        console.show_error(error)
+
+
+def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
+    """Shows what the benchmark in the cluster found, if that is what an update failed by."""
+    with suppress(KitError):
+        outcomes = _fetched(stack, plan, reports)
+        if not all(outcome.passed for outcome in outcomes):
+            show(stack, outcomes, as_json=False)
+
+
+def show(stack: str, outcomes: Sequence["Outcome"], *, as_json: bool) -> bool:
+    """Shows results, and what was not passed; gives whether all was."""
     if as_json:
         typer.echo(json.dumps({"stack": stack, "models": [outcome.summary for outcome in outcomes]}, indent=2))
     else:
         for outcome in outcomes:
             console.output().print(outcome.table)
-            console.output().print(f"report  {outcome.report}", soft_wrap=True)
+            if outcome.report:
+                console.output().print(f"report  {outcome.report}", soft_wrap=True)
     for outcome in outcomes:
         if not outcome.passed:
             console.show_error(KitError(f"{outcome.name} did not pass: {', '.join(outcome.failed)}"))
-    if not all(outcome.passed for outcome in outcomes):
-        raise typer.Exit(1)
+    return all(outcome.passed for outcome in outcomes)
+
+
+def _fetched(stack: str, plan: Plan, reports: Path) -> list["Outcome"]:
+    from llmd_oke.experiments.jobs_smoke import fetch as fetch_results  # noqa: PLC0415 - other commands don't need it
+
+    return fetch_results(stack, plan, reports)
+
+
+def _measured(stack: str, plan: Plan, how: "Circumstances", reports: Path) -> list["Outcome"]:
+    from llmd_oke.experiments.smoke import run_all  # noqa: PLC0415 - other commands don't need it
+
+    return run_all(stack, plan, how, reports, datetime.now(UTC), console.progress())
+
+
+def circumstances(time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> "Circumstances":
+    """What a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION."""
+    from llmd_oke.bench.circumstances import Circumstances  # noqa: PLC0415 - other commands don't need it
+    from llmd_oke.bench.smoke import Provenance  # noqa: PLC0415 - other commands don't need it
+
+    versions = dict(text.split("=", 1) for text in ran if "=" in text)
+    return Circumstances(time_scale, Provenance.CALIBRATED if simulated else Provenance.MEASURED, simulated, versions)

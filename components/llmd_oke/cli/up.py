@@ -13,7 +13,6 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AllowReplace = Annotated[
     bool, typer.Option("--allow-replace", help="Let the update replace or delete clusters, networks and pools.")
 ]
-Unprotect = Annotated[bool, typer.Option("--unprotect", help="Destroy protected resources too.")]
 
 
 def up(
@@ -21,9 +20,11 @@ def up(
     project: options.Project = options.HERE,
     yes: Yes = False,
     allow_replace: AllowReplace = False,
-    benchmark: Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")] = True,
+    benchmark: Annotated[
+        bool, typer.Option(help="Show the smoke benchmark's result, or run it if it is the client's.")
+    ] = True,
 ) -> None:
-    """Check the stack file, preview, update the stack for real with the Pulumi CLI, then run the smoke benchmark.
+    """Check the stack file, preview, update the stack for real with the Pulumi CLI, and show its smoke benchmark.
 
     A preview that would replace or delete a cluster, a network or a pool is refused, with the input that causes it.
     """
@@ -32,14 +33,17 @@ def up(
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
     pulumi = pulumi_cli(project, stack)
     status = updates.update(pulumi, plan, console.progress(), typer.confirm, yes=yes, allow_replace=allow_replace)
+    if benchmark:
+        smoke.after_update(stack, project, plan, failed=bool(status))
     if status:
         raise typer.Exit(status)
-    if benchmark and plan.models:
-        smoke.smoke(stack, project)
 
 
 def destroy(
-    stack: options.Stack, project: options.Project = options.HERE, yes: Yes = False, unprotect: Unprotect = False
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    yes: Yes = False,
+    unprotect: options.Unprotect = False,
 ) -> None:
     """Destroy a stack for real. Where clusters or pools are protected it is refused without --unprotect."""
     pulumi = pulumi_cli(project, stack)

@@ -5,16 +5,14 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 import pulumi_oci as oci
 
-from llmd_oke.catalogue.cloud_init import cloud_init
-from llmd_oke.cluster.instance_metadata import Boot, metadata
+from llmd_oke.cluster.instance_metadata import Boot
+from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
 from llmd_oke.cluster.pool_parts import (
     POOL_LABEL,
     CyclingArgs,
     NodeNetworkArgs,
     TaintArgs,
-    cycling_details,
     kubelet_taints,
-    label_list,
     pod_network,
 )
 from llmd_oke.cluster.timeouts import CPU_POOL
@@ -90,36 +88,21 @@ class CpuPool(pulumi.ComponentResource):
 def node_pool(component: pulumi.Resource, name: str, args: CpuPoolArgs) -> pulumi.Output[str]:
     """Declares the node pool and answers with its OCID."""
     looked_up = "image_id" not in args
-    labels: Any = label_list({**args.get("labels", {}), POOL_LABEL: args["pool_name"]})
-    cycling: Any = cycling_details(args.get("cycling"))
-    boot = Boot("cpu", args["kubernetes_version"], kubelet_taints(args.get("taints", [])))
-    ignored = ["definedTags", *(["nodeSourceDetails.imageId"] if looked_up else [])]
-    made = oci.containerengine.NodePool(
-        f"{name}-node-pool",
-        name=args["pool_name"],
-        cluster_id=args["cluster_id"],
-        compartment_id=args["compartment_id"],
-        kubernetes_version=args["kubernetes_version"],
-        node_shape=args["shape"],
-        node_shape_config=_shape_config(args),
-        initial_node_labels=labels,
-        node_config_details=_node_config(args),
-        node_source_details={
-            "source_type": "IMAGE",
-            "image_id": newest_image(component, args) if looked_up else args["image_id"],
-            "boot_volume_size_in_gbs": str(args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB)),
-        },
-        node_metadata=pulumi.Output.from_input(args["api_server_host"]).apply(lambda host: _metadata(boot, host)),
-        node_pool_cycling_details=cycling,
-        ssh_public_key=args.get("ssh_public_key"),
-        opts=pulumi.ResourceOptions(
-            parent=component,
-            protect=args.get("protect", False),
-            custom_timeouts=CPU_POOL,
-            ignore_changes=ignored,
-        ),
+    parts = PoolParts(
+        labels={**args.get("labels", {}), POOL_LABEL: args["pool_name"]},
+        boot=Boot("cpu", args["kubernetes_version"], kubelet_taints(args.get("taints", []))),
+        node_config=_node_config(args),
+        image_id=newest_image(component, args) if looked_up else args["image_id"],
+        boot_volume_gib=args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB),
+        shape_config=_shape_config(args),
     )
-    return made.id
+    opts = pulumi.ResourceOptions(
+        parent=component,
+        protect=args.get("protect", False),
+        custom_timeouts=CPU_POOL,
+        ignore_changes=["definedTags", *(["nodeSourceDetails.imageId"] if looked_up else [])],
+    )
+    return managed_pool(name, args, parts, opts)
 
 
 def most_pods(ocpus: float) -> int:
@@ -181,7 +164,3 @@ def _node_config(args: CpuPoolArgs) -> Any:
 
 def _ocpus(args: CpuPoolArgs) -> float:
     return args.get("ocpus", 4) if args["shape"].endswith(".Flex") else MOST_PODS
-
-
-def _metadata(boot: Boot, host: str) -> dict[str, str]:
-    return metadata(boot, {"apiserver_host": host, "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode})

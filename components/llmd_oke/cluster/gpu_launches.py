@@ -10,15 +10,8 @@ import pulumi_oci as oci
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.cloud_init import cloud_init
 from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, metadata, self_managed
-from llmd_oke.cluster.pool_parts import (
-    POOL_LABEL,
-    NodeNetworkArgs,
-    TaintArgs,
-    cycling_details,
-    kubelet_taints,
-    label_list,
-    pod_network,
-)
+from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
+from llmd_oke.cluster.pool_parts import POOL_LABEL, NodeNetworkArgs, TaintArgs, kubelet_taints, pod_network
 from llmd_oke.cluster.timeouts import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -140,39 +133,16 @@ def _compute_cluster(subject: Subject) -> pulumi.Output[str]:
 
 def _node_pool(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> pulumi.Output[str]:
     args = subject.args
-    cycling: Any = cycling_details(args.get("cycling"))
-    details: Any = _node_config(subject, compute_cluster_id)
-    labels: Any = label_list(subject.labels)
-    made = oci.containerengine.NodePool(
-        f"{subject.name}-node-pool",
-        name=args["pool_name"],
-        cluster_id=args["cluster_id"],
-        compartment_id=args["compartment_id"],
-        kubernetes_version=args["kubernetes_version"],
-        node_shape=args["shape"],
-        initial_node_labels=labels,
-        node_config_details=details,
-        node_source_details={
-            "source_type": "IMAGE",
-            "image_id": args["image_id"],
-            "boot_volume_size_in_gbs": str(args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB)),
-        },
-        node_metadata=pulumi.Output.from_input(args["api_server_host"]).apply(
-            lambda host: _managed(subject.boot, host)
-        ),
-        node_eviction_node_pool_settings={
-            "eviction_grace_duration": f"PT{args.get('eviction_grace_minutes', DEFAULT_EVICTION_GRACE_MINUTES)}M",
-            "is_force_delete_after_grace_duration": True,
-        },
-        node_pool_cycling_details=cycling,
-        ssh_public_key=args.get("ssh_public_key"),
-        opts=subject.options(GPU_POOL),
+    grace_minutes = args.get("eviction_grace_minutes", DEFAULT_EVICTION_GRACE_MINUTES)
+    parts = PoolParts(
+        labels=subject.labels,
+        boot=subject.boot,
+        node_config=_node_config(subject, compute_cluster_id),
+        image_id=args["image_id"],
+        boot_volume_gib=args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB),
+        eviction={"eviction_grace_duration": f"PT{grace_minutes}M", "is_force_delete_after_grace_duration": True},
     )
-    return made.id
-
-
-def _managed(boot: Boot, host: str) -> dict[str, str]:
-    return metadata(boot, {"apiserver_host": host, "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode})
+    return managed_pool(subject.name, args, parts, subject.options(GPU_POOL))
 
 
 def _node_config(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> dict[str, Any]:

@@ -46,14 +46,8 @@ def vcn(subject: NetworkSubject) -> Vcn:
 
 
 def _locked_list(subject: NetworkSubject, vcn_id: pulumi.Output[str]) -> pulumi.Output[str]:
-    return oci.core.SecurityList(
-        f"{subject.name}-locked-security-list",
-        compartment_id=subject.compartment_id,
-        vcn_id=vcn_id,
-        display_name=subject.label("locked"),
-        freeform_tags=subject.tags,
-        opts=subject.options(),
-    ).id
+    name = f"{subject.name}-locked-security-list"
+    return oci.core.SecurityList(name, **_common(subject, vcn_id, "locked")).id
 
 
 def private_routes(subject: NetworkSubject, vcn_id: pulumi.Output[str]) -> pulumi.Input[str]:
@@ -62,23 +56,12 @@ def private_routes(subject: NetworkSubject, vcn_id: pulumi.Output[str]) -> pulum
         return subject.existing.route_tables["private"]
     services = oci.core.ServiceGateway(
         f"{subject.name}-service-gateway",
-        compartment_id=subject.compartment_id,
-        vcn_id=vcn_id,
         services=[{"service_id": subject.services.service_id}],
-        display_name=subject.label("service-gateway"),
-        freeform_tags=subject.tags,
-        opts=subject.options(),
+        **_common(subject, vcn_id, "service-gateway"),
     )
     rules = [_route(subject.services.cidr_label, "SERVICE_CIDR_BLOCK", services.id)]
     if subject.choices.nat:
-        nat = oci.core.NatGateway(
-            f"{subject.name}-nat-gateway",
-            compartment_id=subject.compartment_id,
-            vcn_id=vcn_id,
-            display_name=subject.label("nat-gateway"),
-            freeform_tags=subject.tags,
-            opts=subject.options(),
-        )
+        nat = oci.core.NatGateway(f"{subject.name}-nat-gateway", **_common(subject, vcn_id, "nat-gateway"))
         rules.append(_route(ANYWHERE, "CIDR_BLOCK", nat.id))
     return _route_table(subject, vcn_id, "private", rules)
 
@@ -88,15 +71,20 @@ def public_routes(subject: NetworkSubject, vcn_id: pulumi.Output[str]) -> pulumi
     if "public" in subject.existing.route_tables:
         return subject.existing.route_tables["public"]
     internet = oci.core.InternetGateway(
-        f"{subject.name}-internet-gateway",
-        compartment_id=subject.compartment_id,
-        vcn_id=vcn_id,
-        enabled=True,
-        display_name=subject.label("internet-gateway"),
-        freeform_tags=subject.tags,
-        opts=subject.options(),
+        f"{subject.name}-internet-gateway", enabled=True, **_common(subject, vcn_id, "internet-gateway")
     )
     return _route_table(subject, vcn_id, "public", [_route(ANYWHERE, "CIDR_BLOCK", internet.id)])
+
+
+def _common(subject: NetworkSubject, vcn_id: pulumi.Output[str], role: str) -> dict[str, Any]:
+    """The arguments that all parts of the VCN have alike."""
+    return {
+        "compartment_id": subject.compartment_id,
+        "vcn_id": vcn_id,
+        "display_name": subject.label(role),
+        "freeform_tags": subject.tags,
+        "opts": subject.options(),
+    }
 
 
 def _route(destination: pulumi.Input[str], kind: str, gateway_id: pulumi.Output[str]) -> dict[str, Any]:
@@ -107,12 +95,5 @@ def _route_table(
     subject: NetworkSubject, vcn_id: pulumi.Output[str], role: str, rules: list[dict[str, Any]]
 ) -> pulumi.Output[str]:
     routes: Any = rules
-    return oci.core.RouteTable(
-        f"{subject.name}-{role}-routes",
-        compartment_id=subject.compartment_id,
-        vcn_id=vcn_id,
-        route_rules=routes,
-        display_name=subject.label(f"{role}-routes"),
-        freeform_tags=subject.tags,
-        opts=subject.options(),
-    ).id
+    common = _common(subject, vcn_id, f"{role}-routes")
+    return oci.core.RouteTable(f"{subject.name}-{role}-routes", route_rules=routes, **common).id

@@ -25,7 +25,8 @@ class NodeImage(pulumi.ComponentResource):
     """An image, imported once for each checksum.
 
     Links to files in Object Storage expire, so that a changed link alone imports nothing. OCI checks no checksum at
-    import; it is written on the image as a tag, and `llmd-oke preflight` compares it with the object.
+    import and tells none of an image afterwards: what is asked for is written on the image as a tag. Before the import
+    `llmd-oke preflight` compares it with the checksum that Object Storage states for the file behind the link.
     """
 
     image_id: pulumi.Output[str]

@@ -22,6 +22,11 @@ class ExistingCluster(Part):
     kubeconfig_context: str | None = None
     """Context of the kubeconfig; its current context if left out."""
 
+    virtual_functions: Literal["oci-hpc-oke"] | None = None
+    """Whose names the cluster's virtual functions have, with `rdma: sriov-vf`: `oci-hpc-oke`, the resource
+    `nvidia.com/rdma-vf` and the network `default/rdma-vf`. If left out, the names of this kit and of the llm-d guides.
+    """
+
 
 Cluster = Annotated[ExistingCluster | CreateCluster, Field(discriminator="mode")]
 """One of the two, by `mode`."""

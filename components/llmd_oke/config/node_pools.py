@@ -86,8 +86,7 @@ class SystemPool(Part):
     """OCI shape of the nodes."""
 
     ocpus: Annotated[float, Field(ge=1, le=256)] = 16
-    """OCPUs of each node, for flexible shapes. A router asks for 8 processors (4 OCPUs) and 16 GiB, so that one node
-    holds three of them and what the cluster itself runs."""
+    """OCPUs of each node, for flexible shapes. So large a node holds three routers and what the cluster itself runs."""
 
     memory_gib: Annotated[float, Field(ge=4, le=2048)] = 64
     """Memory of each node in GiB, for flexible shapes."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
+from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
@@ -16,6 +17,8 @@ from llmd_oke.errors import Problem
 
 Location = tuple[int | str, ...]
 Context = Mapping[str, Any]
+Nodes = Callable[[Location], list[dict[str, Any]]]
+"""The parts of a JSON Schema that describe a location."""
 
 WORDS = {**names.WORDS, **iam.WORDS, **oci_names.WORDS, **node_pools.WORDS, **storage.WORDS}
 
@@ -41,9 +44,10 @@ _ACCEPTED: dict[str, Callable[[Context], str]] = {
 }
 
 
-def problems(errors: Iterable[ErrorDetails], document: Any) -> list[Problem]:
-    """The problems that pydantic found in a document, told without pydantic's own names."""
-    return [_problem(details, document) for details in errors if not _follows_from_others(details)]
+def problems(errors: Iterable[ErrorDetails], document: Any, root: type[BaseModel] = StackConfig) -> list[Problem]:
+    """The problems that pydantic found in a document of the type `root`, told without pydantic's own names."""
+    nodes = partial(_nodes, root)
+    return [_problem(details, document, nodes) for details in errors if not _follows_from_others(details)]
 
 
 def _follows_from_others(details: ErrorDetails) -> bool:
@@ -51,25 +55,25 @@ def _follows_from_others(details: ErrorDetails) -> bool:
     return details["type"] == "too_short" and len(details["input"]) >= _context(details)["min_length"]
 
 
-def _problem(details: ErrorDetails, document: Any) -> Problem:
+def _problem(details: ErrorDetails, document: Any, nodes: Nodes) -> Problem:
     location = _location_in(document, details["loc"])
     if short_form := _short_form(document, location):
         path, value = short_form
         inner = _path(location[len(path) :])
-        return Problem(_path(path), value, SHORT_FORMS, f"{inner} must be {_accepted(location, details)}")
+        return Problem(_path(path), value, SHORT_FORMS, f"{inner} must be {_accepted(location, details, nodes)}")
     found = details["input"]
     if details["type"] in {"union_tag_invalid", "union_tag_not_found"}:
         discriminator = _context(details)["discriminator"].strip("'")
         location, found = (*location, discriminator), found.get(discriminator)
     match details["type"]:
         case "missing" | "union_tag_not_found":
-            return Problem(_path(location), None, _wanted(location), "the key is missing")
+            return Problem(_path(location), None, _wanted(location, nodes), "the key is missing")
         case "extra_forbidden":
-            return Problem(_path(location), found, _known_keys(location), "there is no such key")
+            return Problem(_path(location), found, _known_keys(location, nodes), "there is no such key")
         case "value_error":
-            return Problem(_path(location), found, _wanted(location), _accepted(location, details))
+            return Problem(_path(location), found, _wanted(location, nodes), _accepted(location, details, nodes))
         case _:
-            return Problem(_path(location), found, _accepted(location, details), "the value is not valid")
+            return Problem(_path(location), found, _accepted(location, details, nodes), "the value is not valid")
 
 
 def _location_in(document: Any, location: Location) -> Location:
@@ -112,9 +116,9 @@ def _path(location: Location) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def _accepted(location: Location, details: ErrorDetails) -> str:
+def _accepted(location: Location, details: ErrorDetails, nodes: Nodes) -> str:
     if details["type"] in {"model_type", "model_attributes_type"}:
-        return _wanted(location)
+        return _wanted(location, nodes)
     known = _ACCEPTED.get(details["type"])
     return known(_context(details)) if known else details["msg"].removeprefix("Value error, ")
 
@@ -123,9 +127,9 @@ def _context(details: ErrorDetails) -> Context:
     return details.get("ctx", {})
 
 
-def _known_keys(location: Location) -> str:
+def _known_keys(location: Location, nodes: Nodes) -> str:
     """The keys beside the last one of the location, the likeliest first."""
-    keys = sorted(_properties(location[:-1]))
+    keys = sorted(_properties(nodes(location[:-1])))
     written = str(location[-1])
     if to_camel(written) in keys:
         return to_camel(written)
@@ -135,13 +139,13 @@ def _known_keys(location: Location) -> str:
     return "one of " + ", ".join(keys) if keys else "no key"
 
 
-def _wanted(location: Location) -> str:
+def _wanted(location: Location, nodes: Nodes) -> str:
     """What the value at a location may be: the keys of an object, or the kind of value and what it is for."""
     if location and location[-1] == "topology":
         return SHORT_FORMS
-    if keys := sorted(_properties(location)):
+    if keys := sorted(_properties(nodes(location))):
         return "an object with the keys " + ", ".join(keys)
-    for node in _nodes(location):
+    for node in nodes(location):
         if "const" in node or "enum" in node:
             return "one of " + ", ".join(map(str, node.get("enum", [node.get("const")])))
         if "description" in node:
@@ -150,26 +154,27 @@ def _wanted(location: Location) -> str:
     return "a value"
 
 
-def _properties(location: Location) -> dict[str, Any]:
-    return {key: value for node in _nodes(location) for key, value in node.get("properties", {}).items()}
+def _properties(nodes: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
 
 
-def _nodes(location: Location) -> list[dict[str, Any]]:
+def _nodes(root: type[BaseModel], location: Location) -> list[dict[str, Any]]:
     """The parts of the JSON Schema that describe a location: more than one where there is a choice."""
-    nodes = _resolved(_schema())
+    schema = _schema(root)
+    nodes = _resolved(schema, schema)
     for part in location:
         inner = [node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part) for node in nodes]
-        nodes = [resolved for node in inner if node for resolved in _resolved(node)]
+        nodes = [resolved for node in inner if node for resolved in _resolved(node, schema)]
     return nodes
 
 
-def _resolved(node: dict[str, Any]) -> list[dict[str, Any]]:
+def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
     if "$ref" in node:
-        return [_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]]]
+        return [schema["$defs"][node["$ref"].rsplit("/", 1)[1]]]
     options = [*node.get("anyOf", ()), *node.get("oneOf", ())]
-    return [node, *(found for option in options for found in _resolved(option))]
+    return [node, *(found for option in options for found in _resolved(option, schema))]
 
 
 @cache
-def _schema() -> dict[str, Any]:
-    return StackConfig.model_json_schema(by_alias=True)
+def _schema(root: type[BaseModel]) -> dict[str, Any]:
+    return root.model_json_schema(by_alias=True)

@@ -1,6 +1,6 @@
-"""The benchmark that runs after each update."""
+"""The benchmark that belongs to an update."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -35,6 +35,11 @@ class SmokeThresholds(Part):
 
 class Smoke(Part):
     """A short closed-loop benchmark of every model, with the lengths of its workload."""
+
+    where: Literal["cluster", "client", "none"] = "cluster"
+    """`cluster`: a Job is part of the deployment, runs when what it measures has changed, and fails the update where a
+    threshold is missed. `client`: the command benchmarks from its own machine after each update. `none`: only
+    `llmd-oke smoke` does."""
 
     requests: Annotated[int, Field(ge=1, le=100_000)] = 64
     """Measured requests."""

@@ -4,9 +4,7 @@ Straight, where it is inside; otherwise through the API server's proxy.
 """
 
 import socket
-import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import httpx2
 import lightkube
@@ -15,26 +13,10 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.resources.core_v1 import Pod, Service
 
+from llmd_oke.bench.directory import PodAddress, Way
 from llmd_oke.errors import KitError
 
 CONNECT_TIMEOUT_S = 1.0
-
-
-@dataclass(frozen=True)
-class Way:
-    """A base URL, and what a request to it needs."""
-
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    verify: ssl.SSLContext | bool = True
-
-
-@dataclass(frozen=True)
-class PodAddress:
-    """A pod that runs, by name and address."""
-
-    name: str
-    address: str
 
 
 class ClusterAccess:
@@ -55,6 +37,11 @@ class ClusterAccess:
             )
         self._config = found
         self._client = lightkube.Client(config=found)
+
+    @property
+    def client(self) -> lightkube.Client:
+        """A client of the cluster's API server."""
+        return self._client
 
     def service(self, namespace: str, name: str) -> Way:
         """The way to port 80 of a Service.

@@ -1,6 +1,7 @@
 """Accuracy of a deployed stack: asks its models, keeps the results, and finds earlier ones."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,19 +56,15 @@ def evaluate_builtin(plan: Plan, model: ModelPlan, how: Asking, progress: Progre
         )
 
     answered = asyncio.run(run())
-    return _result(plan, model, how, (BUILTIN, fingerprint(items)), started, answered)
+    result = evaluated(plan, model, how, (BUILTIN, fingerprint(items)), started, letters([a.right for a in answered]))
+    return result.model_copy(update=_remarks(answered))
 
 
-def _result(
-    plan: Plan,
-    model: ModelPlan,
-    how: Asking,
-    asked: tuple[str, str],
-    started: datetime,
-    answered: list[Answered],
+def evaluated(
+    plan: Plan, model: ModelPlan, how: Asking, asked: tuple[str, str], started: datetime, answers: str
 ) -> EvalResult:
+    """The result of an evaluation that has just ended; `asked` has its name and that of its questions."""
     evaluation, question_set = asked
-    wrong = [each for each in answered if not each.right]
     return EvalResult(
         evaluation=evaluation,
         question_set=question_set,
@@ -79,10 +76,14 @@ def _result(
         simulated=how.simulated,
         started=started.isoformat(timespec="seconds"),
         wall_s=(datetime.now(UTC) - started).total_seconds(),
-        answers=letters([each.right for each in answered]),
-        unanswered=sum(each.error is not None for each in answered),
-        examples=tuple(f"{each.id}: {each.error or each.said!r}" for each in wrong[:_EXAMPLES]),
+        answers=answers,
     )
+
+
+def _remarks(answered: Sequence[Answered]) -> dict[str, object]:
+    wrong = [each for each in answered if not each.right]
+    examples = tuple(f"{each.id}: {each.error or each.said!r}" for each in wrong[:_EXAMPLES])
+    return {"unanswered": sum(each.error is not None for each in answered), "examples": examples}
 
 
 def results_folder(reports: Path, stack: str, model: str) -> Path:

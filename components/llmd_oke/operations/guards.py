@@ -1,6 +1,6 @@
 """Updates that would take a cluster or a pool away are refused, with the input that causes it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from llmd_oke.errors import KitError
@@ -40,6 +40,17 @@ def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
     if lost and not allowed:
         told = "\n".join(f"  {describe(change)}" for change in lost)
         raise KitError(f"The update would take away what is hard to get back:\n{told}", UNPROTECT)
+
+
+def refuse_protected(urns: Sequence[str], *, allowed: bool = False) -> None:
+    """Lets a stack be destroyed that has nothing protected, or where that is allowed.
+
+    Raises:
+        KitError: names what is protected.
+    """
+    if urns and not allowed:
+        names = ", ".join(urn.rsplit("::", 1)[-1] for urn in urns)
+        raise KitError(f"The stack has protected resources: {names}.", "To destroy them too: add --unprotect.")
 
 
 def describe(change: Change) -> str:

@@ -5,10 +5,10 @@ user with few rights still sees the others.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_network
 
 from llmd_oke import catalogue
+from llmd_oke.access.objects import stored_file
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.catalogue.iam import Need
 from llmd_oke.catalogue.iam import policies as policy_facts
@@ -16,28 +16,16 @@ from llmd_oke.catalogue.network import reserved_ranges
 from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, StackConfig
 from llmd_oke.errors import KitError
 from llmd_oke.operations.findings import Finding, Verdict
+from llmd_oke.operations.preflight_images import ReadLink, image_findings
+from llmd_oke.operations.tenancy import Tenancy
 from llmd_oke.planning.iam import iam_needs
 
 MOST_SKEW = 3
 """Kubernetes version skew policy: a kubelet may be three minor versions older than the API server."""
 
 
-@dataclass(frozen=True)
-class Tenancy:
-    """What is asked, and where the stack's cluster is or will be."""
-
-    client: OciClient
-    config: StackConfig
-    cluster: CreateCluster
-
-    @property
-    def created_pools(self) -> list[tuple[int, GpuPool]]:
-        """Pools that the stack creates, with their positions."""
-        return [(i, pool) for i, pool in enumerate(self.config.gpu_pools) if pool.pool_id is None]
-
-
-def preflight(client: OciClient, config: StackConfig) -> list[Finding]:
-    """All findings on a stack.
+def preflight(client: OciClient, config: StackConfig, read_link: ReadLink = stored_file) -> list[Finding]:
+    """All findings on a stack. `read_link` asks for the file behind an image's link.
 
     Raises:
         KitError: the stack says too little to ask anything.
@@ -47,7 +35,10 @@ def preflight(client: OciClient, config: StackConfig) -> list[Finding]:
     if not isinstance(config.cluster, CreateCluster):
         raise KitError("The stack says nothing of its cluster.", "Run this on the stack of the cluster layer.")
     tenancy = Tenancy(client, config, config.cluster)
-    return [finding for name, path, check in CHECKS for finding in _guarded(name, path, lambda c=check: c(tenancy))]
+    found = [finding for name, path, check in CHECKS for finding in _guarded(name, path, lambda c=check: c(tenancy))]
+    for path, image, shape in tenancy.created_images:
+        found += _guarded("image", path, lambda p=path, i=image, s=shape: image_findings(tenancy, p, i, s, read_link))
+    return found
 
 
 def _guarded(name: str, path: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
@@ -121,26 +112,6 @@ def _report(tenancy: Tenancy, pool: GpuPool, path: str, domain: str) -> Finding:
         remedy = "Another availability domain or region, a capacity reservation, or a word with Oracle."
         return Finding("capacity", path, Verdict.PROBLEM, value, remedy)
     return Finding("capacity", path, Verdict.FINE, value)
-
-
-def _images(tenancy: Tenancy) -> Iterator[Finding]:
-    for i, pool in tenancy.created_pools:
-        if pool.image is None or pool.image.ocid is None:
-            continue
-        path, ocid = f"gpuPools[{i}].image.ocid", pool.image.ocid
-        image = tenancy.client.get("compute", f"/images/{ocid}")
-        state, name = image.get("lifecycleState"), image.get("displayName")
-        if state != "AVAILABLE":
-            yield Finding(
-                "image", path, Verdict.PROBLEM, f"{name} is {state}", "Wait for the import, or another image."
-            )
-            continue
-        shapes = {entry["shape"] for entry in tenancy.client.get("compute", f"/images/{ocid}/shapes")}
-        if pool.shape in shapes:
-            yield Finding("image", path, Verdict.FINE, f"{name} is AVAILABLE for {pool.shape}")
-        else:
-            remedy = f"Add {pool.shape} to the image's compatible shapes."
-            yield Finding("image", path, Verdict.PROBLEM, f"{name} is not for {pool.shape}", remedy)
 
 
 def _policies(tenancy: Tenancy) -> Iterator[Finding]:
@@ -255,6 +226,5 @@ CHECKS: list[tuple[str, str, Callable[[Tenancy], Iterator[Finding]]]] = [
     ("policies", "cluster.iam", _policies),
     ("limits", "gpuPools", _limits),
     ("capacity", "gpuPools", _capacity),
-    ("image", "gpuPools", _images),
 ]
 """Name, place in the stack file, and the check, quick ones first."""

@@ -63,10 +63,9 @@ def destroy(pulumi: PulumiCli, progress: Progress, *, yes: bool, unprotect: bool
         KitError: something is protected and `unprotect` isn't given.
     """
     protected = protected_urns(pulumi)
-    names = ", ".join(urn.rsplit("::", 1)[-1] for urn in protected)
-    if protected and not unprotect:
-        raise KitError(f"The stack has protected resources: {names}.", "To destroy them too: add --unprotect.")
+    guards.refuse_protected(protected, allowed=unprotect)
     if protected:
+        names = ", ".join(urn.rsplit("::", 1)[-1] for urn in protected)
         progress.step(f"no longer protected: {names}")
         if status := pulumi.unprotect(protected):
             return status

@@ -1,4 +1,4 @@
-"""The objects of the RDMA network: policies, network, addresses, RCCL parameters. Pure data."""
+"""The objects of the RDMA network: policies, network, addresses. Pure data."""
 
 import json
 from typing import Any
@@ -68,15 +68,6 @@ def network(shape: Shape) -> Manifest:
         "spoofChk": "off",
     }
     return _object(_SRIOV, "SriovNetwork", attachment.name, spec)
-
-
-def rccl_parameters(shape: Shape, namespace: str) -> Manifest:
-    """A shape's RCCL parameters as a file, for `/etc/rccl.conf`; the environment wins over it."""
-    facts = operators.rdma().rccl
-    lines = "".join(f"{key}={value}\n" for key, value in sorted(shape.rdma.rccl.items()))
-    name = facts.config_map.format(shape=label_of(shape))
-    metadata = {"name": name, "namespace": namespace, "labels": LABELS}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {facts.key: lines}}
 
 
 def resource_name(shape: Shape, facts: RdmaByFunctions) -> str:

@@ -20,8 +20,6 @@ class RdmaNetworkArgs(TypedDict):
 
     shapes: list[str]
     """OCI shapes of the nodes, from the catalogue."""
-    rccl_namespace: NotRequired[str]
-    """Namespace of the ConfigMaps with RCCL parameters; `default` if left out."""
     kubeconfig: NotRequired[pulumi.Input[str]]
     """Text of the kubeconfig that the operator's definitions are looked for with; the environment's if left out."""
     kubeconfig_context: NotRequired[str]
@@ -40,8 +38,6 @@ class RdmaNetwork(pulumi.ComponentResource):
     """What pods ask for, by shape, for example `nvidia.com/sriov-rdma-vf`; known once the network is declared."""
     networks: pulumi.Output[list[str]]
     """Networks that pods attach to, `namespace/name`, by shape."""
-    rccl_config_maps: pulumi.Output[list[str]]
-    """ConfigMaps with RCCL parameters, by shape."""
 
     def __init__(self, name: str, args: RdmaNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:RdmaNetwork", name, None, opts)
@@ -51,18 +47,14 @@ class RdmaNetwork(pulumi.ComponentResource):
         common = self._declare(name, [rdma_manifests.pool_config(shapes), rdma_manifests.ip_pool()], served, [])
         networks = [manifest for shape in shapes for manifest in _of_shape(shape)]
         declared = self._declare(name, _once(networks), served, common)
-        rccl = [rdma_manifests.rccl_parameters(shape, args.get("rccl_namespace", "default")) for shape in shapes]
-        maps = [self._config_map(name, manifest) for manifest in rccl]
         self.namespace = served.apply(lambda _: facts.namespace)
         self.resources = _after(declared, [shape.rdma.resource for shape in shapes])
         self.networks = _after(declared, [_network_of(shape) for shape in shapes])
-        self.rccl_config_maps = _after(maps, [str(manifest["metadata"]["name"]) for manifest in rccl])
         self.register_outputs(
             {
                 "namespace": self.namespace,
                 "resources": self.resources,
                 "networks": self.networks,
-                "rccl_config_maps": self.rccl_config_maps,
             }
         )
 
@@ -84,11 +76,6 @@ class RdmaNetwork(pulumi.ComponentResource):
             )
 
         return [one(manifest) for manifest in manifests]
-
-    def _config_map(self, name: str, manifest: Manifest) -> pulumi.Resource:
-        key = f"{name}-rccl-{manifest['metadata']['name']}"
-        child = pulumi.ResourceOptions(parent=self)
-        return k8s.core.v1.ConfigMap(key, metadata=manifest["metadata"], data=manifest["data"], opts=child)
 
 
 def _of_shape(shape: Shape) -> list[Manifest]:

@@ -4,15 +4,17 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue import operators
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.errors import Problem
-from llmd_oke.planning.gpu_stack import gpu_stack_problems
+from llmd_oke.planning.gpu_stack import functions_made_by, gpu_stack_problems
 from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.layers import layer_problems
 from llmd_oke.planning.network_checks import network_problems
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names
 from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import pool_problems
+from llmd_oke.planning.routers import router_problems
 from llmd_oke.planning.rules import Subject, other_problems, topology_problems
 from llmd_oke.planning.storage import storage_problems
 
@@ -21,7 +23,7 @@ def problems(config: StackConfig) -> list[Problem]:
     """All problems of a stack."""
     of_topologies = topology_problems_by_model(config)
     placeable = [model for i, model in enumerate(config.models) if not of_topologies.get(i)]
-    return [*problems_of_parts(config), *_capacity(config, placeable)]
+    return [*problems_of_parts(config), *_capacity(config, placeable), *router_problems(config)]
 
 
 def problems_of_parts(config: StackConfig) -> list[Problem]:
@@ -51,7 +53,10 @@ def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:
 def pools(config: StackConfig) -> tuple[Pool, ...]:
     """The pools whose shape the catalogue has."""
     known = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
-    return tuple(Pool(pool.name, shape, pool.size) for pool, shape in known if shape is not None)
+    maker = functions_made_by(config)
+    return tuple(
+        Pool(pool.name, operators.named_by(shape, maker), pool.size) for pool, shape in known if shape is not None
+    )
 
 
 def _subjects(config: StackConfig) -> dict[int, Subject]:
@@ -125,7 +130,8 @@ def _capacity(config: StackConfig, models: Sequence[Model]) -> Iterator[Problem]
         yield _too_few_nodes(config, known[0], list(servers(config, models)), left)
     used = sum(bool(node.servers) for node in nodes)
     if config.rdma == "none" and used > 1 and any(model.topology.disaggregated for model in models):
-        yield Problem("rdma", "none", "sriov-vf", f"KV cache moves between {used} nodes and needs RDMA")
+        accepted = "sriov-vf" if known[0].shape.rdma.virtual_functions else "units that fit one node, or another shape"
+        yield Problem("rdma", "none", accepted, f"KV cache moves between {used} nodes and needs RDMA")
 
 
 def _too_few_nodes(config: StackConfig, pool: Pool, wanted: Sequence[Server], left: Sequence[Server]) -> Problem:

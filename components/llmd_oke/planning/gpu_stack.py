@@ -7,7 +7,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.operators import AddOn
 from llmd_oke.catalogue.shapes import Shape, Taint
-from llmd_oke.config import StackConfig
+from llmd_oke.config import ExistingCluster, StackConfig
 from llmd_oke.config.gpu_stack import GpuStack
 from llmd_oke.errors import Problem
 
@@ -71,6 +71,11 @@ def _is_created(config: StackConfig) -> bool:
     return config.cluster is not None and config.cluster.mode == "create"
 
 
+def functions_made_by(config: StackConfig) -> str | None:
+    """Whose names virtual functions have, where not the kit's own."""
+    return config.cluster.virtual_functions if isinstance(config.cluster, ExistingCluster) else None
+
+
 def tolerations(taints: tuple[Taint, ...]) -> list[dict[str, str]]:
     """The tolerations of taints, one by one."""
     return [{"key": t.key, "operator": "Equal", "value": t.value, "effect": t.effect} for t in taints]
@@ -87,16 +92,25 @@ def gpu_stack_problems(config: StackConfig) -> Iterator[Problem]:
     if not created and kind != PRESENT:
         why = "add-ons and node labels of an existing cluster are not changed"
         yield Problem("gpuStack", kind, f"{PRESENT}, or leave it out", why)
-    if created and config.rdma == "sriov-vf":
-        yield from _unsplit(config)
+    if config.rdma == "sriov-vf":
+        yield from _unsplit(config, created=created)
+    if (maker := functions_made_by(config)) is not None and config.rdma != "sriov-vf":
+        why = f"rdma is {config.rdma}, so that pods ask for no virtual functions"
+        yield Problem("cluster.virtualFunctions", maker, "nothing, or rdma: sriov-vf", why)
 
 
-def _unsplit(config: StackConfig) -> Iterator[Problem]:
+def _unsplit(config: StackConfig, *, created: bool) -> Iterator[Problem]:
+    """Shapes whose pods get no virtual functions, and those whose ports this stack would not know how to split."""
     for i, pool in enumerate(config.gpu_pools):
-        shape = catalogue.shape(pool.shape)
-        if shape is not None and shape.rdma.sriov is None:
+        shape, accepted = catalogue.shape(pool.shape), f"none, or another shape in gpuPools[{i}]"
+        if shape is None:
+            continue
+        if not shape.rdma.virtual_functions:
+            why = f"pods can't get virtual functions of {shape.name}'s adapters"
+            yield Problem("rdma", "sriov-vf", accepted, why)
+        elif created and shape.rdma.sriov is None:
             why = f"the catalogue has no ports of {shape.name} that virtual functions could be made of"
-            yield Problem("rdma", "sriov-vf", f"none, or another shape in gpuPools[{i}]", why)
+            yield Problem("rdma", "sriov-vf", accepted, why)
 
 
 def _gpu_selector(components: tuple[str, ...], shapes: list[Shape]) -> dict[str, str]:

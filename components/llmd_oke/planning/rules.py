@@ -169,6 +169,8 @@ def _router(subject: Subject) -> Iterator[Problem]:
         yield Problem(f"{subject.path}.router.mode", "none", "standalone", why)
 
 
+_TRANSFER = "--kv-transfer-config"
+
 _OWN_ARGUMENTS = {
     "--tensor-parallel-size": "topology",
     "-tp": "topology",
@@ -183,16 +185,16 @@ _OWN_ARGUMENTS = {
     "--model": "model",
     "--host": "nothing: the kit sets it",
     "--port": "nothing: the kit sets it",
-    "--kv-transfer-config": "nothing: the kit sets it",
+    _TRANSFER: "nothing: the kit sets it",
 }
-"""vLLM arguments that follow from other keys of the stack file."""
+"""vLLM arguments that follow from other keys of the stack file. A connector of aggregated servers is the user's own."""
 
 
 def _extra_arguments(subject: Subject) -> Iterator[Problem]:
     for i, argument in enumerate(subject.model.engine.extra_args):
         name = argument.split("=", 1)[0].split(".", 1)[0]
         key = _OWN_ARGUMENTS.get(name.replace("_", "-"))
-        if key is not None:
+        if key is not None and not (name == _TRANSFER and not subject.model.topology.disaggregated):
             why = f"{name} would contradict what was planned"
             yield Problem(f"{subject.path}.engine.extraArgs[{i}]", argument, key, why)
 

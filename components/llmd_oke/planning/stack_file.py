@@ -70,7 +70,16 @@ def _with_stand_ins(value: dict[str, Any], spoilt: set[str]) -> StackConfig:
         "models": [model if f"models[{i}]" not in spoilt else _model(i) for i, model in enumerate(models)]
         or [_model(0)],
     }
-    return validate(stand_in)
+    return validate({**stand_in, **_of_cluster(value, spoilt)})
+
+
+def _of_cluster(value: dict[str, Any], spoilt: set[str]) -> dict[str, Any]:
+    """The cluster and what is judged by it; nothing where its own shape, or that of the network in it, is wrong."""
+    if not isinstance(value.get("cluster"), dict) or spoilt & {"cluster", "rdma", "layer"}:
+        return {}
+    kept = {key: value[key] for key in ("cluster", "systemPool", "gpuStack") if key in value and key not in spoilt}
+    pools: list[Any] = value.get("cpuPools", []) if "cpuPools" not in spoilt else []
+    return {**kept, "cpuPools": [pool for i, pool in enumerate(pools) if f"cpuPools[{i}]" not in spoilt]}
 
 
 def _pool(i: int, shape: str) -> dict[str, Any]:

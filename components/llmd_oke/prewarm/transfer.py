@@ -15,6 +15,7 @@ from .web import PrewarmError, Web, say, with_tries, without_secrets
 CHUNK_BYTES = 8 * 2**20
 REPORT_PERIOD_S = 10.0
 GIB = 2**30
+_UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 class Transfer:
@@ -56,10 +57,7 @@ class Transfer:
         speed = (present - self._before) / seconds
         left = f", about {(self._total - present) / speed:.0f} s left" if speed > 0 and present < self._total else ""
         share = 100 * present / self._total if self._total else 100
-        return (
-            f"{self._name}: {present / GIB:.1f} of {self._total / GIB:.1f} GiB ({share:.0f} %),"
-            f" {speed / GIB:.2f} GiB/s{left}"
-        )
+        return f"{self._name}: {amount(present)} of {amount(self._total)} ({share:.0f} %), {amount(speed)}/s{left}"
 
     def _report_until(self, ended: threading.Event) -> None:
         while not ended.wait(REPORT_PERIOD_S):
@@ -114,6 +112,12 @@ class Transfer:
     def _count(self, size: int) -> None:
         with self._lock:
             self._present += size
+
+
+def amount(size: float) -> str:
+    """Bytes for people, in the unit that fits."""
+    unit, name = next(((unit, name) for unit, name in _UNITS if size >= unit), (1, "B"))
+    return f"{size / unit:.1f} {name}"
 
 
 def _partial(target: Path) -> Path:

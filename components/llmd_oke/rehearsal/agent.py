@@ -31,6 +31,7 @@ from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.nodes.control import NodeControl, serve_control
 from llmd_oke.rehearsal.nodes.fleet import Fleet
 from llmd_oke.rehearsal.nodes.providing import DeviceProvider
+from llmd_oke.rehearsal.pods import pythons
 from llmd_oke.rehearsal.pods.container_worker import BackOff
 from llmd_oke.rehearsal.pods.etc_files import Resolver
 from llmd_oke.rehearsal.pods.events import Recorder
@@ -39,6 +40,7 @@ from llmd_oke.rehearsal.pods.images import load
 from llmd_oke.rehearsal.pods.networks import AddressPool, Networks, route_services
 from llmd_oke.rehearsal.pods.runner import Runner
 from llmd_oke.rehearsal.pods.surroundings import StoredSources, Surroundings
+from llmd_oke.rehearsal.services.names import Name
 from llmd_oke.rehearsal.services.network import ServiceNetwork
 from llmd_oke.rehearsal.services.table import Address
 from llmd_oke.rehearsal.watches import Store
@@ -81,7 +83,9 @@ class Agent:
         self._begin(self._pods.run(), self._devices.run())
         await self._pods.synced()
         if config.control_port is not None:
-            self._control = await serve_control(NodeControl(self.fleet, self.add_nodes), config.control_port)
+            self._control = await serve_control(
+                NodeControl(self.fleet, self.add_nodes, self.remove_node), config.control_port
+            )
         await self._service_network.serve_names(config.dns_address)
 
     async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
@@ -89,6 +93,11 @@ class Agent:
         await self.fleet.add(configs)
         for pod in self._pods:
             self._runner.consider(pod)
+
+    async def remove_node(self, name: str) -> None:
+        """Take a node away, and its disks with it."""
+        await self.fleet.remove(name)
+        shutil.rmtree(self._config.state_folder / "nodes" / name, ignore_errors=True)
 
     async def fail(self) -> None:
         """Wait; raises when one of the agent's parts ends, which none should."""
@@ -117,7 +126,12 @@ class Agent:
             addresses=AddressPool(config.bridge_address),
             sources=self._sources,
             services=self._services,
-            factory=ContainerFactory(load(config.images), config.programs, simulator),
+            factory=ContainerFactory(
+                load(config.images),
+                config.programs,
+                pythons.prepare(config.state_folder, config.outside_authority, config.pod_environment),
+                simulator,
+            ),
             recorder=Recorder(client),
             state_folder=config.state_folder,
             resolver=Resolver(config.dns_address, config.cluster_domain),
@@ -129,7 +143,8 @@ class Agent:
         host, _, port = config.api_server.rpartition(":")
         api_service = Address(str(config.service_cidr.network_address + 1), _HTTPS)
         fixed = {api_service: Address(host, int(port))}
-        return ServiceNetwork(self._services, self._slices, config.cluster_domain, fixed)
+        outside = {name: Name((address,)) for name, address in config.outside_names.items()}
+        return ServiceNetwork(self._services, self._slices, config.cluster_domain, fixed, outside)
 
 
 async def run(config: AgentConfig) -> None:

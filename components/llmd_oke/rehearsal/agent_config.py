@@ -35,6 +35,11 @@ class AgentConfig(BaseModel):
     dns_address: str = "10.96.0.10"
     cluster_domain: str = "cluster.local"
     api_server: str = Field(default="10.244.0.1:6443", description="where the `kubernetes` Service leads, host:port")
+    outside_names: dict[str, str] = Field(default={}, description="hosts outside the cluster: name to address")
+    outside_authority: Path | None = Field(default=None, description="PEM file of what signs their certificates")
+    pod_environment: dict[str, str] = Field(
+        default={}, description="what Python programs in pods are told beside theirs"
+    )
     probe_time_scale: float = Field(default=1.0, gt=0, description="multiplies delays, periods and timeouts of probes")
     back_off: BackOffConfig = BackOffConfig()
     stop_grace_s: float = Field(default=2.0, ge=0, description="given to each pod's processes when the agent ends")

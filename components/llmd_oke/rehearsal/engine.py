@@ -5,15 +5,18 @@ engine attaches to the stand-in plug-ins instead of starting real ones.
 """
 
 import argparse
+import gc
 import json
 import os
 import runpy
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,12 @@ from pulumi.automation import events as engine_events
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.engine_events import Narrator
+from llmd_oke.rehearsal.engine_protection import release
+from llmd_oke.rehearsal.engine_recovery import adopt
 from llmd_oke.rehearsal.engine_steps import Steps
 from llmd_oke.rehearsal.exclusive import exclusive
 from llmd_oke.rehearsal.placeholders import placeholder_images
+from llmd_oke.rehearsal.state_files import checkpoint_file, journal_file
 
 PLUGIN_ANSWER_TIMEOUT_S = 5.0
 PARALLEL = 64
@@ -76,23 +82,41 @@ def plugins_from_environment() -> dict[str, int]:
     return {name: int(port) for name, port in pairs}
 
 
-def run(project: Path, stack: str, operation: str, progress: Progress, targets: Sequence[str] = ()) -> EngineResult:
+def run(
+    project: Path,
+    stack: str,
+    operation: str,
+    progress: Progress,
+    targets: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    *,
+    unprotect: bool = False,
+) -> EngineResult:
     """Runs one operation (`up`, `preview`, `refresh`, `destroy`) to its end.
 
+    `modules` are those that the program will need; they are loaded while the engine starts. Without `unprotect`,
+    `destroy` refuses what is protected.
+
     Raises:
-        KitError: a stand-in does not answer, or the operation failed; says why in the engine's words.
+        KitError: a stand-in does not answer, something is protected, or the operation failed; says why in the engine's
+            words.
     """
     plugins = plugins_from_environment()
     require_plugins(plugins)
     began = time.monotonic()
+    loaded = _loading(modules)
     narrator = Narrator(progress, is_preview=operation == "preview")
     steps = Steps(narrator.hear)
     handle = automation.create_or_select_stack(
         stack_name=stack,
         project_name="llmd-oke",
-        program=lambda: _program(project),
+        program=lambda: _program(project, loaded),
         opts=automation.LocalWorkspaceOptions(work_dir=str(project)),
     )
+    if operation != "preview":
+        adopt(handle, checkpoint_file(project.parent, stack), journal_file(project.parent), progress)
+    if operation == "destroy" and not targets:
+        release(handle, progress, allowed=unprotect)
     try:
         changes, outputs = _operate(handle, operation, steps.hear, targets)
     except automation.CommandError as error:
@@ -102,7 +126,22 @@ def run(project: Path, stack: str, operation: str, progress: Progress, targets: 
     return EngineResult(operation, changes, outputs, duration_s, plugins, placeholder_images(), listed)
 
 
-def _program(project: Path) -> None:
+def _loading(modules: Sequence[str]) -> threading.Thread:
+    """Loads modules beside the engine's start: Pulumi's packages take a second, a third of it to collect nothing."""
+
+    def load() -> None:
+        if modules:
+            gc.disable()
+        for module in modules:
+            import_module(module)
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    return thread
+
+
+def _program(project: Path, loaded: threading.Thread) -> None:
+    loaded.join()
     runpy.run_path(str(project / "__main__.py"), run_name="__main__")
 
 
@@ -182,6 +221,8 @@ def main() -> None:
     parser.add_argument("--stack", required=True)
     parser.add_argument("--result", type=Path, required=True)
     parser.add_argument("--target", action="append", default=[])
+    parser.add_argument("--unprotect", action="store_true")
+    parser.add_argument("--load", action="append", default=[], metavar="MODULE")
     parser.add_argument("operation", choices=sorted(_OPERATIONS))
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -189,7 +230,8 @@ def main() -> None:
     running = arguments.result.with_suffix(".running")
     try:
         with exclusive(running, "finish with the engine", _Lines(), BUSY_TIMEOUT_S):
-            result = run(arguments.project, arguments.stack, arguments.operation, _Lines(), arguments.target)
+            own = (arguments.project, arguments.stack, arguments.operation, _Lines())
+            result = run(*own, arguments.target, arguments.load, unprotect=arguments.unprotect)
     except KitError as error:
         arguments.result.write_text(json.dumps({"error": error.message, "remedy": error.remedy}))
         sys.exit(1)

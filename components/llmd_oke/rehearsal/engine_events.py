@@ -1,5 +1,6 @@
 """What the engine says while it works, in a few words: a line for each resource that changes, none for the others."""
 
+import sys
 import threading
 import time
 from typing import Any
@@ -8,6 +9,7 @@ from pulumi.automation import events
 
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
+from llmd_oke.rehearsal.engine_words import tidy
 
 HEARTBEAT_S = 5.0
 _QUIET = {"same", "read", "refresh", "read-replacement", "discard"}
@@ -78,7 +80,9 @@ class Narrator:
     def _diagnose(self, diagnostic: Any) -> None:
         text = diagnostic.message.strip()
         if diagnostic.severity == "error":
-            self._errors.append(f"{short_name(diagnostic.urn)}: {text}" if diagnostic.urn else text)
+            print(text, file=sys.stderr, flush=True)
+            told = tidy(text)
+            self._errors.append(f"{short_name(diagnostic.urn)}: {told}" if diagnostic.urn else told)
         elif diagnostic.severity == "warning":
             self._say(f"warning: {text}")
 

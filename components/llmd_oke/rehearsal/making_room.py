@@ -10,6 +10,7 @@ from llmd_oke.planning import Plan
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import rehearsal
 from llmd_oke.rehearsal.rehearsal import Prepared
+from llmd_oke.rehearsal.state_files import checkpoint_file
 
 
 def make_room(prepared: Prepared, progress: Progress) -> Displacement | None:
@@ -33,7 +34,7 @@ def make_room(prepared: Prepared, progress: Progress) -> Displacement | None:
 
 def state_file(prepared: Prepared) -> Path:
     """Where the engine keeps what it knows of the stack."""
-    return prepared.state / "backend" / ".pulumi" / "stacks" / "llmd-oke" / f"{prepared.stack}.json"
+    return checkpoint_file(prepared.state, prepared.stack)
 
 
 def leaving(file: Path, plan: Plan) -> list[str]:

@@ -1,7 +1,7 @@
 """The copy of the project that the engine works in, with a state of its own.
 
 The user's project is never written to, and nothing of its stack file but our own config comes along: secrets that are
-encrypted for the real stack mean nothing here.
+encrypted for the real stack mean nothing here. Only the address of a bucket has a stand-in of the rehearsal's own.
 """
 
 import secrets
@@ -13,6 +13,9 @@ from typing import Any
 import yaml
 
 from llmd_oke.config import CONFIG_KEY, stack_file
+from llmd_oke.rehearsal.outside.facts import outside
+
+SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
 
 _COPIED = ("Pulumi.yaml", "__main__.py")
 
@@ -62,4 +65,6 @@ def _write_stack_file(source: Path, target: Path, release: str) -> None:
     stack = {**document["config"][CONFIG_KEY], "release": release}
     kept: dict[str, Any] = yaml.safe_load(target.read_text()) if target.exists() else {}
     own = {key: kept[key] for key in ("encryptionsalt",) if key in kept}
-    target.write_text(yaml.safe_dump({**own, "config": {CONFIG_KEY: stack}}, sort_keys=False))
+    target.write_text(
+        yaml.safe_dump({**own, "config": {CONFIG_KEY: stack, SOURCE_URL_KEY: outside().bucket_url}}, sort_keys=False)
+    )

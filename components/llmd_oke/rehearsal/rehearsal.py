@@ -12,15 +12,20 @@ from typing import Any, TextIO
 
 from llmd_oke import catalogue, config, planning
 from llmd_oke.catalogue.cache import cache_folder
+from llmd_oke.catalogue.remedies import remedy_for
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import ending
 from llmd_oke.rehearsal.exclusive import exclusive
 from llmd_oke.rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, take_inventory
+from llmd_oke.rehearsal.oci_plugin.faults import FaultRule
+from llmd_oke.rehearsal.oci_plugin.faults import write as write_faults
 from llmd_oke.rehearsal.project_copy import copy_project
+from llmd_oke.rehearsal.simulated import pod_environment
+from llmd_oke.rehearsal.state_files import OCI_FOLDER
 from llmd_oke.rehearsal.world import World
-from llmd_oke.rehearsal.world_plan import OCI_FOLDER, PLUGIN_PORTS, world_spec
+from llmd_oke.rehearsal.world_plan import OCI_FAULTS_FILE, PLUGIN_PORTS, world_spec
 from llmd_oke.rehearsal.world_record import end_of_log
 
 ENGINE_END_TIMEOUT_S = 30.0
@@ -114,6 +119,11 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
     return prepared
 
 
+def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
+    """Makes the stand-in for OCI fail as these rules say, and no longer as rules before them said."""
+    write_faults(prepared.state / OCI_FAULTS_FILE, faults)
+
+
 def running_settings(project: Path, stack: str) -> Settings:
     """The settings that a stack's world runs with; the defaults where there is none."""
     record = World(rehearsal_folder(project, stack)).status()
@@ -128,16 +138,18 @@ def _start(prepared: Prepared, progress: Progress) -> None:
     state, settings = prepared.state, prepared.settings
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
-    spec = world_spec(state, prepared.plan, paths, settings.time_scale, settings.probe_time_scale)
+    told = pod_environment(prepared.plan, prepared.inventory.programs, settings.time_scale)
+    spec = world_spec(state, prepared.plan, paths, settings.time_scale, settings.probe_time_scale, told)
     prepared.world.start(spec, progress, discard=[state / name for name in _GONE_WITH_A_WORLD])
 
 
 def run_engine(
-    prepared: Prepared, operation: str, progress: Progress, *, targets: Sequence[str] = ()
+    prepared: Prepared, operation: str, progress: Progress, *, targets: Sequence[str] = (), unprotect: bool = False
 ) -> dict[str, Any]:
     """Runs an operation of the real engine in the world: `up`, `preview`, `refresh` or `destroy`.
 
-    `targets` are the URNs of what `destroy` is about, with all that depends on them; everything if left out.
+    `targets` are the URNs of what `destroy` is about, with all that depends on them; everything if left out. With
+    `unprotect` it takes protected resources too.
 
     When it is interrupted, the engine still saves what it has done, so that the next operation goes on from there.
 
@@ -146,16 +158,18 @@ def run_engine(
     """
     lock_file = prepared.state / "engine.lock"
     with exclusive(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
-        return _run_engine(prepared, operation, progress, targets)
+        chosen = [word for urn in targets for word in ("--target", urn)]
+        words = [operation, *chosen, *(["--unprotect"] if unprotect else [])]
+        return _run_engine(prepared, words, progress)
 
 
-def _run_engine(prepared: Prepared, operation: str, progress: Progress, targets: Sequence[str]) -> dict[str, Any]:
+def _run_engine(prepared: Prepared, words: Sequence[str], progress: Progress) -> dict[str, Any]:
     copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.plan.release.name)
     result_file = prepared.state / "engine.json"
     result_file.unlink(missing_ok=True)
-    own = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file), operation]
-    chosen = [word for urn in targets for word in ("--target", urn)]
-    argv = [sys.executable, "-m", "llmd_oke.rehearsal.engine", *own, *chosen]
+    own = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file)]
+    loaded = [word for module in program_modules(prepared.plan) for word in ("--load", module)]
+    argv = [sys.executable, "-m", "llmd_oke.rehearsal.engine", *own, *words, *loaded]
     environment = {**copy.variables(), **_engine_environment(prepared)}
     log = prepared.world.folder.log_file("engine")
     with (
@@ -175,13 +189,19 @@ def _run_engine(prepared: Prepared, operation: str, progress: Progress, targets:
     return _engine_result(prepared.stack, result_file, log)
 
 
+def program_modules(plan: Plan) -> list[str]:
+    """The modules that a stack's program loads: OCI's packages only where it creates a cluster."""
+    created = isinstance(plan.cluster, config.CreateCluster)
+    return ["llmd_oke.stack", *(["llmd_oke.stack.cluster", "llmd_oke.stack.operators"] if created else [])]
+
+
 def _engine_result(stack: str, result_file: Path, log: Path) -> dict[str, Any]:
     if not result_file.exists():
         raise KitError(f"The engine ended without a result: {end_of_log(log, lines=1).strip()}", f"Its log is {log}.")
     result: dict[str, Any] = json.loads(result_file.read_text())
     if "error" in result:
         over = f"Change what it complains of and rehearse again, or start over: scripts/rehearse down --stack {stack}"
-        raise KitError(result["error"], result["remedy"] or over)
+        raise KitError(result["error"], result["remedy"] or remedy_for(result["error"]) or over)
     return result
 
 
@@ -226,7 +246,7 @@ def down(project: Path, stack: str) -> bool:
     world.stop()
     files = [path for path in world.folder.path.iterdir() if path not in {world.folder.logs, world.folder.lock_file}]
     for path in files:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     return bool(files)
 
 

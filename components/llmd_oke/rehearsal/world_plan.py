@@ -12,8 +12,11 @@ from llmd_oke.catalogue.files import values_folder
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
 from llmd_oke.rehearsal.control_plane import addresses, plane
+from llmd_oke.rehearsal.control_plane.pki import Pki
 from llmd_oke.rehearsal.inventory import IN_PODS
+from llmd_oke.rehearsal.outside.facts import PORT, outside
 from llmd_oke.rehearsal.processes import HttpReady, ProcessSpec, TcpReady, WorldSpec
+from llmd_oke.rehearsal.state_files import journal_file
 
 KUBERNETES_PLUGIN_PORT = 9301
 SIMULATOR_PORT = 9302
@@ -23,8 +26,6 @@ NODE_CONTROL_PORT = 9304
 PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
 """The stand-in plug-ins by the names of their packages."""
 
-OCI_FOLDER = "oci"
-"""What the stand-in for OCI keeps, in the world's folder."""
 OCI_FAULTS_FILE = "oci-faults.yaml"
 """Which requests to OCI fail, in the world's folder; nobody needs to write it."""
 
@@ -37,7 +38,12 @@ SYSTEM_NODE = {
 
 
 def world_spec(
-    state: Path, plan: Plan, programs: Mapping[str, Path], time_scale: float, probe_time_scale: float
+    state: Path,
+    plan: Plan,
+    programs: Mapping[str, Path],
+    time_scale: float,
+    probe_time_scale: float,
+    pod_environment: Mapping[str, str] | None = None,
 ) -> WorldSpec:
     """The processes of the world of a plan. Writes keys and the agent's config into the state folder.
 
@@ -49,15 +55,18 @@ def world_spec(
         programs: path of each program of the control plane, and of those that run in pods.
         time_scale: wall seconds for a second of model time in the simulated vLLM.
         probe_time_scale: wall seconds for a second of a probe's delays and periods.
+        pod_environment: what Python programs in pods are told beside their own variables.
     """
     control = plane.prepare(state, programs)
-    agent_config = json.dumps(_agent(state, plan, programs, probe_time_scale), indent=2)
+    agent = _agent(state, plan, programs, probe_time_scale, control.pki.authority.certificate)
+    agent_config = json.dumps({**agent, "pod_environment": dict(pod_environment or {})}, indent=2)
     agent_file = state / "agent.json"
     agent_file.write_text(agent_config)
     return WorldSpec(
         processes=(
             *control.processes,
             _simulator(plan, time_scale),
+            _outside(control.pki),
             *_plugins(state, programs["helm"]),
             _agent_process(agent_file),
         ),
@@ -71,7 +80,9 @@ def world_spec(
     )
 
 
-def _agent(state: Path, plan: Plan, programs: Mapping[str, Path], probe_time_scale: float) -> dict[str, Any]:
+def _agent(
+    state: Path, plan: Plan, programs: Mapping[str, Path], probe_time_scale: float, authority: Path
+) -> dict[str, Any]:
     return {
         "kubeconfig": str(state / "kubeconfig.yaml"),
         "state_folder": str(state),
@@ -86,6 +97,8 @@ def _agent(state: Path, plan: Plan, programs: Mapping[str, Path], probe_time_sca
         "images": str(values_folder() / "rehearsal" / "images.yaml"),
         "nodes": _nodes(plan),
         "control_port": NODE_CONTROL_PORT,
+        "outside_names": dict.fromkeys(outside().hosts, addresses.NODE_ADDRESS),
+        "outside_authority": str(authority),
         "probe_time_scale": probe_time_scale,
     }
 
@@ -118,6 +131,12 @@ def _simulator(plan: Plan, time_scale: float) -> ProcessSpec:
     return ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz"))
 
 
+def _outside(keys: Pki) -> ProcessSpec:
+    own = (sys.executable, "-m", "llmd_oke.rehearsal.outside", "--address", addresses.NODE_ADDRESS)
+    argv = (*own, "--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key))
+    return ProcessSpec("outside", argv, readiness=TcpReady(PORT, addresses.NODE_ADDRESS))
+
+
 def _plugins(state: Path, helm: Path) -> tuple[ProcessSpec, ProcessSpec]:
     """Both install charts with Helm, and find the charts of modules in the user's cache, which isn't the world's."""
     cluster = (sys.executable, "-m", "llmd_oke.rehearsal.kubernetes_plugin", "--port", str(KUBERNETES_PLUGIN_PORT))
@@ -132,11 +151,11 @@ def _oci_plugin(state: Path) -> tuple[str, ...]:
     own = (sys.executable, "-m", "llmd_oke.rehearsal.oci_plugin", "--port", str(OCI_PLUGIN_PORT))
     files = {
         "--kubeconfig": state / "kubeconfig.yaml",
-        "--journal": state / OCI_FOLDER / "journal.jsonl",
+        "--journal": journal_file(state),
         "--faults": state / OCI_FAULTS_FILE,
     }
-    nodes = ("--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}")
-    return (*own, *(word for option, path in files.items() for word in (option, str(path))), *nodes)
+    places = ("--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}", "--etcd", plane.ETCD)
+    return (*own, *(word for option, path in files.items() for word in (option, str(path))), *places)
 
 
 def _agent_process(config: Path) -> ProcessSpec:

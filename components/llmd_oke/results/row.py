@@ -35,10 +35,16 @@ class Quantiles(_Part):
     """How one latency was distributed, in milliseconds."""
 
     mean: float | None = None
+    min: float | None = None
+    p25: float | None = None
     p50: float | None = None
+    p75: float | None = None
     p90: float | None = None
     p95: float | None = None
     p99: float | None = None
+    p99p9: float | None = None
+    """The 99.9th percentile, as the llm-d benchmark report names it."""
+    max: float | None = None
 
 
 class Origin(_Part):

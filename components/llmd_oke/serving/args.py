@@ -61,6 +61,8 @@ class UnitArgs(TypedDict):
     """Name that the model's objects carry as label; the unit's name if left out."""
     rdma: NotRequired[bool]
     """Whether each server gets a virtual function of the RDMA network for each of its GPUs; true if left out."""
+    virtual_functions: NotRequired[str]
+    """Whose names virtual functions have where others made them, such as `oci-hpc-oke`; the kit's own if left out."""
     priority_class_prefix: NotRequired[str]
     """Prefix of the priority classes by size; no priority class if left out."""
     engine: NotRequired[EngineArgs]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pulumi
 
+from llmd_oke.catalogue.operators import named_by
 from llmd_oke.planning import Rollout, rollout
 from llmd_oke.serving import labels
 from llmd_oke.serving.args import ServersArgs, UnitArgs
@@ -40,7 +41,7 @@ def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerS
     return ServerSpec(
         release=release(args["release"]),
         model=model(args["model"]),
-        shape=shape(args["shape"]),
+        shape=named_by(shape(args["shape"]), args.get("virtual_functions")),
         role=role,
         tensor_parallel_size=tensor_parallel_size,
         rdma=args.get("rdma", True),

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import NotRequired, TypedDict
+from functools import cache
+from typing import Any, NotRequired, TypedDict, cast
 
 import pulumi
 
@@ -19,6 +20,9 @@ DEFAULT_NON_CACHED_TOKENS = 16
 
 CHART_NAME_LIMIT = 40
 """The chart cuts the name of its release here when it names its objects."""
+
+ANY_UNIT = "unit-of-this-router"
+"""Stands for the unit's name in what Helm renders once for all units."""
 
 
 class RouterArgs(TypedDict):
@@ -62,9 +66,43 @@ def router_manifests(args: RouterArgs) -> list[Manifest]:
     Raises:
         KitError: the catalogue has no such release, Helm is missing, or the chart refuses the values.
     """
-    facts = release(args["release"])
-    manifests = render_chart(facts.chart, args["unit"], args["namespace"], chart_values(facts, args))
-    return completed(manifests, labels.router(args["model"], args["unit"]))
+    return completed(rendered(args), labels.router(args["model"], args["unit"]))
+
+
+def rendered(args: RouterArgs) -> list[dict[str, Any]]:
+    """The chart's objects. Units differ in their names only: Helm runs once for all whose names it keeps whole."""
+    choices = args["disaggregated"], args.get("non_cached_tokens", DEFAULT_NON_CACHED_TOKENS)
+    if len(args["unit"]) > CHART_NAME_LIMIT:
+        return _render(args["release"], args["namespace"], args["unit"], *choices)
+    of_any = _render(args["release"], args["namespace"], ANY_UNIT, *choices)
+    return [_named(manifest, args["unit"]) for manifest in of_any]
+
+
+@cache
+def _render(
+    release_name: str, namespace: str, unit: str, disaggregated: bool, non_cached_tokens: int
+) -> list[dict[str, Any]]:
+    facts = release(release_name)
+    args: RouterArgs = {
+        "release": release_name,
+        "namespace": namespace,
+        "model": unit,
+        "unit": unit,
+        "disaggregated": disaggregated,
+        "non_cached_tokens": non_cached_tokens,
+    }
+    return render_chart(facts.chart, unit, namespace, chart_values(facts, args))
+
+
+def _named(value: Any, unit: str) -> Any:
+    """A copy with the unit's name wherever the stand-in for it is."""
+    if isinstance(value, str):
+        return value.replace(ANY_UNIT, unit)
+    if isinstance(value, list):
+        return [_named(item, unit) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {_named(key, unit): _named(item, unit) for key, item in cast("dict[str, Any]", value).items()}
+    return value
 
 
 def chart_values(facts: Release, args: RouterArgs) -> str:

@@ -105,12 +105,16 @@ def kv_transfer_config() -> str:
 
 
 def environment(spec: ServerSpec) -> list[dict[str, Any]]:
-    """Environment variables, each name once; later sources win: release, size, RDMA, model, cache transfer, user."""
+    """Environment variables, each name once; later sources win: release, size, RDMA, model, cache transfer, user.
+
+    RCCL is told of the network where a server has several GPUs, between which it is used.
+    """
     values = {
         **spec.release.vllm.environment,
         "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
         **(spec.release.vllm.tensor_parallel_environment if spec.tensor_parallel_size > 1 else {}),
         **(spec.shape.rdma.environment if spec.rdma else {}),
+        **(spec.shape.rdma.rccl if spec.rdma and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
         **(_OFFLINE if spec.prewarmed else {}),
     }

@@ -1,18 +1,30 @@
 """The models of a plan: units, routers and endpoints."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pulumi
 
 from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
+from llmd_oke.planning.gpu_stack import functions_made_by
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
 from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
-from llmd_oke.serving.router import Router
+from llmd_oke.serving.router import Router, RouterArgs
 from llmd_oke.stack.order import after
 from llmd_oke.stack.storage import model_cache_mount
+
+
+@dataclass(frozen=True)
+class DeclaredModel:
+    """A model's address inside the cluster, and everything that serves it."""
+
+    url: pulumi.Output[str]
+    resources: Sequence[pulumi.Resource]
 
 
 def declare_model(
@@ -22,36 +34,36 @@ def declare_model(
     cache: ModelCache | None,
     crds: Crds | None,
     opts: pulumi.ResourceOptions,
-) -> pulumi.Output[str]:
+) -> DeclaredModel:
     """Units, routers and endpoint are declared side by side: each waits for its own pods only."""
     routed = model.router.mode == "standalone"
     inside = after(opts, namespace)
+    declared: list[pulumi.Resource] = []
     for unit in model.units:
-        _unit(plan, model, unit, namespace, cache, inside if cache is None else after(inside, cache))
+        declared.append(_unit(plan, model, unit, namespace, cache, inside if cache is None else after(inside, cache)))
         if routed:
-            _router(plan, model, unit, after(opts, namespace, *([crds] if crds else [])))
+            needed = after(opts, namespace, *([crds] if crds else []))
+            declared.append(Router(f"{unit.name}-router", router_args(plan, model, unit), needed))
     args: ModelEndpointArgs = {
         "namespace": plan.namespace,
         "model": model.name,
         "routed": routed,
         "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
     }
-    return ModelEndpoint(f"{model.name}-endpoint", args, inside).url
+    endpoint = ModelEndpoint(f"{model.name}-endpoint", args, inside)
+    return DeclaredModel(endpoint.url, [*declared, endpoint])
 
 
-def _router(plan: Plan, model: ModelPlan, unit: UnitPlan, opts: pulumi.ResourceOptions) -> Router:
-    return Router(
-        f"{unit.name}-router",
-        {
-            "release": plan.release.name,
-            "namespace": plan.namespace,
-            "model": model.name,
-            "unit": unit.name,
-            "disaggregated": model.topology.disaggregated,
-            "non_cached_tokens": model.router.non_cached_tokens,
-        },
-        opts,
-    )
+def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
+    """The arguments of a unit's router."""
+    return {
+        "release": plan.release.name,
+        "namespace": plan.namespace,
+        "model": model.name,
+        "unit": unit.name,
+        "disaggregated": model.topology.disaggregated,
+        "non_cached_tokens": model.router.non_cached_tokens,
+    }
 
 
 def _unit(
@@ -62,27 +74,38 @@ def _unit(
     cache: ModelCache | None,
     opts: pulumi.ResourceOptions,
 ) -> pulumi.Resource:
-    common: UnitArgs = {
+    common = unit_args(plan, model, namespace.service_account)
+    if cache is not None:
+        common["model_cache"] = model_cache_mount(plan, model, cache.claim)
+    prefill, decode, aggregated = unit.role("prefill"), unit.role("decode"), unit.role("aggregated")
+    if prefill and decode:
+        return PrefillDecodeUnit(
+            unit.name, {**common, "prefill": servers_args(prefill), "decode": servers_args(decode)}, opts
+        )
+    assert aggregated is not None  # noqa: S101 - planning lets no other combination through
+    return AggregatedUnit(unit.name, {**common, "servers": servers_args(aggregated)}, opts)
+
+
+def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) -> UnitArgs:
+    """What the units of a model have in common, but for a model cache."""
+    args: UnitArgs = {
         "release": plan.release.name,
         "model": model.model.name,
         "shape": plan.pools[0].shape.name,
         "namespace": plan.namespace,
-        "service_account": namespace.service_account,
+        "service_account": service_account,
         "model_label": model.name,
         "rdma": plan.rdma,
         "priority_class_prefix": plan.namespace,
         "engine": engine_args(model),
     }
-    if cache is not None:
-        common["model_cache"] = model_cache_mount(plan, model, cache)
-    prefill, decode, aggregated = unit.role("prefill"), unit.role("decode"), unit.role("aggregated")
-    if prefill and decode:
-        return PrefillDecodeUnit(unit.name, {**common, "prefill": _servers(prefill), "decode": _servers(decode)}, opts)
-    assert aggregated is not None  # noqa: S101 - planning lets no other combination through
-    return AggregatedUnit(unit.name, {**common, "servers": _servers(aggregated)}, opts)
+    if (maker := functions_made_by(plan.config)) is not None:
+        args["virtual_functions"] = maker
+    return args
 
 
-def _servers(role: RolePlan) -> ServersArgs:
+def servers_args(role: RolePlan) -> ServersArgs:
+    """The servers of one role."""
     return {
         "replicas": role.replicas,
         "tensor_parallel_size": role.tensor_parallel_size,

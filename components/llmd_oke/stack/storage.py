@@ -58,9 +58,9 @@ def model_cache_args(plan: Plan, service_account: pulumi.Input[str]) -> ModelCac
     return args
 
 
-def model_cache_mount(plan: Plan, model: ModelPlan, cache: ModelCache) -> ModelCacheMountArgs:
-    """What the servers of a model are told of the cache."""
-    return mount(model_cache_args(plan, ""), model.model.name, cache.claim)
+def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
+    """What the servers of a model are told of the cache; `claim` is that of a shared volume."""
+    return mount(model_cache_args(plan, ""), model.model.name, claim)
 
 
 def existing_handle(plan: Plan) -> str | None:

@@ -1,20 +1,38 @@
 """The latency figures in `values/latency`, and the latency model that they make of a catalogue's model and shape."""
 
-from enum import StrEnum
 from functools import cache
+from pathlib import Path
+from typing import Any, cast
 
-from llmd_oke.catalogue.files import Entry, entry, names
+import yaml
+from pydantic import Field, ValidationError
+
+from llmd_oke.catalogue.files import Entry, entry, names, read_yaml
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.shapes import Shape
+from llmd_oke.errors import KitError
+from llmd_oke.results.files import explain
+from llmd_oke.results.row import Basis
 from llmd_oke.tuning.latency import Factors, Hardware, LatencyModel, Sizes
 
 
-class Basis(StrEnum):
-    """How far a figure may be trusted; a report must say it beside each predicted number."""
+class Fit(Entry):
+    """What a section was fitted to, and how well. Errors are mean absolute errors of a time, as shares of it."""
 
-    MEASURED = "measured"
-    CALIBRATED = "calibrated"
-    BOUND = "bound"
+    source: str
+    """Where the measurements are from."""
+    points: int
+    tensor_parallel_sizes: tuple[int, ...]
+    most_sequences: float
+    """The largest batch, or concurrency of prompts, that was measured."""
+    most_tokens: float
+    """The longest prompt (prefill) or mean context (decode) that was measured."""
+    error: float
+    """Of the points themselves."""
+    unseen_load_error: float | None = None
+    """Of each load, predicted from the others; None where there are too few."""
+    unseen_size_error: float | None = None
+    """Of each tensor parallel size, predicted from the others; None where there are too few."""
 
 
 class SizeFigures(Entry):
@@ -41,6 +59,7 @@ class PrefillFigures(Entry):
     overhead_s: float
     compute_efficiency: float
     all_reduce_efficiency: float
+    fit: Fit | None = None
 
 
 class DecodeFigures(Entry):
@@ -51,6 +70,9 @@ class DecodeFigures(Entry):
     bytes_factor: float
     flops_factor: float
     sequence_s: float
+    fixed_s: dict[int, float] = Field(default_factory=dict[int, float])
+    """Beside the rest, by tensor parallel size."""
+    fit: Fit | None = None
 
 
 class TransferFigures(Entry):
@@ -66,6 +88,8 @@ class LatencyFigures(Entry):
 
     model: str
     gpu: str
+    image: str | None = None
+    """The vLLM image that was measured; None where figures of several are joined."""
     sizes: SizeFigures
     hardware: HardwareFigures
     prefill: PrefillFigures
@@ -84,6 +108,30 @@ def latency_figure_names() -> list[str]:
     return names("latency")
 
 
+def read_figures(path: Path) -> LatencyFigures:
+    """The figures of a file that `figures_text` wrote, or that has the form of those in `values/latency`.
+
+    Raises:
+        KitError: the file can't be read, or has another form.
+    """
+    try:
+        return LatencyFigures.model_validate(read_yaml(path))
+    except OSError as error:
+        raise KitError(f"{path} can't be read: {error.strerror}.") from error
+    except yaml.YAMLError as error:
+        raise KitError(f"{path} is not YAML: {error}") from error
+    except ValidationError as error:
+        raise KitError(
+            f"{path} has no latency figures: {explain(error)}", "`llmd-oke tune fit` makes such files."
+        ) from error
+
+
+def figures_text(figures: LatencyFigures) -> str:
+    """The figures as YAML, rounded to four digits."""
+    document = figures.model_dump(mode="json", exclude_none=True)
+    return yaml.safe_dump(_rounded(document), sort_keys=False, width=120)
+
+
 def latency_model(model: Model, shape: Shape, key_value_bytes_per_token: float | None = None) -> LatencyModel | None:
     """The latency model of a model on a shape, or None where there are no figures for its GPU.
 
@@ -92,8 +140,21 @@ def latency_model(model: Model, shape: Shape, key_value_bytes_per_token: float |
     figures = latency_figures(model.name)
     if figures is None or figures.gpu != shape.gpu.product:
         return None
+    return latency_model_of(figures, model, shape, key_value_bytes_per_token)
+
+
+def latency_model_of(
+    figures: LatencyFigures, model: Model, shape: Shape, key_value_bytes_per_token: float | None = None
+) -> LatencyModel:
+    """The latency model that some figures make of a model and a shape."""
     cached = model.kv_cache.bytes_per_token if key_value_bytes_per_token is None else key_value_bytes_per_token
     return LatencyModel(_sizes(model, figures.sizes, cached), _hardware(shape, figures.hardware), _factors(figures))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in cast("dict[Any, Any]", value).items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _sizes(model: Model, figures: SizeFigures, key_value_bytes_per_token: float) -> Sizes:
@@ -136,4 +197,5 @@ def _factors(figures: LatencyFigures) -> Factors:
         decode_sequence_s=figures.decode.sequence_s,
         transfer_efficiency=figures.transfer.efficiency,
         handshake_s=figures.transfer.handshake_s,
+        decode_fixed_s=tuple(sorted(figures.decode.fixed_s.items())),
     )

@@ -57,6 +57,8 @@ class Factors:
     decode_sequence_s: float
     transfer_efficiency: float
     handshake_s: float
+    decode_fixed_s: tuple[tuple[int, float], ...] = ()
+    """What each step of a server takes beside the rest, by tensor parallel size; other sizes take the mean of these."""
 
 
 @dataclass(frozen=True)
@@ -117,14 +119,14 @@ class ServerLatency:
     def decode_step_s(self, batch: int, context_tokens: float) -> float:
         """One token for each of `batch` sequences with a mean context of `context_tokens`, in seconds.
 
-        t = a1 layers + a2 bytes / bandwidth + a3 flops / peak + a4 batch, where
+        t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch, where
         bytes = (dense + experts (1 - (1 - k/E)^batch) + batch KV) / tp and flops = 2 batch parameters / tp.
         """
         sizes = self.model.sizes
         weights = self._dense_s + (self._experts_s * (1.0 - self._miss**batch) if sizes.experts else 0.0)
         full = (sizes.layers - sizes.window_layers) * context_tokens
         window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
-        return self._layers_s + weights + batch * (self._sequence_s + (full + window) * self._key_value_s)
+        return self._start_s + weights + batch * (self._sequence_s + (full + window) * self._key_value_s)
 
     @cached_property
     def _prefill_token_s(self) -> float:
@@ -151,8 +153,12 @@ class ServerLatency:
         return self.tensor_parallel_size * self.model.factors.prefill_compute_efficiency * self.model.hardware.flops
 
     @cached_property
-    def _layers_s(self) -> float:
-        return self.model.factors.decode_layer_s * self.model.sizes.layers
+    def _start_s(self) -> float:
+        """What a step takes before any work: launches of its layers, and what was seen at this size beside them."""
+        fixed = dict(self.model.factors.decode_fixed_s)
+        other = sum(fixed.values()) / len(fixed) if fixed else 0.0
+        layers_s = self.model.factors.decode_layer_s * self.model.sizes.layers
+        return layers_s + fixed.get(self.tensor_parallel_size, other)
 
     @cached_property
     def _byte_s(self) -> float:

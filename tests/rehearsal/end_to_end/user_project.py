@@ -40,7 +40,7 @@ class Project:
     folder: Path
 
     def write(self, stack: str, **changes: Any) -> None:
-        """Writes a stack file: one node, one small unit, and what is changed."""
+        """Writes a stack file: one node, one small unit, and what is changed; None leaves a key out."""
         config = {
             "cluster": {"mode": "existing", "identifier": stack},
             "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
@@ -48,7 +48,8 @@ class Project:
             "models": [model()],
             "smoke": {"requests": 8, "concurrency": 2},
         }
-        document = {"config": {"llmd-oke:stack": {**config, **changes}}}
+        wanted = {key: value for key, value in {**config, **changes}.items() if value is not None}
+        document = {"config": {"llmd-oke:stack": wanted}}
         (self.folder / "stacks" / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
 
     def command(self, *arguments: str) -> Ended:

@@ -3,7 +3,8 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.bench.distributions import describe, percentile, single
+from llmd_oke.bench.distributions import describe, single
+from llmd_oke.bench.percentiles import percentile
 
 samples = st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=60)
 

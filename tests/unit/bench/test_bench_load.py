@@ -113,17 +113,18 @@ async def test_no_request_is_started_after_the_limit(deployment):
 async def test_a_closed_loop_keeps_to_its_concurrency(deployment):
     running, most = 0, 0
 
-    def script(_: int) -> Answer:
+    def script(number: int) -> Answer:
         nonlocal running, most
         running += 1
         most = max(most, running)
-        return Answer()
+        return Answer(hang=number < 3)
 
     def ended(_) -> None:
         nonlocal running
         running -= 1
 
     deployment.script = script
+    deployment.release_at = 3
     await run_load(deployment.target, load(20, ClosedLoop(3)), limit_s=20, on_record=ended)
     assert most == 3
 

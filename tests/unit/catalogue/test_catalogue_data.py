@@ -105,7 +105,7 @@ def test_servers_on_every_gpu_leave_the_node_something_for_its_daemons(shape: ca
     assert requests.memory_gib * shape.gpus <= 0.75 * shape.memory_gib
 
 
-@by_shape
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s.rdma.virtual_functions], ids=lambda shape: shape.name)
 def test_no_transport_of_another_vendor_is_used(shape: catalogue.Shape):
     transports = shape.rdma.environment["UCX_TLS"].split(",")
     assert "rocm" in transports

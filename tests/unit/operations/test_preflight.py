@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_oke.access.objects import StoredFile
 from llmd_oke.access.oci_client import OciError
 from llmd_oke.config import validate
 from llmd_oke.operations.findings import Finding, Verdict, exit_code
@@ -175,3 +176,51 @@ def test_an_existing_cluster_must_be_active():
     told = {"name": "prod", "lifecycleState": "DELETED", "kubernetesVersion": "v1.34.2", "type": "ENHANCED_CLUSTER"}
     (finding,) = preflight(FakeOci({f"containerengine /clusters/{ocid}": told}), config)
     assert (finding.path, finding.verdict) == ("cluster.identifier", Verdict.PROBLEM)
+
+
+ROCM = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
+MD5 = "md5:" + "ab" * 16
+LINK = "https://objectstorage.example/p/secret/o/image.oci"
+
+
+def look_at_import(file: StoredFile | OciError, *images: dict[str, Any]) -> Finding:
+    def read(link: str) -> StoredFile:
+        assert link == LINK
+        if isinstance(file, OciError):
+            raise file
+        return file
+
+    stack = copy.deepcopy(STACK)
+    stack["gpuPools"][0]["image"] = {"import": {"name": ROCM, "uri": LINK, "checksum": MD5}}
+    oci = FakeOci({**ANSWERS, "compute /images": list(images)})
+    return only("image", preflight(oci, validate(stack), read))
+
+
+def test_a_file_is_the_one_whose_checksum_the_stack_file_has():
+    found = look_at_import(StoredFile(2**34, (MD5,)))
+    assert (found.verdict, found.path) == (Verdict.FINE, "gpuPools[0].image.import.checksum")
+    assert "16.0 GiB" in found.value
+
+
+def test_another_file_behind_the_link_is_a_problem():
+    other = "md5:" + "cd" * 16
+    found = look_at_import(StoredFile(1, (other,)))
+    assert found.verdict is Verdict.PROBLEM
+    assert other in found.value
+    assert MD5 in found.value
+
+
+def test_a_checksum_of_another_kind_says_nothing():
+    assert look_at_import(StoredFile(1, ("sha256:" + "0" * 64,))).verdict is Verdict.UNKNOWN
+    assert look_at_import(StoredFile(1, ())).verdict is Verdict.UNKNOWN
+
+
+def test_a_link_that_has_expired_is_unknown():
+    assert look_at_import(OciError(404, "", "the image's link is answered with 404")).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(("state", "verdict"), [("AVAILABLE", Verdict.FINE), ("IMPORTING", Verdict.PROBLEM)])
+def test_an_image_that_was_imported_is_known_by_its_tag(state: str, verdict: Verdict):
+    tagged = {"displayName": "ubuntu", "lifecycleState": state, "freeformTags": {"llmd-oke-checksum": MD5}}
+    found = look_at_import(OciError(404, "", "expired"), {"displayName": "other"}, tagged)
+    assert found.verdict is verdict

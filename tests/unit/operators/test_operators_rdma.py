@@ -64,23 +64,24 @@ def test_each_nodes_block_of_addresses_is_enough_and_inside_the_pool():
     assert subnet.num_addresses // pool["perNodeBlockSize"] >= 500
 
 
-def test_rccl_parameters_are_a_file_that_pods_with_functions_can_use():
-    made = rdma_manifests.rccl_parameters(MI300X, "llm-d")
-
-    assert (made["metadata"]["name"], made["metadata"]["namespace"]) == (
-        "oci-rccl-parameters-bm-gpu-mi300x-8",
-        "llm-d",
-    )
-    lines = dict(line.split("=", 1) for line in made["data"]["nccl.conf"].splitlines())
-    assert lines["NCCL_IB_HCA"] == "mlx5"
-    assert (lines["NCCL_IB_GID_INDEX"], lines["NCCL_IB_TC"]) == ("3", "41")
-
-
 def test_ucx_and_rccl_agree_on_gid_and_traffic_class():
     rdma = MI300X.rdma
 
     assert rdma.environment["UCX_IB_GID_INDEX"] == rdma.rccl["NCCL_IB_GID_INDEX"]
     assert rdma.environment["UCX_IB_TRAFFIC_CLASS"] == rdma.rccl["NCCL_IB_TC"]
+
+
+def test_clusters_of_oci_hpc_oke_have_names_of_their_own():
+    theirs = operators.named_by(MI300X, "oci-hpc-oke").rdma
+
+    assert (theirs.resource, theirs.network_attachment.name) == ("nvidia.com/rdma-vf", "rdma-vf")
+    assert theirs.environment == MI300X.rdma.environment
+    assert operators.named_by(MI300X, None) is MI300X
+
+
+def test_names_that_the_catalogue_does_not_know_are_refused():
+    with pytest.raises(KitError, match="oci-hpc-oke"):
+        operators.named_by(MI300X, "somebody")
 
 
 def test_a_resource_that_the_device_plug_in_does_not_give_out_is_refused():

@@ -4,6 +4,8 @@ import json
 
 import pytest
 from llmd_oke.config import validate
+from llmd_oke.errors import Refused
+from llmd_oke.planning import plan
 from llmd_oke.planning.gpu_stack import chosen, gpu_stack, gpu_stack_problems
 from stacks_for_tests import model
 from stacks_for_tests import stack as stack_file
@@ -19,7 +21,7 @@ CREATED = {
 
 
 def stack(*, created=True, **changes):
-    return validate(stack_file(model(), **({"cluster": CREATED} if created else {}), **changes))
+    return validate(stack_file(model(), **{**({"cluster": CREATED} if created else {}), **changes}))
 
 
 def test_a_created_cluster_gets_the_operator_and_an_existing_one_is_left_alone():
@@ -101,3 +103,36 @@ def test_an_existing_cluster_is_not_changed():
 @pytest.mark.parametrize("kind", ["helm-operator", "oke-plugin", "oke-operator-addon"])
 def test_every_kind_is_fine_for_a_created_cluster(kind):
     assert list(gpu_stack_problems(stack(gpuStack=kind))) == []
+
+
+def test_functions_of_another_maker_have_its_names_in_the_plan():
+    cluster = {"mode": "existing", "identifier": "here", "virtualFunctions": "oci-hpc-oke"}
+    (pool,) = plan(validate(stack_file(model(), cluster=cluster))).pools
+
+    assert pool.shape.rdma.resource == "nvidia.com/rdma-vf"
+
+
+def test_names_of_functions_need_functions():
+    cluster = {"mode": "existing", "identifier": "here", "virtualFunctions": "oci-hpc-oke"}
+    (problem,) = gpu_stack_problems(validate(stack_file(model(), cluster=cluster, rdma="none")))
+
+    assert (problem.path, problem.value) == ("cluster.virtualFunctions", "oci-hpc-oke")
+
+
+def test_a_created_cluster_has_the_kits_own_names():
+    with pytest.raises(Refused, match="virtualFunctions"):
+        stack(cluster={**CREATED, "virtualFunctions": "oci-hpc-oke"})
+
+
+@pytest.mark.parametrize("created", [True, False])
+def test_adapters_that_pods_get_no_functions_of_are_refused(created):
+    pools = [{"name": "mi355x", "shape": "BM.GPU.MI355X.8", "size": 2}]
+    (problem,) = gpu_stack_problems(stack(created=created, gpuPools=pools))
+
+    assert (problem.path, problem.value) == ("rdma", "sriov-vf")
+    assert list(gpu_stack_problems(stack(created=created, gpuPools=pools, rdma="none"))) == []
+
+
+def test_mi355x_with_adapters_of_mellanox_has_a_function_for_each_gpu():
+    pools = [{"name": "mi355x", "shape": "BM.GPU.MI355X-v1.8", "size": 2}]
+    assert list(gpu_stack_problems(stack(gpuPools=pools))) == []

@@ -140,6 +140,12 @@ def test_arguments_that_contradict_the_plan_are_refused(argument: str):
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
 
 
+def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_elsewhere():
+    connector = {"extraArgs": ['--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}']}
+    assert only(model(engine=connector)).path == "models[0].engine.extraArgs[0]"
+    assert problems(model("agg-tp1-1r", engine=connector)) == []
+
+
 def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
     found = problems(
         model(model="openai/gpt-oss-120b"),
@@ -221,3 +227,10 @@ def test_many_problems_come_at_once():
         "models[1].router.mode",
         "gpuPools[0].size",
     ]
+
+
+def test_on_mi355x_with_pollara_kv_cache_stays_on_a_node():
+    pools = [{"name": "mi355x", "shape": "BM.GPU.MI355X.8", "size": 2}]
+    assert problems(model("4p-tp1-2d-tp2"), gpuPools=pools, rdma="none") == []
+    (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=pools, rdma="none")
+    assert problem.path == "rdma"

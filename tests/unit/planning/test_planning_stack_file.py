@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from created_stacks import created, gpu_pool
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llmd_oke import config, planning
@@ -55,6 +56,21 @@ def test_errors_of_shape_and_of_meaning_come_together():
         "release",
         "models[1].topology",
     ]
+
+
+def test_rules_of_a_created_cluster_are_told_beside_errors_of_shape():
+    value = created(
+        gpu_pool(kubernetesVersion="v1.36.1"),
+        stack_changes={"smoke": {"requests": 0}, "systemPool": {"shape": "VM.GPU.A10.1"}},
+        network={"cidr": "10.224.0.0/16"},
+    )
+    found = {problem.path for problem in problems(value)}
+    assert {"smoke.requests", "gpuPools[0].kubernetesVersion", "systemPool.shape", "cluster.network.cidr"} <= found
+
+
+def test_what_a_wrong_cluster_is_judged_by_is_left_alone():
+    value = created(gpu_pool(), stack_changes={"gpuStack": "present"}, cni="calico")
+    assert {problem.path for problem in problems(value)} == {"cluster.cni"}
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,11 @@ class Pki:
         return self.pair("kube-scheduler")
 
     @property
+    def outside(self) -> KeyPair:
+        """What stand-ins for hosts outside the cluster show."""
+        return self.pair("outside")
+
+    @property
     def service_accounts(self) -> KeyPair:
         """Signs service account tokens; `certificate` is the bare public key."""
         return KeyPair(self.folder / "service-accounts.pub", self.folder / "service-accounts.key")
@@ -85,30 +90,35 @@ class _Authority:
     key: ec.EllipticCurvePrivateKey
 
 
-def prepare(folder: Path) -> Pki:
-    """The files of a control plane, made where there are none or where they end within a day."""
+def prepare(folder: Path, outside_names: Sequence[str] = ("outside.invalid",)) -> Pki:
+    """The files of a control plane, made where there are none or where they end within a day.
+
+    `outside_names` are the hosts outside the cluster that a world answers for.
+    """
     pki = Pki(folder)
     if not _usable(pki):
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        _make(pki)
+        _make(pki, outside_names)
     return pki
 
 
 def _usable(pki: Pki) -> bool:
-    pairs = (pki.authority, pki.api_server, pki.admin, pki.controller_manager, pki.scheduler, pki.service_accounts)
+    servers = (pki.api_server, pki.outside)
+    pairs = (pki.authority, *servers, pki.admin, pki.controller_manager, pki.scheduler, pki.service_accounts)
     if not all(path.is_file() for pair in pairs for path in (pair.certificate, pair.key)):
         return False
     certificate = x509.load_pem_x509_certificate(pki.authority.certificate.read_bytes())
     return certificate.not_valid_after_utc > datetime.now(UTC) + _MARGIN
 
 
-def _make(pki: Pki) -> None:
+def _make(pki: Pki, outside_names: Sequence[str]) -> None:
     authority = _make_authority(pki.authority)
     _sign_client(authority, pki.admin, "kubernetes-admin", [_ADMINISTRATORS])
     _sign_client(authority, pki.controller_manager, "system:kube-controller-manager", [_ADMINISTRATORS])
     _sign_client(authority, pki.scheduler, "system:kube-scheduler", [])
     _sign_server(authority, pki.api_server, "kube-apiserver", API_SERVER_NAMES, API_SERVER_ADDRESSES)
+    _sign_server(authority, pki.outside, "outside", outside_names, ())
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     _write_key(pki.service_accounts.key, key)

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmd_oke.rehearsal.control_plane import addresses, kubeconfigs, pki
+from llmd_oke.rehearsal.outside.facts import outside
 from llmd_oke.rehearsal.processes import HttpReady, ProcessSpec
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 """What a control plane needs to be run."""
 
+ETCD = f"http://127.0.0.1:{addresses.ETCD_PORT}"
+"""Where all objects of the cluster are."""
+
 _ISSUER = f"https://kubernetes.default.svc.{addresses.CLUSTER_DOMAIN}"
-_ETCD = f"http://127.0.0.1:{addresses.ETCD_PORT}"
 _MANY_REQUESTS = ("--kube-api-qps=400", "--kube-api-burst=800")
 _ALONE = ("--leader-elect=false", "--profiling=false", "--bind-address=127.0.0.1")
 
@@ -50,7 +53,7 @@ def prepare(state: Path, programs: Mapping[str, Path]) -> ControlPlane:
     `programs` gives the path of each of `PROGRAMS`. A running world of this folder is not disturbed.
     """
     data = state / "etcd"
-    keys = pki.prepare(state / "pki")
+    keys = pki.prepare(state / "pki", outside().hosts)
     authority = keys.authority.certificate
     processes = (
         _etcd(programs["etcd"], data),
@@ -74,8 +77,8 @@ def _etcd(program: Path, data: Path) -> ProcessSpec:
         "--name=rehearsal",
         f"--data-dir={data}",
         "--unsafe-no-fsync",
-        f"--listen-client-urls={_ETCD}",
-        f"--advertise-client-urls={_ETCD}",
+        f"--listen-client-urls={ETCD}",
+        f"--advertise-client-urls={ETCD}",
         "--listen-peer-urls=http://127.0.0.1:2380",
         "--initial-advertise-peer-urls=http://127.0.0.1:2380",
         "--initial-cluster=rehearsal=http://127.0.0.1:2380",
@@ -84,13 +87,13 @@ def _etcd(program: Path, data: Path) -> ProcessSpec:
         "--initial-election-tick-advance=true",
         "--log-level=warn",
     )
-    return ProcessSpec("etcd", argv, readiness=HttpReady(f"{_ETCD}/health"), ready_timeout_s=30)
+    return ProcessSpec("etcd", argv, readiness=HttpReady(f"{ETCD}/health"), ready_timeout_s=30)
 
 
 def _api_server(program: Path, keys: pki.Pki) -> ProcessSpec:
     argv = (
         str(program),
-        f"--etcd-servers={_ETCD}",
+        f"--etcd-servers={ETCD}",
         "--bind-address=0.0.0.0",
         f"--secure-port={addresses.API_SERVER_PORT}",
         f"--advertise-address={addresses.NODE_ADDRESS}",

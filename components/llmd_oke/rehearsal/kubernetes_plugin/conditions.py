@@ -157,7 +157,8 @@ def job(scene: Scene) -> Verdict:
     failure = condition(scene.live, "Failed")
     gave_up = dig(failure, "reason") in {"BackoffLimitExceeded", "DeadlineExceeded"}
     if failure and failure["status"] == "True" and gave_up:
-        return Verdict(failed=True, reasons=(f"[{failure['reason']}] {failure.get('message', '')}",))
+        said = f"[{failure['reason']}] {failure.get('message', '')}"
+        return Verdict(failed=True, reasons=(*_pod_messages(scene, scene.live), said))
     if dig(scene.live, "status", "startTime") and _is_true(scene.live, "Complete"):
         return READY
     return Verdict(reasons=tuple(_pod_messages(scene, scene.live)))
@@ -249,8 +250,9 @@ class Limits:
 class Wait:
     """How a kind is waited for.
 
-    `watched` are other collections whose changes matter; `evidence` those that explain a time-out. `fixed_limit` is
-    kept whatever limit the program asks for. `checked_on_read`: a refresh tells of one that isn't ready.
+    `watched` are other collections whose changes matter; `evidence` those that explain a failure or a time-out.
+    `fixed_limit` is kept whatever limit the program asks for. `checked_on_read`: a refresh tells of one that isn't
+    ready.
     """
 
     condition: Callable[[Scene], Verdict]

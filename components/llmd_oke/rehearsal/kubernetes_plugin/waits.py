@@ -118,7 +118,7 @@ class Waiter:
                     return live
                 if verdict.failed:
                     text = f"Resource '{name_of(obj)}' was created but failed to initialize"
-                    raise NotReady(live, text, verdict.reasons)
+                    raise NotReady(live, text, self._explained(awaited, scene or Scene(obj)).reasons)
                 if awaited.is_over:
                     return self._at_limit(awaited, scene or Scene(obj))
                 if self.cancelled.is_set():
@@ -143,14 +143,18 @@ class Waiter:
         )
 
     def _at_limit(self, awaited: "_Awaited", scene: Scene) -> JsonObject:
-        evidence = self._related(awaited.wait.evidence, scene.live)
-        verdict = awaited.wait.condition(replace(scene, related={**scene.related, **evidence}))
+        verdict = self._explained(awaited, scene)
         if verdict.ready or verdict.passes_at_limit:
             return scene.live
         name = name_of(scene.live)
         polled = awaited.wait.fixed_limit is not None
         text = f"Timeout occurred polling for '{name}'" if polled else f"'{name}' timed out waiting to be Ready"
         raise NotReady(scene.live, text, verdict.reasons)
+
+    def _explained(self, awaited: "_Awaited", scene: Scene) -> Verdict:
+        """The verdict with what its evidence adds."""
+        evidence = self._related(awaited.wait.evidence, scene.live)
+        return awaited.wait.condition(replace(scene, related={**scene.related, **evidence}))
 
     def _related(self, resources: Sequence[Resource], live: JsonObject) -> dict[str, list[JsonObject]]:
         paths = {resource.plural: resource.path(namespace_of(live)) for resource in resources}

@@ -11,6 +11,7 @@ from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.nodes.fleet import Fleet
 
 Add: TypeAlias = Callable[[Sequence[NodeConfig]], Awaitable[None]]
+Remove: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class NodesAsked(BaseModel):
@@ -27,9 +28,10 @@ class NodeControl:
     A node that is there already is left as it is; one to remove that isn't there is no error.
     """
 
-    def __init__(self, fleet: Fleet, add: Add) -> None:
+    def __init__(self, fleet: Fleet, add: Add, remove: Remove) -> None:
         self._fleet = fleet
         self._add_nodes = add
+        self._remove_node = remove
 
     def application(self) -> web.Application:
         """The routes."""
@@ -59,7 +61,7 @@ class NodeControl:
         return web.json_response({"nodes": [node.name for node in asked.nodes]}, status=201)
 
     async def _remove(self, request: web.Request) -> web.Response:
-        await self._fleet.remove(request.match_info["name"])
+        await self._remove_node(request.match_info["name"])
         return web.Response(status=204)
 
 

@@ -19,9 +19,10 @@ def main() -> None:
     parser.add_argument("--nodes-url", help="control API that nodes come and go by")
     parser.add_argument("--time-scale", type=float, default=DEFAULT_TIME_SCALE, help="wall seconds for one of OCI's")
     parser.add_argument("--helm", default="", help="path of Helm, which add-ons are installed with")
+    parser.add_argument("--etcd", default="", help="address of what holds the cluster's objects, which go with it")
     given = parser.parse_args()
     nodes = AgentNodes(given.nodes_url) if given.nodes_url else None
-    setting = Setting(given.kubeconfig, given.journal, given.faults, nodes, given.time_scale, given.helm)
+    setting = Setting(given.kubeconfig, given.journal, given.faults, nodes, given.time_scale, given.helm, given.etcd)
     serve_until_told(lambda: start(given.port, setting))
 
 

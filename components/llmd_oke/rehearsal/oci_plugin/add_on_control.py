@@ -26,6 +26,10 @@ class AddOnControl(Protocol):
         """Removes an add-on; one that isn't there is no error."""
         ...
 
+    def forget(self) -> None:
+        """Ends what has begun: the cluster goes, and its add-ons with it."""
+        ...
+
 
 class NoAddOns:
     """For a plug-in that stands alone: add-ons are known to OCI only."""
@@ -34,6 +38,9 @@ class NoAddOns:
         """Nothing."""
 
     def remove(self, name: str) -> None:
+        """Nothing."""
+
+    def forget(self) -> None:
         """Nothing."""
 
 
@@ -60,6 +67,11 @@ class ClusterAddOns:
                 self._add_ons.remove(name)
             except (KitError, Refusal) as error:
                 raise WorkRequestFailed(str(error)) from error
+
+    def forget(self) -> None:
+        """Waits for what is being installed and lets nothing else begin."""
+        with self._lock:
+            self._wanted.clear()
 
     def _install(self, name: str, configurations: Mapping[str, str]) -> None:
         try:

@@ -4,7 +4,7 @@
 faults:
   - resource: NodePool              # a type, or a pattern such as "*"
     name: gpu*                      # the resource's name in the program or in OCI; every name if left out
-    operation: create               # create (if left out), update or delete
+    operation: create               # create (if left out), update, delete or "*"
     fault: out-of-host-capacity     # see Fault
     times: 1                        # as often, then no more; each time if left out
     nodes: 2                        # how many nodes it hits; all if left out
@@ -14,8 +14,11 @@ faults:
 The file is read again before every operation, so that it can be changed between two runs of the engine.
 """
 
+import difflib
 import enum
 import fnmatch
+import json
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +26,8 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from llmd_oke.catalogue.files import Entry, read_yaml
+from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.oci_plugin.schemas import resources
 from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
 
 
@@ -55,7 +60,35 @@ class FaultRule(Entry):
     def fits(self, resource: str, names: Sequence[str], operation: str) -> bool:
         """Whether it is about that request."""
         named = any(fnmatch.fnmatchcase(name, self.name) for name in names)
-        return named and self.operation == operation and fnmatch.fnmatchcase(resource, self.resource)
+        meant = fnmatch.fnmatchcase(operation, self.operation) and fnmatch.fnmatchcase(resource, self.resource)
+        return named and meant
+
+
+_ASKED = re.compile(r"(?P<resource>[A-Za-z*?]+)(/(?P<name>[^:]+))?:(?P<fault>[a-z-]+)(:(?P<times>[1-9][0-9]*))?")
+
+
+def asked(text: str) -> FaultRule:
+    """A rule in short: `NodePool:out-of-host-capacity`, `Cluster/prod:internal-error:1` (once). It hits all operations.
+
+    Raises:
+        KitError: that is no fault; says what is.
+    """
+    match = _ASKED.fullmatch(text)
+    if match is None or match["fault"] not in set(Fault):
+        accepted = f"A type of OCI's resources, a name if it matters, and one of {', '.join(Fault)}"
+        raise KitError(f"{text!r} is no fault.", f"{accepted}: for example NodePool/mi300x*:out-of-host-capacity.")
+    known = {each.name for each in resources().values()}
+    if not fnmatch.filter(known, match["resource"]):
+        near = difflib.get_close_matches(match["resource"], known, n=1)
+        raise KitError(f"OCI has no {match['resource']!r} here.", f"Did you mean {near[0]}?" if near else None)
+    times = int(match["times"]) if match["times"] else None
+    own = {"resource": match["resource"], "name": match["name"] or "*", "fault": match["fault"], "times": times}
+    return FaultRule.model_validate({**own, "operation": "*"})
+
+
+def write(path: Path, rules: Sequence[FaultRule]) -> None:
+    """Makes these the faults of a file."""
+    path.write_text(json.dumps({"faults": [rule.model_dump(mode="json") for rule in rules]}, indent=1) + "\n")
 
 
 class _FaultsFile(Entry):

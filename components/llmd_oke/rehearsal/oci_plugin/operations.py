@@ -8,6 +8,7 @@ from typing import Final
 from llmd_oke.rehearsal.oci_plugin.add_on_control import AddOnControl, NoAddOns, configurations_of
 from llmd_oke.rehearsal.oci_plugin.answers import Birth, first_state, next_state, well
 from llmd_oke.rehearsal.oci_plugin.clocks import Clock
+from llmd_oke.rehearsal.oci_plugin.cluster_store import ClusterStore, NoStore
 from llmd_oke.rehearsal.oci_plugin.differences import META
 from llmd_oke.rehearsal.oci_plugin.errors import (
     Call,
@@ -73,6 +74,7 @@ class Operations:
     clock: Clock
     api_server: Callable[[], str] = str
     add_ons: AddOnControl = field(default_factory=NoAddOns)
+    store: ClusterStore = field(default_factory=NoStore)
     _admission: threading.Lock = field(default_factory=threading.Lock)
 
     def create(self, order: Order) -> JsonObject:
@@ -85,6 +87,8 @@ class Operations:
         if order.preview:
             return forecast(order.resource, order.inputs)
         call = Call(order.resource, "create", order.region)
+        if order.resource.name == "Cluster":
+            self.store.begin()
         try:
             fault = self._strike(order, "create")
             with self._admission:
@@ -194,6 +198,9 @@ class Operations:
         self.fleets.end(record)
         if record.resource.name == "Addon" and record.state.get("removeAddonResourcesOnDelete"):
             self.add_ons.remove(record.state["addonName"])
+        if record.resource.name == "Cluster":
+            self.add_ons.forget()
+            self.store.empty()
         self.records.remove(record.id)
 
     def read(self, id_: str, inputs: JsonObject) -> tuple[JsonObject, JsonObject] | None:

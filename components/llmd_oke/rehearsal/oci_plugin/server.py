@@ -17,6 +17,7 @@ from llmd_oke.rehearsal.add_ons import AddOns
 from llmd_oke.rehearsal.oci_plugin import differences, functions, inputs
 from llmd_oke.rehearsal.oci_plugin.add_on_control import AddOnControl, ClusterAddOns, NoAddOns
 from llmd_oke.rehearsal.oci_plugin.clocks import DEFAULT_TIME_SCALE, Clock
+from llmd_oke.rehearsal.oci_plugin.cluster_store import ClusterStore, EtcdStore, NoStore, etcd_client
 from llmd_oke.rehearsal.oci_plugin.faults import Faults
 from llmd_oke.rehearsal.oci_plugin.fleets import Fleets
 from llmd_oke.rehearsal.oci_plugin.node_control import NoCluster, NodeControl
@@ -40,7 +41,8 @@ REMEMBERED: Final = 64
 class Setting:
     """Where the plug-in stands. `kubeconfig` is what clusters lead to, `journal` keeps what there is.
 
-    `helm` is the path of what add-ons are installed with; without it they are known to OCI only.
+    `helm` is the path of what add-ons are installed with; without it they are known to OCI only. `etcd` is the address
+    of what holds the cluster's objects, which go with it.
     """
 
     kubeconfig: Path | None = None
@@ -49,10 +51,15 @@ class Setting:
     nodes: NodeControl | None = None
     time_scale: float = DEFAULT_TIME_SCALE
     helm: str = ""
+    etcd: str = ""
 
     def add_ons(self, clock: Clock) -> AddOnControl:
         """What brings add-ons into the cluster, if there is one."""
         return ClusterAddOns(AddOns(self.kubeconfig, self.helm), clock) if self.kubeconfig and self.helm else NoAddOns()
+
+    def store(self) -> ClusterStore:
+        """What holds the cluster's objects, if there is one."""
+        return EtcdStore(etcd_client(self.etcd)) if self.etcd else NoStore()
 
     def api_server(self) -> str:
         """The API server of the kubeconfig, as host:port."""
@@ -87,7 +94,13 @@ class OciPlugin(Servicer):
         fleets = Fleets(self._records, setting.nodes or NoCluster())
         faults = Faults(setting.faults)
         self._operations = Operations(
-            self._records, fleets, faults, self._clock, setting.api_server, setting.add_ons(self._clock)
+            self._records,
+            fleets,
+            faults,
+            self._clock,
+            setting.api_server,
+            setting.add_ons(self._clock),
+            setting.store(),
         )
         self._lock = threading.Lock()
         self._sessions: dict[str, Session] = {}

@@ -44,6 +44,8 @@ class Manner:
     make: Callable[[], Container]
     restarts: Callable[[int], bool]
     """Whether it's started again after that exit code."""
+    last_words: Callable[[int], str | None]
+    """What it has to say when it has ended with that exit code."""
     changed: Callable[[], None]
     """Called after each change of its record."""
     warn: Callable[[str, str], None]
@@ -135,7 +137,8 @@ class ContainerWorker:
 
     def _note_end(self, code: int, since: datetime, container_id: str) -> None:
         reason = "Completed" if code == 0 else "Error"
-        self.record.state = Terminated(code, reason, since, datetime.now(UTC), container_id)
+        said = self._manner.last_words(code)
+        self.record.state = Terminated(code, reason, since, datetime.now(UTC), container_id, said)
         self.record.started = False
         self.record.ready = False
         self._manner.changed()
@@ -204,14 +207,14 @@ class ContainerWorker:
     async def _verdict(self, container: Container, probe: Probe, tally: Tally) -> bool:
         """Ask on the probe's schedule until the verdict turns, and give the new one."""
         times = schedule(probe, self._manner.time_scale)
-        pause_s = times.initial_delay_s if tally.fresh else times.period_s
+        pause_s = times.initial_delay_s if tally.fresh else times.period_of(tally)
         while True:
             await asyncio.sleep(pause_s)
             passed = await ask(probe, self._model, container, self._manner.address, times.timeout_s)
             verdict = tally.record(passed=passed)
             if verdict is not None:
                 return verdict
-            pause_s = times.settled_period_s if tally.settled else times.period_s
+            pause_s = times.period_of(tally)
 
     def _kill(self, container: Container, probe: str) -> None:
         message = f"Container {self.record.name} failed {probe} probe, will be restarted"

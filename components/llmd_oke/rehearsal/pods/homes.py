@@ -16,6 +16,7 @@ from llmd_oke.rehearsal.pods.environment import environment, service_links
 from llmd_oke.rehearsal.pods.factory import Setting
 from llmd_oke.rehearsal.pods.facts import MissingSourceError, PodFacts, host_name, is_sidecar, spec_of
 from llmd_oke.rehearsal.pods.furnishing import Furnishing
+from llmd_oke.rehearsal.pods.last_words import last_words
 from llmd_oke.rehearsal.pods.places import container_mounts, etc_mounts, places_of
 from llmd_oke.rehearsal.pods.surroundings import Surroundings
 from llmd_oke.rehearsal.watches import identity
@@ -81,12 +82,17 @@ class Home:
             mounts=[*etc_mounts(self._places.etc), *mounts],
             environment=values,
             log=self._places.log(model.name),
+            last_words=self._places.last_words(model.name),
             completes=completes,
         )
 
     def rotate_log(self, container: str) -> None:
         """Set the log of a container's last run aside."""
         self._places.rotate_log(container)
+
+    def last_words(self, model: ContainerModel, code: int) -> str | None:
+        """What a container that ended with this exit code has to say."""
+        return last_words(model, code, self._places.last_words(model.name), self._places.log(model.name))
 
     async def leave(self) -> None:
         """Remove network and folders and give the address back; logs stay. `facts` stay for the last status."""

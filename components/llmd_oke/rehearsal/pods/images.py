@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from llmd_oke.errors import KitError
+from llmd_oke.rehearsal.pods.expansion import resolve_argv
 
 
 class ImageEntry(BaseModel):
@@ -23,17 +24,23 @@ class ImageEntry(BaseModel):
     """Name of the program in the agent's configuration."""
     path: str | None = None
     """Where the program lies in the container."""
+    python: Literal["bare", "packages"] | None = None
+    """Run by the machine's Python: with the standard library alone, or with the packages that the kit runs with."""
     simulator: Literal["vllm"] | None = None
     """Simulated by a process of the rehearsal instead of a program of its own."""
     entrypoint: tuple[str, ...] = ()
     """The image's own entry point, used when the container has no command."""
     arguments: tuple[str, ...] = ()
     """The image's own arguments, used when the container has neither command nor arguments."""
+    commands: tuple[str, ...] = ()
+    """The row is for these commands alone: base names of the first word, `*` matches any text."""
+    unless: tuple[str, ...] = ()
+    """The row isn't for commands with one of these words, `*` matches any text."""
 
     @model_validator(mode="after")
     def _one_stand_in(self) -> "ImageEntry":
-        if (self.program is None) == (self.simulator is None):
-            raise ValueError("give either program (with path) or simulator")
+        if [self.program, self.python, self.simulator].count(None) != 2:
+            raise ValueError("give one of program (with path), python and simulator")
         if self.program is not None and self.path is None:
             raise ValueError("program needs path, where it lies in the container")
         return self
@@ -51,10 +58,16 @@ class ImageTable:
 
     entries: Sequence[ImageEntry]
 
-    def find(self, image: str) -> ImageEntry | None:
-        """Give the row for an image reference such as `ghcr.io/llm-d/x:v1`, None for an image without a program."""
+    def find(
+        self, image: str, command: Sequence[str] | None = None, arguments: Sequence[str] | None = None
+    ) -> ImageEntry | None:
+        """Give the row for an image reference such as `ghcr.io/llm-d/x:v1` and what the container wants it to run.
+
+        None when no program stands for that.
+        """
         name = repository(image)
-        return next((entry for entry in self.entries if _matches(entry, name)), None)
+        named = (entry for entry in self.entries if _matches(entry, name))
+        return next((entry for entry in named if _is_for(entry, command, arguments)), None)
 
 
 def load(path: Path) -> ImageTable:
@@ -80,3 +93,14 @@ def repository(image: str) -> str:
 
 def _matches(entry: ImageEntry, name: str) -> bool:
     return any(fnmatchcase(name, repository(pattern)) for pattern in entry.repositories)
+
+
+def _is_for(entry: ImageEntry, command: Sequence[str] | None, arguments: Sequence[str] | None) -> bool:
+    if not entry.commands:
+        return True
+    if not (command or entry.entrypoint or entry.arguments):
+        return False
+    words = resolve_argv(command, arguments, entry.entrypoint, entry.arguments, {})
+    program = PurePosixPath(words[0]).name
+    is_named = any(fnmatchcase(program, pattern) for pattern in entry.commands)
+    return is_named and not any(fnmatchcase(word, pattern) for word in words for pattern in entry.unless)

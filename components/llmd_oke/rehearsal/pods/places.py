@@ -37,6 +37,10 @@ class Places:
         """Give a container's log; it outlives the pod."""
         return self.state_folder / "logs" / "pods" / self.pod.namespace / self.pod.name / f"{container}.log"
 
+    def last_words(self, container: str) -> Path:
+        """Give the file that a container's termination message is written to."""
+        return self.root / "last-words" / container
+
     def rotate_log(self, container: str) -> None:
         """Keep the log of the run before as `<container>.previous.log`."""
         log = self.log(container)

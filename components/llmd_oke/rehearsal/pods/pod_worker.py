@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -118,6 +119,7 @@ class PodWorker:
         spec, facts = spec_of(self.pod), self._home.facts
         return Manner(
             make=make,
+            last_words=partial(self._home.last_words, model),
             restarts=_restarts(spec.restartPolicy or "Always", role),
             changed=self._writer.changed,
             warn=self._warn,

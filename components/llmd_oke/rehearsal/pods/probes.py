@@ -16,17 +16,29 @@ class Schedule:
     period_s: float
     settled_period_s: float
     """Between two questions while the answer is yes: shorter times than this gain nothing but load."""
+    doubtful_period_s: float
+    """Between two questions when the answer was yes before: the probe's own, so that load alone turns no verdict."""
     timeout_s: float
+
+    def period_of(self, tally: "Tally") -> float:
+        """Give the seconds until the next question."""
+        if tally.settled:
+            return self.settled_period_s
+        return self.doubtful_period_s if tally.doubtful else self.period_s
 
 
 def schedule(probe: Probe, time_scale: float) -> Schedule:
-    """Give a probe's times, multiplied by `time_scale` (1.0 is real time), a period at least 0.2 s, a timeout 1 s."""
+    """Give a probe's times, multiplied by `time_scale` (1.0 is real time), a period at least 0.2 s.
+
+    What only a machine that is slow makes longer, answers and the doubt in one that was yes, has the probe's own times.
+    """
     period_s = max((probe.periodSeconds or 10) * time_scale, SHORTEST_S)
     return Schedule(
         initial_delay_s=(probe.initialDelaySeconds or 0) * time_scale,
         period_s=period_s,
         settled_period_s=max(period_s, SETTLED_S),
-        timeout_s=max((probe.timeoutSeconds or 1) * time_scale, 1.0),
+        doubtful_period_s=float(probe.periodSeconds or 10),
+        timeout_s=float(probe.timeoutSeconds or 1),
     )
 
 
@@ -43,6 +55,11 @@ class Tally:
     def fresh(self) -> bool:
         """Whether nothing has been counted yet."""
         return self._last is None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the verdict is yes and the last answer was not."""
+        return bool(self._verdict) and self._last is False
 
     @property
     def settled(self) -> bool:

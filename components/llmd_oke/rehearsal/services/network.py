@@ -17,15 +17,24 @@ _DNS_PORT = 53
 
 
 class ServiceNetwork:
-    """Proxy and DNS; `fixed` are addresses that don't depend on the watches, such as the API server's."""
+    """Proxy and DNS; `fixed` are addresses that don't depend on the watches, such as the API server's.
+
+    `outside` are names that aren't the cluster's.
+    """
 
     def __init__(
-        self, services: Store[Service], slices: Store[EndpointSlice], domain: str, fixed: Mapping[Address, Address]
+        self,
+        services: Store[Service],
+        slices: Store[EndpointSlice],
+        domain: str,
+        fixed: Mapping[Address, Address],
+        outside: Mapping[str, Name],
     ) -> None:
         self._services = services
         self._slices = slices
         self._domain = domain
         self._fixed = {address: (target,) for address, target in fixed.items()}
+        self._outside = outside
         self._zone: Mapping[str, Name] = {}
         self._dirty = asyncio.Event()
         self._proxy = Proxy()
@@ -42,7 +51,7 @@ class ServiceNetwork:
         while True:
             self._dirty.clear()
             self._proxy.apply(forwardings(self._services, self._slices) | self._fixed)
-            self._zone = names(self._services, self._slices, self._domain)
+            self._zone = {**names(self._services, self._slices, self._domain), **self._outside}
             await self._dirty.wait()
             await asyncio.sleep(_GATHER_S)
 

@@ -33,7 +33,7 @@ class Fleet:
 @pytest.fixture
 async def client() -> AsyncIterator[TestClient[Any, Any]]:
     fleet: Any = Fleet()
-    async with TestClient(TestServer(NodeControl(fleet, fleet.add).application())) as client:
+    async with TestClient(TestServer(NodeControl(fleet, fleet.add, fleet.remove).application())) as client:
         yield client
 
 

@@ -32,6 +32,19 @@ class Nodes:
         self.there.pop(name, None)
 
 
+@dataclass
+class Store:
+    """Takes the place of the cluster's etcd; says what was asked of it."""
+
+    asked: list[str] = field(default_factory=list[str])
+
+    def begin(self) -> None:
+        self.asked.append("begin")
+
+    def empty(self) -> None:
+        self.asked.append("empty")
+
+
 class Region:
     """Makes, changes and deletes resources as the engine would, in no time."""
 
@@ -39,7 +52,10 @@ class Region:
         self.nodes = Nodes()
         self.records = Records(journal)
         fleets = Fleets(self.records, self.nodes)
-        self.operations = Operations(self.records, fleets, Faults(faults), Clock(0), lambda: "10.244.0.1:6443")
+        self.store = Store()
+        self.operations = Operations(
+            self.records, fleets, Faults(faults), Clock(0), lambda: "10.244.0.1:6443", store=self.store
+        )
 
     def order(self, type_: str, inputs: dict[str, Any], name: str, timeout_s: float = 0) -> Order:
         resource = next(each for each in resources().values() if each.name == type_)

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_oke.errors import KitError
 from llmd_oke.rehearsal.oci_plugin.clocks import Clock
 from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
+from llmd_oke.rehearsal.oci_plugin.faults import asked, write
 from llmd_oke.rehearsal.oci_plugin.schemas import resource_of
 from llmd_oke.rehearsal.plugin_protocol.errors import InitFailed, Refusal
 from oci_region import DOMAIN, PLACE, Region, pool
@@ -23,6 +25,14 @@ def test_a_cluster_leads_to_the_rehearsals_api_server():
     cluster = region.cluster(region.vcn())
     assert cluster["endpoints"][0]["privateEndpoint"] == "10.244.0.1:6443"
     assert cluster["availableKubernetesUpgrades"] == ["v1.35.2", "v1.36.1"]
+
+
+def test_what_a_cluster_holds_goes_with_it():
+    region = Region()
+    cluster = region.cluster(region.vcn())
+    assert region.store.asked == ["begin"]
+    region.delete(cluster)
+    assert region.store.asked == ["begin", "empty"]
 
 
 def test_a_subnet_gets_what_its_network_has_by_default():
@@ -152,6 +162,26 @@ class TestFaults:
             region.delete(vcn)
         region.delete(vcn)
         assert region.records.all_of("Vcn") == []
+
+    def test_a_fault_that_is_asked_for_in_short_hits_every_operation(self, region: Region, faults: Path):
+        vcn = region.vcn()
+        write(faults, [asked("Vcn/it:internal-error:2")])
+        with pytest.raises(Refusal, match="500-InternalError"):
+            region.update("Vcn", vcn, compartmentId=PLACE, cidrBlocks=["10.0.0.0/16"])
+        with pytest.raises(Refusal, match="500-InternalError"):
+            region.delete(vcn)
+        region.delete(vcn)
+
+    @pytest.mark.parametrize("text", ["NodePool", "NodePool:earthquake", "Vcn:internal-error:0", ":internal-error"])
+    def test_what_is_no_fault_is_refused_with_what_is(self, text: str):
+        with pytest.raises(KitError, match="is no fault") as refused:
+            asked(text)
+        assert "out-of-host-capacity" in (refused.value.remedy or "")
+
+    def test_a_type_that_oci_has_not_is_refused_with_the_nearest(self):
+        with pytest.raises(KitError, match="OCI has no 'NodePol' here") as refused:
+            asked("NodePol:internal-error")
+        assert refused.value.remedy == "Did you mean NodePool?"
 
     def test_a_file_that_holds_no_faults_is_named(self, region: Region, faults: Path):
         faults.write_text("faults: [{fault: earthquake}]")

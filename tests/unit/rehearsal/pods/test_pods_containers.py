@@ -15,6 +15,7 @@ from llmd_oke.rehearsal.pods.factory import ContainerFactory, Setting
 from llmd_oke.rehearsal.pods.images import ImageEntry, ImageTable
 from llmd_oke.rehearsal.pods.placeholder_containers import PlaceholderContainer
 from llmd_oke.rehearsal.pods.process_containers import ProcessContainer
+from llmd_oke.rehearsal.pods.pythons import Python
 from llmd_oke.rehearsal.pods.records import ContainerRecord, Role, Running, Terminated, Waiting
 from llmd_oke.rehearsal.pods.simulator_containers import SimulatorContainer, SimulatorSpec
 
@@ -22,10 +23,17 @@ TABLE = ImageTable(
     [
         ImageEntry(repositories=("test/program",), program="program", path="/app/program"),
         ImageEntry(repositories=("test/absent",), program="absent", path="/app/absent"),
+        ImageEntry(repositories=("test/vllm",), python="packages", commands=("python*",), unless=("vllm.*",)),
         ImageEntry(repositories=("test/vllm",), simulator="vllm", entrypoint=("vllm", "serve")),
     ]
 )
-SETTING = Setting(Path("/run/netns/x"), "host", [], {}, Path("/nowhere/log"), completes=False)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(
+        Path("/run/netns/x"), "host", [], {"A": "1"}, tmp_path / "log", tmp_path / "last-words", completes=False
+    )
 
 
 def model(image: str, **fields: Any) -> ContainerModel:
@@ -33,27 +41,47 @@ def model(image: str, **fields: Any) -> ContainerModel:
 
 
 def factory(simulator: httpx2.AsyncClient | None = None) -> ContainerFactory:
-    return ContainerFactory(TABLE, {"program": Path("/bin/sh"), "absent": Path("/nowhere/absent")}, simulator)
+    programs = {"program": Path("/bin/sh"), "absent": Path("/nowhere/absent")}
+    return ContainerFactory(TABLE, programs, Python(Path("/state/python"), {"B": "2"}), simulator)
 
 
-def test_an_image_with_a_program_is_a_process() -> None:
-    assert isinstance(factory().make(model("test/program:1"), SETTING), ProcessContainer)
+def test_an_image_with_a_program_is_a_process(setting: Setting) -> None:
+    assert isinstance(factory().make(model("test/program:1"), setting), ProcessContainer)
 
 
-def test_an_image_without_a_row_is_simulated() -> None:
+def test_a_python_program_is_a_process_with_a_file_for_its_last_words(setting: Setting) -> None:
+    assert isinstance(factory().make(model("test/vllm:1", command=["/bin/python3", "x.py"]), setting), ProcessContainer)
+    assert setting.last_words.read_bytes() == b""
+
+
+def test_python_is_found_on_path_and_a_containers_own_variables_win() -> None:
+    python = Python(Path("/state/python"), {"B": "2", "C": "3"})
+    values = python.variables({"A": "1", "C": "4", "PATH": "/usr/bin"})
+    assert values == {"A": "1", "B": "2", "C": "4", "PATH": "/opt/python/bin:/usr/bin"}
+    assert python.argv(["/usr/local/bin/python3", "-m", "x"]) == ["/opt/python/bin/python", "-m", "x"]
+
+
+def test_packages_are_shown_only_where_the_image_has_them() -> None:
+    python = Python(Path("/state/python"), {})
+    bare, whole = (python.mounts(packages=packages) for packages in (False, True))
+    assert next(mount.target for mount in whole if mount not in bare).endswith("/site-packages")
+    assert all(mount.read_only for mount in whole)
+
+
+def test_an_image_without_a_row_is_simulated(setting: Setting) -> None:
     assert factory().is_simulated(model("test/other:1"))
-    assert isinstance(factory().make(model("test/other:1"), SETTING), PlaceholderContainer)
+    assert isinstance(factory().make(model("test/other:1"), setting), PlaceholderContainer)
 
 
-def test_a_program_that_is_not_there_is_an_error_that_names_it() -> None:
+def test_a_program_that_is_not_there_is_an_error_that_names_it(setting: Setting) -> None:
     with pytest.raises(StartError, match='no program "absent" for test/absent:1') as caught:
-        factory().make(model("test/absent:1"), SETTING)
+        factory().make(model("test/absent:1"), setting)
     assert caught.value.reason == "ErrImageNeverPull"
 
 
-def test_vllm_goes_to_the_simulator_and_other_commands_of_its_image_do_not() -> None:
+def test_vllm_goes_to_the_simulator_and_other_commands_of_its_image_do_not(setting: Setting) -> None:
     simulator = httpx2.AsyncClient()
-    assert isinstance(factory(simulator).make(model("test/vllm:1", args=["m"]), SETTING), SimulatorContainer)
+    assert isinstance(factory(simulator).make(model("test/vllm:1", args=["m"]), setting), SimulatorContainer)
     assert factory(simulator).is_simulated(model("test/vllm:1", command=["rocm-smi"]))
     assert factory(None).is_simulated(model("test/vllm:1", args=["m"]))
 
@@ -106,6 +134,7 @@ class Watched:
         manner = Manner(
             make=self._make,
             restarts=restarts,
+            last_words=lambda code: f"ended with {code}",
             changed=self._changed,
             warn=lambda _reason, _message: None,
             address="127.0.0.1",
@@ -130,6 +159,7 @@ async def test_a_container_that_may_not_restart_is_over_at_its_end() -> None:
     assert watched.record.failed
     assert isinstance(watched.record.state, Terminated)
     assert watched.record.state.exit_code == 3
+    assert watched.record.state.message == "ended with 3"
 
 
 async def test_failures_restart_until_success_with_back_off_from_the_second_on() -> None:

@@ -47,6 +47,46 @@ def test_vllm_images_are_simulated(image: str) -> None:
     assert entry.simulator == "vllm"
 
 
+PYTHON_IMAGE = "docker.io/library/python:3.12.8-slim-bookworm"
+VLLM_IMAGE = "ghcr.io/llm-d/llm-d-rocm:v0.5.0"
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "arguments", "python"),
+    [
+        (PYTHON_IMAGE, ["python", "-B", "/opt/gate.py"], None, "bare"),
+        (PYTHON_IMAGE, None, ["/usr/local/bin/python3.12", "x.py"], "bare"),
+        (PYTHON_IMAGE, None, None, "bare"),
+        (VLLM_IMAGE, ["/opt/vllm/bin/python3", "-m", "bench"], None, "packages"),
+        ("vllm/vllm-openai-rocm:v0.15.1", ["python"], ["/opt/smoke.py", "--model=vllm/x"], "packages"),
+    ],
+)
+def test_python_programs_run_with_what_their_image_has(
+    image: str, command: list[str] | None, arguments: list[str] | None, python: str
+) -> None:
+    entry = TABLE.find(image, command, arguments)
+    assert entry is not None
+    assert entry.python == python
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        (None, ["--model", "m"]),
+        (["python", "-m", "vllm.entrypoints.openai.api_server"], ["--model", "m"]),
+        (["vllm", "serve"], ["m"]),
+    ],
+)
+def test_the_server_itself_stays_simulated(command: list[str] | None, arguments: list[str]) -> None:
+    entry = TABLE.find(VLLM_IMAGE, command, arguments)
+    assert entry is not None
+    assert entry.simulator == "vllm"
+
+
+def test_a_command_that_is_not_python_has_no_program_in_an_image_of_python() -> None:
+    assert TABLE.find(PYTHON_IMAGE, ["sh", "-c", "true"]) is None
+
+
 def test_other_images_have_no_row() -> None:
     assert TABLE.find("ghcr.io/llm-d/llm-d-benchmark:v0.5.2") is None
 

@@ -18,9 +18,19 @@ def verdicts(tally: Tally, answers: str) -> list[bool | None]:
 def test_times_are_scaled_but_never_below_what_two_cores_bear() -> None:
     probe = Probe(initialDelaySeconds=5, periodSeconds=10, timeoutSeconds=3)
     scaled = schedule(probe, 0.1)
-    assert (scaled.initial_delay_s, scaled.period_s, scaled.timeout_s) == (0.5, 1.0, 1.0)
+    assert (scaled.initial_delay_s, scaled.period_s) == (0.5, 1.0)
     assert schedule(probe, 0.001).period_s == 0.2
     assert schedule(probe, 0.001).settled_period_s == 1.0
+
+
+def test_load_alone_turns_no_verdict_sooner_than_it_would_for_real() -> None:
+    times = schedule(Probe(periodSeconds=10, timeoutSeconds=3), 0.1)
+    tally = Tally(Probe(failureThreshold=2), verdict=True)
+    assert (times.timeout_s, times.period_of(tally)) == (3.0, 1.0)
+    tally.record(passed=False)
+    assert times.period_of(tally) == 10.0
+    tally.record(passed=False)
+    assert times.period_of(tally) == 1.0
 
 
 def test_times_that_are_not_given_are_kubernetes_defaults() -> None:

@@ -21,7 +21,7 @@ def test_a_prompt_longer_than_the_token_budget_is_prefilled_in_chunks(serve, clo
     request = server.request(5000, 1)
     clock.run()
     chunks = [server.latency.prefill_s(2048), server.latency.prefill_s(2048, 2048), server.latency.prefill_s(904, 4096)]
-    assert request.times == [pytest.approx(0.080 + sum(chunks))]
+    assert request.times == [pytest.approx(server.latency.factors.prefill_overhead_s + sum(chunks))]
 
 
 def test_sequences_decode_together_in_one_step(serve, clock):
@@ -140,7 +140,7 @@ def test_metrics_add_up_after_a_run(serve, clock):
     assert metrics.finished["length"] == metrics.whole.count == metrics.first_token.count == 5
     assert metrics.between_tokens.count == 245
     parts = metrics.queue.total + metrics.prefill.total + metrics.decode.total
-    assert metrics.whole.total == pytest.approx(parts + 5 * 0.080)
+    assert metrics.whole.total == pytest.approx(parts + 5 * server.latency.factors.prefill_overhead_s)
     assert metrics.decode.total == pytest.approx(metrics.between_tokens.total)
 
 

@@ -1,0 +1,52 @@
+"""Results of pods on their way out of a cluster, in pieces that fit ConfigMaps."""
+
+import base64
+import gzip
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+CHUNK_BYTES = 900_000
+"""A ConfigMap may have 1 MiB."""
+
+MOST_CHUNKS = 32
+"""Of one pod: 29 MB compressed, about ten million token times. Whoever has more leaves something out."""
+
+PART_LABEL = "llmd-oke/part-of-job"
+"""Its value is the Job whose result a ConfigMap has a piece of."""
+
+PART_KEY = "part"
+COUNT_ANNOTATION = "llmd-oke/parts"
+"""How many pieces the pod's result has."""
+
+
+def pieces(content: bytes) -> list[bytes]:
+    """The compressed content in pieces; at least one."""
+    packed = gzip.compress(content, mtime=0)
+    return [packed[start : start + CHUNK_BYTES] for start in range(0, max(len(packed), 1), CHUNK_BYTES)]
+
+
+def joined(parts: Iterable[bytes]) -> bytes:
+    """The content of all pieces in their order."""
+    return gzip.decompress(b"".join(parts))
+
+
+def config_maps(
+    parts: Sequence[bytes], names: Sequence[str], namespace: str, job: str, uid: str
+) -> list[dict[str, Any]]:
+    """A ConfigMap for each piece; they belong to the Job and go with it."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": {"app.kubernetes.io/part-of": "llmd-oke", PART_LABEL: job},
+                "annotations": {COUNT_ANNOTATION: str(len(parts))},
+                "ownerReferences": [owner],
+            },
+            "binaryData": {PART_KEY: base64.b64encode(part).decode()},
+        }
+        for name, part in zip(names, parts, strict=False)
+    ]

@@ -1,0 +1,154 @@
+"""The passport of a deployment: what runs, and the evidence that it is right, fast and accurate, in one file."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from llmd_oke.bench.evals.result import EvalResult
+from llmd_oke.results.row import Basis
+
+PASSPORT_JSON, PASSPORT_MARKDOWN = "passport.json", "passport.md"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ColdStart(_Part):
+    """From applying to the first token, by the cluster's own clock; moments are ISO 8601, UTC."""
+
+    applied: str
+    """Creation of the first pod of what serves now."""
+    ready: str | None
+    """When the last of its pods became ready."""
+    first_token: str | None
+    """When the router gave the first token to the benchmark."""
+    ready_s: float | None
+    first_token_s: float | None
+
+
+class Accuracy(_Part):
+    """The last evaluation of this configuration."""
+
+    evaluation: str
+    score: float
+    interval_95: tuple[float, float]
+    questions: int
+    started: str
+    basis: Basis
+
+
+class Passport(_Part):
+    """One model of a deployed stack. Figures are those of the smoke benchmark's load, with `basis` for all of them."""
+
+    stack: str
+    model: str
+    config_hash: str
+    release: str
+    topology: str
+    copies: int
+    gpus: int
+    gpus_reserved: int | None
+    price_usd_per_hour: float
+    price_includes: str
+    images: dict[str, str]
+    """Image by container, with the digest that runs where the cluster tells it."""
+    basis: Basis
+    simulated: tuple[str, ...]
+    smoke_passed: bool
+    checks: list[dict[str, Any]]
+    load: dict[str, Any]
+    performance: dict[str, Any]
+    remote_prefill: dict[str, Any] | None
+    accuracy: Accuracy | None
+    usd_per_million_output_tokens: float | None
+    """At the smoke benchmark's load, which is light; at a full load it is lower."""
+    cold_start: ColdStart | None
+    created: str
+
+
+def accuracy(result: EvalResult | None) -> Accuracy | None:
+    """What a passport says of an evaluation."""
+    if result is None:
+        return None
+    return Accuracy(
+        evaluation=result.evaluation,
+        score=result.score,
+        interval_95=result.interval,
+        questions=len(result.answers),
+        started=result.started,
+        basis=result.basis,
+    )
+
+
+def usd_per_million_output_tokens(price_usd_per_hour: float, performance: Mapping[str, Any]) -> float | None:
+    """Price of a million output tokens at a measured rate; None where nothing was put out."""
+    rate = performance.get("output_tokens_per_s")
+    return price_usd_per_hour / (rate * 3600) * 1e6 if rate else None
+
+
+def write_passport(passport: Passport, folder: Path) -> Path:
+    """Writes both forms beside the reports; gives the Markdown's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PASSPORT_JSON).write_text(passport.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    path = folder / PASSPORT_MARKDOWN
+    path.write_text(markdown(passport), encoding="utf-8")
+    return path
+
+
+def markdown(passport: Passport) -> str:
+    """The passport for people."""
+    lines = [f"# {passport.model} on {passport.stack}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {text} |" for name, text in _facts(passport)]
+    lines += ["", "| check | value | bound | passed |", "|---|---|---|---|"]
+    lines += [_check(check) for check in passport.checks]
+    lines += ["", "| container | image |", "|---|---|"]
+    lines += [f"| {container} | `{image}` |" for container, image in passport.images.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
+    copies = f"{passport.copies} x " if passport.copies > 1 else ""
+    not_real = f"; simulated: {', '.join(passport.simulated)}" if passport.simulated else ""
+    yield "configuration", f"`{passport.config_hash}`, {passport.release}"
+    yield "topology", f"{copies}{passport.topology}, {passport.gpus} GPUs"
+    yield "numbers are", f"{passport.basis}{not_real}"
+    yield "smoke benchmark", "passed" if passport.smoke_passed else "**failed**"
+    yield "remote prefill", _remote_prefill(passport.remote_prefill)
+    yield "accuracy", _accuracy(passport.accuracy)
+    yield "price", f"{passport.price_usd_per_hour:,.2f} USD per hour ({passport.price_includes})"
+    if passport.usd_per_million_output_tokens is not None:
+        cost = f"{passport.usd_per_million_output_tokens:,.2f} USD"
+        yield "1M output tokens", f"{cost} at the smoke benchmark's load; less at a full one"
+    yield "cold start", _cold_start(passport.cold_start)
+    yield "made", passport.created
+
+
+def _remote_prefill(proof: Mapping[str, Any] | None) -> str:
+    if proof is None:
+        return "not disaggregated, or no endpoint picker to ask"
+    return "unknown" if proof.get("share") is None else f"{proof['share']:.1%} of uncached prompts"
+
+
+def _accuracy(found: Accuracy | None) -> str:
+    if found is None:
+        return "not evaluated in this configuration"
+    low, high = found.interval_95
+    return f"{found.evaluation}: {found.score:.1%} of {found.questions} ({low:.1%} to {high:.1%}), {found.basis}"
+
+
+def _cold_start(found: ColdStart | None) -> str:
+    if found is None or found.first_token_s is None:
+        return "unknown"
+    ready = f", pods ready after {found.ready_s:.0f} s" if found.ready_s is not None else ""
+    return f"{found.first_token_s:.0f} s from the first pod's creation to the first token{ready}"
+
+
+def _check(check: Mapping[str, Any]) -> str:
+    value = check.get("value")
+    told = "unknown" if value is None else f"{value:.4g} {check.get('units', '')}".strip()
+    return (
+        f"| {check['name']} | {told} | {check['bound']} {check['limit']:.4g} | {'yes' if check['passed'] else 'no'} |"
+    )

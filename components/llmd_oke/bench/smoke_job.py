@@ -1,0 +1,96 @@
+"""The program of the Job that benchmarks a model in its cluster.
+
+It measures, writes the result to a ConfigMap and its last words to the container's termination message, and ends with 0
+if the model is as good as was asked, with 1 if it is not or could not be measured.
+"""
+
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmd_oke.bench import circumstances, in_cluster
+from llmd_oke.bench.in_cluster import InCluster
+from llmd_oke.bench.smoke import Progress, SmokeResult, run_smoke
+from llmd_oke.bench.smoke_request import SmokeRequest, from_json, resolve
+from llmd_oke.bench.smoke_result import RESULT_KEY, Parcel, failure_words, last_words, pack
+from llmd_oke.errors import KitError
+
+TERMINATION_LOG = Path("/dev/termination-log")
+
+LABEL = "llmd-oke/smoke"
+"""A label of Job, pod and result; its value is the name of the model's objects."""
+
+JOB_ANNOTATION = "llmd-oke/job"
+"""On a result: the Job that wrote it."""
+
+
+def main() -> int:
+    """Benchmarks what is asked for; the arguments name the files of request and facts."""
+    request_file, facts_file = map(Path, sys.argv[1:])
+    request = replace(from_json(request_file.read_bytes()), facts=json.loads(facts_file.read_text()))
+    try:
+        result = run(request, os.environ, in_cluster.from_environment(os.environ))
+    except KitError as error:
+        return _end(failure_words(request.service, error), 1)
+    return _end(last_words(request.service, result), 0 if result.passed else 1)
+
+
+def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluster) -> SmokeResult:
+    """Benchmarks and writes the result's ConfigMap, which belongs to the Job of this pod and goes with it.
+
+    Raises:
+        KitError: the model is not there or does not answer, or the result can't be written.
+    """
+    how = circumstances.from_environment(environment)
+    result = run_smoke(resolve(request, cluster, how), _Teller())
+    cluster.apply(result_config_map(request, pack(request, how, result), environment))
+    return result
+
+
+def result_config_map(request: SmokeRequest, parcel: Parcel, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The ConfigMap of a result."""
+    job, uid = environment["JOB_NAME"], environment["JOB_UID"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": environment["RESULT_NAME"],
+            "namespace": request.namespace,
+            "labels": {"app.kubernetes.io/part-of": "llmd-oke", LABEL: request.service},
+            "annotations": {JOB_ANNOTATION: job},
+            "ownerReferences": [owner],
+        },
+        "data": dict(parcel.texts),
+        "binaryData": {RESULT_KEY: base64.b64encode(parcel.result).decode()},
+    }
+
+
+def _end(words: str, code: int) -> int:
+    print(words, flush=True)
+    if TERMINATION_LOG.exists():
+        TERMINATION_LOG.write_text(words)
+    return code
+
+
+class _Teller:
+    """A line of log for each phase, and every ten seconds within one."""
+
+    INTERVAL_S = 10.0
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._said_s = 0.0
+
+    def __call__(self, news: Progress) -> None:
+        now_s = time.monotonic()
+        if news.phase == self._phase and now_s - self._said_s < self.INTERVAL_S:
+            return
+        self._phase, self._said_s = news.phase, now_s
+        print(f"{news.phase} {news.done}/{news.total}" if news.total else news.phase, flush=True)

@@ -1,0 +1,123 @@
+"""`llmd-oke bench` from this machine."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import typer
+from rich.markup import escape
+
+from llmd_oke.bench.record_lines import as_line
+from llmd_oke.bench.records import RequestRecord
+from llmd_oke.bench.rows import row
+from llmd_oke.bench.stages import StageResult, run_stages_now
+from llmd_oke.cli import bench_view, console
+from llmd_oke.cli.bench_target import Subject
+from llmd_oke.cli.bench_wanted import Timing, Wanted
+from llmd_oke.errors import KitError
+from llmd_oke.results.files import write_rows
+from llmd_oke.results.row import Basis, Row
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where to keep requests and rows; None for not at all."""
+
+    requests: Path | None
+    rows: Path | None
+
+
+def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files: Files, *, as_json: bool) -> None:
+    """Load, keep and show; ends with the exit code that belongs to the result.
+
+    Raises:
+        KitError: the load can't be run, or a file can't be written.
+    """
+    stages = wanted.stages()
+    workload = wanted.workload(subject.input_tokens, subject.output_tokens)
+    with _Lines(files.requests) as lines, bench_view.Watch() as watch:
+        results = run_stages_now(
+            subject.target,
+            stages,
+            workload,
+            limit_s=wanted.whole_limit_s(len(stages), timing.time_scale),
+            processes=processes,
+            on_progress=watch,
+            on_records=lines,
+            conditions=wanted.conditions(timing),
+        )
+    rows = _rows(results, subject, timing.basis, wanted.seed, workload.run)
+    if files.rows and rows:
+        write_rows(rows, files.rows)
+    if as_json:
+        typer.echo(_json(results, rows, timing.basis))
+    else:
+        console.output().print(bench_view.table(results, timing.basis))
+    _tell(results, rows, files)
+    _exit(results)
+
+
+def _rows(results: Sequence[StageResult], subject: Subject, basis: Basis, seed: int, run: str) -> list[Row]:
+    if subject.facts is None:
+        return []
+    return [row(result, **subject.facts, basis=basis, seed=seed, run=run) for result in results]
+
+
+def _json(results: Sequence[StageResult], rows: Sequence[Row], basis: Basis) -> str:
+    stages = [bench_view.summary(result) for result in results]
+    dumped = [one.model_dump(mode="json", exclude_defaults=True) for one in rows]
+    return json.dumps({"basis": basis, "stages": stages, "rows": dumped}, indent=2)
+
+
+def _tell(results: Sequence[StageResult], rows: Sequence[Row], files: Files) -> None:
+    for remark in bench_view.remarks(results):
+        console.errors().print(f"[yellow]note[/] {escape(remark)}", soft_wrap=True)
+    if files.rows and not rows:
+        console.errors().print("[yellow]note[/] no rows were written: give --gpu and --gpus", soft_wrap=True)
+    for name, path in (("requests", files.requests), ("rows", files.rows if rows else None)):
+        if path:
+            console.errors().print(f"{name}  {path}", soft_wrap=True, markup=False)
+
+
+def _exit(results: Sequence[StageResult]) -> None:
+    if any(result.interrupted for result in results):
+        raise typer.Exit(INTERRUPTED)
+    if not any(record.succeeded for result in results for record in result.records):
+        raise typer.Exit(1)
+
+
+class _Lines:
+    """Writes requests to a file as they end; a file that can't be written any more ends the writing, not the run."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> "_Lines":
+        if self._path:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("w", encoding="utf-8")
+            except OSError as error:
+                raise KitError(f"{self._path} can't be written: {error.strerror}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()
+
+    def __call__(self, stage: int, records: Sequence[RequestRecord]) -> None:
+        """Write these down."""
+        if self._file is None:
+            return
+        try:
+            self._file.writelines(f"{as_line(stage, record)}\n" for record in records)
+            self._file.flush()
+        except OSError as error:
+            self._file = None
+            console.errors().print(f"[yellow]note[/] {self._path} can't be written any more: {error.strerror}")

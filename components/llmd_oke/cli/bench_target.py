@@ -1,0 +1,123 @@
+"""Which model `llmd-oke bench` loads: one of a deployed stack, or whatever answers at a URL."""
+
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmd_oke import planning
+from llmd_oke.bench.streams import Api
+from llmd_oke.bench.targets import Target
+from llmd_oke.errors import KitError
+from llmd_oke.planning import ModelPlan, Plan
+
+TOKEN_VARIABLE = "LLMD_OKE_BENCH_TOKEN"  # noqa: S105 - the name of a variable
+
+MODELS_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is loaded.
+
+    `input_tokens` and `output_tokens` are for where none are wanted; `facts` belong into rows, None where not enough is
+    known for any; the files are where its results are kept by default.
+    """
+
+    target: Target
+    input_tokens: str = "1024"
+    output_tokens: str = "128"
+    facts: Mapping[str, Any] | None = None
+    requests_file: Path | None = None
+    rows_file: Path | None = None
+
+
+def of_stack(project: Path, stack: str, name: str | None, api: Api, reports: Path | None) -> Subject:
+    """A model of a deployed stack, with the way to it from here.
+
+    Raises:
+        KitError: the stack has no such model, or it is not there.
+    """
+    from llmd_oke.experiments.cluster_access import ClusterAccess  # noqa: PLC0415 - not needed for a URL
+    from llmd_oke.experiments.jobs_bench import new_folder  # noqa: PLC0415 - not needed for a URL
+
+    plan = planning.plan_stack_file(project, stack)
+    model = choose(plan.models, name)
+    way = ClusterAccess(plan.kubeconfig_context).service(plan.namespace, model.name)
+    folder = new_folder(reports or project / "reports", stack)
+    return Subject(
+        target=Target(way.url, model.model.repository, way.headers, way.verify, api),
+        input_tokens=str(model.workload.input_tokens),
+        output_tokens=str(model.workload.output_tokens),
+        facts=_facts(plan, model),
+        requests_file=folder / "requests.jsonl",
+        rows_file=folder / "rows.jsonl",
+    )
+
+
+def of_url(
+    url: str, name: str | None, api: Api, certificates: Path | None, gpu: str | None, gpus: int | None
+) -> Subject:
+    """What answers at `url`; without `name` the only model that it serves.
+
+    Raises:
+        KitError: it can't be asked, or serves several models.
+    """
+    token = os.environ.get(TOKEN_VARIABLE)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    verify = _authority(certificates) if certificates else True
+    model = name or _only_model(url, headers, verify)
+    facts = {"model": model, "gpu": gpu, "gpus_counted": gpus} if gpu and gpus else None
+    return Subject(Target(url.rstrip("/"), model, headers, verify, api), facts=facts)
+
+
+def choose(models: Sequence[ModelPlan], name: str | None) -> ModelPlan:
+    """The model of that name, or the only one.
+
+    Raises:
+        KitError: there is none, or there are several.
+    """
+    found = [model for model in models if name in {None, model.name}]
+    if len(found) != 1:
+        what = "The stack has several models." if name is None else f"The stack has no model {name!r}."
+        raise KitError(what, f"Give --model, one of: {', '.join(model.name for model in models)}.")
+    return found[0]
+
+
+def _facts(plan: Plan, model: ModelPlan) -> dict[str, Any]:
+    return {
+        "model": model.model.repository,
+        "gpu": plan.pools[0].shape.gpu.product,
+        "gpus_counted": model.gpus,
+        "topology": str(model.topology),
+        "copies": len(model.units),
+        "image": plan.release.vllm.image,
+        "max_num_seqs": model.engine.max_num_seqs,
+        "price_usd_per_hour": round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
+        "config_hash": plan.config_hash,
+    }
+
+
+def _authority(certificates: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(certificates))
+    except (OSError, ssl.SSLError) as error:
+        raise KitError(f"{certificates} has no certificates: {error}", "Give a PEM file.") from error
+
+
+def _only_model(url: str, headers: Mapping[str, str], verify: ssl.SSLContext | bool) -> str:
+    import httpx  # noqa: PLC0415 - not needed by other commands
+
+    remedy = "Give --model."
+    try:
+        answer = httpx.get(
+            f"{url.rstrip('/')}/v1/models", headers=headers, verify=verify, timeout=MODELS_TIMEOUT_S, trust_env=False
+        )
+        models = [str(entry["id"]) for entry in answer.raise_for_status().json()["data"]]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        raise KitError(f"{url} does not tell its models: {error}", remedy) from error
+    if len(models) != 1:
+        raise KitError(f"{url} serves {len(models)} models: {', '.join(models)}", remedy)
+    return models[0]

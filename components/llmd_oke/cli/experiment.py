@@ -1,0 +1,161 @@
+"""`llmd-oke experiment`: deploys a list of topologies one after the other and benchmarks each."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmd_oke.cli import console, experiment_view, options, rehearse_view
+from llmd_oke.errors import KitError
+from llmd_oke.experiments import preparing, reporting, run_folder
+from llmd_oke.experiments.deployer import Deployer, PulumiDeployer, RehearsedDeployer
+from llmd_oke.experiments.preparing import Asked, Experiment
+from llmd_oke.experiments.run_folder import RunFolder
+from llmd_oke.experiments.running import Runner, unfinished
+
+app = typer.Typer(
+    help="Deploy a list of topologies, benchmark each under a list of loads, tear down, compare. A recipe says which: "
+    "one of the kit's (guide, pareto, scale-out), or a YAML file.",
+    no_args_is_help=True,
+)
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe of the kit, or the path of a YAML file.")]
+Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs to use at a time; the recipe's own number if left out.")]
+Rehearse = Annotated[bool, typer.Option("--rehearse", help="On this machine, with simulated nodes and vLLM.")]
+TimeScale = Annotated[
+    float | None,
+    typer.Option(
+        help="With --rehearse: wall seconds for a second of model time; the recipe's own if left out.",
+        min=0.01,
+        max=100,
+    ),
+]
+Requests = Annotated[
+    int | None, typer.Option(min=1, help="Send at most so many requests at each level; results say so.")
+]
+Only = Annotated[list[str] | None, typer.Option(help="Only this deployment; may be given several times.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+New = Annotated[bool, typer.Option("--new", help="Begin anew, even if a run of the same recipe is unfinished.")]
+
+
+@app.command()
+def plan(
+    recipe: RecipeName,
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    gpus: Gpus = None,
+    rehearse: Rehearse = False,
+    time_scale: TimeScale = None,
+    requests: Requests = None,
+    only: Only = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what a run would deploy, how long it takes and what it costs. Nothing is deployed."""
+    asked = Asked(gpus, rehearse, time_scale, requests, tuple(only or ()))
+    experiment = preparing.prepare(project, recipe, stack, asked)
+    experiment_view.show_plan(experiment, _names(experiment), {}, as_json=as_json)
+
+
+@app.command()
+def run(
+    recipe: RecipeName,
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    gpus: Gpus = None,
+    rehearse: Rehearse = False,
+    time_scale: TimeScale = None,
+    requests: Requests = None,
+    only: Only = None,
+    yes: Yes = False,
+    new: New = False,
+) -> None:
+    """Run a recipe, or go on where a run of it was interrupted. Deployments that failed are tried again.
+
+    Ends with exit code 1 if a deployment could not be measured.
+    """
+    asked = Asked(gpus, rehearse, time_scale, requests, tuple(only or ()))
+    experiment = preparing.prepare(project, recipe, stack, asked)
+    what = project, recipe, experiment.recipe, experiment.settings
+    folder = None if new else run_folder.unfinished_run(*what)
+    names = unfinished(folder.state) if folder else _names(experiment)
+    experiment_view.show_plan(experiment, names, folder.state.seconds if folder else {})
+    _ask(experiment, yes=yes)
+    folder = folder or run_folder.new_run(*what, names)
+    state = _run(experiment, folder)
+    reporting.write(folder)
+    experiment_view.show_results(folder)
+    failed = [name for name, standing in state.deployments.items() if standing.phase == "failed"]
+    for name in failed:
+        console.show_error(
+            KitError(f"{name}: {state.deployments[name].cause}", "Run the recipe again to try it again.")
+        )
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def status(
+    recipe: RecipeName, stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False
+) -> None:
+    """Show how far the newest run of a recipe is."""
+    folder = run_folder.latest(project, stack, recipe)
+    if as_json:
+        typer.echo(folder.state.model_dump_json(indent=2))
+    else:
+        experiment_view.show_status(folder)
+
+
+@app.command()
+def report(
+    recipe: RecipeName, stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False
+) -> None:
+    """Compare what the newest run of a recipe has found so far: a table here, Markdown and HTML with plots as files."""
+    folder = run_folder.latest(project, stack, recipe)
+    rows = reporting.write(folder)
+    if as_json:
+        typer.echo(json.dumps([row.model_dump(mode="json", exclude_defaults=True) for row in rows], indent=2))
+    else:
+        experiment_view.show_results(folder)
+
+
+@app.command(hidden=True)
+def measure(assignment: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) -> None:
+    """Measure one deployment, from where it can be reached; `run` runs this."""
+    from llmd_oke.experiments import measuring  # noqa: PLC0415 - slow to import
+
+    raise typer.Exit(measuring.measure_file(assignment, console.progress()))
+
+
+def _names(experiment: Experiment) -> list[str]:
+    return [deployment.object_name for deployment in experiment.deployments]
+
+
+def _ask(experiment: Experiment, *, yes: bool) -> None:
+    """What costs money is asked for."""
+    if yes or experiment.settings.rehearsed:
+        return
+    if not sys.stdin.isatty():
+        raise KitError("The run costs what is shown above, and nobody can be asked.", "To run it: add --yes.")
+    if not typer.confirm("Run it?"):
+        raise typer.Exit(1)
+
+
+def _run(experiment: Experiment, folder: RunFolder) -> run_folder.State:
+    progress = console.progress()
+    progress.step(f"run {folder.path}")
+    try:
+        return Runner(experiment, folder, _deployer(experiment), progress).run()
+    except KeyboardInterrupt:
+        experiment_view.show_interrupted(experiment)
+        raise
+
+
+def _deployer(experiment: Experiment) -> Deployer:
+    settings, environment = experiment.settings, console.inherited_environment()
+    if not settings.rehearsed:
+        return PulumiDeployer(experiment.project, settings.stack, environment)
+    simulated = rehearse_view.simulated
+    return RehearsedDeployer(
+        experiment.project, settings.stack, experiment.nodes, settings.time_scale, simulated, environment
+    )

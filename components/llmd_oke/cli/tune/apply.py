@@ -1,0 +1,69 @@
+"""`llmd-oke tune apply`: writes the best deployment into the stack file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmd_oke import config, planning
+from llmd_oke.cli import console, options
+from llmd_oke.cli.tune import inputs
+from llmd_oke.cli.tune.inputs import Asked
+from llmd_oke.errors import KitError
+from llmd_oke.tuning import applying, ranking
+from llmd_oke.tuning.applying import Choice
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")]
+
+
+def apply(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    name: inputs.Name = None,
+    slo: inputs.Slo = "",
+    gpus: inputs.Gpus = None,
+    workload: inputs.WorkloadText = None,
+    trace: inputs.Trace = None,
+    figures: inputs.Figures = None,
+    max_num_seqs: inputs.MaxNumSeqs = 256,
+    allow_extrapolation: inputs.AllowExtrapolation = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Rank as `tune rank` does, and write topology, copies and maxNumSeqs of the best into the stack file.
+
+    Comments and order of the file stay. What comes out is planned before it is written, and refused with all problems
+    where it can't be deployed.
+    """
+    asked = Asked(
+        project=project,
+        stack=stack,
+        name=name,
+        slo=slo,
+        gpus=gpus,
+        workload=workload,
+        trace=trace,
+        figures=figures,
+        max_num_seqs=max_num_seqs,
+        allow_extrapolation=allow_extrapolation,
+    )
+    known = inputs.inputs(asked)
+    best = ranking.rank(known.question, sensitivity=False).best
+    if best is None:
+        raise KitError("Nothing meets the targets.", "`llmd-oke tune rank` shows what would have to change.")
+    index = inputs.model_index(config.load(project, stack).models, name)
+    path = config.stack_file(project, stack)
+    before = path.read_text(encoding="utf-8")
+    after = applying.applied(before, index, Choice(best.topology, best.copies, best.max_num_seqs))
+    planning.plan(config.parse(applying.document_of(after)))
+    console.output().print(f"{ranking.named(best)}: {known.confidence.sentence}", markup=False, soft_wrap=True)
+    difference = applying.difference(before, after, str(path))
+    console.output().print(difference or "nothing changes", markup=False, soft_wrap=True)
+    if not dry_run and difference:
+        _write(path, after)
+
+
+def _write(path: Path, text: str) -> None:
+    """The file appears whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)

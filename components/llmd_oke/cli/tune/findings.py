@@ -1,0 +1,61 @@
+"""`llmd-oke tune findings`: does the event simulation say what others have published?"""
+
+import json
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from llmd_oke.cli import console, options
+from llmd_oke.tuning.finding_checks import Outcome, Verdict, check_findings
+from llmd_oke.tuning.findings import published_findings
+
+_COLOURS: dict[Verdict, str] = {"hit": "green", "known miss": "yellow", "miss": "red", "unexpected hit": "red"}
+
+_SHORT_UNITS = {"requests/s": "qps", "of prefill capacity": "of capacity"}
+
+
+def findings(as_json: options.Json = False) -> None:
+    """Hold the event simulation against published findings: hits, and misses with their reasons.
+
+    Takes some seconds. Ends with exit code 1 where something misses that is not known to miss, or the other way round.
+    """
+    outcomes = check_findings(published_findings(), console.progress())
+    if as_json:
+        typer.echo(json.dumps([_plain(each) for each in outcomes], indent=2))
+    else:
+        console.output().print(_table(outcomes))
+        for why in dict.fromkeys(each.why for each in outcomes if each.why):
+            console.output().print(f"known miss: {why}", markup=False, soft_wrap=True)
+    if any(each.verdict in {"miss", "unexpected hit"} for each in outcomes):
+        raise typer.Exit(1)
+
+
+def _plain(each: Outcome) -> dict[str, object]:
+    return {
+        "finding": each.finding.name,
+        "at": each.at,
+        "unit": each.unit,
+        "basis": each.basis.value,
+        "predicted": each.predicted,
+        "accepted": each.accepted,
+        "verdict": each.verdict,
+        "why": each.why,
+    }
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("finding", "at", "predicted", "accepted", "basis", "verdict"):
+        table.add_column(column, justify="right" if column == "at" else "left", overflow="fold")
+    for each in outcomes:
+        colour = _COLOURS[each.verdict]
+        cells = (
+            each.finding.name,
+            f"{each.at:g} {_SHORT_UNITS.get(each.unit, each.unit)}",
+            each.predicted,
+            each.accepted,
+            each.basis.value,
+        )
+        table.add_row(*map(escape, cells), f"[{colour}]{each.verdict}[/]")
+    return table

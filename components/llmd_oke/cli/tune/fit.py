@@ -1,0 +1,91 @@
+"""`llmd-oke tune fit`: latency figures from measured rows."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from llmd_oke.cli import console
+from llmd_oke.cli.tune import import_rows, inputs
+from llmd_oke.errors import KitError
+from llmd_oke.results.files import read_rows
+from llmd_oke.results.row import Row
+from llmd_oke.tuning import asking
+from llmd_oke.tuning.calibration import calibrate
+from llmd_oke.tuning.figures import Fit, LatencyFigures, figures_text
+from llmd_oke.tuning.published import published_points
+
+RowFiles = Annotated[list[Path] | None, typer.Argument(help="Rows of `tune import` or `tune run`.", metavar="ROWS")]
+Published = Annotated[bool, typer.Option("--published", help="Add the kit's published measurements of the model.")]
+
+
+def fit(
+    rows: RowFiles = None,
+    model: inputs.ModelName = None,
+    shape: inputs.ShapeName = inputs.DEFAULT_SHAPE,
+    image: Annotated[str | None, typer.Option(help="Only rows of this vLLM image.")] = None,
+    published: Published = False,
+    figures: inputs.Figures = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the figures.", dir_okay=False)] = None,
+) -> None:
+    """Fit the latency model to prefill-only and decode-only rows, and say how far it is off where it did not look.
+
+    Without --output the figures are printed as YAML.
+    """
+    found = rows_of(rows, model, published)
+    chosen = asking.known_model(model or _one_model(found))
+    hardware = asking.known_shape(shape)
+    base = inputs.figures_of(figures, chosen, hardware)
+    inspection = import_rows.inspected([row for row in found if image is None or row.image == image])
+    import_rows.show_findings(inspection)
+    calibration = calibrate(inspection.accepted, chosen, hardware, base)
+    _show(calibration.figures, calibration.fitted)
+    text = figures_text(calibration.figures)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text)
+        console.errors().print(f"figures  {output}", markup=False, soft_wrap=True)
+
+
+def rows_of(paths: list[Path] | None, model: str | None, published: bool) -> list[Row]:
+    """The rows of files, and the published ones where they are asked for; points that are set aside are left out.
+
+    Raises:
+        KitError: there are none, or files hold what is no row.
+    """
+    rows = [row for path in paths or [] for row in read_rows(path)]
+    if published:
+        name = model or _one_model(rows)
+        points = published_points(name)
+        if points is None:
+            raise KitError(f"There are no published measurements of {name}.")
+        rows += points.kept_rows()
+    if not rows:
+        raise KitError("There are no rows.", "Name files of rows, or --published with --model.")
+    return rows
+
+
+def _one_model(rows: list[Row]) -> str:
+    names = sorted({row.model for row in rows})
+    if len(names) != 1:
+        raise KitError(f"The rows are of {len(names)} models.", f"--model is one of: {', '.join(names) or 'none'}.")
+    return names[0]
+
+
+def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("role", "points", "sizes", "error of the points", "unseen loads", "unseen sizes"):
+        table.add_column(column, justify="left" if column in {"role", "sizes"} else "right")
+    for name, fit_ in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
+        table.add_row(name, *_cells(fit_ if name in fitted else None))
+    console.errors().print(table)
+
+
+def _cells(fit_: Fit | None) -> list[str]:
+    if fit_ is None:
+        return ["too few: as before", "", "", "", ""]
+    errors = (fit_.error, fit_.unseen_load_error, fit_.unseen_size_error)
+    sizes = ", ".join(f"TP{size}" for size in fit_.tensor_parallel_sizes)
+    return [str(fit_.points), sizes, *("-" if error is None else f"{error:.1%}" for error in errors)]

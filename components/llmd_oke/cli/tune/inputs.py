@@ -1,0 +1,178 @@
+"""What the commands of `tune` ask for: options, and the question that they make together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmd_oke import config, planning
+from llmd_oke.catalogue import Model, Shape
+from llmd_oke.errors import KitError
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.tuning import asking, confidence, workload
+from llmd_oke.tuning.confidence import Confidence
+from llmd_oke.tuning.figures import LatencyFigures, read_figures
+from llmd_oke.tuning.question import SLO_FORM, Question, Targets, joined, parse_targets
+from llmd_oke.tuning.workload import FORM, Workload
+
+MaybeStack = Annotated[
+    str | None, typer.Option("--stack", "-s", help="Take model, workload, targets and GPUs from this stack.")
+]
+Name = Annotated[str | None, typer.Option("--name", help="Which model of the stack, where it has several.")]
+ModelName = Annotated[str | None, typer.Option("--model", help="Model of the catalogue, without a stack.")]
+ShapeName = Annotated[str, typer.Option("--shape", help="Shape of the GPU nodes, without a stack.")]
+Slo = Annotated[str, typer.Option("--slo", help=f"Limits of mean latencies, and the load: {SLO_FORM}.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs to search; those that the stack has.", min=1, max=128)]
+WorkloadText = Annotated[str | None, typer.Option("--workload", help=f"{FORM}.")]
+Trace = Annotated[
+    Path | None,
+    typer.Option(help="Lengths from a trace: JSON Lines or CSV with input_tokens, output_tokens.", dir_okay=False),
+]
+Figures = Annotated[
+    Path | None, typer.Option(help="Latency figures of `tune fit`; the kit's own if left out.", dir_okay=False)
+]
+MaxNumSeqs = Annotated[int, typer.Option(help="Largest batch to consider (vLLM's --max-num-seqs).", min=1, max=4096)]
+AllowExtrapolation = Annotated[
+    bool,
+    typer.Option("--allow-extrapolation", help="Go beyond what the latency figures were fitted to; results say so."),
+]
+
+DEFAULT_SHAPE = "BM.GPU.MI300X.8"
+DEFAULT_WORKLOAD = "4096/256"
+DEFAULT_GPUS = 16
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of a search, as they were given."""
+
+    project: Path
+    stack: str | None = None
+    name: str | None = None
+    model: str | None = None
+    shape: str = DEFAULT_SHAPE
+    slo: str = ""
+    gpus: int | None = None
+    workload: str | None = None
+    trace: Path | None = None
+    figures: Path | None = None
+    max_num_seqs: int = 256
+    allow_extrapolation: bool = False
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a search goes by, all of it known and checked."""
+
+    model: Model
+    shape: Shape
+    question: Question
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a stack, or its absence, says about a model."""
+
+    model: Model
+    shape: Shape
+    workload: Workload
+    targets: Targets
+    gpus: int
+    gpu_memory_utilization: float = 0.95
+
+
+def inputs(asked: Asked) -> Inputs:
+    """The question that the options make.
+
+    Raises:
+        KitError: they contradict each other, name what is not there, or lead beyond the latency figures.
+    """
+    if (asked.stack is None) == (asked.model is None):
+        raise KitError("Either a stack or a model has to be named.", "--stack S, or --model M.")
+    if asked.workload and asked.trace:
+        raise KitError("A workload and a trace exclude each other.", "Give --workload or --trace.")
+    known = _of_stack(asked) if asked.stack else _of_model(asked)
+    figures = figures_of(asked.figures, known.model, known.shape)
+    question = asking.question_of(
+        known.model,
+        known.shape,
+        figures,
+        known.workload,
+        known.targets,
+        asked.gpus or known.gpus,
+        max_num_seqs=asked.max_num_seqs,
+        gpu_memory_utilization=known.gpu_memory_utilization,
+    )
+    question, trust = confidence.confined(question, figures, asked.allow_extrapolation)
+    return Inputs(known.model, known.shape, question, trust)
+
+
+def figures_of(path: Path | None, model: Model, shape: Shape) -> LatencyFigures:
+    """The latency figures in a file, or the kit's own.
+
+    Raises:
+        KitError: there are none, or they are of another model or GPU.
+    """
+    if path is None:
+        return asking.known_figures(model, shape)
+    return asking.checked_figures(read_figures(path), model, shape)
+
+
+def model_index(models: tuple[config.Model, ...], name: str | None) -> int:
+    """The place of a model in a stack file.
+
+    Raises:
+        KitError: there is no such model, or there are several and no name says which.
+    """
+    names = [model.object_name for model in models]
+    if name is None and len(names) == 1:
+        return 0
+    if name in names:
+        return names.index(name)
+    found = "The stack has several models." if name is None else f"The stack has no model {name!r}."
+    raise KitError(found, f"--name is one of: {', '.join(names) or 'none'}.")
+
+
+def _of_model(asked: Asked) -> _Known:
+    model, shape = asking.known_model(asked.model or ""), asking.known_shape(asked.shape)
+    load = _workload(asked) or workload.parse(DEFAULT_WORKLOAD)
+    return _Known(model, shape, load, _targets(asked, load, Targets()), DEFAULT_GPUS)
+
+
+def _of_stack(asked: Asked) -> _Known:
+    plan = planning.plan_stack_file(asked.project, asked.stack or "")
+    chosen = plan.models[model_index(plan.config.models, asked.name)]
+    load = _workload(asked) or workload.of_lengths(chosen.workload.input_tokens, chosen.workload.output_tokens)
+    return _Known(
+        chosen.model,
+        plan.pools[0].shape,
+        load,
+        _targets(asked, load, _targets_of(chosen)),
+        _gpus_for(plan, chosen),
+        chosen.engine.gpu_memory_utilization,
+    )
+
+
+def _gpus_for(plan: Plan, model: ModelPlan) -> int:
+    """The GPUs that the model has, and those that none has."""
+    return model.gpus + plan.gpus - plan.used_gpus
+
+
+def _targets_of(model: ModelPlan) -> Targets:
+    if model.slo is None:
+        return Targets()
+    ttft_ms, itl_ms = model.slo.ttft_ms, model.slo.itl_ms
+    return Targets(ttft_s=ttft_ms and ttft_ms / 1000, itl_s=itl_ms and itl_ms / 1000)
+
+
+def _targets(asked: Asked, load: Workload, others: Targets) -> Targets:
+    """What the command line says goes before the stack file, and that before the trace's own rate."""
+    return joined(joined(parse_targets(asked.slo), others), Targets(requests_per_s=load.requests_per_s))
+
+
+def _workload(asked: Asked) -> Workload | None:
+    if asked.trace:
+        return workload.read_trace(asked.trace)
+    return workload.parse(asked.workload) if asked.workload else None

@@ -1,0 +1,59 @@
+"""A node pool of OKE, with or without GPUs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pulumi
+import pulumi_oci as oci
+
+from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.cluster.instance_metadata import Boot, metadata
+from llmd_oke.cluster.pool_parts import cycling_details, label_list
+
+
+@dataclass(frozen=True)
+class PoolParts:
+    """What pools with and without GPUs work out in ways of their own; the rest is in their arguments alike."""
+
+    labels: Mapping[str, str]
+    boot: Boot
+    node_config: Any
+    image_id: pulumi.Input[str]
+    boot_volume_gib: int
+    shape_config: Any = None
+    eviction: Any = None
+
+
+def managed_pool(
+    name: str, args: Mapping[str, Any], parts: PoolParts, opts: pulumi.ResourceOptions
+) -> pulumi.Output[str]:
+    """Declares the node pool of `CpuPoolArgs` or `GpuPoolArgs`, and answers with its OCID."""
+    cycling: Any = cycling_details(args.get("cycling"))
+    labels: Any = label_list(parts.labels)
+    made = oci.containerengine.NodePool(
+        f"{name}-node-pool",
+        name=args["pool_name"],
+        cluster_id=args["cluster_id"],
+        compartment_id=args["compartment_id"],
+        kubernetes_version=args["kubernetes_version"],
+        node_shape=args["shape"],
+        node_shape_config=parts.shape_config,
+        initial_node_labels=labels,
+        node_config_details=parts.node_config,
+        node_source_details={
+            "source_type": "IMAGE",
+            "image_id": parts.image_id,
+            "boot_volume_size_in_gbs": str(parts.boot_volume_gib),
+        },
+        node_metadata=pulumi.Output.from_input(args["api_server_host"]).apply(lambda host: _metadata(parts.boot, host)),
+        node_eviction_node_pool_settings=parts.eviction,
+        node_pool_cycling_details=cycling,
+        ssh_public_key=args.get("ssh_public_key"),
+        opts=opts,
+    )
+    return made.id
+
+
+def _metadata(boot: Boot, host: str) -> dict[str, str]:
+    return metadata(boot, {"apiserver_host": host, "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode})

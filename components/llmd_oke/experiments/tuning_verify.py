@@ -1,0 +1,241 @@
+"""Loads a deployed model with what a forecast was made for, and holds the forecast against what comes of it."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from llmd_oke import config
+from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.errors import KitError
+from llmd_oke.experiments import run_folder
+from llmd_oke.experiments.assignment import FAILURE_FILE, Assignment
+from llmd_oke.experiments.deployer import Deployed, Simulated
+from llmd_oke.experiments.recipe import Deployment, Load, Recipe
+from llmd_oke.experiments.run_folder import RunFolder, Settings, write_whole
+from llmd_oke.experiments.tuning_applied import Applied
+from llmd_oke.progress import Progress
+from llmd_oke.rehearsal import rehearsal
+from llmd_oke.rehearsal.inventory import IN_PODS
+from llmd_oke.results.metrics import METRICS, Metric
+from llmd_oke.results.row import Basis, Row
+
+NAME = "verify"
+"""What its runs are stored under."""
+
+FIGURES = ("ttft_ms.mean", "itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", "output_tokens_per_s", "tpsg")
+
+LEAST_LIMIT_S = 600.0
+LIMIT_FACTOR = 4.0
+"""A run may take so many times as long as its requests are sent, and ten minutes more, in model time."""
+
+
+class Verifying(Entry):
+    """`values/tuning/verification.yaml`."""
+
+    tolerance: float
+    duration_s: float
+    requests: int
+    rehearsal_requests: int
+
+
+@cache
+def verifying() -> Verifying:
+    """How the kit verifies."""
+    return Verifying.model_validate(read_yaml(values_folder() / "tuning" / "verification.yaml"))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of a stack file that is as its forecast has it."""
+
+    project: Path
+    stack: str
+    model: config.Model
+    applied: Applied
+
+    @property
+    def name(self) -> str:
+        """The model's name in the cluster."""
+        return self.model.object_name
+
+    @property
+    def recipe(self) -> Recipe:
+        """The forecast's load on the model as it is deployed: random arrivals, which the forecast assumes."""
+        forecast, model = self.applied.forecast, self.model
+        load = Load(
+            name="forecast",
+            arrival="poisson",
+            requests_per_s=(_rate(forecast),),
+            duration_s=verifying().duration_s,
+            requests=verifying().requests,
+            steady_state=True,
+            input_tokens=round(forecast.input_tokens),
+            output_tokens=round(forecast.output_tokens),
+        )
+        deployment = Deployment(
+            name=self.name, topology=model.topology, copies=model.copies, router=model.router, engine=model.engine
+        )
+        return Recipe(
+            description=f"What {self.name} does under the load that its forecast was made for.",
+            model=model.model,
+            deployments=(deployment,),
+            loads=(load,),
+        )
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One figure, as it was forecast and as it was seen."""
+
+    metric: Metric
+    predicted: float
+    seen: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over seen, less one."""
+        return self.predicted / self.seen - 1
+
+
+def subject(project: Path, stack: str, model: config.Model, applied: Applied) -> Subject:
+    """What is to be verified.
+
+    Raises:
+        KitError: the stack file has another deployment than the forecast.
+    """
+    forecast = applied.forecast
+    found = f"{model.copies} x {model.topology}, maxNumSeqs {model.engine.max_num_seqs}"
+    expected = f"{forecast.copies} x {forecast.topology}, maxNumSeqs {forecast.max_num_seqs}"
+    if found != expected:
+        message = f"The stack file has {found}; the forecast of {applied.applied} is of {expected}."
+        raise KitError(message, f"Apply again: llmd-oke tune apply --stack {stack}")
+    return Subject(project, stack, model, applied)
+
+
+def measure_deployed(subject: Subject, most_requests: int | None, progress: Progress) -> tuple[Row, RunFolder]:
+    """Loads the model in its cluster from this machine.
+
+    Raises:
+        KitError: the model does not answer.
+    """
+    from llmd_oke.experiments import measuring  # noqa: PLC0415 - slow to import
+
+    settings = _settings(subject, most_requests, rehearsed=False)
+    release = config.load(subject.project, subject.stack).release
+    folder, file = _begin(subject, settings, Deployed(release))
+    measuring.measure(Assignment.model_validate_json(file.read_text(encoding="utf-8")), progress)
+    return _only_row(folder), folder
+
+
+def measure_rehearsed(
+    subject: Subject,
+    most_requests: int | None,
+    simulated: Simulated,
+    environment: Mapping[str, str],
+    progress: Progress,
+) -> tuple[Row, RunFolder]:
+    """Loads the model in the rehearsal of its stack, which must be up and as the stack file has it.
+
+    Raises:
+        KitError: it is not, or the model does not answer.
+    """
+    deployed, time_scale = _rehearsed(subject, simulated, progress)
+    most = most_requests or verifying().rehearsal_requests
+    settings = _settings(subject, most, rehearsed=True, time_scale=time_scale)
+    folder, file = _begin(subject, settings, deployed)
+    progress.step(f"loading {subject.name} with what it was applied for")
+    argv = [sys.executable, "-m", "llmd_oke", "experiment", "measure", str(file)]
+    status = rehearsal.run_command(subject.project, subject.stack, argv, env=environment)
+    if status:
+        raise KitError(_cause(file, status))
+    return _only_row(folder), folder
+
+
+def compare(forecast: Row, seen: Row) -> Iterator[Compared]:
+    """The figures that both have."""
+    for metric in (METRICS[name] for name in FIGURES):
+        predicted, found = metric.of(forecast), metric.of(seen)
+        if predicted is not None and found:
+            yield Compared(metric, predicted, found)
+
+
+def beyond(compared: list[Compared], forecast: Row, tolerance: float) -> list[Compared]:
+    """The figures that are further off than allowed; none of bounds, which are no forecasts."""
+    return [] if forecast.basis is Basis.BOUND else [each for each in compared if abs(each.error) > tolerance]
+
+
+def _rate(forecast: Row) -> float:
+    """Requests per second that the forecast is for."""
+    return round(forecast.offered_requests_per_s or 0.0, 3)
+
+
+def _settings(subject: Subject, most_requests: int | None, *, rehearsed: bool, time_scale: float = 1.0) -> Settings:
+    gpus = subject.applied.forecast.gpus_counted
+    return Settings(
+        stack=subject.stack, gpus=gpus, rehearsed=rehearsed, time_scale=time_scale, most_requests=most_requests
+    )
+
+
+def _rehearsed(subject: Subject, simulated: Simulated, progress: Progress) -> tuple[Deployed, float]:
+    """What is up in the rehearsal, and its time scale."""
+    project, stack = subject.project, subject.stack
+    remedy = f"Rehearse it: llmd-oke rehearse --stack {stack}"
+    if rehearsal.phase(project, stack) != "ready":
+        raise KitError(f"The stack {stack} is not up in a rehearsal.", remedy)
+    settings = rehearsal.running_settings(project, stack)
+    prepared = rehearsal.prepare(project, stack, settings, progress)
+    progress.step("looking whether what is up is what the stack file has")
+    preview = rehearsal.run_engine(prepared, "preview", progress)
+    if set(preview["changes"]) - {"same", "read"}:
+        raise KitError("The stack file has changes that are not deployed.", remedy)
+    programs = prepared.inventory.programs
+    ran = {name: programs[name].version for name in IN_PODS}
+    told = simulated(prepared.plan, preview["placeholders"])
+    return Deployed(prepared.plan.release.name, told, ran), settings.time_scale
+
+
+def _begin(subject: Subject, settings: Settings, deployed: Deployed) -> tuple[RunFolder, Path]:
+    """A run folder, and what the program that measures is told."""
+    recipe = subject.recipe
+    folder = run_folder.new_run(subject.project, NAME, recipe, settings, [subject.name])
+    (stage,) = folder.deployments()[subject.name]
+    forecast = subject.applied.forecast
+    limit_s = max(1.0, settings.time_scale) * (LEAST_LIMIT_S + LIMIT_FACTOR * stage.requests / stage.level)
+    slo = subject.model.slo or config.Slo()
+    assignment = Assignment(
+        project=subject.project,
+        stack=subject.stack,
+        folder=folder.path.resolve(),
+        recipe=NAME,
+        deployment=subject.name,
+        subject="end-to-end",
+        limits_s={stage.name: limit_s},
+        release=deployed.release,
+        time_scale=settings.time_scale,
+        simulated=deployed.simulated,
+        ran=dict(deployed.ran),
+        slo=slo,
+        max_num_seqs=forecast.max_num_seqs,
+        price_usd_per_hour=forecast.price_usd_per_hour,
+    )
+    file = folder.path / subject.name / "assignment.json"
+    file.parent.mkdir()
+    write_whole(file, assignment.model_dump_json(indent=2))
+    return folder, file
+
+
+def _cause(file: Path, status: int) -> str:
+    told = file.with_name(FAILURE_FILE)
+    if told.is_file():
+        return str(json.loads(told.read_text(encoding="utf-8"))["cause"])
+    return f"The measurement ended with exit code {status}."
+
+
+def _only_row(folder: RunFolder) -> Row:
+    (row,) = folder.gather()
+    if not row.e2e_ms.mean:
+        raise KitError(f"No request was answered: {row.failures} failed.", f"See {folder.path}.")
+    return row

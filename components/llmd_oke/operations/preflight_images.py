@@ -1,0 +1,80 @@
+"""Whether the images that nodes boot from are there, for their shape, and what their checksums say that they are."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from llmd_oke.access.objects import StoredFile
+from llmd_oke.config import Image
+from llmd_oke.config.node_pools import ImageImport
+from llmd_oke.operations.findings import Finding, Verdict
+from llmd_oke.operations.tenancy import Tenancy
+
+ReadLink = Callable[[str], StoredFile]
+"""Asks Object Storage for the file behind a link."""
+
+CHECKSUM_TAG = "llmd-oke-checksum"
+"""The tag that an imported image keeps its checksum in (`NodeImage`)."""
+
+
+def image_findings(tenancy: Tenancy, path: str, image: Image, shape: str, read_link: ReadLink) -> Iterator[Finding]:
+    """What there is to say of one image.
+
+    Raises:
+        OciError: OCI or the link doesn't answer.
+    """
+    if image.ocid is not None:
+        yield from _there(tenancy, f"{path}.ocid", image.ocid, shape)
+    elif image.import_ is not None:
+        yield from _imported(tenancy, f"{path}.import", image.import_, read_link)
+
+
+def _there(tenancy: Tenancy, path: str, ocid: str, shape: str) -> Iterator[Finding]:
+    image = tenancy.client.get("compute", f"/images/{ocid}")
+    state, name = image.get("lifecycleState"), image.get("displayName")
+    if state != "AVAILABLE":
+        yield Finding("image", path, Verdict.PROBLEM, f"{name} is {state}", "Wait for the import, or another image.")
+        return
+    shapes = {entry["shape"] for entry in tenancy.client.get("compute", f"/images/{ocid}/shapes")}
+    if shape in shapes:
+        yield Finding("image", path, Verdict.FINE, f"{name} is AVAILABLE for {shape}")
+    else:
+        remedy = f"Add {shape} to the image's compatible shapes."
+        yield Finding("image", path, Verdict.PROBLEM, f"{name} is not for {shape}", remedy)
+
+
+def _imported(tenancy: Tenancy, path: str, wanted: ImageImport, read_link: ReadLink) -> Iterator[Finding]:
+    """An image that was imported already is known by its tag: its link may have expired, and OCI has no checksum of it.
+
+    One that is still to be imported is known by what Object Storage says of the file.
+    """
+    for image in tenancy.client.get("compute", "/images", compartmentId=tenancy.cluster.compartment_id):
+        if _checksum_of(image) == wanted.checksum:
+            yield _known(path, image)
+            return
+    yield _file(f"{path}.checksum", wanted.checksum, read_link(wanted.uri))
+
+
+def _checksum_of(image: dict[str, Any]) -> str | None:
+    tags: dict[str, str] = image.get("freeformTags") or {}
+    return tags.get(CHECKSUM_TAG)
+
+
+def _known(path: str, image: dict[str, Any]) -> Finding:
+    state, name = image.get("lifecycleState"), image.get("displayName")
+    if state == "AVAILABLE":
+        return Finding("image", path, Verdict.FINE, f"{name} was imported from a file with this checksum")
+    return Finding("image", path, Verdict.PROBLEM, f"{name} is {state}", "Wait for the import, or delete it.")
+
+
+def _file(path: str, wanted: str, file: StoredFile) -> Finding:
+    kind, gib = wanted.partition(":")[0], file.size_bytes / 2**30
+    stated = [checksum for checksum in file.checksums if checksum.startswith(f"{kind}:")]
+    if wanted in stated:
+        return Finding("image", path, Verdict.FINE, f"Object Storage states {wanted} for the file of {gib:.1f} GiB")
+    if not stated:
+        others = " and ".join(file.checksums) or "no checksum"
+        remedy = "Read the file and compare, or write down a checksum of the kind that is stated."
+        value = f"Object Storage states {others} and no {kind} for the file of {gib:.1f} GiB"
+        return Finding("image", path, Verdict.UNKNOWN, value, remedy)
+    value = f"Object Storage states {' and '.join(stated)}, the stack file {wanted}"
+    return Finding("image", path, Verdict.PROBLEM, value, "Another file than was meant: mend the link or the checksum.")

@@ -1,0 +1,30 @@
+"""What a look at a tenancy is about."""
+
+from dataclasses import dataclass
+
+from llmd_oke.access.oci_client import OciClient
+from llmd_oke.config import CreateCluster, GpuPool, Image, StackConfig
+
+
+@dataclass(frozen=True)
+class Tenancy:
+    """What is asked, and where the stack's cluster is or will be."""
+
+    client: OciClient
+    config: StackConfig
+    cluster: CreateCluster
+
+    @property
+    def created_pools(self) -> list[tuple[int, GpuPool]]:
+        """GPU pools that the stack creates, with their positions."""
+        return [(i, pool) for i, pool in enumerate(self.config.gpu_pools) if pool.pool_id is None]
+
+    @property
+    def created_images(self) -> list[tuple[str, Image, str]]:
+        """The images that pools boot from, each with its path in the stack file and the shape of its nodes."""
+        pools = [
+            *((f"gpuPools[{i}].image", pool) for i, pool in self.created_pools),
+            ("systemPool.image", self.config.system_pool),
+            *((f"cpuPools[{i}].image", pool) for i, pool in enumerate(self.config.cpu_pools)),
+        ]
+        return [(path, pool.image, pool.shape) for path, pool in pools if pool.image is not None]

@@ -1,0 +1,89 @@
+"""A comparison as cells of tables, equal on a terminal, in Markdown and in HTML."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmd_oke.results.comparison import Change, Comparison, LoadComparison, Verdict
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric as texts."""
+
+    metric: str
+    a: str
+    b: str
+    change: str
+    interval: str
+    verdict: Verdict
+    sure: bool
+    """Whether repeated runs bear the verdict out."""
+
+
+COLUMNS = ("", "A", "B", "change", "95 % confidence", "")
+
+
+def heading(load: LoadComparison) -> str:
+    """What both sides were asked for, and how often each ran."""
+    return f"{load.load}; {_times(len(load.a))} of A, {_times(len(load.b))} of B"
+
+
+def lines(load: LoadComparison) -> Iterator[Line]:
+    """The metrics that both sides have."""
+    for change in load.shown:
+        yield Line(
+            metric=f"{change.metric.title} ({change.metric.units})",
+            a=number(change.mean_a),
+            b=number(change.mean_b),
+            change=_change(change),
+            interval=_interval(change),
+            verdict=change.verdict,
+            sure=change.interval is not None,
+        )
+
+
+def markdown(comparison: Comparison) -> str:
+    """The whole comparison as Markdown."""
+    return "\n".join(_markdown(comparison)) + "\n"
+
+
+def _markdown(comparison: Comparison) -> Iterator[str]:
+    yield f"# {_plain(comparison.a.name)} against {_plain(comparison.b.name)}\n"
+    yield f"A is {_plain(comparison.a.name)}, B is {_plain(comparison.b.name)}.\n"
+    yield from (f"- {_plain(note)}" for note in comparison.notes)
+    for load in comparison.loads:
+        yield f"\n## {_plain(heading(load))}\n"
+        yield f"| {' | '.join(('metric', *COLUMNS[1:-1], 'B is'))} |"
+        yield "|---|---:|---:|---:|---:|---|"
+        for line in lines(load):
+            yield f"| {line.metric} | {line.a} | {line.b} | {line.change} | {line.interval} | {line.verdict} |"
+
+
+def number(value: float) -> str:
+    """A figure with as many digits as it can bear: four, and none behind the point from a thousand on."""
+    if value == 0:
+        return "0"
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
+    return f"{value:,.{digits}f}"
+
+
+def _change(change: Change) -> str:
+    return "" if change.relative is None else f"{change.relative:+.1%}"
+
+
+def _interval(change: Change) -> str:
+    interval = change.relative_interval
+    return "none: one run" if change.interval is None else "" if interval is None else _range(*interval)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{min(low, high):+.1%} … {max(low, high):+.1%}"
+
+
+def _times(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown takes as it is."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

@@ -1,0 +1,121 @@
+"""One look for all charts: size, colours for light and dark pages, and SVG that is equal for equal input."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from llmd_oke.errors import KitError
+from llmd_oke.plots.labels import add_labels
+from llmd_oke.plots.series import Point
+from llmd_oke.results.row import Basis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE_IN = (7.2, 4.3)
+"""Width, and height without legend, at 72 points an inch: fits a page's column and a sheet of paper."""
+
+LEGEND_ROW_IN = 0.2
+
+INK = "#0a0b0c"
+"""Stands for the colour of text; becomes `currentColor`, so that a chart fits a light page and a dark one."""
+
+COLOURS = ("#3a82c9", "#e0752f", "#2aa38a", "#c8528f", "#8a70d6", "#a98f1c", "#5b9aa8", "#cf5252")
+"""Told apart on white and on black, by colour-blind readers too where markers help."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+_STYLE: Mapping[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "llmd-oke",
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.13,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+_STANDALONE = (
+    "<style>svg.llmd-oke-chart{max-width:100%;height:auto}"
+    "@media (prefers-color-scheme:dark){svg.llmd-oke-chart:root{color:#e4e7ea;background:#15181c}}</style>"
+)
+
+
+def chart(
+    draw: "Callable[[Axes], None]", *, title: str, x_label: str, y_label: str, labelled: Sequence[Point] = ()
+) -> str:
+    """An SVG of what `draw` draws; the legend stands under the plot, so that it hides nothing.
+
+    The labels of `labelled` are written beside their points, the first before the others, while there is room.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - slow to import, and an extra
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise KitError("Charts need matplotlib, which is not installed.", "Install llmd-oke[analysis].") from error
+    with cast("Any", mpl).rc_context(_STYLE):
+        figure = Figure(figsize=SIZE_IN, dpi=72, layout="constrained")
+        axes = figure.add_subplot()
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        draw(axes)
+        _add_legend(figure, axes)
+        add_labels(axes, labelled)
+        return _svg(figure)
+
+
+def _add_legend(figure: "Figure", axes: "Axes") -> None:
+    handles, names = axes.get_legend_handles_labels()
+    if handles:
+        columns = max(1, min(3, 108 // (max(map(len, names)) + 6)))
+        figure.set_figheight(SIZE_IN[1] + LEGEND_ROW_IN * math.ceil(len(names) / columns))
+        figure.legend(handles, names, loc="outside lower center", ncols=columns)
+
+
+def _svg(figure: "Figure") -> str:
+    text = StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    opening, rest = svg.split(">", 1)
+    return f'{opening} class="llmd-oke-chart" role="img">{_STANDALONE}{rest}'
+
+
+def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
+    """A logarithmic axis with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: PLC0415 - slow to import
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def line_style(basis: Basis) -> str:
+    """How the line of a series is drawn: a bound is dotted, since it is no forecast."""
+    return {Basis.MEASURED: "-", Basis.CALIBRATED: "--", Basis.BOUND: ":"}[basis]
+
+
+def marker_face(basis: Basis, colour: str) -> str:
+    """Measured points are filled, others hollow."""
+    return colour if basis is Basis.MEASURED else "none"

@@ -1,0 +1,61 @@
+"""One self-contained HTML page of text, tables and charts: no script, no other file, light and dark, printable."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+_TEMPLATE = Path(__file__).with_name("page.html.j2")
+_NUMBER = re.compile(r"[-+]?[\d,.]+(?!\w)|-?$")
+
+Tone = Literal["", "good", "bad", "quiet"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table; `tone` colours it."""
+
+    text: str
+    tone: Tone = ""
+
+    def classes(self, numeric: bool) -> str:
+        """Its classes in the page's style sheet."""
+        return " ".join(name for name in ("number" if numeric else "", self.tone) if name)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts or cells. A column in which all begin with a number is aligned to the right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """All of it as cells."""
+        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """For each column, whether it holds numbers."""
+        return [all(_NUMBER.match(row[index].text) for row in self.cells) for index in range(len(self.columns))]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a page: paragraphs (separated by an empty line), then a table, then a chart."""
+
+    heading: str
+    text: str = ""
+    table: Table | None = None
+    svg: str | None = None
+
+
+def page(title: str, sections: Sequence[Section]) -> str:
+    """The page as HTML; all texts are escaped, charts (`plots.charts`) go in as they are."""
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - not needed by commands that draw nothing
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(title=title, sections=sections) + "\n"

@@ -1,0 +1,1 @@
+"""How long a preview takes, beside a program of the same size that is the engine's alone (`scripts/bench-preview`)."""

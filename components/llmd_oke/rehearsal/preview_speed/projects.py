@@ -1,0 +1,88 @@
+"""The projects that are previewed: a stack of the user's, larger ones made of it, and the plain one."""
+
+import copy
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llmd_oke.config import CONFIG_KEY, stack_file
+from llmd_oke.config.model import MOST_COPIES
+
+_RECORDING = """\
+from pathlib import Path
+from llmd_oke.rehearsal.preview_speed import graph
+
+graph.record(graph.graph_file())
+"""
+
+_PLAIN = """\
+from llmd_oke.rehearsal.preview_speed import graph
+
+graph.declare(graph.load(graph.graph_file()))
+"""
+
+GPUS_PER_UNIT = 2
+"""One prefill and one decode server with one GPU each: the smallest unit has as many resources as the largest."""
+
+GPUS_PER_NODE = 8
+ROUTERS_PER_NODE = 3
+
+
+@dataclass(frozen=True)
+class BenchProject:
+    """A folder with a project of one stack."""
+
+    folder: Path
+    stack: str
+
+
+def same(source: Path, stack: str, folder: Path) -> BenchProject:
+    """The project as it is."""
+    return _write(folder, stack, _stack(source, stack), source, (source / "__main__.py").read_text())
+
+
+def recording(source: Path, stack: str, folder: Path) -> BenchProject:
+    """The project, whose program writes down what it declares."""
+    program = _RECORDING + (source / "__main__.py").read_text()
+    return _write(folder, stack, _stack(source, stack), source, program)
+
+
+def plain(source: Path, stack: str, folder: Path) -> BenchProject:
+    """The plain program in place of the stack's."""
+    return _write(folder, stack, _stack(source, stack), source, _PLAIN)
+
+
+def larger(source: Path, stack: str, folder: Path, units: int) -> BenchProject:
+    """The stack with that many small units in place of its models, and nodes for all of them."""
+    return _write(folder, stack, with_units(_stack(source, stack), units), source, (source / "__main__.py").read_text())
+
+
+def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
+    """A stack of a created cluster that serves that many units, spread over as few models as copies allow."""
+    made, template = copy.deepcopy(stack), stack["models"][0]
+    sizes = [min(MOST_COPIES, units - done) for done in range(0, units, MOST_COPIES)]
+    made["models"] = [
+        {**template, "name": f"model-{index}", "topology": "1p-tp1-1d-tp1", "copies": size}
+        for index, size in enumerate(sizes)
+    ]
+    made["gpuPools"][0]["size"] = -(-units * GPUS_PER_UNIT // GPUS_PER_NODE)
+    if "systemPool" in made:
+        made["systemPool"]["size"] = 1 + -(-units // ROUTERS_PER_NODE)
+    return made
+
+
+def _stack(source: Path, stack: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(stack_file(source, stack).read_text())
+    return document["config"][CONFIG_KEY]
+
+
+def _write(folder: Path, stack: str, config: dict[str, Any], source: Path, program: str) -> BenchProject:
+    file = stack_file(folder, stack)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump({"config": {CONFIG_KEY: config}}, sort_keys=False))
+    shutil.copyfile(source / "Pulumi.yaml", folder / "Pulumi.yaml")
+    (folder / "__main__.py").write_text(program)
+    return BenchProject(folder, stack)

@@ -1,0 +1,38 @@
+"""What is not real in a rehearsal, in words for reports; and how programs in its pods are told."""
+
+from collections.abc import Mapping
+
+from llmd_oke.config import CreateCluster, NoModelCache
+from llmd_oke.planning import Plan
+from llmd_oke.rehearsal.inventory import IN_PODS
+from llmd_oke.rehearsal.programs import Program
+
+SIMULATED = ("nodes and their GPUs", "vLLM", "Kubernetes plug-in of Pulumi")
+"""What is not real in a rehearsal, whatever its stack."""
+
+SIMULATED_OCI = "OCI and its plug-in of Pulumi"
+SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are kept)"
+
+
+def simulated(plan: Plan) -> tuple[str, ...]:
+    """What is not real in a rehearsal of a plan, but for images without a program."""
+    return (
+        *SIMULATED,
+        *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
+        *([SIMULATED_WEIGHTS] if _has_weights(plan) else []),
+    )
+
+
+def pod_environment(plan: Plan, programs: Mapping[str, Program], time_scale: float) -> dict[str, str]:
+    """What programs in pods must know of the rehearsal: a benchmark reports it and measures in model time."""
+    from llmd_oke.bench.circumstances import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
+    from llmd_oke.bench.smoke import Provenance  # noqa: PLC0415 - the same
+
+    ran = {name: programs[name].version for name in IN_PODS}
+    how = Circumstances(time_scale, Provenance.CALIBRATED, simulated(plan), ran)
+    return {VARIABLE: how.to_text()}
+
+
+def _has_weights(plan: Plan) -> bool:
+    storage = plan.config.storage
+    return not isinstance(storage.model_cache, NoModelCache) and storage.prewarm.source != "none"

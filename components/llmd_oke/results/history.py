@@ -1,0 +1,200 @@
+"""Results over time: runs of each stack, newest first, by the configuration that they measured.
+
+A history is a folder of reports as the benchmarks leave it, or an S3-compatible store with the same names:
+`<stack>/<time>/rows.jsonl`, with a folder between for each model where a stack has several.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import add
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from llmd_oke.errors import KitError
+from llmd_oke.results.files import parse_rows
+from llmd_oke.results.reading import Read
+from llmd_oke.results.requests import FILE as REQUESTS_FILE
+from llmd_oke.results.requests import Latencies
+from llmd_oke.results.row import Row
+
+ROWS_FILE = "rows.jsonl"
+
+_TIME = re.compile(r"\d{8}T\d{6}Z")
+_HASH = re.compile(r"[0-9a-f]{4,64}")
+
+
+class Store(Protocol):
+    """Files by name, wherever they are; names are relative, with `/` between."""
+
+    def names(self, below: str) -> list[str]:
+        """The names of all files below a folder, in order.
+
+        Raises:
+            KitError: the store does not answer, or refuses.
+        """
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            KitError: there is none, or the store does not answer.
+        """
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file.
+
+        Raises:
+            KitError: the store does not take it.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FolderStore:
+    """A folder; links in it, such as `latest`, are not followed."""
+
+    root: Path
+
+    def names(self, below: str) -> list[str]:
+        """The names of all files below a folder."""
+        folder = self.root / below
+        found = (path for path in folder.rglob("*") if path.is_file())
+        return sorted(str(PurePosixPath(path.relative_to(self.root))) for path in found)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
+        try:
+            return (self.root / name).read_bytes()
+        except OSError as error:
+            raise KitError(f"{self.root / name}: {error.strerror}") from error
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file."""
+        path = self.root / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise KitError(f"{path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Run:
+    """All results of one moment: one for each model of the stack."""
+
+    store: Store
+    stack: str
+    time: str
+    files: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """How commands name it: `dev:20260302T120000Z`."""
+        return f"{self.stack}:{self.time}"
+
+    @cached_property
+    def found(self) -> Read:
+        """Its rows, and the lines of its files that are none.
+
+        Raises:
+            KitError: the store does not answer.
+        """
+        names = (name for name in self.files if name.endswith(f"/{ROWS_FILE}"))
+        return reduce(add, (parse_rows(self.store.read(name), name) for name in names), Read())
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Its rows."""
+        return self.found.rows
+
+    @property
+    def config_hashes(self) -> tuple[str, ...]:
+        """What was deployed, as far as rows say it."""
+        return tuple(dict.fromkeys(row.origin.config_hash for row in self.rows if row.origin.config_hash))
+
+    def latencies(self) -> Latencies:
+        """The latencies of its single requests; empty where they were not kept."""
+        latencies = Latencies()
+        for name in self.files:
+            if name.endswith(f"/{REQUESTS_FILE}"):
+                latencies.add(self.store.read(name).decode(errors="replace").splitlines())
+        return latencies
+
+
+def stacks(store: Store) -> list[str]:
+    """The stacks that have results."""
+    return sorted({name.split("/", 1)[0] for name in store.names("") if name.endswith(f"/{ROWS_FILE}")})
+
+
+def runs(store: Store, stack: str) -> list[Run]:
+    """The runs of a stack, newest first.
+
+    Raises:
+        KitError: the store does not answer.
+    """
+    files: dict[str, list[str]] = {}
+    for name in store.names(stack):
+        parts = name.split("/")
+        if len(parts) > 2 and _TIME.fullmatch(parts[1]):
+            files.setdefault(parts[1], []).append(name)
+    whole = {time: names for time, names in files.items() if any(name.endswith(f"/{ROWS_FILE}") for name in names)}
+    return [Run(store, stack, time, tuple(whole[time])) for time in sorted(whole, reverse=True)]
+
+
+def find(store: Store, reference: str) -> list[Run]:
+    """The runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration hash>`.
+
+    A configuration hash (its first four digits or more) means all runs of that configuration: repeats of each other.
+
+    Raises:
+        KitError: there is none; says which there are.
+    """
+    stack, mark, which = _split(reference)
+    known = runs(store, stack)
+    if not known:
+        names = ", ".join(stacks(store)) or "none"
+        raise KitError(f"Stack {stack} has no results.", f"Stacks with results: {names}.")
+    found = list(_named(known, mark, which))
+    if not found:
+        times = ", ".join(run.time for run in known[:5])
+        raise KitError(f"Stack {stack} has no result {which}.", f"The newest are {times}.")
+    return found
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form of a reference."""
+    return _split(text) != ("", "", "")
+
+
+def _split(reference: str) -> tuple[str, str, str]:
+    match = re.fullmatch(r"([^/@:]+)([@:])([^/@:]+)", reference)
+    return (match.group(1), match.group(2), match.group(3)) if match else ("", "", "")
+
+
+def _named(known: Sequence[Run], mark: str, which: str) -> Iterator[Run]:
+    if mark == ":":
+        yield from (run for run in known if run.time == which)
+    elif which in {"latest", "previous"}:
+        yield from known[0:1] if which == "latest" else known[1:2]
+    elif _HASH.fullmatch(which):
+        yield from (run for run in known if any(each.startswith(which) for each in run.config_hashes))
+
+
+def copy_runs(source: Store, target: Store, stack: str, tell: Callable[[str], None]) -> list[Run]:
+    """Bring the runs of a stack that `target` lacks to it, and `tell` of each. A run's rows go last: without them it
+    counts as not there.
+
+    Raises:
+        KitError: a store does not answer.
+    """
+    there = {run.time for run in runs(target, stack)}
+    missing = [run for run in runs(source, stack) if run.time not in there]
+    for run in missing:
+        tell(run.time)
+        for name in sorted(run.files, key=lambda name: name.endswith(f"/{ROWS_FILE}")):
+            target.write(name, source.read(name))
+    return missing

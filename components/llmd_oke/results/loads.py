@@ -1,0 +1,83 @@
+"""Which runs had the same load, and so may be compared or count as repeats of each other."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from llmd_oke.results.row import Arrival, Row
+
+ARRIVALS: Mapping[Arrival, str] = {
+    "closed": "closed loop",
+    "constant": "constant rate",
+    "poisson": "Poisson",
+    "trace": "trace",
+}
+"""What to call the ways in which requests arrive."""
+
+LEVEL_TOLERANCE = 0.02
+"""Rates and concurrencies that differ by less are the same load."""
+
+LENGTH_TOLERANCE = 0.15
+"""Mean lengths of one workload vary with tokenizers and random lengths: the llm-d guide asked for 5000 and 250 tokens,
+and its published report counts 5151 and 281.
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What was asked of a deployment; `deployment` is empty where deployments are compared with each other."""
+
+    row: Row
+    deployment: str = ""
+
+    @property
+    def level(self) -> float | None:
+        """What sets the pace: users in a closed loop, else the offered rate."""
+        return self.row.concurrency if self.row.arrival == "closed" else self.row.offered_requests_per_s
+
+    def same(self, other: "Load") -> bool:
+        """Whether results under both may be compared."""
+        own, their = self.row, other.row
+        alike = (own.subject, own.model, own.arrival, self.deployment)
+        if alike != (their.subject, their.model, their.arrival, other.deployment):
+            return False
+        return (
+            _close(self.level, other.level, LEVEL_TOLERANCE)
+            and _close(own.input_tokens, their.input_tokens, LENGTH_TOLERANCE)
+            and _close(own.output_tokens, their.output_tokens, LENGTH_TOLERANCE)
+        )
+
+    def __str__(self) -> str:
+        row = self.row
+        level = "unknown load" if self.level is None else f"{self.level:g}"
+        pace = f"{level} users" if row.arrival == "closed" else f"{level} requests/s, {ARRIVALS[row.arrival]}"
+        parts = [row.model, self.deployment, f"{row.input_tokens:.0f}/{row.output_tokens:.0f} tokens", pace]
+        if row.subject != "end-to-end":
+            parts.insert(1, f"{row.subject} only")
+        return ", ".join(filter(None, parts))
+
+
+def deployment(row: Row) -> str:
+    """What ran: `4 x 8p-tp1-4d-tp2`, or the role and its GPUs where there is no topology."""
+    if row.topology:
+        return row.topology if row.copies == 1 else f"{row.copies} x {row.topology}"
+    size = row.tensor_parallel_size
+    return f"tp{size}" if size else f"{row.gpus_counted} GPUs"
+
+
+def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[Load, list[Row]]]:
+    """Rows of the same load together, in the order in which loads first appear."""
+    groups: list[tuple[Load, list[Row]]] = []
+    for row in rows:
+        load = Load(row, deployment(row) if by_deployment else "")
+        members = next((members for other, members in groups if other.same(load)), None)
+        if members is None:
+            groups.append((load, [row]))
+        else:
+            members.append(row)
+    return groups
+
+
+def _close(own: float | None, other: float | None, tolerance: float) -> bool:
+    if own is None or other is None:
+        return own is other
+    return abs(own - other) <= tolerance * max(abs(own), abs(other))

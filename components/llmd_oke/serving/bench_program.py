@@ -1,0 +1,148 @@
+"""Programs of the bench in pods: their modules as a file of a ConfigMap, and what their pods have in common.
+
+The image brings Python and what vLLM itself depends on (`values/bench/jobs.yaml`).
+"""
+
+import ast
+import base64
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from llmd_oke.catalogue.bench_jobs import JobFacts
+
+PACKAGE = "llmd_oke"
+FOLDER = "/opt/llmd-oke"
+FILE = "program.pyz"
+VOLUME = "program"
+
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+"""What Kubernetes' `restricted` pod security standard asks of a container, and a root that nothing is written to."""
+
+
+@cache
+def modules(program: str) -> Mapping[str, str]:
+    """The sources that a program needs by module name, `llmd_oke.bench.load` for example. Packages come empty.
+
+    Args:
+        program: the module that is run.
+    """
+    found: dict[str, str] = {}
+    wanted = [program]
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        file = _file(name)
+        found[name] = "" if file.name == "__init__.py" else file.read_text(encoding="utf-8")
+        wanted += [*_own_imports(found[name]), *([name.rpartition(".")[0]] if "." in name else [])]
+    return dict(sorted(found.items()))
+
+
+def foreign_packages(program: str) -> set[str]:
+    """The packages, other than this one, that the program's modules import."""
+    names = (name for source in modules(program).values() for name in _imports(source))
+    return {name.partition(".")[0] for name in names} - {PACKAGE}
+
+
+@cache
+def archive(program: str) -> bytes:
+    """The modules as one file that Python runs. Stored, not compressed: other versions of zlib would make other bytes,
+    and so another Job.
+    """
+    sources = {_path(name): source for name, source in modules(program).items()}
+    sources["__main__.py"] = f"import sys\n\nfrom {program} import main\n\nsys.exit(main())\n"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
+        for path, source in sorted(sources.items()):
+            file.writestr(zipfile.ZipInfo(path), source)
+    return buffer.getvalue()
+
+
+def binary_data(program: str) -> dict[str, str]:
+    """A program as the binary data of a ConfigMap."""
+    return {FILE: base64.b64encode(archive(program)).decode()}
+
+
+def volume(config_map: str) -> dict[str, Any]:
+    """The volume with a program and what lies beside it in its ConfigMap."""
+    return {"name": VOLUME, "configMap": {"name": config_map}}
+
+
+def command() -> list[str]:
+    """The command that runs the program of the volume."""
+    return ["python3", "-B", f"{FOLDER}/{FILE}"]
+
+
+def mount() -> dict[str, Any]:
+    """Where the volume is mounted."""
+    return {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
+
+
+def from_label(name: str, label: str) -> dict[str, Any]:
+    """An environment variable with the value of a label of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
+
+
+def pod_security(how: JobFacts) -> dict[str, Any]:
+    """What Kubernetes' `restricted` pod security standard asks of a pod."""
+    return {"runAsNonRoot": True, "runAsUser": how.user_id, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def rather_on(shape: str) -> dict[str, Any]:
+    """Nodes of the shape if there is room: they have vLLM's image, which others would have to pull."""
+    term = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [shape]}
+    preferred = {"weight": 100, "preference": {"matchExpressions": [term]}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
+
+
+def digest(parts: object) -> str:
+    """A short name of any plain data."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
+
+
+def _path(name: str) -> str:
+    path = name.replace(".", "/")
+    return f"{path}/__init__.py" if _is_package(name) else f"{path}.py"
+
+
+def _file(name: str) -> Traversable:
+    parent, _, last = name.rpartition(".")
+    return _folder(name) / "__init__.py" if _is_package(name) else _folder(parent) / f"{last}.py"
+
+
+def _is_package(name: str) -> bool:
+    return _folder(name).is_dir()
+
+
+def _folder(package: str) -> Traversable:
+    return resources.files(PACKAGE).joinpath(*package.split(".")[1:])
+
+
+def _own_imports(source: str) -> Iterator[str]:
+    return (name for name in _imports(source) if name.partition(".")[0] == PACKAGE)
+
+
+def _imports(source: str) -> Iterator[str]:
+    """Modules that a source imports; of `from package import name` the module `package.name`, if that is one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (name for alias in node.names if _is_module(name := f"{node.module}.{alias.name}"))
+
+
+def _is_module(name: str) -> bool:
+    if name.partition(".")[0] != PACKAGE:
+        return False
+    return _is_package(name) or (_is_package(name.rpartition(".")[0]) and _file(name).is_file())

@@ -1,0 +1,213 @@
+"""The benchmark of a model as part of its deployment: a Job in the cluster that says whether it is good enough."""
+
+from typing import Any, TypedDict
+
+import pulumi
+
+from llmd_oke.bench.smoke_job import LABEL as SMOKE
+from llmd_oke.catalogue.bench_jobs import JobFacts, bench_jobs
+from llmd_oke.serving import bench_program, labels
+from llmd_oke.serving.lookup import shape
+from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.model_pod import tolerations
+from llmd_oke.serving.timeouts import timeouts
+
+PROGRAM = "llmd_oke.bench.smoke_job"
+REQUEST_FILE = "request.json"
+FACTS_FILE = "facts.json"
+FACTS_FOLDER = "/etc/llmd-oke"
+
+MEASURED = "llmd-oke/measured"
+"""Annotation of the pod: another deployment is another template, and so another Job."""
+
+STARTING_S = 600
+"""What the pod may take to be placed and to pull its image, which the nodes of the servers have already."""
+
+
+class SmokeBenchmarkArgs(TypedDict):
+    """What a smoke benchmark needs."""
+
+    namespace: str
+    """Namespace of the model."""
+    model: str
+    """Name of the model's objects, and of its Service."""
+    image: str
+    """Image with Python and what vLLM depends on: the one that the model's servers run."""
+    shape: str
+    """OCI shape of the servers' nodes, from the catalogue. Its nodes have the image, so that the Job prefers them."""
+    request: str
+    """What is asked of the benchmark: the JSON text of `llmd_oke.bench.smoke_request.SmokeRequest`."""
+    facts: str
+    """JSON text of what else belongs into the report. It doesn't say what is measured: a change measures nothing
+    again."""
+    measured: str
+    """Digest of all that serves the model; another one has it measured again."""
+    timeout_s: int
+    """Limit of the benchmark in seconds, from the first request on."""
+
+
+class SmokeBenchmark(pulumi.ComponentResource):
+    """Benchmarks a model from inside its cluster, and fails the update where it misses its thresholds.
+
+    Declare it after everything that serves the model, and nothing after it. It runs again when what it measures, or
+    what it is asked, has changed, and after it failed.
+    """
+
+    result: pulumi.Output[str]
+    """Name of the ConfigMap with the result, once there is one."""
+
+    def __init__(self, name: str, args: SmokeBenchmarkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:SmokeBenchmark", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        needed: list[pulumi.Resource] = [
+            declare(f"{name}-{role}", manifest, child)
+            for role, manifest in {
+                "service-account": service_account(args),
+                "role": role(args),
+                "role-binding": role_binding(args),
+                "program": program(args),
+                "facts": facts(args),
+            }.items()
+        ]
+        limit_s = deadline_s(args)
+        limited = pulumi.ResourceOptions(parent=self, depends_on=needed, custom_timeouts=timeouts(limit_s + STARTING_S))
+        self.result = when_declared(declare(name, job(args, bench_jobs()), limited), object_name(args))
+        self.register_outputs({"result": self.result})
+
+
+def object_name(args: SmokeBenchmarkArgs) -> str:
+    """The name of the benchmark's own objects, and of its result."""
+    return f"smoke-{args['model']}"
+
+
+def deadline_s(args: SmokeBenchmarkArgs) -> int:
+    """The longest that the Job may take, from its creation on."""
+    return args["timeout_s"] + STARTING_S
+
+
+def service_account(args: SmokeBenchmarkArgs) -> Manifest:
+    """The Job's account; its token is in the Job's pod alone."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(args),
+        "automountServiceAccountToken": False,
+    }
+
+
+def role(args: SmokeBenchmarkArgs) -> Manifest:
+    """The Job may list pods and write its one result. Server-side apply tells the API server the name of what it
+    creates, so that creation can be limited to it too.
+    """
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": _metadata(args),
+        "rules": [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                "resourceNames": [object_name(args)],
+                "verbs": ["create", "patch"],
+            },
+        ],
+    }
+
+
+def role_binding(args: SmokeBenchmarkArgs) -> Manifest:
+    """Gives the Job's account the Job's role."""
+    name = object_name(args)
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(args),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": args["namespace"]}],
+    }
+
+
+def program(args: SmokeBenchmarkArgs) -> Manifest:
+    """The ConfigMap with the program and its request, named by its content."""
+    metadata = {**_metadata(args), "name": program_name(args)}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "data": {REQUEST_FILE: args["request"]},
+        "binaryData": bench_program.binary_data(PROGRAM),
+    }
+
+
+def program_name(args: SmokeBenchmarkArgs) -> str:
+    """The name of the program's ConfigMap: with another program or request it is another one."""
+    return f"{object_name(args)}-{bench_program.digest([bench_program.archive(PROGRAM), args['request']])}"
+
+
+def facts(args: SmokeBenchmarkArgs) -> Manifest:
+    """The ConfigMap with what belongs into the report."""
+    metadata = {**_metadata(args), "name": f"{object_name(args)}-facts"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FACTS_FILE: args["facts"]}}
+
+
+def job(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
+    """The Job, without a name: Pulumi gives each a new one. It stays when it has ended, for its logs and last words."""
+    own = {**labels.PART_OF, "app.kubernetes.io/name": "smoke-benchmark", SMOKE: args["model"]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "namespace": args["namespace"],
+            "labels": own,
+            "annotations": {"pulumi.com/replaceUnready": "true"},
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": deadline_s(args),
+            "template": {
+                "metadata": {"labels": own, "annotations": {MEASURED: args["measured"]}},
+                "spec": _pod(args, how),
+            },
+        },
+    }
+
+
+def _pod(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
+    nodes = shape(args["shape"])
+    return {
+        "serviceAccountName": object_name(args),
+        "automountServiceAccountToken": True,
+        "restartPolicy": "Never",
+        "securityContext": bench_program.pod_security(how),
+        "affinity": bench_program.rather_on(nodes.name),
+        "tolerations": tolerations(nodes),
+        "containers": [_container(args, how)],
+        "volumes": [
+            bench_program.volume(program_name(args)),
+            {"name": "facts", "configMap": {"name": f"{object_name(args)}-facts"}},
+        ],
+    }
+
+
+def _container(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
+    return {
+        "name": "smoke",
+        "image": args["image"],
+        "imagePullPolicy": "IfNotPresent",
+        "command": bench_program.command(),
+        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}", f"{FACTS_FOLDER}/{FACTS_FILE}"],
+        "env": [
+            bench_program.from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
+            bench_program.from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
+            {"name": "RESULT_NAME", "value": object_name(args)},
+        ],
+        "resources": how.smoke.model_dump(exclude_none=True),
+        "securityContext": bench_program.CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [bench_program.mount(), {"name": "facts", "mountPath": FACTS_FOLDER, "readOnly": True}],
+    }
+
+
+def _metadata(args: SmokeBenchmarkArgs) -> dict[str, Any]:
+    own = {**labels.PART_OF, SMOKE: args["model"]}
+    return {"name": object_name(args), "namespace": args["namespace"], "labels": own}

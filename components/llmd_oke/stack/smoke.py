@@ -1,0 +1,168 @@
+"""From a plan to its smoke benchmark: what is asked, what is measured, and the Jobs that do it in the cluster."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pulumi
+
+from llmd_oke.bench.evidence import DecisionCounter, EvidenceSettings
+from llmd_oke.bench.smoke_request import PodGroup, SmokeRequest
+from llmd_oke.bench.thresholds import Thresholds
+from llmd_oke.bench.topology import RouterPart, Servers, Topology
+from llmd_oke.config import NoModelCache
+from llmd_oke.planning import ModelPlan, Plan, RolePlan
+from llmd_oke.serving import labels, vllm
+from llmd_oke.serving.bench_program import digest
+from llmd_oke.serving.model_server import deployment, server_spec
+from llmd_oke.serving.router import router_manifests
+from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
+from llmd_oke.serving.vllm import ServerSpec
+from llmd_oke.stack.models import engine_args, router_args, servers_args, unit_args
+from llmd_oke.stack.storage import model_cache_mount
+
+ROUTER_METRICS_PORT = 9090
+
+PREFILL_HEADER = "x-prefiller-host-port"
+"""How the endpoint picker names the prefill server to a routing sidecar (llm-d-inference-scheduler, pkg/common)."""
+
+
+def declare_smoke(plan: Plan, stack: str, opts: pulumi.ResourceOptions) -> None:
+    """The benchmark of each model, where the stack file has it in the cluster.
+
+    `opts` make it wait for all models: a missed threshold ends an update, and must not end it half way.
+    """
+    if plan.smoke.where != "cluster":
+        return
+    for model in plan.models:
+        SmokeBenchmark(f"{model.name}-smoke", smoke_args(plan, model, stack), opts)
+
+
+def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
+    """The arguments of a model's benchmark."""
+    return {
+        "namespace": plan.namespace,
+        "model": model.name,
+        "image": plan.release.vllm.image,
+        "shape": plan.pools[0].shape.name,
+        "request": smoke_request(plan, model).to_json(),
+        "facts": json.dumps(facts(stack, plan, model), indent=1),
+        "measured": measured(plan, model),
+        "timeout_s": plan.smoke.timeout_s,
+    }
+
+
+def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
+    """What is asked of the benchmark of one model, wherever it runs; its facts come from `facts`."""
+    smoke = plan.smoke
+    return SmokeRequest(
+        namespace=plan.namespace,
+        service=model.name,
+        model=model.model.repository,
+        topology=topology(plan, model),
+        input_tokens=model.workload.input_tokens,
+        output_tokens=model.workload.output_tokens,
+        requests=smoke.requests,
+        concurrency=smoke.concurrency,
+        timeout_s=smoke.timeout_s,
+        thresholds=Thresholds(**smoke.thresholds.model_dump()),
+        groups=tuple(_groups(model)),
+        server_port=vllm.SERVER_PORT,
+        prefill_header=PREFILL_HEADER,
+        evidence=_evidence(plan, model),
+    )
+
+
+def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
+    """What belongs into the report beside what was measured."""
+    share = model.gpus / plan.gpus
+    return {
+        "stack": stack,
+        "release": plan.release.name,
+        "config_hash": plan.config_hash,
+        "price_usd_per_hour": round(plan.price_usd_per_hour * share, 2),
+        "gpus_in_pools": plan.gpus,
+    }
+
+
+def measured(plan: Plan, model: ModelPlan) -> str:
+    """Digest of all that serves a model: its servers' Deployments, and the objects of its routers."""
+    routed = model.router.mode == "standalone"
+    routers = [router_manifests(router_args(plan, model, unit)) for unit in model.units] if routed else []
+    return digest([list(_deployments(plan, model)), routers])
+
+
+def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
+    """As they are declared, but for names that Pulumi knows only later and that say nothing here."""
+    args = unit_args(plan, model, "model-server")
+    if not isinstance(plan.config.storage.model_cache, NoModelCache):
+        args["model_cache"] = model_cache_mount(plan, model, "claim")
+    for unit in model.units:
+        for role in unit.roles:
+            spec = server_spec(args, role.role, role.tensor_parallel_size)
+            yield deployment(f"{unit.name}-{role.role}", unit.name, args, servers_args(role), spec)
+
+
+def topology(plan: Plan, model: ModelPlan) -> Topology:
+    """What is measured, for the report."""
+    copies = len(model.units)
+    name = str(model.topology) if copies == 1 else f"{copies} x {model.topology}"
+    servers = tuple(_servers(plan, model, role, copies) for role in model.units[0].roles)
+    return Topology(name, servers, _router_parts(plan, model), f"AMD-Instinct-{plan.pools[0].shape.gpu.product}")
+
+
+def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Servers:
+    spec = ServerSpec(
+        release=plan.release,
+        model=model.model,
+        shape=plan.pools[0].shape,
+        role=role.role,
+        tensor_parallel_size=role.tensor_parallel_size,
+        rdma=plan.rdma,
+        engine=engine_args(model),
+    )
+    env = {entry["name"]: entry["value"] for entry in vllm.environment(spec) if "value" in entry}
+    return Servers(
+        role.role,
+        role.replicas * copies,
+        role.tensor_parallel_size,
+        plan.release.vllm.image,
+        {"args": vllm.arguments(spec)},
+        env,
+    )
+
+
+def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
+    """The programs between client and servers, in the release's versions."""
+    if model.router.mode == "none":
+        return (RouterPart("service", "Kubernetes Service", "v1"),)
+    release = plan.release
+    parts = [
+        RouterPart("endpoint-picker", "llm-d-inference-scheduler", release.endpoint_picker.image.tag),
+        RouterPart("proxy", "Envoy", _tag(release.proxy.image)),
+    ]
+    if model.topology.disaggregated:
+        parts.append(RouterPart("routing-proxy", "llm-d-routing-sidecar", _tag(release.routing_sidecar.image)))
+    return tuple(parts)
+
+
+def _tag(image: str) -> str:
+    return image.rsplit(":", 1)[1]
+
+
+def _groups(model: ModelPlan) -> Iterator[PodGroup]:
+    for unit in model.units:
+        if model.router.mode == "standalone":
+            selector = {labels.UNIT: unit.name, labels.ROUTED: "true"}
+            yield PodGroup(unit.name, "router", selector, ROUTER_METRICS_PORT)
+        for role in unit.roles:
+            port = vllm.BEHIND_SIDECAR_PORT if role.role == "decode" else vllm.SERVER_PORT
+            yield PodGroup(unit.name, role.role, labels.role_selector(unit.name, role.role), port)
+
+
+def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:
+    if not model.topology.disaggregated or model.router.mode != "standalone":
+        return None
+    metric = plan.release.endpoint_picker.decision_metric
+    decisions = DecisionCounter((metric,), "decision_type", ("prefill-decode",))
+    return EvidenceSettings(decisions, block_size=model.engine.block_size)

@@ -1,0 +1,92 @@
+"""What is simulated: the servers of a deployment, their limits, and how its router spreads requests over them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.shapes import Shape
+from llmd_oke.config.topology import Role, Topology
+
+Policy = Literal["random", "queue", "active"]
+"""How a router picks a server.
+
+`random` is a plain Service. `queue` takes the server with the fewest waiting requests, as llm-d's queue-scorer does,
+`active` the one with the fewest requests under way, as its active-request-scorer does; equals are picked at random.
+"""
+
+BLOCK_TOKENS = 16
+"""Tokens of a KV block: vLLM's default."""
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """What one server takes at a time, in vLLM's words. `key_value_tokens` is the room of its KV cache."""
+
+    tensor_parallel_size: int
+    key_value_tokens: int
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    all_reduce_bytes_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """`copies` equal units of a model behind one endpoint, which spreads requests over units at random.
+
+    `router_s` is what gateway and endpoint picker add to each request.
+    """
+
+    model: str
+    gpu: str
+    topology: Topology
+    limits: Mapping[Role, ServerLimits]
+    copies: int = 1
+    policy: Policy = "queue"
+    router_s: float = 0.0
+    price_usd_per_gpu_hour: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all copies."""
+        return self.topology.gpus * self.copies
+
+
+def deployment(
+    model: Model,
+    shape: Shape,
+    topology: Topology | str,
+    *,
+    copies: int = 1,
+    policy: Policy = "queue",
+    max_num_seqs: int = 256,
+    gpu_memory_utilization: float = 0.95,
+) -> Deployment:
+    """The deployment of a catalogue's model on a shape; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
+    chosen = Topology.model_validate(topology)
+    limits: dict[Role, ServerLimits] = {
+        role: ServerLimits(
+            servers.tensor_parallel_size,
+            key_value_tokens(model, shape, servers.tensor_parallel_size, gpu_memory_utilization),
+            max_num_seqs,
+        )
+        for role, servers in chosen.servers().items()
+    }
+    return Deployment(
+        model.name,
+        shape.gpu.product,
+        chosen,
+        limits,
+        copies,
+        policy,
+        price_usd_per_gpu_hour=shape.price_usd_per_hour / shape.gpus,
+    )
+
+
+def key_value_tokens(model: Model, shape: Shape, tensor_parallel_size: int, gpu_memory_utilization: float) -> int:
+    """Tokens whose KV cache fits one server beside weights and activations; a bound, as the profiling run decides."""
+    per_gpu_gib = shape.gpu.memory_gib * gpu_memory_utilization - model.activation_gib_per_gpu
+    room_gib = per_gpu_gib * tensor_parallel_size - model.weights.gib
+    heads = 1 if model.architecture.latent_attention is not None else model.architecture.key_value_heads
+    token_bytes = model.kv_cache.bytes_per_token * max(1, tensor_parallel_size // heads)
+    return max(0, int(room_gib * 2**30 / token_bytes))

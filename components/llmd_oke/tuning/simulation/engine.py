@@ -1,0 +1,248 @@
+"""One vLLM server: continuous batching with chunked prefill, in the order in which vLLM's scheduler decides.
+
+A step computes one token for each running sequence and, with what is left of its token budget, prompts in the order of
+their arrival. Three simplifications: a sequence reserves KV blocks for all its tokens when it is admitted, so that
+nothing is ever preempted; prompts share no prefix but what the workload says; the scheduler itself costs nothing.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
+
+from llmd_oke.tuning.latency import ServerLatency
+from llmd_oke.tuning.simulation.calendar import Calendar
+from llmd_oke.tuning.simulation.decode_run import DecodeRun
+from llmd_oke.tuning.simulation.deployment import ServerLimits
+from llmd_oke.tuning.simulation.gaps import Gaps
+from llmd_oke.tuning.simulation.request import Request
+
+
+class Engine:
+    """One server. `ended` is told of each request that got its last token here.
+
+    A server with `prefills_only` computes prompts and their first token and keeps their KV cache until `release`.
+    `pull` starts the transfer of a remote request's KV cache at a time and leads to `received`. `assigned` counts
+    requests that a router sent here and that are under way, `waiting` those that are here and in no batch yet, as
+    vLLM's `num_requests_waiting` does; `busy_s` are the seconds in which a step ran, `sequence_s` is the integral of
+    the batch over time.
+    """
+
+    def __init__(
+        self,
+        calendar: Calendar,
+        latency: ServerLatency,
+        limits: ServerLimits,
+        gaps: Gaps,
+        *,
+        ended: Callable[[Request], None],
+        pull: Callable[[Request, float], None],
+        prefills_only: bool = False,
+    ) -> None:
+        self.assigned = 0
+        self.waiting = 0
+        self.busy_s = 0.0
+        self.sequence_s = 0.0
+        self.port_free_s = 0.0
+        self._calendar = calendar
+        self._latency = latency
+        self._limits = limits
+        self._gaps = gaps
+        self._ended = ended
+        self._pull = pull
+        self._prefills_only = prefills_only
+        self._reserved: Callable[[Request], int] = attrgetter("prompt_room" if prefills_only else "whole_room")
+        self._max_num_seqs = limits.max_num_seqs
+        self._waiting: deque[Request] = deque()
+        self._ready: deque[Request] = deque()
+        self._prefilling: list[Request] = []
+        self._batch: list[tuple[int, int, Request]] = []
+        self._context_tokens = 0
+        self._free_tokens = limits.key_value_tokens
+        self._steps = 0
+        self._joined: list[Request] = []
+        self._order = 0
+        self._busy = False
+        self._run: DecodeRun | None = None
+
+    def submit(self, request: Request) -> None:
+        """A request joins the queue."""
+        self.waiting += 1
+        self._waiting.append(request)
+        now_s, run = self._calendar.now_s, self._run
+        if not self._busy:
+            self._begin(now_s)
+        elif run is not None and self._has_room(self._waiting[0]):
+            if request.remote:
+                self._admit_remote(run.boundary_s(now_s))
+            else:
+                self._shorten(run, now_s)
+
+    def received(self, request: Request) -> None:
+        """The KV cache of a remote request is here: it runs ahead of the queue."""
+        self._ready.append(request)
+        if not self._busy:
+            self._begin(self._calendar.now_s)
+        elif self._run is not None and len(self._batch) < self._max_num_seqs:
+            self._shorten(self._run, self._calendar.now_s)
+
+    def release(self, request: Request) -> None:
+        """The KV cache of a finished prefill was pulled."""
+        self._free_tokens += self._reserved(request)
+        if not self._busy:
+            self._begin(self._calendar.now_s)
+
+    # Admission.
+
+    def _has_room(self, request: Request) -> bool:
+        running = len(self._batch) + len(self._prefilling)
+        return running < self._max_num_seqs and self._reserved(request) <= self._free_tokens
+
+    def _admit_remote(self, start_s: float) -> None:
+        """Ask for the KV caches of remote requests at the head of the queue."""
+        waiting = self._waiting
+        while waiting and waiting[0].remote and self._has_room(waiting[0]):
+            request = waiting.popleft()
+            self._free_tokens -= self._reserved(request)
+            self._pull(request, start_s)
+
+    def _join_ready(self) -> None:
+        ready, batch = self._ready, self._batch
+        while ready and len(batch) < self._max_num_seqs:
+            request = ready.popleft()
+            self.waiting -= 1
+            self._join(request, request.input_tokens - 1, request.output_tokens)
+            self._joined.append(request)
+
+    def _join(self, request: Request, context_tokens: int, steps: int) -> None:
+        """The request decodes from the next step on, for `steps` steps."""
+        self._context_tokens += context_tokens
+        self._order += 1
+        heapq.heappush(self._batch, (self._steps + steps, self._order, request))
+
+    # Steps.
+
+    def _begin(self, now_s: float) -> None:
+        """Decide what runs next."""
+        if self._ready:
+            self._join_ready()
+        if self._waiting and self._waiting[0].remote:
+            self._admit_remote(now_s)
+        if self._waiting or self._prefilling:
+            chunks = self._chunks()
+            if chunks:
+                self._begin_mixed(now_s, chunks)
+                return
+        self._busy = bool(self._batch)
+        if self._busy:
+            self._begin_run(now_s)
+
+    def _chunks(self) -> list[tuple[Request, int]]:
+        """How many tokens of which prompts the next step computes."""
+        budget = self._limits.max_num_batched_tokens - len(self._batch)
+        chunks: list[tuple[Request, int]] = []
+        for request in self._prefilling:  # at most one: a step leaves only its last prompt unfinished
+            budget = self._take(request, budget, chunks)
+        waiting = self._waiting
+        while waiting and budget > 0 and not waiting[0].remote and self._has_room(waiting[0]):
+            request = waiting.popleft()
+            self._free_tokens -= self._reserved(request)
+            self.waiting -= 1
+            self._prefilling.append(request)
+            budget = self._take(request, budget, chunks)
+        return chunks
+
+    @staticmethod
+    def _take(request: Request, budget: int, chunks: list[tuple[Request, int]]) -> int:
+        """Put as much of a prompt into the step as the budget allows; the budget that is left."""
+        tokens = min(request.input_tokens - request.computed, budget)
+        if tokens > 0:
+            chunks.append((request, tokens))
+        return budget - max(0, tokens)
+
+    def _begin_mixed(self, now_s: float, chunks: list[tuple[Request, int]]) -> None:
+        """One step with prompts in it."""
+        latency, batch = self._latency, len(self._batch)
+        prefill_s = sum([latency.prefill_s(tokens, request.computed) for request, tokens in chunks])
+        if batch:
+            duration_s = prefill_s + latency.decode_step_s(batch, self._context_tokens / batch)
+            self._gaps.add(now_s, duration_s, batch)
+        else:
+            duration_s = max(prefill_s, latency.decode_step_s(len(chunks), 0.0))
+        self._busy = True
+        self._run = None
+        self.busy_s += duration_s
+        self.sequence_s += duration_s * batch
+        self._calendar.at(now_s + duration_s, self._finish_mixed, chunks)
+
+    def _finish_mixed(self, chunks: list[tuple[Request, int]]) -> None:
+        self._steps += 1
+        self._context_tokens += len(self._batch)
+        for request, tokens in chunks:
+            request.computed += tokens
+            if request.computed == request.input_tokens:
+                self._prefilling.remove(request)
+                self._finish_prompt(request)
+        self._end_finished()
+        self._begin(self._calendar.now_s)
+
+    def _finish_prompt(self, request: Request) -> None:
+        """A prompt is computed, which gives the first token."""
+        now_s = self._calendar.now_s
+        request.first_s = now_s
+        if self._prefills_only:
+            self._ended(request)
+        elif request.output_tokens == 1:
+            self._end(request)
+        else:
+            self._join(request, request.input_tokens, request.output_tokens - 1)
+
+    def _begin_run(self, now_s: float) -> None:
+        """Decode alone, until the first sequence ends or something comes."""
+        batch = self._batch
+        run = DecodeRun(self._latency, now_s, len(batch), self._context_tokens, batch[0][0] - self._steps)
+        self._run = run
+        self._calendar.at(run.end_s, self._finish_run, (run, run.steps))
+
+    def _shorten(self, run: DecodeRun, now_s: float) -> None:
+        """End the run with the step that runs now."""
+        steps = run.steps_until(now_s)
+        if steps < run.steps:
+            run.steps = steps
+            self._calendar.at(run.end_s, self._finish_run, (run, steps))
+
+    def _finish_run(self, planned: tuple[DecodeRun, int]) -> None:
+        run, steps = planned
+        if run is not self._run or steps != run.steps:
+            return  # it was shortened
+        now_s = self._calendar.now_s
+        self._run = None
+        self._record(run, now_s)
+        self._steps += steps
+        self._context_tokens += steps * run.batch
+        self._end_finished()
+        self._begin(now_s)
+
+    def _record(self, run: DecodeRun, end_s: float) -> None:
+        elapsed_s = end_s - run.start_s
+        self.busy_s += elapsed_s
+        self.sequence_s += elapsed_s * run.batch
+        gaps = run.steps * run.batch - len(self._joined)
+        for request in self._joined:
+            request.first_s = run.start_s + run.first_s
+        self._joined.clear()
+        self._gaps.add((run.start_s + end_s) / 2, elapsed_s / run.steps, gaps)
+
+    # Ends.
+
+    def _end_finished(self) -> None:
+        batch = self._batch
+        while batch and batch[0][0] <= self._steps:
+            request = heapq.heappop(batch)[2]
+            self._context_tokens -= request.input_tokens + request.output_tokens - 1
+            self._end(request)
+
+    def _end(self, request: Request) -> None:
+        request.last_s = self._calendar.now_s
+        self._free_tokens += self._reserved(request)
+        self._ended(request)

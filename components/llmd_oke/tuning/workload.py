@@ -1,0 +1,174 @@
+"""What requests look like: classes of prompt and output lengths with weights, written by hand or taken from a trace."""
+
+import csv
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+from llmd_oke.errors import KitError
+
+MOST_CLASSES = 64
+"""A trace is condensed to that many classes of equally many requests."""
+
+FORM = "ISL/OSL such as 4096/256, or classes with weights such as 0.7:4096/256,0.3:512/128"
+_CLASS = re.compile(r"(?:(\d+(?:\.\d+)?):)?(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A class of requests: its weight and its lengths in tokens."""
+
+    weight: float
+    input_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Classes of requests. `prefix_cache_hit_share` is the part of each prompt that prefill finds in its cache."""
+
+    classes: tuple[Lengths, ...]
+    prefix_cache_hit_share: float = 0.0
+    requests_per_s: float | None = None
+    """Mean rate of a trace."""
+
+    @property
+    def input_tokens(self) -> float:
+        """Mean prompt length."""
+        return self.mean(each.input_tokens for each in self.classes)
+
+    @property
+    def output_tokens(self) -> float:
+        """Mean output length."""
+        return self.mean(each.output_tokens for each in self.classes)
+
+    @property
+    def context_tokens(self) -> float:
+        """Mean context of a decode step: a class counts by the steps that it takes, at half of its output."""
+        steps = self.mean(each.output_tokens for each in self.classes)
+        return self.mean(e.output_tokens * (e.input_tokens + e.output_tokens / 2) for e in self.classes) / steps
+
+    @property
+    def longest_input_tokens(self) -> float:
+        """The longest prompt."""
+        return max(each.input_tokens for each in self.classes)
+
+    @property
+    def kept_tokens(self) -> float:
+        """KV cache that a sequence asks for: its whole length, a class counting by the steps that it stays."""
+        steps = self.mean(each.output_tokens for each in self.classes)
+        return self.mean(e.output_tokens * (e.input_tokens + e.output_tokens) for e in self.classes) / steps
+
+    def mean(self, values: Iterable[float]) -> float:
+        """The weighted mean of one value for each class."""
+        weights = [each.weight for each in self.classes]
+        return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
+
+    def scaled(self, input_factor: float = 1.0, output_factor: float = 1.0) -> "Workload":
+        """The same classes with longer or shorter prompts and outputs."""
+        classes = tuple(
+            replace(
+                each, input_tokens=each.input_tokens * input_factor, output_tokens=each.output_tokens * output_factor
+            )
+            for each in self.classes
+        )
+        return replace(self, classes=classes)
+
+    def __str__(self) -> str:
+        """`4096/256`, or the means of several classes."""
+        lengths = f"{self.input_tokens:.0f}/{self.output_tokens:.0f}"
+        return lengths if len(self.classes) == 1 else f"{lengths} on average of {len(self.classes)} classes"
+
+
+def of_lengths(input_tokens: float, output_tokens: float) -> Workload:
+    """One class."""
+    return Workload((Lengths(1.0, input_tokens, output_tokens),))
+
+
+def parse(text: str) -> Workload:
+    """A workload as it is written on a command line.
+
+    Raises:
+        KitError: the text has another form.
+    """
+    classes: list[Lengths] = []
+    for part in text.split(","):
+        found = _CLASS.fullmatch(part.strip())
+        if found is None or int(found[2]) < 1 or int(found[3]) < 1 or float(found[1] or 1) <= 0:
+            raise KitError(f"{part.strip()!r} is no workload.", f"Accepted: {FORM}.")
+        classes.append(Lengths(float(found[1] or 1), float(found[2]), float(found[3])))
+    return Workload(tuple(classes))
+
+
+def read_trace(path: Path) -> Workload:
+    """The workload of a trace: JSON Lines or CSV with `input_tokens` and `output_tokens`, and `at_s` where known.
+
+    Raises:
+        KitError: the file can't be read, or some of its lines are no requests; all of these are named.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KitError(f"{path} can't be read: {error}") from error
+    requests: list[tuple[float, float, float | None]] = []
+    wrong: list[str] = []
+    for line, entry in _entries(text, path.suffix == ".csv"):
+        try:
+            requests.append(_request(entry))
+        except (KeyError, TypeError, ValueError) as error:
+            wrong.append(f"{path}:{line}: {_why(error)}")
+    if wrong:
+        raise KitError("\n".join(wrong), "Each line needs input_tokens and output_tokens of at least 1.")
+    if not requests:
+        raise KitError(f"{path} has no requests.")
+    return Workload(_condensed(requests), requests_per_s=_rate(requests))
+
+
+def _entries(text: str, is_csv: bool) -> Iterator[tuple[int, Any]]:
+    if is_csv:
+        yield from enumerate(csv.DictReader(StringIO(text)), 2)
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield number, line
+
+
+def _request(entry: Any) -> tuple[float, float, float | None]:
+    """Lengths and time of one request."""
+    fields = cast("dict[str, Any]", json.loads(entry) if isinstance(entry, str) else entry)
+    lengths = float(fields["input_tokens"]), float(fields["output_tokens"])
+    if min(lengths) < 1:
+        msg = f"lengths of {lengths[0]:g} and {lengths[1]:g} tokens"
+        raise ValueError(msg)
+    at_s = fields.get("at_s")
+    return *lengths, None if at_s is None or at_s == "" else float(at_s)
+
+
+def _why(error: Exception) -> str:
+    return f"there is no {error.args[0]}" if isinstance(error, KeyError) else str(error)
+
+
+def _rate(requests: Sequence[tuple[float, float, float | None]]) -> float | None:
+    times = [time_s for _, _, time_s in requests if time_s is not None]
+    span_s = max(times) - min(times) if len(times) == len(requests) else 0.0
+    return (len(times) - 1) / span_s if span_s > 0 else None
+
+
+def _condensed(requests: Sequence[tuple[float, float, float | None]]) -> tuple[Lengths, ...]:
+    """Classes of equally many requests, alike in their lengths."""
+    ordered = sorted(request[:2] for request in requests)
+    edges = [round(len(ordered) * i / MOST_CLASSES) for i in range(MOST_CLASSES + 1)]
+    groups = [ordered[start:end] for start, end in itertools.pairwise(edges) if end > start]
+    return tuple(
+        Lengths(
+            len(group) / len(ordered),
+            sum(input_tokens for input_tokens, _ in group) / len(group),
+            sum(output_tokens for _, output_tokens in group) / len(group),
+        )
+        for group in groups
+    )

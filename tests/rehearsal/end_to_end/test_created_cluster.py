@@ -1,0 +1,145 @@
+"""A cluster that a stack creates: what can go wrong on the way, that it is served, and that nothing is left of it."""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from user_project import Ended, Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.timeout(900)]
+
+STACK = "created"
+CLUSTER = {
+    "mode": "create",
+    "name": "tiny",
+    "region": "us-ashburn-1",
+    "compartmentId": "ocid1.compartment.oc1..example",
+    "tenancyId": "ocid1.tenancy.oc1..example",
+    "kubernetesVersion": "v1.34.2",
+}
+POOL = {
+    "name": "mi300x",
+    "shape": "BM.GPU.MI300X.8",
+    "size": 1,
+    "availabilityDomain": "Uocm:US-ASHBURN-AD-1",
+    "image": {"ocid": "ocid1.image.oc1.iad.example"},
+}
+SYSTEM_POOL = {"shape": "VM.Standard.E5.Flex", "ocpus": 16, "memoryGib": 64, "size": 1}
+BASE = {"cluster": CLUSTER, "gpuPools": [POOL], "systemPool": SYSTEM_POOL, "gpuStack": "oke-plugin", "rdma": "none"}
+
+FAULTS = {
+    "Vcn:too-many-requests": "429-TooManyRequests",
+    "Cluster:internal-error": "500-InternalError",
+    "NodePool/mi300x*:out-of-host-capacity": "Out of host capacity",
+    "NodePool/mi300x*:node-never-joins": "register timeout",
+    "NodePool/mi300x*:late-failure": "Work Request error",
+}
+"""Faults in the order in which an update meets them, each with the words of its cause."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a stack with a cluster of its own went through, in order."""
+
+    failed: dict[str, Ended]
+    served: Ended
+    refused: Ended
+    destroyed: Ended
+    deleted: list[str]
+    left: list[str]
+    again: Ended
+
+
+@pytest.fixture(scope="module")
+def life(project: Project) -> Life:
+    project.write(
+        STACK, **BASE, models=[model(topology="1p-tp1-1d-tp1")], storage={"modelCache": {"kind": "node-disk"}}
+    )
+    failed = {fault: _rehearse(project, "--fault", fault, "--no-benchmark") for fault in FAULTS}
+    served = _rehearse(project)
+    refused = project.command("rehearse", "destroy", "--stack", STACK)
+    destroyed = project.command("rehearse", "destroy", "--stack", STACK, "--unprotect", "--json")
+    deleted, left = _deleted(project), _objects(project)
+    project.write(STACK, **BASE, layer="cluster", models=None, smoke=None)
+    return Life(failed, served, refused, destroyed, deleted, left, _rehearse(project, "--no-benchmark"))
+
+
+@pytest.mark.parametrize(("fault", "cause"), FAULTS.items())
+def test_a_fault_ends_the_rehearsal_with_its_cause_and_a_remedy(life: Life, fault: str, cause: str) -> None:
+    ended = life.failed[fault]
+    assert (ended.status, ended.output) == (1, "")
+    assert cause in " ".join(ended.errors.split())
+    assert "run it again" in " ".join(ended.errors.split()).lower()
+    assert "Traceback" not in ended.errors
+
+
+def test_the_next_rehearsal_goes_on_and_serves(life: Life) -> None:
+    assert life.served.status == 0, life.served.errors
+    (smoke,) = life.served.document["smoke"]
+    assert smoke["passed"]
+    assert "same" in life.served.document["update"]["changes"]
+
+
+def test_it_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
+    simulated = " ".join(life.served.document["simulated"])
+    assert "OCI" in simulated
+    assert "weights" in simulated
+
+
+def test_a_protected_cluster_is_not_destroyed_by_the_way(life: Life) -> None:
+    assert life.refused.status == 1
+    assert "tiny-cluster" in life.refused.errors
+    assert "add --unprotect" in " ".join(life.refused.errors.split())
+
+
+def test_destroy_leaves_nothing(life: Life) -> None:
+    assert life.destroyed.status == 0, life.destroyed.errors
+    assert life.destroyed.document["changes"].keys() == {"delete"}
+    assert [name for name in life.left if "llm-d" in name or "mi300x" in name] == []
+
+
+def test_what_others_need_is_deleted_after_them(life: Life) -> None:
+    deleted = life.deleted
+    assert _last(deleted, "nodepool") < deleted.index("cluster") < deleted.index("subnet")
+    assert _last(deleted, "subnet") < deleted.index("routetable") < deleted.index("natgateway")
+    assert _last(deleted, "subnet") < deleted.index("securitylist")
+    assert life.deleted[-1] == "vcn"
+
+
+def test_a_destroyed_stack_can_be_made_again(life: Life) -> None:
+    assert life.again.status == 0, life.again.errors
+    assert life.again.document["update"]["changes"].keys() == {"create"}
+
+
+def _rehearse(project: Project, *arguments: str) -> Ended:
+    return project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "0.1", *arguments)
+
+
+def _deleted(project: Project) -> list[str]:
+    """The types of what the stand-in for OCI deleted, in order; the rules of security groups are left out."""
+    journal = project.folder / ".rehearsal" / STACK / "oci" / "journal.jsonl"
+    lines: list[dict[str, Any]] = [json.loads(line) for line in journal.read_text().splitlines()]
+    gone = [line["id"] for line in lines if "token" not in line]
+    return [id_.split(".")[1] for id_ in gone if id_.startswith("ocid1.")]
+
+
+def _objects(project: Project) -> list[str]:
+    """Namespaces and nodes that are left in the API server."""
+    lines = project.command("rehearse", "run", "--stack", STACK, "--", sys.executable, "-c", _LIST)
+    assert lines.status == 0, lines.errors
+    return lines.output.split()
+
+
+_LIST = """
+import os, lightkube
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.resources.core_v1 import Namespace, Node
+client = lightkube.Client(KubeConfig.from_env(), trust_env=False)
+print(*[each.metadata.name for kind in (Namespace, Node) for each in client.list(kind)])
+"""
+
+
+def _last(names: list[str], name: str) -> int:
+    return len(names) - 1 - names[::-1].index(name)

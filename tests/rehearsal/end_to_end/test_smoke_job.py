@@ -1,0 +1,60 @@
+"""The smoke benchmark as a part of the deployment: a report that fails an update, and runs again when it should."""
+
+from dataclasses import dataclass
+
+import pytest
+from user_project import Ended, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+STACK = "judged"
+
+
+@dataclass(frozen=True)
+class Life:
+    """A threshold that nothing meets, then one that is met, then nothing new."""
+
+    missed: Ended
+    met: Ended
+    again: Ended
+
+
+@pytest.fixture(scope="module")
+def life(project: Project) -> Life:
+    project.write(STACK, smoke={"requests": 8, "concurrency": 2, "thresholds": {"maxTtftP95Ms": 0.001}})
+    missed = project.rehearse(STACK)
+    project.write(STACK)
+    return Life(missed, project.rehearse(STACK), project.rehearse(STACK))
+
+
+def test_a_missed_threshold_fails_the_update_and_is_named(life: Life) -> None:
+    assert life.missed.status == 1
+    assert "failed its smoke benchmark: TTFT p95" in " ".join(life.missed.errors.split())
+    assert "Traceback" not in life.missed.errors
+
+
+def test_its_tables_and_report_are_there_all_the_same(life: Life, project: Project) -> None:
+    assert "did not pass: TTFT p95" in life.missed.errors
+    assert list((project.folder / "reports" / STACK).glob("*/summary.json"))
+
+
+def test_what_was_deployed_stays_and_only_the_benchmark_runs_again(life: Life) -> None:
+    assert life.met.status == 0, life.met.errors
+    (smoke,) = life.met.document["smoke"]
+    assert smoke["passed"]
+    changes = life.met.document["update"]["changes"]
+    assert changes.get("create", 0) == 0
+    assert changes["replace"] <= 3  # program, facts and Job
+
+
+def test_an_update_without_changes_measures_nothing(life: Life) -> None:
+    (before,), (after,) = life.met.document["smoke"], life.again.document["smoke"]
+    assert set(life.again.document["update"]["changes"]) == {"same"}
+    assert after["load"]["run"] == before["load"]["run"]
+
+
+def test_the_jobs_report_says_what_was_simulated_and_what_ran(life: Life) -> None:
+    (smoke,) = life.met.document["smoke"]
+    assert smoke["provenance"]["numbers"] == "calibrated"
+    assert "vLLM" in smoke["provenance"]["simulated"]
+    assert smoke["provenance"]["time_scale"] == 0.5

@@ -1,0 +1,68 @@
+"""The smoke benchmark in a stack: what it waits for, and what makes it run again."""
+
+import json
+
+import pytest
+
+JOB = "gpt-oss-120b-smoke"
+
+
+def template(rendered):
+    return rendered.kubernetes("Job", JOB)["spec"]["template"]
+
+
+def test_it_comes_after_everything_that_serves_a_model(stack):
+    serving = {
+        resource.urn
+        for resource in stack.resources
+        if resource.type in {"kubernetes:apps/v1:Deployment", "kubernetes:core/v1:Service"}
+    }
+    for benchmark in stack.of_type("llmd-oke:index:SmokeBenchmark"):
+        assert serving <= set(benchmark.depends_on)
+
+
+def test_nothing_comes_after_it(rehearsal):
+    own = {resource.urn for resource in rehearsal.resources if "SmokeBenchmark" in resource.urn}
+    others = [resource for resource in rehearsal.resources if resource.urn not in own]
+    assert own
+    assert not [resource.name for resource in others if own & set(resource.depends_on)]
+
+
+def test_it_runs_with_the_image_of_the_servers(rehearsal):
+    (container,) = template(rehearsal)["spec"]["containers"]
+    assert container["image"] == json.loads(program(rehearsal)["request.json"])["topology"]["servers"][0]["image"]
+
+
+@pytest.mark.parametrize("where", ["client", "none"])
+def test_it_is_no_part_of_a_stack_that_has_it_elsewhere(varied, where):
+    assert not varied(stack={"smoke": {"where": where}}).of_type("llmd-oke:index:SmokeBenchmark")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"topology": "4p-tp1-2d-tp2"},
+        {"engine": {"env": {"VLLM_X": "1"}}},
+        {"router": {"nonCachedTokens": 64}},
+        {"stack": {"smoke": {"concurrency": 2}}},
+    ],
+    ids=["topology", "environment", "router", "benchmark"],
+)
+def test_a_changed_deployment_or_question_is_measured(varied, changes):
+    assert template(varied(**changes)) != template(varied(stack={"smoke": {}}))
+
+
+def test_what_serves_no_request_is_not_measured_again(varied):
+    other_targets = varied(stack={"smoke": {}}, slo={"ttftMs": 1000, "itlMs": 20})
+    assert template(other_targets) == template(varied(stack={"smoke": {}}))
+
+
+def test_pulumi_names_it_and_replaces_it_once_it_has_failed(rehearsal):
+    job = rehearsal.kubernetes_resource("Job", JOB)
+    assert job.inputs["metadata"]["annotations"]["pulumi.com/replaceUnready"] == "true"
+    assert int(job.timeouts["create"].removesuffix("s")) > job.inputs["spec"]["activeDeadlineSeconds"]
+
+
+def program(rendered):
+    (found,) = [m for m in rendered.manifests() if m["kind"] == "ConfigMap" and "request.json" in m.get("data", {})]
+    return found["data"]

@@ -1,0 +1,81 @@
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from llmd_oke.bench.record_lines import read_file
+from llmd_oke.cli.main import app
+from llmd_oke.results.files import read_rows
+from llmd_oke.results.row import Basis
+from typer.testing import CliRunner
+
+SHORT = ["--input-tokens", "8", "--output-tokens", "50", "--rest", "0"]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    command = [sys.executable, "-m", "llmd_oke.bench.proving.server"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        server.communicate()
+
+
+def bench(*arguments):
+    return CliRunner().invoke(app, ["bench", *arguments])
+
+
+def test_a_sweep_is_shown_and_written(url, tmp_path):
+    files = ["--output", str(tmp_path / "requests.jsonl"), "--rows", str(tmp_path / "rows.jsonl")]
+    known = ["--gpu", "MI300X", "--gpus", "8", "--simulated", "vLLM"]
+    ran = bench("--url", url, "--shape", "closed:1,2", "--requests", "2", *SHORT, *files, *known)
+    assert ran.exit_code == 0, ran.output
+    assert "calibrated" in ran.stdout
+    assert sorted((stage, record.index) for stage, record in read_file(tmp_path / "requests.jsonl")) == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    rows = read_rows(tmp_path / "rows.jsonl")
+    assert [(row.concurrency, row.gpus_counted, row.basis) for row in rows] == [
+        (1, 8, Basis.CALIBRATED),
+        (2, 8, Basis.CALIBRATED),
+    ]
+
+
+def test_json_has_each_stage_with_the_generators_own_health(url):
+    ran = bench("--url", url, "--shape", "constant:20", "--requests", "2", *SHORT, "--json")
+    (stage,) = json.loads(ran.stdout)["stages"]
+    assert (stage["load"], stage["requests"], stage["planned"], stage["failures"]) == ("constant:20", 2, 2, [])
+    assert stage["ttft_ms"]["mean"] >= 100
+    assert stage["generator"]["slip_ms"]["p99"] >= 0
+
+
+def test_a_run_without_any_success_fails_and_says_why():
+    ran = bench("--url", "http://127.0.0.1:9", "--model", "m", "--shape", "closed:1", "--requests", "1", *SHORT)
+    assert ran.exit_code == 1
+    assert "1 x connection" in ran.stderr
+
+
+@pytest.mark.parametrize("choice", [[], ["--url", "http://127.0.0.1:9", "--stack", "s"]])
+def test_one_thing_is_loaded(choice):
+    ran = bench("--shape", "closed:1", "--requests", "1", *choice)
+    assert "Give --stack or --url." in str(ran.exception)
+
+
+def test_ctrl_c_keeps_what_was_measured(url, tmp_path):
+    output = tmp_path / "requests.jsonl"
+    arguments = ["--url", url, "--shape", "closed:1", "--duration", "60", *SHORT, "--output", str(output), "--json"]
+    command = [sys.executable, "-m", "llmd_oke", "bench", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "requests 1" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        told, said = process.communicate(timeout=30)
+    (stage,) = json.loads(told)["stages"]
+    assert process.returncode == 130, said
+    assert stage["interrupted"]
+    assert stage["requests"] == len(read_file(output)) > 0

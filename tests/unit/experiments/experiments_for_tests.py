@@ -1,0 +1,143 @@
+"""Recipes, stacks and a deployer for tests, without cluster and rehearsal."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from llmd_oke import config
+from llmd_oke.errors import KitError
+from llmd_oke.experiments import preparing, recipe_files
+from llmd_oke.experiments.deployer import Deployed
+from llmd_oke.experiments.preparing import Asked, Experiment
+from llmd_oke.experiments.recipe import Recipe
+from llmd_oke.experiments.run_folder import RunFolder
+from llmd_oke.experiments.schedule import Stage
+from llmd_oke.progress import Progress
+from llmd_oke.results.row import Basis, Origin, Quantiles, Row
+
+REHEARSED = Asked(rehearsed=True)
+
+CLOSED = {
+    "name": "users",
+    "arrival": "closed",
+    "concurrencies": [2, 4],
+    "requests": 8,
+    "inputTokens": 1024,
+    "outputTokens": 16,
+}
+OPEN = {
+    "name": "rate",
+    "arrival": "constant",
+    "requestsPerS": [2.0],
+    "durationS": 4.0,
+    "inputTokens": 64,
+    "outputTokens": 8,
+}
+
+
+def recipe_object(**changes: Any) -> dict[str, Any]:
+    return {
+        "description": "two tiny deployments",
+        "model": "gpt-oss-120b",
+        "deployments": [{"topology": "1p-tp1-1d-tp1"}, {"topology": "agg-tp1-2r"}],
+        "loads": [CLOSED],
+        **changes,
+    }
+
+
+def recipe(**changes: Any) -> Recipe:
+    return recipe_files.validate(recipe_object(**changes))
+
+
+def project(folder: Path, **changes: Any) -> Path:
+    """A project with the stack `s` of one node, whose own model uses one GPU."""
+    stack = {
+        "cluster": {"mode": "existing", "identifier": "s"},
+        "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
+        "release": "llm-d-0.8",
+        "models": [
+            {
+                "model": "gpt-oss-120b",
+                "topology": "agg-tp1-1r",
+                "workload": {"inputTokens": 64, "outputTokens": 8},
+            }
+        ],
+        **changes,
+    }
+    (folder / "stacks").mkdir(exist_ok=True)
+    text = yaml.safe_dump({"encryptionsalt": "v1:salt", "config": {"llmd-oke:stack": stack, "llmd-oke:other": "kept"}})
+    (folder / "stacks" / "Pulumi.s.yaml").write_text(text)
+    return folder
+
+
+def experiment(folder: Path, asked: Asked = REHEARSED, **changes: Any) -> Experiment:
+    file = folder / "tiny.yaml"
+    file.write_text(yaml.safe_dump(recipe_object(**changes)))
+    return preparing.prepare(project(folder), str(file), "s", asked)
+
+
+def row(deployment: str, stage: Stage, **changes: Any) -> Row:
+    values: dict[str, Any] = {
+        "subject": "end-to-end",
+        "basis": Basis.CALIBRATED,
+        "model": "gpt-oss-120b",
+        "gpu": "MI300X",
+        "origin": Origin(tool="test", file=f"{deployment}/{stage.name}/row.json"),
+        "gpus_counted": 2,
+        "input_tokens": stage.input_tokens,
+        "output_tokens": stage.output_tokens,
+        "arrival": stage.arrival,
+        "concurrency": stage.level,
+        "output_tokens_per_s": 100.0,
+        "achieved_requests_per_s": 2.0,
+        "ttft_ms": Quantiles(mean=100.0, p95=200.0),
+        "requests": stage.requests,
+    }
+    return Row(**{**values, **changes})
+
+
+def fill(folder: RunFolder, deployment: str, stage: Stage, **changes: Any) -> None:
+    """Stores a measurement as `measuring` does."""
+    with folder.making(deployment, stage.name) as unfinished:
+        (unfinished / "row.json").write_text(row(deployment, stage, **changes).model_dump_json(exclude_defaults=True))
+        request = {"ttft_s": 0.1, "tpot_s": 0.01, "gaps_us": [9000, 11000], "failure": None}
+        (unfinished / "requests.jsonl").write_text(json.dumps(request) + "\n")
+
+
+Measure = Callable[[str, RunFolder], int]
+
+
+class FakeDeployer:
+    """Notes what it is asked for; `broken` deployments can't come up, `measure` does what the measurement would."""
+
+    def __init__(self, folder: RunFolder, measure: Measure, broken: Sequence[str] = ()) -> None:
+        self.calls: list[str] = []
+        self._folder = folder
+        self._measure = measure
+        self._broken = broken
+
+    def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
+        names = [model.object_name for model in models]
+        self.calls.append(f"deploy {' '.join(names)}")
+        if wrong := [name for name in names if name in self._broken]:
+            raise KitError(f"{wrong[0]} does not start")
+        return Deployed("llm-d-0.8", ("vLLM",))
+
+    def run(self, argv: Sequence[str]) -> int:
+        assignment = Path(argv[-1])
+        self.calls.append(f"measure {assignment.parent.name}")
+        return self._measure(assignment.parent.name, self._folder)
+
+    def teardown(self, progress: Progress) -> None:
+        self.calls.append("teardown")
+
+    def close(self, progress: Progress) -> None:
+        self.calls.append("close")
+
+
+def measure_all(deployment: str, folder: RunFolder) -> int:
+    for stage in folder.left(deployment):
+        fill(folder, deployment, stage)
+    return 0

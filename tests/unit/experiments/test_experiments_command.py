@@ -1,0 +1,58 @@
+"""The command line of experiments, as far as nothing is deployed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from experiments_for_tests import project, recipe_object
+from llmd_oke.cli.main import app
+from llmd_oke.errors import KitError, Refused
+from typer.testing import CliRunner, Result
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    project(tmp_path)
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(recipe_object()))
+    return path
+
+
+def experiment(command: str, recipe: Path | str, folder: Path, *options: str) -> Result:
+    words = ["experiment", command, str(recipe), "--stack", "s", "--project", str(folder), *options]
+    return CliRunner().invoke(app, words)
+
+
+def test_a_plan_says_what_it_takes_as_data(recipe_file: Path, tmp_path: Path):
+    plan = json.loads(experiment("plan", recipe_file, tmp_path, "--gpus", "4", "--json").stdout)
+    assert [each["names"] for each in plan["rounds"]] == [["disagg-1p-tp1-1d-tp1", "agg-tp1-2r"]]
+    assert plan["price_usd"] > 0
+    assert plan["gpu_hours"] == pytest.approx(4 * plan["seconds"] / 3600)
+
+
+def test_a_plan_says_where_its_times_are_from(recipe_file: Path, tmp_path: Path):
+    shown = experiment("plan", recipe_file, tmp_path).stdout
+    assert "assumed" in shown
+    assert "calibrated" in shown
+    assert "at list price" in shown
+
+
+def test_what_costs_money_is_not_run_where_nobody_can_be_asked(recipe_file: Path, tmp_path: Path):
+    ended = experiment("run", recipe_file, tmp_path)
+    assert isinstance(ended.exception, KitError)
+    assert "at list price" in ended.stdout
+    assert not (tmp_path / "reports").exists()
+
+
+def test_a_bad_recipe_is_refused_before_anything_is_shown(tmp_path: Path):
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(recipe_object(loads=[], extra=1)))
+    ended = experiment("run", tmp_path / "bad.yaml", project(tmp_path), "--rehearse")
+    assert isinstance(ended.exception, Refused)
+    assert {problem.path for problem in ended.exception.problems} == {"loads", "extra"}
+
+
+def test_the_status_of_what_was_never_run_says_how_to_run_it(tmp_path: Path):
+    ended = experiment("status", "guide", project(tmp_path))
+    assert isinstance(ended.exception, KitError)
+    assert "experiment run guide" in (ended.exception.remedy or "")

@@ -1,0 +1,99 @@
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from llmd_oke.plots.charts import MOST_STEPS, distribution_svg, lines_svg, scatter_svg
+from llmd_oke.plots.drawing import INK
+from llmd_oke.plots.series import Box, Point, Samples, Series
+from llmd_oke.results.row import Basis
+
+MEASURED = Series(
+    "8p-tp1-4d-tp2", [Point(20, 900, "C=64"), Point(40, 700, "C=32"), Point(30, 100, "C=8")], Basis.MEASURED
+)
+BOUND = Series("memory", [Point(20, 2000), Point(40, 1500)], Basis.BOUND)
+
+
+def scatter(series, **options):
+    return scatter_svg(series, title="T & <U>", x_label="TPSU", y_label="TPSG", **options)
+
+
+def texts(svg):
+    root = ET.fromstring(svg)  # noqa: S314 - it was drawn here
+    return [each.text or "" for each in root.iter() if each.tag.endswith("}text")]
+
+
+def test_equal_input_gives_equal_bytes():
+    assert scatter([MEASURED, BOUND], frontier=True) == scatter([MEASURED, BOUND], frontier=True)
+
+
+def test_an_svg_is_whole_and_asks_for_no_other_file():
+    svg = scatter([MEASURED])
+    assert svg.startswith("<svg")
+    assert not re.search(r'href="(?!#)|url\((?!#)|<script|<image', svg)
+    assert "<dc:date" not in svg
+
+
+def test_each_series_says_what_its_figures_are():
+    assert {"8p-tp1-4d-tp2 (measured)", "memory (bound)"} <= set(texts(scatter([MEASURED, BOUND])))
+
+
+def test_names_are_escaped_and_never_formulas():
+    series = Series("$x$ <b>&", [Point(1, 1)], Basis.MEASURED)
+    shown = texts(scatter([series]))
+    assert "$x$ <b>& (measured)" in shown
+    assert "T & <U>" in shown
+
+
+def test_text_takes_the_colour_of_the_page():
+    svg = scatter([MEASURED])
+    assert "currentColor" in svg
+    assert INK not in svg
+
+
+def test_only_points_on_the_frontier_are_labelled_when_it_is_drawn():
+    shown = texts(scatter([MEASURED], frontier=True))
+    assert {"C=64", "C=32", "Pareto frontier (measured)"} <= set(shown)
+    assert "C=8" not in shown
+
+
+def test_a_bound_is_no_part_of_a_frontier():
+    assert "Pareto frontier (bound)" not in texts(scatter([MEASURED, BOUND], frontier=True))
+    assert not [text for text in texts(scatter([BOUND], frontier=True)) if "frontier" in text]
+
+
+def test_labels_without_room_are_left_out():
+    crowd = Series("crowd", [Point(1, 1, f"C={index}") for index in range(50)], Basis.MEASURED)
+    labels = [text for text in texts(scatter([crowd])) if text.startswith("C=")]
+    assert 0 < len(labels) < 10
+
+
+def test_a_box_is_in_the_legend():
+    assert "SLO" in texts(scatter([MEASURED], box=Box(x_min=25, y_min=300, label="SLO")))
+
+
+def test_nothing_to_draw_says_so():
+    assert "no data" in texts(scatter([]))
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_lines_have_plain_numbers_on_both_axes(log):
+    series = Series("a", [Point(rate, 10.0**rate) for rate in (1, 2, 3)], Basis.CALIBRATED)
+    svg = lines_svg([series], title="t", x_label="requests/s", y_label="ms", y_log=log)
+    assert "1000" in texts(svg)
+    assert "mathdefault" not in svg
+
+
+def test_a_distribution_ends_at_its_largest_value_however_many_samples_there_are():
+    samples = Samples("a", [1.0 + index for index in range(20 * MOST_STEPS)], Basis.MEASURED)
+    svg = distribution_svg([samples], title="t", x_label="ms")
+    assert len(svg) < 200_000
+    assert "20000" in texts(svg)
+
+
+def test_distributions_of_small_and_large_values_have_a_logarithmic_axis():
+    svg = distribution_svg([Samples("a", [0.01, 1, 150], Basis.MEASURED)], title="t", x_label="ms")
+    assert {"0.01", "0.1", "1", "10", "100"} <= set(texts(svg))
+
+
+def test_a_distribution_with_zeros_is_drawn():
+    assert "a (measured)" in texts(distribution_svg([Samples("a", [0, 100], Basis.MEASURED)], title="t", x_label="ms"))

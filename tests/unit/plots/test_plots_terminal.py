@@ -1,0 +1,32 @@
+from llmd_oke.plots.series import Point, Series
+from llmd_oke.plots.terminal import scatter_text
+from llmd_oke.results.row import Basis
+
+SERIES = [
+    Series("agg", [Point(10, 100), Point(20, 50)], Basis.MEASURED),
+    Series("disagg", [Point(15, 120)], Basis.CALIBRATED),
+]
+
+
+def plot(series):
+    return scatter_text(series, width=60, height=20, x_label="TPSU", y_label="TPSG")
+
+
+def test_a_plot_fits_and_has_no_colour_codes():
+    lines = plot(SERIES).splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 60
+    assert "\x1b" not in plot(SERIES)
+
+
+def test_the_legend_says_what_the_figures_are():
+    assert plot(SERIES).splitlines()[-2:] == ["  ● agg (measured)", "  ■ disagg (calibrated)"]
+
+
+def test_one_plot_leaves_nothing_for_the_next():
+    plot(SERIES)
+    assert plot(SERIES[1:]).count("■") == 0
+
+
+def test_nothing_to_draw_says_so():
+    assert plot([]) == "no data"

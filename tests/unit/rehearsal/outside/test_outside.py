@@ -1,0 +1,65 @@
+"""Stand-ins for Hugging Face and Object Storage, filled from by the real pre-warm program."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from llmd_oke.rehearsal.outside import tiny_models
+from llmd_oke.rehearsal.outside.facts import outside
+from llmd_oke.rehearsal.outside.server import ModelSources
+
+REPOSITORY = "openai/gpt-oss-120b"
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    """Where the stand-in answers, without TLS."""
+    runner = web.AppRunner(ModelSources(outside(), [REPOSITORY]).application())
+    await runner.setup()
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        await web.SockSite(runner, own).start()
+        yield f"http://127.0.0.1:{own.getsockname()[1]}"
+        await runner.cleanup()
+
+
+async def _prewarm(
+    cache: Path, repository: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "llmd_oke.prewarm", f"--cache={cache}", f"--repository={repository}", *arguments]
+    return await asyncio.to_thread(
+        subprocess.run, argv, env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
+
+
+def _kept(cache: Path) -> set[str]:
+    return {path.name for path in cache.rglob("snapshots/*/*")}
+
+
+async def test_the_pre_warm_program_fills_a_cache_from_hugging_face(address: str, tmp_path: Path) -> None:
+    done = await _prewarm(tmp_path, REPOSITORY, HF_ENDPOINT=address)
+    assert done.returncode == 0, done.stderr
+    assert "258.5 KiB of 258.5 KiB (100 %)" in done.stdout
+    assert _kept(tmp_path) == set(outside().files)
+
+
+async def test_the_pre_warm_program_fills_a_cache_from_a_bucket(address: str, tmp_path: Path) -> None:
+    url = address + outside().bucket
+    done = await _prewarm(tmp_path, REPOSITORY, "--source=object-storage", MODEL_SOURCE_URL=url)
+    assert done.returncode == 0, done.stderr
+    assert _kept(tmp_path) == set(outside().files)
+
+
+async def test_a_repository_that_the_catalogue_does_not_know_is_not_found(address: str, tmp_path: Path) -> None:
+    done = await _prewarm(tmp_path, "openai/gpt-oss-121b", HF_ENDPOINT=address)
+    assert done.returncode == 1
+    assert "no such repository" in done.stderr
+
+
+def test_a_commit_names_itself_and_a_branch_names_one_commit() -> None:
+    assert tiny_models.commit(REPOSITORY, "a" * 40) == "a" * 40
+    assert tiny_models.commit(REPOSITORY, "main") == tiny_models.commit(REPOSITORY, "main") != "main"

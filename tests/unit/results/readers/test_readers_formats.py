@@ -1,0 +1,65 @@
+import pytest
+from llmd_oke.errors import KitError
+from llmd_oke.results.files import write_rows
+from llmd_oke.results.readers import read, read_all
+from llmd_oke.results.reading import Hints
+from results_rows import row
+
+
+def test_rows_of_the_kit_are_read_as_they_are(tmp_path):
+    for name in ("rows.jsonl", "rows.csv"):
+        write_rows([row()], tmp_path / name)
+        assert read(tmp_path / name).rows == (row(),)
+
+
+def test_a_folder_is_read_with_all_below_it_and_no_link_twice(tmp_path):
+    for name in ("one", "two"):
+        write_rows([row()], tmp_path / name / "rows.jsonl")
+    (tmp_path / "latest").symlink_to("two")
+    (tmp_path / "summary.json").write_text("{}")
+    assert len(read(tmp_path).rows) == 2
+
+
+def test_the_same_run_in_two_formats_is_read_once(tmp_path):
+    write_rows([row()], tmp_path / "rows.jsonl")
+    (tmp_path / "benchmark_report,_x.yaml").write_text("{version: '0.1', metrics: {}, scenario: {}}")
+    assert read(tmp_path).rows == (row(),)
+
+
+def test_a_folder_without_results_says_so(tmp_path):
+    assert read(tmp_path).rejected[0].why == "holds no results"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why", "line"),
+    [
+        ("a.txt", "hello", "is in no known format", None),
+        ("a.json", '{\n"a": }', "is not JSON", 2),
+        ("a.yaml", "a: b\n  c: [", "is not YAML", 2),
+        ("a.yaml", "{version: '0.1', metrics: {latency: 3}, scenario: {}}", "metrics.latency is no mapping", None),
+        ("a.yaml", "{version: '0.2', results: {}, run: {time: {duration: soon}}}", "not like PT12.5S", None),
+    ],
+)
+def test_what_is_not_readable_says_why_and_where(tmp_path, name, text, why, line):
+    path = tmp_path / name
+    path.write_text(text)
+    (rejected,) = read(path).rejected
+    assert why in rejected.why
+    assert (rejected.file, rejected.line) == (str(path), line)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(KitError, match="No such file"):
+        read(tmp_path / "none.json")
+
+
+def test_an_impossible_topology_is_refused(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("{version: '0.1', metrics: {requests: {total: 1}}, scenario: {}}")
+    assert "is no topology" in read(path, Hints(topology="many")).rejected[0].why
+
+
+def test_several_files_are_read_together(tmp_path):
+    for name in ("a.jsonl", "b.jsonl"):
+        write_rows([row()], tmp_path / name)
+    assert len(read_all([tmp_path / "a.jsonl", tmp_path / "b.jsonl"]).rows) == 2

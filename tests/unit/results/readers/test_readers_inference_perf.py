@@ -1,0 +1,91 @@
+import json
+
+import pytest
+import yaml
+from llmd_oke.results.readers import read
+from llmd_oke.results.reading import Hints
+
+HINTS = Hints(gpu="MI300X", topology="8p-tp1-2d-tp4")
+
+
+def statistics(mean, **others):
+    return {"mean": mean, "min": mean / 2, "median": mean * 0.9, "p95": mean * 2, "p99.9": None, **others}
+
+
+def stage(**load):
+    return {
+        "load_summary": {"count": 100, "send_duration": 10.0, "schedule_delay": statistics(0.001), **load},
+        "successes": {
+            "count": 98,
+            "latency": {
+                "request_latency": statistics(3.5),
+                "time_to_first_token": statistics(1.4),
+                "time_per_output_token": statistics(0.008),
+                "inter_token_latency": None,
+            },
+            "throughput": {
+                "input_tokens_per_sec": 50000.0,
+                "output_tokens_per_sec": 2500.0,
+                "total_tokens_per_sec": 52500.0,
+                "requests_per_sec": 10.0,
+            },
+            "prompt_len": statistics(5000.0),
+            "output_len": statistics(250.0),
+        },
+        "failures": {"count": 2},
+    }
+
+
+CONFIG = {
+    "server": {"type": "vllm", "model_name": "openai/gpt-oss-120b"},
+    "load": {"type": "constant", "stages": [{"rate": 5.0, "duration": 10}, {"rate": 10.0, "duration": 10}]},
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    for number in (0, 1):
+        (tmp_path / f"stage_{number}_lifecycle_metrics.json").write_text(json.dumps(stage()))
+    (tmp_path / "summary_lifecycle_metrics.json").write_text(json.dumps(stage()))
+    return tmp_path
+
+
+def test_each_stage_is_a_row_and_the_summary_of_all_is_none(folder):
+    found = read(folder, HINTS)
+    assert not found.rejected
+    assert [row.offered_requests_per_s for row in found.rows] == [5, 10]
+
+
+def test_seconds_become_milliseconds(folder):
+    row = read(folder, HINTS).rows[0]
+    assert (row.ttft_ms.mean, row.ttft_ms.p50, row.ttft_ms.p95) == pytest.approx((1400, 1260, 2800))
+    assert (row.ttft_ms.p99p9, row.itl_ms.mean) == (None, None)
+
+
+def test_model_and_arrival_come_from_the_configuration_beside_it(folder):
+    row = read(folder, HINTS).rows[0]
+    assert (row.model, row.arrival, row.gpus_counted) == ("gpt-oss-120b", "constant", 16)
+    assert (row.requests, row.failures, row.input_tokens, row.concurrency) == (100, 2, 5000, 35)
+
+
+def test_newer_releases_count_tokens_under_another_name(folder):
+    content = stage(requested_rate=7.0)
+    content["successes"]["prompt_tokens"] = {"total": 1, "cached": 0, **statistics(4000.0)}
+    (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(content))
+    row = read(folder, HINTS).rows[0]
+    assert (row.input_tokens, row.offered_requests_per_s) == (4000, 7)
+
+
+def test_a_closed_loop_says_its_concurrency(folder):
+    (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "load": {"type": "concurrent"}}))
+    (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(stage(concurrency=64)))
+    row = read(folder / "stage_0_lifecycle_metrics.json", HINTS).rows[0]
+    assert (row.arrival, row.concurrency, row.offered_requests_per_s) == ("closed", 64, None)
+
+
+def test_without_a_configuration_what_it_would_say_is_asked_for(folder):
+    (folder / "config.yaml").unlink()
+    found = read(folder, HINTS)
+    assert len(found.rejected) == 2
+    assert "the model (model)" in found.rejected[0].why

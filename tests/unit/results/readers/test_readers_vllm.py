@@ -1,0 +1,91 @@
+import json
+
+import pytest
+from llmd_oke.results.readers import read
+from llmd_oke.results.reading import Hints
+
+HINTS = Hints(gpu="MI300X", topology="agg-tp2-1r")
+
+RESULT = {
+    "date": "20260301-120000",
+    "backend": "openai",
+    "model_id": "openai/gpt-oss-120b",
+    "num_prompts": 200,
+    "request_rate": "inf",
+    "burstiness": 1.0,
+    "max_concurrency": 16,
+    "duration": 64.0,
+    "completed": 200,
+    "total_input_tokens": 819200,
+    "total_output_tokens": 51200,
+    "request_throughput": 3.125,
+    "output_throughput": 800.0,
+    "total_token_throughput": 13600.0,
+    "mean_ttft_ms": 400.0,
+    "median_ttft_ms": 380.0,
+    "p99_ttft_ms": 900.0,
+    "mean_tpot_ms": 16.0,
+    "mean_itl_ms": 16.5,
+    "p99_itl_ms": 80.0,
+    "mean_e2el_ms": 4480.0,
+}
+
+
+def read_one(tmp_path, hints=HINTS, **changes):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({**RESULT, **changes}))
+    return read(path, hints)
+
+
+def test_a_result_is_one_row(tmp_path):
+    (row,) = read_one(tmp_path).rows
+    assert (row.model, row.topology, row.gpus_counted) == ("gpt-oss-120b", "agg-tp2-1r", 2)
+    assert (row.input_tokens, row.output_tokens, row.output_tokens_per_s) == (4096, 256, 800)
+    assert (row.ttft_ms.mean, row.ttft_ms.p50, row.ttft_ms.p95, row.itl_ms.p99) == (400, 380, None, 80)
+    assert (row.e2e_ms.mean, row.duration_s, row.requests, row.failures) == (4480, 64, 200, 0)
+    assert row.tpsg == 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "arrival", "offered", "concurrency"),
+    [
+        ({}, "closed", None, 16),
+        ({"request_rate": 4096.0}, "closed", None, 16),
+        ({"request_rate": 3.2, "max_concurrency": None}, "poisson", 3.2, 14),
+        ({"max_concurrency": None}, "closed", None, 200),
+    ],
+)
+def test_the_load_is_what_set_the_pace(tmp_path, changes, arrival, offered, concurrency):
+    (row,) = read_one(tmp_path, **changes).rows
+    assert (row.arrival, row.offered_requests_per_s) == (arrival, offered)
+    assert row.concurrency == pytest.approx(concurrency)
+
+
+def test_bursts_are_no_poisson_arrivals(tmp_path):
+    found = read_one(tmp_path, request_rate=3.2, max_concurrency=None, burstiness=0.5)
+    assert "how requests arrive" in found.rejected[0].why
+
+
+def test_requests_that_were_not_completed_failed(tmp_path):
+    (row,) = read_one(tmp_path, completed=190).rows
+    assert (row.requests, row.failures) == (200, 10)
+
+
+def test_metadata_of_the_run_goes_before_hints(tmp_path):
+    (row,) = read_one(tmp_path, topology="agg-tp4-1r", gpus="4").rows
+    assert (row.topology, row.gpus_counted) == ("agg-tp4-1r", 4)
+
+
+def test_appended_results_are_read_line_by_line_and_broken_ones_named(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text(f"{json.dumps(RESULT)}\n{{\n{json.dumps({**RESULT, 'duration': 'long'})}\n{json.dumps(RESULT)}\n")
+    found = read(path, HINTS)
+    assert [row.origin.line for row in found.rows] == [1, 4]
+    assert [(each.line, each.why) for each in found.rejected] == [
+        (2, "is no JSON object"),
+        (3, "duration is 'long', no number"),
+    ]
+
+
+def test_a_run_without_an_answer_is_no_row(tmp_path):
+    assert read_one(tmp_path, completed=0).rejected[0].why == "no request was answered"

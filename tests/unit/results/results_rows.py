@@ -1,0 +1,26 @@
+"""Rows for tests."""
+
+from typing import Any
+
+from llmd_oke.results.row import Basis, Origin, Quantiles, Row
+
+
+def row(**changes: Any) -> Row:
+    """A plausible row with some fields changed; `ttft` is its p95 in ms."""
+    ttft = changes.pop("ttft", 500.0)
+    fields: dict[str, Any] = {
+        "subject": "end-to-end",
+        "basis": Basis.MEASURED,
+        "model": "gpt-oss-120b",
+        "gpu": "MI300X",
+        "origin": Origin(tool="test"),
+        "topology": "2p-tp1-1d-tp2",
+        "gpus_counted": 4,
+        "input_tokens": 4096,
+        "output_tokens": 256,
+        "concurrency": 8,
+        "output_tokens_per_s": 800.0,
+        "ttft_ms": Quantiles(mean=ttft / 2, p95=ttft),
+        "requests": 100,
+    }
+    return Row(**{**fields, **changes})

@@ -1,0 +1,68 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke.errors import KitError
+from llmd_oke.results.files import COLUMNS, read_rows, scan_rows, write_rows
+from llmd_oke.results.row import Basis, Origin, Quantiles, Row
+from results_rows import row
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+ROWS = st.builds(
+    Row,
+    subject=st.sampled_from(["end-to-end", "prefill", "decode"]),
+    basis=st.sampled_from(Basis),
+    model=TEXTS,
+    gpu=TEXTS,
+    origin=st.builds(Origin, tool=TEXTS, file=st.none() | TEXTS, line=st.none() | st.integers()),
+    image=st.none() | TEXTS,
+    gpus_counted=st.integers(1, 100),
+    input_tokens=NUMBERS,
+    output_tokens=NUMBERS,
+    ttft_ms=st.builds(Quantiles, mean=st.none() | NUMBERS, p50=st.none() | NUMBERS),
+    notes=st.lists(TEXTS, max_size=3).map(tuple),
+)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+@given(rows=st.lists(ROWS, max_size=3))
+def test_what_is_written_is_read_back_equal(tmp_path_factory, name, rows):
+    path = tmp_path_factory.mktemp("rows") / name
+    write_rows(rows, path)
+    assert read_rows(path) == rows
+
+
+def test_quantiles_are_columns_of_their_own():
+    assert {"ttft_ms_p50", "e2e_ms_p99p9", "origin_config_hash", "notes"} <= set(COLUMNS)
+
+
+def test_lines_that_are_no_rows_are_named_and_the_rest_is_read(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    write_rows([row(), row()], path)
+    good = path.read_text().splitlines()
+    path.write_text("\n".join([good[0], "{", '{"subject": "end-to-end"}', "", good[1]]))
+    found = scan_rows(path)
+    assert len(found.rows) == 2
+    assert [each.line for each in found.rejected] == [2, 3]
+    assert "model: Field required" in found.rejected[1].why
+
+
+def test_a_csv_cell_that_is_no_number_is_named_by_its_line(tmp_path):
+    path = tmp_path / "rows.csv"
+    write_rows([row(), row(input_tokens=123.5)], path)
+    path.write_text(path.read_text().replace("123.5", "many"))
+    found = scan_rows(path)
+    assert len(found.rows) == 1
+    assert str(found.rejected[0]).startswith(f"{path}:3: input_tokens")
+
+
+def test_strict_reading_refuses_a_file_with_other_lines(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("nonsense\n")
+    with pytest.raises(KitError, match=r"rows.jsonl:1: is not JSON"):
+        read_rows(path)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(KitError, match="No such file"):
+        read_rows(tmp_path / "none.jsonl")

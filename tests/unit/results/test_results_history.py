@@ -1,0 +1,103 @@
+import json
+
+import pytest
+from llmd_oke.errors import KitError
+from llmd_oke.results.files import write_rows
+from llmd_oke.results.history import FolderStore, copy_runs, find, runs, stacks
+from llmd_oke.results.row import Origin
+from results_rows import row
+
+TIMES = ("20260301T120000Z", "20260302T120000Z", "20260303T120000Z")
+
+
+@pytest.fixture
+def store(tmp_path):
+    for time, config_hash in zip(TIMES, ("aaaa1111", "bbbb2222", "bbbb2222"), strict=True):
+        rows = [row(origin=Origin(tool="test", config_hash=config_hash))]
+        write_rows(rows, tmp_path / "dev" / time / "rows.jsonl")
+    (tmp_path / "dev/latest").symlink_to(TIMES[-1])
+    (tmp_path / "dev/20260304T120000Z").mkdir()
+    return FolderStore(tmp_path)
+
+
+def times(found):
+    return [run.time for run in found]
+
+
+def test_runs_are_listed_newest_first_and_links_and_unfinished_ones_are_none(store):
+    assert times(runs(store, "dev")) == [*reversed(TIMES)]
+    assert stacks(store) == ["dev"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "which"),
+    [
+        ("dev@latest", TIMES[2:]),
+        ("dev@previous", TIMES[1:2]),
+        (f"dev:{TIMES[0]}", TIMES[:1]),
+        ("dev@aaaa1111", TIMES[:1]),
+        ("dev@bbbb", (TIMES[2], TIMES[1])),
+    ],
+)
+def test_runs_are_found_by_what_names_them(store, reference, which):
+    assert times(find(store, reference)) == list(which)
+
+
+@pytest.mark.parametrize("reference", ["dev@cccc", "dev:20200101T000000Z", "dev@second"])
+def test_a_run_that_is_not_there_is_refused_with_those_that_are(store, reference):
+    with pytest.raises(KitError, match="has no result") as caught:
+        find(store, reference)
+    assert TIMES[2] in caught.value.remedy
+
+
+def test_a_stack_without_results_is_refused_with_those_that_have_some(store):
+    with pytest.raises(KitError, match="Stack prod has no results") as caught:
+        find(store, "prod@latest")
+    assert "dev" in caught.value.remedy
+
+
+def test_the_models_of_one_stack_are_one_run(store, tmp_path):
+    for model in ("a", "b"):
+        write_rows([row(model=model)], tmp_path / "dev/20260305T120000Z" / model / "rows.jsonl")
+    (found,) = find(store, "dev@latest")
+    assert [each.model for each in found.rows] == ["a", "b"]
+
+
+def test_a_broken_line_is_named_and_hides_no_other_run(store, tmp_path):
+    (tmp_path / "dev" / TIMES[1] / "rows.jsonl").write_text("{\n")
+    found = runs(store, "dev")
+    assert [len(run.rows) for run in found] == [1, 0, 1]
+    assert str(found[1].found.rejected[0]).startswith(f"dev/{TIMES[1]}/rows.jsonl:1: ")
+
+
+def test_single_requests_are_read_with_failures_and_cut_lines_left_out(store, tmp_path):
+    lines = [
+        {"ttft_s": 0.5, "gaps_us": [10000, 12000], "failure": None},
+        {"ttft_s": 0.1, "gaps_us": [], "failure": "cut"},
+        {"first_token_s": 0.25, "token_times_s": [0.25, 0.375], "failure": None},
+    ]
+    path = tmp_path / "dev" / TIMES[2] / "requests.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + '\n{"ttft')
+    latencies = find(store, "dev@latest")[0].latencies()
+    assert (latencies.ttft_ms, latencies.itl_ms) == ([500, 250], [10, 12, 125])
+
+
+def test_only_missing_runs_are_copied(store, tmp_path):
+    target, told = FolderStore(tmp_path / "copy"), []
+    assert len(copy_runs(store, target, "dev", told.append)) == 3
+    assert copy_runs(store, target, "dev", told.append) == []
+    assert told == [*reversed(TIMES)]
+    assert find(target, "dev@latest")[0].rows == find(store, "dev@latest")[0].rows
+
+
+def test_a_copy_that_broke_off_is_done_again(store, tmp_path):
+    class Full(FolderStore):
+        def write(self, name, content):
+            if name.endswith("rows.jsonl"):
+                raise KitError("full")
+            super().write(name, content)
+
+    (tmp_path / "dev" / TIMES[2] / "requests.jsonl").write_text("")
+    with pytest.raises(KitError, match="full"):
+        copy_runs(store, Full(tmp_path / "copy"), "dev", lambda _: None)
+    assert len(copy_runs(store, FolderStore(tmp_path / "copy"), "dev", lambda _: None)) == 3

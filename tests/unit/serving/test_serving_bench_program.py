@@ -1,0 +1,49 @@
+"""The programs of the bench as pods get them."""
+
+import base64
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llmd_oke.bench.parcels import CHUNK_BYTES
+from llmd_oke.catalogue.bench_jobs import bench_jobs
+from llmd_oke.serving import bench_program
+from llmd_oke.serving.load_jobs import FILES_PROGRAM, LOAD_PROGRAM
+from llmd_oke.serving.smoke_benchmark import PROGRAM
+
+PROGRAMS = [PROGRAM, LOAD_PROGRAM, FILES_PROGRAM]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_needs_nothing_that_vllms_image_lacks(program):
+    foreign = bench_program.foreign_packages(program) - set(sys.stdlib_module_names)
+    assert foreign <= set(bench_jobs().packages)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_is_made_of_the_bench_alone(program):
+    rooms = {name.split(".")[1] for name in bench_program.modules(program) if "." in name}
+    assert rooms <= {"bench", "errors", "results"}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_fits_a_config_map(program):
+    assert len(bench_program.archive(program)) < CHUNK_BYTES
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_finds_all_of_its_modules_in_its_file(program, tmp_path: Path):
+    file = tmp_path / bench_program.FILE
+    file.write_bytes(base64.b64decode(bench_program.binary_data(program)[bench_program.FILE]))
+    look = f"import sys; sys.path.insert(0, {str(file)!r}); import {program} as p; print(p.__file__)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(str(file)), done.stderr
+
+
+def test_equal_sources_make_equal_bytes():
+    assert bench_program.archive.__wrapped__(PROGRAM) == bench_program.archive.__wrapped__(PROGRAM)
+
+
+def test_a_module_that_is_imported_as_a_name_of_its_package_is_found():
+    assert "llmd_oke.bench.report_format" in bench_program.modules(PROGRAM)

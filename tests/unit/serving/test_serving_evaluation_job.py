@@ -1,0 +1,59 @@
+"""The Job of a published evaluation."""
+
+import json
+import re
+
+import pytest
+from llmd_oke.bench.evals import package_job
+from llmd_oke.catalogue.bench_jobs import bench_jobs
+from llmd_oke.catalogue.evals import evals, requirements
+from llmd_oke.catalogue.shapes import shape
+from llmd_oke.serving.evaluation_job import Evaluation, evaluation_job, evaluation_objects
+from llmd_oke.serving.operation_jobs import Place
+
+PLACE = Place("llm-d", "eval-gpqa-1", evals().image, shape("BM.GPU.MI300X.8"))
+
+
+def evaluation(name="gpqa"):
+    return Evaluation(name, evals().packages[name], "http://gpt.llm-d.svc.cluster.local", "openai/gpt-oss-120b", 64)
+
+
+def container(name="gpqa"):
+    (only,) = evaluation_job(PLACE, evaluation(name), bench_jobs(), 600)["spec"]["template"]["spec"]["containers"]
+    return only
+
+
+@pytest.mark.parametrize("name", sorted(evals().packages))
+def test_the_package_asks_the_router_for_the_served_model(name):
+    spec = json.loads(next(e["value"] for e in container(name)["env"] if e["name"] == package_job.SPEC_VARIABLE))
+    called = " ".join(spec["program"])
+    assert "http://gpt.llm-d.svc.cluster.local/v1" in called
+    assert "openai/gpt-oss-120b" in called
+    assert "64" in called
+    assert "{" not in called
+    assert spec["reader"] in package_job.READERS
+
+
+@pytest.mark.parametrize("name", sorted(evals().packages))
+def test_packages_are_installed_from_hashes_alone(name):
+    (program,) = evaluation_objects(PLACE, evaluation(name), "uid")
+    lock = program["data"]["requirements.lock"]
+    pinned = re.findall(r"^[a-z0-9].*==", lock, re.MULTILINE)
+    assert len(pinned) == len(re.findall(r"^\S+==\S+ \\\n    --hash=sha256:", lock, re.MULTILINE))
+    assert "://" not in lock
+    assert sum(map(len, program["data"].values())) < 2**20
+
+
+def test_the_pod_has_no_rights_in_the_cluster_and_no_gpu():
+    pod = evaluation_job(PLACE, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert "amd.com/gpu" not in json.dumps(pod)
+
+
+def test_locks_are_those_of_the_versions_that_the_figures_come_from():
+    for package in evals().packages.values():
+        name, version = package.source.split(",")[0].split()
+        assert re.search(
+            rf"^{name.replace('_', '-')}(\[\S+\])?=={re.escape(version)} ", requirements(package), re.MULTILINE
+        )

@@ -1,0 +1,63 @@
+"""Jobs that send load, as data."""
+
+from llmd_oke.bench.load_request import LoadRequest
+from llmd_oke.bench.parcels import MOST_CHUNKS
+from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
+from llmd_oke.serving import load_jobs, operation_jobs
+from llmd_oke.serving.lookup import shape
+from llmd_oke.serving.operation_jobs import Place
+
+PLACE = Place("llm-d", "load-gpt-1", "vllm:1", shape("BM.GPU.MI300X.8"))
+REQUEST = LoadRequest(
+    namespace="llm-d",
+    job="load-gpt-1",
+    base_url="http://gpt",
+    model="m",
+    shapes=("constant:4",),
+    requests=None,
+    duration_s=5.0,
+    input_tokens="64",
+    output_tokens="8",
+    seed=0,
+    run="r",
+    parallelism=3,
+)
+
+
+def of_kind(objects, kind):
+    return [each for each in objects if each["kind"] == kind]
+
+
+def test_each_pod_has_an_index_and_none_is_tried_twice():
+    spec = load_jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+    assert spec["backoffLimit"] == 0
+
+
+def test_the_job_begins_when_all_is_there_and_goes_by_itself():
+    spec = load_jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
+    assert spec["suspend"] is True
+    assert spec["ttlSecondsAfterFinished"] == operation_jobs.KEPT_S
+
+
+def test_everything_belongs_to_the_job():
+    objects = [*load_jobs.load_objects(PLACE, REQUEST, "u"), *load_jobs.tool_objects(PLACE, "", "u")]
+    assert {each["metadata"]["ownerReferences"][0]["uid"] for each in objects} == {"u"}
+
+
+def test_pods_may_write_their_parts_and_read_the_start_and_nothing_else():
+    (role,) = of_kind(load_jobs.load_objects(PLACE, REQUEST, "u"), "Role")
+    written, read = role["rules"]
+    assert len(written["resourceNames"]) == 3 * MOST_CHUNKS
+    assert written["verbs"] == ["create", "patch"]
+    assert (read["resourceNames"], read["verbs"]) == (["load-gpt-1-start"], ["get"])
+
+
+def test_files_are_published_only_once_the_tool_has_ended():
+    spec = load_jobs.tool_job(PLACE, inference_perf(), bench_jobs(), 60)["spec"]["template"]["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["inference-perf"]
+    assert [each["name"] for each in spec["containers"]] == ["publish"]
+
+
+def test_the_tools_image_is_pinned_by_digest():
+    assert "@sha256:" in inference_perf().image

@@ -1,0 +1,66 @@
+"""The smoke benchmark's objects, as data."""
+
+from typing import Any
+
+import pytest
+from llmd_oke.catalogue.bench_jobs import bench_jobs
+from llmd_oke.serving import smoke_benchmark
+from llmd_oke.serving.smoke_benchmark import SmokeBenchmarkArgs
+
+ARGS: SmokeBenchmarkArgs = {
+    "namespace": "llm-d",
+    "model": "gpt",
+    "image": "vllm:1",
+    "shape": "BM.GPU.MI300X.8",
+    "request": "{}",
+    "facts": "{}",
+    "measured": "abc",
+    "timeout_s": 300,
+}
+
+
+def template(**changes: Any) -> Any:
+    return smoke_benchmark.job({**ARGS, **changes}, bench_jobs())["spec"]["template"]
+
+
+@pytest.mark.parametrize("changed", ["request", "measured", "image"])
+def test_what_is_measured_or_asked_makes_another_template(changed):
+    assert template(**{changed: "other"}) != template()
+
+
+def test_facts_of_the_report_measure_nothing_again():
+    assert template(facts='{"price": 1}') == template()
+
+
+def test_the_job_may_list_pods_and_write_its_one_result():
+    pods, result = smoke_benchmark.role(ARGS)["rules"]
+    assert (pods["resources"], pods["verbs"]) == (["pods"], ["get", "list"])
+    assert result["resourceNames"] == ["smoke-gpt"]
+    assert (result["resources"], result["verbs"]) == (["configmaps"], ["create", "patch"])
+
+
+def test_the_pod_keeps_to_the_restricted_standard():
+    spec = template()["spec"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = spec["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert not container["securityContext"]["allowPrivilegeEscalation"]
+
+
+def test_the_job_takes_no_gpu():
+    (container,) = template()["spec"]["containers"]
+    asked = {*container["resources"]["requests"], *container["resources"]["limits"]}
+    assert asked == {"cpu", "memory"}
+
+
+def test_the_job_is_tried_once_and_stays():
+    spec = smoke_benchmark.job(ARGS, bench_jobs())["spec"]
+    assert spec["backoffLimit"] == 0
+    assert spec["activeDeadlineSeconds"] > ARGS["timeout_s"]
+    assert "ttlSecondsAfterFinished" not in spec
+
+
+def test_no_manifest_has_what_only_a_rehearsal_says():
+    assert "CIRCUMSTANCES" not in str(template())

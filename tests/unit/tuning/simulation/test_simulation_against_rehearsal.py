@@ -1,0 +1,145 @@
+"""The event simulation against the engine of the rehearsal's vLLM, which plays every step: both get the same requests.
+
+They share the latency model and nothing else, so that times must agree to rounding errors. One difference is known, and
+doesn't come up in these loads: where a step leaves exactly one token of a prompt, that token costs as a decode there.
+"""
+
+from random import Random
+
+import pytest
+from llmd_oke.catalogue import model, shape
+from llmd_oke.rehearsal.vllm.cache_size import cache_size
+from llmd_oke.rehearsal.vllm.clocks import Lag, VirtualClock
+from llmd_oke.rehearsal.vllm.command import settings
+from llmd_oke.rehearsal.vllm.engine import Engine
+from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
+from llmd_oke.rehearsal.vllm.prompts import Prompt
+from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks, Sequence
+from llmd_oke.rehearsal.vllm.transfers import Identity, Network
+from llmd_oke.tuning.figures import latency_model
+from llmd_oke.tuning.simulation import RecordedTimes, RequestClass
+from llmd_oke.tuning.simulation.run import Extent, run_once
+
+NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+WARM_S = 20.0
+"""Prefill and decode have met by then; the handshake of a pair is no part of the event simulation."""
+
+
+class Rehearsed:
+    """Servers of gpt-oss-120b on one virtual clock."""
+
+    def __init__(self):
+        self.clock = VirtualClock()
+        self.network = Network()
+
+    def server(self, host, *flags):
+        chosen, node = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
+        asked = settings(
+            ["vllm", "serve", chosen.repository, "--no-enable-prefix-caching", *flags],
+            {"VLLM_NIXL_SIDE_CHANNEL_HOST": host},
+        )
+        latency = latency_model(chosen, node)
+        metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
+        engine = Engine(asked, cache_size(asked, chosen, node), latency, metrics, self.clock, self.network)
+        if asked.transfer is not None:
+            identity = Identity(
+                asked.transfer.engine_id, host, asked.transfer.side_channel_port, host, "m", "i", 16, "auto",
+                asked.tensor_parallel_size, latent_attention=False,
+            )  # fmt: skip
+            self.network.join(identity, engine)
+        return engine, asked.transfer
+
+    def request(self, number, tokens, outputs, emit, **more):
+        prompt = Prompt(tuple(range(number * 100_000, number * 100_000 + tokens)))
+        return Sequence(f"r{number}", tokens, outputs, prompt.block_hashes(16), emit, self.clock.now(), **more)
+
+
+def load(count, rate, seed=1):
+    """Requests of many sizes at random moments: (time, prompt tokens, output tokens)."""
+    random = Random(seed)  # noqa: S311 - load, not secrets
+    time_s = 0.0
+    for _ in range(count):
+        time_s += random.expovariate(rate)
+        yield time_s, random.randint(500, 9000), random.randint(1, 300)
+
+
+def rehearsed_aggregated(requests, flags):
+    """First and last token of each request, as the rehearsal's engine has them."""
+    world = Rehearsed()
+    engine, _ = world.server("10.0.0.1", *flags)
+    times = [[] for _ in requests]
+    for number, (time_s, tokens, outputs) in enumerate(requests):
+
+        def submit(number=number, tokens=tokens, outputs=outputs):
+            engine.submit(world.request(number, tokens, outputs, lambda _: times[number].append(world.clock.now())))
+
+        world.clock.call_at(time_s, submit)
+    world.clock.run()
+    return [(found[0], found[-1]) for found in times]
+
+
+def rehearsed_pair(requests):
+    """The same for one prefill server with one GPU and one decode server with two, with a sidecar's part played."""
+    world = Rehearsed()
+    prefill, transfer = world.server("10.0.0.1", "--kv-transfer-config", NIXL)
+    decode, _ = world.server("10.0.0.2", "-tp", "2", "--kv-transfer-config", NIXL)
+    times = [[] for _ in range(len(requests) + 1)]  # the last is the one by which they meet
+
+    def start(number, tokens, outputs):
+        def prefilled(sequence):
+            if sequence.finish is None:
+                return
+            remote = RemoteBlocks(
+                transfer.engine_id, sequence.request_id, transfer.side_channel_host, transfer.side_channel_port
+            )
+            # The holder knows of it only after this call.
+            world.clock.call_at(world.clock.now(), lambda: second(remote))
+
+        def second(remote):
+            decode.submit(world.request(number, tokens, outputs, seen, remote=remote))
+
+        def seen(_):
+            times[number].append(world.clock.now())
+
+        prefill.submit(world.request(number, tokens, 1, prefilled, hold=True))
+
+    world.clock.call_at(0.0, lambda: start(len(requests), 100, 1))
+    for number, (time_s, tokens, outputs) in enumerate(requests):
+        world.clock.call_at(WARM_S + time_s, lambda each=(number, tokens, outputs): start(*each))
+    world.clock.run()
+    return [(found[0] - WARM_S, found[-1] - WARM_S) for found in times[:-1]]
+
+
+def simulated(deployment, latency, requests):
+    """First and last token of each request, as the event simulation has them."""
+    arrivals = RecordedTimes([time_s for time_s, _, _ in requests])
+    workload = [RequestClass(tokens, outputs) for _, tokens, outputs in requests]
+    record = run_once(deployment, workload, arrivals, latency, Extent(None, len(requests)), 0).record
+    order = record.arrival_s.argsort()
+    return list(zip(record.first_s[order], record.last_s[order], strict=True))
+
+
+def differences(ours, theirs):
+    return [abs(a - b) for mine, other in zip(ours, theirs, strict=True) for a, b in zip(mine, other, strict=True)]
+
+
+@pytest.mark.parametrize("rate", [0.5, 2, 6])
+def test_an_aggregated_server_serves_each_request_at_the_same_time(deploy, latency, rate):
+    """From light load to overload, with prompts above and below the token budget."""
+    requests = list(load(150, rate))
+    ours = simulated(deploy("agg-tp1-1r"), latency, requests)
+    assert max(differences(ours, rehearsed_aggregated(requests, []))) < 1e-6
+
+
+def test_a_server_with_few_sequences_queues_alike(deploy, latency):
+    requests = list(load(100, 4))
+    ours = simulated(deploy("agg-tp2-1r", max_num_seqs=8), latency, requests)
+    assert max(differences(ours, rehearsed_aggregated(requests, ["-tp", "2", "--max-num-seqs", "8"]))) < 1e-6
+
+
+@pytest.mark.parametrize("rate", [0.5, 2, 4])
+def test_a_pair_of_prefill_and_decode_serves_each_request_at_the_same_time(deploy, latency, rate):
+    """Transfers included."""
+    requests = list(load(150, rate))
+    ours = simulated(deploy("1p-tp1-1d-tp2"), latency, requests)
+    assert max(differences(ours, rehearsed_pair(requests))) < 1e-6

@@ -1,0 +1,116 @@
+"""The event simulation against what queueing theory says exactly, and against the latency model's own curves."""
+
+import pytest
+from llmd_oke.tuning.queueing import little_in_flight, md1_wait_s, mdc_wait_s
+from llmd_oke.tuning.simulation import ClosedLoop, ConstantRate, PoissonRate, RequestClass, simulate, system
+
+PROMPT = 4096
+PROMPTS_ONLY = [RequestClass(PROMPT, 1)]
+GUIDE = [RequestClass(4096, 256)]
+
+
+def wait_s(result, latency):
+    """The mean wait of prompts that are computed one by one: what TTFT has beside overhead and service."""
+    return result.row.ttft_ms.mean / 1000 - latency.unloaded_prefill_s(PROMPT)
+
+
+@pytest.mark.parametrize("utilization", [0.4, 0.6, 0.75])
+def test_one_server_that_computes_prompts_one_by_one_is_m_d_1(deploy, latency, utilization):
+    """Within 2 %: a step has room for one prompt, so that service is constant."""
+    service_s = latency.prefill_s(PROMPT)
+    rate = utilization / service_s
+    one = deploy("agg-tp1-1r", max_num_batched_tokens=PROMPT)
+    result = simulate(one, PROMPTS_ONLY, PoissonRate(rate), latency, requests=20_000)
+    assert wait_s(result, latency) == pytest.approx(md1_wait_s(rate, service_s), rel=0.02)
+
+
+def test_servers_that_are_picked_at_random_are_as_many_m_d_1(deploy, latency):
+    service_s = latency.prefill_s(PROMPT)
+    four = deploy("agg-tp1-4r", policy="random", max_num_batched_tokens=PROMPT)
+    result = simulate(four, PROMPTS_ONLY, PoissonRate(4 * 0.6 / service_s), latency, requests=30_000)
+    assert wait_s(result, latency) == pytest.approx(md1_wait_s(0.6 / service_s, service_s), rel=0.02)
+
+
+@pytest.mark.parametrize("servers", [2, 4])
+def test_servers_with_the_least_work_first_are_m_d_c(deploy, latency, monkeypatch, servers):
+    """Within 2 %: sending each prompt to the server that is free first is one common queue."""
+    service_s = latency.prefill_s(PROMPT)
+    free_s = {}
+
+    def least_work(engines):
+        """Prompts come in the order in which they are sent here, all after the same delay."""
+        engine = min(engines, key=lambda each: free_s.get(each, 0.0))
+        now_s = engine._calendar.now_s
+        free_s[engine] = max(now_s, free_s.get(engine, 0.0)) + service_s
+        return engine
+
+    monkeypatch.setattr(system, "picker", lambda policy, random: least_work)
+    several = deploy(f"agg-tp1-{servers}r", max_num_batched_tokens=PROMPT)
+    rate = 0.75 * servers / service_s
+    result = simulate(several, PROMPTS_ONLY, PoissonRate(rate), latency, requests=25_000)
+    assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, servers), rel=0.02)
+
+
+def test_fewest_requests_first_lies_between_one_common_queue_and_random(deploy, latency):
+    service_s = latency.prefill_s(PROMPT)
+    rate = 0.75 * 4 / service_s
+    four = deploy("agg-tp1-4r", policy="active", max_num_batched_tokens=PROMPT)
+    wait = wait_s(simulate(four, PROMPTS_ONLY, PoissonRate(rate), latency, requests=10_000), latency)
+    assert mdc_wait_s(rate, service_s, 4) < wait < md1_wait_s(rate / 4, service_s)
+
+
+def test_even_arrivals_below_capacity_never_wait(deploy, latency):
+    """A server that is free when the next prompt comes."""
+    one = deploy("agg-tp1-1r", max_num_batched_tokens=PROMPT)
+    result = simulate(one, PROMPTS_ONLY, ConstantRate(0.99 / latency.prefill_s(PROMPT)), latency, requests=500)
+    assert result.row.ttft_ms.max == pytest.approx(1000 * latency.unloaded_prefill_s(PROMPT))
+
+
+@pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp2-8r"])
+def test_littles_law_holds_in_the_steady_part_of_a_run(deploy, latency, topology):
+    """In flight, rate and time in the system are counted apart from each other."""
+    row = simulate(deploy(topology), GUIDE, PoissonRate(30), latency, duration_s=250).row
+    expected = little_in_flight(row.achieved_requests_per_s, row.e2e_ms.mean / 1000)
+    assert row.concurrency == pytest.approx(expected, rel=0.02)
+
+
+def test_littles_law_holds_for_the_batch_of_decode_servers(deploy, latency):
+    """The batch that servers kept over the run, against rate times the decode time of a request."""
+    result = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, PoissonRate(30), latency, duration_s=250)
+    row = result.row
+    expected = little_in_flight(row.achieved_requests_per_s, row.tpot_ms.mean / 1000 * 256) / 4
+    assert result.use["decode"].batch == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("concurrency", [8, 32])
+def test_with_prefill_in_plenty_decode_follows_its_own_curve(deploy, latency, concurrency):
+    """x to infinity: TPOT is the model's step at the batch and context that the one decode server had, within 1 %."""
+    result = simulate(deploy("64p-tp1-1d-tp2"), GUIDE, ClosedLoop(concurrency), latency, duration_s=200)
+    batch = result.use["decode"].batch
+    low, high = (latency.decode_step_s(each, 4096 + 128, 2) for each in (int(batch), int(batch) + 1))
+    expected_s = low + (high - low) * (batch - int(batch))
+    assert result.row.tpot_ms.mean / 1000 == pytest.approx(expected_s, rel=0.01)
+
+
+def test_tpot_and_ttft_grow_with_the_load(deploy, latency):
+    rows = [
+        simulate(deploy("8p-tp1-4d-tp2"), GUIDE, PoissonRate(rate), latency, duration_s=60).row
+        for rate in (5, 15, 25, 35, 45)
+    ]
+    for figure in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        means = [getattr(row, figure).mean for row in rows]
+        assert means == sorted(means)
+
+
+def test_rates_are_those_that_were_offered_below_capacity(deploy, latency):
+    row = simulate(deploy("8p-tp1-4d-tp2"), GUIDE, ConstantRate(30), latency, duration_s=200).row
+    assert row.achieved_requests_per_s == pytest.approx(30, rel=0.01)
+    assert row.output_tokens_per_s == pytest.approx(30 * 256, rel=0.01)
+    assert row.input_tokens_per_s == pytest.approx(30 * 4096, rel=0.01)
+
+
+def test_two_copies_with_twice_the_load_are_as_quick_as_one(deploy, latency):
+    one = simulate(deploy("4p-tp1-2d-tp2"), GUIDE, PoissonRate(15), latency, duration_s=150).row
+    two = simulate(deploy("4p-tp1-2d-tp2", copies=2), GUIDE, PoissonRate(30), latency, duration_s=150).row
+    assert two.tpsg == pytest.approx(one.tpsg, rel=0.03)
+    assert two.tpot_ms.mean == pytest.approx(one.tpot_ms.mean, rel=0.03)

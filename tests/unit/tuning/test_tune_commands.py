@@ -1,0 +1,161 @@
+"""The commands of `llmd-oke tune`, from options to what a person or a script sees."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from llmd_oke.cli.tune.commands import app
+from llmd_oke.errors import KitError, Refused
+from llmd_oke.results.files import read_rows, write_rows
+from llmd_oke.tuning.published import published_points
+from tuning_for_tests import row
+from typer.testing import CliRunner
+
+GPT = ["--model", "gpt-oss-120b", "--allow-extrapolation"]
+STACK = """\
+config:
+  llmd-oke:stack:
+    cluster: {mode: existing, identifier: here}
+    gpuPools:
+      - {name: mi300x, shape: BM.GPU.MI300X.8, size: 2}
+    release: llm-d-0.8
+    models:
+      - model: gpt-oss-120b
+        topology: 8p-tp1-4d-tp2   # by hand
+        workload: {inputTokens: 4096, outputTokens: 256}
+        slo: {ttftMs: 2000, itlMs: 25}
+"""
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=True, env={"COLUMNS": "120"})
+
+
+@pytest.fixture(name="project")
+def project_fixture(tmp_path):
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "Pulumi.small.yaml").write_text(STACK)
+    return tmp_path
+
+
+def test_rank_as_json_tells_the_best_and_how_sure_it_is():
+    found = json.loads(run("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=45", "--gpus", "16", "--json").stdout)
+    assert found["best"]["meets_targets"]
+    assert found["confidence"]["basis"] == "calibrated"
+    assert found["confidence"]["decode_error"] == pytest.approx(0.119)
+    assert found["confidence"]["beyond"] == ["decode: contexts of 4,224 tokens, measured up to 130"]
+    assert {swing["input"] for swing in found["sensitivity"]} >= {"qps", "ISL"}
+    assert found["lost"][0]["why"]
+
+
+def test_rank_ends_with_1_where_nothing_meets_the_targets():
+    result = run("rank", *GPT, "--slo", "itl=1,qps=45", "--gpus", "8")
+    assert result.exit_code == 1
+    assert "nothing meets the targets" in result.stdout
+    assert "what would have to change" in result.stdout
+
+
+def test_rank_of_a_stack_takes_its_workload_targets_and_gpus(project):
+    arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation", "--json")
+    found = json.loads(run("rank", *arguments).stdout)
+    assert (found["workload"], found["gpus"]) == ("4096/256", 16)
+    assert found["targets"] == {"ttft_s": 2.0, "itl_s": 0.025, "e2e_s": None, "requests_per_s": None}
+
+
+def test_rank_without_leave_to_extrapolate_says_what_was_measured():
+    result = run("rank", "--model", "gpt-oss-120b")
+    assert isinstance(result.exception, KitError)
+    assert "measured up to 130" in result.exception.message
+
+
+@pytest.mark.parametrize("arguments", [(), ("--stack", "s", "--model", "m"), ("--model", "no-such-model")])
+def test_rank_of_nothing_known_is_refused(arguments):
+    assert isinstance(run("rank", *arguments).exception, KitError)
+
+
+def test_apply_writes_the_best_and_keeps_the_comment(project):
+    result = run("apply", "--stack", "small", "--project", str(project), "--slo", "qps=30", "--allow-extrapolation")
+    assert result.exit_code == 0, result.exception
+    text = (project / "stacks" / "Pulumi.small.yaml").read_text()
+    assert "# by hand" in text
+    assert "topology: 8p-tp1-4d-tp2" not in text
+    assert "maxNumSeqs" in text
+    assert "+        topology: " in result.stdout
+
+
+def test_a_dry_run_writes_nothing(project):
+    arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation", "--dry-run")
+    assert "+        topology: " in run("apply", *arguments).stdout
+    assert (project / "stacks" / "Pulumi.small.yaml").read_text() == STACK
+
+
+def test_apply_refuses_what_can_not_be_deployed(project):
+    path = project / "stacks" / "Pulumi.small.yaml"
+    path.write_text(STACK.replace("release:", "rdma: none\n    release:").replace("8p-tp1-4d-tp2", "agg-tp1-16r"))
+    before = path.read_text()
+    arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation")
+    result = run("apply", *arguments)
+    assert isinstance(result.exception, Refused)
+    assert path.read_text() == before
+
+
+def test_import_checks_and_lists_what_it_can_not_read(tmp_path):
+    source, target = tmp_path / "runs.jsonl", tmp_path / "rows.jsonl"
+    write_rows([row(output_tokens_per_s=2000), row(output_tokens_per_s=2000, max_num_seqs=32)], source)
+    source.write_text(source.read_text() + '{"subject": "decode"}\n')
+    result = run("import", str(source), "-o", str(target))
+    assert result.exit_code == 1
+    assert len(read_rows(target)) == 1
+    assert f"not read {source}:3: " in result.stderr
+    assert "concurrency above max_num_seqs" in result.stderr
+
+
+def test_fit_writes_figures_that_rank_takes(tmp_path):
+    figures = tmp_path / "fit.yaml"
+    assert run("fit", "--model", "gpt-oss-120b", "--published", "-o", str(figures)).exit_code == 0
+    found = run("rank", *GPT, "--figures", str(figures), "--slo", "itl=25,qps=20", "--gpus", "8", "--json")
+    assert json.loads(found.stdout)["best"] is not None
+
+
+def test_match_prints_the_published_table():
+    found = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--json").stdout)
+    assert (found[1]["topology"], round(found[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
+
+
+def test_match_works_on_rows_of_a_file(tmp_path):
+    points = published_points("gpt-oss-120b")
+    assert points is not None
+    write_rows(points.rows(), tmp_path / "rows.jsonl")
+    assert len(json.loads(run("match", str(tmp_path / "rows.jsonl"), "--json").stdout)) == 24
+
+
+def test_plot_writes_one_file_that_needs_no_other(tmp_path):
+    page = tmp_path / "plot.html"
+    assert run("plot", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8", "--html", str(page)).exit_code == 0
+    text = page.read_text()
+    assert "<svg" in text
+    assert "calibrated, extrapolated" in text
+    assert not re.search(r"""(src|href)=["']http|url\(http|@import""", text)
+
+
+def test_plot_draws_in_the_terminal_otherwise():
+    result = run("plot", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8")
+    assert "(calibrated)" in result.stdout
+
+
+def test_forecasts_are_written_as_rows_and_drawn_beside_measurements(tmp_path):
+    rows, svg = tmp_path / "forecast.jsonl", tmp_path / "plot.svg"
+    assert run("rank", *GPT, "--slo", "itl=25,qps=20", "--gpus", "8", "--rows", str(rows)).exit_code == 0
+    first = read_rows(rows)[0]
+    assert first.basis.value == "calibrated"
+    assert first.tpsg == pytest.approx(20 * 256 / first.gpus_counted)
+    arguments = ("--slo", "itl=25,qps=20", "--gpus", "8", "--rows", str(rows), "--svg", str(svg))
+    assert run("plot", *GPT, *arguments).exit_code == 0
+    assert str(first.topology) in svg.read_text()
+
+
+def test_other_commands_start_without_numpy():
+    program = "import llmd_oke.cli.main, sys; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

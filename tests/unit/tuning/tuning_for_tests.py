@@ -1,0 +1,43 @@
+"""Questions, rows and tolerances for tests of the tuner."""
+
+from typing import Any
+
+from llmd_oke.catalogue.files import read_yaml, values_folder
+from llmd_oke.results.row import Basis, Origin, Quantiles, Row
+from llmd_oke.tuning import asking
+from llmd_oke.tuning.figures import latency_model_of
+from llmd_oke.tuning.question import Question, parse_targets
+from llmd_oke.tuning.workload import parse
+
+MODEL = asking.known_model("gpt-oss-120b")
+SHAPE = asking.known_shape("BM.GPU.MI300X.8")
+FIGURES = asking.known_figures(MODEL, SHAPE)
+LATENCY = latency_model_of(FIGURES, MODEL, SHAPE)
+
+
+def tuning_values(name: str) -> Any:
+    return read_yaml(values_folder() / "tuning" / f"{name}.yaml")
+
+
+def question(targets: str = "ttft=2000,itl=25,qps=45", gpus: int = 16, workload: str = "4096/256") -> Question:
+    return asking.question_of(MODEL, SHAPE, FIGURES, parse(workload), parse_targets(targets), gpus)
+
+
+def row(subject: Any = "decode", **changes: Any) -> Row:
+    fields: dict[str, Any] = {
+        "subject": subject,
+        "basis": Basis.MEASURED,
+        "model": "gpt-oss-120b",
+        "gpu": "MI300X",
+        "origin": Origin(tool="test", file="runs.jsonl", line=7),
+        "tensor_parallel_size": 2,
+        "gpus_counted": 2,
+        "input_tokens": 2,
+        "output_tokens": 256,
+        "concurrency": 64,
+    }
+    return Row(**{**fields, **changes})
+
+
+def tpot(mean_ms: float) -> Quantiles:
+    return Quantiles(mean=mean_ms)
