@@ -102,7 +102,10 @@ class SmokePlan:
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """What a smoke benchmark found. Everything but `started`, `ended` and `wall_s` is in model time."""
+    """What a smoke benchmark found. Everything but moments and `wall_s` is in model time.
+
+    `first_answer` is when the router gave its first answer.
+    """
 
     plan: SmokePlan
     run: str
@@ -116,6 +119,7 @@ class SmokeResult:
     before: Snapshot
     after: Snapshot
     notes: tuple[str, ...]
+    first_answer: datetime | None = None
 
     @property
     def passed(self) -> bool:
@@ -140,6 +144,7 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     run = uuid.uuid4().hex
     report(Progress("waiting for the model to answer"))
     await wait_for_answer(plan.target, limit_s=min(plan.router_timeout_s, plan.timeout_s))
+    answered = datetime.now(UTC)
     prompts = PromptSource(plan.input_tokens, plan.seed, run)
     acquainted = await _introduce(plan, run, deadline_s, report)
     warmup = [*acquainted, *await _send(plan, _warmup(plan, prompts), deadline_s, report)]
@@ -149,7 +154,8 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     ended, wall_s = datetime.now(UTC), loop.time() - started_s
     after = await scrape(plan.metrics)
     records = tuple(sorted((each.in_model_time(plan.time_scale) for each in wall_records), key=lambda each: each.index))
-    return _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after))
+    result = _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after))
+    return replace(result, first_answer=answered)
 
 
 async def _introduce(

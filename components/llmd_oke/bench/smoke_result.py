@@ -50,6 +50,7 @@ class _Packed:
     remote_prefill: RemotePrefill | None
     verdict: Verdict
     notes: tuple[str, ...]
+    first_answer: datetime | None = None
 
 
 _PACKED = TypeAdapter(_Packed)
@@ -79,6 +80,7 @@ def pack(request: SmokeRequest, how: Circumstances, result: SmokeResult) -> Parc
         remote_prefill=result.remote_prefill,
         verdict=result.verdict,
         notes=result.notes,
+        first_answer=result.first_answer,
     )
     texts = {
         SUMMARY_KEY: json.dumps(summarize_result(result), indent=1),
@@ -110,6 +112,7 @@ def unpack(compressed: bytes) -> SmokeResult:
         before=Snapshot(()),
         after=Snapshot(()),
         notes=packed.notes,
+        first_answer=packed.first_answer,
     )
 
 

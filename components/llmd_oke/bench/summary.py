@@ -22,6 +22,7 @@ def summarize_result(result: SmokeResult) -> Json:
         "gpus_reserved": plan.topology.gpus_reserved,
         "load": describe_load(result),
         "provenance": provenance(result),
+        "first_answer": result.first_answer.isoformat() if result.first_answer else None,
         "started": result.started.isoformat(),
         "ended": result.ended.isoformat(),
         "wall_s": result.wall_s,

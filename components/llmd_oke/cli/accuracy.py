@@ -11,7 +11,7 @@ from rich.table import Table
 from llmd_oke import planning
 from llmd_oke.bench.evals.result import EvalResult, Judgement, judge
 from llmd_oke.catalogue import evals as evaluations
-from llmd_oke.cli import console, options
+from llmd_oke.cli import console, options, passport
 from llmd_oke.errors import KitError
 from llmd_oke.planning import ModelPlan, Plan
 
@@ -30,7 +30,6 @@ FloorOption = Annotated[
     float | None, typer.Option("--floor", help="Least score, instead of the model's own.", min=0, max=1)
 ]
 Concurrency = Annotated[int, typer.Option(help="Questions at a time.", min=1, max=4096)]
-Rehearse = Annotated[bool, typer.Option("--rehearse", help="Evaluate the rehearsed stack, which must be up.")]
 Limit = Annotated[float, typer.Option("--timeout-s", help="Limit of the whole in seconds.", min=1)]
 
 
@@ -74,7 +73,7 @@ def evaluate(
     as_json: options.Json = False,
     reports: options.Reports = None,
     simulated: options.Simulated = None,
-    rehearse: Rehearse = False,
+    rehearse: options.Rehearse = False,
 ) -> None:
     """Ask every model of a deployed stack questions with known answers, and hold the score against a floor.
 
@@ -95,6 +94,7 @@ def evaluate(
         typer.echo(json.dumps([_described(outcome) for outcome in outcomes], indent=2))
     for outcome in outcomes if not as_json else ():
         _show(outcome)
+    passport.issue(stack, plan, kept_in)
     if not all(outcome.judged.passed for outcome in outcomes):
         raise typer.Exit(1)
 
@@ -143,9 +143,9 @@ def _show(outcome: Outcome) -> None:
     if judged.baseline_score is not None:
         change = f"change {judged.difference:+.1%}, p = {judged.p_value:.2g}"
         table.add_row("baseline", f"{judged.baseline_score:.1%}; {change}")
-    table.add_row("result", str(outcome.file))
     console.output().print(f"[bold]{result.model} {result.topology}[/] {result.evaluation}")
     console.output().print(table)
+    console.output().print(f"result   {outcome.file}", soft_wrap=True)
     for example in result.examples if not judged.passed else ():
         console.output().print(f"  wrong: {example}", markup=False)
     for failure in judged.failures:

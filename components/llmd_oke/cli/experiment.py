@@ -76,22 +76,30 @@ def run(
     Ends with exit code 1 if a deployment could not be measured.
     """
     asked = Asked(gpus, rehearse, time_scale, requests, tuple(only or ()))
-    experiment = preparing.prepare(project, recipe, stack, asked)
-    what = project, recipe, experiment.recipe, experiment.settings
+    folder = carry_out(preparing.prepare(project, recipe, stack, asked), yes=yes, new=new)
+    raise typer.Exit(show_failures(folder))
+
+
+def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
+    """Runs an experiment, or what is left of it, and shows what came out; asks before it rents anything."""
+    what = experiment.project, experiment.name, experiment.recipe, experiment.settings
     folder = None if new else run_folder.unfinished_run(*what)
     names = unfinished(folder.state) if folder else _names(experiment)
     experiment_view.show_plan(experiment, names, folder.state.seconds if folder else {})
     _ask(experiment, yes=yes)
     folder = folder or run_folder.new_run(*what, names)
-    state = _run(experiment, folder)
+    _run(experiment, folder)
     reporting.write(folder)
     experiment_view.show_results(folder)
-    failed = [name for name, standing in state.deployments.items() if standing.phase == "failed"]
-    for name in failed:
-        console.show_error(
-            KitError(f"{name}: {state.deployments[name].cause}", "Run the recipe again to try it again.")
-        )
-    raise typer.Exit(1 if failed else 0)
+    return folder
+
+
+def show_failures(folder: RunFolder) -> int:
+    """Shows the deployments of a run that could not be measured, and why; gives the exit code."""
+    failed = {name: each for name, each in folder.state.deployments.items() if each.phase == "failed"}
+    for name, standing in failed.items():
+        console.show_error(KitError(f"{name}: {standing.cause}", "Run the same command again to try it again."))
+    return 1 if failed else 0
 
 
 @app.command()
@@ -141,11 +149,11 @@ def _ask(experiment: Experiment, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _run(experiment: Experiment, folder: RunFolder) -> run_folder.State:
+def _run(experiment: Experiment, folder: RunFolder) -> None:
     progress = console.progress()
     progress.step(f"run {folder.path}")
     try:
-        return Runner(experiment, folder, _deployer(experiment), progress).run()
+        Runner(experiment, folder, _deployer(experiment), progress).run()
     except KeyboardInterrupt:
         experiment_view.show_interrupted(experiment)
         raise

@@ -9,14 +9,18 @@ from llmd_oke.rehearsal import rehearsal
 from llmd_oke.rehearsal.simulated import SIMULATED
 
 
-def run_inside(project: Path, stack: str, command: Sequence[str], reports: Path | None = None) -> int:
+def run_inside(
+    project: Path, stack: str, command: Sequence[str], reports: Path | None = None, *, measures: bool = True
+) -> int:
     """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
+
+    A command that measures is told what is not real.
 
     Raises:
         KitError: the stack's rehearsal isn't up.
     """
     copy = rehearsal.rehearsal_folder(project, stack) / "project"
     own = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
-    simulated = [word for part in SIMULATED for word in ("--simulated", part)]
+    simulated = [word for part in SIMULATED for word in ("--simulated", part) if measures]
     argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated]
     return rehearsal.run_command(project, stack, argv, env=console.inherited_environment())

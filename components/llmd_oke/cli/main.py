@@ -14,6 +14,7 @@ from llmd_oke.cli import (
     console,
     experiment,
     history,
+    passport,
     pipeline,
     preflight,
     rehearse,
@@ -39,6 +40,7 @@ app.command("bench")(bench.bench)
 app.command("check")(check.check)
 app.command("eval")(accuracy.evaluate)
 app.command("compare")(compare.compare)
+app.command("passport")(passport.passport)
 app.command("schema")(schema.schema)
 app.command("preflight")(preflight.preflight)
 app.command("smoke")(smoke.smoke)

@@ -33,6 +33,8 @@ Simulated = Annotated[
 
 Release = Annotated[str | None, typer.Option("--release", help="Release that runs instead of the stack's own.")]
 
+Rehearse = Annotated[bool, typer.Option("--rehearse", help="On the rehearsed stack, which must be up.")]
+
 HERE = Path()
 
 Unprotect = Annotated[bool, typer.Option("--unprotect", help="Destroy protected resources too.")]

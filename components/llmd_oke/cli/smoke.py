@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmd_oke import config, planning
-from llmd_oke.cli import console, options
+from llmd_oke.cli import console, options, passport
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
 
@@ -71,7 +71,9 @@ def smoke(
     else:
         how = circumstances(time_scale, tuple(simulated or ()), ran or ())
         outcomes = _measured(stack, plan, how, folder)
-    if not show(stack, outcomes, as_json=as_json):
+    passed = show(stack, outcomes, as_json=as_json)
+    passport.issue(stack, plan, folder)
+    if not passed:
         raise typer.Exit(1)
 
 
@@ -91,6 +93,7 @@ def after_update(stack: str, project: Path, plan: Plan, *, failed: bool) -> None
         return
     try:
         show(stack, _fetched(stack, plan, project / "reports"), as_json=False)
+        passport.issue(stack, plan, project / "reports")
     except KitError as error:
         console.show_error(error)
 

@@ -1,5 +1,6 @@
 """Making a deployment's passport: from its plan, its benchmark, its last evaluation, and what the cluster says runs."""
 
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from lightkube.resources.core_v1 import Pod
 
 from llmd_oke.bench import passport as passports
 from llmd_oke.bench.passport import ColdStart, Passport
+from llmd_oke.bench.store import LATEST
 from llmd_oke.errors import KitError
 from llmd_oke.experiments import evals
 from llmd_oke.experiments.cluster_access import ClusterAccess
@@ -19,6 +21,27 @@ from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.rehearsal.watches import metadata, texts
 from llmd_oke.results.row import Basis
 from llmd_oke.serving import labels
+
+
+def issue_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
+    """Writes the passport of each model beside its newest report, if that is of this configuration; gives their paths.
+
+    Raises:
+        KitError: the cluster does not answer.
+    """
+    written: list[Path] = []
+    for model in plan.models:
+        folder = reports / stack / LATEST
+        folder = folder / model.name if len(plan.models) > 1 else folder
+        summary = _summary(folder / "summary.json")
+        if summary and summary["facts"].get("config_hash") == plan.config_hash:
+            made = make_passport(stack, plan, model, summary, reports)
+            written.append(passports.write_passport(made, folder.resolve()))
+    return written
+
+
+def _summary(path: Path) -> Mapping[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str, Any], reports: Path) -> Passport:

@@ -54,6 +54,14 @@ def test_the_report_is_stored_and_says_what_was_simulated(life: Life, project: P
     assert "vLLM" in " ".join(life.made.document["simulated"])
 
 
+def test_the_deployment_gets_a_passport_with_its_evidence(life: Life, project: Project) -> None:
+    passport = json.loads((project.folder / "reports" / DISAGGREGATED / "latest" / "passport.json").read_text())
+    assert passport["remote_prefill"]["share"] == pytest.approx(1.0)
+    assert passport["smoke_passed"]
+    assert passport["cold_start"]["first_token_s"] > 0
+    assert {"decode/vllm", "prefill/vllm", "router/epp"} <= passport["images"].keys()
+
+
 def test_a_stack_that_did_not_change_is_left_alone(life: Life) -> None:
     assert life.left_alone.status == 0, life.left_alone.errors
     assert set(life.left_alone.document["update"]["changes"]) == {"same"}
