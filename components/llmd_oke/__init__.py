@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.aggregated import AggregatedUnit, AggregatedUnitArgs
     from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
+    from llmd_oke.serving.autoscaling import ModelScaling, ModelScalingArgs, ScaledServersArgs
     from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
     from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
@@ -61,6 +62,7 @@ _MODULES = {
     "llmd_oke.operators.rdma_network": ("RdmaNetwork", "RdmaNetworkArgs"),
     "llmd_oke.serving.aggregated": ("AggregatedUnit", "AggregatedUnitArgs"),
     "llmd_oke.serving.args": ("EngineArgs", "ServersArgs", "UnitArgs"),
+    "llmd_oke.serving.autoscaling": ("ModelScaling", "ModelScalingArgs", "ScaledServersArgs"),
     "llmd_oke.serving.endpoint": ("ModelEndpoint", "ModelEndpointArgs"),
     "llmd_oke.serving.cache_args": ("ModelCacheMountArgs", "PrewarmArgs"),
     "llmd_oke.serving.model_cache": ("ModelCache", "ModelCacheArgs"),
@@ -97,6 +99,8 @@ __all__ = [
     "ModelCacheMountArgs",
     "ModelEndpoint",
     "ModelEndpointArgs",
+    "ModelScaling",
+    "ModelScalingArgs",
     "Network",
     "NetworkArgs",
     "NodeFeatureDiscovery",
@@ -118,6 +122,7 @@ __all__ = [
     "Refused",
     "Router",
     "RouterArgs",
+    "ScaledServersArgs",
     "ServersArgs",
     "ServingNamespace",
     "ServingNamespaceArgs",

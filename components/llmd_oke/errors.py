@@ -7,6 +7,7 @@ KitError                 anything that the kit explains in its own words; shown 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from reprlib import Repr
+from typing import cast
 
 _SHORT = Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
@@ -46,7 +47,9 @@ class Problem:
     @property
     def short_value(self) -> str:
         """The value as text of at most 80 characters."""
-        text = _SHORT.repr(self.value)
+        text = _SHORT.repr(
+            list(cast("tuple[object, ...]", self.value)) if isinstance(self.value, tuple) else self.value
+        )
         return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -30,6 +30,7 @@ from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery
 from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import UnitArgs
+from llmd_oke.serving.autoscaling import ModelScaling
 from llmd_oke.serving.endpoint import ModelEndpoint
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
@@ -50,6 +51,7 @@ COMPONENTS: list[type[pulumi.ComponentResource]] = [
     Iam,
     ModelCache,
     ModelEndpoint,
+    ModelScaling,
     Network,
     NodeFeatureDiscovery,
     NodeGate,

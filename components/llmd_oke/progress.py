@@ -64,9 +64,11 @@ class Ticker:
         self._interval_s = interval_s
         self._clock = clock
         self._told_s = clock()
+        self._phase = ""
 
-    def tell(self, text: str) -> None:
-        """Pass it on, if it is time."""
-        if self._clock() - self._told_s >= self._interval_s:
-            self._told_s = self._clock()
+    def tell(self, text: str, phase: str = "") -> None:
+        """Pass it on, if it is time or the first news of a phase."""
+        now_s = self._clock()
+        if phase != self._phase or now_s - self._told_s >= self._interval_s:
+            self._phase, self._told_s = phase, now_s
             self._progress.detail(text)

@@ -33,6 +33,7 @@ def of_prefix(stack: Rendered, prefix: str) -> list[str]:
     [
         {},
         {"cni": "flannel"},
+        {"network": {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}},
         {"apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}},
         {"kmsKeyId": "ocid1.key.oc1.iad.k", "imagePolicy": {"kmsKeyIds": ["ocid1.key.oc1.iad.s"]}},
         {"oidc": {"issuerUrl": "https://token.example.com", "clientId": "kubernetes"}},
@@ -282,3 +283,29 @@ def test_a_shared_file_system_is_made_where_models_are_kept_on_one(rendered: Any
     (target,) = stack.of_type("oci:FileStorage/mountTarget:MountTarget")
     assert target.inputs["availabilityDomain"] == "Uocm:US-ASHBURN-AD-1"
     assert stack.of_type("llmd-oke:index:ModelCache")
+
+
+TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}
+
+
+def tolerated(manifest: Any) -> list[tuple[str, str]]:
+    pod = manifest["spec"]["template"]["spec"]
+    return [(toleration["key"], toleration["value"]) for toleration in pod["tolerations"]]
+
+
+def test_servers_pre_warm_and_smoke_tolerate_the_taints_of_the_stacks_gpu_pools(rendered: Any):
+    stack = rendered(created(pool={"taints": [TEAM]}, storage={"modelCache": {"kind": "node-disk"}}))
+    pods = {
+        r.name: tolerated(r.inputs)
+        for r in stack.resources
+        if r.type in {JOB, "kubernetes:apps/v1:Deployment"}
+        and "amd.com/gpu" in {t["key"] for t in r.inputs["spec"]["template"]["spec"].get("tolerations", [])}
+    }
+    assert {"prefill", "decode", "smoke", "cache"} <= {part for name in pods for part in name.split("-")}
+    assert set(map(tuple, pods.values())) == {(("amd.com/gpu", "present"), ("example.com/team", "a"))}
+
+
+def test_a_stack_tells_which_bastion_leads_to_its_private_endpoint(rendered: Any):
+    network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}
+    assert rendered(cluster_layer(cluster={"network": network})).outputs["bastion_id"] == "network-bastion"
+    assert rendered(cluster_layer()).outputs["bastion_id"] is None

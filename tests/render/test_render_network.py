@@ -399,6 +399,8 @@ def test_outputs_are_the_ids_of_what_is_there():
         ({"api_access": "public"}, "needs an allow list"),
         ({"api_allowed_cidrs": ["0.0.0.0/0"]}, "whole internet"),
         ({"bastion_host_cidrs": ["0.0.0.0/0"]}, "whole internet"),
+        ({"bastion_client_cidrs": ["0.0.0.0/0"]}, "whole internet"),
+        ({"bastion_client_cidrs": ["192.0.2.0/24"], "bastion": False}, "needs a subnet"),
         ({"vcn_id": "v"}, "The range of a VCN"),
         ({"subnet_ids": {"api": "s"}}, "Give vcn_id beside it"),
         ({**ELSEWHERE, "subnet_ids": {"gpu": "s"}}, "has no part 'gpu'"),
@@ -414,3 +416,37 @@ def test_used_alone_it_refuses_what_the_stack_file_would_be_refused_for(changes,
 def test_every_subnet_lies_in_the_vcn():
     for found in rendered_network(**EVERYTHING).of_type(SUBNET):
         assert IPv4Network(found.inputs["cidrBlock"]).subnet_of(IPv4Network("10.140.0.0/16"))
+
+
+BASTION = "oci:Bastion/bastion:Bastion"
+CLIENTS = {"bastion_client_cidrs": ["203.0.113.0/24"]}
+
+
+def test_a_bastion_is_in_its_subnet_and_goes_before_it():
+    rendered = rendered_network(**CLIENTS)
+    (bastion,) = rendered.of_type(BASTION)
+    assert bastion.inputs["targetSubnetId"] == "id-of-net-bastion-subnet"
+    assert bastion.inputs["clientCidrBlockAllowLists"] == ["203.0.113.0/24"]
+    assert bastion.inputs["maxSessionTtlInSeconds"] == 10_800
+    assert contract_breaches(bastion) == []
+    assert unknown_to_installed_plugin(bastion) == []
+
+
+def test_a_bastions_name_has_letters_and_digits_only():
+    (bastion,) = rendered_network(**CLIENTS, display_name="Prod-1 West").of_type(BASTION)
+    assert bastion.inputs["name"] == "Prod1WestBastion"
+
+
+@pytest.mark.parametrize("changes", [{}, {**CLIENTS, **PUBLIC}, {**CLIENTS, **ELSEWHERE, "bastion_id": "there"}])
+def test_no_bastion_is_made_without_clients_or_beside_another_way_in(changes):
+    assert rendered_network(**changes).of_type(BASTION) == []
+
+
+def test_the_range_of_a_bastion_subnet_that_is_there_already_is_all_that_gets_in():
+    there = {**ELSEWHERE, "subnet_ids": {"bastion": "ocid1.subnet.oc1.iad.b"}}
+    sources = {
+        r.inputs.get("source")
+        for r in rendered_network(**there, bastion_subnet_cidr="10.9.0.0/27").of_type(RULE)
+        if r.name.startswith("net-api-ingress-tcp-6443-1")
+    }
+    assert sources == {"10.9.0.0/27"}

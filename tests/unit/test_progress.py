@@ -1,6 +1,6 @@
 import io
 
-from llmd_oke.progress import PlainProgress
+from llmd_oke.progress import PlainProgress, Ticker
 
 
 def test_every_event_is_one_line_with_the_seconds_since_the_start():
@@ -10,3 +10,20 @@ def test_every_event_is_one_line_with_the_seconds_since_the_start():
     progress.step("building etcd")
     progress.detail("10 s, 40 packages")
     assert stream.getvalue() == "[    0 s] building etcd\n[   12 s]   10 s, 40 packages\n"
+
+
+def test_of_much_news_a_ticker_passes_on_what_is_due_and_the_first_of_each_phase():
+    times = iter([0.0, 1.0, 1.5, 2.5, 4.0])
+    told: list[str] = []
+
+    class Listener:
+        def step(self, text):
+            raise AssertionError(text)
+
+        def detail(self, text):
+            told.append(text)
+
+    ticker = Ticker(Listener(), 2.0, clock=lambda: next(times))
+    for text, phase in (("a 1", "a"), ("a 2", "a"), ("b 1", "b"), ("b 2", "b")):
+        ticker.tell(text, phase)
+    assert told == ["a 1", "b 1"]

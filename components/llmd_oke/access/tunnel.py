@@ -31,8 +31,12 @@ class Target:
     session_s: int
 
 
-def target(client: OciClient, cluster_id: str, bastion_id: str | None, session_s: int) -> Target:
+def target(
+    client: OciClient, cluster_id: str, bastion_id: str | None, session_s: int, compartment_id: str | None = None
+) -> Target:
     """The private endpoint of a cluster, and the bastion of its network unless one is given.
+
+    It is looked for in the network's compartment, which is the cluster's if left out.
 
     Raises:
         KitError: the cluster has no private endpoint, or its network no bastion.
@@ -43,17 +47,17 @@ def target(client: OciClient, cluster_id: str, bastion_id: str | None, session_s
     if not endpoint:
         raise KitError(f"The cluster {cluster.get('name')} has no private endpoint.", "Its public one needs no tunnel.")
     host, _, port = endpoint.partition(":")
-    chosen = bastion_id or _bastion(client, cluster)
+    chosen = bastion_id or _bastion(client, cluster, compartment_id or str(cluster["compartmentId"]))
     return Target(chosen, host, int(port or 6443), session_s)
 
 
-def _bastion(client: OciClient, cluster: dict[str, Any]) -> str:
-    bastions = client.get("bastion", "/bastions", compartmentId=cluster["compartmentId"])
+def _bastion(client: OciClient, cluster: dict[str, Any], compartment_id: str) -> str:
+    bastions = client.get("bastion", "/bastions", compartmentId=compartment_id)
     for bastion in bastions:
         if bastion.get("targetVcnId") == cluster["vcnId"] and bastion.get("lifecycleState") == "ACTIVE":
             return str(bastion["id"])
-    remedy = "Create one in the cluster's VCN, or give --bastion-id."
-    raise KitError("The cluster's compartment has no active bastion in the cluster's VCN.", remedy)
+    remedy = "Have one created (cluster.network.bastionService.clientCidrs), or give --bastion-id."
+    raise KitError("The network's compartment has no active bastion in the cluster's VCN.", remedy)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from llmd_oke.bench.smoke import Provenance
+from llmd_oke.results.row import Basis
 
 VARIABLE = "LLMD_OKE_CIRCUMSTANCES"
 """Set by a rehearsal in its pods, and by nothing else: no manifest has it."""
@@ -19,13 +19,13 @@ class Circumstances:
     """
 
     time_scale: float = 1.0
-    provenance: Provenance = Provenance.MEASURED
+    basis: Basis = Basis.MEASURED
     simulated: tuple[str, ...] = ()
     ran: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_text(self) -> str:
         """The value of the environment variable."""
-        told = {"time_scale": self.time_scale, "provenance": self.provenance.value}
+        told = {"time_scale": self.time_scale, "basis": self.basis.value}
         return json.dumps({**told, "simulated": list(self.simulated), "ran": dict(self.ran)}, sort_keys=True)
 
 
@@ -40,7 +40,7 @@ def from_text(text: str) -> Circumstances:
     told = json.loads(text)
     return Circumstances(
         time_scale=float(told["time_scale"]),
-        provenance=Provenance(told["provenance"]),
+        basis=Basis(told["basis"]),
         simulated=tuple(told["simulated"]),
         ran=dict(told["ran"]),
     )

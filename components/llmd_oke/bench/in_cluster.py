@@ -1,7 +1,8 @@
 """The cluster as a pod in it sees it: its API server by the pod's own account, Services and pods by their addresses."""
 
 import ssl
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
@@ -16,8 +17,10 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 FIELD_MANAGER = "llmd-oke"
 REQUEST_TIMEOUT_S = 30.0
-TRIES = 4
-"""A request is tried again when the API server doesn't answer or is busy."""
+PAUSES_S = (1.0, 4.0, 15.0)
+"""Before a request is tried again, because the API server didn't answer or is busy: what was measured must not be lost
+with one that restarts.
+"""
 
 _BUSY = frozenset({429, 500, 502, 503, 504})
 
@@ -28,12 +31,19 @@ class InCluster:
     Args:
         url: the API server, for example `https://10.96.0.1:443`.
         account: folder of token and certificate authority.
-        transport: for tests.
+        transport: for tests, as is `pause`.
     """
 
-    def __init__(self, url: str, account: Path = ACCOUNT, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        account: Path = ACCOUNT,
+        transport: httpx.BaseTransport | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         authority = account / "ca.crt"
         self._account = account
+        self._pause = pause
         self._client = httpx.Client(
             base_url=url,
             verify=ssl.create_default_context(cafile=str(authority)) if authority.exists() else True,
@@ -91,7 +101,8 @@ class InCluster:
     def _send(self, method: str, path: str, headers: Mapping[str, str] | None = None, **request: Any) -> httpx.Response:
         """Each try reads the token anew: it is replaced while the pod runs."""
         problem = ""
-        for _ in range(TRIES):
+        for pause_s in (0.0, *PAUSES_S):
+            self._pause(pause_s)
             token = (self._account / "token").read_text().strip()
             try:
                 answer = self._client.request(
@@ -103,7 +114,7 @@ class InCluster:
             if answer.status_code not in _BUSY:
                 return answer
             problem = f"HTTP {answer.status_code}"
-        raise KitError(f"{method} {path}: the API server gave no answer in {TRIES} tries ({problem})")
+        raise KitError(f"{method} {path}: the API server gave no answer in {1 + len(PAUSES_S)} tries ({problem})")
 
 
 def from_environment(environment: Mapping[str, str]) -> InCluster:

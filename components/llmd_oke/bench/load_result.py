@@ -160,7 +160,7 @@ def _sum(rates: Iterable[float | None]) -> float | None:
 def _encoded(how: Circumstances, results: Sequence[StageResult], *, thinned: bool) -> bytes:
     stages = [
         {
-            "records": [_fields(record, thinned=thinned) for record in result.records],
+            "records": [_fields(record.thinned() if thinned else record) for record in result.records],
             "health": asdict(result.health),
             "started": result.started.isoformat() if result.started else None,
             "interrupted": result.interrupted,
@@ -171,9 +171,8 @@ def _encoded(how: Circumstances, results: Sequence[StageResult], *, thinned: boo
     return json.dumps({"circumstances": how.to_text(), "stages": stages}, separators=(",", ":")).encode()
 
 
-def _fields(record: RequestRecord, *, thinned: bool) -> list[Any]:
+def _fields(record: RequestRecord) -> list[Any]:
     times = [_whole(time_s) or 0 for time_s in record.event_times_s]
-    times = [times[0], times[-1]] if thinned and len(times) > 2 else times
     gaps = [later - earlier for earlier, later in zip([0, *times], times, strict=False)]
     return [
         record.index,
@@ -187,12 +186,13 @@ def _fields(record: RequestRecord, *, thinned: bool) -> list[Any]:
         record.error,
         record.status,
         record.retry_after_s,
+        record.only_ends,
         gaps,
     ]
 
 
 def _record(fields: Sequence[Any]) -> RequestRecord:
-    index, due, sent, latency, asked, answered, counted, failure, error, status, retry_after_s, gaps = fields
+    index, due, sent, latency, asked, answered, counted, failure, error, status, retry_after_s, ends, gaps = fields
     return RequestRecord(
         index=index,
         started_s=sent / _MICRO,
@@ -206,6 +206,7 @@ def _record(fields: Sequence[Any]) -> RequestRecord:
         due_s=None if due is None else due / _MICRO,
         status=status,
         retry_after_s=retry_after_s,
+        only_ends=ends,
     )
 
 

@@ -22,7 +22,7 @@ class ColdStart(_Part):
     applied: str
     """Creation of the first pod of what serves now."""
     ready: str | None
-    """When the last of its pods became ready."""
+    """When the last of its pods became ready; None where one isn't, or lost its readiness since."""
     first_token: str | None
     """When the router gave the first token to the benchmark."""
     ready_s: float | None

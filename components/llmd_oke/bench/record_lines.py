@@ -32,9 +32,16 @@ def as_line(stage: int, record: RequestRecord) -> str:
         "error": record.error,
         "status": record.status,
         "retry_after_s": record.retry_after_s,
+        "only_ends": record.only_ends,
         "token_times_s": [round(time_s, _DIGITS) for time_s in record.event_times_s],
     }
     return json.dumps(content, separators=(",", ":"))
+
+
+def write_file(path: Path, *stages: Iterable[RequestRecord]) -> None:
+    """All requests of a run that has ended, stage by stage."""
+    lines = (as_line(number, record) for number, stage in enumerate(stages) for record in stage)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def read_lines(lines: Iterable[str], source: str = "requests") -> list[tuple[int, RequestRecord]]:
@@ -80,6 +87,7 @@ def _record(content: Mapping[str, Any]) -> tuple[int, RequestRecord]:
         due_s=content["due_s"],
         status=content["status"],
         retry_after_s=content["retry_after_s"],
+        only_ends=content["only_ends"],
     )
 
 

@@ -39,6 +39,7 @@ class RequestRecord:
     - `event_times_s` has the arrival of each stream event that carried output. A server may put several tokens in one
       event, so there can be fewer events than `output_tokens`, which is the server's own count where it gave one
       (`usage`).
+    - `only_ends` says that of these times the first and the last alone were kept, so that gaps are not known.
     - `status` is that of the HTTP answer, and `retry_after_s` what the server asked for with it.
     """
 
@@ -54,6 +55,7 @@ class RequestRecord:
     due_s: float | None = None
     status: int | None = None
     retry_after_s: float | None = None
+    only_ends: bool = False
 
     @property
     def succeeded(self) -> bool:
@@ -89,8 +91,18 @@ class RequestRecord:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Time between successive events with output: what a reader waits for, as `vllm bench serve` counts it."""
+        """Time between successive events with output: what a reader waits for, as `vllm bench serve` counts it.
+
+        Empty where they are not known.
+        """
+        if self.only_ends:
+            return []
         return [later - earlier for earlier, later in itertools.pairwise(self.event_times_s)]
+
+    def thinned(self) -> "RequestRecord":
+        """The same request with the times of its first and last event alone, for where all of them are too many."""
+        times = self.event_times_s
+        return self if len(times) < 3 else replace(self, event_times_s=(times[0], times[-1]), only_ends=True)
 
     def in_model_time(self, time_scale: float) -> "RequestRecord":
         """The same request with its times divided by `time_scale`."""

@@ -60,7 +60,7 @@ def _describe(result: SmokeResult) -> str:
     plan = result.plan
     sentences = [
         f"Smoke benchmark of {plan.model}, {plan.topology.name}, {plan.topology.gpus} GPUs.",
-        f"Numbers are {plan.provenance}.",
+        f"Numbers are {plan.basis}.",
     ]
     if plan.simulated:
         sentences.append(f"Simulated: {', '.join(plan.simulated)}.")
@@ -74,7 +74,7 @@ def _describe(result: SmokeResult) -> str:
 
 def _keywords(result: SmokeResult) -> list[str]:
     plan = result.plan
-    words = [TOOL, "smoke", plan.topology.name, f"provenance={plan.provenance}"]
+    words = [TOOL, "smoke", plan.topology.name, f"provenance={plan.basis}"]
     return [*words, *(["simulated"] if plan.simulated else []), f"time_scale={plan.time_scale:g}"]
 
 

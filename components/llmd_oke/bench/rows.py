@@ -1,16 +1,77 @@
-"""One row of the common table from one stage of load."""
+"""What our own benchmarks found, as rows of the one table: a smoke benchmark, or one stage of load."""
 
 from collections.abc import Iterable
 
-from llmd_oke.bench.percentiles import percentile
+from llmd_oke import catalogue
+from llmd_oke.bench.distributions import Statistics, describe
+from llmd_oke.bench.failures import classify
 from llmd_oke.bench.shapes import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+from llmd_oke.bench.smoke import SmokeResult
 from llmd_oke.bench.stages import StageResult
 from llmd_oke.results.row import Arrival, Basis, Origin, Quantiles, Row, Subject
 
-TOOL = "llmd-oke bench"
+SMOKE_TOOL = "llmd-oke smoke"
+STAGE_TOOL = "llmd-oke bench"
 
 
-def row(
+def smoke_row(result: SmokeResult) -> Row:
+    """What a smoke benchmark found. Lengths are those that were asked for where no answer came."""
+    plan, performance = result.plan, result.performance
+    copies, topology = split_copies(plan.topology.name)
+    price = plan.facts.get("price_usd_per_hour")
+    return Row(
+        subject="end-to-end",
+        basis=plan.basis,
+        model=model_name(plan.model),
+        gpu=plan.topology.accelerator.rsplit("-", 1)[-1],
+        origin=_origin(result),
+        image=plan.topology.servers[0].image,
+        topology=topology,
+        copies=copies,
+        gpus_counted=plan.topology.gpus,
+        gpus_reserved=plan.topology.gpus_reserved,
+        input_tokens=performance.input_length.mean if performance.input_length else plan.input_tokens,
+        output_tokens=performance.output_length.mean if performance.output_length else plan.output_tokens,
+        concurrency=performance.users,
+        achieved_requests_per_s=performance.requests_per_s,
+        input_tokens_per_s=performance.input_tokens_per_s,
+        output_tokens_per_s=performance.output_tokens_per_s,
+        ttft_ms=_in_ms(performance.ttft),
+        tpot_ms=_in_ms(performance.tpot),
+        itl_ms=_in_ms(performance.itl),
+        e2e_ms=_in_ms(performance.e2e),
+        requests=performance.requests,
+        failures=performance.failures,
+        duration_s=performance.duration_s,
+        seed=plan.seed,
+        price_usd_per_hour=float(price) if isinstance(price, (int, float)) else None,
+        notes=result.notes,
+    )
+
+
+def split_copies(name: str) -> tuple[int, str]:
+    """Units and topology of a topology's name: 4 and `8p-tp1-4d-tp2` of `4 x 8p-tp1-4d-tp2`."""
+    copies, mark, topology = name.partition(" x ")
+    return (int(copies), topology) if mark else (1, name)
+
+
+def _origin(result: SmokeResult) -> Origin:
+    config_hash = result.plan.facts.get("config_hash")
+    return Origin(
+        tool=SMOKE_TOOL,
+        run=result.run,
+        config_hash=str(config_hash) if config_hash else None,
+        started=result.started.isoformat(),
+    )
+
+
+def model_name(repository: str) -> str:
+    """What rows call a model: its key in the catalogue, or the repository where it has none."""
+    known = catalogue.model_of_repository(repository)
+    return known.name if known else repository
+
+
+def stage_row(
     result: StageResult,
     *,
     model: str,
@@ -36,10 +97,10 @@ def row(
     return Row(
         subject=subject,
         basis=basis,
-        model=model,
+        model=model_name(model),
         gpu=gpu,
         origin=Origin(
-            tool=TOOL,
+            tool=STAGE_TOOL,
             run=run,
             config_hash=config_hash,
             started=result.started.isoformat(timespec="seconds") if result.started else None,
@@ -77,6 +138,7 @@ def _notes(result: StageResult) -> Iterable[str]:
         yield f"counted: {result.window.rule}"
     if result.health.spoiled:
         yield result.health.spoiled
+    yield from map(str, classify(result.records))
     if result.interrupted:
         yield f"interrupted: {result.health.abandoned} requests in flight were given up"
 
@@ -96,9 +158,11 @@ def _mean(values: Iterable[float]) -> float | None:
 
 def quantiles_ms(times_s: Iterable[float | None]) -> Quantiles:
     """The distribution of times in seconds; those that are None are left out."""
-    ordered = sorted(1000 * time_s for time_s in times_s if time_s is not None)
-    if not ordered:
+    return _in_ms(describe((time_s for time_s in times_s if time_s is not None), "s"))
+
+
+def _in_ms(statistics: Statistics | None) -> Quantiles:
+    if statistics is None:
         return Quantiles()
-    at = {"p25": 25.0, "p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99p9": 99.9}
-    shares = {name: percentile(ordered, percent) for name, percent in at.items()}
-    return Quantiles(mean=sum(ordered) / len(ordered), min=ordered[0], max=ordered[-1], **shares)
+    values = statistics.model_dump(include=set(Quantiles.model_fields), exclude_none=True)
+    return Quantiles(**{name: 1000 * value for name, value in values.items()})

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 
 from llmd_oke.bench.evidence import EvidenceSettings, RemotePrefill, Sent, prove_remote_prefill
 from llmd_oke.bench.hygiene import remarks
@@ -21,20 +20,10 @@ from llmd_oke.bench.streams import Api
 from llmd_oke.bench.thresholds import Thresholds, Verdict, judge
 from llmd_oke.bench.topology import Topology
 from llmd_oke.bench.waiting import wait_for_answer
+from llmd_oke.results.row import Basis
 
 WARMUP_OUTPUT_TOKENS = 16
 """Enough for a warm-up request to have been decoded together with others."""
-
-
-class Provenance(StrEnum):
-    """What the numbers of a run are."""
-
-    MEASURED = "measured"
-    """Of real servers."""
-    CALIBRATED = "calibrated"
-    """Of simulated servers whose model was fitted to measurements."""
-    BOUND = "bound"
-    """Of simulated servers that only know what the hardware can't exceed."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +33,9 @@ class Progress:
     phase: str
     done: int = 0
     total: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.phase} {self.done}/{self.total}" if self.total else self.phase
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,7 @@ class SmokePlan:
     verify: ssl.SSLContext | bool = True
     api: Api = "completions"
     time_scale: float = 1.0
-    provenance: Provenance = Provenance.MEASURED
+    basis: Basis = Basis.MEASURED
     simulated: tuple[str, ...] = ()
     timeout_s: float = 600.0
     router_timeout_s: float = 120.0

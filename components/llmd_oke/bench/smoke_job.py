@@ -8,7 +8,6 @@ import base64
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Any
 
 from llmd_oke.bench import circumstances, in_cluster
 from llmd_oke.bench.in_cluster import InCluster
-from llmd_oke.bench.smoke import Progress, SmokeResult, run_smoke
+from llmd_oke.bench.smoke import SmokeResult, run_smoke
 from llmd_oke.bench.smoke_request import SmokeRequest, from_json, resolve
 from llmd_oke.bench.smoke_result import RESULT_KEY, Parcel, failure_words, last_words, pack
 from llmd_oke.errors import KitError
+from llmd_oke.progress import PlainProgress, Ticker
 
 TERMINATION_LOG = Path("/dev/termination-log")
 
@@ -28,6 +28,9 @@ LABEL = "llmd-oke/smoke"
 
 JOB_ANNOTATION = "llmd-oke/job"
 """On a result: the Job that wrote it."""
+
+LOG_INTERVAL_S = 10.0
+"""Between two lines of log within a phase."""
 
 
 def main() -> int:
@@ -48,7 +51,8 @@ def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluste
         KitError: the model is not there or does not answer, or the result can't be written.
     """
     how = circumstances.from_environment(environment)
-    result = run_smoke(resolve(request, cluster, how), _Teller())
+    said = Ticker(PlainProgress(sys.stdout), LOG_INTERVAL_S)
+    result = run_smoke(resolve(request, cluster, how), lambda news: said.tell(str(news), news.phase))
     cluster.apply(result_config_map(request, pack(request, how, result), environment))
     return result
 
@@ -77,20 +81,3 @@ def _end(words: str, code: int) -> int:
     if TERMINATION_LOG.exists():
         TERMINATION_LOG.write_text(words)
     return code
-
-
-class _Teller:
-    """A line of log for each phase, and every ten seconds within one."""
-
-    INTERVAL_S = 10.0
-
-    def __init__(self) -> None:
-        self._phase = ""
-        self._said_s = 0.0
-
-    def __call__(self, news: Progress) -> None:
-        now_s = time.monotonic()
-        if news.phase == self._phase and now_s - self._said_s < self.INTERVAL_S:
-            return
-        self._phase, self._said_s = news.phase, now_s
-        print(f"{news.phase} {news.done}/{news.total}" if news.total else news.phase, flush=True)

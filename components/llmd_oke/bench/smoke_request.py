@@ -97,7 +97,7 @@ def bare_plan(request: SmokeRequest, how: Circumstances) -> SmokePlan:
         thresholds=request.thresholds,
         evidence=request.evidence,
         time_scale=how.time_scale,
-        provenance=how.provenance,
+        basis=how.basis,
         simulated=how.simulated,
         timeout_s=request.timeout_s,
         facts=request.facts,

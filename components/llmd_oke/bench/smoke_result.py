@@ -130,7 +130,7 @@ def last_words(service: str, result: SmokeResult) -> str:
         "ttft_p95_ms": _milliseconds(performance.ttft.p95 if performance.ttft else None),
         "itl_p95_ms": _milliseconds(performance.itl.p95 if performance.itl else None),
         "remote_prefill_share": result.remote_prefill.share if result.remote_prefill else None,
-        "numbers": result.plan.provenance.value,
+        "numbers": result.plan.basis.value,
         "run": result.run,
     }
     return _fitting(words)
@@ -173,14 +173,9 @@ def _smaller(packed: _Packed) -> Sequence[_Packed]:
 
     return (
         packed,
-        told("requests.jsonl: times of first and last token alone; all of them were too large", _ends),
+        told("requests.jsonl: times of first and last token alone; all of them were too large", RequestRecord.thinned),
         told("requests.jsonl: left out; the requests were too large for a ConfigMap", None),
     )
-
-
-def _ends(record: RequestRecord) -> RequestRecord:
-    times = record.event_times_s
-    return record if len(times) < 3 else replace(record, event_times_s=(times[0], times[-1]))
 
 
 def _compressed(packed: _Packed) -> bytes:

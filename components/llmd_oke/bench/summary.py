@@ -37,7 +37,7 @@ def summarize_result(result: SmokeResult) -> Json:
 def provenance(result: SmokeResult) -> Json:
     """What the numbers are: measured, calibrated or bound; on which clock; and what was not real."""
     plan = result.plan
-    return {"numbers": plan.provenance.value, "simulated": list(plan.simulated), "time_scale": plan.time_scale}
+    return {"numbers": plan.basis.value, "simulated": list(plan.simulated), "time_scale": plan.time_scale}
 
 
 def describe_load(result: SmokeResult) -> Json:

@@ -35,7 +35,7 @@ def _parts(result: SmokeResult) -> Iterator[RenderableType]:
 
 def _headline(result: SmokeResult) -> Text:
     plan = result.plan
-    numbers = f"{plan.provenance} numbers"
+    numbers = f"{plan.basis} numbers"
     scale = "" if plan.time_scale == 1 else f", model time (wall time / {plan.time_scale:g})"
     simulated = f"; simulated: {', '.join(plan.simulated)}" if plan.simulated else ""
     return Text.assemble(

@@ -4,10 +4,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import httpx
-import yaml
-
 from llmd_oke.catalogue.cache import cache_folder, module_folder
+from llmd_oke.catalogue.files import read_yaml
 from llmd_oke.catalogue.releases import Chart, Crds
 from llmd_oke.errors import KitError
 
@@ -23,7 +21,7 @@ def crd_manifests(crds: Crds) -> list[dict[str, Any]]:
     Raises:
         KitError: a file can't be had, or isn't the one that the release names.
     """
-    return [yaml.safe_load(_crd_file(crds, name, digest).read_text()) for name, digest in crds.files.items()]
+    return [read_yaml(_crd_file(crds, name, digest)) for name, digest in crds.files.items()]
 
 
 def chart_folder(chart: Chart) -> Path | None:
@@ -48,6 +46,8 @@ def _download(crds: Crds, name: str) -> Path:
     path = cache_folder() / "crds" / crds.version / name
     if path.is_file():
         return path
+    import httpx  # noqa: PLC0415 - only where a file has to come over the network; it brings a command line with it
+
     url = f"{crds.repository}/{crds.version}/{crds.folder}/{name}"
     try:
         content = httpx.get(url, timeout=DOWNLOAD_TIMEOUT_S, follow_redirects=True).raise_for_status().content

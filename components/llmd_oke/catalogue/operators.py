@@ -22,7 +22,8 @@ class HelmChart(Entry):
 class Operator(Entry):
     """A Helm release. `values` are the chart's; `tolerations_at` is their list that tolerates the GPU nodes' taints.
 
-    `timeout_s` is how long Helm may wait for all of it to be ready, in seconds.
+    `timeout_s` is how long Helm may wait for all of it to be ready, in seconds; `oldest_minor` the oldest minor version
+    of Kubernetes 1 that the chart accepts.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Operator(Entry):
     chart: HelmChart
     timeout_s: int
     values: dict[str, Any]
+    oldest_minor: int = 0
     tolerations_at: tuple[str, ...] = ()
 
 

@@ -57,6 +57,10 @@ class LocalDisks(Entry):
     terabytes: float
 
 
+POOL_LABEL = "oke.oraclecloud.com/pool.name"
+"""The label that says which pool a node is of."""
+
+
 class Taint(Entry):
     """A taint of the shape's nodes."""
 

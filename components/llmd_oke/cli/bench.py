@@ -8,7 +8,6 @@ import typer
 
 from llmd_oke.bench.streams import Api
 from llmd_oke.cli import options
-from llmd_oke.cli.smoke import Simulated, TimeScale
 from llmd_oke.errors import KitError
 
 Shapes = Annotated[
@@ -53,9 +52,6 @@ Gpus = Annotated[int | None, typer.Option(min=1, help="GPUs behind --url, for ro
 Certificates = Annotated[Path | None, typer.Option(exists=True, help="Authority that signed for --url (PEM).")]
 Output = Annotated[Path | None, typer.Option(help="File for all requests (JSON Lines), written as they end.")]
 Rows = Annotated[Path | None, typer.Option(help="File for a row per stage (JSON Lines, CSV).")]
-Reports = Annotated[
-    Path | None, typer.Option("--reports", help="Folder of a stack's reports; `reports` in the project if left out.")
-]
 
 
 def bench(
@@ -80,14 +76,14 @@ def bench(
     parallelism: Parallelism = 1,
     tool: Tool = "own",
     dry_run: DryRun = False,
-    time_scale: TimeScale = 1.0,
-    simulated: Simulated = None,
+    time_scale: options.TimeScale = 1.0,
+    simulated: options.Simulated = None,
     gpu: Gpu = None,
     gpus: Gpus = None,
     certificates: Certificates = None,
     output: Output = None,
     rows: Rows = None,
-    reports: Reports = None,
+    reports: options.Reports = None,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:

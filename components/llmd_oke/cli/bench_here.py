@@ -11,13 +11,13 @@ from rich.markup import escape
 
 from llmd_oke.bench.record_lines import as_line
 from llmd_oke.bench.records import RequestRecord
-from llmd_oke.bench.rows import row
+from llmd_oke.bench.rows import stage_row
 from llmd_oke.bench.stages import StageResult, run_stages_now
 from llmd_oke.cli import bench_view, console
 from llmd_oke.cli.bench_target import Subject
 from llmd_oke.cli.bench_wanted import Timing, Wanted
 from llmd_oke.errors import KitError
-from llmd_oke.results.files import write_rows
+from llmd_oke.results.files import make_folder, write_rows
 from llmd_oke.results.row import Basis, Row
 
 INTERRUPTED = 130
@@ -38,6 +38,8 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
     Raises:
         KitError: the load can't be run, or a file can't be written.
     """
+    if files.rows:
+        make_folder(files.rows.parent)
     stages = wanted.stages()
     workload = wanted.workload(subject.input_tokens, subject.output_tokens)
     with _Lines(files.requests) as lines, bench_view.Watch() as watch:
@@ -52,12 +54,12 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
             conditions=wanted.conditions(timing),
         )
     rows = _rows(results, subject, timing.basis, wanted.seed, workload.run)
-    if files.rows and rows:
-        write_rows(rows, files.rows)
     if as_json:
         typer.echo(_json(results, rows, timing.basis))
     else:
         console.output().print(bench_view.table(results, timing.basis))
+    if files.rows and rows:
+        write_rows(rows, files.rows)
     _tell(results, rows, files)
     _exit(results)
 
@@ -65,7 +67,7 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
 def _rows(results: Sequence[StageResult], subject: Subject, basis: Basis, seed: int, run: str) -> list[Row]:
     if subject.facts is None:
         return []
-    return [row(result, **subject.facts, basis=basis, seed=seed, run=run) for result in results]
+    return [stage_row(result, **subject.facts, basis=basis, seed=seed, run=run) for result in results]
 
 
 def _json(results: Sequence[StageResult], rows: Sequence[Row], basis: Basis) -> str:

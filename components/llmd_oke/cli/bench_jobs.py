@@ -59,6 +59,8 @@ def run(
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         console.output().print(f"note: {note}", markup=False)
     console.output().print(f"report  {folder}", soft_wrap=True)
+    if not any((row.requests or 0) > row.failures for row in rows):
+        raise typer.Exit(1)
 
 
 def _asked(wanted: Wanted, timing: Timing, pods: Pods) -> "Asked":
@@ -78,6 +80,7 @@ def _asked(wanted: Wanted, timing: Timing, pods: Pods) -> "Asked":
         trim=wanted.trim,
         seed=wanted.seed,
         time_scale=timing.time_scale,
+        request_timeout_s=timing.request_timeout_s,
     )
 
 

@@ -12,6 +12,8 @@ from llmd_oke.bench.streams import Api
 from llmd_oke.bench.targets import Target
 from llmd_oke.errors import KitError
 from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.results.history import ROWS_FILE
+from llmd_oke.results.requests import FILE as REQUESTS_FILE
 
 TOKEN_VARIABLE = "LLMD_OKE_BENCH_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -52,8 +54,8 @@ def of_stack(project: Path, stack: str, name: str | None, api: Api, reports: Pat
         input_tokens=str(model.workload.input_tokens),
         output_tokens=str(model.workload.output_tokens),
         facts=_facts(plan, model),
-        requests_file=folder / "requests.jsonl",
-        rows_file=folder / "rows.jsonl",
+        requests_file=folder / REQUESTS_FILE,
+        rows_file=folder / ROWS_FILE,
     )
 
 
@@ -110,7 +112,7 @@ def _authority(certificates: Path) -> ssl.SSLContext:
 def _only_model(url: str, headers: Mapping[str, str], verify: ssl.SSLContext | bool) -> str:
     import httpx  # noqa: PLC0415 - not needed by other commands
 
-    remedy = "Give --model."
+    remedy = "Is the address right, and --certificates? With --model NAME its models are not asked for."
     try:
         answer = httpx.get(
             f"{url.rstrip('/')}/v1/models", headers=headers, verify=verify, timeout=MODELS_TIMEOUT_S, trust_env=False
@@ -119,5 +121,5 @@ def _only_model(url: str, headers: Mapping[str, str], verify: ssl.SSLContext | b
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         raise KitError(f"{url} does not tell its models: {error}", remedy) from error
     if len(models) != 1:
-        raise KitError(f"{url} serves {len(models)} models: {', '.join(models)}", remedy)
+        raise KitError(f"{url} serves {len(models)} models: {', '.join(models)}", "Give --model.")
     return models[0]

@@ -6,53 +6,48 @@ from typing import Any
 
 import typer
 
-from llmd_oke.cli import (
-    accuracy,
-    bench,
-    check,
-    compare,
-    console,
-    experiment,
-    history,
-    passport,
-    pipeline,
-    preflight,
-    rehearse,
-    schema,
-    smoke,
-    token,
-    tune,
-    tunnel,
-    up,
-)
+from llmd_oke.cli import console
+from llmd_oke.cli.loading import LoadingGroup
 from llmd_oke.errors import KitError
 
+_PLACES = {
+    "bench": "llmd_oke.cli.bench:bench",
+    "check": "llmd_oke.cli.check:check",
+    "eval": "llmd_oke.cli.accuracy:evaluate",
+    "compare": "llmd_oke.cli.compare:compare",
+    "passport": "llmd_oke.cli.passport:passport",
+    "schema": "llmd_oke.cli.schema:schema",
+    "preflight": "llmd_oke.cli.preflight:preflight",
+    "smoke": "llmd_oke.cli.smoke:smoke",
+    "token": "llmd_oke.cli.token:token",
+    "tunnel": "llmd_oke.cli.tunnel:tunnel",
+    "up": "llmd_oke.cli.up:up",
+    "destroy": "llmd_oke.cli.up:destroy",
+    "experiment": "llmd_oke.cli.experiment:app",
+    "history": "llmd_oke.cli.history:app",
+    "pipeline": "llmd_oke.cli.pipeline:app",
+    "rehearse": "llmd_oke.cli.rehearse:app",
+    "tune": "llmd_oke.cli.tune:app",
+}
+
+
+class _Commands(LoadingGroup):
+    places = _PLACES
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="llmd-oke",
-    help="Prefill/decode disaggregated vLLM with llm-d on OKE and MI300X: plan, deploy, rehearse, benchmark.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("bench")(bench.bench)
-app.command("check")(check.check)
-app.command("eval")(accuracy.evaluate)
-app.command("compare")(compare.compare)
-app.command("passport")(passport.passport)
-app.command("schema")(schema.schema)
-app.command("preflight")(preflight.preflight)
-app.command("smoke")(smoke.smoke)
-app.command("token")(token.token)
-app.command("tunnel")(tunnel.tunnel)
-app.command("up")(up.up)
-app.command("destroy")(up.destroy)
-app.add_typer(experiment.app, name="experiment")
-app.add_typer(history.app, name="history")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(rehearse.app, name="rehearse")
-app.add_typer(tune.app, name="tune")
+
+@app.callback()
+def _kit() -> None:
+    """Prefill/decode disaggregated vLLM with llm-d on OKE and MI300X: plan, deploy, rehearse, benchmark."""
 
 
 INTERRUPTED = 130

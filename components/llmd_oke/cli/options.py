@@ -33,6 +33,16 @@ Simulated = Annotated[
 
 Release = Annotated[str | None, typer.Option("--release", help="Release that runs instead of the stack's own.")]
 
+TimeScale = Annotated[
+    float,
+    typer.Option(
+        "--time-scale",
+        help="Wall seconds for a second of model time, for simulated servers that run on another clock.",
+        min=0.01,
+        max=100,
+    ),
+]
+
 Rehearse = Annotated[bool, typer.Option("--rehearse", help="On the rehearsed stack, which must be up.")]
 
 HERE = Path()

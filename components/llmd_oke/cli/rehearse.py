@@ -56,6 +56,9 @@ def rehearse(
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
     prepared = rehearsal.prepare(project, stack, Settings(time_scale=time_scale), progress)
+    release = prepared.inventory.release
+    if told := rehearse_view.substitution(release.asked, release.used):
+        progress.step(told)
     if not as_json:
         plan_view.show(stack, prepared.plan)
     rehearsal.ask_for_faults(prepared, faults)

@@ -13,31 +13,15 @@ from llmd_oke import config, planning
 from llmd_oke.cli import console, options, passport
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
+from llmd_oke.results.files import make_folder
 
 if TYPE_CHECKING:
     from llmd_oke.bench.circumstances import Circumstances
     from llmd_oke.experiments.smoke import Outcome
 
-TimeScale = Annotated[
-    float,
-    typer.Option(
-        "--time-scale",
-        help="Wall seconds for a second of model time, for simulated servers that run on another clock.",
-        min=0.01,
-        max=100,
-    ),
-]
-Simulated = Annotated[
-    list[str] | None,
-    typer.Option("--simulated", help="What was not real, for the report; may be given several times."),
-]
 Ran = Annotated[
     list[str] | None,
     typer.Option("--ran", help="Program that ran in another version than the release's: NAME=VERSION; several times."),
-]
-Reports = Annotated[
-    Path | None,
-    typer.Option("--reports", help="Folder of reports; `reports` in the project if left out.", file_okay=False),
 ]
 
 
@@ -49,28 +33,26 @@ def smoke(
         bool, typer.Option("--fetch", help="Measure nothing: read what the benchmark in the cluster found.")
     ] = False,
     if_failed: Annotated[bool, typer.Option("--if-failed", help="Say nothing unless it failed.", hidden=True)] = False,
-    time_scale: TimeScale = 1.0,
-    simulated: Simulated = None,
+    time_scale: options.TimeScale = 1.0,
+    simulated: options.Simulated = None,
     ran: Ran = None,
-    reports: Reports = None,
-    release: Annotated[str | None, typer.Option(help="Release that runs instead of the stack's own.")] = None,
+    reports: options.Reports = None,
+    release: options.Release = None,
 ) -> None:
     """Benchmark every model of a deployed stack, hold it against the stack's thresholds and store a report.
 
     Ends with exit code 1, and says why, where a threshold is not met.
     """
+    how = circumstances(time_scale, tuple(simulated or ()), ran or ())
     plan = planning.plan_stack_file(project, stack)
     if release:
         plan = planning.plan(config.load(project, stack).model_copy(update={"release": release}))
     folder = reports or project / "reports"
+    make_folder(folder)
     if if_failed:
         _show_failed(stack, plan, folder)
         return
-    if fetch:
-        outcomes = _fetched(stack, plan, folder)
-    else:
-        how = circumstances(time_scale, tuple(simulated or ()), ran or ())
-        outcomes = _measured(stack, plan, how, folder)
+    outcomes = _fetched(stack, plan, folder) if fetch else _measured(stack, plan, how, folder)
     passed = show(stack, outcomes, as_json=as_json)
     passport.issue(stack, plan, folder)
     if not passed:
@@ -134,9 +116,15 @@ def _measured(stack: str, plan: Plan, how: "Circumstances", reports: Path) -> li
 
 
 def circumstances(time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> "Circumstances":
-    """What a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION."""
-    from llmd_oke.bench.circumstances import Circumstances  # noqa: PLC0415 - other commands don't need it
-    from llmd_oke.bench.smoke import Provenance  # noqa: PLC0415 - other commands don't need it
+    """What a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION.
 
-    versions = dict(text.split("=", 1) for text in ran if "=" in text)
-    return Circumstances(time_scale, Provenance.CALIBRATED if simulated else Provenance.MEASURED, simulated, versions)
+    Raises:
+        KitError: one of these is no version.
+    """
+    from llmd_oke.bench.circumstances import Circumstances  # noqa: PLC0415 - other commands don't need it
+    from llmd_oke.results.row import Basis  # noqa: PLC0415 - other commands don't need it
+
+    if wrong := [text for text in ran if "=" not in text]:
+        raise KitError(f"--ran {wrong[0]!r} says no version.", "Give NAME=VERSION.")
+    versions = dict(text.split("=", 1) for text in ran)
+    return Circumstances(time_scale, Basis.CALIBRATED if simulated else Basis.MEASURED, simulated, versions)

@@ -40,9 +40,9 @@ def tunnel(
     config = plan_stack_file(project, stack).config
     where = region_of(config, region)
     client = SignedOciClient(token.signer_of(auth, where, profile), where)
-    wanted = tunnels.target(
-        client, cluster_id or cluster_of(config) or _cluster_in_state(project, stack), bastion_id, session_s
-    )
+    own_bastion, compartment_id = bastion_place(config)
+    chosen = cluster_id or cluster_of(config) or _cluster_in_state(project, stack)
+    wanted = tunnels.target(client, chosen, bastion_id or own_bastion, session_s, compartment_id)
     progress = console.progress()
     with tempfile.TemporaryDirectory(prefix="llmd-oke-tunnel-") as folder:
         key, public = tunnels.make_key(Path(folder))
@@ -61,6 +61,14 @@ def cluster_of(config: StackConfig) -> str | None:
     if isinstance(cluster, ExistingCluster) and cluster.identifier.startswith("ocid1.cluster."):
         return cluster.identifier
     return None
+
+
+def bastion_place(config: StackConfig) -> tuple[str | None, str | None]:
+    """The OCIDs of the bastion and of the network's compartment, where the stack file has them."""
+    cluster = config.cluster
+    if not isinstance(cluster, CreateCluster):
+        return None, None
+    return cluster.network.bastion_service.ocid, cluster.network.compartment_id
 
 
 def _cluster_in_state(project: Path, stack: str) -> str:

@@ -5,10 +5,10 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 import pulumi_oci as oci
 
+from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot
 from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
 from llmd_oke.cluster.pool_parts import (
-    POOL_LABEL,
     CyclingArgs,
     NodeNetworkArgs,
     TaintArgs,

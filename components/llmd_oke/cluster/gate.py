@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 import pulumi
 import pulumi_kubernetes as k8s
 
+from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.catalogue.storage import model_cache
-from llmd_oke.cluster.pool_parts import POOL_LABEL
 
 NAMESPACE = "kube-system"
 FOLDER = "/opt/llmd-oke"

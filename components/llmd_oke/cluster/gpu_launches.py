@@ -9,9 +9,10 @@ import pulumi_oci as oci
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, metadata, self_managed
 from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
-from llmd_oke.cluster.pool_parts import POOL_LABEL, NodeNetworkArgs, TaintArgs, kubelet_taints, pod_network
+from llmd_oke.cluster.pool_parts import NodeNetworkArgs, TaintArgs, kubelet_taints, pod_network
 from llmd_oke.cluster.timeouts import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"

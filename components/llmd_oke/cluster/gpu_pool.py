@@ -6,8 +6,9 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster import gpu_launches
-from llmd_oke.cluster.pool_parts import POOL_LABEL, CyclingArgs, NodeNetworkArgs, TaintArgs
+from llmd_oke.cluster.pool_parts import CyclingArgs, NodeNetworkArgs, TaintArgs
 from llmd_oke.errors import KitError
 
 

@@ -9,6 +9,7 @@ import pulumi_oci as oci
 
 from llmd_oke.catalogue import network as facts
 from llmd_oke.catalogue.network import GroupRole, SubnetRole
+from llmd_oke.cluster.network_bastion import bastion
 from llmd_oke.cluster.network_gateways import vcn
 from llmd_oke.cluster.network_groups import groups
 from llmd_oke.cluster.network_parts import STACK_TAG, Existing, NetworkSubject, Services
@@ -53,6 +54,13 @@ class NetworkArgs(TypedDict):
     """Clients of public load balancers, on ports 80 and 443; 0.0.0.0/0 if left out."""
     bastion: NotRequired[bool]
     """Whether there is a subnet for the endpoint of the OCI Bastion service; true if left out."""
+    bastion_client_cidrs: NotRequired[list[str]]
+    """Who may open tunnels through a bastion of that service; with none, or with a public API endpoint, no bastion is
+    created. Never 0.0.0.0/0."""
+    bastion_id: NotRequired[pulumi.Input[str]]
+    """A bastion that is there already; none is created then."""
+    bastion_subnet_cidr: NotRequired[str]
+    """Range of a subnet `bastion` that is there already; that of the network if left out."""
     bastion_host_cidrs: NotRequired[list[str]]
     """Who may sign in to a bastion host by SSH; with none there is no subnet for such a host."""
     operator: NotRequired[bool]
@@ -109,6 +117,8 @@ class Network(pulumi.ComponentResource):
     """Subnet of public load balancers."""
     bastion_subnet_id: pulumi.Output[str] | None
     """Subnet of the OCI Bastion service's endpoint."""
+    bastion_id: pulumi.Output[str] | None
+    """The bastion of that service."""
     bastion_host_subnet_id: pulumi.Output[str] | None
     """Subnet of a bastion host."""
     operator_subnet_id: pulumi.Output[str] | None
@@ -142,7 +152,9 @@ class Network(pulumi.ComponentResource):
         place = vcn(subject)
         self.vcn_id = place.vcn_id
         self.cidr = pulumi.Output.from_input(str(subject.vcn))
-        self._take_subnets(subnets(subject, place))
+        ids = subnets(subject, place)
+        self._take_subnets(ids)
+        self.bastion_id = _bastion(subject, args, ids)
         self._take_groups(groups(subject, place.vcn_id))
         outputs = {key: value for key, value in vars(self).items() if key in Network.__annotations__}
         self.register_outputs({key: value for key, value in outputs.items() if value is not None})
@@ -176,7 +188,7 @@ def _subject(component: pulumi.Resource, name: str, args: NetworkArgs) -> Networ
     existing = _existing(args, choices)
     network = IPv4Network(args.get("cidr", facts.subnets().vcn_cidr))
     created = _created(network, choices, existing, args)
-    bastion = created.get("bastion", network)
+    bastion_cidr = args.get("bastion_subnet_cidr", str(created.get("bastion", network)))
     return NetworkSubject(
         component=component,
         name=name,
@@ -193,7 +205,7 @@ def _subject(component: pulumi.Resource, name: str, args: NetworkArgs) -> Networ
             "api-allowed-cidrs": args.get("api_allowed_cidrs", []),
             "bastion-host-cidrs": args.get("bastion_host_cidrs", []),
             "public-load-balancer-cidrs": args.get("public_load_balancer_cidrs", [ANYWHERE]),
-            "bastion-subnet": [str(bastion)] if choices.bastion else [],
+            "bastion-subnet": [bastion_cidr] if choices.bastion else [],
         },
         services=_services(component, args),
     )
@@ -203,7 +215,8 @@ def _choices(args: NetworkArgs) -> NetworkChoices:
     access, allowed = args.get("api_access", "private"), args.get("api_allowed_cidrs", [])
     if access == "public" and not allowed:
         raise KitError("A public API endpoint needs an allow list.", "Give api_allowed_cidrs, or api_access private.")
-    for cidr in [*allowed, *args.get("bastion_host_cidrs", [])]:
+    named = [*allowed, *args.get("bastion_client_cidrs", []), *args.get("bastion_host_cidrs", [])]
+    for cidr in named:
         if IPv4Network(cidr).prefixlen == 0:
             raise KitError(f"{cidr} would open the cluster to the whole internet.", "Name smaller ranges.")
     given = {*args.get("subnet_ids", {}), *args.get("nsg_ids", {})}
@@ -219,6 +232,19 @@ def _choices(args: NetworkArgs) -> NetworkChoices:
         worker_internet=args.get("worker_internet", True),
         pod_internet=args.get("pod_internet", True),
     )
+
+
+def _bastion(
+    subject: NetworkSubject, args: NetworkArgs, ids: Mapping[SubnetRole, pulumi.Output[str]]
+) -> pulumi.Output[str] | None:
+    if "bastion_id" in args:
+        return pulumi.Output.from_input(args["bastion_id"])
+    clients = args.get("bastion_client_cidrs", [])
+    if not clients or subject.choices.public_endpoint:
+        return None
+    if "bastion" not in ids:
+        raise KitError("A bastion needs a subnet.", "Leave out bastion_client_cidrs, or give bastion True.")
+    return bastion(subject, ids["bastion"], clients)
 
 
 def _existing(args: NetworkArgs, choices: NetworkChoices) -> Existing:

@@ -5,9 +5,6 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
-POOL_LABEL = "oke.oraclecloud.com/pool.name"
-"""The label that says which pool a node is of."""
-
 
 class TaintArgs(TypedDict):
     """A taint that nodes register with."""

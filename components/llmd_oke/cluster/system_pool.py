@@ -2,8 +2,8 @@
 
 import pulumi
 
+from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster.cpu_pool import CpuPoolArgs, node_pool
-from llmd_oke.cluster.pool_parts import POOL_LABEL
 
 
 class SystemPoolArgs(CpuPoolArgs):

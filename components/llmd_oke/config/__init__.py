@@ -10,6 +10,7 @@ from llmd_oke.config.load import load, parse, read, stack_file, stacks, validate
 from llmd_oke.config.model import Engine, Model, Router, Slo, Workload
 from llmd_oke.config.network import Network
 from llmd_oke.config.node_pools import CpuPool, Image, SystemPool
+from llmd_oke.config.scaling import Scaling, ServersScaling
 from llmd_oke.config.smoke import Smoke, SmokeThresholds
 from llmd_oke.config.stack import Layer, StackConfig
 from llmd_oke.config.storage import FileStorage, Lustre, ModelCache, NodeDisk, NoModelCache, Prewarm, Storage
@@ -40,7 +41,9 @@ __all__ = [
     "Prewarm",
     "Role",
     "Router",
+    "Scaling",
     "Servers",
+    "ServersScaling",
     "Slo",
     "Smoke",
     "SmokeThresholds",

@@ -2,13 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from llmd_oke.config.base import Items, Part
 from llmd_oke.config.iam import Iam
 from llmd_oke.config.names import DnsLabel
 from llmd_oke.config.network import Network
-from llmd_oke.config.oci_names import Cidr, KubernetesVersion, Ocid, Region
+from llmd_oke.config.oci_names import Cidr, HttpsUrl, KubernetesVersion, Ocid, Region
 
 Cni = Literal["vcn-native", "flannel"]
 
@@ -33,7 +33,7 @@ class ImagePolicy(Part):
 class Oidc(Part):
     """Users and workflows that sign in with tokens of an identity provider."""
 
-    issuer_url: Annotated[str, StringConstraints(pattern=r"^https://")]
+    issuer_url: HttpsUrl
     """Issuer of the tokens."""
 
     client_id: str

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from llmd_oke.config.base import Items, Part
 from llmd_oke.config.names import DnsLabel, EnvironmentName
-from llmd_oke.config.topology import Topology
+from llmd_oke.config.scaling import Scaling
+from llmd_oke.config.topology import Role, Topology
 
 MOST_COPIES = 64
 
@@ -65,6 +66,11 @@ class Engine(Part):
     """Further environment variables of every server; they win over the kit's own."""
 
 
+def _is_absent(value: object) -> bool:
+    """What a stack file doesn't say leaves no trace in `Plan.config_hash`, by which results are found again."""
+    return value is None
+
+
 class Model(Part):
     """A model, its topology and its router."""
 
@@ -92,7 +98,15 @@ class Model(Part):
     engine: Engine = Engine()
     """vLLM settings."""
 
+    scaling: Annotated[Scaling | None, Field(exclude_if=_is_absent)] = None
+    """Limits and thresholds between which the number of servers follows the load; it stays if left out."""
+
     @property
     def object_name(self) -> str:
         """The prefix of the names of all its objects."""
         return self.name or self.model.lower().replace(".", "-").replace("_", "-")
+
+    def most_replicas(self, role: Role) -> int:
+        """The most servers of a role that one unit may ever have."""
+        scaled = self.scaling.servers().get(role) if self.scaling else None
+        return scaled.max_replicas if scaled else self.topology.servers()[role].replicas

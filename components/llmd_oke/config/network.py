@@ -83,6 +83,21 @@ class RouteTables(Part):
     """Leads to an internet gateway."""
 
 
+class BastionService(Part):
+    """A bastion of the OCI Bastion service, through which `llmd-oke tunnel` reaches a private API endpoint."""
+
+    client_cidrs: Annotated[Items[Cidr], Field(max_length=20)] = ()
+    """Who may open tunnels; with none no bastion is created. The service takes 20 ranges at most (OCI's Bastion API,
+    CreateBastionDetails)."""
+
+    ocid: Ocid | None = None
+    """A bastion that is there already, in an existing VCN; none is created then."""
+
+    subnet_cidr: Cidr | None = None
+    """Range of `subnets.bastion`, which then alone may reach the API endpoint from there; if left out, all that is in
+    the network's range may."""
+
+
 class Network(Part):
     """A VCN with subnets, gateways and security groups; any of them may be there already."""
 
@@ -113,6 +128,9 @@ class Network(Part):
 
     bastion: bool = True
     """A subnet from which the OCI Bastion service (`llmd-oke tunnel`) reaches the API endpoint."""
+
+    bastion_service: BastionService = BastionService()
+    """The bastion in that subnet."""
 
     bastion_host_cidrs: Items[Cidr] = ()
     """Who may sign in to a bastion host by SSH; with none there is no subnet for such a host."""

@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints
 
 from llmd_oke.config.base import Items, Part
 from llmd_oke.config.names import DnsLabel
-from llmd_oke.config.oci_names import AvailabilityDomain, Checksum, KubernetesVersion, Ocid
+from llmd_oke.config.oci_names import AvailabilityDomain, Checksum, HttpsUrl, KubernetesVersion, Ocid
 
 LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
@@ -30,7 +30,7 @@ class ImageImport(Part):
     name: str
     """Name of the image in the catalogue, which knows its operating system and the shapes that it is made for."""
 
-    uri: Annotated[str, StringConstraints(pattern=r"^https://")]
+    uri: HttpsUrl
     """Where the file lies in Object Storage. Pre-authenticated links change, so that a changed link alone imports
     nothing again.
     """

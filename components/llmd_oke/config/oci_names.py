@@ -11,6 +11,7 @@ CIDR = r"^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+/[0-9]+$"
 AVAILABILITY_DOMAIN = r"^[A-Za-z]+:[A-Z0-9-]+-AD-[1-3]$"
 FAULT_DOMAIN = r"^FAULT-DOMAIN-[1-3]$"
 CHECKSUM = r"^(md5:[0-9a-f]{32}|sha256:[0-9a-f]{64})$"
+HTTPS = r"^https://"
 
 WORDS = {
     OCID: "an OCID such as ocid1.compartment.oc1..aaaa",
@@ -19,6 +20,7 @@ WORDS = {
     CIDR: "an IPv4 range such as 10.0.0.0/16",
     AVAILABILITY_DOMAIN: "the whole name of an availability domain, such as Uocm:US-ASHBURN-AD-1",
     FAULT_DOMAIN: "FAULT-DOMAIN-1, FAULT-DOMAIN-2 or FAULT-DOMAIN-3",
+    HTTPS: "an address that begins with https://",
     CHECKSUM: "md5: or sha256: and the checksum in lower-case hexadecimal digits",
 }
 """The patterns in words."""
@@ -40,6 +42,9 @@ AvailabilityDomain = Annotated[str, StringConstraints(pattern=AVAILABILITY_DOMAI
 
 FaultDomain = Annotated[str, StringConstraints(pattern=FAULT_DOMAIN)]
 """A fault domain of an availability domain."""
+
+HttpsUrl = Annotated[str, StringConstraints(pattern=HTTPS)]
+"""An address that is reached by HTTPS only."""
 
 Checksum = Annotated[str, StringConstraints(pattern=CHECKSUM)]
 """The checksum of a file."""

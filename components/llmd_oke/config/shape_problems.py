@@ -40,7 +40,7 @@ _ACCEPTED: dict[str, Callable[[Context], str]] = {
     "string_too_short": lambda context: f"at least {context['min_length']} characters",
     "string_too_long": lambda context: f"at most {context['max_length']} characters",
     "string_pattern_mismatch": lambda context: WORDS.get(context["pattern"], f"text that matches {context['pattern']}"),
-    "too_short": lambda context: f"at least {context['min_length']} items",
+    "too_short": lambda context: f"at least {context['min_length']} item{'s' * (context['min_length'] != 1)}",
 }
 
 

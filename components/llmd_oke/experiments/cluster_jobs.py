@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import httpx2
@@ -23,6 +24,8 @@ Found = TypeVar("Found")
 
 PAUSE_S = 1.0
 SAID_EVERY_S = 10.0
+OUTAGE_S = 60.0
+"""How long an API server may be away while a Job runs: the Job does not need it."""
 
 
 class ClusterJobs:
@@ -94,11 +97,24 @@ class ClusterJobs:
         return KitError(f"Job {place.job} failed: {words or why_failed(job) or 'it says nothing'}")
 
     def _job(self, place: Place) -> Job:
-        return _told(lambda: self.client.get(Job, place.job, namespace=place.namespace))
+        return self._patiently(lambda: self.client.get(Job, place.job, namespace=place.namespace))
 
     def pods(self, place: Place) -> list[Pod]:
         """The Job's pods."""
-        return _told(lambda: list(self.client.list(Pod, namespace=place.namespace, labels={JOB_NAME_LABEL: place.job})))
+        labels = {JOB_NAME_LABEL: place.job}
+        return self._patiently(lambda: list(self.client.list(Pod, namespace=place.namespace, labels=labels)))
+
+    def _patiently(self, ask: Callable[[], Found]) -> Found:
+        """The answer, even if it takes some attempts; what no attempt changes is told at once."""
+        until_s = time.monotonic() + OUTAGE_S
+        while True:
+            try:
+                return ask()
+            except (ApiError, httpx2.HTTPError) as error:
+                if _final(error) or time.monotonic() > until_s:
+                    raise KitError(f"The cluster refuses, or does not answer: {error}") from error
+                self.progress.detail(f"the API server does not answer, waiting up to {OUTAGE_S:.0f} s: {error}")
+            time.sleep(PAUSE_S)
 
 
 def _told(ask: Callable[[], Found]) -> Found:
@@ -106,6 +122,11 @@ def _told(ask: Callable[[], Found]) -> Found:
         return ask()
     except (ApiError, httpx2.HTTPError) as error:
         raise KitError(f"The cluster refuses, or does not answer: {error}") from error
+
+
+def _final(error: Exception) -> bool:
+    """Whether an API server means what it says: not where it is overloaded or away."""
+    return isinstance(error, ApiError) and (error.status.code or 0) < HTTPStatus.TOO_MANY_REQUESTS
 
 
 def _phase(pod: Pod) -> str | None:

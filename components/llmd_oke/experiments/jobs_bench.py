@@ -14,9 +14,8 @@ from llmd_oke.bench import load_result, rows
 from llmd_oke.bench.circumstances import Circumstances
 from llmd_oke.bench.inference_perf import ToolLoad, config
 from llmd_oke.bench.load_request import LoadRequest
-from llmd_oke.bench.record_lines import as_line
+from llmd_oke.bench.record_lines import write_file
 from llmd_oke.bench.shapes import ConstantRate, PoissonRate
-from llmd_oke.bench.smoke import Provenance
 from llmd_oke.bench.stage_checks import check
 from llmd_oke.bench.stages import Stage, StageResult
 from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
@@ -26,9 +25,11 @@ from llmd_oke.experiments.jobs_load import LoadJobs, new_name
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.progress import Progress
 from llmd_oke.results.files import write_rows
+from llmd_oke.results.history import ROWS_FILE
 from llmd_oke.results.readers import read
 from llmd_oke.results.reading import Hints
-from llmd_oke.results.row import Basis, Row
+from llmd_oke.results.requests import FILE as REQUESTS_FILE
+from llmd_oke.results.row import Row
 from llmd_oke.serving import load_jobs
 from llmd_oke.serving.load_jobs import RESULTS_FOLDER
 from llmd_oke.serving.operation_jobs import Place
@@ -56,6 +57,7 @@ class Asked:
     trim: str = "none"
     seed: int = 0
     time_scale: float = 1.0
+    request_timeout_s: float = 300.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRe
         parallelism=asked.parallelism,
         processes=asked.processes,
         trim=asked.trim,
+        request_timeout_s=asked.request_timeout_s,
     )
     check(request.stages(), request.workload(), request.processes)
     return replace(request, limit_s=_limit_s(request) * max(1.0, asked.time_scale))
@@ -179,10 +182,9 @@ def keep(measured: Measured, folder: Path, hints: Hints) -> tuple[Row, ...]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     found = measured.rows or (read(folder / "inference-perf", hints).rows if measured.files else ())
-    write_rows(found, folder / "rows.jsonl")
+    write_rows(found, folder / ROWS_FILE)
     if measured.stages:
-        lines = (as_line(number, each) for number, stage in enumerate(measured.stages) for each in stage.records)
-        (folder / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_file(folder / REQUESTS_FILE, *(stage.records for stage in measured.stages))
     return found
 
 
@@ -195,7 +197,7 @@ def hints(plan: Plan, model: ModelPlan, how: Circumstances) -> Hints:
         topology=str(model.topology),
         copies=len(model.units),
         image=plan.release.vllm.image,
-        basis=_basis(how),
+        basis=how.basis,
     )
 
 
@@ -229,12 +231,12 @@ def _rows(
     notes: Sequence[str],
 ) -> tuple[Row, ...]:
     return tuple(
-        rows.row(
+        rows.stage_row(
             stage,
             model=model.model.repository,
             gpu=plan.pools[0].shape.gpu.product,
             gpus_counted=model.gpus,
-            basis=_basis(how),
+            basis=how.basis,
             topology=str(model.topology),
             copies=len(model.units),
             image=plan.release.vllm.image,
@@ -247,11 +249,3 @@ def _rows(
         )
         for stage in stages
     )
-
-
-def _basis(how: Circumstances) -> Basis:
-    return {
-        Provenance.MEASURED: Basis.MEASURED,
-        Provenance.CALIBRATED: Basis.CALIBRATED,
-        Provenance.BOUND: Basis.BOUND,
-    }[how.provenance]

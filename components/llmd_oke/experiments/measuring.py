@@ -6,7 +6,6 @@ inside its world only.
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from llmd_oke import config, planning
 from llmd_oke.bench import stages
 from llmd_oke.bench.circumstances import Circumstances
+from llmd_oke.bench.failures import classify
 from llmd_oke.bench.hygiene import remarks
 from llmd_oke.bench.introductions import introduce
 from llmd_oke.bench.lengths import Fixed
@@ -25,7 +25,7 @@ from llmd_oke.bench.metrics import Snapshot, scrape
 from llmd_oke.bench.prompts import PromptSource
 from llmd_oke.bench.records import RequestRecord
 from llmd_oke.bench.shapes import ClosedLoop
-from llmd_oke.bench.smoke import WARMUP_OUTPUT_TOKENS, Provenance, SmokePlan, SmokeResult, prove
+from llmd_oke.bench.smoke import WARMUP_OUTPUT_TOKENS, SmokePlan, SmokeResult, prove
 from llmd_oke.bench.stages import Conditions, StageResult, run_stages
 from llmd_oke.bench.thresholds import Verdict
 from llmd_oke.bench.waiting import wait_for_answer
@@ -35,12 +35,14 @@ from llmd_oke.errors import KitError
 from llmd_oke.experiments import performance
 from llmd_oke.experiments.assignment import FAILURE_FILE, Assignment
 from llmd_oke.experiments.cluster_access import ClusterAccess
-from llmd_oke.experiments.run_folder import RunFolder, write_whole
+from llmd_oke.experiments.run_folder import RunFolder
 from llmd_oke.experiments.schedule import Stage
 from llmd_oke.experiments.smoke import smoke_plan
 from llmd_oke.experiments.storing import store_stage
-from llmd_oke.progress import Progress
+from llmd_oke.progress import Progress, Ticker
 from llmd_oke.rehearsal.exclusive import exclusive
+from llmd_oke.results.files import write_whole
+from llmd_oke.results.row import Basis
 
 INTERVAL_S = 5.0
 """Between two lines of progress."""
@@ -48,7 +50,7 @@ INTERVAL_S = 5.0
 WARMUP_USERS = 8
 
 KEPT_UP_SHARE = 0.97
-"""Achieved over offered rate below which a run was no steady state."""
+"""Rate of answers over that of arrivals below which a run was no steady state."""
 
 BUSY_TIMEOUT_S = 24 * 3600.0
 """How long to wait for a measurement of the same run whose command was killed and that goes on without it."""
@@ -72,8 +74,8 @@ def base_plan(assignment: Assignment) -> SmokePlan:
         config.load(assignment.project, assignment.stack).model_copy(update={"release": assignment.release})
     )
     model = next(model for model in planned.models if model.name == assignment.deployment)
-    provenance = Provenance.CALIBRATED if assignment.simulated else Provenance.MEASURED
-    how = Circumstances(assignment.time_scale, provenance, assignment.simulated, assignment.ran)
+    basis = Basis.CALIBRATED if assignment.simulated else Basis.MEASURED
+    how = Circumstances(assignment.time_scale, basis, assignment.simulated, assignment.ran)
     access = ClusterAccess(planned.kubeconfig_context)
     return smoke_plan(assignment.stack, planned, model, access, how)
 
@@ -114,13 +116,14 @@ async def _stage(
     limit_s = assignment.limits_s[stage.name]
     plan = _plan_of(base, stage, limit_s)
     workload = Workload(Fixed(stage.input_tokens), Fixed(stage.output_tokens), stage.seed)
+    said = Ticker(progress, INTERVAL_S)
     before = await scrape(base.metrics)
     (found,) = await run_stages(
         base.target,
         [stages.Stage(stage.shape, stage.requests, label=stage.name)],
         workload,
         limit_s=limit_s,
-        on_progress=_Teller(progress),
+        on_progress=lambda live: said.tell(_news(live)),
         conditions=Conditions(assignment.time_scale, Trim(busy=stage.steady_state), request_timeout_s=limit_s),
     )
     after = await scrape(base.metrics)
@@ -168,6 +171,7 @@ def _notes(assignment: Assignment, stage: Stage, found: StageResult) -> Iterator
     """What a reader must know beside the remarks of every benchmark."""
     if found.health.spoiled:
         yield found.health.spoiled
+    yield from map(str, classify(found.records))
     if stage.requests < stage.recipe_requests:
         waits = "" if stage.concurrency else "; waiting for the last answers weighs on rates"
         yield f"scaled down: {stage.requests} requests where the recipe has {stage.recipe_requests}{waits}"
@@ -177,9 +181,9 @@ def _notes(assignment: Assignment, stage: Stage, found: StageResult) -> Iterator
         yield f"steady state: {found.window.rule}, {found.window.duration_s:.1f} s"
     if assignment.subject == "decode-only":
         yield "prompts were filled in, not computed: time to first token is not that of a prefill"
-    answered = answered_per_s(found)
-    if not stage.concurrency and answered < KEPT_UP_SHARE * stage.level:
-        yield f"{answered:.2f} requests/s were answered of {stage.level:g} offered: a queue grew"
+    answered, came = answered_per_s(found), came_per_s(found)
+    if not stage.concurrency and answered < KEPT_UP_SHARE * came:
+        yield f"{answered:.2f} requests/s were answered of {came:.2f} that came: a queue grew"
 
 
 def answered_per_s(found: StageResult) -> float:
@@ -192,25 +196,20 @@ def answered_per_s(found: StageResult) -> float:
     return (len(good) - 1) / max(span_s - latency_s, 1e-6)
 
 
-class _Teller:
-    """Says how far a stage is, now and then."""
+def came_per_s(found: StageResult) -> float:
+    """Requests per second that were due: of few random arrivals not quite the rate that was asked for."""
+    due_s = [record.due_s for record in found.records if record.due_s is not None]
+    return (len(due_s) - 1) / (max(due_s) - min(due_s)) if len(set(due_s)) > 1 else 0.0
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._said_s = time.monotonic()
 
-    def __call__(self, live: Live) -> None:
-        now_s = time.monotonic()
-        if now_s - self._said_s < INTERVAL_S:
-            return
-        self._said_s = now_s
-        failed = f", {live.failures} failed" if live.failures else ""
-        rates = f"{live.in_flight} in flight, {live.achieved_requests_per_s:.1f} requests/s"
-        self._progress.detail(f"{live.label}: {live.ended} of {live.planned} requests{failed}, {rates}")
+def _news(live: Live) -> str:
+    failed = f", {live.failures} failed" if live.failures else ""
+    rates = f"{live.in_flight} in flight, {live.achieved_requests_per_s:.1f} requests/s"
+    return f"{live.label}: {live.ended} of {live.planned} requests{failed}, {rates}"
 
 
 def measure_file(file: Path, progress: Progress) -> int:
-    """Measures what a assignment file asks for; the answer is an exit code. A failure is told in a file beside it."""
+    """Measures what an assignment file asks for; the answer is an exit code. A failure is told in a file beside it."""
     assignment = Assignment.model_validate_json(file.read_text(encoding="utf-8"))
     try:
         measure(assignment, progress)

@@ -89,6 +89,8 @@ def cold_start(pods: Iterable[Pod], first_answer: str | None) -> ColdStart | Non
     ready = [_ready(pod) for pod in servers]
     all_ready = max((moment for moment in ready if moment), default=None) if all(ready) else None
     answered = datetime.fromisoformat(first_answer) if first_answer else None
+    if all_ready and answered and all_ready > answered:
+        all_ready = None  # a pod that lost its readiness since tells when it came back, not when it came
     return ColdStart(
         applied=applied.isoformat(),
         ready=all_ready.isoformat() if all_ready else None,

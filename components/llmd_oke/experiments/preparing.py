@@ -116,14 +116,14 @@ def _gpus(
     wanted = max(recipe.gpus or 1, *(each.gpus for each in chosen))
     if rehearsed:
         return wanted
-    free = _free_gpus(base, shape)
+    free = free_gpus(base, shape)
     if free < 1:
         remedy = "If they are not deployed, say how many GPUs are free: --gpus N."
         raise KitError("The stack's own models use all GPUs of its pools.", remedy)
     return min(wanted, free)
 
 
-def _free_gpus(base: StackConfig, shape: catalogue.Shape) -> int:
+def free_gpus(base: StackConfig, shape: catalogue.Shape) -> int:
     """GPUs of the stack's pools that its own models don't use."""
     own = sum(model.topology.gpus * model.copies for model in base.models)
     return sum(pool.size for pool in base.gpu_pools) * shape.gpus - own
@@ -131,7 +131,7 @@ def _free_gpus(base: StackConfig, shape: catalogue.Shape) -> int:
 
 def _problems(experiment: Experiment) -> Iterator[Problem]:
     limit = experiment.settings.gpus
-    free = _free_gpus(experiment.base, experiment.shape)
+    free = free_gpus(experiment.base, experiment.shape)
     for deployment in experiment.deployments:
         path = f"deployments[{experiment.recipe.deployments.index(deployment)}]"
         if deployment.gpus > limit:

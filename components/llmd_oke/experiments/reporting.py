@@ -5,10 +5,11 @@ from datetime import datetime
 from statistics import fmean
 
 from llmd_oke.experiments.levels import Levels, levels_of
-from llmd_oke.experiments.run_folder import RunFolder, State, write_whole
+from llmd_oke.experiments.run_folder import RunFolder, State
 from llmd_oke.plots.comparison_texts import number
 from llmd_oke.plots.page import Cell, Section, Table, Tone
 from llmd_oke.results.comparison import Change, Verdict
+from llmd_oke.results.files import write_whole
 from llmd_oke.results.metrics import METRICS, Metric
 from llmd_oke.results.row import Row
 

@@ -1,6 +1,8 @@
 """From what one measurement found to its row."""
 
-from llmd_oke.bench.report_row import smoke_row
+from llmd_oke.bench.evidence import VLLM_COUNTERS
+from llmd_oke.bench.metrics import change
+from llmd_oke.bench.rows import smoke_row
 from llmd_oke.bench.smoke import SmokeResult
 from llmd_oke.experiments.assignment import Assignment
 from llmd_oke.experiments.schedule import Stage
@@ -30,10 +32,18 @@ def row_of(result: SmokeResult, stage: Stage, assignment: Assignment) -> Row:
             "offered_requests_per_s": None if stage.concurrency else stage.level,
             "seed": stage.seed,
             "max_num_seqs": assignment.max_num_seqs,
+            "prefix_cache_hit_share": _cached_share(result) if assignment.subject == "prefill-only" else None,
             "goodput_share": _goodput_share(result, assignment),
             "price_usd_per_hour": assignment.price_usd_per_hour,
         }
     )
+
+
+def _cached_share(result: SmokeResult) -> float | None:
+    """Share of the prompts' tokens that a prefix cache answered, by the servers' own counters."""
+    cached = change(result.before, result.after, "aggregated", VLLM_COUNTERS.cached_tokens).value
+    asked = sum(record.input_tokens for record in result.records if record.succeeded)
+    return None if cached is None or not asked else cached / asked
 
 
 def _goodput_share(result: SmokeResult, assignment: Assignment) -> float | None:

@@ -9,7 +9,6 @@ report.md report.html       the comparison
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.experiments.recipe import Recipe
 from llmd_oke.experiments.schedule import Stage, stages
 from llmd_oke.experiments.stack_file import name_of
-from llmd_oke.results.files import write_rows
+from llmd_oke.results.files import point, write_rows, write_whole
 from llmd_oke.results.row import Row
 
 LATEST = "latest"
@@ -181,19 +180,5 @@ def new_run(project: Path, name: str, recipe: Recipe, settings: Settings, deploy
     waiting = {deployment: Standing() for deployment in deployments}
     digest = digest_of(recipe, settings)
     folder.save(State(digest=digest, settings=settings, started=started.isoformat(), deployments=waiting))
-    _point(folder.path.parent / LATEST, folder.path.name)
+    point(folder.path.parent / LATEST, folder.path.name)
     return folder
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that a reader finds whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
-
-
-def _point(link: Path, target: str) -> None:
-    unfinished = link.with_name(f".{link.name}.{os.getpid()}")
-    unfinished.unlink(missing_ok=True)
-    unfinished.symlink_to(target)
-    unfinished.replace(link)

@@ -15,9 +15,10 @@ from llmd_oke.experiments.deployer import Deployed, Deployer
 from llmd_oke.experiments.forecast import stage_s
 from llmd_oke.experiments.preparing import Experiment
 from llmd_oke.experiments.recipe import Deployment
-from llmd_oke.experiments.run_folder import RunFolder, Standing, State, write_whole
+from llmd_oke.experiments.run_folder import RunFolder, Standing, State
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.exclusive import exclusive
+from llmd_oke.results.files import write_whole
 from llmd_oke.tuning.figures import latency_model
 
 BUSY_TIMEOUT_S = 5.0

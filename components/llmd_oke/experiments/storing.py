@@ -3,16 +3,17 @@
 import json
 from pathlib import Path
 
+from llmd_oke.bench.record_lines import write_file
 from llmd_oke.bench.report import build_report
 from llmd_oke.bench.report_files import to_yaml
 from llmd_oke.bench.report_format import BenchmarkReport
 from llmd_oke.bench.report_v01 import to_v01
 from llmd_oke.bench.smoke import SmokeResult
-from llmd_oke.bench.store import request_lines
 from llmd_oke.bench.summary import summarize_result
 from llmd_oke.experiments.assignment import Assignment
 from llmd_oke.experiments.rows import row_of
 from llmd_oke.experiments.schedule import Stage
+from llmd_oke.results.requests import FILE as REQUESTS_FILE
 
 REPORT_FILE = "benchmark_report_v0.2,_{stage}.yaml"
 OLDER_REPORT_FILE = "benchmark_report,_{stage}.yaml"
@@ -27,7 +28,7 @@ def store_stage(result: SmokeResult, stage: Stage, assignment: Assignment, folde
     (folder / REPORT_FILE.format(stage=stage.name)).write_text(to_yaml(report), encoding="utf-8")
     if older := to_v01(report):
         (folder / OLDER_REPORT_FILE.format(stage=stage.name)).write_text(to_yaml(older), encoding="utf-8")
-    (folder / "requests.jsonl").write_text("".join(request_lines(result.records)), encoding="utf-8")
+    write_file(folder / REQUESTS_FILE, result.records)
     (folder / "summary.json").write_text(json.dumps(summarize_result(result), indent=2) + "\n", encoding="utf-8")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from llmd_oke.errors import KitError
-from llmd_oke.experiments.run_folder import write_whole
 from llmd_oke.experiments.tuning_rows import tuning_folder
+from llmd_oke.results.files import write_whole
 from llmd_oke.results.row import Row
 
 

@@ -28,7 +28,7 @@ class AdaptiveGrid(Entry):
 
 
 class RehearsedGrid(Entry):
-    """How a rehearsal of a grid is made small enough for one machine."""
+    """How a rehearsal of a grid is made small enough for one machine; `requests` of each level, at least."""
 
     time_scale: float
     requests: int

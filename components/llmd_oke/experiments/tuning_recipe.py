@@ -34,6 +34,8 @@ class Servers:
     shape: catalogue.Shape
     workload: Workload
     engine: config.Engine
+    rehearsed: bool = False
+    """Whether they are simulated, so that few requests are enough."""
 
     def sizes(self, gpus: int) -> tuple[int, ...]:
         """Tensor parallel sizes within so many GPUs that have room for the workload."""
@@ -67,14 +69,13 @@ def tuning_recipe(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: 
         *(_deployment(servers, size, "decode-only", _name("decode", decode, size)) for size in chosen),
     ]
     listed = ", ".join(f"TP{size}" for size in chosen)
-    rehearsal = grids().rehearsal
     return Recipe(
-        description=f"Servers of {servers.model.name} that only prefill or only decode ({listed}), for the tuner.",
+        description=f"{servers.model.name}: servers that only prefill or only decode, {listed}",
         source="j-pareto, pd-config" if grid == "full" else "",
         model=servers.model.name,
         deployments=tuple(deployments),
         loads=(*_prefill_loads(servers, prefill), *_decode_loads(servers, decode)),
-        rehearsal=Rehearsal(time_scale=rehearsal.time_scale, requests=rehearsal.requests),
+        rehearsal=Rehearsal(time_scale=grids().rehearsal.time_scale),
     )
 
 
@@ -112,24 +113,27 @@ def _name(role: str, levels: Mapping[int, tuple[int, ...]], size: int) -> str:
 
 def _prefill_loads(servers: Servers, levels: Mapping[int, tuple[int, ...]]) -> list[Load]:
     input_tokens = math.ceil(servers.workload.longest_input_tokens)
-    return _loads("prefill", levels, input_tokens, output_tokens=1)
+    return _loads(servers, "prefill", levels, input_tokens, output_tokens=1)
 
 
 def _decode_loads(servers: Servers, levels: Mapping[int, tuple[int, ...]]) -> list[Load]:
     """Lengths whose mean context is the workload's."""
     output_tokens = math.ceil(servers.workload.output_tokens)
     input_tokens = max(1, math.ceil(servers.workload.context_tokens - output_tokens / 2))
-    return _loads("decode", levels, input_tokens, output_tokens)
+    return _loads(servers, "decode", levels, input_tokens, output_tokens)
 
 
-def _loads(role: str, levels: Mapping[int, tuple[int, ...]], input_tokens: int, output_tokens: int) -> list[Load]:
+def _loads(
+    servers: Servers, role: str, levels: Mapping[int, tuple[int, ...]], input_tokens: int, output_tokens: int
+) -> list[Load]:
+    requests = grids().rehearsal.requests if servers.rehearsed else grids().requests
     named = {_name(role, levels, size): each for size, each in levels.items()}
     return [
         Load(
             name=name,
             arrival="closed",
             concurrencies=each,
-            requests=grids().requests,
+            requests=requests,
             requests_per_user=grids().requests_per_user,
             steady_state=True,
             input_tokens=input_tokens,

@@ -24,20 +24,25 @@ def keep(rows: Sequence[Row], file: Path) -> list[Row]:
         KitError: the file holds what is no row.
     """
     earlier = read_rows(file) if file.exists() else []
-    newest = {circumstances(row): row for row in (*earlier, *rows)}
+    newest: dict[Hashable, Row] = {}
+    for row in (*earlier, *rows):
+        newest.pop(circumstances(row), None)
+        newest[circumstances(row)] = row
     write_rows(newest.values(), file)
     return list(newest.values())
 
 
 def kept_rows(file: Path, model: str, gpu: str) -> list[Row]:
-    """The rows of a model on a GPU: measured ones, or those of rehearsals where nothing was measured.
+    """The rows of a model on a GPU, of the image that was measured last: measured ones, or those of rehearsals where
+    nothing was measured.
 
     Raises:
         KitError: the file holds what is no row.
     """
     rows = read_rows(file) if file.exists() else []
     own = [row for row in rows if (row.model, row.gpu) == (model, gpu)]
-    return [row for row in own if row.basis is Basis.MEASURED] or own
+    best = [row for row in own if row.basis is Basis.MEASURED] or own
+    return [row for row in best if row.image == best[-1].image]
 
 
 def circumstances(row: Row) -> Hashable:

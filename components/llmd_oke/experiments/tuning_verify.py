@@ -1,31 +1,31 @@
-"""Loads a deployed model with what a forecast was made for, and holds the forecast against what comes of it."""
+"""Loads a deployed model with what a forecast was made for."""
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from llmd_oke import config
+from llmd_oke.bench.smoke import SmokePlan
 from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
 from llmd_oke.errors import KitError
 from llmd_oke.experiments import run_folder
 from llmd_oke.experiments.assignment import FAILURE_FILE, Assignment
 from llmd_oke.experiments.deployer import Deployed, Simulated
 from llmd_oke.experiments.recipe import Deployment, Load, Recipe
-from llmd_oke.experiments.run_folder import RunFolder, Settings, write_whole
+from llmd_oke.experiments.run_folder import RunFolder, Settings
 from llmd_oke.experiments.tuning_applied import Applied
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import rehearsal
 from llmd_oke.rehearsal.inventory import IN_PODS
-from llmd_oke.results.metrics import METRICS, Metric
-from llmd_oke.results.row import Basis, Row
+from llmd_oke.results.files import write_whole
+from llmd_oke.results.row import Row
 
 NAME = "verify"
 """What its runs are stored under."""
-
-FIGURES = ("ttft_ms.mean", "itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", "output_tokens_per_s", "tpsg")
 
 LEAST_LIMIT_S = 600.0
 LIMIT_FACTOR = 4.0
@@ -86,20 +86,6 @@ class Subject:
         )
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One figure, as it was forecast and as it was seen."""
-
-    metric: Metric
-    predicted: float
-    seen: float
-
-    @property
-    def error(self) -> float:
-        """Predicted over seen, less one."""
-        return self.predicted / self.seen - 1
-
-
 def subject(project: Path, stack: str, model: config.Model, applied: Applied) -> Subject:
     """What is to be verified.
 
@@ -119,14 +105,16 @@ def measure_deployed(subject: Subject, most_requests: int | None, progress: Prog
     """Loads the model in its cluster from this machine.
 
     Raises:
-        KitError: the model does not answer.
+        KitError: other servers are there than the stack file has, or the model does not answer.
     """
     from llmd_oke.experiments import measuring  # noqa: PLC0415 - slow to import
 
     settings = _settings(subject, most_requests, rehearsed=False)
     release = config.load(subject.project, subject.stack).release
     folder, file = _begin(subject, settings, Deployed(release))
-    measuring.measure(Assignment.model_validate_json(file.read_text(encoding="utf-8")), progress)
+    assignment = Assignment.model_validate_json(file.read_text(encoding="utf-8"))
+    require_deployed(measuring.base_plan(assignment), subject.stack)
+    measuring.measure(assignment, progress)
     return _only_row(folder), folder
 
 
@@ -154,19 +142,6 @@ def measure_rehearsed(
     return _only_row(folder), folder
 
 
-def compare(forecast: Row, seen: Row) -> Iterator[Compared]:
-    """The figures that both have."""
-    for metric in (METRICS[name] for name in FIGURES):
-        predicted, found = metric.of(forecast), metric.of(seen)
-        if predicted is not None and found:
-            yield Compared(metric, predicted, found)
-
-
-def beyond(compared: list[Compared], forecast: Row, tolerance: float) -> list[Compared]:
-    """The figures that are further off than allowed; none of bounds, which are no forecasts."""
-    return [] if forecast.basis is Basis.BOUND else [each for each in compared if abs(each.error) > tolerance]
-
-
 def _rate(forecast: Row) -> float:
     """Requests per second that the forecast is for."""
     return round(forecast.offered_requests_per_s or 0.0, 3)
@@ -177,6 +152,21 @@ def _settings(subject: Subject, most_requests: int | None, *, rehearsed: bool, t
     return Settings(
         stack=subject.stack, gpus=gpus, rehearsed=rehearsed, time_scale=time_scale, most_requests=most_requests
     )
+
+
+def require_deployed(plan: SmokePlan, stack: str) -> None:
+    """Sees to it that the cluster has as many servers of each role as the stack file.
+
+    Raises:
+        KitError: it has not.
+    """
+    found = Counter(endpoint.role for endpoint in plan.metrics)
+    for servers in plan.topology.servers:
+        if found[servers.role] != servers.replicas:
+            message = (
+                f"The cluster has {found[servers.role]} {servers.role} servers, the stack file {servers.replicas}."
+            )
+            raise KitError(message, f"Deploy it: llmd-oke up --stack {stack}")
 
 
 def _rehearsed(subject: Subject, simulated: Simulated, progress: Progress) -> tuple[Deployed, float]:

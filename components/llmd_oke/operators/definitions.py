@@ -22,6 +22,8 @@ from llmd_oke.errors import KitError
 
 LOOK_S = 2.0
 
+OPERATOR = "Look whether the operator that makes them runs; in OKE, at the add-on's state and its pods."
+
 
 def when_established(
     names: Sequence[str],
@@ -29,6 +31,7 @@ def when_established(
     kubeconfig: pulumi.Input[str] | None = None,
     context: str | None = None,
     after: pulumi.Resource | None = None,
+    remedy: str = OPERATOR,
 ) -> pulumi.Output[bool]:
     """True as soon as the cluster serves these definitions; in previews at once.
 
@@ -38,6 +41,7 @@ def when_established(
         kubeconfig: text of the kubeconfig; the environment's if left out.
         context: context of the kubeconfig; its current one if left out.
         after: looks only when this is there, with all that it comes after.
+        remedy: what to do where they don't come.
 
     Raises:
         KitError: (in the output) a definition is not there in time; says which.
@@ -45,7 +49,7 @@ def when_established(
 
     async def look(text: str | None) -> bool:
         if not pulumi.runtime.is_dry_run() and not _is_test():
-            await _wait(names, timeout_s, _client(text, context))
+            await _wait(names, timeout_s, _client(text, context), remedy)
         return True
 
     # The URN without its resource: what waits for it may be a child, which must not depend on its parent's children.
@@ -53,13 +57,13 @@ def when_established(
     return pulumi.Output.all(kubeconfig, registered).apply(lambda values: look(values[0]))
 
 
-async def _wait(names: Sequence[str], timeout_s: float, client: AsyncClient) -> None:
+async def _wait(names: Sequence[str], timeout_s: float, client: AsyncClient, remedy: str = OPERATOR) -> None:
     ends_at = time.monotonic() + timeout_s
     while missing := [name for name in names if not await _is_established(client, name)]:
         if time.monotonic() >= ends_at:
             raise KitError(
                 f"The cluster has no definition of {', '.join(missing)} after {timeout_s:g} s.",
-                "Look whether the operator that makes them runs; in OKE, at the add-on's state and its pods.",
+                remedy,
             )
         await asyncio.sleep(LOOK_S)
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
+from llmd_oke.config import CreateCluster
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPlan
+from llmd_oke.planning.scaling import scaling_advice
 
 SHORT_PROMPT_TOKENS = 1000
 """The llm-d guide recommends P/D for long prompts, 10k in and 1k out rather than 200 and 200; the line is ours."""
@@ -20,10 +22,26 @@ FAST_TOKENS_PER_S_PER_USER = 100.0
 def advice(plan: Plan) -> tuple[Advice, ...]:
     """All advice on a plan, in the order of the stack file."""
     return (
+        *_way_in(plan),
         *_idle_nodes(plan),
         *_free_gpus(plan),
         *(item for i, model in enumerate(plan.models) for item in _model(model, f"models[{i}]")),
     )
+
+
+def _way_in(plan: Plan) -> Iterator[Advice]:
+    """A subnet for the Bastion service that no bastion is in."""
+    cluster = plan.config.cluster
+    if not isinstance(cluster, CreateCluster) or plan.config.layer == "serving":
+        return
+    service = cluster.network.bastion_service
+    if (
+        cluster.api_endpoint.access == "private"
+        and cluster.network.bastion
+        and not (service.client_cidrs or service.ocid)
+    ):
+        text = "without them no bastion is made, and `llmd-oke tunnel` has no way to the private API endpoint"
+        yield Advice("cluster.network.bastionService.clientCidrs", text)
 
 
 def _idle_nodes(plan: Plan) -> Iterator[Advice]:
@@ -61,7 +79,7 @@ def _servers(unit: UnitPlan) -> list[Server]:
     return [
         Server(unit.name, role.role, index, role.tensor_parallel_size, role.virtual_functions)
         for role in unit.roles
-        for index in range(role.replicas)
+        for index in range(role.most_replicas)
     ]
 
 
@@ -83,6 +101,7 @@ def _model(model: ModelPlan, path: str) -> Iterator[Advice]:
         yield from _disaggregation(model, path)
     yield from _capacity(model, path)
     yield from _rollouts(model, path)
+    yield from scaling_advice(model, path)
 
 
 def _disaggregation(model: ModelPlan, path: str) -> Iterable[Advice]:

@@ -7,6 +7,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.errors import Problem
+from llmd_oke.planning.add_ons import add_on_problems
 from llmd_oke.planning.gpu_stack import functions_made_by, gpu_stack_problems
 from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.layers import layer_problems
@@ -14,8 +15,10 @@ from llmd_oke.planning.network_checks import network_problems
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names
 from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import pool_problems
+from llmd_oke.planning.registration import registration_problems
 from llmd_oke.planning.routers import router_problems
 from llmd_oke.planning.rules import Subject, other_problems, topology_problems
+from llmd_oke.planning.scaling import room_problems
 from llmd_oke.planning.storage import storage_problems
 
 
@@ -39,6 +42,8 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *network_problems(config),
         *iam_problems(config),
         *pool_problems(config),
+        *registration_problems(config),
+        *add_on_problems(config),
         *gpu_stack_problems(config),
         *storage_problems(config),
         *of_models,
@@ -127,7 +132,8 @@ def _capacity(config: StackConfig, models: Sequence[Model]) -> Iterator[Problem]
         return
     nodes, left = place(servers(config, models), empty_nodes(known))
     if left:
-        yield _too_few_nodes(config, known[0], list(servers(config, models)), left)
+        of_scaling = list(room_problems(config, models, empty_nodes(known)))
+        yield from of_scaling or [_too_few_nodes(config, known[0], list(servers(config, models)), left)]
     used = sum(bool(node.servers) for node in nodes)
     if config.rdma == "none" and used > 1 and any(model.topology.disaggregated for model in models):
         accepted = "sriov-vf" if known[0].shape.rdma.virtual_functions else "units that fit one node, or another shape"

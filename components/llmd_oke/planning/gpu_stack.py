@@ -7,7 +7,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.operators import AddOn
 from llmd_oke.catalogue.shapes import Shape, Taint
-from llmd_oke.config import ExistingCluster, StackConfig
+from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 from llmd_oke.config.gpu_stack import GpuStack
 from llmd_oke.errors import Problem
 
@@ -26,7 +26,7 @@ class GpuStackPlan:
             `rdma-network`.
         node_labels: labels that GPU nodes need from their start.
         gpu_selector: labels by which the AMD GPU operator finds its nodes.
-        tolerations: of the GPU nodes' taints.
+        tolerations: of the GPU nodes' taints, those of the shapes and those of the pools.
     """
 
     kind: GpuStack
@@ -43,7 +43,9 @@ def gpu_stack(config: StackConfig) -> GpuStackPlan:
     if kind == PRESENT:
         return GpuStackPlan(kind)
     shapes = [shape for pool in config.gpu_pools if (shape := catalogue.shape(pool.shape)) is not None]
-    taints = tuple(dict.fromkeys(taint for shape in shapes for taint in shape.node.taints))
+    written = [taint.model_dump() for pool in config.gpu_pools for taint in pool.taints]
+    of_shapes = [taint for shape in shapes for taint in shape.node.taints]
+    taints = tuple(dict.fromkeys([*of_shapes, *(Taint(**taint) for taint in written)]))
     rows, wanted = operators.gpu_stacks(), tolerations(taints)
     asked = (rows.gpu_stacks[kind], rows.rdma[config.rdma])
     add_ons = {add_on.name: add_on.tolerating(wanted) for row in asked for add_on in row.add_ons}
@@ -92,11 +94,26 @@ def gpu_stack_problems(config: StackConfig) -> Iterator[Problem]:
     if not created and kind != PRESENT:
         why = "add-ons and node labels of an existing cluster are not changed"
         yield Problem("gpuStack", kind, f"{PRESENT}, or leave it out", why)
+    yield from _too_old(config)
     if config.rdma == "sriov-vf":
         yield from _unsplit(config, created=created)
     if (maker := functions_made_by(config)) is not None and config.rdma != "sriov-vf":
         why = f"rdma is {config.rdma}, so that pods ask for no virtual functions"
         yield Problem("cluster.virtualFunctions", maker, "nothing, or rdma: sriov-vf", why)
+
+
+def _too_old(config: StackConfig) -> Iterator[Problem]:
+    """A chart that would refuse the cluster's version, an hour after the cluster was asked for."""
+    if not isinstance(config.cluster, CreateCluster) or config.layer == "serving":
+        return
+    version = config.cluster.kubernetes_version
+    for name in gpu_stack(config).components:
+        if name == "rdma-network":  # custom resources of an add-on, no chart
+            continue
+        oldest = operators.operator(name).oldest_minor
+        if int(version.split(".")[1]) < oldest:
+            why = f"gpuStack {chosen(config)} installs {name}, whose chart refuses older ones"
+            yield Problem("cluster.kubernetesVersion", version, f"v1.{oldest} or newer", why)
 
 
 def _unsplit(config: StackConfig, *, created: bool) -> Iterator[Problem]:

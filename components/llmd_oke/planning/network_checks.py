@@ -33,13 +33,15 @@ def network_problems(config: StackConfig) -> Iterator[Problem]:
         return
     yield from _existing(cluster)
     yield from _allow_lists(cluster)
+    yield from _bastion_service(config, cluster)
     ranges = list(_ranges(cluster))
     yield from (found for found in ranges if isinstance(found, Problem))
+    yield from _vcn_size(ranges)
     sound = [found for found in ranges if isinstance(found, _Range)]
     yield from _reserved(sound)
     yield from _overlaps(sound)
     for vcn in sound:
-        if vcn.path == f"{_PATH}.cidr":
+        if vcn.path == f"{_PATH}.cidr" and _is_vcn_size(vcn.network):
             yield from _room(config, cluster, vcn.network)
 
 
@@ -94,6 +96,35 @@ def _allow_lists(cluster: CreateCluster) -> Iterator[Problem]:
             yield found
 
 
+def _bastion_service(config: StackConfig, cluster: CreateCluster) -> Iterator[Problem]:
+    network, path = cluster.network, f"{_PATH}.bastionService"
+    service = network.bastion_service
+    clients = ", ".join(service.client_cidrs)
+    yield from _allow_list(service.client_cidrs, f"{path}.clientCidrs", "the bastion")
+    if service.ocid is not None and network.vcn_id is None:
+        why = "the VCN is created, so that nothing is in it yet"
+        yield Problem(f"{path}.ocid", service.ocid, "nothing, or vcnId beside it", why)
+    if service.ocid is not None and clients:
+        why = "a bastion that is there already has an allow list of its own"
+        yield Problem(f"{path}.clientCidrs", clients, "nothing, or no ocid beside it", why)
+    if clients and cluster.api_endpoint.access == "public":
+        why = "no bastion is created for a public endpoint, which has apiEndpoint.allowedCidrs"
+        yield Problem(f"{path}.clientCidrs", clients, "nothing, or apiEndpoint.access: private", why)
+    if clients and not network_choices(config, cluster).bastion:
+        yield Problem(f"{path}.clientCidrs", clients, "nothing, or bastion: true", "a bastion needs its subnet")
+    yield from _bastion_subnet(cluster)
+
+
+def _bastion_subnet(cluster: CreateCluster) -> Iterator[Problem]:
+    network, path = cluster.network, f"{_PATH}.bastionService.subnetCidr"
+    cidr = network.bastion_service.subnet_cidr
+    if cidr is None:
+        return
+    yield from _allow_list([cidr], path, "the API server")
+    if network.subnets.bastion is None:
+        yield Problem(path, cidr, "nothing, or subnets.bastion", "the range of a subnet that is created is known")
+
+
 def _allow_list(cidrs: Sequence[str], path: str, what: str) -> Iterator[Problem]:
     for i, cidr in enumerate(cidrs):
         found = _parsed(cidr, f"{path}[{i}]")
@@ -116,8 +147,6 @@ def _ranges(cluster: CreateCluster) -> Iterator[_Range | Problem]:
         found = _parsed(cidr, path)
         if isinstance(found, Problem):
             yield found
-        elif path == f"{_PATH}.cidr" and (problem := _vcn_size(found)):
-            yield problem
         else:
             yield _Range(path, found, holds)
 
@@ -132,12 +161,17 @@ def _parsed(cidr: str, path: str) -> IPv4Network | Problem:
     return loose
 
 
-def _vcn_size(network: IPv4Network) -> Problem | None:
+def _is_vcn_size(network: IPv4Network) -> bool:
     prefixes = facts.subnets().vcn_prefixes
-    if prefixes.shortest <= network.prefixlen <= prefixes.longest:
-        return None
-    accepted = f"/{prefixes.shortest} to /{prefixes.longest}"
-    return Problem(f"{_PATH}.cidr", str(network), accepted, "OCI has no VCN ranges of other sizes")
+    return prefixes.shortest <= network.prefixlen <= prefixes.longest
+
+
+def _vcn_size(ranges: Sequence[_Range | Problem]) -> Iterator[Problem]:
+    prefixes = facts.subnets().vcn_prefixes
+    for found in ranges:
+        if isinstance(found, _Range) and found.path == f"{_PATH}.cidr" and not _is_vcn_size(found.network):
+            accepted = f"/{prefixes.shortest} to /{prefixes.longest}"
+            yield Problem(found.path, str(found.network), accepted, "OCI has no VCN ranges of other sizes")
 
 
 def _reserved(ranges: Sequence[_Range]) -> Iterator[Problem]:

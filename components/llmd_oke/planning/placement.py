@@ -19,13 +19,13 @@ def virtual_functions(config: StackConfig, role: Role, tensor_parallel_size: int
 
 
 def servers(config: StackConfig, models: Iterable[Model]) -> Iterator[Server]:
-    """All servers of some models of a stack."""
+    """All servers that some models of a stack may ever have at a time."""
     for model in models:
         for role, part in model.topology.servers().items():
             gpus = part.tensor_parallel_size
             functions = virtual_functions(config, role, gpus)
             for unit in unit_names(model):
-                yield from (Server(unit, role, index, gpus, functions) for index in range(part.replicas))
+                yield from (Server(unit, role, index, gpus, functions) for index in range(model.most_replicas(role)))
 
 
 def empty_nodes(pools: Iterable[Pool]) -> list[Node]:

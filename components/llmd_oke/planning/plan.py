@@ -12,6 +12,8 @@ from llmd_oke.config import (
     Layer,
     Role,
     Router,
+    Scaling,
+    ServersScaling,
     Slo,
     Smoke,
     StackConfig,
@@ -47,7 +49,10 @@ class Rollout:
 
 @dataclass(frozen=True)
 class RolePlan:
-    """The servers of one role in one unit. Timeouts in seconds; `virtual_functions` are those of each server."""
+    """The servers of one role in one unit. Timeouts in seconds; `virtual_functions` are those of each server.
+
+    With `scaling`, `replicas` is what is started with.
+    """
 
     role: Role
     replicas: int
@@ -58,6 +63,12 @@ class RolePlan:
     create_timeout_s: int
     update_timeout_s: int
     virtual_functions: int = 0
+    scaling: ServersScaling | None = None
+
+    @property
+    def most_replicas(self) -> int:
+        """The most servers that there may ever be."""
+        return self.scaling.max_replicas if self.scaling else self.replicas
 
     @property
     def gpus(self) -> int:
@@ -95,6 +106,7 @@ class ModelPlan:
     engine: Engine
     max_model_len: int
     units: tuple[UnitPlan, ...]
+    scaling: Scaling | None = None
 
     @property
     def gpus(self) -> int:

@@ -75,6 +75,7 @@ def _model(model: Model, pool: Pool, room: _Room) -> ModelPlan:
         engine=model.engine,
         max_model_len=model.engine.max_model_len or facts.max_model_len,
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
+        scaling=model.scaling,
     )
 
 
@@ -90,8 +91,9 @@ def _role(role: Role, model: Model, facts: catalogue.Model, shape: catalogue.Sha
         rollout=how,
         startup_budget_s=facts.startup_budget_s,
         create_timeout_s=rollout.create_timeout_s(facts.startup_budget_s),
-        update_timeout_s=rollout.update_timeout_s(facts.startup_budget_s, part.replicas, how),
+        update_timeout_s=rollout.update_timeout_s(facts.startup_budget_s, model.most_replicas(role), how),
         virtual_functions=virtual_functions(room.config, role, size),
+        scaling=model.scaling.servers().get(role) if model.scaling else None,
     )
 
 

@@ -10,6 +10,7 @@ from llmd_oke.errors import Problem
 from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import virtual_functions
 from llmd_oke.planning.plan import Memory
+from llmd_oke.planning.scaling import scaling_problems
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def other_problems(subject: Subject) -> Iterator[Problem]:
     yield from _lengths(subject)
     yield from _router(subject)
     yield from _extra_arguments(subject)
+    yield from scaling_problems(subject.model, subject.path)
 
 
 _ROLES_TOGETHER: frozenset[Role] = frozenset({"prefill", "decode"})

@@ -30,6 +30,7 @@ from llmd_oke.rehearsal.agent_config import AgentConfig
 from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.nodes.control import NodeControl, serve_control
 from llmd_oke.rehearsal.nodes.fleet import Fleet
+from llmd_oke.rehearsal.nodes.installing import install
 from llmd_oke.rehearsal.nodes.providing import DeviceProvider
 from llmd_oke.rehearsal.pods import pythons
 from llmd_oke.rehearsal.pods.container_worker import BackOff
@@ -56,6 +57,7 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         client = AsyncClient(config=KubeConfig.from_file(config.kubeconfig).get(), trust_env=False)
         self._config = config
+        self._client = client
         self._pods = Store(client, Pod)
         self._services = Store(client, Service)
         self._slices = Store(client, EndpointSlice)
@@ -76,6 +78,7 @@ class Agent:
         shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # of an agent that died
         await route_services(config.service_cidr)
         await self.fleet.await_api_server()
+        await install(self._client, config.definitions)
         await self.fleet.add(config.nodes)
         sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
         self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))

@@ -2,6 +2,7 @@
 
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +28,7 @@ class AgentConfig(BaseModel):
     images: Path = Field(description="the image table, values/rehearsal/images.yaml")
     programs: dict[str, Path] = Field(description="programs of the image table by name: epp, pd-sidecar, envoy")
     nodes: tuple[NodeConfig, ...] = ()
+    definitions: tuple[dict[str, Any], ...] = Field(default=(), description="what others have installed beforehand")
     simulator_url: str | None = Field(default=None, description="control API of the simulated vLLM process")
     control_port: int | None = Field(default=None, description="of the control API that nodes come and go by")
     bridge: str = "pods0"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue import releases as catalogue_releases
+from llmd_oke.catalogue.scaling import scaling
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.control_plane.plane import PROGRAMS as CONTROL_PLANE
 from llmd_oke.rehearsal.kubernetes_plugin import charts
@@ -59,6 +60,16 @@ def fetch_manifests(release: Release, progress: Progress) -> None:
     """
     for source in (release.chart, release.crds):
         module_folder(source.module, source.version, progress)
+
+
+def fetch_scaling(progress: Progress) -> None:
+    """Has KEDA's definitions on this machine.
+
+    Raises:
+        KitError: they can't be downloaded, or are not the pinned ones.
+    """
+    source = scaling().definitions
+    module_folder(source.module, source.version, progress)
 
 
 def fetch_charts(progress: Progress) -> None:

@@ -18,7 +18,8 @@ from llmd_oke.planning import Plan
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import ending
 from llmd_oke.rehearsal.exclusive import exclusive
-from llmd_oke.rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, take_inventory
+from llmd_oke.rehearsal.foreign import is_scaled
+from llmd_oke.rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, fetch_scaling, take_inventory
 from llmd_oke.rehearsal.oci_plugin.faults import FaultRule
 from llmd_oke.rehearsal.oci_plugin.faults import write as write_faults
 from llmd_oke.rehearsal.project_copy import copy_project
@@ -106,6 +107,8 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
     inventory = take_inventory(asked.release, progress)
     if isinstance(asked.cluster, config.CreateCluster):
         fetch_charts(progress)
+    if is_scaled(asked):
+        fetch_scaling(progress)
     used = config.load(project, stack).model_copy(update={"release": inventory.release.used.name})
     prepared = Prepared(
         project=project,

@@ -13,6 +13,7 @@ from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
 from llmd_oke.rehearsal.control_plane import addresses, plane
 from llmd_oke.rehearsal.control_plane.pki import Pki
+from llmd_oke.rehearsal.foreign import foreign_definitions
 from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.outside.facts import PORT, outside
 from llmd_oke.rehearsal.processes import HttpReady, ProcessSpec, TcpReady, WorldSpec
@@ -96,6 +97,7 @@ def _agent(
         "programs": {name: str(programs[name]) for name in IN_PODS},
         "images": str(values_folder() / "rehearsal" / "images.yaml"),
         "nodes": _nodes(plan),
+        "definitions": foreign_definitions(plan),
         "control_port": NODE_CONTROL_PORT,
         "outside_names": dict.fromkeys(outside().hosts, addresses.NODE_ADDRESS),
         "outside_authority": str(authority),

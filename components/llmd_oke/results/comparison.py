@@ -158,25 +158,38 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if not all(load.repeated for load in comparison.loads):
         yield "A single run says nothing about chance: such changes have no confidence interval."
     for load in comparison.loads:
-        yield from _behind(a, load.load, load.a)
-        yield from _behind(b, load.load, load.b)
+        for side, rows in ((a, load.a), (b, load.b)):
+            yield from _failed(side, load.load, rows)
+            yield from _behind(side, load.load, rows)
     for side, loads in ((a, comparison.only_a), (b, comparison.only_b)):
         if loads:
             yield f"Only in {side.name}: {'; '.join(map(str, loads))}."
 
 
+def _failed(side: Side, load: Load, rows: Sequence[Row]) -> Iterator[str]:
+    failures, requests = sum(row.failures for row in rows), sum(row.requests or 0 for row in rows)
+    if failures:
+        of_all = f" of {requests}" if requests else ""
+        yield f"{side.name}: {failures}{of_all} requests failed under {load}; latencies are those of the others."
+
+
 def _behind(side: Side, load: Load, rows: Sequence[Row]) -> Iterator[str]:
     """A deployment that can't follow its load has no steady state: its latencies depend on the run's length."""
     shares = [
-        row.achieved_requests_per_s / row.offered_requests_per_s
+        row.achieved_requests_per_s / (row.offered_requests_per_s * _answered_share(row))
         for row in rows
-        if row.achieved_requests_per_s is not None and row.offered_requests_per_s
+        if row.achieved_requests_per_s and row.offered_requests_per_s and _answered_share(row) > 0
     ]
     if shares and fmean(shares) < KEEPS_UP_SHARE:
         yield (
             f"{side.name} answered {fmean(shares):.0%} of the {load.level:g} requests/s that were offered: its"
             " latencies depend on how long it ran."
         )
+
+
+def _answered_share(row: Row) -> float:
+    """Requests that failed are no reason to call a deployment slow."""
+    return 1 - row.failures / row.requests if row.requests else 1.0
 
 
 def _what(side: Side) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
@@ -33,12 +34,49 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
     """Write rows as CSV where the name ends in `.csv`, as JSON Lines otherwise.
 
     The file appears whole or not at all.
+
+    Raises:
+        KitError: it can't be written.
     """
     text = _csv_text(rows) if path.suffix == ".csv" else "".join(f"{row_json(row)}\n" for row in rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
+    write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a reader finds whole or not at all.
+
+    Raises:
+        KitError: it can't be written.
+    """
     unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8", newline="")
-    unfinished.replace(path)
+    try:
+        unfinished.write_text(text, encoding="utf-8", newline="")
+        unfinished.replace(path)
+    except OSError as error:
+        raise KitError(f"{path} can't be written: {error.strerror}") from error
+
+
+def point(link: Path, target: str) -> None:
+    """Make `link` a symbolic link to `target` in one step, so that a reader never finds it missing."""
+    unfinished = link.with_name(f".{link.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    unfinished.symlink_to(target)
+    unfinished.replace(link)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for results, if it isn't there; best before they are measured.
+
+    Raises:
+        KitError: it can't be made, or nothing can be written into it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KitError(f"Folder {path} can't be made: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise KitError(f"Nothing can be written into folder {path}.")
 
 
 def row_json(row: Row) -> str:

@@ -76,7 +76,10 @@ def _parse(text: str) -> Gate:
 
 def breaches(gates: Sequence[Gate], comparison: Comparison) -> list[Breach]:
     """The gates that fail, load by load. What can't be judged fails: a gate that lets everything through is none."""
-    return [breach for load in comparison.loads for gate in gates for breach in _judge(gate, load)]
+    return [
+        *(breach for load in comparison.loads for gate in gates for breach in _judge(gate, load)),
+        *(Breach(gate, str(load), "B has no result under it") for load in comparison.only_a for gate in gates),
+    ]
 
 
 def _judge(gate: Gate, load: LoadComparison) -> Iterator[Breach]:

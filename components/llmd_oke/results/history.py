@@ -20,6 +20,7 @@ from llmd_oke.results.requests import Latencies
 from llmd_oke.results.row import Row
 
 ROWS_FILE = "rows.jsonl"
+"""What comparisons and the history read; a folder of results is recognised by it."""
 
 _TIME = re.compile(r"\d{8}T\d{6}Z")
 _HASH = re.compile(r"[0-9a-f]{4,64}")

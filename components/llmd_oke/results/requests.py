@@ -20,17 +20,11 @@ class Latencies:
         """Take in the lines of a file; a line that is no request, as after a crash, is left out."""
         for line in lines:
             record = _object(line)
-            ttft_s = record.get("ttft_s", record.get("first_token_s"))
+            ttft_s = record.get("first_token_s")
             if record.get("failure") is None and isinstance(ttft_s, (int, float)):
                 self.ttft_ms.append(1000 * float(ttft_s))
-                self.itl_ms.extend(_gaps_ms(record))
-
-
-def _gaps_ms(record: Mapping[str, Any]) -> Iterable[float]:
-    """Gaps between events, as `llmd-oke smoke` writes them, or from times of events, as `llmd-oke bench` does."""
-    if "gaps_us" in record:
-        return (float(gap) / 1000 for gap in record["gaps_us"])
-    return (1000 * (later - earlier) for earlier, later in pairwise(record.get("token_times_s") or ()))
+                times_s = () if record.get("only_ends") else record.get("token_times_s") or ()
+                self.itl_ms.extend(1000 * (later - earlier) for earlier, later in pairwise(times_s))
 
 
 def _object(line: str) -> Mapping[str, Any]:

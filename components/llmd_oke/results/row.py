@@ -17,7 +17,7 @@ Arrival = Literal["closed", "constant", "poisson", "trace"]
 
 
 class Basis(StrEnum):
-    """How far a figure may be trusted; it stands beside each one that is shown."""
+    """How far a figure may be trusted, best first; it stands beside each one that is shown."""
 
     MEASURED = "measured"
     """Of real servers."""

@@ -27,7 +27,7 @@ class Loaded:
     @property
     def basis(self) -> Basis:
         """What its figures are, at worst."""
-        return self.side.bases[-1] if len(self.side.bases) == 1 else Basis.CALIBRATED
+        return max(self.side.bases, key=list(Basis).index)
 
 
 def load_side(name: str, store: Store, hints: Hints) -> Loaded:

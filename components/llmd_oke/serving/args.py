@@ -10,6 +10,17 @@ import pulumi
 from llmd_oke.serving.cache_args import ModelCacheMountArgs
 
 
+class NodeTaintArgs(TypedDict):
+    """A taint of GPU nodes beside those of their shape, which pods on them tolerate."""
+
+    key: str
+    """Its key."""
+    value: str
+    """Its value."""
+    effect: str
+    """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
+
+
 class ServersArgs(TypedDict):
     """Equal vLLM servers of one role."""
 
@@ -17,6 +28,8 @@ class ServersArgs(TypedDict):
     """Number of servers."""
     tensor_parallel_size: int
     """GPUs of each server."""
+    autoscaled: NotRequired[bool]
+    """Whether something else changes the number later: `replicas` is then what is started with; false if left out."""
     max_surge: NotRequired[int]
     """Pods that an update may add; 0 if left out, as full nodes need it."""
     max_unavailable: NotRequired[int]
@@ -53,6 +66,8 @@ class UnitArgs(TypedDict):
     """Model of the catalogue."""
     shape: str
     """OCI shape of the nodes, from the catalogue."""
+    node_taints: NotRequired[list[NodeTaintArgs]]
+    """Taints of the nodes beside those of their shape; none if left out."""
     namespace: pulumi.Input[str]
     """Namespace of the unit."""
     service_account: pulumi.Input[str]

@@ -120,6 +120,7 @@ def _file(name: str) -> Traversable:
     return _folder(name) / "__init__.py" if _is_package(name) else _folder(parent) / f"{last}.py"
 
 
+@cache
 def _is_package(name: str) -> bool:
     return _folder(name).is_dir()
 
@@ -134,7 +135,7 @@ def _own_imports(source: str) -> Iterator[str]:
 
 def _imports(source: str) -> Iterator[str]:
     """Modules that a source imports; of `from package import name` the module `package.name`, if that is one."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -142,6 +143,15 @@ def _imports(source: str) -> Iterator[str]:
             yield from (name for alias in node.names if _is_module(name := f"{node.module}.{alias.name}"))
 
 
+def _statements(parent: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node. Expressions are most of a tree, and hold none."""
+    for node in ast.iter_child_nodes(parent):
+        if not isinstance(node, ast.expr):
+            yield node
+            yield from _statements(node)
+
+
+@cache
 def _is_module(name: str) -> bool:
     if name.partition(".")[0] != PACKAGE:
         return False

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from llmd_oke.catalogue.artifacts import chart_folder
+from llmd_oke.catalogue.files import read_yaml, yaml_documents
 from llmd_oke.catalogue.releases import Chart
 from llmd_oke.errors import KitError
 
@@ -39,7 +38,7 @@ def render_chart(chart: Chart, name: str, namespace: str, values: str) -> list[d
         file.flush()
         command = [helm, "template", name, *source, "--namespace", namespace, "--values", file.name]
         output = _run(command, f"{chart.oci} {chart.version}")
-    return [manifest for manifest in yaml.safe_load_all(output) if manifest]
+    return yaml_documents(output)
 
 
 @contextmanager
@@ -52,7 +51,7 @@ def _source(chart: Chart) -> Generator[list[str]]:
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / folder.name
         _copy(folder, copy)
-        for dependency in yaml.safe_load((folder / "Chart.yaml").read_text()).get("dependencies", ()):
+        for dependency in read_yaml(folder / "Chart.yaml").get("dependencies", ()):
             local = folder / dependency["repository"].removeprefix("file://")
             _copy(local, copy / "charts" / dependency["name"])
         yield [str(copy)]

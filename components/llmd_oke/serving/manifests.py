@@ -28,7 +28,7 @@ _CLASSES: dict[tuple[str, str], Callable[..., pulumi.CustomResource]] = {
     ("scheduling.k8s.io/v1", "PriorityClass"): k8s.scheduling.v1.PriorityClass,
 }
 
-_CUSTOM_GROUPS = ("inference.networking.k8s.io", "inference.networking.x-k8s.io")
+_CUSTOM_GROUPS = ("inference.networking.k8s.io", "inference.networking.x-k8s.io", "keda.sh")
 
 
 def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> pulumi.CustomResource:

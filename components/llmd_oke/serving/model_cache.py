@@ -9,6 +9,7 @@ from llmd_oke.catalogue.storage import model_cache as facts
 from llmd_oke.errors import KitError
 from llmd_oke.planning import rollout
 from llmd_oke.serving import labels, prewarm, vllm
+from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
 from llmd_oke.serving.lookup import model, shape
 from llmd_oke.serving.manifests import Manifest, declare, when_declared
@@ -32,6 +33,8 @@ class ModelCacheArgs(TypedDict):
     """`node-disk`, `file-storage` or `lustre`."""
     shape: str
     """OCI shape of the nodes, from the catalogue."""
+    node_taints: NotRequired[list[NodeTaintArgs]]
+    """Taints of the nodes beside those of their shape; none if left out."""
     nodes: int
     """Number of nodes."""
     models: list[str]
@@ -205,7 +208,7 @@ def _pod(kept: Model, nodes: Shape, args: ModelCacheArgs, cache: ModelCacheMount
         "restartPolicy": "OnFailure",
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {"node.kubernetes.io/instance-type": nodes.name},
-        "tolerations": tolerations(nodes),
+        "tolerations": tolerations(nodes, args.get("node_taints", ())),
         **({"affinity": _apart(kept)} if args["kind"] == "node-disk" else {}),
         "containers": [prewarm.container(kept, cache.get("prewarm", {"source": "hugging-face"}))],
         "volumes": [vllm.cache_volume(cache), prewarm.program_volume()],

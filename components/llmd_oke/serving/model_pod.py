@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.planning import rollout
 from llmd_oke.serving import labels, prewarm, priorities, vllm
-from llmd_oke.serving.args import UnitArgs
+from llmd_oke.serving.args import NodeTaintArgs, UnitArgs
 from llmd_oke.serving.vllm import ServerSpec
 
 
@@ -34,7 +35,7 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "terminationGracePeriodSeconds": rollout.TERMINATION_GRACE_S,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {"node.kubernetes.io/instance-type": spec.shape.name},
-        "tolerations": tolerations(spec.shape),
+        "tolerations": tolerations(spec.shape, args.get("node_taints", ())),
         **priority,
         **({"initContainers": first} if (first := init_containers(spec)) else {}),
         "containers": [vllm.container(spec)],
@@ -70,9 +71,14 @@ def routing_sidecar(spec: ServerSpec) -> dict[str, Any]:
     }
 
 
-def tolerations(shape: Shape) -> list[dict[str, str]]:
-    """The taints of the shape's nodes, tolerated one by one."""
-    return [{"key": t.key, "operator": "Equal", "value": t.value, "effect": t.effect} for t in shape.node.taints]
+def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dict[str, str]]:
+    """The taints of the shape's nodes and further ones of theirs, tolerated one by one."""
+    of_shape = ((taint.key, taint.value, taint.effect) for taint in shape.node.taints)
+    taints = [*of_shape, *((taint["key"], taint["value"], taint["effect"]) for taint in further)]
+    return [
+        {"key": key, "operator": "Equal", "value": value, "effect": effect}
+        for key, value, effect in dict.fromkeys(taints)
+    ]
 
 
 def network_annotations(spec: ServerSpec) -> dict[str, str]:

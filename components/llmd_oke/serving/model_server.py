@@ -95,12 +95,16 @@ def _rollout(servers: ServersArgs) -> Rollout:
 
 def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) -> pulumi.ResourceOptions:
     """Servers of another size don't roll in: on full nodes the first of them would wait for GPUs that the last old ones
-    still hold, and old decode servers would meet prefill servers of the new size. So the old ones go first."""
+    still hold, and old decode servers would meet prefill servers of the new size. So the old ones go first.
+
+    The number of servers that are scaled stays as it is: Pulumi neither reverts nor, by taking the field back, resets
+    it."""
     return pulumi.ResourceOptions(
         parent=parent,
         custom_timeouts=_timeouts(servers, spec.model.startup_budget_s),
         replace_on_changes=[f'metadata.labels["{labels.TENSOR_PARALLEL_SIZE}"]'],
         delete_before_replace=True,
+        ignore_changes=["spec.replicas"] if servers.get("autoscaled") else None,
     )
 
 

@@ -1,12 +1,13 @@
 """The benchmark of a model as part of its deployment: a Job in the cluster that says whether it is good enough."""
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
 from llmd_oke.bench.smoke_job import LABEL as SMOKE
 from llmd_oke.catalogue.bench_jobs import JobFacts, bench_jobs
 from llmd_oke.serving import bench_program, labels
+from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.lookup import shape
 from llmd_oke.serving.manifests import Manifest, declare, when_declared
 from llmd_oke.serving.model_pod import tolerations
@@ -35,6 +36,8 @@ class SmokeBenchmarkArgs(TypedDict):
     """Image with Python and what vLLM depends on: the one that the model's servers run."""
     shape: str
     """OCI shape of the servers' nodes, from the catalogue. Its nodes have the image, so that the Job prefers them."""
+    node_taints: NotRequired[list[NodeTaintArgs]]
+    """Taints of those nodes beside those of their shape; none if left out."""
     request: str
     """What is asked of the benchmark: the JSON text of `llmd_oke.bench.smoke_request.SmokeRequest`."""
     facts: str
@@ -180,7 +183,7 @@ def _pod(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
         "restartPolicy": "Never",
         "securityContext": bench_program.pod_security(how),
         "affinity": bench_program.rather_on(nodes.name),
-        "tolerations": tolerations(nodes),
+        "tolerations": tolerations(nodes, args.get("node_taints", ())),
         "containers": [_container(args, how)],
         "volumes": [
             bench_program.volume(program_name(args)),

@@ -56,6 +56,7 @@ class CreatedCluster:
             "kubernetes_version": self.oke.kubernetes_version,
             "vcn_id": self.network.vcn_id,
             "bastion_subnet_id": self.network.bastion_subnet_id,
+            "bastion_id": self.network.bastion_id,
             "gpu_pools": {
                 name: {"pool_id": pool.pool_id, "node_label": pool.node_label} for name, pool in self.gpu_pools.items()
             },

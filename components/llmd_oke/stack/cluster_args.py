@@ -17,6 +17,7 @@ from llmd_oke.config import CpuPool, CreateCluster, FileStorage, GpuPool, Lustre
 from llmd_oke.config.base import Part
 from llmd_oke.config.node_pools import Cycling, Taint
 from llmd_oke.planning import Plan
+from llmd_oke.planning.add_ons import add_ons
 from llmd_oke.planning.gpu_stack import GpuStackPlan
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.network import network_choices, network_pools
@@ -35,6 +36,9 @@ def network_args(plan: Plan, cluster: CreateCluster) -> NetworkArgs:
         "public_load_balancers": choices.public_load_balancers,
         "public_load_balancer_cidrs": list(network.public_load_balancer_cidrs),
         "bastion": choices.bastion,
+        "bastion_client_cidrs": list(network.bastion_service.client_cidrs),
+        "bastion_id": network.bastion_service.ocid,
+        "bastion_subnet_cidr": network.bastion_service.subnet_cidr,
         "bastion_host_cidrs": list(network.bastion_host_cidrs),
         "operator": choices.operator,
         "file_storage": choices.file_storage,
@@ -200,11 +204,9 @@ def node_network(network: Network) -> NodeNetworkArgs:
 
 
 def add_on_args(cluster: CreateCluster, stack: GpuStackPlan) -> list[AddOnArgs]:
-    """The add-ons that the GPU stack needs, then those of the stack file; what the file says of one wins."""
-    own = {add_on.name: add_on for add_on in cluster.add_ons}
-    needed = [add_on for add_on in stack.add_ons if add_on.name not in own]
+    """The add-ons that the GPU stack needs, then those of the stack file."""
     wanted: list[AddOnArgs] = []
-    for add_on in (*needed, *own.values()):
+    for add_on in add_ons(cluster, stack):
         args: dict[str, Any] = {
             "name": add_on.name,
             "version": add_on.version,

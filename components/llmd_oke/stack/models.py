@@ -16,7 +16,9 @@ from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
 from llmd_oke.serving.router import Router, RouterArgs
 from llmd_oke.stack.order import after
+from llmd_oke.stack.scaling import declare_scaling
 from llmd_oke.stack.storage import model_cache_mount
+from llmd_oke.stack.taints import node_taints
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,20 @@ def declare_model(
     cache: ModelCache | None,
     crds: Crds | None,
     opts: pulumi.ResourceOptions,
+    keda: pulumi.Input[str] | None = None,
 ) -> DeclaredModel:
-    """Units, routers and endpoint are declared side by side: each waits for its own pods only."""
+    """Units, routers and endpoint are declared side by side: each waits for its own pods only.
+
+    `keda` is the models' namespace, known once ScaledObjects can be declared in it.
+    """
     routed = model.router.mode == "standalone"
     inside = after(opts, namespace)
     declared: list[pulumi.Resource] = []
     for unit in model.units:
-        declared.append(_unit(plan, model, unit, namespace, cache, inside if cache is None else after(inside, cache)))
+        servers = _unit(plan, model, unit, namespace, cache, inside if cache is None else after(inside, cache))
+        declared.append(servers)
+        if keda is not None and (scaled := declare_scaling(model, unit, keda, after(inside, servers))):
+            declared.append(scaled)
         if routed:
             needed = after(opts, namespace, *([crds] if crds else []))
             declared.append(Router(f"{unit.name}-router", router_args(plan, model, unit), needed))
@@ -101,12 +110,14 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
     }
     if (maker := functions_made_by(plan.config)) is not None:
         args["virtual_functions"] = maker
+    if taints := node_taints(plan):
+        args["node_taints"] = taints
     return args
 
 
 def servers_args(role: RolePlan) -> ServersArgs:
     """The servers of one role."""
-    return {
+    args: ServersArgs = {
         "replicas": role.replicas,
         "tensor_parallel_size": role.tensor_parallel_size,
         "max_surge": role.rollout.max_surge,
@@ -114,6 +125,9 @@ def servers_args(role: RolePlan) -> ServersArgs:
         "create_timeout_s": role.create_timeout_s,
         "update_timeout_s": role.update_timeout_s,
     }
+    if role.scaling:
+        args["autoscaled"] = True
+    return args
 
 
 def engine_args(model: ModelPlan) -> EngineArgs:

@@ -20,6 +20,7 @@ from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
 from llmd_oke.serving.vllm import ServerSpec
 from llmd_oke.stack.models import engine_args, router_args, servers_args, unit_args
 from llmd_oke.stack.storage import model_cache_mount
+from llmd_oke.stack.taints import node_taints
 
 ROUTER_METRICS_PORT = 9090
 
@@ -40,7 +41,7 @@ def declare_smoke(plan: Plan, stack: str, opts: pulumi.ResourceOptions) -> None:
 
 def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
     """The arguments of a model's benchmark."""
-    return {
+    args: SmokeBenchmarkArgs = {
         "namespace": plan.namespace,
         "model": model.name,
         "image": plan.release.vllm.image,
@@ -50,6 +51,9 @@ def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
         "measured": measured(plan, model),
         "timeout_s": plan.smoke.timeout_s,
     }
+    if taints := node_taints(plan):
+        args["node_taints"] = taints
+    return args
 
 
 def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:

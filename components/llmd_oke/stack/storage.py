@@ -9,6 +9,7 @@ from llmd_oke.serving.cache_args import ModelCacheMountArgs
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.stack.order import after
+from llmd_oke.stack.taints import node_taints
 
 NAME = "model-cache"
 
@@ -48,6 +49,8 @@ def model_cache_args(plan: Plan, service_account: pulumi.Input[str]) -> ModelCac
         "volume_name": f"{plan.namespace}-{NAME}",
         "timeout_s": prewarm.timeout_s,
     }
+    if taints := node_taints(plan):
+        args["node_taints"] = taints
     if isinstance(cache, NodeDisk):
         args["path"] = cache.path
     if isinstance(cache, Lustre):

@@ -2,21 +2,27 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any, cast
 
 from llmd_oke.config import CONFIG_KEY
 from llmd_oke.errors import KitError
+from llmd_oke.tuning.thresholds import RoleThreshold
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a model's entry in a stack file is to say."""
+    """What a model's entry in a stack file is to say.
+
+    `thresholds` are by role. They go where the entry has `scaling`, or everywhere with `add_scaling`.
+    """
 
     topology: str
     copies: int
     max_num_seqs: int
+    thresholds: Mapping[str, RoleThreshold] = field(default_factory=dict[str, RoleThreshold])
+    add_scaling: bool = False
 
 
 def applied(text: str, model: int, choice: Choice) -> str:
@@ -37,6 +43,8 @@ def applied(text: str, model: int, choice: Choice) -> str:
         _put(entry, "engine", _flow_map({"maxNumSeqs": choice.max_num_seqs}), after="slo")
     else:
         engine["maxNumSeqs"] = choice.max_num_seqs
+    if choice.thresholds and (choice.add_scaling or entry.get("scaling") is not None):
+        _put_scaling(entry, choice.thresholds)
     return _dump(document, text)
 
 
@@ -49,6 +57,30 @@ def difference(before: str, after: str, name: str) -> str:
 def document_of(text: str) -> Any:
     """The content of a stack file's text as plain data."""
     return _yaml(typ="safe").load(text)
+
+
+def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThreshold]) -> None:
+    """Thresholds of the roles that there are now. Limits stay, as far as they enclose the topology; roles that are new
+    may shrink in proportion, until the smaller of them has one server.
+    """
+    smallest = min(found.replicas for found in thresholds.values())
+    if entry.get("scaling") is None:
+        _put(entry, "scaling", _block_map({}), after="engine")
+    scaling = entry["scaling"]
+    for stale in {"prefill", "decode", "aggregated"} & scaling.keys() - thresholds.keys():
+        del scaling[stale]
+    for role, found in thresholds.items():
+        if scaling.get(role) is None:
+            least = round(found.replicas / smallest)
+            scaling[role] = _block_map({"minReplicas": least, "maxReplicas": found.replicas})
+        limits = scaling[role]
+        limits["minReplicas"] = min(limits.get("minReplicas", 1), found.replicas)
+        limits["maxReplicas"] = max(limits.get("maxReplicas", 1), found.replicas)
+        limits[found.threshold.key] = found.threshold.value
+        if not entry.fa.flow_style():
+            limits.fa.set_block_style()
+            scaling.fa.set_block_style()
+            limits.yaml_add_eol_comment(found.threshold.basis, found.threshold.key)
 
 
 def _put(entry: Any, key: str, value: object, after: str) -> None:
@@ -94,6 +126,12 @@ def _flow_map(values: Mapping[str, object]) -> Any:
 
     made = CommentedMap(values)
     made.fa.set_flow_style()
+    return made
+
+
+def _block_map(values: Mapping[str, object]) -> Any:
+    made = _flow_map(values)
+    made.fa.set_block_style()
     return made
 
 

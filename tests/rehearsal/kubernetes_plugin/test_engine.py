@@ -5,9 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane, program
+from llmd_oke.catalogue.artifacts import crd_manifests
+from llmd_oke.catalogue.cache import module_folder
+from llmd_oke.catalogue.remedies import remedy_for
+from llmd_oke.catalogue.scaling import scaling
 from llmd_oke.rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
 
@@ -81,3 +86,91 @@ def test_a_kind_that_is_not_served_is_named(run: Run):
 
     with pytest.raises(automation.CommandError, match="IngressClass is not in this rehearsal"):
         run("preview", program_)
+
+
+def test_servers_that_were_scaled_from_outside_stay_so(run: Run, control_plane: ControlPlane):
+    """Turning scaling on, scaling by somebody else, and an update of the pods: none of them ends a server. Turning
+    it off does only on demand, because the number is somebody else's by then.
+    """
+    definitions = crd_definitions()
+    with control_plane.client() as client:
+        player_with_gpus(client)
+        for definition in definitions:
+            client.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", json=definition)
+        assert run("up", scaled_unit(replicas=2, autoscaled=False)).summary.result == "succeeded"
+        switched = run("up", scaled_unit(replicas=3, autoscaled=True))
+        assert (switched.summary.resource_changes["create"], replicas(client)) == (2, 2)
+        client.put(SCALE, json=with_replicas(client.get(SCALE).json(), 3)).raise_for_status()
+        assert "update" not in run("up", scaled_unit(replicas=2, autoscaled=True)).summary.resource_changes
+        updated = run("up", scaled_unit(replicas=2, autoscaled=True, max_num_seqs=64))
+        assert (updated.summary.resource_changes["update"], replicas(client)) == (1, 3)
+        with pytest.raises(automation.CommandError) as refused:
+            run("up", scaled_unit(replicas=2, autoscaled=False, max_num_seqs=64))
+        assert "spec.replicas" in (remedy_for(str(refused.value)) or "")
+        assert replicas(client) == 3
+    run("destroy", scaled_unit(replicas=2, autoscaled=False))
+
+
+SCALE = "/apis/apps/v1/namespaces/scaled/deployments/m-aggregated/scale"
+
+
+def crd_definitions() -> list[dict[str, Any]]:
+    source = scaling().definitions
+    if not module_folder(source.module, source.version).is_dir():
+        pytest.skip(f"{source.module} is not in the cache")
+    return crd_manifests(source)
+
+
+def player_with_gpus(client: httpx.Client) -> None:
+    """The node that plays pods, with what model servers ask for."""
+    patch = {"Content-Type": "application/merge-patch+json"}
+    labels = {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8", "amd.com/gpu": "true"}
+    client.patch("/api/v1/nodes/player", json={"metadata": {"labels": labels}}, headers=patch).raise_for_status()
+    room = {"amd.com/gpu": "64", "memory": "20000Gi", "ephemeral-storage": "20000Gi"}
+    status = {"status": {"capacity": room, "allocatable": room}}
+    client.patch("/api/v1/nodes/player/status", json=status, headers=patch).raise_for_status()
+
+
+def scaled_unit(replicas: int, *, autoscaled: bool, max_num_seqs: int = 256) -> Program:
+    """An aggregated unit, with its ScaledObject where it is scaled."""
+
+    def program_(options: pulumi.ResourceOptions) -> None:
+        import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
+        from llmd_oke import AggregatedUnit, ModelScaling  # noqa: PLC0415 - the same
+
+        namespace = k8s.core.v1.Namespace("ns", metadata={"name": "scaled"}, opts=options)
+        inside = pulumi.ResourceOptions.merge(options, pulumi.ResourceOptions(depends_on=[namespace]))
+        unit = AggregatedUnit(
+            "m",
+            {
+                "release": "llm-d-0.8",
+                "model": "gpt-oss-120b",
+                "shape": "BM.GPU.MI300X.8",
+                "namespace": "scaled",
+                "service_account": "default",
+                "rdma": False,
+                "engine": {"max_num_seqs": max_num_seqs},
+                "servers": {
+                    "replicas": replicas,
+                    "tensor_parallel_size": 1,
+                    "max_surge": 2,
+                    "max_unavailable": 0,
+                    "autoscaled": autoscaled,
+                },
+            },
+            inside,
+        )
+        if autoscaled:
+            servers = {"aggregated": {"min_replicas": 1, "max_replicas": 4, "requests": 40.0}}
+            after = pulumi.ResourceOptions.merge(inside, pulumi.ResourceOptions(depends_on=[unit]))
+            ModelScaling("m-scaling", {"namespace": "scaled", "unit": "m", "servers": servers}, after)
+
+    return program_
+
+
+def replicas(client: httpx.Client) -> int:
+    return client.get(SCALE).json()["spec"]["replicas"]
+
+
+def with_replicas(scale: dict[str, Any], count: int) -> dict[str, Any]:
+    return {**scale, "spec": {"replicas": count}}

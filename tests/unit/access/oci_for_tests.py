@@ -12,8 +12,10 @@ class FakeOci:
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = dict(answers)
         self.sent: list[tuple[str, str, Any]] = []
+        self.asked: list[tuple[str, dict[str, str]]] = []
 
     def get(self, service: str, path: str, **query: str) -> Any:
+        self.asked.append((f"{service} {path}", query))
         return self._answer(f"{service} {path}")
 
     def send(self, method: str, service: str, path: str, body: Mapping[str, Any] | None = None) -> Any:

@@ -45,6 +45,12 @@ def test_a_bastion_that_is_given_is_taken():
     assert tunnel.target(oci(), "x", "mine", 1800).bastion_id == "mine"
 
 
+def test_a_bastion_is_looked_for_in_the_networks_compartment():
+    client = oci()
+    tunnel.target(client, "x", None, 1800, "of-the-network")
+    assert ("bastion /bastions", {"compartmentId": "of-the-network"}) in client.asked
+
+
 def test_a_network_without_a_bastion_is_said_to_have_none():
     with pytest.raises(KitError, match="no active bastion"):
         tunnel.target(oci(**{"bastion /bastions": BASTIONS[:2]}), "x", None, 1800)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from llmd_oke.bench.in_cluster import TRIES, InCluster, from_environment
+from llmd_oke.bench.in_cluster import PAUSES_S, InCluster, from_environment
 from llmd_oke.errors import KitError
 
 
@@ -13,14 +13,14 @@ def account(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def cluster(account: Path, answer) -> tuple[InCluster, list[httpx.Request]]:
+def cluster(account: Path, answer, pause=lambda _: None) -> tuple[InCluster, list[httpx.Request]]:
     seen: list[httpx.Request] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
         seen.append(request)
         return answer(request)
 
-    return InCluster("https://10.96.0.1:443", account, httpx.MockTransport(handle)), seen
+    return InCluster("https://10.96.0.1:443", account, httpx.MockTransport(handle), pause), seen
 
 
 def pod(name: str, address: str | None, **metadata) -> dict:
@@ -69,10 +69,12 @@ def test_an_api_server_that_stays_away_is_an_error_with_its_cause(account):
     def answer(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("no route")
 
-    found, seen = cluster(account, answer)
+    pauses: list[float] = []
+    found, seen = cluster(account, answer, pauses.append)
     with pytest.raises(KitError, match="no answer in 4 tries"):
         found.pods("ns", {})
-    assert len(seen) == TRIES
+    assert len(seen) == 4
+    assert pauses == [0, *PAUSES_S]
 
 
 def test_a_refusal_is_told_in_the_servers_words(account):

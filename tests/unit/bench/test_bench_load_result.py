@@ -13,6 +13,7 @@ from llmd_oke.bench.load_request import LoadRequest, from_json
 from llmd_oke.bench.load_result import merge, notes, pack, unpack
 from llmd_oke.bench.parcels import joined, pieces
 from llmd_oke.bench.records import Failure, RequestRecord
+from llmd_oke.bench.rows import stage_row
 from llmd_oke.bench.shapes import ConstantRate
 from llmd_oke.bench.stages import Stage, StageResult
 from llmd_oke.bench.windows import window_of
@@ -116,7 +117,10 @@ def test_what_is_too_much_goes_without_the_times_of_tokens(monkeypatch):
     random = Random(1)  # noqa: S311 - noise
     many = [record(i, event_times_s=sorted(random.random() for _ in range(200))) for i in range(20)]
     found = travelled(stage(*many))
-    assert {len(each.event_times_s) for each in found.parts[0].records} == {2}
+    (merged,) = merge(REQUEST, [found])
+    found_row = stage_row(merged, model="m", gpu="MI300X", gpus_counted=1)
+    assert {len(each.event_times_s) for each in merged.records} == {2}
+    assert (found_row.itl_ms.mean, found_row.ttft_ms.mean is None) == (None, False)
     assert list(notes([found])) == ["times of single tokens were left out: too many for ConfigMaps"]
 
 

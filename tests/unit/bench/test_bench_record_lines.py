@@ -10,10 +10,15 @@ FAILED = RequestRecord(4, 1.0, 0.1, failure=Failure.STATUS, error="HTTP 429: bus
 
 
 def test_what_is_written_is_read_back_equal():
-    lines = [as_line(0, WHOLE), as_line(1, FAILED)]
-    (first, second) = read_lines(lines)
+    (first, second) = read_lines([as_line(0, WHOLE), as_line(1, FAILED)])
     assert first == (0, WHOLE)
     assert (second[0], second[1].failure, second[1].retry_after_s) == (1, Failure.STATUS, 3.0)
+
+
+def test_gaps_of_a_request_whose_inner_times_were_left_out_stay_unknown():
+    long = RequestRecord(3, 0.0, 2.0, (0.25, 0.5, 1.5), output_tokens=3, due_s=0.0)
+    ((_, arrived),) = read_lines([as_line(0, long.thinned())])
+    assert (list(arrived.event_times_s), arrived.gaps_s, arrived.tpot_s) == ([0.25, 1.5], [], long.tpot_s)
 
 
 def test_a_line_that_was_cut_off_at_the_end_is_left_out():

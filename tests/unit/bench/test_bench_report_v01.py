@@ -1,12 +1,11 @@
-import json
-
 import pytest
 import yaml
+from llmd_oke.bench.record_lines import read_file
 from llmd_oke.bench.report import build_report
 from llmd_oke.bench.report_files import read_report
-from llmd_oke.bench.report_row import smoke_row, split_copies
 from llmd_oke.bench.report_v01 import to_v01
-from llmd_oke.bench.smoke import Provenance, smoke
+from llmd_oke.bench.rows import smoke_row, split_copies
+from llmd_oke.bench.smoke import smoke
 from llmd_oke.bench.store import REPORT_FILE, REPORT_FILE_V01, store
 from llmd_oke.results.readers import read
 from llmd_oke.results.row import Basis
@@ -16,7 +15,7 @@ FACTS = {"config_hash": "3f9a01c2", "price_usd_per_hour": 24.0}
 
 @pytest.fixture
 async def result(deployment):
-    return await smoke(deployment.plan(provenance=Provenance.CALIBRATED, facts=FACTS))
+    return await smoke(deployment.plan(basis=Basis.CALIBRATED, facts=FACTS))
 
 
 def test_both_versions_tell_of_the_same_run(result, tmp_path):
@@ -61,9 +60,9 @@ def test_what_the_older_format_can_not_be_without_makes_it_impossible(result):
     assert to_v01(report.model_copy(update={"results": nothing})) is None
 
 
-def test_gaps_between_tokens_are_kept_with_each_request(result, tmp_path):
-    lines = [json.loads(line) for line in store(result, tmp_path, "dev").requests.read_text().splitlines()]
-    assert all(len(line["gaps_us"]) == line["events"] - 1 for line in lines)
+def test_requests_are_kept_with_the_time_of_each_token(result, tmp_path):
+    kept = read_file(store(result, tmp_path, "dev").requests)
+    assert [len(record.event_times_s) for _, record in kept] == [len(each.event_times_s) for each in result.records]
 
 
 def test_copies_are_split_from_the_name_of_a_topology():

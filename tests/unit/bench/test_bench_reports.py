@@ -7,12 +7,13 @@ import yaml
 from fake_deployment import Answer
 from llmd_oke.bench.report import build_report
 from llmd_oke.bench.report_files import read_report, to_yaml
-from llmd_oke.bench.smoke import Provenance, smoke
+from llmd_oke.bench.smoke import smoke
 from llmd_oke.bench.store import store
 from llmd_oke.bench.summary import summarize_result
 from llmd_oke.bench.tables import checks_table, render
 from llmd_oke.bench.thresholds import Check, Thresholds
 from llmd_oke.errors import KitError
+from llmd_oke.results.row import Basis
 from rich.console import Console
 
 GUIDE = Path(__file__).parent / "data/published-guide-report-v0.1.yaml"
@@ -23,7 +24,7 @@ async def result(deployment):
     return await smoke(
         deployment.plan(
             thresholds=Thresholds(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e9),
-            provenance=Provenance.CALIBRATED,
+            basis=Basis.CALIBRATED,
             simulated=("vLLM",),
             time_scale=0.1,
             facts={"cost_usd_per_hour": 24.0},

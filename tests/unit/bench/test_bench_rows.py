@@ -1,7 +1,8 @@
 import pytest
+from llmd_oke import catalogue
 from llmd_oke.bench.health import Health
 from llmd_oke.bench.records import Failure, RequestRecord
-from llmd_oke.bench.rows import row
+from llmd_oke.bench.rows import stage_row
 from llmd_oke.bench.shapes import ClosedLoop, ConstantRate, PoissonRate, Trace
 from llmd_oke.bench.stages import Stage, StageResult
 from llmd_oke.bench.windows import Window
@@ -10,7 +11,7 @@ from llmd_oke.results.row import Basis
 RECORDS = (
     RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2),
     RequestRecord(1, 1.0, 1.0, (0.3, 1.0), 100, 2),
-    RequestRecord(2, 1.5, 0.1, failure=Failure.STATUS, error="HTTP 503"),
+    RequestRecord(2, 1.5, 0.1, failure=Failure.STATUS, error="HTTP 503", status=503),
 )
 
 
@@ -20,7 +21,7 @@ def result(shape, **changes) -> StageResult:
 
 
 def of(shape, **changes):
-    return row(result(shape, **changes), model="m", gpu="MI300X", gpus_counted=2, topology="agg-tp1-2r")
+    return stage_row(result(shape, **changes), model="m", gpu="MI300X", gpus_counted=2, topology="agg-tp1-2r")
 
 
 def test_a_row_has_rates_and_latencies_of_the_window():
@@ -48,6 +49,7 @@ def test_what_has_to_be_known_stands_in_the_notes():
     assert found.notes == (
         "counted: all",
         "too slow",
+        "1 x HTTP 503 (no server is ready), first at 1.5 s: HTTP 503",
         "interrupted: 4 requests in flight were given up",
     )
 
@@ -55,3 +57,9 @@ def test_what_has_to_be_known_stands_in_the_notes():
 def test_a_stage_in_which_nothing_succeeded_has_no_latencies():
     found = of(ConstantRate(1), records=RECORDS[2:])
     assert (found.ttft_ms.mean, found.output_tokens_per_s, found.failures) == (None, 0.0, 1)
+
+
+def test_a_model_is_called_by_its_key_in_the_catalogue():
+    model = catalogue.model("gpt-oss-120b")
+    found = stage_row(result(ConstantRate(1)), model=model.repository, gpu="MI300X", gpus_counted=2)
+    assert found.model == model.name

@@ -5,8 +5,8 @@ from fake_deployment import Deployment
 from llmd_oke.bench import smoke_job
 from llmd_oke.bench.circumstances import VARIABLE, Circumstances
 from llmd_oke.bench.directory import PodAddress, Way
-from llmd_oke.bench.smoke import Provenance
 from llmd_oke.bench.smoke_result import RESULT_KEY, unpack
+from llmd_oke.results.row import Basis
 from test_bench_smoke_request import REQUEST
 
 ENVIRONMENT = {"JOB_NAME": "smoke-1", "JOB_UID": "uid-1", "RESULT_NAME": "smoke-gpt"}
@@ -49,6 +49,6 @@ async def test_the_result_belongs_to_its_job_and_can_be_read_again(deployment):
 
 
 async def test_it_measures_on_the_clock_that_a_rehearsal_names(deployment):
-    how = Circumstances(0.5, Provenance.CALIBRATED, ("vLLM",), {})
+    how = Circumstances(0.5, Basis.CALIBRATED, ("vLLM",), {})
     _, result = await run(deployment, **{VARIABLE: how.to_text()})
-    assert (result.plan.time_scale, result.plan.provenance, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))
+    assert (result.plan.time_scale, result.plan.basis, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))

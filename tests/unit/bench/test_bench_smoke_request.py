@@ -5,10 +5,10 @@ from fake_deployment import DECISIONS, MODEL, TOPOLOGY
 from llmd_oke.bench.circumstances import VARIABLE, Circumstances, from_environment
 from llmd_oke.bench.directory import PodAddress, Way
 from llmd_oke.bench.evidence import EvidenceSettings
-from llmd_oke.bench.smoke import Provenance
 from llmd_oke.bench.smoke_request import PodGroup, SmokeRequest, from_json, resolve
 from llmd_oke.bench.thresholds import Thresholds
 from llmd_oke.bench.topology import RouterPart
+from llmd_oke.results.row import Basis
 
 REQUEST = SmokeRequest(
     namespace="llm-d",
@@ -94,7 +94,7 @@ def test_a_pod_that_is_told_nothing_measures_real_servers():
     assert from_environment({}) == Circumstances()
 
 
-@pytest.mark.parametrize("provenance", list(Provenance))
-def test_what_a_rehearsal_tells_its_pods_arrives(provenance):
-    how = Circumstances(0.3, provenance, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"})
+@pytest.mark.parametrize("basis", list(Basis))
+def test_what_a_rehearsal_tells_its_pods_arrives(basis):
+    how = Circumstances(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"})
     assert from_environment({VARIABLE: how.to_text()}) == how

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from llmd_oke.bench.record_lines import read_file
 from llmd_oke.cli.main import app
+from llmd_oke.errors import KitError
 from llmd_oke.results.files import read_rows
 from llmd_oke.results.row import Basis
 from typer.testing import CliRunner
@@ -79,3 +80,12 @@ def test_ctrl_c_keeps_what_was_measured(url, tmp_path):
     assert process.returncode == 130, said
     assert stage["interrupted"]
     assert stage["requests"] == len(read_file(output)) > 0
+
+
+def test_rows_that_could_not_be_written_are_refused_before_anything_is_sent(url, tmp_path):
+    (tmp_path / "file").write_text("")
+    output = tmp_path / "requests.jsonl"
+    files = ["--output", str(output), "--rows", str(tmp_path / "file" / "rows.jsonl")]
+    ran = bench("--url", url, "--shape", "closed:1", "--requests", "1", *SHORT, *files)
+    assert isinstance(ran.exception, KitError)
+    assert not output.exists()

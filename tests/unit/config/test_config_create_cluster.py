@@ -69,7 +69,12 @@ def test_an_image_to_import_is_written_as_import():
         ),
         ({"cluster": {"cni": "calico"}}, "cluster.cni", "'vcn-native' or 'flannel'"),
         ({"cluster": {"servicesCidr": "10.96.0.0"}}, "cluster.servicesCidr", "an IPv4 range"),
-        ({"cluster": {"imagePolicy": {"kmsKeyIds": []}}}, "cluster.imagePolicy.kmsKeyIds", "at least 1 items"),
+        ({"cluster": {"imagePolicy": {"kmsKeyIds": []}}}, "cluster.imagePolicy.kmsKeyIds", "at least 1 item"),
+        (
+            {"cluster": {"oidc": {"issuerUrl": "http://x", "clientId": "a"}}},
+            "cluster.oidc.issuerUrl",
+            "begins with https://",
+        ),
         ({"cluster": {"colour": "red"}}, "cluster.colour", "one of"),
         ({"pool": {"availabilityDomain": "AD-1"}}, "gpuPools[0].availabilityDomain", "the whole name"),
         ({"pool": {"faultDomains": ["1"]}}, "gpuPools[0].faultDomains[0]", "FAULT-DOMAIN-1"),

@@ -55,7 +55,7 @@ def problem(*place: str | int, value: Any) -> Problem:
         (("gpuPools", 0, "size"), 1001, "gpuPools[0].size", "at most 1000"),
         (("gpuPools", 0, "name"), "A b", "gpuPools[0].name", "lower-case letters"),
         (("gpuPools", 0), 5, "gpuPools[0]", "an object with the keys availabilityDomain"),
-        (("gpuPools",), [], "gpuPools", "at least 1 items"),
+        (("gpuPools",), [], "gpuPools", "at least 1 item"),
         (("gpuPools",), {}, "gpuPools", "a list"),
         (("release",), 0.8, "release", "text"),
         (("rdma",), None, "rdma", "'sriov-vf' or 'none'"),

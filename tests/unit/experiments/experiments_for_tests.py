@@ -102,7 +102,7 @@ def fill(folder: RunFolder, deployment: str, stage: Stage, **changes: Any) -> No
     """Stores a measurement as `measuring` does."""
     with folder.making(deployment, stage.name) as unfinished:
         (unfinished / "row.json").write_text(row(deployment, stage, **changes).model_dump_json(exclude_defaults=True))
-        request = {"ttft_s": 0.1, "tpot_s": 0.01, "gaps_us": [9000, 11000], "failure": None}
+        request = {"first_token_s": 0.1, "token_times_s": [0.1, 0.109, 0.12], "failure": None}
         (unfinished / "requests.jsonl").write_text(json.dumps(request) + "\n")
 
 

@@ -30,3 +30,8 @@ def test_a_pod_that_is_not_ready_leaves_the_moment_open():
 
 def test_without_pods_there_is_nothing_to_say():
     assert cold_start([], None) is None
+
+
+def test_a_pod_that_lost_its_readiness_since_is_not_taken_for_a_slow_one():
+    found = cold_start([pod(FIRST, "2026-03-01T00:05:00Z")], "2026-03-01T00:02:00+00:00")
+    assert (found.ready_s, found.first_token_s) == (None, 120.0)

@@ -1,5 +1,7 @@
 """What a stage comes to, as a whole and in its steady state."""
 
+from dataclasses import replace
+
 import pytest
 from experiments_for_tests import CLOSED, OPEN, recipe
 from llmd_oke.bench import stages
@@ -8,7 +10,7 @@ from llmd_oke.bench.records import Failure, RequestRecord
 from llmd_oke.bench.stages import StageResult
 from llmd_oke.bench.windows import Trim, window_of
 from llmd_oke.experiments import performance, schedule
-from llmd_oke.experiments.measuring import answered_per_s
+from llmd_oke.experiments.measuring import answered_per_s, came_per_s
 
 
 def request(index: int, started_s: float, latency_s: float = 1.0, failure: Failure | None = None) -> RequestRecord:
@@ -66,3 +68,10 @@ def test_a_growing_queue_holds_the_answered_rate_down():
     one = recipe(loads=[OPEN])
     stage = schedule.stages(one, one.deployments[0])[0]
     assert answered_per_s(found(stage, [request(i, i / 2, 1.0 + i) for i in range(8)])) < 1.6
+
+
+def test_arrivals_are_counted_as_they_came():
+    one = recipe(loads=[OPEN])
+    stage = schedule.stages(one, one.deployments[0])[0]
+    came = [replace(request(i, i / 1.6), due_s=i / 1.6) for i in range(8)]
+    assert came_per_s(found(stage, came)) == pytest.approx(1.6)

@@ -7,6 +7,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.models.apiextensions_v1 import CustomResourceDefinitionStatus
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from llmd_oke.catalogue.scaling import scaling
 from llmd_oke.errors import KitError
 from llmd_oke.operators import definitions
 
@@ -50,6 +51,13 @@ async def test_it_is_looked_for_until_it_is_established():
 async def test_what_does_not_come_in_time_is_named():
     with pytest.raises(KitError, match=r"no definition of ippools.nv-ipam.nvidia.com after 0 s"):
         await wait(Cluster(404), 0)
+
+
+async def test_whoever_waits_says_what_helps():
+    with pytest.raises(KitError) as refused:
+        await definitions._wait(["scaledobjects.keda.sh"], 0, cast("Any", Cluster(404)), scaling().remedy)
+    assert refused.value.remedy == scaling().remedy
+    assert "scale.md" in scaling().remedy
 
 
 async def test_a_refusal_is_no_reason_to_wait():

@@ -154,3 +154,46 @@ def test_the_serving_layer_judges_no_network():
     made = created(stack_changes={"layer": "serving"}, **network(cidr="10.0.0.0/30"))
     paths = {problem.path for problem in problems(*made.pop("models"), **made)}
     assert not any(path.startswith("cluster.network") for path in paths)
+
+
+CLIENTS = {"clientCidrs": ["203.0.113.0/24"]}
+
+
+def test_a_vcn_of_the_wrong_size_is_told_its_overlaps_too():
+    made = created(**network(cidr="10.224.0.0/12"))
+    found = problems(*made.pop("models"), **made)
+    text = " ".join(problem.why for problem in found if problem.path == "cluster.network.cidr")
+    assert "no VCN ranges of other sizes" in text
+    assert "overlaps" in text
+
+
+def test_a_bastion_for_named_clients_is_sound():
+    assert refusals(**network(bastionService=CLIENTS)) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "why"),
+    [
+        (network(bastionService={"clientCidrs": ["0.0.0.0/0"]}), "clientCidrs[0]", "open the bastion"),
+        (network(bastionService=CLIENTS, bastion=False), "clientCidrs", "needs its subnet"),
+        (network(bastionService={"ocid": ocid("bastion")}), "ocid", "the VCN is created"),
+        (
+            network(bastionService={**CLIENTS, "ocid": ocid("bastion")}, vcnId=VCN, cidr="10.0.0.0/16"),
+            "clientCidrs",
+            "an allow list of its own",
+        ),
+        (
+            {
+                "apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]},
+                **network(bastionService=CLIENTS),
+            },
+            "clientCidrs",
+            "public endpoint",
+        ),
+        (network(bastionService={"subnetCidr": "10.0.0.0/27"}), "subnetCidr", "is created is known"),
+    ],
+)
+def test_a_bastion_that_cant_be_is_refused(changes, key, why):
+    found = refusals(**changes)
+    assert set(found) == {f"cluster.network.bastionService.{key}"}
+    assert why in found[f"cluster.network.bastionService.{key}"]

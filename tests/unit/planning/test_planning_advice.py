@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from created_stacks import created
 from llmd_oke import catalogue
 from stacks_for_tests import model, plan
 
@@ -95,3 +96,16 @@ def test_free_gpus_on_used_nodes_are_told_only_where_they_add_up_to_a_node(shape
     text = advice(model("8p-tp1-4d-tp2"), nodes=4)["gpuPools"]
     assert text.startswith("16 GPUs stay free on the 4 nodes in use")
     assert "virtual functions" in text
+
+
+def way_in(**changes: Any) -> bool:
+    made = created(**changes)
+    return "cluster.network.bastionService.clientCidrs" in advice(*made.pop("models"), **made)
+
+
+def test_a_private_endpoint_that_no_bastion_leads_to_is_told():
+    public = {"access": "public", "allowedCidrs": ["203.0.113.0/24"]}
+    assert way_in()
+    assert not way_in(network={"bastionService": {"clientCidrs": ["203.0.113.0/24"]}})
+    assert not way_in(network={"bastion": False})
+    assert not way_in(apiEndpoint=public)

@@ -136,3 +136,16 @@ def test_adapters_that_pods_get_no_functions_of_are_refused(created):
 def test_mi355x_with_adapters_of_mellanox_has_a_function_for_each_gpu():
     pools = [{"name": "mi355x", "shape": "BM.GPU.MI355X-v1.8", "size": 2}]
     assert list(gpu_stack_problems(stack(gpuPools=pools))) == []
+
+
+def test_a_cluster_that_the_operators_chart_refuses_is_told_before_it_is_made():
+    config = stack(cluster={**CREATED, "kubernetesVersion": "v1.28.2"})
+
+    (found,) = gpu_stack_problems(config)
+
+    assert (found.path, found.accepted) == ("cluster.kubernetesVersion", "v1.29 or newer")
+
+
+def test_okes_plug_in_asks_for_no_version():
+    config = stack(cluster={**CREATED, "kubernetesVersion": "v1.28.2"}, gpuStack="oke-plugin")
+    assert list(gpu_stack_problems(config)) == []

@@ -120,9 +120,10 @@ def test_nodes_may_lag_behind(version: str):
 
 
 def test_self_managed_nodes_need_a_control_plane_that_knows_them():
-    found = refusals(gpu_pool(launch="cluster-network"), kubernetesVersion="v1.27.2")
+    old: dict[str, Any] = {"stack_changes": {"gpuStack": "oke-plugin"}, "kubernetesVersion": "v1.27.2"}
+    found = refusals(gpu_pool(launch="cluster-network"), **old)
     assert "at least v1.27.10" in found["cluster.kubernetesVersion"]
-    assert "cluster.kubernetesVersion" not in refusals(gpu_pool(), kubernetesVersion="v1.27.2")
+    assert "cluster.kubernetesVersion" not in refusals(gpu_pool(), **old)
 
 
 def test_huge_pages_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyPatch):

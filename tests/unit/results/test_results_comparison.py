@@ -87,3 +87,11 @@ def test_a_run_that_could_not_follow_its_rate_is_pointed_out():
 def test_idle_reserved_gpus_are_pointed_out():
     compared = sides([row(gpus_counted=3, gpus_reserved=4)], [row()])
     assert any("3 MI300X, 4 reserved" in note for note in compared.notes)
+
+
+def test_failures_are_told_and_are_not_taken_for_slowness():
+    busy = row(arrival="constant", offered_requests_per_s=20, achieved_requests_per_s=13.1, requests=40, failures=13)
+    calm = row(arrival="constant", offered_requests_per_s=20, achieved_requests_per_s=19.6)
+    notes = sides([calm], [busy]).notes
+    assert any(note.startswith("after: 13 of 40 requests failed") for note in notes)
+    assert not any("were offered" in note for note in notes)

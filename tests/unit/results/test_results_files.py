@@ -66,3 +66,11 @@ def test_strict_reading_refuses_a_file_with_other_lines(tmp_path):
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(KitError, match="No such file"):
         read_rows(tmp_path / "none.jsonl")
+
+
+def test_a_file_that_can_not_be_written_is_an_error_and_no_traceback(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KitError, match="can't be made"):
+        write_rows([row()], tmp_path / "file" / "rows.jsonl")
+    with pytest.raises(KitError, match="can't be written"):
+        write_rows([row()], tmp_path)

@@ -49,3 +49,10 @@ def test_all_wrong_gates_are_named_at_once():
         parse_gates(["ttft.p95>+10%", "ttft_ms.p95=3", "ttft_ms.p95>+10%"])
     assert "ttft_ms.p95" in caught.value.message.splitlines()[0]
     assert len(caught.value.message.splitlines()) == 2
+
+
+def test_a_load_that_only_a_has_fails_every_gate():
+    compared = compare(Side("a", (row(), row(concurrency=64))), Side("b", (row(),)))
+    (breach,) = breaches(parse_gates(["ttft_ms.p95>+10%"]), compared)
+    assert "B has no result under it" in str(breach)
+    assert "64 users" in str(breach)

@@ -72,14 +72,15 @@ def test_a_broken_line_is_named_and_hides_no_other_run(store, tmp_path):
 
 def test_single_requests_are_read_with_failures_and_cut_lines_left_out(store, tmp_path):
     lines = [
-        {"ttft_s": 0.5, "gaps_us": [10000, 12000], "failure": None},
-        {"ttft_s": 0.1, "gaps_us": [], "failure": "cut"},
+        {"first_token_s": 0.5, "token_times_s": [0.5, 0.625, 0.6875], "failure": None},
+        {"first_token_s": 0.1, "token_times_s": [0.1], "failure": "cut"},
+        {"first_token_s": 0.75, "token_times_s": [0.75, 9.0], "only_ends": True, "failure": None},
         {"first_token_s": 0.25, "token_times_s": [0.25, 0.375], "failure": None},
     ]
     path = tmp_path / "dev" / TIMES[2] / "requests.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)) + '\n{"ttft')
+    path.write_text("\n".join(map(json.dumps, lines)) + '\n{"first')
     latencies = find(store, "dev@latest")[0].latencies()
-    assert (latencies.ttft_ms, latencies.itl_ms) == ([500, 250], [10, 12, 125])
+    assert (latencies.ttft_ms, latencies.itl_ms) == ([500, 750, 250], [125, 62.5, 125])
 
 
 def test_only_missing_runs_are_copied(store, tmp_path):

@@ -97,6 +97,24 @@ def test_a_fit_finds_the_model_that_made_the_points():
     assert (fit.most_sequences, fit.most_tokens) == (128, 4224)
 
 
+@pytest.mark.parametrize("tokens", [1024, 4096], ids=["that go on together", "that take turns"])
+def test_overheads_of_prompts_in_flight_hide_behind_others_computing(tokens):
+    """Eight prompts of 1024 tokens are one step of vLLM's budget, of 4096 tokens four steps."""
+    together = min(8, 8192 // tokens)
+
+    def served(size, concurrency):
+        gpu_s, overhead_s = LATENCY.prefill_s(tokens, 0, size), LATENCY.factors.prefill_overhead_s
+        alone_s = (gpu_s * min(concurrency, together) + overhead_s) / concurrency
+        rate = 1 / max(gpu_s, alone_s)
+        sent = {"input_tokens": tokens, "output_tokens": 1, "achieved_requests_per_s": rate}
+        return row("prefill", tensor_parallel_size=size, concurrency=concurrency, **sent)
+
+    made = [served(size, concurrency) for size in (1, 2) for concurrency in (1, 8)]
+    figures = calibrate(made, MODEL, SHAPE, FIGURES).figures.prefill
+    assert figures.compute_efficiency == pytest.approx(FIGURES.prefill.compute_efficiency, rel=0.01)
+    assert figures.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
+
+
 def test_a_role_with_too_few_points_stays_as_it_was():
     found = calibrate(rows(True)[:5], MODEL, SHAPE, FIGURES)
     assert found.fitted == ("decode",)

@@ -10,9 +10,15 @@ from llmd_oke.cli import console, options
 from llmd_oke.cli.tune import inputs
 from llmd_oke.cli.tune.inputs import Asked
 from llmd_oke.errors import KitError
+from llmd_oke.experiments import tuning_applied
 from llmd_oke.tuning import applying, ranking
 from llmd_oke.tuning.applying import Choice
+from llmd_oke.tuning.forecasts import forecast_row
+from llmd_oke.tuning.thresholds import thresholds
 
+Scaling = Annotated[
+    bool, typer.Option("--scaling", help="Add `scaling` with thresholds where the stack file has none.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")]
 
 
@@ -27,12 +33,15 @@ def apply(
     figures: inputs.Figures = None,
     max_num_seqs: inputs.MaxNumSeqs = 256,
     allow_extrapolation: inputs.AllowExtrapolation = False,
+    measurements: inputs.Measurements = None,
+    scaling: Scaling = False,
     dry_run: DryRun = False,
 ) -> None:
     """Rank as `tune rank` does, and write topology, copies and maxNumSeqs of the best into the stack file.
 
+    Where the model has `scaling`, its thresholds follow: what a server carries within the targets, less a reserve.
     Comments and order of the file stay. What comes out is planned before it is written, and refused with all problems
-    where it can't be deployed.
+    where it can't be deployed. The forecast is kept, to be verified.
     """
     asked = Asked(
         project=project,
@@ -45,21 +54,31 @@ def apply(
         figures=figures,
         max_num_seqs=max_num_seqs,
         allow_extrapolation=allow_extrapolation,
+        measurements=tuple(measurements or ()),
     )
     known = inputs.inputs(asked)
     best = ranking.rank(known.question, sensitivity=False).best
     if best is None:
         raise KitError("Nothing meets the targets.", "`llmd-oke tune rank` shows what would have to change.")
-    index = inputs.model_index(config.load(project, stack).models, name)
+    models = config.load(project, stack).models
+    index = inputs.model_index(models, name)
     path = config.stack_file(project, stack)
     before = path.read_text(encoding="utf-8")
-    after = applying.applied(before, index, Choice(best.topology, best.copies, best.max_num_seqs))
+    found = thresholds(known.question, best, known.confidence.tag)
+    choice = Choice(best.topology, best.copies, best.max_num_seqs, found, add_scaling=scaling)
+    after = applying.applied(before, index, choice)
     planning.plan(config.parse(applying.document_of(after)))
     console.output().print(f"{ranking.named(best)}: {known.confidence.sentence}", markup=False, soft_wrap=True)
     difference = applying.difference(before, after, str(path))
     console.output().print(difference or "nothing changes", markup=False, soft_wrap=True)
-    if not dry_run and difference:
+    if dry_run:
+        return
+    if difference:
         _write(path, after)
+    forecast = forecast_row(known.model.name, known.shape.gpu.product, known.question, known.confidence, best)
+    kept = tuning_applied.applied_file(project, stack)
+    tuning_applied.keep_applied(kept, models[index].object_name, forecast, str(known.question.targets))
+    console.errors().print(f"forecast  {kept}, for `tune verify` once it is deployed", markup=False, soft_wrap=True)
 
 
 def _write(path: Path, text: str) -> None:

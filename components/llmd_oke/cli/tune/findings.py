@@ -1,6 +1,7 @@
 """`llmd-oke tune findings`: does the event simulation say what others have published?"""
 
 import json
+from collections import Counter
 
 import typer
 from rich.markup import escape
@@ -25,6 +26,8 @@ def findings(as_json: options.Json = False) -> None:
         typer.echo(json.dumps([_plain(each) for each in outcomes], indent=2))
     else:
         console.output().print(_table(outcomes))
+        counts = Counter(each.verdict for each in outcomes)
+        console.output().print(f"\n{', '.join(f'{verdict}: {count}' for verdict, count in counts.items())}")
         for why in dict.fromkeys(each.why for each in outcomes if each.why):
             console.output().print(f"known miss: {why}", markup=False, soft_wrap=True)
     if any(each.verdict in {"miss", "unexpected hit"} for each in outcomes):
@@ -34,6 +37,8 @@ def findings(as_json: options.Json = False) -> None:
 def _plain(each: Outcome) -> dict[str, object]:
     return {
         "finding": each.finding.name,
+        "statement": each.finding.statement,
+        "source": each.finding.source,
         "at": each.at,
         "unit": each.unit,
         "basis": each.basis.value,

@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from llmd_oke.cli import console
-from llmd_oke.cli.tune import import_rows, inputs
+from llmd_oke.catalogue import Shape
+from llmd_oke.cli import console, options
+from llmd_oke.cli.tune import fitted, import_rows, inputs
 from llmd_oke.errors import KitError
+from llmd_oke.experiments import tuning_rows
 from llmd_oke.results.files import read_rows
 from llmd_oke.results.row import Row
 from llmd_oke.tuning import asking
@@ -17,11 +19,14 @@ from llmd_oke.tuning.figures import Fit, LatencyFigures, figures_text
 from llmd_oke.tuning.published import published_points
 
 RowFiles = Annotated[list[Path] | None, typer.Argument(help="Rows of `tune import` or `tune run`.", metavar="ROWS")]
+KeptOf = Annotated[str | None, typer.Option("--stack", "-s", help="Take the rows that `tune run` keeps of this stack.")]
 Published = Annotated[bool, typer.Option("--published", help="Add the kit's published measurements of the model.")]
 
 
 def fit(
     rows: RowFiles = None,
+    stack: KeptOf = None,
+    project: options.Project = options.HERE,
     model: inputs.ModelName = None,
     shape: inputs.ShapeName = inputs.DEFAULT_SHAPE,
     image: Annotated[str | None, typer.Option(help="Only rows of this vLLM image.")] = None,
@@ -33,10 +38,12 @@ def fit(
 
     Without --output the figures are printed as YAML.
     """
-    found = rows_of(rows, model, published)
-    chosen = asking.known_model(model or _one_model(found))
     hardware = asking.known_shape(shape)
-    base = inputs.figures_of(figures, chosen, hardware)
+    found = _kept(project, stack, model, hardware) if stack else rows_of(rows, model, published)
+    if stack and (rows or published):
+        found += rows_of(rows, model, published)
+    chosen = asking.known_model(model or _one_model(found))
+    base = fitted.figures_of(figures, chosen, hardware)
     inspection = import_rows.inspected([row for row in found if image is None or row.image == image])
     import_rows.show_findings(inspection)
     calibration = calibrate(inspection.accepted, chosen, hardware, base)
@@ -65,6 +72,19 @@ def rows_of(paths: list[Path] | None, model: str | None, published: bool) -> lis
     if not rows:
         raise KitError("There are no rows.", "Name files of rows, or --published with --model.")
     return rows
+
+
+def _kept(project: Path, stack: str, model: str | None, shape: Shape) -> list[Row]:
+    """The rows that `tune run` has kept for a stack.
+
+    Raises:
+        KitError: there are none.
+    """
+    file = tuning_rows.rows_file(project, stack)
+    if not file.exists():
+        message = f"Nothing has been measured for the tuner with the stack {stack}."
+        raise KitError(message, f"Measure: llmd-oke tune run --stack {stack}")
+    return tuning_rows.kept_rows(file, model or _one_model(read_rows(file)), shape.gpu.product)
 
 
 def _one_model(rows: list[Row]) -> str:

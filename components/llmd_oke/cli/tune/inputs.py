@@ -8,11 +8,12 @@ import typer
 
 from llmd_oke import config, planning
 from llmd_oke.catalogue import Model, Shape
+from llmd_oke.cli.tune import fitted
 from llmd_oke.errors import KitError
+from llmd_oke.experiments import tuning_rows
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.tuning import asking, confidence, workload
 from llmd_oke.tuning.confidence import Confidence
-from llmd_oke.tuning.figures import LatencyFigures, read_figures
 from llmd_oke.tuning.question import SLO_FORM, Question, Targets, joined, parse_targets
 from llmd_oke.tuning.workload import FORM, Workload
 
@@ -30,7 +31,14 @@ Trace = Annotated[
     typer.Option(help="Lengths from a trace: JSON Lines or CSV with input_tokens, output_tokens.", dir_okay=False),
 ]
 Figures = Annotated[
-    Path | None, typer.Option(help="Latency figures of `tune fit`; the kit's own if left out.", dir_okay=False)
+    Path | None,
+    typer.Option(
+        help="Latency figures of `tune fit`. If left out, fitted to the rows of `tune run`; else the kit's own.",
+        dir_okay=False,
+    ),
+]
+Measurements = Annotated[
+    list[Path] | None, typer.Option("--measurements", help="Rows to fit instead; several times.", dir_okay=False)
 ]
 MaxNumSeqs = Annotated[int, typer.Option(help="Largest batch to consider (vLLM's --max-num-seqs).", min=1, max=4096)]
 AllowExtrapolation = Annotated[
@@ -59,6 +67,8 @@ class Asked:
     figures: Path | None = None
     max_num_seqs: int = 256
     allow_extrapolation: bool = False
+    measurements: tuple[Path, ...] = ()
+    """Files of rows."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,8 @@ def inputs(asked: Asked) -> Inputs:
     if asked.workload and asked.trace:
         raise KitError("A workload and a trace exclude each other.", "Give --workload or --trace.")
     known = _of_stack(asked) if asked.stack else _of_model(asked)
-    figures = figures_of(asked.figures, known.model, known.shape)
+    kept = tuning_rows.rows_file(asked.project, asked.stack) if asked.stack else None
+    figures = fitted.best_figures(asked.figures, asked.measurements, kept, known.model, known.shape)
     question = asking.question_of(
         known.model,
         known.shape,
@@ -107,17 +118,6 @@ def inputs(asked: Asked) -> Inputs:
     )
     question, trust = confidence.confined(question, figures, asked.allow_extrapolation)
     return Inputs(known.model, known.shape, question, trust)
-
-
-def figures_of(path: Path | None, model: Model, shape: Shape) -> LatencyFigures:
-    """The latency figures in a file, or the kit's own.
-
-    Raises:
-        KitError: there are none, or they are of another model or GPU.
-    """
-    if path is None:
-        return asking.known_figures(model, shape)
-    return asking.checked_figures(read_figures(path), model, shape)
 
 
 def model_index(models: tuple[config.Model, ...], name: str | None) -> int:

@@ -28,6 +28,7 @@ def plot(
     figures: inputs.Figures = None,
     max_num_seqs: inputs.MaxNumSeqs = 256,
     allow_extrapolation: inputs.AllowExtrapolation = False,
+    measurements: inputs.Measurements = None,
     svg: File = None,
     html: File = None,
     rows: Annotated[list[Path] | None, typer.Option(help="Measured rows to show beside the forecasts.")] = None,
@@ -37,7 +38,19 @@ def plot(
     Writes self-contained SVG and HTML files where they are named, and draws in the terminal otherwise.
     """
     asked = Asked(
-        project, stack, name, model, shape, slo, gpus, workload, trace, figures, max_num_seqs, allow_extrapolation
+        project=project,
+        stack=stack,
+        name=name,
+        model=model,
+        shape=shape,
+        slo=slo,
+        gpus=gpus,
+        workload=workload,
+        trace=trace,
+        figures=figures,
+        max_num_seqs=max_num_seqs,
+        allow_extrapolation=allow_extrapolation,
+        measurements=tuple(measurements or ()),
     )
     known = inputs.inputs(asked)
     found = ranking.rank(known.question, sensitivity=False)

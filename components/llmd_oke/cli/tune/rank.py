@@ -40,6 +40,7 @@ def rank(
     max_num_seqs: inputs.MaxNumSeqs = 256,
     simulate: Simulate = 0,
     allow_extrapolation: inputs.AllowExtrapolation = False,
+    measurements: inputs.Measurements = None,
     as_json: options.Json = False,
     rows: Rows = None,
 ) -> None:
@@ -49,7 +50,19 @@ def rank(
     change.
     """
     asked = Asked(
-        project, stack, name, model, shape, slo, gpus, workload, trace, figures, max_num_seqs, allow_extrapolation
+        project=project,
+        stack=stack,
+        name=name,
+        model=model,
+        shape=shape,
+        slo=slo,
+        gpus=gpus,
+        workload=workload,
+        trace=trace,
+        figures=figures,
+        max_num_seqs=max_num_seqs,
+        allow_extrapolation=allow_extrapolation,
+        measurements=tuple(measurements or ()),
     )
     known = inputs.inputs(asked)
     found = ranking.rank(known.question)

@@ -1,0 +1,62 @@
+"""The latency figures that a command of `tune` goes by: a file's, fitted to rows, or the kit's own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmd_oke.catalogue import Model, Shape
+from llmd_oke.cli import console
+from llmd_oke.cli.tune import import_rows
+from llmd_oke.errors import KitError
+from llmd_oke.experiments import tuning_rows
+from llmd_oke.results.files import read_rows
+from llmd_oke.results.row import Row
+from llmd_oke.tuning import asking
+from llmd_oke.tuning.calibration import calibrate
+from llmd_oke.tuning.figures import LatencyFigures, read_figures
+
+
+def figures_of(path: Path | None, model: Model, shape: Shape) -> LatencyFigures:
+    """The latency figures in a file, or the kit's own.
+
+    Raises:
+        KitError: there are none, or they are of another model or GPU.
+    """
+    if path is None:
+        return asking.known_figures(model, shape)
+    return asking.checked_figures(read_figures(path), model, shape)
+
+
+def best_figures(
+    figures: Path | None, rows: Sequence[Path], kept: Path | None, model: Model, shape: Shape
+) -> LatencyFigures:
+    """Figures that are named, else of rows that are named, else of the rows that are kept for a stack, else the kit's.
+
+    Says which they are, unless they are named.
+
+    Raises:
+        KitError: what is named can't be used.
+    """
+    base = figures_of(figures, model, shape)
+    if figures is not None and not rows:
+        return base
+    if rows:
+        named = [row for path in rows for row in read_rows(path)]
+        return calibrate(_accepted(named), model, shape, base).figures
+    found = _accepted(tuning_rows.kept_rows(kept, model.name, shape.gpu.product) if kept else [])
+    if not found:
+        return base
+    try:
+        fitted = calibrate(found, model, shape, base).figures
+    except KitError as error:
+        _tell(f"the kit's own, because the rows in {kept} give none: {error.message}")
+        return base
+    _tell(f"fitted to {len(found)} rows ({found[0].basis.value}) of {kept}")
+    return fitted
+
+
+def _accepted(rows: list[Row]) -> tuple[Row, ...]:
+    return import_rows.inspected(rows).accepted
+
+
+def _tell(text: str) -> None:
+    console.errors().print(f"figures  {text}", markup=False, soft_wrap=True)

@@ -1,0 +1,69 @@
+"""`llmd-oke tune plan`: which single servers to measure, how long that takes and what it costs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from llmd_oke.cli import console, experiment, experiment_view, options
+from llmd_oke.cli.tune import inputs, measurements
+from llmd_oke.cli.tune.measurements import Wanted
+from llmd_oke.experiments.preparing import Asked, Experiment, forecast_of
+from llmd_oke.experiments.tuning_grid import GridName, grids
+from llmd_oke.experiments.tuning_recipe import recipe_text
+
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write the measurements as a recipe of `experiment run`.", dir_okay=False),
+]
+
+
+def plan(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    name: inputs.Name = None,
+    model: measurements.Model = None,
+    workload: inputs.WorkloadText = None,
+    grid: measurements.Grid = "adaptive",
+    size: measurements.Size = None,
+    max_num_seqs: measurements.MaxNumSeqs = None,
+    gpus: experiment.Gpus = None,
+    rehearse: experiment.Rehearse = False,
+    time_scale: experiment.TimeScale = None,
+    requests: experiment.Requests = None,
+    output: Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show which prefill-only and decode-only servers to measure, how long it takes and what it costs.
+
+    Nothing is deployed; `tune run` with the same options measures.
+    """
+    asked = Asked(gpus, rehearse, time_scale, requests)
+    sizes = tuple(size or ())
+    wanted = Wanted(project, stack, name, model, workload, grid, sizes, max_num_seqs, asked)
+    planned = measurements.experiment(wanted)
+    if as_json:
+        console.output().print_json(data=_document(planned, grid))
+    else:
+        names = [each.object_name for each in planned.deployments]
+        experiment_view.show_plan(planned, names, {})
+        console.output().print()
+        measurements.show_points(planned.recipe, grid)
+    if output is not None:
+        output.write_text(recipe_text(planned.recipe), encoding="utf-8")
+        console.errors().print(f"recipe  {output}", markup=False, soft_wrap=True)
+
+
+def _document(planned: Experiment, grid: GridName) -> dict[str, Any]:
+    """The plan of the experiment, its recipe, and what fits of such points were off by on published ones."""
+    names = [each.object_name for each in planned.deployments]
+    known = grids().adaptive
+    full = {"decode": known.full_decode_error, "prefill": known.full_prefill_error}
+    adaptive = {"decode": known.decode_error, "prefill": known.prefill_error}
+    return {
+        **experiment_view.plan_document(planned, forecast_of(planned, names, {})),
+        "grid": grid,
+        "points": measurements.points(planned.recipe),
+        "published_errors": full if grid == "full" else adaptive,
+        "recipe_document": planned.recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+    }

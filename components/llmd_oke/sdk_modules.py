@@ -1,0 +1,56 @@
+"""Pulumi's generated packages, loaded module by module.
+
+`pulumi_oci.core` is one package of 250 modules. Pulumi loads a package when its first name is used, and then all of it:
+more than half a second of processor time for the packages that a cluster needs thirty classes of. Each class lies in a
+module that is named after it, so that it can be loaded alone.
+"""
+
+import re
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+TYPES_OF_OUTPUTS = "outputs"
+"""The one module of a package whose names the package does not show as its own."""
+
+
+def load_by_module(package: str) -> None:
+    """Has the packages inside a package (`pulumi_oci`) load what is used of them, module by module.
+
+    That is for those that Pulumi's SDK knows of and has not loaded yet. What is asked of one and has no module of its
+    own is found as without this: by loading the whole package.
+    """
+    import_module(package)
+    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+        found = sys.modules[name]
+        if type(found).__name__ == "_LazyModule":  # the SDK's or importlib's; plain once it is loaded
+            found.__class__ = _by_module(type(found))
+
+
+def _by_module(lazy: type[ModuleType]) -> type[ModuleType]:
+    class ByModule(ModuleType):
+        """A package that has loaded nothing but the modules that were asked for."""
+
+        def __getattr__(self, name: str) -> Any:
+            for module in _homes(name):
+                if find_spec(f"{self.__name__}.{module}"):
+                    self.__dict__.setdefault(module, import_module(f"{self.__name__}.{module}"))  # where it asks itself
+                    break
+            if name not in self.__dict__:
+                ModuleType.__setattr__(self, "__class__", lazy)  # which loads all of it at the next question
+            return getattr(self, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Python tells a package of each module that it has loaded; its names are the package's too."""
+            super().__setattr__(name, value)
+            if name != TYPES_OF_OUTPUTS:
+                self.__dict__.update({public: getattr(value, public) for public in getattr(value, "__all__", ())})
+
+    return ByModule
+
+
+def _homes(name: str) -> tuple[str, ...]:
+    """The modules that a name may lie in: `get_services_output` in `get_services`, `RouteTable` in `route_table`."""
+    return name, name.removesuffix("_output"), re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

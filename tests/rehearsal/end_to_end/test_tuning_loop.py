@@ -1,0 +1,105 @@
+"""The tuner's loop through the command line, in a rehearsal: plan, run, rank, apply, up, verify."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke.results.files import read_rows
+from llmd_oke.results.row import Basis
+from user_project import Ended, Project, model
+
+STACK = "tuned"
+MEASURED = ("--rehearse", "--size", "1", "--size", "2", "--max-num-seqs", "16")
+SLO = ("--slo", "qps=4", "--gpus", "3", "--max-num-seqs", "16")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What each command of the loop said, and the stack file before and after."""
+
+    plan: Ended
+    run: Ended
+    rank: Ended
+    apply: Ended
+    up: Ended
+    verify: Ended
+    before: dict[str, Any]
+    after: dict[str, Any]
+    kept: Path
+
+
+@pytest.fixture(scope="module")
+def loop(project: Project) -> Loop:
+    own = model(topology="1p-tp1-1d-tp1", workload={"inputTokens": 512, "outputTokens": 8}, slo={"itlMs": 40.0})
+    project.write(STACK, models=[own])
+
+    def tune(command: str, *options: str) -> Ended:
+        return project.command("tune", command, "--stack", STACK, *options)
+
+    return Loop(
+        before=_entry(project),
+        plan=tune("plan", *MEASURED, "--json"),
+        run=tune("run", *MEASURED, "--time-scale", "1"),
+        rank=tune("rank", *SLO, "--json"),
+        apply=tune("apply", *SLO),
+        after=_entry(project),
+        up=project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "1"),
+        verify=tune("verify", "--rehearse", "--requests", "40", "--json"),
+        kept=project.folder / "reports" / STACK / "tuning",
+    )
+
+
+def _entry(project: Project) -> dict[str, Any]:
+    """The model's entry in the stack file."""
+    document = yaml.safe_load((project.folder / "stacks" / f"Pulumi.{STACK}.yaml").read_text())
+    return document["config"]["llmd-oke:stack"]["models"][0]
+
+
+def test_every_command_of_the_loop_ends_well(loop: Loop) -> None:
+    for ended in (loop.plan, loop.run, loop.rank, loop.apply, loop.up, loop.verify):
+        assert ended.status == 0, ended.errors
+        assert "Traceback" not in ended.errors
+
+
+def test_what_was_planned_is_measured_and_kept(loop: Loop) -> None:
+    rows = read_rows(loop.kept / "rows.jsonl")
+    assert len(rows) == loop.plan.document["points"] == 10
+    assert {row.basis for row in rows} == {Basis.CALIBRATED}
+    assert {row.prefix_cache_hit_share for row in rows if row.subject == "prefill"} == {0.0}
+
+
+def test_the_ranking_goes_by_what_was_measured_without_leaving_it(loop: Loop) -> None:
+    assert "figures  fitted to 10 rows (calibrated)" in loop.rank.errors
+    assert loop.rank.document["confidence"]["beyond"] == []
+
+
+def test_the_best_is_written_into_the_stack_file_and_deployed(loop: Loop) -> None:
+    best = loop.rank.document["best"]
+    assert loop.after["topology"] == best["topology"]
+    assert loop.after["engine"] == {"maxNumSeqs": best["max_num_seqs"]}
+    assert loop.after != loop.before
+    (deployed,) = loop.up.document["plan"]["models"]
+    assert deployed["topology"] == best["topology"]
+
+
+def test_the_forecast_is_held_against_what_is_up(loop: Loop) -> None:
+    verified = loop.verify.document
+    assert verified["offered_requests_per_s"] == 4
+    assert verified["forecast"]["basis"] == verified["seen"]["basis"] == "calibrated"
+    assert verified["seen"]["failures"] == 0
+    assert set(verified["figures"]) >= {"ttft_ms.mean", "itl_ms.mean", "e2e_ms.mean", "output_tokens_per_s", "tpsg"}
+    for figure in verified["figures"].values():
+        assert figure["error"] == pytest.approx(figure["forecast"] / figure["seen"] - 1)
+
+
+def test_the_forecast_of_a_decode_step_is_near_what_the_same_simulation_does(loop: Loop) -> None:
+    assert abs(loop.verify.document["figures"]["itl_ms.mean"]["error"]) < 0.5
+
+
+def test_the_run_is_stored_with_its_requests(loop: Loop) -> None:
+    folder = Path(loop.verify.document["folder"])
+    assert len(list(folder.glob("*/*/requests.jsonl"))) == 1
+    assert json.loads((folder / "run.json").read_text())["settings"]["rehearsed"]

@@ -1,0 +1,119 @@
+"""Servers that come and go with the load: their ScaledObjects, and Deployments whose number is left alone."""
+
+import jsonschema
+import pytest
+import yaml
+from llmd_oke.catalogue.scaling import scaling
+from render_support import SHARED_DATA
+from test_render_valid import without_unknown_fields
+
+PREFILL, DECODE = "gpt-oss-120b-prefill", "gpt-oss-120b-decode"
+SCALING = {
+    "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 20000},
+    "decode": {"minReplicas": 2, "maxReplicas": 8, "requests": 40, "kvCacheUsage": 0.8},
+}
+
+
+@pytest.fixture
+def scaled(varied):
+    """The rehearsal's stack with both roles scaled."""
+    return varied(scaling=SCALING)
+
+
+def spec(rendered, name):
+    return rendered.kubernetes("ScaledObject", name)["spec"]
+
+
+def triggers(rendered, name):
+    return {trigger["name"]: trigger for trigger in spec(rendered, name)["triggers"]}
+
+
+def test_each_scaled_deployment_has_one_scaled_object_with_its_limits(scaled):
+    found = {m["metadata"]["name"]: m["spec"] for m in scaled.manifests() if m["kind"] == "ScaledObject"}
+    assert {name: (s["minReplicaCount"], s["maxReplicaCount"]) for name, s in found.items()} == {
+        PREFILL: (4, 16),
+        DECODE: (2, 8),
+    }
+    for name, each in found.items():
+        assert each["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+
+
+def test_scaled_objects_satisfy_their_definition(scaled):
+    definition = SHARED_DATA / "crds" / "keda.sh_scaledobjects.yaml"
+    if not definition.is_file():
+        pytest.skip(f"{definition} is absent")
+    (served,) = yaml.safe_load(definition.read_text())["spec"]["versions"]
+    closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
+    for name in (PREFILL, DECODE):
+        jsonschema.validate(scaled.kubernetes("ScaledObject", name), {**closed, "additionalProperties": True})
+
+
+def test_each_threshold_is_a_trigger_of_its_own(scaled):
+    thresholds = {name: trigger["metadata"]["threshold"] for name, trigger in triggers(scaled, DECODE).items()}
+    assert thresholds == {"requests": "40", "kv-cache-usage": "0.8"}
+    assert triggers(scaled, PREFILL)["prompt-tokens-per-s"]["metadata"]["threshold"] == "20000"
+
+
+def test_queries_add_up_the_servers_of_the_deployment_and_of_no_other(scaled):
+    pods = '{namespace="llm-d",pod=~"gpt-oss-120b-decode-[a-z0-9]+-[a-z0-9]+"}'
+    assert triggers(scaled, DECODE)["requests"]["metadata"]["query"] == (
+        f"sum(vllm:num_requests_running{pods}) + sum(vllm:num_requests_waiting{pods})"
+    )
+
+
+def test_servers_that_nothing_is_known_of_stay(scaled):
+    """KEDA takes an empty answer for 0 unless it is told otherwise."""
+    for name in (PREFILL, DECODE):
+        for trigger in spec(scaled, name)["triggers"]:
+            assert trigger["metadata"]["ignoreNullValues"] == "false"
+
+
+def test_the_address_of_prometheus_and_the_windows_can_be_chosen(scaled, varied):
+    other = varied(scaling={**SCALING, "prometheus": "http://here:9090", "scaleUpWindowS": 30, "scaleDownWindowS": 900})
+
+    def told(rendered):
+        behavior = spec(rendered, DECODE)["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        windows = [behavior[way]["stabilizationWindowSeconds"] for way in ("scaleUp", "scaleDown")]
+        return [triggers(rendered, DECODE)["requests"]["metadata"]["serverAddress"], *windows]
+
+    assert told(other) == ["http://here:9090", 30, 900]
+    assert told(scaled) == [scaling().prometheus, 0, 300]
+
+
+def test_servers_come_and_go_one_by_one(scaled):
+    behavior = spec(scaled, PREFILL)["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert behavior["scaleUp"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 180}]
+    assert behavior["scaleDown"]["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 300}]
+
+
+def test_the_number_of_scaled_servers_is_left_alone_after_the_start(scaled):
+    for name, start in ((PREFILL, 8), (DECODE, 4)):
+        assert scaled.kubernetes("Deployment", name)["spec"]["replicas"] == start
+        assert scaled.kubernetes_resource("Deployment", name).ignore_changes == ("spec.replicas",)
+
+
+def test_the_number_of_other_servers_is_not(varied, rehearsal):
+    one = varied(scaling={"prefill": SCALING["prefill"]})
+    assert one.kubernetes_resource("Deployment", DECODE).ignore_changes == ()
+    assert rehearsal.kubernetes_resource("Deployment", PREFILL).ignore_changes == ()
+    assert [m["metadata"]["name"] for m in one.manifests() if m["kind"] == "ScaledObject"] == [PREFILL]
+
+
+def test_each_copy_is_scaled_by_itself(varied):
+    two = varied(copies=2, scaling=SCALING)
+    names = {m["metadata"]["name"] for m in two.manifests() if m["kind"] == "ScaledObject"}
+    assert names == {f"gpt-oss-120b-{copy}-{role}" for copy in (0, 1) for role in ("prefill", "decode")}
+
+
+def test_scaled_objects_wait_for_the_deployments(scaled):
+    (component,) = scaled.of_type("llmd-oke:index:ModelScaling")
+    deployments = {scaled.kubernetes_resource("Deployment", name).urn for name in (PREFILL, DECODE)}
+    assert deployments <= set(component.depends_on)
+
+
+def test_scaling_changes_no_pod(scaled, rehearsal):
+    for name in (PREFILL, DECODE):
+        assert (
+            scaled.kubernetes("Deployment", name)["spec"]["template"]
+            == rehearsal.kubernetes("Deployment", name)["spec"]["template"]
+        )
