@@ -101,8 +101,11 @@ class ClusterJobs:
 
     def pods(self, place: Place) -> list[Pod]:
         """The Job's pods."""
-        labels = {JOB_NAME_LABEL: place.job}
-        return self._patiently(lambda: list(self.client.list(Pod, namespace=place.namespace, labels=labels)))
+
+        def ask() -> list[Pod]:
+            return list(self.client.list(Pod, namespace=place.namespace, labels={JOB_NAME_LABEL: place.job}))
+
+        return self._patiently(ask)
 
     def _patiently(self, ask: Callable[[], Found]) -> Found:
         """The answer, even if it takes some attempts; what no attempt changes is told at once."""
