@@ -24,10 +24,13 @@ _SCORE = re.compile(r"<p>Score: ([\d.]+)</p>")
 
 
 def main() -> int:
-    """Runs the evaluation that the environment describes; the exit code is that of what failed, 0 for a result."""
+    """Runs the evaluation that the environment describes; the exit code is that of what failed, 0 for a result.
+
+    The lock is complete, so that nothing else is resolved: pip refuses extras that a lock does not name.
+    """
     spec: Mapping[str, Any] = json.loads(os.environ[SPEC_VARIABLE])
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check",
-               "--require-hashes", "--target", PACKAGES, "-r", spec["requirements"]]  # fmt: skip
+               "--no-deps", "--require-hashes", "--target", PACKAGES, "-r", spec["requirements"]]  # fmt: skip
     for words in (install, [sys.executable, *spec["program"][1:]]):
         print("running", " ".join(words), flush=True)
         ended = subprocess.run(words, env={**os.environ, "PYTHONPATH": PACKAGES}, check=False)
