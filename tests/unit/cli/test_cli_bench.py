@@ -69,7 +69,7 @@ def test_one_thing_is_loaded(choice):
 def test_ctrl_c_keeps_what_was_measured(url, tmp_path):
     output = tmp_path / "requests.jsonl"
     arguments = ["--url", url, "--shape", "closed:1", "--duration", "60", *SHORT, "--output", str(output), "--json"]
-    command = [sys.executable, "-m", "llmd_oke", "bench", *arguments]
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "llmd_oke", "bench", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if "requests 1" in line:
