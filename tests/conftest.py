@@ -1,6 +1,7 @@
 """What all tests share: programs from the user's cache or PATH, in one folder that tests look in."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ from llmd_oke.rehearsal.programs import locate
 _FOLDER = "LLMD_OKE_PROGRAMS"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Links what is there; what isn't makes the tests that need it skip. `scripts/test` builds everything first."""
     if _FOLDER in os.environ:
         return
     folder = Path(tempfile.mkdtemp(prefix="llmd-oke-programs-"))
+    config.add_cleanup(lambda: shutil.rmtree(folder))
     for name in (*CONTROL_PLANE, *ENGINE, *IN_PODS):
         if program := locate(name):
             (folder / name).symlink_to(program.path)
