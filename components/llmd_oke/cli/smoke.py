@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmd_oke import config, planning
+from llmd_oke import planning
 from llmd_oke.cli import console, options, passport
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
@@ -44,9 +44,7 @@ def smoke(
     Ends with exit code 1, and says why, where a threshold is not met.
     """
     how = circumstances(time_scale, tuple(simulated or ()), ran or ())
-    plan = planning.plan_stack_file(project, stack)
-    if release:
-        plan = planning.plan(config.load(project, stack).model_copy(update={"release": release}))
+    plan = planning.plan_stack_file(project, stack, release)
     folder = reports or project / "reports"
     make_folder(folder)
     if if_failed:

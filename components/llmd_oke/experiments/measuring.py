@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from llmd_oke import config, planning
+from llmd_oke import planning
 from llmd_oke.bench import stages
 from llmd_oke.bench.circumstances import Circumstances
 from llmd_oke.bench.failures import classify
@@ -70,9 +70,7 @@ def measure(assignment: Assignment, progress: Progress) -> None:
 
 def base_plan(assignment: Assignment) -> SmokePlan:
     """Where the deployment is, what it consists of, and what its servers have to say."""
-    planned = planning.plan(
-        config.load(assignment.project, assignment.stack).model_copy(update={"release": assignment.release})
-    )
+    planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.release)
     model = next(model for model in planned.models if model.name == assignment.deployment)
     basis = Basis.CALIBRATED if assignment.simulated else Basis.MEASURED
     how = Circumstances(assignment.time_scale, basis, assignment.simulated, assignment.ran)

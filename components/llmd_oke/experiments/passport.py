@@ -17,6 +17,7 @@ from llmd_oke.bench.store import LATEST
 from llmd_oke.errors import KitError
 from llmd_oke.experiments import evals
 from llmd_oke.experiments.cluster_access import ClusterAccess
+from llmd_oke.experiments.smoke import part
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.rehearsal.watches import metadata, texts
 from llmd_oke.results.row import Basis
@@ -31,8 +32,7 @@ def issue_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
     """
     written: list[Path] = []
     for model in plan.models:
-        folder = reports / stack / LATEST
-        folder = folder / model.name if len(plan.models) > 1 else folder
+        folder = reports / stack / LATEST / (part(plan, model) or "")
         summary = _summary(folder / "summary.json")
         if summary and summary["facts"].get("config_hash") == plan.config_hash:
             made = make_passport(stack, plan, model, summary, reports)

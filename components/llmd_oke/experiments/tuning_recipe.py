@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 
 from llmd_oke import catalogue, config
+from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.recipe import Deployment, Load, Recipe, Rehearsal
 from llmd_oke.experiments.tuning_grid import GridName, decode_levels, grids, prefill_levels, sizes_of_grid
 from llmd_oke.tuning import asking
 from llmd_oke.tuning.servers import Room
-from llmd_oke.tuning.simulation.deployment import key_value_tokens
 from llmd_oke.tuning.workload import Workload, of_lengths
 
 NAME = "tuning"

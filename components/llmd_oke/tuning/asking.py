@@ -3,11 +3,11 @@
 from llmd_oke.catalogue import Model, Shape, model_names, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
+from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.figures import LatencyFigures, latency_figure_names, latency_figures, latency_model_of
 from llmd_oke.tuning.question import Hardware, Question, Targets
 from llmd_oke.tuning.servers import Room
-from llmd_oke.tuning.simulation.deployment import key_value_tokens
 from llmd_oke.tuning.workload import Workload
 
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke import catalogue
+from llmd_oke.catalogue.memory import key_value_copies
 from llmd_oke.catalogue.models import LatentAttention
-from llmd_oke.planning.memory import key_value_copies, memory
+from llmd_oke.planning.memory import memory
 
 SHAPE = catalogue.shape("BM.GPU.MI300X.8")
 MODELS = [found for name in catalogue.model_names() if (found := catalogue.model(name)) is not None]

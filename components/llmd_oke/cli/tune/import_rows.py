@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.cli import console
 from llmd_oke.results.files import write_rows
 from llmd_oke.results.readers import read_all
@@ -14,7 +15,6 @@ from llmd_oke.results.row import Row, Subject
 from llmd_oke.tuning import asking, hygiene
 from llmd_oke.tuning.figures import latency_model
 from llmd_oke.tuning.hygiene import Inspection, Limits
-from llmd_oke.tuning.simulation.deployment import key_value_tokens
 
 Files = Annotated[list[Path], typer.Argument(help="Files or folders of results.", exists=True)]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Rows as JSON Lines, or CSV by its name.", dir_okay=False)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.shapes import Shape
 from llmd_oke.config.topology import Role, Topology
@@ -81,12 +82,3 @@ def deployment(
         policy,
         price_usd_per_gpu_hour=shape.price_usd_per_hour / shape.gpus,
     )
-
-
-def key_value_tokens(model: Model, shape: Shape, tensor_parallel_size: int, gpu_memory_utilization: float) -> int:
-    """Tokens whose KV cache fits one server beside weights and activations; a bound, as the profiling run decides."""
-    per_gpu_gib = shape.gpu.memory_gib * gpu_memory_utilization - model.activation_gib_per_gpu
-    room_gib = per_gpu_gib * tensor_parallel_size - model.weights.gib
-    heads = 1 if model.architecture.latent_attention is not None else model.architecture.key_value_heads
-    token_bytes = model.kv_cache.bytes_per_token * max(1, tensor_parallel_size // heads)
-    return max(0, int(room_gib * 2**30 / token_bytes))
