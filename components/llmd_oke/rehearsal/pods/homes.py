@@ -39,8 +39,8 @@ class Home:
         self._changed = asyncio.Event()
         self.facts: PodFacts | None = None
 
-    async def enter(self, pod: Pod, warn: Callable[[str, str], None]) -> None:
-        """Make network and folders; waits for ConfigMaps, Secrets and accounts that aren't there yet."""
+    async def connect(self, pod: Pod) -> None:
+        """Give the pod its network and address, so that `facts` are known."""
         facts = self._claim(pod)
         networks = self._surroundings.networks
         if spec_of(pod).hostNetwork:
@@ -49,7 +49,13 @@ class Home:
             self._attaching = asyncio.create_task(networks.attach(self._name(), facts.pod_ip, self._link()))
             self._network = await asyncio.shield(self._attaching)
         self.facts = facts
-        furnishing = self._furnishing = Furnishing(self._surroundings, self._places, facts)
+        self._furnishing = Furnishing(self._surroundings, self._places, facts)
+
+    async def furnish(self, pod: Pod, warn: Callable[[str, str], None]) -> None:
+        """Make the folders of a connected pod; waits for ConfigMaps, Secrets and accounts that aren't there yet."""
+        furnishing = self._furnishing
+        if furnishing is None:
+            raise RuntimeError("the pod has no network yet")
         while True:
             try:
                 await furnishing.furnish(pod)
