@@ -7,13 +7,20 @@ module that is named after it, so that it can be loaded alone.
 
 import re
 import sys
-from importlib import import_module
+from functools import cache
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 TYPES_OF_OUTPUTS = "outputs"
 """The one module of a package whose names the package does not show as its own."""
+
+
+@cache
+def plugin_version(package: str) -> str:
+    """The version of the plug-in that belongs to an installed package of Pulumi's: its own."""
+    return metadata.version(package)
 
 
 def load_by_module(package: str) -> None:

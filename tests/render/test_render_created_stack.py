@@ -53,12 +53,17 @@ def test_the_cluster_layer_has_no_models(rendered: Any):
 
 
 def test_the_cluster_layer_tells_the_serving_layer_what_it_needs(rendered: Any):
-    outputs = rendered(cluster_layer()).outputs
+    team = {"key": "team", "value": "search", "effect": "NoSchedule"}
+    outputs = rendered(cluster_layer(pool={"taints": [team]})).outputs
     assert outputs["cluster_id"] == "prod-cluster"
     assert outputs["region"] == "us-ashburn-1"
     assert outputs["kubernetes_version"] == "v1.34.2"
     assert outputs["gpu_pools"] == {
-        "mi300x": {"pool_id": "mi300x-node-pool", "node_label": "oke.oraclecloud.com/pool.name=mi300x"}
+        "mi300x": {
+            "pool_id": "mi300x-node-pool",
+            "node_label": "oke.oraclecloud.com/pool.name=mi300x",
+            "taints": [team],
+        }
     }
     assert json.loads(outputs["kubeconfig"])["users"][0]["user"]["exec"]["command"] == "llmd-oke"
 
@@ -68,18 +73,22 @@ class OtherStack(ClusterMocks):
 
     def new_resource(self, args: Any) -> tuple[str | None, dict[str, Any]]:
         if args.typ == "pulumi:pulumi:StackReference":
-            outputs = {"cluster_id": "ocid1.cluster.oc1.iad.c", "kubeconfig": "{}", "model_cache_handle": None}
+            pools = {"mi300x": {"taints": [{"key": "team", "value": "search", "effect": "NoSchedule"}]}}
+            outputs = {"cluster_id": "ocid1.cluster.oc1.iad.c", "kubeconfig": "{}", "gpu_pools": pools}
             return args.name, {"name": args.name, "outputs": outputs, "secretOutputNames": ["kubeconfig"]}
         return super().new_resource(args)
 
 
-def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any):
-    rendered(created())  # has `helm` and the chart at hand, or skips
-    config = created(layer="serving", cluster=None, clusterStack="org/llmd-oke/prod-cluster")
+def serving_stack(taints: list[dict[str, str]]) -> Rendered:
+    config = created(layer="serving", clusterStack="org/llmd-oke/prod-cluster", pool={"taints": taints})
     config.pop("cluster")
     validate(config)
-    plain = {"llmd-oke:stack": json.dumps(config)}
-    stack = declared(program, config=plain, cluster=OtherStack())
+    return declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=OtherStack())
+
+
+def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any):
+    rendered(created())  # has `helm` and the chart at hand, or skips
+    stack = serving_stack([{"key": "team", "value": "search"}])
     provider = stack.resource("pulumi:providers:kubernetes", "cluster")
     assert provider.inputs["clusterIdentifier"] == "ocid1.cluster.oc1.iad.c"
     assert provider.inputs["kubeconfig"] == "{}"
@@ -87,6 +96,12 @@ def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any)
     assert of_prefix(stack, "oci:") == []
     assert stack.of_type("llmd-oke:index:Crds") == []
     assert set(stack.outputs) == {"namespace", "endpoints", "topologies"}
+
+
+def test_a_serving_layer_whose_pods_would_tolerate_less_than_the_nodes_have_is_refused(rendered: Any):
+    rendered(created())  # has `helm` and the chart at hand, or skips
+    with pytest.raises(pulumi.RunError, match=r"gpuPools\[0\].taints: .*team=search:NoSchedule"):
+        serving_stack([])
 
 
 def test_the_providers_identity_is_the_clusters_ocid(whole: Rendered):

@@ -140,6 +140,20 @@ class GpuStacks(Entry):
     replaces: dict[str, str]
 
 
+class ClusterAutoscaler(Entry):
+    """OKE's add-on that changes the sizes of pools.
+
+    `follows` are those of its settings that follow from the stack file; `provision_minutes` is how long a node without
+    GPUs may take to join; `oldest_minor` the oldest minor version of Kubernetes 1 that has it.
+    """
+
+    name: str
+    oldest_minor: int
+    provision_minutes: int
+    configurations: dict[str, str]
+    follows: tuple[str, ...]
+
+
 @cache
 def operator(name: str) -> Operator:
     """The operator of that name.
@@ -178,6 +192,12 @@ def named_by(shape: Shape, maker: str | None) -> Shape:
         known = ", ".join(rdma().names)
         raise KitError(f"The catalogue has no names of virtual functions by {maker!r}.", f"Known: {known}.")
     return shape.model_copy(update={"rdma": shape.rdma.model_copy(update=dict(names))})
+
+
+@cache
+def cluster_autoscaler() -> ClusterAutoscaler:
+    """OKE's add-on that changes the sizes of pools."""
+    return ClusterAutoscaler.model_validate(read_yaml(values_folder() / "operators" / "cluster-autoscaler.yaml"))
 
 
 @cache

@@ -106,7 +106,7 @@ def _refuse_unknown(wanted: Wanted) -> None:
 
 
 def _evaluate(wanted: Wanted, plan: Plan, model: ModelPlan) -> Outcome:
-    from llmd_oke.experiments import eval_jobs, evals  # noqa: PLC0415 - not needed by --help
+    from llmd_oke.experiments.deployed import eval_jobs, evals  # noqa: PLC0415 - not needed by --help
 
     compared = evals.baseline(wanted.reports, wanted.against, model.name, wanted.set) if wanted.against else None
     progress = console.progress()

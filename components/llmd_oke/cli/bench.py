@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from llmd_oke.bench.streams import Api
+from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.cli import options
 from llmd_oke.errors import KitError
 

@@ -1,5 +1,6 @@
 """`llmd-oke bench` from this machine."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +10,10 @@ from typing import TextIO
 import typer
 from rich.markup import escape
 
-from llmd_oke.bench.record_lines import as_line
-from llmd_oke.bench.records import RequestRecord
-from llmd_oke.bench.rows import stage_row
-from llmd_oke.bench.stages import StageResult, run_stages_now
+from llmd_oke.bench.load.stages import StageResult, run_stages
+from llmd_oke.bench.records.lines import as_line
+from llmd_oke.bench.records.request import RequestRecord
+from llmd_oke.bench.reporting.rows import stage_row
 from llmd_oke.cli import bench_view, console
 from llmd_oke.cli.bench_target import Subject
 from llmd_oke.cli.bench_wanted import Timing, Wanted
@@ -43,7 +44,7 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
     stages = wanted.stages()
     workload = wanted.workload(subject.input_tokens, subject.output_tokens)
     with _Lines(files.requests) as lines, bench_view.Watch() as watch:
-        results = run_stages_now(
+        load = run_stages(
             subject.target,
             stages,
             workload,
@@ -53,6 +54,7 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
             on_records=lines,
             conditions=wanted.conditions(timing),
         )
+        results = asyncio.run(load)
     rows = _rows(results, subject, timing.basis, wanted.seed, workload.run)
     if as_json:
         typer.echo(_json(results, rows, timing.basis))

@@ -18,7 +18,7 @@ from llmd_oke.cli.smoke import circumstances
 from llmd_oke.errors import KitError
 
 if TYPE_CHECKING:
-    from llmd_oke.experiments.jobs_bench import Asked
+    from llmd_oke.experiments.deployed.load import Asked
     from llmd_oke.results.row import Quantiles, Row
 
 
@@ -40,21 +40,21 @@ def run(
     Raises:
         KitError: the load can't be run, or the Job fails.
     """
-    from llmd_oke.experiments import jobs_bench  # noqa: PLC0415 - not needed by other commands
+    from llmd_oke.experiments.deployed import load  # noqa: PLC0415 - not needed by other commands
 
     plan = planning.plan_stack_file(project, stack)
     chosen = bench_target.choose(plan.models, model)
     how = circumstances(timing.time_scale, timing.simulated, ())
     asked = _asked(wanted, timing, pods)
     if pods.dry_run:
-        manifests = jobs_bench.manifests(plan, chosen, asked, pods.tool)
+        manifests = load.manifests(plan, chosen, asked, pods.tool)
         plain = json.loads(json.dumps(manifests))  # no aliases in the YAML
         typer.echo(yaml.safe_dump_all(plain, sort_keys=False))
         return
-    send = jobs_bench.with_tool if pods.tool == "inference-perf" else jobs_bench.in_cluster
+    send = load.with_tool if pods.tool == "inference-perf" else load.in_cluster
     measured = send(plan, chosen, asked, console.progress())
-    folder = jobs_bench.new_folder(reports or project / "reports", stack)
-    rows = jobs_bench.keep(measured, folder, jobs_bench.hints(plan, chosen, how))
+    folder = load.new_folder(reports or project / "reports", stack)
+    rows = load.keep(measured, folder, load.hints(plan, chosen, how))
     console.output().print(_table(rows))
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         console.output().print(f"note: {note}", markup=False)
@@ -64,7 +64,7 @@ def run(
 
 
 def _asked(wanted: Wanted, timing: Timing, pods: Pods) -> "Asked":
-    from llmd_oke.experiments.jobs_bench import Asked  # noqa: PLC0415 - not needed by other commands
+    from llmd_oke.experiments.deployed.load import Asked  # noqa: PLC0415 - not needed by other commands
 
     if wanted.prefix or wanted.conversations or wanted.rest_s or wanted.limit_s:
         remedy = "Leave out --prefix, --conversations, --rest and --limit, or --in-cluster and --tool."

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from llmd_oke import planning
-from llmd_oke.bench.streams import Api
-from llmd_oke.bench.targets import Target
+from llmd_oke.bench.deployment.streams import Api
+from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.errors import KitError
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.results.history import ROWS_FILE
@@ -42,8 +42,8 @@ def of_stack(project: Path, stack: str, name: str | None, api: Api, reports: Pat
     Raises:
         KitError: the stack has no such model, or it is not there.
     """
-    from llmd_oke.experiments.cluster_access import ClusterAccess  # noqa: PLC0415 - not needed for a URL
-    from llmd_oke.experiments.jobs_bench import new_folder  # noqa: PLC0415 - not needed for a URL
+    from llmd_oke.experiments.deployed.cluster_access import ClusterAccess  # noqa: PLC0415 - not needed for a URL
+    from llmd_oke.experiments.deployed.load import new_folder  # noqa: PLC0415 - not needed for a URL
 
     plan = planning.plan_stack_file(project, stack)
     model = choose(plan.models, name)

@@ -9,10 +9,10 @@ from rich.live import Live as LiveDisplay
 from rich.markup import escape
 from rich.table import Table
 
-from llmd_oke.bench.failures import classify
-from llmd_oke.bench.live import Live
-from llmd_oke.bench.rows import quantiles_ms
-from llmd_oke.bench.stages import StageResult
+from llmd_oke.bench.load.live import Live
+from llmd_oke.bench.load.stages import StageResult
+from llmd_oke.bench.records.failures import classify
+from llmd_oke.bench.reporting.rows import quantiles_ms
 from llmd_oke.cli import console
 from llmd_oke.results.row import Basis, Quantiles
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from llmd_oke.bench.stages import Conditions, Stage
-from llmd_oke.bench.texts import read_conversations, read_length, read_prefix, read_shapes, read_trim
-from llmd_oke.bench.workloads import Workload
+from llmd_oke.bench.load.stages import Conditions, Stage
+from llmd_oke.bench.load.texts import read_conversations, read_length, read_prefix, read_shapes, read_trim
+from llmd_oke.bench.workload.workloads import Workload
 from llmd_oke.results.row import Basis
 
 GRACE_S = 300.0
@@ -27,7 +27,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A load in the notation of `bench/texts.py`; lengths are None where what is loaded has some of its own."""
+    """A load in the notation of `bench/load/texts.py`; lengths are None where what is loaded has some of its own."""
 
     shapes: tuple[str, ...]
     requests: int | None

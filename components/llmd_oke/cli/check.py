@@ -7,7 +7,8 @@ import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import options, plan_view
-from llmd_oke.errors import Problem, Refused
+from llmd_oke.cli.json_output import problem
+from llmd_oke.errors import Refused
 
 
 def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
@@ -17,22 +18,12 @@ def check(stack: options.Stack, project: options.Project = options.HERE, as_json
     except Refused as refused:
         if not as_json:
             raise
-        _print({"stack": stack, "ok": False, "problems": [_problem(problem) for problem in refused.problems]})
+        _print({"stack": stack, "ok": False, "problems": [problem(each) for each in refused.problems]})
         raise typer.Exit(1) from refused
     if as_json:
         _print({"stack": stack, "ok": True, "problems": [], **plan_view.as_json(plan)})
     else:
         plan_view.show(stack, plan)
-
-
-def _problem(problem: Problem) -> dict[str, Any]:
-    return {
-        "path": problem.path,
-        "line": problem.line,
-        "value": problem.short_value,
-        "accepted": problem.accepted,
-        "why": problem.why,
-    }
 
 
 def _print(document: dict[str, Any]) -> None:

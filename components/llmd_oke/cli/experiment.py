@@ -2,18 +2,22 @@
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from llmd_oke.cli import console, experiment_view, options, rehearse_view
+from llmd_oke.cli.gathering import gathered
 from llmd_oke.errors import KitError
-from llmd_oke.experiments import preparing, reporting, run_folder
-from llmd_oke.experiments.deployer import Deployer, PulumiDeployer, RehearsedDeployer
-from llmd_oke.experiments.preparing import Asked, Experiment
-from llmd_oke.experiments.run_folder import RunFolder
-from llmd_oke.experiments.running import Runner, unfinished
+from llmd_oke.experiments.reporting import comparison
+from llmd_oke.experiments.runs import folders, preparing
+from llmd_oke.experiments.runs.deployer import Deployer, PulumiDeployer, RehearsedDeployer
+from llmd_oke.experiments.runs.folders import RunFolder
+from llmd_oke.experiments.runs.preparing import Asked, Experiment
+from llmd_oke.experiments.runs.running import Runner, unfinished
 
 app = typer.Typer(
     help="Deploy a list of topologies, benchmark each under a list of loads, tear down, compare. A recipe says which: "
@@ -32,64 +36,71 @@ TimeScale = Annotated[
         max=100,
     ),
 ]
-Requests = Annotated[
-    int | None, typer.Option(min=1, help="Send at most so many requests at each level; results say so.")
-]
 Only = Annotated[list[str] | None, typer.Option(help="Only this deployment; may be given several times.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 New = Annotated[bool, typer.Option("--new", help="Begin anew, even if a run of the same recipe is unfinished.")]
 
 
+@dataclass(frozen=True)
+class How:
+    """The options of every command that plans or runs an experiment."""
+
+    gpus: Gpus = None
+    rehearse: Rehearse = False
+    time_scale: TimeScale = None
+    requests: options.Requests = None
+
+    def asked(self, only: Sequence[str] = ()) -> Asked:
+        """The same, for these deployments alone where some are named."""
+        return Asked(self.gpus, self.rehearse, self.time_scale, self.requests, tuple(only))
+
+
 @app.command()
+@gathered
 def plan(
     recipe: RecipeName,
     stack: options.Stack,
     project: options.Project = options.HERE,
-    gpus: Gpus = None,
-    rehearse: Rehearse = False,
-    time_scale: TimeScale = None,
-    requests: Requests = None,
+    *,
+    how: How,
     only: Only = None,
     as_json: options.Json = False,
 ) -> None:
     """Show what a run would deploy, how long it takes and what it costs. Nothing is deployed."""
-    asked = Asked(gpus, rehearse, time_scale, requests, tuple(only or ()))
-    experiment = preparing.prepare(project, recipe, stack, asked)
+    experiment = preparing.prepare(project, recipe, stack, how.asked(only or ()))
     experiment_view.show_plan(experiment, _names(experiment), {}, as_json=as_json)
 
 
 @app.command()
+@gathered
 def run(
     recipe: RecipeName,
     stack: options.Stack,
     project: options.Project = options.HERE,
-    gpus: Gpus = None,
-    rehearse: Rehearse = False,
-    time_scale: TimeScale = None,
-    requests: Requests = None,
+    *,
+    how: How,
     only: Only = None,
-    yes: Yes = False,
+    yes: options.Yes = False,
     new: New = False,
 ) -> None:
     """Run a recipe, or go on where a run of it was interrupted. Deployments that failed are tried again.
 
     Ends with exit code 1 if a deployment could not be measured.
     """
-    asked = Asked(gpus, rehearse, time_scale, requests, tuple(only or ()))
-    folder = carry_out(preparing.prepare(project, recipe, stack, asked), yes=yes, new=new)
+    experiment = preparing.prepare(project, recipe, stack, how.asked(only or ()))
+    folder = carry_out(experiment, yes=yes, new=new)
     raise typer.Exit(show_failures(folder))
 
 
 def carry_out(experiment: Experiment, *, yes: bool, new: bool) -> RunFolder:
     """Runs an experiment, or what is left of it, and shows what came out; asks before it rents anything."""
     what = experiment.project, experiment.name, experiment.recipe, experiment.settings
-    folder = None if new else run_folder.unfinished_run(*what)
+    folder = None if new else folders.unfinished_run(*what)
     names = unfinished(folder.state) if folder else _names(experiment)
     experiment_view.show_plan(experiment, names, folder.state.seconds if folder else {})
     _ask(experiment, yes=yes)
-    folder = folder or run_folder.new_run(*what, names)
+    folder = folder or folders.new_run(*what, names)
     _run(experiment, folder)
-    reporting.write(folder)
+    comparison.write(folder)
     experiment_view.show_results(folder)
     return folder
 
@@ -107,7 +118,7 @@ def status(
     recipe: RecipeName, stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False
 ) -> None:
     """Show how far the newest run of a recipe is."""
-    folder = run_folder.latest(project, stack, recipe)
+    folder = folders.latest(project, stack, recipe)
     if as_json:
         typer.echo(folder.state.model_dump_json(indent=2))
     else:
@@ -119,8 +130,8 @@ def report(
     recipe: RecipeName, stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False
 ) -> None:
     """Compare what the newest run of a recipe has found so far: a table here, Markdown and HTML with plots as files."""
-    folder = run_folder.latest(project, stack, recipe)
-    rows = reporting.write(folder)
+    folder = folders.latest(project, stack, recipe)
+    rows = comparison.write(folder)
     if as_json:
         typer.echo(json.dumps([row.model_dump(mode="json", exclude_defaults=True) for row in rows], indent=2))
     else:
@@ -130,7 +141,7 @@ def report(
 @app.command(hidden=True)
 def measure(assignment: Annotated[Path, typer.Argument(exists=True, dir_okay=False)]) -> None:
     """Measure one deployment, from where it can be reached; `run` runs this."""
-    from llmd_oke.experiments import measuring  # noqa: PLC0415 - slow to import
+    from llmd_oke.experiments.measurements import measuring  # noqa: PLC0415 - slow to import
 
     raise typer.Exit(measuring.measure_file(assignment, console.progress()))
 

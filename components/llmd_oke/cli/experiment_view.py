@@ -9,10 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console
-from llmd_oke.experiments import reporting, stack_file
-from llmd_oke.experiments.forecast import Duration, Forecast, Round
-from llmd_oke.experiments.preparing import Experiment, forecast_of
-from llmd_oke.experiments.run_folder import RunFolder
+from llmd_oke.experiments.reporting import comparison
+from llmd_oke.experiments.runs import stack_file
+from llmd_oke.experiments.runs.folders import RunFolder
+from llmd_oke.experiments.runs.forecast import Duration, Forecast, Round
+from llmd_oke.experiments.runs.preparing import Experiment, forecast_of
 
 FILE_WIDTH = 140
 """Columns where the output is no terminal."""
@@ -101,14 +102,14 @@ def show_status(folder: RunFolder) -> None:
 def show_results(folder: RunFolder) -> None:
     """The comparison, and where the rest lies."""
     output = console.output() if console.output().is_terminal else Console(width=FILE_WIDTH, highlight=False)
-    for heading, table in reporting.tables(folder, folder.gather(), brief=True):
+    for heading, table in comparison.tables(folder, folder.gather(), brief=True):
         shown = Table(title=escape(heading), title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")
         for i, name in enumerate(table.columns):
             shown.add_column(name, justify="left" if i < 2 else "right", no_wrap=i < 2)
         for row in table.cells:
             shown.add_row(*(_tone(cell.text, cell.tone) for cell in row))
         output.print(shown, "")
-    for name in ("rows.jsonl", reporting.MARKDOWN, reporting.HTML):
+    for name in ("rows.jsonl", comparison.MARKDOWN, comparison.HTML):
         output.print(f"[dim]{name:12}[/] {folder.path / name}", soft_wrap=True)
 
 

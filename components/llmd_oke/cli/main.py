@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from llmd_oke.cli import console
+from llmd_oke.cli import console, json_output
 from llmd_oke.cli.loading import LoadingGroup
 from llmd_oke.errors import KitError
 
@@ -67,6 +67,7 @@ def _guarded(run: Callable[[], Any]) -> int:
             console.errors().print("interrupted; what runs stays as it is")
         raise
     except KitError as error:
+        json_output.print_error(error)
         console.show_error(error)
         return 1
     except KeyboardInterrupt:

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-Stack = Annotated[str, typer.Option("--stack", "-s", help="Stack: the file `stacks/Pulumi.<stack>.yaml`.")]
+from llmd_oke.cli import json_output
+
+Stack = Annotated[str, typer.Option("--stack", "-s", help="Stack, of the file `Pulumi.<stack>.yaml` in `stacks`.")]
 
 Project = Annotated[
     Path,
@@ -19,7 +21,7 @@ Project = Annotated[
     ),
 ]
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", callback=json_output.remember)]
 
 Reports = Annotated[
     Path | None,
@@ -37,13 +39,23 @@ TimeScale = Annotated[
     float,
     typer.Option(
         "--time-scale",
-        help="Wall seconds for a second of model time, for simulated servers that run on another clock.",
+        help="Wall seconds for a second of model time, where servers are simulated.",
         min=0.01,
         max=100,
     ),
 ]
 
 Rehearse = Annotated[bool, typer.Option("--rehearse", help="On the rehearsed stack, which must be up.")]
+
+Requests = Annotated[
+    int | None, typer.Option(help="Send at most so many requests at each level; results say so.", min=1)
+]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+AllowReplace = Annotated[
+    bool, typer.Option("--allow-replace", help="Let the update replace or delete clusters, networks and pools.")
+]
 
 HERE = Path()
 

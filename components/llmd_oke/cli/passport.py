@@ -29,7 +29,7 @@ def passport(
         raise typer.Exit(
             run_inside(project, stack, ["passport", *(["--json"] if as_json else [])], reports, measures=False)
         )
-    from llmd_oke.experiments.passport import issue_passports  # noqa: PLC0415 - other commands don't need it
+    from llmd_oke.experiments.deployed.passport import issue_passports  # noqa: PLC0415 - other commands don't need it
 
     written = issue_passports(stack, planning.plan_stack_file(project, stack), reports or project / "reports")
     if not written:
@@ -45,12 +45,15 @@ def passport(
         console.output().print(f"passport  {path}", soft_wrap=True)
 
 
-def issue(stack: str, plan: Plan, reports: Path) -> None:
+def issue(stack: str, plan: Plan, reports: Path) -> list[Path]:
     """Writes the passports after a benchmark or an evaluation and says where; a cluster that is gone fails nothing."""
-    from llmd_oke.experiments.passport import issue_passports  # noqa: PLC0415 - other commands don't need it
+    from llmd_oke.experiments.deployed.passport import issue_passports  # noqa: PLC0415 - other commands don't need it
 
     try:
-        for path in issue_passports(stack, plan, reports):
-            console.errors().print(f"passport  {path}", soft_wrap=True)
+        written = issue_passports(stack, plan, reports)
     except KitError as error:
         console.errors().print(f"no passport: {error.message}", markup=False)
+        return []
+    for path in written:
+        console.errors().print(f"passport  {path}", soft_wrap=True)
+    return written

@@ -10,8 +10,9 @@ import typer
 from llmd_oke import planning
 from llmd_oke.cli import console, options, up
 from llmd_oke.operations.previews import Preview, of_document
-from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 from llmd_oke.operations.summary import summarise
+from llmd_oke.planning.node_scaling import autoscaled_pools
 
 app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
 
@@ -30,11 +31,11 @@ def preview(
     project: options.Project = options.HERE,
     rehearse: Rehearse = False,
     summary: Summary = None,
-    allow_replace: up.AllowReplace = False,
+    allow_replace: options.AllowReplace = False,
 ) -> None:
     """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused."""
     plan = planning.plan_stack_file(project, stack)
-    found = _rehearsed(project, stack) if rehearse else pulumi_cli(project, stack).preview()
+    found = _rehearsed(project, stack) if rehearse else _real(project, stack, plan).preview()
     judged = summarise(stack, plan, found, allow_replace=allow_replace)
     if summary is None:
         typer.echo(judged.markdown, nl=False)
@@ -51,7 +52,7 @@ def deploy(
     stack: options.Stack,
     project: options.Project = options.HERE,
     rehearse: Rehearse = False,
-    allow_replace: up.AllowReplace = False,
+    allow_replace: options.AllowReplace = False,
 ) -> None:
     """Update a stack without questions, then run the smoke benchmark, which decides how this ends."""
     if not rehearse:
@@ -59,6 +60,11 @@ def deploy(
         return
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
     raise typer.Exit(subprocess.run(argv, check=False).returncode)
+
+
+def _real(project: Path, stack: str, plan: planning.Plan) -> PulumiCli:
+    """The CLI of the stack, which looks at the sizes of pools that something else changes."""
+    return pulumi_cli(project, stack, refresh=bool(autoscaled_pools(plan.config)))
 
 
 def _rehearsed(project: Path, stack: str) -> Preview:

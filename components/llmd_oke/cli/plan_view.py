@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from llmd_oke.cli import console
-from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.planning import ModelPlan, Plan, Pool
 from llmd_oke.planning.cost import Costs, costs
 
 
@@ -30,7 +30,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     return {
         "release": plan.release.name,
         "namespace": plan.namespace,
-        "nodes": len(plan.nodes),
+        "nodes": len(plan.nodes_at_first),
         "idle_nodes": len(plan.idle_nodes),
         "gpus": plan.gpus,
         "used_gpus": plan.used_gpus,
@@ -79,11 +79,16 @@ def _model(model: ModelPlan) -> dict[str, Any]:
 
 
 def _cluster(plan: Plan) -> Table:
-    pools = ", ".join(f"{pool.size} x {pool.shape.name}" for pool in plan.pools)
+    pools = ", ".join(f"{_size(pool)} x {pool.shape.name}" for pool in plan.pools)
     table = Table.grid(padding=(0, 2))
     table.add_row("  [dim]release[/]", plan.release.name)
     table.add_row("  [dim]nodes[/]", f"{pools}, {plan.gpus} GPUs, {plan.used_gpus} used")
     return table
+
+
+def _size(pool: Pool) -> str:
+    least, most = pool.limits
+    return f"{pool.size} ({least} to {most})" if pool.autoscaled else str(pool.size)
 
 
 def _costs(found: Costs) -> Table:

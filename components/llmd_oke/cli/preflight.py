@@ -13,8 +13,6 @@ from llmd_oke.operations.findings import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
 from llmd_oke.planning import plan_stack_file
 
-Auth = Annotated[token.Auth | None, typer.Option(help="How to sign in to OCI.", envvar=token.VARIABLE)]
-Profile = Annotated[str | None, typer.Option(help="Profile of OCI's configuration file.")]
 Region = Annotated[str | None, typer.Option(help="Region; the cluster's if left out.")]
 
 _COLOURS = {Verdict.FINE: "green", Verdict.PROBLEM: "red bold", Verdict.UNKNOWN: "yellow"}
@@ -24,8 +22,8 @@ def preflight(
     stack: options.Stack,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
-    auth: Auth = None,
-    profile: Profile = None,
+    auth: token.AuthOption = None,
+    profile: token.Profile = None,
     region: Region = None,
 ) -> None:
     """Ask OCI for limits, capacity, images, policies, networks and versions. Ends with 1 where there is a problem.

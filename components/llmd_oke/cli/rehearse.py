@@ -24,10 +24,6 @@ app = typer.Typer(
 
 DEFAULT_STACK = "rehearsal"
 
-RehearsedStack = Annotated[str, typer.Option("--stack", "-s", help="Stack: the file `stacks/Pulumi.<stack>.yaml`.")]
-TimeScale = Annotated[
-    float, typer.Option(help="Wall seconds for a second of model time in the simulated vLLM.", min=0.01, max=100)
-]
 AskedFaults = Annotated[
     list[str] | None,
     typer.Option(
@@ -42,10 +38,10 @@ Benchmark = Annotated[bool, typer.Option(help="Run the smoke benchmark after the
 @app.callback()
 def rehearse(
     context: typer.Context,
-    stack: RehearsedStack = DEFAULT_STACK,
+    stack: options.Stack = DEFAULT_STACK,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
-    time_scale: TimeScale = Settings.time_scale,
+    time_scale: options.TimeScale = Settings.time_scale,
     benchmark: Benchmark = True,
     fault: AskedFaults = None,
 ) -> None:
@@ -84,7 +80,7 @@ def rehearse(
 
 @app.command()
 def preview(
-    stack: RehearsedStack = DEFAULT_STACK, project: options.Project = options.HERE, as_json: options.Json = False
+    stack: options.Stack = DEFAULT_STACK, project: options.Project = options.HERE, as_json: options.Json = False
 ) -> None:
     """Show what an update of the rehearsed stack would change."""
     _operate("preview", stack, project, as_json=as_json)
@@ -92,7 +88,7 @@ def preview(
 
 @app.command()
 def destroy(
-    stack: RehearsedStack = DEFAULT_STACK,
+    stack: options.Stack = DEFAULT_STACK,
     project: options.Project = options.HERE,
     unprotect: options.Unprotect = False,
     as_json: options.Json = False,
@@ -135,7 +131,7 @@ def status(project: options.Project = options.HERE, as_json: options.Json = Fals
 @app.command(context_settings={"ignore_unknown_options": True})
 def run(
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", show_default=False)] = None,
-    stack: RehearsedStack = DEFAULT_STACK,
+    stack: options.Stack = DEFAULT_STACK,
     project: options.Project = options.HERE,
 ) -> None:
     """Run a command inside a rehearsal, with KUBECONFIG set: `llmd-oke rehearse run -- kubectl get pods -A`."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,8 +17,8 @@ from llmd_oke.planning import Plan
 from llmd_oke.results.files import make_folder
 
 if TYPE_CHECKING:
-    from llmd_oke.bench.circumstances import Circumstances
-    from llmd_oke.experiments.smoke import Outcome
+    from llmd_oke.bench.deployment.circumstances import Circumstances
+    from llmd_oke.experiments.deployed.smoke import Outcome
 
 Ran = Annotated[
     list[str] | None,
@@ -51,31 +52,54 @@ def smoke(
         _show_failed(stack, plan, folder)
         return
     outcomes = _fetched(stack, plan, folder) if fetch else _measured(stack, plan, how, folder)
-    passed = show(stack, outcomes, as_json=as_json)
+    if as_json:
+        typer.echo(json.dumps({"stack": stack, "models": [outcome.summary for outcome in outcomes]}, indent=2))
+    _show(outcomes, tables=not as_json)
     passport.issue(stack, plan, folder)
-    if not passed:
+    if not all(outcome.passed for outcome in outcomes):
         raise typer.Exit(1)
 
 
-def after_update(stack: str, project: Path, plan: Plan, *, failed: bool) -> None:
-    """Shows the benchmark that belongs to an update, or runs it where it belongs to the client.
+@dataclass(frozen=True)
+class Benchmarked:
+    """What the benchmark of an update said; `error` is why it could not be run."""
 
-    After a failed update it shows the benchmark only if that is what failed.
+    outcomes: Sequence["Outcome"] = ()
+    passports: Sequence[Path] = ()
+    error: KitError | None = None
+
+    @property
+    def failure(self) -> KitError | None:
+        """Why the update is not as good as was asked, None where it is."""
+        missed = [_missed(outcome) for outcome in self.outcomes if not outcome.passed]
+        return self.error or (KitError("; ".join(missed)) if missed else None)
+
+
+def after_update(stack: str, project: Path, plan: Plan, *, failed: bool, as_json: bool) -> Benchmarked:
+    """Shows the benchmark that belongs to an update, or runs it where it belongs to the client; `as_json` leaves the
+    tables out. After a failed update it is the benchmark only if that is what failed.
     """
-    if plan.smoke.where == "none" or not plan.models:
-        return
-    if plan.smoke.where == "client":
-        if not failed:
-            smoke(stack, project)
-        return
-    if failed:
-        _show_failed(stack, plan, project / "reports")
-        return
+    reports = project / "reports"
+    if plan.smoke.where == "none" or not plan.models or (failed and plan.smoke.where == "client"):
+        return Benchmarked()
     try:
-        show(stack, _fetched(stack, plan, project / "reports"), as_json=False)
-        passport.issue(stack, plan, project / "reports")
+        outcomes = _after_update(stack, plan, reports)
     except KitError as error:
+        if failed:
+            return Benchmarked()
         console.show_error(error)
+        return Benchmarked(error=error if plan.smoke.where == "client" else None)
+    if failed and all(outcome.passed for outcome in outcomes):
+        return Benchmarked()
+    _show(outcomes, tables=not as_json)
+    return Benchmarked(outcomes, () if failed else passport.issue(stack, plan, reports))
+
+
+def _after_update(stack: str, plan: Plan, reports: Path) -> list["Outcome"]:
+    if plan.smoke.where == "cluster":
+        return _fetched(stack, plan, reports)
+    make_folder(reports)
+    return _measured(stack, plan, circumstances(1.0, (), ()), reports)
 
 
 def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
@@ -83,32 +107,32 @@ def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
     with suppress(KitError):
         outcomes = _fetched(stack, plan, reports)
         if not all(outcome.passed for outcome in outcomes):
-            show(stack, outcomes, as_json=False)
+            _show(outcomes, tables=True)
 
 
-def show(stack: str, outcomes: Sequence["Outcome"], *, as_json: bool) -> bool:
-    """Shows results, and what was not passed; gives whether all was."""
-    if as_json:
-        typer.echo(json.dumps({"stack": stack, "models": [outcome.summary for outcome in outcomes]}, indent=2))
-    else:
-        for outcome in outcomes:
-            console.output().print(outcome.table)
-            if outcome.report:
-                console.output().print(f"report  {outcome.report}", soft_wrap=True)
+def _show(outcomes: Sequence["Outcome"], *, tables: bool) -> None:
+    """Shows results where tables are wanted, and in any case what was not passed."""
+    for outcome in outcomes if tables else ():
+        console.output().print(outcome.table)
+        if outcome.report:
+            console.output().print(f"report  {outcome.report}", soft_wrap=True)
     for outcome in outcomes:
         if not outcome.passed:
-            console.show_error(KitError(f"{outcome.name} did not pass: {', '.join(outcome.failed)}"))
-    return all(outcome.passed for outcome in outcomes)
+            console.show_error(KitError(_missed(outcome)))
+
+
+def _missed(outcome: "Outcome") -> str:
+    return f"{outcome.name} did not pass: {', '.join(outcome.failed)}"
 
 
 def _fetched(stack: str, plan: Plan, reports: Path) -> list["Outcome"]:
-    from llmd_oke.experiments.jobs_smoke import fetch as fetch_results  # noqa: PLC0415 - other commands don't need it
+    from llmd_oke.experiments.deployed.smoke_jobs import fetch as fetch_results  # noqa: PLC0415 - other commands don't need it
 
     return fetch_results(stack, plan, reports)
 
 
 def _measured(stack: str, plan: Plan, how: "Circumstances", reports: Path) -> list["Outcome"]:
-    from llmd_oke.experiments.smoke import run_all  # noqa: PLC0415 - other commands don't need it
+    from llmd_oke.experiments.deployed.smoke import run_all  # noqa: PLC0415 - other commands don't need it
 
     return run_all(stack, plan, how, reports, datetime.now(UTC), console.progress())
 
@@ -119,7 +143,7 @@ def circumstances(time_scale: float, simulated: tuple[str, ...], ran: Sequence[s
     Raises:
         KitError: one of these is no version.
     """
-    from llmd_oke.bench.circumstances import Circumstances  # noqa: PLC0415 - other commands don't need it
+    from llmd_oke.bench.deployment.circumstances import Circumstances  # noqa: PLC0415 - other commands don't need it
     from llmd_oke.results.row import Basis  # noqa: PLC0415 - other commands don't need it
 
     if wrong := [text for text in ran if "=" not in text]:

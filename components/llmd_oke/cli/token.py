@@ -22,14 +22,22 @@ class Auth(StrEnum):
     WORKLOAD_IDENTITY = "workload-identity"
 
 
+AuthOption = Annotated[
+    Auth | None,
+    typer.Option(
+        "--auth",
+        help="How to sign in to OCI; an API key or session of `~/.oci/config` if left out.",
+        envvar=VARIABLE,
+    ),
+]
+Profile = Annotated[str | None, typer.Option("--profile", help="Profile of OCI's configuration file.")]
+
+
 def token(
     cluster_id: Annotated[str, typer.Option(help="OCID of the cluster.")],
     region: Annotated[str, typer.Option(help="Region of the cluster.")],
-    auth: Annotated[
-        Auth | None,
-        typer.Option(help="How to sign in; an API key or session of ~/.oci/config if left out.", envvar=VARIABLE),
-    ] = None,
-    profile: Annotated[str | None, typer.Option(help="Profile of the configuration file.")] = None,
+    auth: AuthOption = None,
+    profile: Profile = None,
 ) -> None:
     """Print a token for a cluster's API server, valid for four minutes. Kubeconfigs ask for it by themselves."""
     made = cluster_token.exec_credential(signer_of(auth, region, profile), cluster_id, region)

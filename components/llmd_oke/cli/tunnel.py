@@ -27,8 +27,8 @@ def tunnel(
     bastion_id: Annotated[str | None, typer.Option(help="OCID of the bastion; that of the cluster's VCN.")] = None,
     port: Annotated[int, typer.Option(help="Local port.", min=1, max=65535)] = 6443,
     session_s: Annotated[int, typer.Option(help="Longest life of the tunnel in s.", min=1800, max=10800)] = 10800,
-    auth: preflight.Auth = None,
-    profile: preflight.Profile = None,
+    auth: token.AuthOption = None,
+    profile: token.Profile = None,
     region: preflight.Region = None,
 ) -> None:
     """Make the cluster's private API endpoint answer at https://127.0.0.1:PORT until interrupted.

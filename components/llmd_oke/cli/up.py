@@ -1,28 +1,29 @@
 """`llmd-oke up` and `llmd-oke destroy`: the real Pulumi CLI, with a look at what it would do before it does it."""
 
+import json
 from typing import Annotated
 
 import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, smoke
+from llmd_oke.cli.account import Account, ended
+from llmd_oke.cli.smoke import Benchmarked
+from llmd_oke.errors import KitError
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import pulumi_cli
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-AllowReplace = Annotated[
-    bool, typer.Option("--allow-replace", help="Let the update replace or delete clusters, networks and pools.")
-]
+from llmd_oke.planning.node_scaling import autoscaled_pools
 
 
 def up(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    yes: Yes = False,
-    allow_replace: AllowReplace = False,
+    yes: options.Yes = False,
+    allow_replace: options.AllowReplace = False,
     benchmark: Annotated[
         bool, typer.Option(help="Show the smoke benchmark's result, or run it if it is the client's.")
     ] = True,
+    as_json: options.Json = False,
 ) -> None:
     """Check the stack file, preview, update the stack for real with the Pulumi CLI, and show its smoke benchmark.
 
@@ -31,21 +32,32 @@ def up(
     plan = planning.plan_stack_file(project, stack)
     for advice in plan.advice:
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
-    pulumi = pulumi_cli(project, stack)
+    pulumi = pulumi_cli(project, stack, refresh=bool(autoscaled_pools(plan.config)), aside=as_json)
+    account = Account(pulumi, yes=yes) if as_json else None
     status = updates.update(pulumi, plan, console.progress(), typer.confirm, yes=yes, allow_replace=allow_replace)
+    found = Benchmarked()
     if benchmark:
-        smoke.after_update(stack, project, plan, failed=bool(status))
-    if status:
-        raise typer.Exit(status)
+        found = smoke.after_update(stack, project, plan, failed=bool(status), as_json=as_json)
+    _end(status, ended("up", status) or found.failure, account, found)
 
 
 def destroy(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    yes: Yes = False,
+    yes: options.Yes = False,
     unprotect: options.Unprotect = False,
+    as_json: options.Json = False,
 ) -> None:
     """Destroy a stack for real. Where clusters or pools are protected it is refused without --unprotect."""
-    pulumi = pulumi_cli(project, stack)
-    if status := updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect):
-        raise typer.Exit(status)
+    pulumi = pulumi_cli(project, stack, aside=as_json)
+    account = Account(pulumi, yes=yes) if as_json else None
+    status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect)
+    _end(status, ended("destroy", status), account, Benchmarked())
+
+
+def _end(status: int, error: KitError | None, account: Account | None, found: Benchmarked) -> None:
+    """Prints the account where one is wanted, and ends with the exit code that belongs to it."""
+    if account:
+        typer.echo(json.dumps(account.document(found, error), indent=2))
+    if error:
+        raise typer.Exit(status or 1)

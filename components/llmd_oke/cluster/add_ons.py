@@ -15,7 +15,7 @@ class AddOnArgs(TypedDict):
     """Its name in OKE's catalogue, such as `NodeProblemDetector`."""
     version: NotRequired[str]
     """Its version; OKE's choice if left out."""
-    configurations: NotRequired[dict[str, str]]
+    configurations: NotRequired[dict[str, pulumi.Input[str]]]
     """Its settings: text, or JSON as text."""
 
 
@@ -41,7 +41,8 @@ class AddOns(pulumi.ComponentResource):
         self.register_outputs({"names": self.names})
 
     def _add_on(self, name: str, cluster_id: pulumi.Input[str], args: AddOnArgs) -> oci.containerengine.Addon:
-        settings: Any = [{"key": key, "value": value} for key, value in sorted(args.get("configurations", {}).items())]
+        given = args.get("configurations", {})
+        settings: Any = [{"key": key, "value": given[key]} for key in sorted(given)]
         return oci.containerengine.Addon(
             f"{name}-{args['name'].lower()}",
             addon_name=args["name"],

@@ -3,7 +3,6 @@
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
-import pulumi_oci as oci
 
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot
@@ -15,6 +14,7 @@ from llmd_oke.cluster.pool_parts import (
     kubelet_taints,
     pod_network,
 )
+from llmd_oke.cluster.questions import ask
 from llmd_oke.cluster.timeouts import CPU_POOL
 
 DEFAULT_BOOT_VOLUME_GIB = 128
@@ -34,7 +34,9 @@ class CpuPoolArgs(TypedDict):
     shape: str
     """OCI shape of the nodes."""
     size: int
-    """Number of nodes."""
+    """Number of nodes; what the pool starts with if `autoscaled`."""
+    autoscaled: NotRequired[bool]
+    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; false if left out."""
     kubernetes_version: str
     """Version of the nodes, such as `v1.34.2`."""
     cluster_id: pulumi.Input[str]
@@ -113,13 +115,16 @@ def most_pods(ocpus: float) -> int:
 def newest_image(component: pulumi.Resource, args: CpuPoolArgs) -> pulumi.Output[str]:
     """The newest image that OKE offers for the version: x86, without GPU software."""
     version = args["kubernetes_version"].removeprefix("v")
-    options = oci.containerengine.get_node_pool_option_output(
-        node_pool_option_id="all",
-        compartment_id=args["compartment_id"],
-        node_pool_k8s_version=args["kubernetes_version"],
-        opts=pulumi.InvokeOutputOptions(parent=component),
+    options = ask(
+        "oci:ContainerEngine/getNodePoolOption:getNodePoolOption",
+        {
+            "nodePoolOptionId": "all",
+            "compartmentId": args["compartment_id"],
+            "nodePoolK8sVersion": args["kubernetes_version"],
+        },
+        pulumi.InvokeOutputOptions(parent=component),
     )
-    return options.sources.apply(lambda sources: _newest({s.source_name: s.image_id for s in sources}, version))
+    return options.apply(lambda answer: _newest({s["sourceName"]: s["imageId"] for s in answer["sources"]}, version))
 
 
 def _newest(images: dict[str, str], version: str) -> str:

@@ -6,10 +6,10 @@ from importlib import resources
 from typing import Any, TypedDict
 
 import pulumi
-import pulumi_kubernetes as k8s
 
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.catalogue.storage import model_cache
+from llmd_oke.objects import KubernetesObject, Manifest, when_declared
 
 NAMESPACE = "kube-system"
 FOLDER = "/opt/llmd-oke"
@@ -51,49 +51,66 @@ class NodeGate(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:NodeGate", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         object_name = f"node-gate-{args['pool_name']}"
-        metadata: Any = {"name": object_name, "namespace": NAMESPACE, "labels": _LABELS}
-        account = k8s.core.v1.ServiceAccount(f"{name}-service-account", metadata=metadata, opts=child)
+        metadata = {"name": object_name, "namespace": NAMESPACE, "labels": _LABELS}
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+        declared = KubernetesObject(f"{name}-service-account", account, child)
         may = _rights(name, object_name, child)
-        program = k8s.core.v1.ConfigMap(
-            f"{name}-program",
-            metadata={"name": f"{object_name}-{_digest(_program())}", "namespace": NAMESPACE, "labels": _LABELS},
-            data={"gate.py": _program()},
-            opts=child,
-        )
+        manifest = _program_manifest(object_name)
+        program = KubernetesObject(f"{name}-program", manifest, child)
+        config_map = when_declared(program, manifest["metadata"]["name"])
         limits = f"{args['timeout_s'] + SLACK_S}s"
-        job = k8s.batch.v1.Job(
-            f"{name}-job",
-            metadata=pulumi.Output.from_input(args["pool_id"]).apply(lambda pool_id: _job_metadata(args, pool_id)),
-            spec=_job_spec(args, object_name, program.metadata.apply(lambda m: m.name or "")),
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                depends_on=[account, *may],
-                delete_before_replace=True,
-                replace_on_changes=["spec"],
-                custom_timeouts=pulumi.CustomTimeouts(create=limits, update=limits, delete="120s"),
-            ),
+        opts = pulumi.ResourceOptions(
+            parent=self,
+            depends_on=[declared, *may],
+            delete_before_replace=True,
+            replace_on_changes=["spec"],
+            custom_timeouts=pulumi.CustomTimeouts(create=limits, update=limits, delete="120s"),
         )
+        job = KubernetesObject(f"{name}-job", _job(args, object_name, config_map), opts)
         self.passed = pulumi.Output.all(args["pool_id"], job.id).apply(lambda both: str(both[0]))
         self.register_outputs({"passed": self.passed})
 
 
 def _rights(name: str, object_name: str, child: pulumi.ResourceOptions) -> list[pulumi.Resource]:
     """The gate may read nodes and nothing else."""
-    metadata: Any = {"name": f"llmd-oke-{object_name}", "labels": _LABELS}
-    role = k8s.rbac.v1.ClusterRole(
-        f"{name}-role",
-        metadata=metadata,
-        rules=[{"api_groups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}],
-        opts=child,
-    )
-    binding = k8s.rbac.v1.ClusterRoleBinding(
-        f"{name}-role-binding",
-        metadata=metadata,
-        role_ref={"api_group": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": metadata["name"]},
-        subjects=[{"kind": "ServiceAccount", "name": object_name, "namespace": NAMESPACE}],
-        opts=child,
-    )
-    return [role, binding]
+    group = "rbac.authorization.k8s.io"
+    metadata = {"name": f"llmd-oke-{object_name}", "labels": _LABELS}
+    role = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRole",
+        "metadata": metadata,
+        "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}],
+    }
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": metadata["name"]},
+        "subjects": [{"kind": "ServiceAccount", "name": object_name, "namespace": NAMESPACE}],
+    }
+    return [
+        KubernetesObject(f"{name}-role", role, child),
+        KubernetesObject(f"{name}-role-binding", binding, child),
+    ]
+
+
+def _program_manifest(object_name: str) -> Manifest:
+    program = _program()
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"{object_name}-{_digest(program)}", "namespace": NAMESPACE, "labels": _LABELS},
+        "data": {"gate.py": program},
+    }
+
+
+def _job(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Manifest:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": pulumi.Output.from_input(args["pool_id"]).apply(lambda pool_id: _job_metadata(args, pool_id)),
+        "spec": _job_spec(args, account, config_map),
+    }
 
 
 def _job_metadata(args: NodeGateArgs, pool_id: str) -> Any:
@@ -104,16 +121,16 @@ def _job_metadata(args: NodeGateArgs, pool_id: str) -> Any:
 
 def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Any:
     return {
-        "backoff_limit": 0,
-        "active_deadline_seconds": args["timeout_s"] + SLACK_S,
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": args["timeout_s"] + SLACK_S,
         "template": {
             "metadata": {"labels": _LABELS},
             "spec": {
-                "restart_policy": "Never",
-                "service_account_name": account,
-                "node_selector": {POOL_LABEL: args["system_pool_name"]},
+                "restartPolicy": "Never",
+                "serviceAccountName": account,
+                "nodeSelector": {POOL_LABEL: args["system_pool_name"]},
                 "containers": [_container(args)],
-                "volumes": [{"name": "program", "config_map": {"name": config_map}}],
+                "volumes": [{"name": "program", "configMap": {"name": config_map}}],
             },
         },
     }
@@ -123,7 +140,7 @@ def _container(args: NodeGateArgs) -> dict[str, Any]:
     return {
         "name": "gate",
         "image": model_cache().image,
-        "image_pull_policy": "IfNotPresent",
+        "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-B", f"{FOLDER}/gate.py"],
         "args": [
             f"--selector={POOL_LABEL}={args['pool_name']}",
@@ -133,15 +150,15 @@ def _container(args: NodeGateArgs) -> dict[str, Any]:
             f"--timeout-s={args['timeout_s']}",
         ],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "security_context": {
-            "allow_privilege_escalation": False,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
-            "read_only_root_filesystem": True,
-            "run_as_non_root": True,
-            "run_as_user": 65532,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
         },
-        "termination_message_policy": "FallbackToLogsOnError",
-        "volume_mounts": [{"name": "program", "mount_path": FOLDER, "read_only": True}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "program", "mountPath": FOLDER, "readOnly": True}],
     }
 
 

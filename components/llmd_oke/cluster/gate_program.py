@@ -62,8 +62,9 @@ def wait(wanted: argparse.Namespace, found: Callable[[], Nodes]) -> list[str]:
 
 
 def judge(found: Nodes, count: int, resource: str, gpus: int) -> list[str]:
-    """What keeps the nodes from being a whole pool."""
+    """What keeps the nodes from being a whole pool: fewer than `count` that are Ready with all their GPUs."""
     problems = [f"{len(found)} of {count} nodes have joined"] if len(found) < count else []
+    whole = 0
     for node in sorted(found, key=lambda node: node["metadata"]["name"]):
         name, status = node["metadata"]["name"], node.get("status", {})
         conditions: list[dict[str, str]] = status.get("conditions", [])
@@ -73,7 +74,9 @@ def judge(found: Nodes, count: int, resource: str, gpus: int) -> list[str]:
             problems.append(f"{name} is not Ready ({ready.get('reason', 'no status')}: {ready.get('message', '')})")
         elif has < gpus:
             problems.append(f"{name} has {has} of {gpus} {resource}")
-    return problems
+        else:
+            whole += 1
+    return problems if whole < count else []
 
 
 def nodes(selector: str) -> Nodes:

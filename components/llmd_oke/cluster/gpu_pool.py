@@ -31,7 +31,9 @@ class GpuPoolArgs(TypedDict):
     shape: str
     """OCI shape of the nodes, from the catalogue."""
     size: int
-    """Number of nodes."""
+    """Number of nodes; what the pool starts with if `autoscaled`."""
+    autoscaled: NotRequired[bool]
+    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; for node pools of OKE."""
     kubernetes_version: str
     """Version of the nodes, such as `v1.34.2`."""
     cluster_id: pulumi.Input[str]

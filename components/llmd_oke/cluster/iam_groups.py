@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import pulumi
 import pulumi_oci as oci
 
 from llmd_oke.catalogue import iam as facts
 from llmd_oke.catalogue.iam import Group
+from llmd_oke.cluster.questions import ask
 from llmd_oke.planning.iam_statements import matching_rule
 
 SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"
@@ -65,9 +65,9 @@ def _in_domain(
 
 
 def _domain_url(subject: GroupSubject) -> pulumi.Output[str]:
-    found = oci.identity.get_domains_output(
-        compartment_id=subject.tenancy_id,
-        display_name=subject.domain,
-        opts=pulumi.InvokeOutputOptions(parent=subject.opts.parent, provider=subject.opts.provider),
+    found = ask(
+        "oci:Identity/getDomains:getDomains",
+        {"compartmentId": subject.tenancy_id, "displayName": subject.domain},
+        pulumi.InvokeOutputOptions(parent=subject.opts.parent, provider=subject.opts.provider),
     )
-    return cast("pulumi.Output[str]", found.domains[0].url)
+    return found.apply(lambda answer: answer["domains"][0]["url"])

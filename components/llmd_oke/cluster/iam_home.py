@@ -6,6 +6,8 @@ from typing import Any
 import pulumi
 import pulumi_oci as oci
 
+from llmd_oke.cluster.questions import ask
+
 CREDENTIALS = {
     "auth": "auth",
     "config_file_profile": "configFileProfile",
@@ -41,7 +43,9 @@ def credentials() -> dict[str, Any]:
 
 
 def _home_region(component: pulumi.Resource, tenancy_id: pulumi.Input[str]) -> pulumi.Output[str]:
-    found = oci.identity.get_region_subscriptions_output(
-        tenancy_id=tenancy_id, opts=pulumi.InvokeOutputOptions(parent=component)
+    function, opts = (
+        "oci:Identity/getRegionSubscriptions:getRegionSubscriptions",
+        pulumi.InvokeOutputOptions(parent=component),
     )
-    return found.region_subscriptions.apply(lambda regions: next(r.region_name for r in regions if r.is_home_region))
+    found = ask(function, {"tenancyId": tenancy_id}, opts)
+    return found.apply(lambda answer: next(r["regionName"] for r in answer["regionSubscriptions"] if r["isHomeRegion"]))

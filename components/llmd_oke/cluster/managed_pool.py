@@ -28,9 +28,13 @@ class PoolParts:
 def managed_pool(
     name: str, args: Mapping[str, Any], parts: PoolParts, opts: pulumi.ResourceOptions
 ) -> pulumi.Output[str]:
-    """Declares the node pool of `CpuPoolArgs` or `GpuPoolArgs`, and answers with its OCID."""
+    """Declares the node pool of `CpuPoolArgs` or `GpuPoolArgs`, and answers with its OCID.
+
+    An autoscaled pool keeps the size that the engine saw last: OCI's plug-in sends it with every other change.
+    """
     cycling: Any = cycling_details(args.get("cycling"))
     labels: Any = label_list(parts.labels)
+    own = pulumi.ResourceOptions(ignore_changes=["nodeConfigDetails.size"])
     made = oci.containerengine.NodePool(
         f"{name}-node-pool",
         name=args["pool_name"],
@@ -50,7 +54,7 @@ def managed_pool(
         node_eviction_node_pool_settings=parts.eviction,
         node_pool_cycling_details=cycling,
         ssh_public_key=args.get("ssh_public_key"),
-        opts=opts,
+        opts=pulumi.ResourceOptions.merge(opts, own) if args.get("autoscaled", False) else opts,
     )
     return made.id
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from ipaddress import IPv4Network
-from typing import NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict
 
 import pulumi
-import pulumi_oci as oci
 
 from llmd_oke.catalogue import network as facts
 from llmd_oke.catalogue.network import GroupRole, SubnetRole
@@ -14,6 +13,7 @@ from llmd_oke.cluster.network_gateways import vcn
 from llmd_oke.cluster.network_groups import groups
 from llmd_oke.cluster.network_parts import STACK_TAG, Existing, NetworkSubject, Services
 from llmd_oke.cluster.network_subnets import subnets
+from llmd_oke.cluster.questions import ask
 from llmd_oke.errors import KitError
 from llmd_oke.planning.network import NetworkChoices
 from llmd_oke.planning.network_layout import PoolSize, layout
@@ -280,9 +280,12 @@ def _services(component: pulumi.Resource, args: NetworkArgs) -> Services:
     """All services of the region, as given or as OCI says. Without either nothing could be previewed offline."""
     if "services_gateway_id" in args and "services_gateway_cidr" in args:
         return Services(args["services_gateway_id"], args["services_gateway_cidr"])
-    found = oci.core.get_services_output(
-        filters=[{"name": "name", "values": [ALL_SERVICES], "regex": True}],
-        opts=pulumi.InvokeOutputOptions(parent=component),
+    found = ask(
+        "oci:Core/getServices:getServices",
+        {"filters": [{"name": "name", "values": [ALL_SERVICES], "regex": True}]},
+        pulumi.InvokeOutputOptions(parent=component),
     )
-    service = found.services[0]
-    return Services(cast("pulumi.Output[str]", service.id), cast("pulumi.Output[str]", service.cidr_block))
+    return Services(
+        found.apply(lambda answer: answer["services"][0]["id"]),
+        found.apply(lambda answer: answer["services"][0]["cidrBlock"]),
+    )

@@ -7,6 +7,7 @@ import pulumi_oci as oci
 
 from llmd_oke.cluster import kubeconfig
 from llmd_oke.cluster.kubeconfig import Access
+from llmd_oke.cluster.questions import ask
 from llmd_oke.cluster.timeouts import CLUSTER
 
 
@@ -139,13 +140,12 @@ class OkeCluster(pulumi.ComponentResource):
     def _access(self, args: OkeClusterArgs, endpoint: str) -> pulumi.Output[Access]:
         if "kubeconfig" in args:
             return pulumi.Output.from_input(args["kubeconfig"]).apply(kubeconfig.read)
-        answer = oci.containerengine.get_cluster_kube_config_output(
-            cluster_id=self.cluster_id,
-            endpoint=endpoint,
-            token_version="2.0.0",  # noqa: S106 - the version of a format
-            opts=pulumi.InvokeOutputOptions(parent=self),
+        answer = ask(
+            "oci:ContainerEngine/getClusterKubeConfig:getClusterKubeConfig",
+            {"clusterId": self.cluster_id, "endpoint": endpoint, "tokenVersion": "2.0.0"},
+            pulumi.InvokeOutputOptions(parent=self),
         )
-        return answer.content.apply(kubeconfig.read)
+        return answer.apply(lambda found: kubeconfig.read(found["content"]))
 
 
 def _assemble(args: OkeClusterArgs) -> Any:

@@ -4,6 +4,7 @@ import pulumi
 import pulumi_oci as oci
 
 from llmd_oke.cluster.iam_home import credentials
+from llmd_oke.cluster.questions import ask
 
 
 def region_provider(name: str, region: str) -> pulumi.ProviderResource:
@@ -18,5 +19,6 @@ def availability_domains(
     compartment_id: pulumi.Input[str], opts: pulumi.InvokeOutputOptions
 ) -> pulumi.Output[list[str]]:
     """The names of the region's availability domains, as OCI gives them."""
-    found = oci.identity.get_availability_domains_output(compartment_id=compartment_id, opts=opts)
-    return found.availability_domains.apply(lambda domains: [domain.name for domain in domains])
+    function = "oci:Identity/getAvailabilityDomains:getAvailabilityDomains"
+    found = ask(function, {"compartmentId": compartment_id}, opts)
+    return found.apply(lambda answer: [domain["name"] for domain in answer["availabilityDomains"]])

@@ -10,6 +10,7 @@ from llmd_oke.config.load import load, parse, read, stack_file, stacks, validate
 from llmd_oke.config.model import Engine, Model, Router, Slo, Workload
 from llmd_oke.config.network import Network
 from llmd_oke.config.node_pools import CpuPool, Image, SystemPool
+from llmd_oke.config.node_scaling import AutoscaledSize, SizeLimits
 from llmd_oke.config.scaling import Scaling, ServersScaling
 from llmd_oke.config.smoke import Smoke, SmokeThresholds
 from llmd_oke.config.stack import Layer, StackConfig
@@ -19,6 +20,7 @@ from llmd_oke.config.topology import Role, Servers, Topology
 __all__ = [
     "CONFIG_KEY",
     "AddOn",
+    "AutoscaledSize",
     "Cluster",
     "CpuPool",
     "CreateCluster",
@@ -44,6 +46,7 @@ __all__ = [
     "Scaling",
     "Servers",
     "ServersScaling",
+    "SizeLimits",
     "Slo",
     "Smoke",
     "SmokeThresholds",

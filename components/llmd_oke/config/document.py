@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
+from llmd_oke.config.pulumi_yaml import Loader
 from llmd_oke.errors import KitError, Problem
 
 CONFIG_KEY = "llmd-oke:stack"
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 
 
@@ -47,7 +47,7 @@ def read(path: Path) -> Document:
         KitError: it can't be read, or it is not YAML.
     """
     try:
-        loader = _Loader(path.read_text(encoding="utf-8"))
+        loader = Loader(path.read_text(encoding="utf-8"))
         root = loader.get_single_node()
         return Document(None if root is None else loader.construct_document(root), root)
     except OSError as error:

@@ -7,6 +7,7 @@ from pydantic import Field
 from llmd_oke.config.base import Items, Part
 from llmd_oke.config.names import DnsLabel
 from llmd_oke.config.node_pools import Cycling, Image, LabelKey, LabelValue, Taint
+from llmd_oke.config.node_scaling import FixedSize, NodeScaling, SizeLimits
 from llmd_oke.config.oci_names import AvailabilityDomain, FaultDomain, KubernetesVersion, Ocid
 
 Launch = Literal["managed-compute-cluster", "cluster-network", "compute-cluster-instances", "plain"]
@@ -22,7 +23,12 @@ class GpuPool(Part):
     """OCI shape of the nodes, for example `BM.GPU.MI300X.8`."""
 
     size: Annotated[int, Field(ge=1, le=1000)]
-    """Number of nodes."""
+    """Number of nodes; what the pool starts with where the cluster autoscaler decides (`scaling`)."""
+
+    scaling: NodeScaling = FixedSize(mode="fixed")
+    """Who decides how many nodes there are: the stack file, or OKE's cluster autoscaler. The autoscaler needs a pool of
+    OKE: `launch` of `managed-compute-cluster` or `plain`.
+    """
 
     launch: Launch = "managed-compute-cluster"
     """How the nodes come about: `managed-compute-cluster`, a node pool of OKE in a compute cluster; `cluster-network`,
@@ -70,7 +76,9 @@ class GpuPool(Part):
     """Further labels of the nodes."""
 
     taints: Items[Taint] = ()
-    """Further taints of the nodes; those of the shape are always there."""
+    """Further taints of the nodes; those of the shape are always there. The serving layer repeats what the stack of the
+    cluster says here, and is refused where a taint is missing.
+    """
 
     nvme: Literal["raid-0", "raid-10", "none"] = "raid-10"
     """What the local disks become: one file system that containers and the model cache live on (`raid-0` has twice the
@@ -88,3 +96,8 @@ class GpuPool(Part):
 
     ready_timeout_minutes: Annotated[int, Field(ge=1, le=360)] = 90
     """How long the update waits for all nodes to be Ready with all their GPUs, in minutes."""
+
+    @property
+    def limits(self) -> SizeLimits:
+        """The fewest and the most nodes."""
+        return self.scaling.limits(self.size)

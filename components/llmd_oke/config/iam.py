@@ -66,7 +66,8 @@ class Iam(Part):
 
     grants: Items[Grant] = ()
     """Rights beside those that the stack's choices need. `ocir`: nodes pull from private repositories. `oci-metrics`:
-    nodes publish metrics. `load-balancer-security-groups`: Services manage rules in security groups. `file-storage`:
-    the File Storage driver makes volumes on demand. `cluster-autoscaler`: it changes the sizes of managed pools, and
-    with `cluster-autoscaler-instance-pools` those of cluster networks.
+    nodes publish the health of GPUs and RDMA as OCI metrics. `load-balancer-security-groups`: Services manage rules in
+    security groups. `file-storage`: the File Storage driver makes volumes on demand. `cluster-autoscaler`: one of your
+    own changes the sizes of managed pools (pools with `scaling` need no grant), and with
+    `cluster-autoscaler-instance-pools` those of cluster networks.
     """

@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints
 
 from llmd_oke.config.base import Items, Part
 from llmd_oke.config.names import DnsLabel
+from llmd_oke.config.node_scaling import FixedSize, NodeScaling, SizeLimits
 from llmd_oke.config.oci_names import AvailabilityDomain, Checksum, HttpsUrl, KubernetesVersion, Ocid
 
 LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -88,7 +89,7 @@ class SystemPool(Part):
     ocpus: Annotated[float, Field(ge=1, le=256)] = 16
     """OCPUs of each node, for flexible shapes. So large a node holds three routers and what the cluster itself runs."""
 
-    memory_gib: Annotated[float, Field(ge=4, le=2048)] = 64
+    memory_gib: Annotated[float, Field(ge=4, le=4096)] = 64
     """Memory of each node in GiB, for flexible shapes."""
 
     size: Annotated[int, Field(ge=1, le=1000)] = 3
@@ -115,6 +116,11 @@ class SystemPool(Part):
     cycling: Cycling | None = None
     """Replace nodes after a change; old nodes stay as they are if left out."""
 
+    @property
+    def limits(self) -> SizeLimits:
+        """The fewest and the most nodes: the system pool never changes its size, because the autoscaler runs on it."""
+        return SizeLimits(self.size, self.size)
+
 
 class CpuPool(SystemPool):
     """A further pool of nodes without GPUs."""
@@ -124,3 +130,11 @@ class CpuPool(SystemPool):
 
     taints: Items[Taint] = ()
     """Taints of the nodes."""
+
+    scaling: NodeScaling = FixedSize(mode="fixed")
+    """Who decides how many nodes there are: the stack file, or OKE's cluster autoscaler."""
+
+    @property
+    def limits(self) -> SizeLimits:
+        """The fewest and the most nodes."""
+        return self.scaling.limits(self.size)

@@ -1,8 +1,15 @@
 """The JSON Schema of a stack file, for editors. `python -m llmd_oke.config.schema` prints it."""
 
+import ast
+import inspect
 import json
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
+from pydantic import BaseModel
+
+from llmd_oke.config.base import Part
 from llmd_oke.config.document import CONFIG_KEY
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.topology import SHORT_FORM_PATTERN, SHORT_FORMS
@@ -16,6 +23,8 @@ def stack_file_schema() -> dict[str, Any]:
     stack = StackConfig.model_json_schema(by_alias=True)
     definitions = stack.pop("$defs")
     _drop_titles([stack, *definitions.values()])
+    for model in (StackConfig, *_parts(Part)):
+        _describe(stack if model is StackConfig else definitions.get(model.__name__, {}), model)
     definitions["Topology"] = _with_short_form(definitions["Topology"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -37,6 +46,33 @@ def _drop_titles(parts: list[dict[str, Any]]) -> None:
     for part in parts:
         for described in part.get("properties", {}).values():
             described.pop("title", None)
+
+
+def _parts(root: type[Part]) -> Iterator[type[Part]]:
+    for part in root.__subclasses__():
+        yield part
+        yield from _parts(part)
+
+
+def _describe(described: dict[str, Any], model: type[BaseModel]) -> None:
+    """Gives each key what stands below its field in the code.
+
+    Pydantic can do so itself (`use_attribute_docstrings`), but reads all sources whenever it loads the classes: 45 ms.
+    """
+    keys = {name: field.alias or name for name, field in model.model_fields.items()}
+    for owner in (each for each in reversed(model.__mro__) if issubclass(each, Part) and each is not Part):
+        for name, text in _docstrings(owner):
+            properties: dict[str, Any] = described.get("properties", {})
+            if (key := keys[name]) in properties:
+                properties[key] = dict(sorted({**properties[key], "description": text}.items()))
+
+
+def _docstrings(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Names of fields with the texts below them."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    for field, text in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            yield field.target.id, inspect.cleandoc(ast.literal_eval(text.value))
 
 
 def _with_short_form(long_form: dict[str, Any]) -> dict[str, Any]:

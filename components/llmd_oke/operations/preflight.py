@@ -74,10 +74,11 @@ def _limit(tenancy: Tenancy, pool: GpuPool, gpus_per_node: int, name: str, path:
         query["availabilityDomain"] = pool.availability_domain
     answer = tenancy.client.get("limits", f"/services/compute/limits/{name}/resourceAvailability", **query)
     free = int(answer.get("available") or 0)
-    value = f"{name}: {free} available, {pool.size} nodes with {pool.size * gpus_per_node} GPUs wanted"
-    if free < pool.size:
+    nodes = pool.limits.most
+    value = f"{name}: {free} available, {nodes} nodes with {nodes * gpus_per_node} GPUs wanted"
+    if free < nodes:
         return Finding("limits", path, Verdict.PROBLEM, value, "Request a service limit increase in the OCI console.")
-    if free < pool.size * gpus_per_node:
+    if free < nodes * gpus_per_node:
         return Finding("limits", path, Verdict.UNKNOWN, value, "Enough if this limit counts nodes, too few if GPUs.")
     return Finding("limits", path, Verdict.FINE, value)
 

@@ -3,13 +3,19 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llmd_oke.errors import KitError
 from llmd_oke.operations.previews import Preview, parse
+
+Found = TypeVar("Found")
+
+_STANDARD_ERROR = 2
+_NEWEST = ("history", "--json", "--page-size", "1")
 
 
 @dataclass(frozen=True)
@@ -25,20 +31,33 @@ Run = Callable[[Sequence[str], bool], Ended]
 """Runs a command; the second argument says whether its output is wanted instead of shown."""
 
 
-def run(argv: Sequence[str], capture: bool) -> Ended:
-    """Runs a command for real. It may ask the user, so it has no limit; the engine's waits have theirs."""
-    done = subprocess.run(list(argv), check=False, capture_output=capture, text=True)
+def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> Ended:
+    """Runs a command for real; with `aside` what it shows goes to standard error. It may ask the user, so it has no
+    limit; the engine's waits have theirs.
+    """
+    pipe = subprocess.PIPE if capture else None
+    shown = _STANDARD_ERROR if aside else None
+    done = subprocess.run(list(argv), check=False, stdout=pipe or shown, stderr=pipe, text=True)
     return Ended(done.returncode, done.stdout or "", done.stderr or "")
 
 
 @dataclass(frozen=True)
+class Record:
+    """An operation in a stack's history; `changes` has how many resources were created, updated and so on."""
+
+    started: str
+    changes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class PulumiCli:
-    """Operations of one stack."""
+    """Operations of one stack; with `refresh`, previews and updates read first what others have changed."""
 
     project: Path
     stack: str
     program: str
     run: Run = run
+    refresh: bool = False
 
     def preview(self) -> Preview:
         """What an update would do.
@@ -46,7 +65,7 @@ class PulumiCli:
         Raises:
             KitError: the CLI gave no preview; says why.
         """
-        ended = self._run("preview", "--json", "--show-sames", "--non-interactive", capture=True)
+        ended = self._run("preview", "--json", "--show-sames", "--non-interactive", *self._refreshed(), capture=True)
         if ended.status and not ended.output.strip().startswith("{"):
             raise KitError(f"`pulumi preview` failed:\n{(ended.errors or ended.output).strip()}")
         preview = parse(ended.output)
@@ -56,7 +75,7 @@ class PulumiCli:
 
     def up(self, *, yes: bool, skip_preview: bool = False) -> int:
         """Updates the stack; the answer is the CLI's exit code."""
-        return self._run("up", *_yes(yes), *(["--skip-preview"] if skip_preview else [])).status
+        return self._run("up", *_yes(yes), *(["--skip-preview"] if skip_preview else []), *self._refreshed()).status
 
     def destroy(self, *, yes: bool, targets: Sequence[str] = ()) -> int:
         """Destroys the stack, or the targets and what depends on them."""
@@ -73,18 +92,41 @@ class PulumiCli:
         Raises:
             KitError: the state can't be read.
         """
-        ended = self._run("stack", "export", capture=True)
+        return self._answer("state", lambda found: list(found["deployment"].get("resources") or []), "export")
+
+    def outputs(self) -> dict[str, Any]:
+        """The stack's outputs; secret ones are masked.
+
+        Raises:
+            KitError: they can't be read.
+        """
+        return self._answer("outputs", dict, "output", "--json")
+
+    def last_record(self) -> Record | None:
+        """The newest operation in the stack's history, None where it has none.
+
+        Raises:
+            KitError: the history can't be read.
+        """
+        records = self._answer("history", lambda found: [_record(each) for each in found], *_NEWEST)
+        return records[0] if records else None
+
+    def _answer(self, what: str, of: Callable[[Any], Found], *words: str) -> Found:
+        ended = self._run("stack", *words, capture=True)
         try:
-            return list(json.loads(ended.output)["deployment"].get("resources") or [])
-        except (ValueError, KeyError, AttributeError) as error:
-            raise KitError(f"The stack's state can't be read:\n{(ended.errors or ended.output).strip()}") from error
+            return of(json.loads(ended.output))
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise KitError(f"The stack's {what} can't be read:\n{(ended.errors or ended.output).strip()}") from error
+
+    def _refreshed(self) -> list[str]:
+        return ["--refresh"] if self.refresh else []
 
     def _run(self, *words: str, capture: bool = False) -> Ended:
         return self.run([self.program, *words, "--stack", self.stack, "--cwd", str(self.project)], capture)
 
 
-def pulumi_cli(project: Path, stack: str) -> PulumiCli:
-    """The Pulumi CLI on PATH.
+def pulumi_cli(project: Path, stack: str, *, refresh: bool = False, aside: bool = False) -> PulumiCli:
+    """The Pulumi CLI on PATH; with `aside` what it shows goes to standard error.
 
     Raises:
         KitError: there is none.
@@ -92,7 +134,11 @@ def pulumi_cli(project: Path, stack: str) -> PulumiCli:
     program = shutil.which("pulumi")
     if program is None:
         raise KitError("`pulumi` is not on PATH.", "Install the Pulumi CLI: https://www.pulumi.com/docs/install/")
-    return PulumiCli(project, stack, program)
+    return PulumiCli(project, stack, program, partial(run, aside=aside), refresh)
+
+
+def _record(document: Mapping[str, Any]) -> Record:
+    return Record(str(document["startTime"]), dict(document.get("resourceChanges") or {}))
 
 
 def _yes(yes: bool) -> list[str]:

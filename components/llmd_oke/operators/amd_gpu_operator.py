@@ -3,9 +3,9 @@
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
-import pulumi_kubernetes as k8s
 
 from llmd_oke.catalogue.operators import operator
+from llmd_oke.objects import KubernetesObject, when_declared
 from llmd_oke.operators.args import TolerationArgs, plain
 from llmd_oke.operators.device_config import device_config
 from llmd_oke.operators.releases import declare_release
@@ -50,12 +50,6 @@ def _declared(
     parent: pulumi.Resource, name: str, manifest: dict[str, Any], release: pulumi.Resource
 ) -> pulumi.Output[str]:
     """The DeviceConfig comes after the operator and goes before it, because the operator has to let it go."""
-    fields = {key: value for key, value in manifest.items() if key not in {"apiVersion", "kind"}}
-    resource = k8s.apiextensions.CustomResource(
-        f"{name}-device-config",
-        api_version=manifest["apiVersion"],
-        kind=manifest["kind"],
-        opts=pulumi.ResourceOptions(parent=parent, depends_on=[release], custom_timeouts=DEVICE_CONFIG_TIMEOUT),
-        **fields,
-    )
-    return resource.urn.apply(lambda _: str(manifest["metadata"]["name"]))
+    opts = pulumi.ResourceOptions(parent=parent, depends_on=[release], custom_timeouts=DEVICE_CONFIG_TIMEOUT)
+    resource = KubernetesObject(f"{name}-device-config", manifest, opts)
+    return when_declared(resource, manifest["metadata"]["name"])

@@ -3,11 +3,11 @@
 from typing import Any, TypedDict
 
 import pulumi
-import pulumi_kubernetes as k8s
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.artifacts import crd_manifests
 from llmd_oke.errors import KitError
+from llmd_oke.objects import KubernetesObject, Manifest, when_declared
 
 ESTABLISH_TIMEOUT = pulumi.CustomTimeouts(create="120s", update="120s", delete="120s")
 
@@ -40,18 +40,16 @@ class Crds(pulumi.ComponentResource):
         if release is None:
             known = ", ".join(catalogue.release_names())
             raise KitError(f"The catalogue has no release {args['release']!r}.", f"Known: {known}.")
-        definitions = [self._definition(name, manifest) for manifest in crd_manifests(release.crds)]
-        self.names = pulumi.Output.all(*(crd.metadata.apply(lambda m: m.name or "") for crd in definitions))
+        self.names = pulumi.Output.all(*(self._declared(name, manifest) for manifest in crd_manifests(release.crds)))
         self.register_outputs({"names": self.names})
 
-    def _definition(self, name: str, manifest: dict[str, Any]) -> k8s.apiextensions.v1.CustomResourceDefinition:
-        metadata: Any = _taken_over(manifest["metadata"])
-        return k8s.apiextensions.v1.CustomResourceDefinition(
+    def _declared(self, name: str, manifest: Manifest) -> pulumi.Output[str]:
+        definition = KubernetesObject(
             f"{name}-{manifest['spec']['names']['plural']}",
-            metadata=metadata,
-            spec=manifest["spec"],
-            opts=pulumi.ResourceOptions(parent=self, retain_on_delete=True, custom_timeouts=ESTABLISH_TIMEOUT),
+            {**manifest, "metadata": _taken_over(manifest["metadata"])},
+            pulumi.ResourceOptions(parent=self, retain_on_delete=True, custom_timeouts=ESTABLISH_TIMEOUT),
         )
+        return when_declared(definition, manifest["metadata"]["name"])
 
 
 def _taken_over(metadata: dict[str, Any]) -> dict[str, Any]:

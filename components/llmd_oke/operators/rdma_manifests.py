@@ -1,14 +1,13 @@
 """The objects of the RDMA network: policies, network, addresses. Pure data."""
 
 import json
-from typing import Any
 
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.catalogue.operators import RdmaByFunctions
 from llmd_oke.errors import KitError
+from llmd_oke.objects import Manifest
 from llmd_oke.operators.releases import LABELS
 
-Manifest = dict[str, Any]
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _SRIOV = "sriovnetwork.openshift.io/v1"
 

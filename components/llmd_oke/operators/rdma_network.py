@@ -3,14 +3,13 @@
 from typing import NotRequired, TypedDict
 
 import pulumi
-import pulumi_kubernetes as k8s
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.errors import KitError
+from llmd_oke.objects import KubernetesObject, Manifest
 from llmd_oke.operators import rdma_manifests
 from llmd_oke.operators.definitions import when_established
-from llmd_oke.operators.rdma_manifests import Manifest
 
 TIMEOUT = pulumi.CustomTimeouts(create="300s", update="300s", delete="600s")
 
@@ -66,13 +65,10 @@ class RdmaNetwork(pulumi.ComponentResource):
         def one(manifest: Manifest) -> pulumi.Resource:
             metadata = manifest["metadata"]
             namespace = served.apply(lambda _: metadata["namespace"])
-            return k8s.apiextensions.CustomResource(
+            return KubernetesObject(
                 f"{name}-{manifest['kind'].lower()}-{metadata['name']}",
-                api_version=manifest["apiVersion"],
-                kind=manifest["kind"],
-                metadata={**metadata, "namespace": namespace},
-                spec=manifest["spec"],
-                opts=pulumi.ResourceOptions(parent=self, depends_on=needed, custom_timeouts=TIMEOUT),
+                {**manifest, "metadata": {**metadata, "namespace": namespace}},
+                pulumi.ResourceOptions(parent=self, depends_on=needed, custom_timeouts=TIMEOUT),
             )
 
         return [one(manifest) for manifest in manifests]

@@ -7,6 +7,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 
 from llmd_oke.catalogue.operators import HelmChart, Operator
+from llmd_oke.objects import KubernetesObject, when_declared
 
 LABELS = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
 DELETE_S = 900
@@ -23,18 +24,19 @@ def declare_release(
     The namespace is privileged: operators' pods reach into the node (devices, /sys, kubelet's sockets).
     """
     child = pulumi.ResourceOptions(parent=parent)
-    metadata: Any = {
+    metadata = {
         "name": operator.namespace,
         "labels": {**LABELS, "pod-security.kubernetes.io/enforce": "privileged"},
     }
-    namespace = k8s.core.v1.Namespace(f"{name}-namespace", metadata=metadata, opts=child)
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    namespace = KubernetesObject(f"{name}-namespace", manifest, child)
     limits = pulumi.CustomTimeouts(
         create=f"{operator.timeout_s}s", update=f"{operator.timeout_s}s", delete=f"{DELETE_S}s"
     )
     return k8s.helm.v3.Release(
         f"{name}-release",
         name=operator.release,
-        namespace=namespace.metadata.apply(lambda metadata: metadata.name or operator.namespace),
+        namespace=when_declared(namespace, operator.namespace),
         timeout=operator.timeout_s,
         values=chart_values(operator, tolerations),
         **_source(operator.chart),

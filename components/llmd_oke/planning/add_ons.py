@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from llmd_oke.catalogue import operators
-from llmd_oke.catalogue.operators import AddOn
+from llmd_oke.catalogue.operators import AddOn, cluster_autoscaler
 from llmd_oke.config import CreateCluster, StackConfig
 from llmd_oke.errors import Problem
 from llmd_oke.planning.gpu_stack import GpuStackPlan, gpu_stack
+from llmd_oke.planning.node_scaling import autoscaled_pools
 
 
 def add_on_problems(config: StackConfig) -> Iterator[Problem]:
@@ -24,13 +25,15 @@ def add_on_problems(config: StackConfig) -> Iterator[Problem]:
             yield from _second_owner(name, wanted, path)
 
 
-def add_ons(cluster: CreateCluster, stack: GpuStackPlan) -> list[AddOn]:
+def add_ons(config: StackConfig, cluster: CreateCluster) -> list[AddOn]:
     """The add-ons that the GPU stack needs, then the others of the stack file.
 
-    What the file says of a needed one is added to its settings, so that a pinned version doesn't lose tolerations.
+    What the file says of a needed one is added to its settings, so that a pinned version doesn't lose tolerations. An
+    autoscaler of the stack's pools comes later, because it must know their OCIDs.
     """
-    found = {add_on.name: add_on for add_on in stack.add_ons}
-    for written in cluster.add_ons:
+    found = {add_on.name: add_on for add_on in gpu_stack(config).add_ons}
+    later = cluster_autoscaler().name if autoscaled_pools(config) else None
+    for written in (add_on for add_on in cluster.add_ons if add_on.name != later):
         needed = found.get(written.name, AddOn(name=written.name))
         settings = {**needed.configurations, **written.configurations}
         version = written.version or needed.version

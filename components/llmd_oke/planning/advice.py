@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from llmd_oke.config import CreateCluster
 from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPlan
 from llmd_oke.planning.scaling import scaling_advice
@@ -23,6 +24,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     """All advice on a plan, in the order of the stack file."""
     return (
         *_way_in(plan),
+        *_oci_metrics(plan),
         *_idle_nodes(plan),
         *_free_gpus(plan),
         *(item for i, model in enumerate(plan.models) for item in _model(model, f"models[{i}]")),
@@ -42,6 +44,20 @@ def _way_in(plan: Plan) -> Iterator[Advice]:
     ):
         text = "without them no bastion is made, and `llmd-oke tunnel` has no way to the private API endpoint"
         yield Advice("cluster.network.bastionService.clientCidrs", text)
+
+
+def _oci_metrics(plan: Plan) -> Iterator[Advice]:
+    """A right that no node may use: only self-managed nodes are told to run what publishes metrics."""
+    cluster = plan.config.cluster
+    if (
+        not isinstance(cluster, CreateCluster)
+        or plan.config.layer == "serving"
+        or "oci-metrics" not in cluster.iam.grants
+    ):
+        return
+    if not any(pool.launch in SELF_MANAGED_LAUNCHES for pool in plan.config.gpu_pools):
+        text = "node pools of OKE can't turn the agent's GPU monitoring on; whether images have it on is not published"
+        yield Advice("cluster.iam.grants", text)
 
 
 def _idle_nodes(plan: Plan) -> Iterator[Advice]:

@@ -8,11 +8,13 @@ from llmd_oke.catalogue import operators
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.errors import Problem
 from llmd_oke.planning.add_ons import add_on_problems
+from llmd_oke.planning.availability_domains import availability_domain_problems
 from llmd_oke.planning.gpu_stack import functions_made_by, gpu_stack_problems
 from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.layers import layer_problems
 from llmd_oke.planning.network_checks import network_problems
-from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names
+from llmd_oke.planning.node_scaling import node_scaling_problems
+from llmd_oke.planning.placement import empty_nodes, lacks_virtual_functions, place, servers, unit_names
 from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import pool_problems
 from llmd_oke.planning.registration import registration_problems
@@ -42,6 +44,8 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *network_problems(config),
         *iam_problems(config),
         *pool_problems(config),
+        *availability_domain_problems(config),
+        *node_scaling_problems(config),
         *registration_problems(config),
         *add_on_problems(config),
         *gpu_stack_problems(config),
@@ -60,7 +64,9 @@ def pools(config: StackConfig) -> tuple[Pool, ...]:
     known = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
     maker = functions_made_by(config)
     return tuple(
-        Pool(pool.name, operators.named_by(shape, maker), pool.size) for pool, shape in known if shape is not None
+        Pool(pool.name, operators.named_by(shape, maker), pool.size, pool.limits)
+        for pool, shape in known
+        if shape is not None
     )
 
 
@@ -130,26 +136,42 @@ def _capacity(config: StackConfig, models: Sequence[Model]) -> Iterator[Problem]
     known = pools(config)
     if len(known) < len(config.gpu_pools) or len({pool.shape.name for pool in known}) > 1:
         return
-    nodes, left = place(servers(config, models), empty_nodes(known))
+    refused = lacks_virtual_functions(config, known[0].shape)  # GPUs are counted all the same
+    counted = config.model_copy(update={"rdma": "none"}) if refused else config
+    nodes, left = place(servers(counted, models), empty_nodes(known))
     if left:
-        of_scaling = list(room_problems(config, models, empty_nodes(known)))
-        yield from of_scaling or [_too_few_nodes(config, known[0], list(servers(config, models)), left)]
+        of_scaling = list(room_problems(counted, models, empty_nodes(known)))
+        yield from of_scaling or [_too_few_nodes(known, list(servers(counted, models)), left)]
+    else:
+        yield from _at_first(counted, models, known)
     used = sum(bool(node.servers) for node in nodes)
     if config.rdma == "none" and used > 1 and any(model.topology.disaggregated for model in models):
         accepted = "sriov-vf" if known[0].shape.rdma.virtual_functions else "units that fit one node, or another shape"
         yield Problem("rdma", "none", accepted, f"KV cache moves between {used} nodes and needs RDMA")
 
 
-def _too_few_nodes(config: StackConfig, pool: Pool, wanted: Sequence[Server], left: Sequence[Server]) -> Problem:
-    size = sum(pool.size for pool in config.gpu_pools)
+def _at_first(config: StackConfig, models: Sequence[Model], known: Sequence[Pool]) -> Iterator[Problem]:
+    """Nodes that the autoscaler would have to add while an update waits for the servers on them."""
+    if not any(pool.autoscaled for pool in known):
+        return
+    start = [model.model_copy(update={"scaling": None}) for model in models]
+    there = [pool.at_first() for pool in known]
+    _, left = place(servers(config, start), empty_nodes(there))
+    if left:
+        yield _too_few_nodes(there, list(servers(config, start)), left)
+
+
+def _too_few_nodes(known: Sequence[Pool], wanted: Sequence[Server], left: Sequence[Server]) -> Problem:
+    pool, size = known[0], sum(pool.limits.most for pool in known)
     enough = _nodes_in_use(wanted, pool)
     gpus, functions = sum(server.gpus for server in wanted), sum(server.virtual_functions for server in wanted)
     needs = f"{gpus} GPUs" + (f" and {functions} virtual functions" if functions else "")
     has = f"{size * pool.shape.gpus} GPUs and {size * pool.shape.rdma.virtual_functions} virtual functions"
     why = f"the models need {needs}, {size} nodes have {has}; {len(left)} servers find no node with room"
-    if len(config.gpu_pools) == 1:
-        return Problem("gpuPools[0].size", size, f"at least {enough}, or fewer or smaller servers", why)
-    sizes = " + ".join(str(pool.size) for pool in config.gpu_pools)
+    if len(known) == 1:
+        key = "scaling.maxSize" if pool.autoscaled else "size"
+        return Problem(f"gpuPools[0].{key}", size, f"at least {enough}, or fewer or smaller servers", why)
+    sizes = " + ".join(str(pool.limits.most) for pool in known)
     return Problem("gpuPools", f"{sizes} nodes", f"at least {enough} nodes, or fewer or smaller servers", why)
 
 

@@ -38,8 +38,13 @@ def costs(plan: Plan) -> Costs:
     if created:
         parts += [*_cpu_pools(plan), _boot_volumes(plan), Cost("OKE cluster", facts.enhanced_cluster_usd_per_hour)]
     unknown = [f"{part.part}: no public price in the catalogue" for part in parts if part.usd_per_hour is None]
+    scaled = [
+        f"{pool.name}: nodes that the cluster autoscaler adds, up to {pool.limits.most}"
+        for pool in (*plan.config.gpu_pools, *plan.config.cpu_pools)
+        if pool.limits.most > pool.size
+    ]
     there = [] if created else ["whatever of the cluster is there already, but for its GPU nodes"]
-    return Costs(tuple(parts), (*unknown, *there, *facts.not_included), facts.as_of)
+    return Costs(tuple(parts), (*unknown, *scaled, *there, *facts.not_included), facts.as_of)
 
 
 def _cpu_pools(plan: Plan) -> Iterator[Cost]:

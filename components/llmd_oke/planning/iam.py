@@ -8,6 +8,7 @@ from llmd_oke.catalogue.iam import Need, Phase
 from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, StackConfig
 from llmd_oke.errors import Problem
 from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
+from llmd_oke.planning.node_scaling import autoscaled_pools
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ def _wanted(config: StackConfig, cluster: CreateCluster) -> dict[Need, bool]:
         "boot-volume-encryption-of-managed-pools": any(pool.boot_volume_kms_key_id for pool in managed),
         "network-elsewhere": network not in (None, cluster.compartment_id),
         "file-storage": isinstance(config.storage.model_cache, FileStorage),
+        "cluster-autoscaler": bool(autoscaled_pools(config)),
         "lustre": isinstance(config.storage.model_cache, Lustre),
     }
 

@@ -12,7 +12,8 @@ RDMA_LAUNCHES: tuple[Launch, ...] = ("managed-compute-cluster", "cluster-network
 SELF_MANAGED_LAUNCHES: tuple[Launch, ...] = ("cluster-network", "compute-cluster-instances")
 """Those whose nodes join the cluster by themselves, not as a node pool of OKE."""
 
-_MANAGED: tuple[Launch, ...] = ("managed-compute-cluster", "plain")
+MANAGED_LAUNCHES: tuple[Launch, ...] = ("managed-compute-cluster", "plain")
+"""Those whose nodes are a node pool of OKE."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,14 @@ _OPTIONS = (
         ("managed-compute-cluster", "compute-cluster-instances", "plain"),
         "OCI itself spreads the nodes of a cluster network",
     ),
-    _Option("host_group_id", "hostGroupId", _MANAGED, "only node pools of OKE can be placed on a host group"),
+    _Option("host_group_id", "hostGroupId", MANAGED_LAUNCHES, "only node pools of OKE can be placed on a host group"),
     _Option(
         "boot_volume_vpus_per_gb",
         "bootVolumeVpusPerGb",
         SELF_MANAGED_LAUNCHES,
         "node pools of OKE don't say how fast boot volumes are",
     ),
-    _Option("cycling", "cycling", _MANAGED, "OKE doesn't replace self-managed nodes"),
+    _Option("cycling", "cycling", MANAGED_LAUNCHES, "OKE doesn't replace self-managed nodes"),
 )
 
 
@@ -64,7 +65,7 @@ def launch_problems(pool: GpuPool, path: str) -> Iterator[Problem]:
 
 
 def _eviction(pool: GpuPool, path: str) -> Iterator[Problem]:
-    if "eviction_grace_minutes" in pool.model_fields_set and pool.launch not in _MANAGED:
+    if "eviction_grace_minutes" in pool.model_fields_set and pool.launch not in MANAGED_LAUNCHES:
         why = f"launch is {pool.launch}: OKE doesn't drain self-managed nodes"
         yield Problem(f"{path}.evictionGraceMinutes", pool.eviction_grace_minutes, "nothing", why)
 

@@ -91,8 +91,9 @@ def network_choices(config: StackConfig, cluster: CreateCluster) -> NetworkChoic
 
 def network_pools(config: StackConfig) -> list[PoolSize]:
     """The pools whose nodes need addresses of the network; not those that are there already."""
-    gpu_pools = [PoolSize(pool.size, pool.max_pods) for pool in config.gpu_pools if pool.pool_id is None]
-    return [*gpu_pools, *(PoolSize(pool.size, _most_pods(pool)) for pool in (config.system_pool, *config.cpu_pools))]
+    gpu_pools = [PoolSize(pool.limits.most, pool.max_pods) for pool in config.gpu_pools if pool.pool_id is None]
+    cpu_pools = (config.system_pool, *config.cpu_pools)
+    return [*gpu_pools, *(PoolSize(pool.limits.most, _most_pods(pool)) for pool in cpu_pools)]
 
 
 def _most_pods(pool: SystemPool) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from llmd_oke.catalogue import Shape
 from llmd_oke.config import Model, Role, StackConfig
 from llmd_oke.planning.plan import Node, Pool, Server
 
@@ -18,6 +19,11 @@ def virtual_functions(config: StackConfig, role: Role, tensor_parallel_size: int
     return tensor_parallel_size if config.rdma == "sriov-vf" and role != "aggregated" else 0
 
 
+def lacks_virtual_functions(config: StackConfig, shape: Shape) -> bool:
+    """Whether pods would ask for virtual functions of a shape that has none: a matter of `rdma`, not of servers."""
+    return config.rdma == "sriov-vf" and not shape.rdma.virtual_functions
+
+
 def servers(config: StackConfig, models: Iterable[Model]) -> Iterator[Server]:
     """All servers that some models of a stack may ever have at a time."""
     for model in models:
@@ -29,11 +35,11 @@ def servers(config: StackConfig, models: Iterable[Model]) -> Iterator[Server]:
 
 
 def empty_nodes(pools: Iterable[Pool]) -> list[Node]:
-    """The nodes of the pools, without servers."""
+    """The most nodes that the pools may have, without servers."""
     return [
         Node(pool.name, index, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
         for pool in pools
-        for index in range(pool.size)
+        for index in range(pool.limits.most)
     ]
 
 

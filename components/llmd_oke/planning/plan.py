@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.config import (
@@ -14,6 +14,7 @@ from llmd_oke.config import (
     Router,
     Scaling,
     ServersScaling,
+    SizeLimits,
     Slo,
     Smoke,
     StackConfig,
@@ -116,11 +117,21 @@ class ModelPlan:
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool of equal GPU nodes."""
+    """A pool of equal GPU nodes: `size` of them at first, and as few and as many as `limits` says later."""
 
     name: str
     shape: Shape
     size: int
+    limits: SizeLimits
+
+    @property
+    def autoscaled(self) -> bool:
+        """Whether nodes may go that are there at first."""
+        return self.limits != (self.size, self.size)
+
+    def at_first(self) -> "Pool":
+        """The pool without what the cluster autoscaler may do to it."""
+        return replace(self, limits=SizeLimits(self.size, self.size))
 
     @property
     def gpus(self) -> int:
@@ -222,9 +233,16 @@ class Plan:
         return sum(model.gpus for model in self.models)
 
     @property
+    def nodes_at_first(self) -> Sequence[Node]:
+        """The nodes before a cluster autoscaler has changed anything."""
+        sizes = {pool.name: pool.size for pool in self.pools}
+        return [node for node in self.nodes if node.index < sizes[node.pool]]
+
+    @property
     def idle_nodes(self) -> Sequence[Node]:
-        """Nodes without any server."""
-        return [node for node in self.nodes if not node.servers]
+        """Nodes without any server that are sure to be there."""
+        least = {pool.name: pool.limits.least for pool in self.pools}
+        return [node for node in self.nodes if not node.servers and node.index < least[node.pool]]
 
     @property
     def price_usd_per_hour(self) -> float:

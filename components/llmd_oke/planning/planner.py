@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from llmd_oke import catalogue
-from llmd_oke.config import Model, Role, StackConfig
+from llmd_oke.config import AutoscaledSize, Model, Role, StackConfig
 from llmd_oke.errors import Refused
 from llmd_oke.planning import checks, rollout
 from llmd_oke.planning.advice import advice
@@ -49,7 +49,9 @@ class _Room:
     nodes: list[Node]
 
     def surges(self, role: Role, size: int) -> int:
-        """How many further servers of a role are sure to find room."""
+        """How many further servers of a role are sure to find room: none where nodes come and go."""
+        if any(isinstance(pool.scaling, AutoscaledSize) for pool in self.config.gpu_pools):
+            return 0
         by_gpus = self._surges(sum(node.free_gpus for node in self.nodes), size)
         if not virtual_functions(self.config, role, size):
             return by_gpus

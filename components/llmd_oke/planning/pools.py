@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, GpuPool, Image, StackConfig, SystemPool
 from llmd_oke.errors import Problem
+from llmd_oke.planning.flexible_shapes import size_problems
 from llmd_oke.planning.launches import RDMA_LAUNCHES, SELF_MANAGED_LAUNCHES, launch_problems
 
 MINOR_VERSIONS_OF_SKEW = 3
@@ -13,9 +14,6 @@ MINOR_VERSIONS_OF_SKEW = 3
 
 SELF_MANAGED_MINIMUM = {"vcn-native": (1, 27, 10), "flannel": (1, 25, 0)}
 """OCI documentation, Prerequisites for Self-Managed Node Creation."""
-
-MEMORY_GIB_PER_OCPU = (1, 64)
-"""OCI documentation, Flexible Shapes: limits of the E4, E5 and E6 shapes for each OCPU."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +129,7 @@ def _cpu_pool(cluster: CreateCluster, pool: SystemPool, path: str) -> Iterator[P
         yield Problem(f"{path}.shape", pool.shape, "a shape without GPUs, such as VM.Standard.E5.Flex", why)
     if pool.image is not None:
         yield from _image(pool.image, f"{path}.image", pool.shape)
-    low, high = (limit * pool.ocpus for limit in MEMORY_GIB_PER_OCPU)
-    if pool.shape.endswith(".Flex") and not low <= pool.memory_gib <= high:
-        why = f"flexible shapes have {MEMORY_GIB_PER_OCPU[0]} to {MEMORY_GIB_PER_OCPU[1]} GiB for each OCPU"
-        yield Problem(f"{path}.memoryGib", pool.memory_gib, f"{low:g} to {high:g}", why)
+    yield from size_problems(pool, path)
     if pool.cycling is not None and {pool.cycling.max_surge, pool.cycling.max_unavailable} <= {"0", "0%"}:
         why = "a pool that may neither grow nor shrink can replace no node"
         yield Problem(f"{path}.cycling", "0 and 0", "maxSurge or maxUnavailable above 0", why)

@@ -8,7 +8,7 @@ from llmd_oke.config import Model, Role, StackConfig
 from llmd_oke.config.topology import SHORT_FORMS
 from llmd_oke.errors import Problem
 from llmd_oke.planning.memory import memory
-from llmd_oke.planning.placement import virtual_functions
+from llmd_oke.planning.placement import lacks_virtual_functions, virtual_functions
 from llmd_oke.planning.plan import Memory
 from llmd_oke.planning.scaling import scaling_problems
 
@@ -99,12 +99,11 @@ def _parallelism(subject: Subject, role: Role) -> Iterator[Problem]:
 
 def possible_sizes(subject: Subject, role: Role) -> list[int]:
     """Tensor parallel sizes that the model's heads and the node's GPUs and virtual functions allow."""
-    return [
-        size
-        for size in range(1, subject.shape.gpus + 1)
-        if _heads_allow(subject.facts, size)
-        and virtual_functions(subject.stack, role, size) <= subject.shape.rdma.virtual_functions
-    ]
+    sizes = [size for size in range(1, subject.shape.gpus + 1) if _heads_allow(subject.facts, size)]
+    if lacks_virtual_functions(subject.stack, subject.shape):  # `rdma` is refused for that, once
+        return sizes
+    most = subject.shape.rdma.virtual_functions
+    return [size for size in sizes if virtual_functions(subject.stack, role, size) <= most]
 
 
 def fitting_sizes(subject: Subject, role: Role) -> list[int]:

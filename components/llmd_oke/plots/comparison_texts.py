@@ -48,11 +48,11 @@ def markdown(comparison: Comparison) -> str:
 
 
 def _markdown(comparison: Comparison) -> Iterator[str]:
-    yield f"# {_plain(comparison.a.name)} against {_plain(comparison.b.name)}\n"
-    yield f"A is {_plain(comparison.a.name)}, B is {_plain(comparison.b.name)}.\n"
-    yield from (f"- {_plain(note)}" for note in comparison.notes)
+    yield f"# {plain(comparison.a.name)} against {plain(comparison.b.name)}\n"
+    yield f"A is {plain(comparison.a.name)}, B is {plain(comparison.b.name)}.\n"
+    yield from (f"- {plain(note)}" for note in comparison.notes)
     for load in comparison.loads:
-        yield f"\n## {_plain(heading(load))}\n"
+        yield f"\n## {plain(heading(load))}\n"
         yield f"| {' | '.join(('metric', *COLUMNS[1:-1], 'B is'))} |"
         yield "|---|---:|---:|---:|---:|---|"
         for line in lines(load):
@@ -84,6 +84,6 @@ def _times(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown takes as it is."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

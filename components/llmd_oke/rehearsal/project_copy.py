@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from llmd_oke.config import CONFIG_KEY, stack_file
+from llmd_oke.config.document import read
+from llmd_oke.config.pulumi_yaml import text_of
 from llmd_oke.rehearsal.outside.facts import outside
 
 SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
@@ -61,10 +61,8 @@ def _write_passphrase(path: Path) -> None:
 
 
 def _write_stack_file(source: Path, target: Path, release: str) -> None:
-    document: dict[str, Any] = yaml.safe_load(source.read_text())
+    document: dict[str, Any] = read(source).value
     stack = {**document["config"][CONFIG_KEY], "release": release}
-    kept: dict[str, Any] = yaml.safe_load(target.read_text()) if target.exists() else {}
+    kept: dict[str, Any] = read(target).value if target.exists() else {}
     own = {key: kept[key] for key in ("encryptionsalt",) if key in kept}
-    target.write_text(
-        yaml.safe_dump({**own, "config": {CONFIG_KEY: stack, SOURCE_URL_KEY: outside().bucket_url}}, sort_keys=False)
-    )
+    target.write_text(text_of({**own, "config": {CONFIG_KEY: stack, SOURCE_URL_KEY: outside().bucket_url}}))

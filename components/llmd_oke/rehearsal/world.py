@@ -163,9 +163,3 @@ class World:
         if left:
             raise KitError(f"the world left mounts on this machine: {', '.join(left)}", "unmount them with `umount`")
         self.folder.record_file.unlink(missing_ok=True)
-
-
-def list_worlds(root: Path) -> list[World]:
-    """The worlds whose state folders lie in `root` and that run or have failed."""
-    folders = sorted(path.parent for path in root.glob("*/world.json"))
-    return [world for world in map(World, folders) if world.status() is not None]

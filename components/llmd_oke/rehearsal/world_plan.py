@@ -108,9 +108,9 @@ def _agent(
 def _nodes(plan: Plan) -> list[dict[str, Any]]:
     """The nodes that are there before the engine runs. Those of pools that the stack creates come with the pools."""
     if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
-        return [*(_node(plan, node) for node in plan.nodes), SYSTEM_NODE]
+        return [*(_node(plan, node) for node in plan.nodes_at_first), SYSTEM_NODE]
     given = {pool.name for pool in plan.config.gpu_pools if pool.pool_id is not None}
-    return [_node(plan, node) for node in plan.nodes if node.pool in given]
+    return [_node(plan, node) for node in plan.nodes_at_first if node.pool in given]
 
 
 def _node(plan: Plan, node: Node) -> dict[str, Any]:

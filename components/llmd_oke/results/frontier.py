@@ -32,8 +32,3 @@ def served(row: Row) -> bool:
     if not row.output_tokens_per_s or row.requests == 0:
         return False
     return row.failures <= MOST_FAILURES_SHARE * (row.requests or row.failures)
-
-
-def row_frontier(rows: Iterable[Row]) -> list[Row]:
-    """The runs that no other exceeds in tokens per GPU and tokens per user; runs that did not serve are dropped."""
-    return frontier(filter(served, rows), lambda row: row.tpsu, lambda row: row.tpsg)

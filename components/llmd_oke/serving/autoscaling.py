@@ -6,8 +6,9 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.catalogue.scaling import Pace, scaling
+from llmd_oke.objects import Manifest, when_declared
 from llmd_oke.serving import labels
-from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.timeouts import NAMESPACE_S, timeouts
 
 

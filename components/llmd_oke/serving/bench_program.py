@@ -3,10 +3,10 @@
 The image brings Python and what vLLM itself depends on (`values/bench/jobs.yaml`).
 """
 
-import ast
 import base64
 import hashlib
 import io
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -21,6 +21,12 @@ FOLDER = "/opt/llmd-oke"
 FILE = "program.pyz"
 VOLUME = "program"
 
+_IMPORT = re.compile(
+    r"^ *(?:import (?P<module>[\w.]+)|from (?P<package>[\w.]+) import (?P<names>\([^)]*\)|.*))", re.MULTILINE
+)
+"""A statement that imports, as this kit's style has it: absolute names, one module to an `import`. Every preview looks
+for them; parsing the sources would take it 40 ms."""
+
 CONTAINER_SECURITY = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -31,7 +37,7 @@ CONTAINER_SECURITY = {
 
 @cache
 def modules(program: str) -> Mapping[str, str]:
-    """The sources that a program needs by module name, `llmd_oke.bench.load` for example. Packages come empty.
+    """The sources that a program needs by module name, `llmd_oke.bench.load.load` for example. Packages come empty.
 
     Args:
         program: the module that is run.
@@ -135,20 +141,13 @@ def _own_imports(source: str) -> Iterator[str]:
 
 def _imports(source: str) -> Iterator[str]:
     """Modules that a source imports; of `from package import name` the module `package.name`, if that is one."""
-    for node in _statements(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (name for alias in node.names if _is_module(name := f"{node.module}.{alias.name}"))
-
-
-def _statements(parent: ast.AST) -> Iterator[ast.AST]:
-    """All statements below a node. Expressions are most of a tree, and hold none."""
-    for node in ast.iter_child_nodes(parent):
-        if not isinstance(node, ast.expr):
-            yield node
-            yield from _statements(node)
+    for match in _IMPORT.finditer(source):
+        if match["module"]:
+            yield match["module"]
+            continue
+        yield match["package"]
+        names = (f"{match['package']}.{name}" for name in re.findall(r"[\w.]+", match["names"]))
+        yield from filter(_is_module, names)
 
 
 @cache

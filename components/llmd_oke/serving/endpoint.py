@@ -4,8 +4,9 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.objects import Manifest
 from llmd_oke.serving import labels
-from llmd_oke.serving.manifests import Manifest, declare
+from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.timeouts import timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
 

@@ -56,6 +56,7 @@ def evaluation_job(place: Place, evaluation: Evaluation, how: JobFacts, limit_s:
         "automountServiceAccountToken": False,
         "restartPolicy": "Never",
         "securityContext": bench_program.pod_security(how),
+        "tolerations": place.tolerations(),
         "containers": [container],
         "volumes": [
             {"name": "program", "configMap": {"name": f"{place.job}-program"}},

@@ -3,15 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from llmd_oke.bench.load_request import LoadRequest
-from llmd_oke.bench.parcels import MOST_CHUNKS
+from llmd_oke.bench.in_cluster.load_request import LoadRequest
+from llmd_oke.bench.in_cluster.parcels import MOST_CHUNKS
 from llmd_oke.catalogue.bench_jobs import InferencePerf, JobFacts
 from llmd_oke.serving import bench_program, vllm
-from llmd_oke.serving.model_pod import tolerations
 from llmd_oke.serving.operation_jobs import Place, config_map, job, owned
 
-LOAD_PROGRAM = "llmd_oke.bench.load_job"
-FILES_PROGRAM = "llmd_oke.bench.files_job"
+LOAD_PROGRAM = "llmd_oke.bench.in_cluster.load_job"
+FILES_PROGRAM = "llmd_oke.bench.in_cluster.files_job"
 
 REQUEST_FILE = "request.json"
 CONFIG_FILE = "config.yml"
@@ -118,7 +117,7 @@ def _pod(place: Place, security: dict[str, Any]) -> dict[str, Any]:
         "restartPolicy": "Never",
         "securityContext": security,
         "affinity": bench_program.rather_on(place.shape.name),
-        "tolerations": tolerations(place.shape),
+        "tolerations": place.tolerations(),
     }
 
 

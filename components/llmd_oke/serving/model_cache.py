@@ -7,12 +7,13 @@ import pulumi
 from llmd_oke.catalogue import Model, Shape
 from llmd_oke.catalogue.storage import model_cache as facts
 from llmd_oke.errors import KitError
+from llmd_oke.objects import Manifest, when_declared
 from llmd_oke.planning import rollout
 from llmd_oke.serving import labels, prewarm, vllm
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
 from llmd_oke.serving.lookup import model, shape
-from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.model_pod import tolerations
 from llmd_oke.serving.timeouts import timeouts
 

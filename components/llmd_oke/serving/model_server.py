@@ -5,11 +5,12 @@ from typing import Any
 import pulumi
 
 from llmd_oke.catalogue.operators import named_by
+from llmd_oke.objects import Manifest, when_declared
 from llmd_oke.planning import Rollout, rollout
 from llmd_oke.serving import labels
 from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.lookup import model, release, shape
-from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.model_pod import pod_template
 from llmd_oke.serving.timeouts import timeouts
 from llmd_oke.serving.vllm import ServerSpec

@@ -4,8 +4,9 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.objects import Manifest, when_declared
 from llmd_oke.serving import labels
-from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.priorities import priority_class
 from llmd_oke.serving.timeouts import NAMESPACE_S, timeouts
 from llmd_oke.serving.vllm import HUGGING_FACE_SECRET, HUGGING_FACE_SECRET_KEY

@@ -7,8 +7,10 @@ after its end, should nobody be there to take it away.
 from dataclasses import dataclass
 from typing import Any
 
-from llmd_oke.bench.parcels import PART_LABEL
+from llmd_oke.bench.in_cluster.parcels import PART_LABEL
 from llmd_oke.catalogue import Shape
+from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.model_pod import tolerations
 
 KEPT_S = 3600
 STARTING_S = 900
@@ -17,12 +19,20 @@ STARTING_S = 900
 
 @dataclass(frozen=True)
 class Place:
-    """Where the pods of a Job run: rather on nodes of `shape`, which have the image of the servers already."""
+    """Where the pods of a Job run: rather on nodes of `shape`, which have the image of the servers already.
+
+    They tolerate what such nodes are tainted with: by their shape, and `node_taints` beside it.
+    """
 
     namespace: str
     job: str
     image: str
     shape: Shape
+    node_taints: tuple[NodeTaintArgs, ...] = ()
+
+    def tolerations(self) -> list[dict[str, str]]:
+        """What the pods tolerate, taint by taint."""
+        return tolerations(self.shape, self.node_taints)
 
 
 def job(place: Place, pod: dict[str, Any], limit_s: float, more: dict[str, Any]) -> dict[str, Any]:

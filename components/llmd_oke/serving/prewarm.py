@@ -7,9 +7,9 @@ from typing import Any
 
 from llmd_oke.catalogue import Model
 from llmd_oke.catalogue.storage import model_cache
+from llmd_oke.objects import Manifest
 from llmd_oke.serving import labels
 from llmd_oke.serving.cache_args import PrewarmArgs
-from llmd_oke.serving.manifests import Manifest
 from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token
 
 PROGRAM_VOLUME = "prewarm-program"

@@ -8,10 +8,11 @@ from typing import Any, NotRequired, TypedDict, cast
 import pulumi
 
 from llmd_oke.catalogue.releases import Release
+from llmd_oke.objects import Manifest, when_declared
 from llmd_oke.serving import labels, templates
 from llmd_oke.serving.chart import render_chart
 from llmd_oke.serving.lookup import release
-from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.router_pod import completed
 from llmd_oke.serving.timeouts import ROUTER_S, timeouts
 

@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from llmd_oke.objects import Manifest
 from llmd_oke.serving import labels
-from llmd_oke.serving.manifests import Manifest
 
 CONFIG_ANNOTATION = "llmd-oke/config"
 

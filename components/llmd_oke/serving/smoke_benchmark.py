@@ -4,16 +4,17 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.bench.smoke_job import LABEL as SMOKE
+from llmd_oke.bench.in_cluster.smoke_labels import LABEL as SMOKE
 from llmd_oke.catalogue.bench_jobs import JobFacts, bench_jobs
+from llmd_oke.objects import Manifest, when_declared
 from llmd_oke.serving import bench_program, labels
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.lookup import shape
-from llmd_oke.serving.manifests import Manifest, declare, when_declared
+from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.model_pod import tolerations
 from llmd_oke.serving.timeouts import timeouts
 
-PROGRAM = "llmd_oke.bench.smoke_job"
+PROGRAM = "llmd_oke.bench.in_cluster.smoke_job"
 REQUEST_FILE = "request.json"
 FACTS_FILE = "facts.json"
 FACTS_FOLDER = "/etc/llmd-oke"
@@ -39,7 +40,7 @@ class SmokeBenchmarkArgs(TypedDict):
     node_taints: NotRequired[list[NodeTaintArgs]]
     """Taints of those nodes beside those of their shape; none if left out."""
     request: str
-    """What is asked of the benchmark: the JSON text of `llmd_oke.bench.smoke_request.SmokeRequest`."""
+    """What is asked of the benchmark: the JSON text of `llmd_oke.bench.smoke.request.SmokeRequest`."""
     facts: str
     """JSON text of what else belongs into the report. It doesn't say what is measured: a change measures nothing
     again."""

@@ -10,6 +10,7 @@ import pulumi_kubernetes as k8s
 from llmd_oke.config import ExistingCluster
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
+from llmd_oke.stack.agreement import agreed
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ def existing(plan: Plan) -> ClusterAccess:
     if plan.config.cluster_stack is None:
         raise KitError("The stack names no cluster.")
     made = pulumi.StackReference(plan.config.cluster_stack)
+    told = pulumi.Output.all(made.require_output("cluster_id"), made.get_output("gpu_pools"))
     return ClusterAccess(
-        identifier=cast("pulumi.Output[str]", made.require_output("cluster_id")),
+        identifier=told.apply(lambda both: agreed(plan, *both)),
         kubeconfig=cast("pulumi.Output[str]", made.require_output("kubeconfig")),
         model_cache_handle=cast("pulumi.Output[str]", made.get_output("model_cache_handle")),
     )

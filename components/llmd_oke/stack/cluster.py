@@ -1,11 +1,12 @@
 """From a plan to a created cluster, with OCI's resources only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pulumi
 
-from llmd_oke.cluster.add_ons import AddOnArgs, AddOns
+from llmd_oke.cluster.add_ons import AddOnArgs, AddOns, AddOnsArgs
 from llmd_oke.cluster.cpu_pool import CpuPool
 from llmd_oke.cluster.gpu_pool import GpuPool
 from llmd_oke.cluster.iam import Iam
@@ -19,8 +20,11 @@ from llmd_oke.config import CreateCluster, Image
 from llmd_oke.planning import Plan
 from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.planning.iam import iam_needs
+from llmd_oke.planning.node_scaling import SYSTEM_POOL, autoscaled_pools
+from llmd_oke.stack.agreement import taint_outputs
 from llmd_oke.stack.cluster_args import (
     add_on_args,
+    autoscaler_args,
     cluster_args,
     cpu_pool_args,
     gpu_pool_args,
@@ -30,24 +34,29 @@ from llmd_oke.stack.cluster_args import (
 )
 from llmd_oke.stack.order import after
 
-SYSTEM_POOL = "system"
-
 
 @dataclass(frozen=True)
 class CreatedCluster:
-    """What was declared. `nodes` have to be there before anything runs in the cluster; `add_ons` before operators that
-    rely on OKE's.
+    """What was declared, by `provider`. `cpu_pools` have to be there before anything runs in the cluster; `add_ons`
+    before operators that rely on OKE's.
     """
 
+    provider: pulumi.ProviderResource
     oke: OkeCluster
     network: Network
-    nodes: list[pulumi.Resource]
+    cpu_pools: dict[str, SystemPool | CpuPool]
     add_ons: list[pulumi.Resource]
     gpu_pools: dict[str, GpuPool] = field(default_factory=dict[str, GpuPool])
     storage: Storage | None = None
 
-    def outputs(self, region: str) -> dict[str, Any]:
+    @property
+    def nodes(self) -> list[pulumi.Resource]:
+        """The pools that have to be there before anything runs in the cluster."""
+        return list(self.cpu_pools.values())
+
+    def outputs(self, plan: Plan, region: str) -> dict[str, Any]:
         """What other stacks and commands need to know."""
+        taints = {pool.name: taint_outputs(pool.taints) for pool in plan.config.gpu_pools}
         return {
             "cluster_id": self.oke.cluster_id,
             "kubeconfig": self.oke.kubeconfig,
@@ -58,7 +67,8 @@ class CreatedCluster:
             "bastion_subnet_id": self.network.bastion_subnet_id,
             "bastion_id": self.network.bastion_id,
             "gpu_pools": {
-                name: {"pool_id": pool.pool_id, "node_label": pool.node_label} for name, pool in self.gpu_pools.items()
+                name: {"pool_id": pool.pool_id, "node_label": pool.node_label, "taints": taints[name]}
+                for name, pool in self.gpu_pools.items()
             },
             "model_cache_handle": None if self.storage is None else self.storage.volume_handle,
         }
@@ -74,11 +84,23 @@ def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -
     oke = OkeCluster(cluster.name, cluster_args(cluster, network, api_server), after(opts, network, *rights))
     node_rights = _rights("nodes-iam", plan, cluster, needs.nodes, oke, opts)
     ready = after(opts, network, *node_rights)
-    nodes = _cpu_pools(plan, cluster, network, oke, ready)
-    add_ons = _add_ons(plan, cluster, oke, after(opts, *nodes))
+    cpu_pools = _cpu_pools(plan, cluster, network, oke, ready)
+    add_ons = _add_ons(plan, cluster, oke, after(opts, *cpu_pools.values()))
     gpu_pools = _gpu_pools(plan, cluster, network, oke, ready)
     storage = _storage(plan, cluster, network, ready)
-    return CreatedCluster(oke, network, nodes, add_ons, gpu_pools, storage)
+    return CreatedCluster(provider, oke, network, cpu_pools, add_ons, gpu_pools, storage)
+
+
+def declare_autoscaler(plan: Plan, made: CreatedCluster, gates: Sequence[pulumi.Resource]) -> None:
+    """The cluster autoscaler, where a pool leaves its size to it. It comes after the gates: what it finds are the nodes
+    that the stack asked for, and none that it would give up as late.
+    """
+    scaled = {pool.name for pool in autoscaled_pools(plan.config)}
+    if scaled:
+        pool_ids = {name: pool.pool_id for name, pool in {**made.cpu_pools, **made.gpu_pools}.items() if name in scaled}
+        args: AddOnsArgs = {"cluster_id": made.oke.cluster_id, "add_ons": [autoscaler_args(plan, pool_ids)]}
+        opts = pulumi.ResourceOptions(providers=[made.provider])
+        AddOns("cluster-autoscaler", args, after(opts, *made.nodes, *made.gpu_pools.values(), *gates))
 
 
 def _rights(
@@ -96,15 +118,15 @@ def _rights(
 
 def _cpu_pools(
     plan: Plan, cluster: CreateCluster, network: Network, oke: OkeCluster, opts: pulumi.ResourceOptions
-) -> list[pulumi.Resource]:
+) -> dict[str, SystemPool | CpuPool]:
     pools = {SYSTEM_POOL: plan.config.system_pool, **{pool.name: pool for pool in plan.config.cpu_pools}}
     asked = any(not pool.availability_domains for pool in pools.values()) and not cluster.given.availability_domains
     domains = _availability_domains(cluster, oke) if asked else list(cluster.given.availability_domains)
-    made: list[pulumi.Resource] = []
+    made: dict[str, SystemPool | CpuPool] = {}
     for name, pool in pools.items():
         image_id = _image(f"{name}-image", pool.image, cluster, opts) or cluster.given.system_image_id
         args = cpu_pool_args(name, pool, cluster, network, oke, domains, image_id)
-        made.append(SystemPool(name, args, opts) if name == SYSTEM_POOL else CpuPool(name, args, opts))
+        made[name] = SystemPool(name, args, opts) if name == SYSTEM_POOL else CpuPool(name, args, opts)
     return made
 
 
@@ -134,7 +156,7 @@ def _image(
 def _add_ons(
     plan: Plan, cluster: CreateCluster, oke: OkeCluster, opts: pulumi.ResourceOptions
 ) -> list[pulumi.Resource]:
-    wanted: list[AddOnArgs] = add_on_args(cluster, gpu_stack(plan.config))
+    wanted: list[AddOnArgs] = add_on_args(plan, cluster)
     if not wanted:
         return []
     return [AddOns("add-ons", {"cluster_id": oke.cluster_id, "add_ons": wanted}, opts)]

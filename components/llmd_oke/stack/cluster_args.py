@@ -1,10 +1,11 @@
 """The arguments of a created cluster's components, from the stack file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pulumi
 
+from llmd_oke.catalogue.operators import AddOn
 from llmd_oke.cluster.add_ons import AddOnArgs
 from llmd_oke.cluster.cpu_pool import CpuPoolArgs
 from llmd_oke.cluster.gpu_pool import GpuPoolArgs, Launch
@@ -13,14 +14,14 @@ from llmd_oke.cluster.network import Network, NetworkArgs
 from llmd_oke.cluster.oke_cluster import OidcArgs, OkeCluster, OkeClusterArgs
 from llmd_oke.cluster.pool_parts import CyclingArgs, NodeNetworkArgs, TaintArgs
 from llmd_oke.cluster.storage import StorageArgs
-from llmd_oke.config import CpuPool, CreateCluster, FileStorage, GpuPool, Lustre, Oidc, SystemPool
+from llmd_oke.config import AutoscaledSize, CpuPool, CreateCluster, FileStorage, GpuPool, Lustre, Oidc, SystemPool
 from llmd_oke.config.base import Part
 from llmd_oke.config.node_pools import Cycling, Taint
 from llmd_oke.planning import Plan
 from llmd_oke.planning.add_ons import add_ons
-from llmd_oke.planning.gpu_stack import GpuStackPlan
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.network import network_choices, network_pools
+from llmd_oke.planning.node_scaling import autoscaler_add_on, autoscaler_nodes
 
 
 def network_args(plan: Plan, cluster: CreateCluster) -> NetworkArgs:
@@ -141,6 +142,7 @@ def cpu_pool_args(
         "max_pods": pool.max_pods,
         "labels": dict(pool.labels),
         "taints": _taints(pool.taints) if isinstance(pool, CpuPool) else None,
+        "autoscaled": _autoscaled(pool) if isinstance(pool, CpuPool) else None,
         "cycling": _cycling(pool.cycling),
         "ssh_public_key": cluster.ssh_public_key,
         "protect": cluster.protect,
@@ -182,6 +184,7 @@ def gpu_pool_args(
         "max_pods": pool.max_pods,
         "labels": {**labels, **pool.labels},
         "taints": _taints(pool.taints),
+        "autoscaled": _autoscaled(pool),
         "nvme": pool.nvme,
         "huge_pages_gib": pool.huge_pages_gib,
         "cycling": _cycling(pool.cycling),
@@ -203,17 +206,21 @@ def node_network(network: Network) -> NodeNetworkArgs:
     return cast("NodeNetworkArgs", _given(args))
 
 
-def add_on_args(cluster: CreateCluster, stack: GpuStackPlan) -> list[AddOnArgs]:
+def add_on_args(plan: Plan, cluster: CreateCluster) -> list[AddOnArgs]:
     """The add-ons that the GPU stack needs, then those of the stack file."""
-    wanted: list[AddOnArgs] = []
-    for add_on in add_ons(cluster, stack):
-        args: dict[str, Any] = {
-            "name": add_on.name,
-            "version": add_on.version,
-            "configurations": dict(add_on.configurations),
-        }
-        wanted.append(cast("AddOnArgs", _given(args)))
-    return wanted
+    return [_add_on(add_on, {}) for add_on in add_ons(plan.config, cluster)]
+
+
+def autoscaler_args(plan: Plan, pool_ids: Mapping[str, pulumi.Input[str]]) -> AddOnArgs:
+    """The cluster autoscaler for the pools that it may change, by their names and OCIDs."""
+    nodes = pulumi.Output.all(**pool_ids).apply(lambda found: autoscaler_nodes(plan.config, found))
+    return _add_on(autoscaler_add_on(plan.config), {"nodes": nodes})
+
+
+def _add_on(add_on: AddOn, more: Mapping[str, pulumi.Input[str]]) -> AddOnArgs:
+    settings = {**add_on.configurations, **more}
+    args: dict[str, Any] = {"name": add_on.name, "version": add_on.version, "configurations": settings}
+    return cast("AddOnArgs", _given(args))
 
 
 def storage_args(plan: Plan, cluster: CreateCluster, network: Network) -> StorageArgs | None:
@@ -249,6 +256,10 @@ def _named(part: Part) -> dict[str, str] | None:
 
 def _taints(taints: Sequence[Taint]) -> list[TaintArgs]:
     return [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in taints]
+
+
+def _autoscaled(pool: GpuPool | CpuPool) -> bool | None:
+    return True if isinstance(pool.scaling, AutoscaledSize) else None
 
 
 def _cycling(cycling: Cycling | None) -> CyclingArgs | None:

@@ -1,5 +1,6 @@
 """The Pulumi program, and what each layer of a stack declares."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import Plan
 from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
 from llmd_oke.stack.access import ClusterAccess, existing
-from llmd_oke.stack.models import declare_model
+from llmd_oke.stack.models import declare_model, render_charts
 from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import keda_namespace
 from llmd_oke.stack.smoke import declare_smoke
@@ -43,7 +44,10 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     if isinstance(plan.cluster, CreateCluster):
         protected = plan.cluster.protect and not settings.get_bool("allowReplace")
         cluster = plan.cluster.model_copy(update={"protect": protected})
-        access, outputs = _create(plan, cluster, settings.get("apiServer"))
+        with ThreadPoolExecutor(1) as beside:  # Helm is a process of its own
+            rendering = beside.submit(render_charts, plan)
+            access, outputs = _create(plan, cluster, settings.get("apiServer"))
+            rendering.result()
     else:
         access = existing(plan)
     crds = _crds(plan, access) if plan.layer != "serving" else None
@@ -54,7 +58,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
 
 def _create(plan: Plan, cluster: CreateCluster, api_server: str | None) -> tuple[ClusterAccess, dict[str, Any]]:
     """OCI's packages are loaded only where a cluster is created."""
-    from llmd_oke.stack.cluster import create_cluster  # noqa: PLC0415
+    from llmd_oke.stack.cluster import create_cluster, declare_autoscaler  # noqa: PLC0415
     from llmd_oke.stack.operators import declare_operators  # noqa: PLC0415
 
     made = create_cluster(plan, cluster, api_server)
@@ -65,7 +69,8 @@ def _create(plan: Plan, cluster: CreateCluster, api_server: str | None) -> tuple
         model_cache_handle=made.storage.volume_handle if made.storage else None,
     )
     gates = declare_operators(plan, made, access.options(access.provider("operators")))
-    return replace(access, ready=(*made.nodes, *gates)), made.outputs(cluster.region)
+    declare_autoscaler(plan, made, gates)
+    return replace(access, ready=(*made.nodes, *gates)), made.outputs(plan, cluster.region)
 
 
 def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crds | None) -> dict[str, Any]:

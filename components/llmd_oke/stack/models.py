@@ -14,7 +14,7 @@ from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
-from llmd_oke.serving.router import Router, RouterArgs
+from llmd_oke.serving.router import Router, RouterArgs, rendered
 from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import declare_scaling
 from llmd_oke.stack.storage import model_cache_mount
@@ -61,6 +61,17 @@ def declare_model(
     }
     endpoint = ModelEndpoint(f"{model.name}-endpoint", args, inside)
     return DeclaredModel(endpoint.url, [*declared, endpoint])
+
+
+def render_charts(plan: Plan) -> None:
+    """Has Helm render the routers' chart as the plan needs it; what is declared later finds it done.
+
+    Raises:
+        KitError: Helm is missing or refuses the values.
+    """
+    for model in plan.models:
+        if model.router.mode == "standalone":
+            rendered(router_args(plan, model, model.units[0]))
 
 
 def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:

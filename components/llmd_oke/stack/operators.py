@@ -12,7 +12,8 @@ from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery
 from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
 from llmd_oke.planning import Plan
 from llmd_oke.planning.gpu_stack import GpuStackPlan, gpu_stack, tolerations
-from llmd_oke.stack.cluster import SYSTEM_POOL, CreatedCluster
+from llmd_oke.planning.node_scaling import SYSTEM_POOL
+from llmd_oke.stack.cluster import CreatedCluster
 from llmd_oke.stack.order import after
 
 
@@ -55,7 +56,7 @@ def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) ->
             f"{pool.name}-gate",
             {
                 "pool_name": pool.name,
-                "nodes": pool.size,
+                "nodes": pool.limits.least,
                 "resource": pool.shape.gpu.resource,
                 "gpus": pool.shape.gpus,
                 "timeout_s": timeouts[pool.name],

@@ -6,10 +6,10 @@ from typing import Any
 
 import pulumi
 
-from llmd_oke.bench.evidence import DecisionCounter, EvidenceSettings
-from llmd_oke.bench.smoke_request import PodGroup, SmokeRequest
-from llmd_oke.bench.thresholds import Thresholds
-from llmd_oke.bench.topology import RouterPart, Servers, Topology
+from llmd_oke.bench.deployment.topology import RouterPart, Servers, Topology
+from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
+from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
+from llmd_oke.bench.smoke.thresholds import Thresholds
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.serving import labels, vllm

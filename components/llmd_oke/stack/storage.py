@@ -44,7 +44,7 @@ def model_cache_args(plan: Plan, service_account: pulumi.Input[str]) -> ModelCac
         "service_account": service_account,
         "kind": cache.kind,
         "shape": plan.pools[0].shape.name,
-        "nodes": sum(pool.size for pool in plan.pools),
+        "nodes": sum(pool.limits.least for pool in plan.pools),
         "models": sorted({model.model.name for model in plan.models}),
         "volume_name": f"{plan.namespace}-{NAME}",
         "timeout_s": prewarm.timeout_s,

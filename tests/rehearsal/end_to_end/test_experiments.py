@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.bench.report_files import read_report
+from llmd_oke.bench.reporting.files import read_report
 from llmd_oke.rehearsal.waiting import until
 from llmd_oke.results.files import read_rows
 from user_project import LIMIT_S, Ended, Project

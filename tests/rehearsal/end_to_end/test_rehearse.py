@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from llmd_oke.bench.report_files import read_report
+from llmd_oke.bench.reporting.files import read_report
 from llmd_oke.rehearsal.host_processes import members_of
 from user_project import Ended, Project, model
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from llmd_oke.bench.evidence import DecisionCounter, EvidenceSettings
-from llmd_oke.bench.load import Target
-from llmd_oke.bench.metrics import MetricsEndpoint
-from llmd_oke.bench.smoke import SmokePlan
-from llmd_oke.bench.topology import RouterPart, Servers, Topology
+from llmd_oke.bench.deployment.metrics import MetricsEndpoint
+from llmd_oke.bench.deployment.topology import RouterPart, Servers, Topology
+from llmd_oke.bench.load.load import Target
+from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
+from llmd_oke.bench.smoke.smoke import SmokePlan
 
 DECISIONS = DecisionCounter(
     ("llm_d_inference_scheduler_disagg_decision_total", "llm_d_inference_scheduler_pd_decision_total"),

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from llmd_oke.bench.record_lines import read_file
+from llmd_oke.bench.records.lines import read_file
 from llmd_oke.cli.main import app
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import read_rows

@@ -38,6 +38,10 @@ def test_more_nodes_than_asked_for_pass():
     assert problems(node("a"), node("b"), node("c")) == []
 
 
+def test_a_node_beyond_those_asked_for_may_still_be_coming():
+    assert problems(node("a"), node("b"), node("c", ready=False), node("d", gpus=0)) == []
+
+
 def test_a_node_that_never_joined_is_told():
     assert problems(node("a")) == ["1 of 2 nodes have joined"]
 

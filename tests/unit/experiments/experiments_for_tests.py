@@ -8,12 +8,13 @@ from typing import Any
 import yaml
 from llmd_oke import config
 from llmd_oke.errors import KitError
-from llmd_oke.experiments import preparing, recipe_files
-from llmd_oke.experiments.deployer import Deployed
-from llmd_oke.experiments.preparing import Asked, Experiment
-from llmd_oke.experiments.recipe import Recipe
-from llmd_oke.experiments.run_folder import RunFolder
-from llmd_oke.experiments.schedule import Stage
+from llmd_oke.experiments.recipes import files
+from llmd_oke.experiments.recipes.recipe import Recipe
+from llmd_oke.experiments.recipes.schedule import Stage
+from llmd_oke.experiments.runs import preparing
+from llmd_oke.experiments.runs.deployer import Deployed
+from llmd_oke.experiments.runs.folders import RunFolder
+from llmd_oke.experiments.runs.preparing import Asked, Experiment
 from llmd_oke.progress import Progress
 from llmd_oke.results.row import Basis, Origin, Quantiles, Row
 
@@ -48,7 +49,7 @@ def recipe_object(**changes: Any) -> dict[str, Any]:
 
 
 def recipe(**changes: Any) -> Recipe:
-    return recipe_files.validate(recipe_object(**changes))
+    return files.validate(recipe_object(**changes))
 
 
 def project(folder: Path, **changes: Any) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,13 @@ class Cli:
         return updates.update(
             self.pulumi, plan(validate(STACK)), SilentProgress(), lambda _: agreed, yes=yes, allow_replace=allow_replace
         )
+
+
+def test_what_others_change_is_read_before_it_is_previewed_and_updated():
+    cli = Cli(document())
+    cli.pulumi = replace(cli.pulumi, refresh=True)
+    assert cli.update() == 0
+    assert cli.asked == ["preview --json --show-sames --non-interactive --refresh", "up --yes --skip-preview --refresh"]
 
 
 def test_an_update_is_previewed_and_then_made():

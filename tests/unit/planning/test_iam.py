@@ -92,9 +92,12 @@ EXPECTED = {
     ],
     "ocir": ["Allow dynamic-group 'Default'/'prod-nodes' to read repos in compartment id C"],
     "oci-metrics": [
-        "Allow dynamic-group 'Default'/'prod-nodes' to use metrics in compartment id C "
-        f"where target.metrics.namespace = '{namespace}'"
-        for namespace in ("gpu_infrastructure_health", "rdma_infrastructure_health")
+        f"Allow dynamic-group 'Default'/'prod-nodes' to {right}"
+        for right in (
+            "use metrics in compartment id C where target.metrics.namespace = 'gpu_infrastructure_health'",
+            "use metrics in compartment id C where target.metrics.namespace = 'rdma_infrastructure_health'",
+            "read metrics in compartment id C",
+        )
     ],
 }
 

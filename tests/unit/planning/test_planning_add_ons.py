@@ -6,7 +6,6 @@ import pytest
 from created_stacks import refusals, validated
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning.add_ons import add_ons
-from llmd_oke.planning.gpu_stack import gpu_stack
 
 
 def of_add_ons(*names: str, **stack_changes: Any) -> dict[str, str]:
@@ -16,7 +15,7 @@ def of_add_ons(*names: str, **stack_changes: Any) -> dict[str, str]:
 def wanted(*written: dict[str, Any]):
     config = validated(addOns=list(written))
     assert isinstance(config.cluster, CreateCluster)
-    return {add_on.name: add_on for add_on in add_ons(config.cluster, gpu_stack(config))}
+    return {add_on.name: add_on for add_on in add_ons(config, config.cluster)}
 
 
 def test_an_add_on_is_asked_for_once():

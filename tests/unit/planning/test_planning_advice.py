@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from created_stacks import created
+from created_stacks import created, gpu_pool
 from llmd_oke import catalogue
 from stacks_for_tests import model, plan
 
@@ -109,3 +109,9 @@ def test_a_private_endpoint_that_no_bastion_leads_to_is_told():
     assert not way_in(network={"bastionService": {"clientCidrs": ["203.0.113.0/24"]}})
     assert not way_in(network={"bastion": False})
     assert not way_in(apiEndpoint=public)
+
+
+@pytest.mark.parametrize(("launch", "told"), [("managed-compute-cluster", True), ("cluster-network", False)])
+def test_a_right_to_publish_metrics_that_no_node_may_use_is_told(launch: str, told: bool):
+    made = created(gpu_pool(launch=launch), iam={"grants": ["oci-metrics"]})
+    assert ("cluster.iam.grants" in advice(*made.pop("models"), **made)) is told

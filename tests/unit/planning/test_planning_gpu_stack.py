@@ -149,3 +149,15 @@ def test_a_cluster_that_the_operators_chart_refuses_is_told_before_it_is_made():
 def test_okes_plug_in_asks_for_no_version():
     config = stack(cluster={**CREATED, "kubernetesVersion": "v1.28.2"}, gpuStack="oke-plugin")
     assert list(gpu_stack_problems(config)) == []
+
+
+def test_a_shape_without_virtual_functions_is_one_problem():
+    with pytest.raises(Refused) as refused:
+        plan(stack(created=False, gpuPools=[{"name": "a", "shape": "BM.GPU.MI355X.8", "size": 9}]))
+    assert [problem.path for problem in refused.value.problems] == ["rdma"]
+
+
+def test_too_few_gpus_are_told_beside_virtual_functions_that_a_shape_lacks():
+    with pytest.raises(Refused) as refused:
+        plan(stack(created=False, gpuPools=[{"name": "a", "shape": "BM.GPU.MI355X.8", "size": 1}]))
+    assert [problem.path for problem in refused.value.problems] == ["rdma", "gpuPools[0].size"]

@@ -150,12 +150,6 @@ def test_controllers_do_not_run_on_gpu_nodes():
     assert "GPU nodes are tainted" in of_stack(systemPool={"shape": "BM.GPU.MI300X.8"})["systemPool.shape"]
 
 
-@pytest.mark.parametrize(("ocpus", "memory_gib", "good"), [(4, 16, True), (4, 257, False), (32, 16, False)])
-def test_flexible_shapes_have_memory_by_ocpu(ocpus: int, memory_gib: int, good: bool):
-    found = of_stack(systemPool={"ocpus": ocpus, "memoryGib": memory_gib})
-    assert ("systemPool.memoryGib" not in found) is good
-
-
 def test_names_of_pools_are_unique():
     assert "gpuPools[0] has it already" in of_stack(cpuPools=[{"name": "mi300x"}])["cpuPools[0].name"]
     assert "systemPool has it already" in of_stack(cpuPools=[{"name": "system"}])["cpuPools[0].name"]

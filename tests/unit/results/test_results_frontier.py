@@ -2,7 +2,7 @@ import time
 
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.results.frontier import frontier, row_frontier
+from llmd_oke.results.frontier import frontier, served
 from results_rows import row
 
 PLACES = st.tuples(st.integers(0, 8), st.integers(0, 8))
@@ -34,8 +34,7 @@ def test_it_is_quick_for_many_points():
     assert time.process_time() - began < 5
 
 
-def test_runs_that_did_not_serve_are_dropped():
-    good = row(concurrency=8, output_tokens_per_s=100.0)
-    failed = row(concurrency=8, output_tokens_per_s=1000.0, failures=2)
-    empty = row(concurrency=8, output_tokens_per_s=None)
-    assert row_frontier([failed, good, empty]) == [good]
+def test_runs_without_a_rate_or_with_many_failures_did_not_serve():
+    assert served(row(concurrency=8, output_tokens_per_s=100.0))
+    assert not served(row(concurrency=8, output_tokens_per_s=1000.0, failures=2))
+    assert not served(row(concurrency=8, output_tokens_per_s=None))

@@ -1,12 +1,13 @@
 """The programs of the bench as pods get them."""
 
+import ast
 import base64
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from llmd_oke.bench.parcels import CHUNK_BYTES
+from llmd_oke.bench.in_cluster.parcels import CHUNK_BYTES
 from llmd_oke.catalogue.bench_jobs import bench_jobs
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.load_jobs import FILES_PROGRAM, LOAD_PROGRAM
@@ -41,9 +42,19 @@ def test_a_program_finds_all_of_its_modules_in_its_file(program, tmp_path: Path)
     assert done.stdout.startswith(str(file)), done.stderr
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_has_all_modules_that_a_parser_finds_in_its_sources(program):
+    modules = bench_program.modules(program)
+    statements = [node for source in modules.values() for node in ast.walk(ast.parse(source))]
+    named = {alias.name for node in statements if isinstance(node, ast.Import) for alias in node.names}
+    named |= {str(node.module) for node in statements if isinstance(node, ast.ImportFrom)}
+    assert {name for name in named if name.startswith("llmd_oke")} <= modules.keys()
+    assert {name.partition(".")[0] for name in named} - {"llmd_oke"} == bench_program.foreign_packages(program)
+
+
 def test_equal_sources_make_equal_bytes():
     assert bench_program.archive.__wrapped__(PROGRAM) == bench_program.archive.__wrapped__(PROGRAM)
 
 
 def test_a_module_that_is_imported_as_a_name_of_its_package_is_found():
-    assert "llmd_oke.bench.report_format" in bench_program.modules(PROGRAM)
+    assert "llmd_oke.bench.reporting.format" in bench_program.modules(PROGRAM)

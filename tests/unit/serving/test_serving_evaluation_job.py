@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from llmd_oke.bench.evals import package_job
@@ -48,7 +49,7 @@ def test_the_pod_has_no_rights_in_the_cluster_and_no_gpu():
     pod = evaluation_job(PLACE, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"]
-    assert "amd.com/gpu" not in json.dumps(pod)
+    assert "amd.com/gpu" not in json.dumps([each["resources"] for each in pod["containers"]])
 
 
 def test_locks_are_those_of_the_versions_that_the_figures_come_from():
@@ -57,3 +58,9 @@ def test_locks_are_those_of_the_versions_that_the_figures_come_from():
         assert re.search(
             rf"^{name.replace('_', '-')}(\[\S+\])?=={re.escape(version)} ", requirements(package), re.MULTILINE
         )
+
+
+def test_the_pod_tolerates_the_taints_of_the_shape_and_those_of_the_stack_file():
+    place = replace(PLACE, node_taints=({"key": "team", "value": "search", "effect": "NoSchedule"},))
+    pod = evaluation_job(place, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
+    assert [each["key"] for each in pod["tolerations"]] == ["amd.com/gpu", "team"]

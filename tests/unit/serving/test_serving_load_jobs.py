@@ -1,7 +1,7 @@
 """Jobs that send load, as data."""
 
-from llmd_oke.bench.load_request import LoadRequest
-from llmd_oke.bench.parcels import MOST_CHUNKS
+from llmd_oke.bench.in_cluster.load_request import LoadRequest
+from llmd_oke.bench.in_cluster.parcels import MOST_CHUNKS
 from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
 from llmd_oke.serving import load_jobs, operation_jobs
 from llmd_oke.serving.lookup import shape
@@ -61,3 +61,14 @@ def test_files_are_published_only_once_the_tool_has_ended():
 
 def test_the_tools_image_is_pinned_by_digest():
     assert "@sha256:" in inference_perf().image
+
+
+def test_pods_tolerate_the_taints_of_the_shape_and_those_of_the_stack_file():
+    of_a_team = {"key": "team", "value": "search", "effect": "NoSchedule"}
+    place = Place("llm-d", "load-gpt-1", "vllm:1", shape("BM.GPU.MI300X.8"), (of_a_team,))
+    for made in (
+        load_jobs.load_job(place, REQUEST, bench_jobs()),
+        load_jobs.tool_job(place, inference_perf(), bench_jobs(), 60),
+    ):
+        tolerated = made["spec"]["template"]["spec"]["tolerations"]
+        assert [each["key"] for each in tolerated] == ["amd.com/gpu", "team"]

@@ -5,9 +5,10 @@ import pytest
 import yaml
 from llmd_oke import catalogue
 from llmd_oke.errors import KitError
+from llmd_oke.objects import when_declared
 from llmd_oke.serving import router, router_pod
 from llmd_oke.serving.endpoint import ModelEndpoint
-from llmd_oke.serving.manifests import declare, when_declared
+from llmd_oke.serving.manifests import declare
 from llmd_oke.testing import declared
 
 NO_OPTIONS = pulumi.ResourceOptions()

@@ -9,7 +9,7 @@ import pytest
 from llmd_oke.cli.tune.commands import app
 from llmd_oke.errors import KitError, Refused
 from llmd_oke.results.files import read_rows, write_rows
-from llmd_oke.tuning.published import published_points
+from llmd_oke.tuning.measurements.published import published_points
 from tuning_for_tests import row
 from typer.testing import CliRunner
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from llmd_oke.catalogue.files import read_yaml, values_folder
 from llmd_oke.results.row import Basis, Origin, Quantiles, Row
-from llmd_oke.tuning import asking
-from llmd_oke.tuning.figures import latency_model_of
-from llmd_oke.tuning.question import Question, parse_targets
-from llmd_oke.tuning.workload import parse
+from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.search.question import Question, parse_targets
+from llmd_oke.tuning.servers.figures import latency_model_of
+from llmd_oke.tuning.servers.workload import parse
 
 MODEL = asking.known_model("gpt-oss-120b")
 SHAPE = asking.known_shape("BM.GPU.MI300X.8")

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 
-from llmd_oke.bench.clients import open_client
+from llmd_oke.bench.deployment.clients import open_client
+from llmd_oke.bench.deployment.streams import PATHS
 from llmd_oke.bench.evals.grading import right
 from llmd_oke.bench.evals.items import Item
-from llmd_oke.bench.load import CONNECT_TIMEOUT_S, Target
-from llmd_oke.bench.streams import PATHS
+from llmd_oke.bench.load.load import CONNECT_TIMEOUT_S, Target
 
 ATTEMPTS = 3
 """For a question that gets no answer; only after that does it count as wrong."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Literal
 
-from llmd_oke.bench.prompts import WORDS
+from llmd_oke.bench.workload.prompts import WORDS
 from llmd_oke.catalogue.evals import BuiltinSet, RecallFigures, builtin_set
 
 Kind = Literal["recall", "arithmetic", "repetition"]

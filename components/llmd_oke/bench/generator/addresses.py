@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from llmd_oke.bench.targets import Target
+from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.errors import KitError
 
 

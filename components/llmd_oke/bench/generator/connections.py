@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from llmd_oke.bench.generator.addresses import Address, resolve
 from llmd_oke.bench.generator.answers import AnswerReader, BadAnswer
-from llmd_oke.bench.records import Failure
+from llmd_oke.bench.records.request import Failure
 
 CONNECT_TIMEOUT_S = 10.0
 """Limit for opening a connection; the limit of the whole request is the load's."""

@@ -11,7 +11,7 @@ from typing import Self
 
 from llmd_oke.bench.generator.channels import Channel
 from llmd_oke.bench.generator.workers import Assignment, Begin, Done, News, Ready, Stop, work
-from llmd_oke.bench.records import RequestRecord
+from llmd_oke.bench.records.request import RequestRecord
 
 STOP_GRACE_S = 5.0
 """For processes to tell the rest after the last moment at which anything may be under way."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from llmd_oke.bench.generator.requests import Turn
-from llmd_oke.bench.workloads import Place, Question
+from llmd_oke.bench.workload.workloads import Place, Question
 
 Asked = tuple[Question, Sequence[Turn], int]
 """A question, the turns before it and their tokens."""

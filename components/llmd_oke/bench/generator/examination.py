@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llmd_oke.bench.generator.crews import Findings
-from llmd_oke.bench.health import Health, delay_of, spoiled
-from llmd_oke.bench.percentiles import percentile
-from llmd_oke.bench.records import RequestRecord
-from llmd_oke.bench.shapes import ClosedLoop, LoadShape
+from llmd_oke.bench.records.health import Health, delay_of, spoiled
+from llmd_oke.bench.records.percentiles import percentile
+from llmd_oke.bench.records.request import RequestRecord
+from llmd_oke.bench.workload.shapes import ClosedLoop, LoadShape
 
 
 def examine(records: Sequence[RequestRecord], shape: LoadShape, findings: Findings) -> Health:

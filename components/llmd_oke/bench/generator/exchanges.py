@@ -6,10 +6,10 @@ from collections.abc import Callable
 from http import HTTPStatus
 from time import perf_counter
 
+from llmd_oke.bench.deployment.streams import EventStream
 from llmd_oke.bench.generator.answers import AnswerReader
 from llmd_oke.bench.generator.connections import Connection
-from llmd_oke.bench.records import Failure, RequestRecord
-from llmd_oke.bench.streams import EventStream
+from llmd_oke.bench.records.request import Failure, RequestRecord
 
 MAX_ERROR_CHARACTERS = 400
 

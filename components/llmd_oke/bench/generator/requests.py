@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 
+from llmd_oke.bench.deployment.streams import PATHS
+from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.bench.generator.addresses import Address
-from llmd_oke.bench.streams import PATHS
-from llmd_oke.bench.targets import Target
 from llmd_oke.errors import KitError
 
 Turn = tuple[str, str]

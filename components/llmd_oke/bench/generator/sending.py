@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable
 from time import perf_counter
 
+from llmd_oke.bench.deployment.streams import EventStream
+from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.bench.generator.addresses import address_of
 from llmd_oke.bench.generator.answers import AnswerReader
 from llmd_oke.bench.generator.connections import Connection, NotConnected, Pool
 from llmd_oke.bench.generator.dialogues import Dialogues
 from llmd_oke.bench.generator.exchanges import Exchange
 from llmd_oke.bench.generator.requests import RequestWriter
-from llmd_oke.bench.records import Failure, RequestRecord
-from llmd_oke.bench.streams import EventStream
-from llmd_oke.bench.targets import Target
+from llmd_oke.bench.records.request import Failure, RequestRecord
 
 Ended = Callable[[bool], None]
 """Is told whether the request succeeded."""

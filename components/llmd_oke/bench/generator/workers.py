@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter, process_time
 
+from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.bench.generator.channels import Channel
 from llmd_oke.bench.generator.dialogues import Dialogues
 from llmd_oke.bench.generator.driving import ClosedDriver, Driver, Due, OpenDriver, Share
 from llmd_oke.bench.generator.precise_loop import new_loop
 from llmd_oke.bench.generator.sending import Sender
-from llmd_oke.bench.records import RequestRecord
-from llmd_oke.bench.shapes import ClosedLoop, LoadShape, Trace, arrivals_s
-from llmd_oke.bench.targets import Target
-from llmd_oke.bench.workloads import Question, Workload
+from llmd_oke.bench.records.request import RequestRecord
+from llmd_oke.bench.workload.shapes import ClosedLoop, LoadShape, Trace, arrivals_s
+from llmd_oke.bench.workload.workloads import Question, Workload
 
 TICK_S = 0.02
 """Between two looks at how late the event loop is."""

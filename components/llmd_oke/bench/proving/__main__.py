@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from llmd_oke.bench.percentiles import percentile
 from llmd_oke.bench.proving.processes import run_watched
 from llmd_oke.bench.proving.server import TTFT_S
 from llmd_oke.bench.proving.tools import OURS, Load, Tool, installed
+from llmd_oke.bench.records.percentiles import percentile
 from llmd_oke.errors import KitError
 
 RATES = (50.0, 100.0, 200.0, 300.0, 400.0, 500.0)

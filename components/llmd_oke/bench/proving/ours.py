@@ -3,22 +3,23 @@
 `python -m llmd_oke.bench.proving.ours URL REQUESTS_PER_S SECONDS`
 """
 
+import asyncio
 import json
 import sys
 
-from llmd_oke.bench.lengths import Fixed
-from llmd_oke.bench.percentiles import percentile
-from llmd_oke.bench.shapes import ConstantRate
-from llmd_oke.bench.stages import Stage, run_stages_now
-from llmd_oke.bench.targets import Target
-from llmd_oke.bench.workloads import Workload
+from llmd_oke.bench.deployment.targets import Target
+from llmd_oke.bench.load.stages import Stage, run_stages
+from llmd_oke.bench.records.percentiles import percentile
+from llmd_oke.bench.workload.lengths import Fixed
+from llmd_oke.bench.workload.shapes import ConstantRate
+from llmd_oke.bench.workload.workloads import Workload
 
 
 def main(url: str, requests_per_s: float, duration_s: float) -> None:
     """Run one stage and print what it measured."""
     stage = Stage(ConstantRate(requests_per_s), duration_s=duration_s)
     workload = Workload(Fixed(128), Fixed(50))
-    (result,) = run_stages_now(Target(url, "model"), [stage], workload, limit_s=duration_s + 30)
+    (result,) = asyncio.run(run_stages(Target(url, "model"), [stage], workload, limit_s=duration_s + 30))
     ttfts_ms = sorted(1000 * record.ttft_s for record in result.records if record.ttft_s is not None)
     found = {
         "mean_ms": sum(ttfts_ms) / len(ttfts_ms),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmd_oke.bench.prompts import WORDS
+from llmd_oke.bench.workload.prompts import WORDS
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ import typer
 
 from llmd_oke import config, planning
 from llmd_oke.cli import console, options
+from llmd_oke.cli.gathering import gathered
 from llmd_oke.cli.tune import inputs
-from llmd_oke.cli.tune.inputs import Asked
+from llmd_oke.cli.tune.inputs import Search, Where
 from llmd_oke.errors import KitError
-from llmd_oke.experiments import tuning_applied
-from llmd_oke.tuning import applying, ranking
-from llmd_oke.tuning.applying import Choice
-from llmd_oke.tuning.forecasts import forecast_row
-from llmd_oke.tuning.thresholds import thresholds
+from llmd_oke.experiments.tuner.applied import applied_file, keep_applied
+from llmd_oke.tuning.answers import applying, ranking
+from llmd_oke.tuning.answers.applying import Choice
+from llmd_oke.tuning.answers.forecasts import forecast_row
+from llmd_oke.tuning.answers.thresholds import thresholds
 
 Scaling = Annotated[
     bool, typer.Option("--scaling", help="Add `scaling` with thresholds where the stack file has none.")
@@ -22,18 +23,12 @@ Scaling = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")]
 
 
+@gathered
 def apply(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    name: inputs.Name = None,
-    slo: inputs.Slo = "",
-    gpus: inputs.Gpus = None,
-    workload: inputs.WorkloadText = None,
-    trace: inputs.Trace = None,
-    figures: inputs.Figures = None,
-    max_num_seqs: inputs.MaxNumSeqs = 256,
-    allow_extrapolation: inputs.AllowExtrapolation = False,
-    measurements: inputs.Measurements = None,
+    *,
+    search: Search,
     scaling: Scaling = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -43,25 +38,12 @@ def apply(
     Comments and order of the file stay. What comes out is planned before it is written, and refused with all problems
     where it can't be deployed. The forecast is kept, to be verified.
     """
-    asked = Asked(
-        project=project,
-        stack=stack,
-        name=name,
-        slo=slo,
-        gpus=gpus,
-        workload=workload,
-        trace=trace,
-        figures=figures,
-        max_num_seqs=max_num_seqs,
-        allow_extrapolation=allow_extrapolation,
-        measurements=tuple(measurements or ()),
-    )
-    known = inputs.inputs(asked)
+    known = inputs.inputs(Where(project, stack), search)
     best = ranking.rank(known.question, sensitivity=False).best
     if best is None:
         raise KitError("Nothing meets the targets.", "`llmd-oke tune rank` shows what would have to change.")
     models = config.load(project, stack).models
-    index = inputs.model_index(models, name)
+    index = inputs.model_index(models, search.name)
     path = config.stack_file(project, stack)
     before = path.read_text(encoding="utf-8")
     found = thresholds(known.question, best, known.confidence.tag)
@@ -76,8 +58,8 @@ def apply(
     if difference:
         _write(path, after)
     forecast = forecast_row(known.model.name, known.shape.gpu.product, known.question, known.confidence, best)
-    kept = tuning_applied.applied_file(project, stack)
-    tuning_applied.keep_applied(kept, models[index].object_name, forecast, str(known.question.targets))
+    kept = applied_file(project, stack)
+    keep_applied(kept, models[index].object_name, forecast, str(known.question.targets))
     console.errors().print(f"forecast  {kept}, for `tune verify` once it is deployed", markup=False, soft_wrap=True)
 
 

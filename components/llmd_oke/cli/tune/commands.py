@@ -2,9 +2,9 @@
 
 import typer
 
-from llmd_oke.cli.tune import apply, findings, fit, import_rows, match, plan, plot, rank, run, verify
+from llmd_oke.cli.tune import apply, fidelity, findings, fit, import_rows, match, plan, plot, rank, run, verify, watch
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
 
 app.command("plan")(plan.plan)
 app.command("run")(run.run)
@@ -15,4 +15,6 @@ app.command("rank")(rank.rank)
 app.command("plot")(plot.plot)
 app.command("apply")(apply.apply)
 app.command("verify")(verify.verify)
+app.command("watch")(watch.watch)
 app.command("findings")(findings.findings)
+app.command("fidelity")(fidelity.fidelity)

@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console, options
-from llmd_oke.tuning.finding_checks import Outcome, Verdict, check_findings
-from llmd_oke.tuning.findings import published_findings
+from llmd_oke.tuning.proving.checks import Outcome, Verdict, check_findings
+from llmd_oke.tuning.proving.findings import published_findings
 
 _COLOURS: dict[Verdict, str] = {"hit": "green", "known miss": "yellow", "miss": "red", "unexpected hit": "red"}
 

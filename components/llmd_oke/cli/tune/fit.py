@@ -10,13 +10,13 @@ from llmd_oke.catalogue import Shape
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tune import fitted, import_rows, inputs
 from llmd_oke.errors import KitError
-from llmd_oke.experiments import tuning_rows
+from llmd_oke.experiments.tuner.rows import kept_rows, rows_file
 from llmd_oke.results.files import read_rows
 from llmd_oke.results.row import Row
-from llmd_oke.tuning import asking
-from llmd_oke.tuning.calibration import calibrate
-from llmd_oke.tuning.figures import Fit, LatencyFigures, figures_text
-from llmd_oke.tuning.published import published_points
+from llmd_oke.tuning.calibration.calibrating import calibrate
+from llmd_oke.tuning.measurements.published import published_points
+from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.servers.figures import Fit, LatencyFigures, figures_text
 
 RowFiles = Annotated[list[Path] | None, typer.Argument(help="Rows of `tune import` or `tune run`.", metavar="ROWS")]
 KeptOf = Annotated[str | None, typer.Option("--stack", "-s", help="Take the rows that `tune run` keeps of this stack.")]
@@ -80,11 +80,11 @@ def _kept(project: Path, stack: str, model: str | None, shape: Shape) -> list[Ro
     Raises:
         KitError: there are none.
     """
-    file = tuning_rows.rows_file(project, stack)
+    file = rows_file(project, stack)
     if not file.exists():
         message = f"Nothing has been measured for the tuner with the stack {stack}."
         raise KitError(message, f"Measure: llmd-oke tune run --stack {stack}")
-    return tuning_rows.kept_rows(file, model or _one_model(read_rows(file)), shape.gpu.product)
+    return kept_rows(file, model or _one_model(read_rows(file)), shape.gpu.product)
 
 
 def _one_model(rows: list[Row]) -> str:

@@ -7,12 +7,12 @@ from llmd_oke.catalogue import Model, Shape
 from llmd_oke.cli import console
 from llmd_oke.cli.tune import import_rows
 from llmd_oke.errors import KitError
-from llmd_oke.experiments import tuning_rows
+from llmd_oke.experiments.tuner.rows import kept_rows
 from llmd_oke.results.files import read_rows
 from llmd_oke.results.row import Row
-from llmd_oke.tuning import asking
-from llmd_oke.tuning.calibration import calibrate
-from llmd_oke.tuning.figures import LatencyFigures, read_figures
+from llmd_oke.tuning.calibration.calibrating import calibrate
+from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.servers.figures import LatencyFigures, read_figures
 
 
 def figures_of(path: Path | None, model: Model, shape: Shape) -> LatencyFigures:
@@ -42,7 +42,7 @@ def best_figures(
     if rows:
         named = [row for path in rows for row in read_rows(path)]
         return calibrate(_accepted(named), model, shape, base).figures
-    found = _accepted(tuning_rows.kept_rows(kept, model.name, shape.gpu.product) if kept else [])
+    found = _accepted(kept_rows(kept, model.name, shape.gpu.product) if kept else [])
     if not found:
         return base
     try:

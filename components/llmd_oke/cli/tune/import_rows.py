@@ -12,9 +12,10 @@ from llmd_oke.results.files import write_rows
 from llmd_oke.results.readers import read_all
 from llmd_oke.results.reading import Hints, Rejected
 from llmd_oke.results.row import Row, Subject
-from llmd_oke.tuning import asking, hygiene
-from llmd_oke.tuning.figures import latency_model
-from llmd_oke.tuning.hygiene import Inspection, Limits
+from llmd_oke.tuning.measurements import hygiene
+from llmd_oke.tuning.measurements.hygiene import Inspection, Limits
+from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.servers.figures import latency_model
 
 Files = Annotated[list[Path], typer.Argument(help="Files or folders of results.", exists=True)]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Rows as JSON Lines, or CSV by its name.", dir_okay=False)]

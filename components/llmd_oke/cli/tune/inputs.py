@@ -8,14 +8,17 @@ import typer
 
 from llmd_oke import config, planning
 from llmd_oke.catalogue import Model, Shape
+from llmd_oke.cli import options
 from llmd_oke.cli.tune import fitted
 from llmd_oke.errors import KitError
-from llmd_oke.experiments import tuning_rows
+from llmd_oke.experiments.tuner.rows import rows_file
 from llmd_oke.planning import ModelPlan, Plan
-from llmd_oke.tuning import asking, confidence, workload
-from llmd_oke.tuning.confidence import Confidence
-from llmd_oke.tuning.question import SLO_FORM, Question, Targets, joined, parse_targets
-from llmd_oke.tuning.workload import FORM, Workload
+from llmd_oke.tuning.answers import confidence
+from llmd_oke.tuning.answers.confidence import Confidence
+from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.search.question import Question, Targets, joined, parse_targets
+from llmd_oke.tuning.servers import workload
+from llmd_oke.tuning.servers.workload import Workload
 
 MaybeStack = Annotated[
     str | None, typer.Option("--stack", "-s", help="Take model, workload, targets and GPUs from this stack.")
@@ -23,9 +26,12 @@ MaybeStack = Annotated[
 Name = Annotated[str | None, typer.Option("--name", help="Which model of the stack, where it has several.")]
 ModelName = Annotated[str | None, typer.Option("--model", help="Model of the catalogue, without a stack.")]
 ShapeName = Annotated[str, typer.Option("--shape", help="Shape of the GPU nodes, without a stack.")]
-Slo = Annotated[str, typer.Option("--slo", help=f"Limits of mean latencies, and the load: {SLO_FORM}.")]
+Slo = Annotated[str, typer.Option("--slo", help="Targets, with commas: ttft=MS, itl=MS, e2e=MS (means), qps=RATE.")]
 Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs to search; those that the stack has.", min=1, max=128)]
-WorkloadText = Annotated[str | None, typer.Option("--workload", help=f"{FORM}.")]
+WorkloadText = Annotated[
+    str | None,
+    typer.Option("--workload", help="Lengths, ISL/OSL: 4096/256, or several with weights: 7:4096/256,3:512/128."),
+]
 Trace = Annotated[
     Path | None,
     typer.Option(help="Lengths from a trace: JSON Lines or CSV with input_tokens, output_tokens.", dir_okay=False),
@@ -52,23 +58,28 @@ DEFAULT_GPUS = 16
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options of a search, as they were given."""
+class Where:
+    """The options that say of what a search is: a stack, or a model on a shape."""
 
-    project: Path
-    stack: str | None = None
-    name: str | None = None
-    model: str | None = None
-    shape: str = DEFAULT_SHAPE
-    slo: str = ""
-    gpus: int | None = None
-    workload: str | None = None
-    trace: Path | None = None
-    figures: Path | None = None
-    max_num_seqs: int = 256
-    allow_extrapolation: bool = False
-    measurements: tuple[Path, ...] = ()
-    """Files of rows."""
+    project: options.Project = options.HERE
+    stack: MaybeStack = None
+    model: ModelName = None
+    shape: ShapeName = DEFAULT_SHAPE
+
+
+@dataclass(frozen=True)
+class Search:
+    """The options of every search."""
+
+    name: Name = None
+    slo: Slo = ""
+    gpus: Gpus = None
+    workload: WorkloadText = None
+    trace: Trace = None
+    figures: Figures = None
+    max_num_seqs: MaxNumSeqs = 256
+    allow_extrapolation: AllowExtrapolation = False
+    measurements: Measurements = None
 
 
 @dataclass(frozen=True)
@@ -93,19 +104,19 @@ class _Known:
     gpu_memory_utilization: float = 0.95
 
 
-def inputs(asked: Asked) -> Inputs:
+def inputs(where: Where, asked: Search) -> Inputs:
     """The question that the options make.
 
     Raises:
         KitError: they contradict each other, name what is not there, or lead beyond the latency figures.
     """
-    if (asked.stack is None) == (asked.model is None):
+    if (where.stack is None) == (where.model is None):
         raise KitError("Either a stack or a model has to be named.", "--stack S, or --model M.")
     if asked.workload and asked.trace:
         raise KitError("A workload and a trace exclude each other.", "Give --workload or --trace.")
-    known = _of_stack(asked) if asked.stack else _of_model(asked)
-    kept = tuning_rows.rows_file(asked.project, asked.stack) if asked.stack else None
-    figures = fitted.best_figures(asked.figures, asked.measurements, kept, known.model, known.shape)
+    known = _of_stack(where, asked) if where.stack else _of_model(where, asked)
+    kept = rows_file(where.project, where.stack) if where.stack else None
+    figures = fitted.best_figures(asked.figures, asked.measurements or (), kept, known.model, known.shape)
     question = asking.question_of(
         known.model,
         known.shape,
@@ -135,14 +146,14 @@ def model_index(models: tuple[config.Model, ...], name: str | None) -> int:
     raise KitError(found, f"--name is one of: {', '.join(names) or 'none'}.")
 
 
-def _of_model(asked: Asked) -> _Known:
-    model, shape = asking.known_model(asked.model or ""), asking.known_shape(asked.shape)
+def _of_model(where: Where, asked: Search) -> _Known:
+    model, shape = asking.known_model(where.model or ""), asking.known_shape(where.shape)
     load = _workload(asked) or workload.parse(DEFAULT_WORKLOAD)
     return _Known(model, shape, load, _targets(asked, load, Targets()), DEFAULT_GPUS)
 
 
-def _of_stack(asked: Asked) -> _Known:
-    plan = planning.plan_stack_file(asked.project, asked.stack or "")
+def _of_stack(where: Where, asked: Search) -> _Known:
+    plan = planning.plan_stack_file(where.project, where.stack or "")
     chosen = plan.models[model_index(plan.config.models, asked.name)]
     load = _workload(asked) or workload.of_lengths(chosen.workload.input_tokens, chosen.workload.output_tokens)
     return _Known(
@@ -167,12 +178,12 @@ def _targets_of(model: ModelPlan) -> Targets:
     return Targets(ttft_s=ttft_ms and ttft_ms / 1000, itl_s=itl_ms and itl_ms / 1000)
 
 
-def _targets(asked: Asked, load: Workload, others: Targets) -> Targets:
+def _targets(asked: Search, load: Workload, others: Targets) -> Targets:
     """What the command line says goes before the stack file, and that before the trace's own rate."""
     return joined(joined(parse_targets(asked.slo), others), Targets(requests_per_s=load.requests_per_s))
 
 
-def _workload(asked: Asked) -> Workload | None:
+def _workload(asked: Search) -> Workload | None:
     if asked.trace:
         return workload.read_trace(asked.trace)
     return workload.parse(asked.workload) if asked.workload else None

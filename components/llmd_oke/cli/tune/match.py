@@ -9,8 +9,8 @@ from rich.table import Table
 
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tune import fit, import_rows, inputs
-from llmd_oke.tuning import workload as workloads
-from llmd_oke.tuning.matching import Match, Settings, matches
+from llmd_oke.tuning.measurements.matching import Match, Settings, matches
+from llmd_oke.tuning.servers import workload as workloads
 
 Replicas = Annotated[int, typer.Option("--decode-replicas", help="Decode servers of a unit.", min=1, max=64)]
 Share = Annotated[float, typer.Option("--prefill-share", help="Share of prefill's rate to use.", min=0.1, max=1.0)]

@@ -1,7 +1,6 @@
 """What `tune plan` and `tune run` have in common: which single servers are to be measured, as an experiment."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,16 +8,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke import catalogue, config
-from llmd_oke.cli import console
+from llmd_oke.cli import console, options
 from llmd_oke.cli.tune import inputs
 from llmd_oke.errors import KitError
-from llmd_oke.experiments import preparing, tuning_recipe
-from llmd_oke.experiments.preparing import Asked, Experiment
-from llmd_oke.experiments.recipe import Recipe
-from llmd_oke.experiments.tuning_grid import GridName, grids
-from llmd_oke.experiments.tuning_recipe import Servers
-from llmd_oke.tuning import asking
-from llmd_oke.tuning import workload as workloads
+from llmd_oke.experiments.recipes.recipe import Recipe
+from llmd_oke.experiments.runs import preparing
+from llmd_oke.experiments.runs.preparing import Asked, Experiment
+from llmd_oke.experiments.tuner.grid import GridName, grids
+from llmd_oke.experiments.tuner.recipe import NAME, Servers, tuning_recipe
+from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.servers import workload as workloads
 
 Grid = Annotated[
     GridName, typer.Option(help="`full` measures the published method's points, `adaptive` the few that a fit needs.")
@@ -37,20 +36,19 @@ DEFAULT_MAX_NUM_SEQS = 256
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options of a measurement, as they were given."""
+    """The options that say what to measure."""
 
-    project: Path
-    stack: str
-    name: str | None
-    model: str | None
-    workload: str | None
-    grid: GridName
-    sizes: tuple[int, ...]
-    max_num_seqs: int | None
-    run: Asked
+    stack: options.Stack
+    project: options.Project = options.HERE
+    name: inputs.Name = None
+    model: Model = None
+    workload: inputs.WorkloadText = None
+    grid: Grid = "adaptive"
+    size: Size = None
+    max_num_seqs: MaxNumSeqs = None
 
 
-def experiment(wanted: Wanted) -> Experiment:
+def experiment(wanted: Wanted, asked: Asked) -> Experiment:
     """The measurements as an experiment that can be run.
 
     Raises:
@@ -59,32 +57,32 @@ def experiment(wanted: Wanted) -> Experiment:
     """
     base = config.load(wanted.project, wanted.stack)
     shape = asking.known_shape(base.gpu_pools[0].shape)
-    servers = _servers(wanted, base, shape)
-    recipe = tuning_recipe.tuning_recipe(servers, wanted.grid, wanted.sizes, _gpus(wanted, base, shape))
-    simulated_node = shape.gpus if wanted.run.rehearsed else None
-    asked = replace(wanted.run, gpus=wanted.run.gpus or simulated_node)
-    return preparing.prepare_recipe(wanted.project, tuning_recipe.NAME, recipe, wanted.stack, asked)
+    servers = _servers(wanted, base, shape, rehearsed=asked.rehearsed)
+    recipe = tuning_recipe(servers, wanted.grid, tuple(wanted.size or ()), _gpus(asked, base, shape))
+    simulated_node = shape.gpus if asked.rehearsed else None
+    asked = replace(asked, gpus=asked.gpus or simulated_node)
+    return preparing.prepare_recipe(wanted.project, NAME, recipe, wanted.stack, asked)
 
 
-def _servers(wanted: Wanted, base: config.StackConfig, shape: catalogue.Shape) -> Servers:
+def _servers(wanted: Wanted, base: config.StackConfig, shape: catalogue.Shape, *, rehearsed: bool) -> Servers:
     most = wanted.max_num_seqs or DEFAULT_MAX_NUM_SEQS
     given = workloads.parse(wanted.workload) if wanted.workload else None
     if wanted.model:
         if given is None:
             raise KitError("The stack doesn't say how that model is used.", "Add --workload ISL/OSL.")
         engine = config.Engine(max_num_seqs=most)
-        return Servers(asking.known_model(wanted.model), shape, given, engine, wanted.run.rehearsed)
+        return Servers(asking.known_model(wanted.model), shape, given, engine, rehearsed)
     own = base.models[inputs.model_index(base.models, wanted.name)]
     load = given or workloads.of_lengths(own.workload.input_tokens, own.workload.output_tokens)
     engine = own.engine.model_copy(update={"max_num_seqs": most})
-    return Servers(asking.known_model(own.model), shape, load, engine, wanted.run.rehearsed)
+    return Servers(asking.known_model(own.model), shape, load, engine, rehearsed)
 
 
-def _gpus(wanted: Wanted, base: config.StackConfig, shape: catalogue.Shape) -> int:
+def _gpus(asked: Asked, base: config.StackConfig, shape: catalogue.Shape) -> int:
     """The GPUs of one server at most: a node's, as far as they are free."""
-    if wanted.run.gpus:
-        return min(wanted.run.gpus, shape.gpus)
-    free = shape.gpus if wanted.run.rehearsed else preparing.free_gpus(base, shape)
+    if asked.gpus:
+        return min(asked.gpus, shape.gpus)
+    free = shape.gpus if asked.rehearsed else preparing.free_gpus(base, shape)
     return min(free, shape.gpus) if free > 0 else shape.gpus  # none free: `prepare_recipe` says what to do
 
 

@@ -5,12 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from llmd_oke.cli import console, experiment, experiment_view, options
-from llmd_oke.cli.tune import inputs, measurements
+from llmd_oke.cli import console, experiment_view, options
+from llmd_oke.cli.experiment import How
+from llmd_oke.cli.gathering import gathered
+from llmd_oke.cli.tune import measurements
 from llmd_oke.cli.tune.measurements import Wanted
-from llmd_oke.experiments.preparing import Asked, Experiment, forecast_of
-from llmd_oke.experiments.tuning_grid import GridName, grids
-from llmd_oke.experiments.tuning_recipe import recipe_text
+from llmd_oke.experiments.runs.preparing import Experiment, forecast_of
+from llmd_oke.experiments.tuner.grid import GridName, grids
+from llmd_oke.experiments.tuner.recipe import recipe_text
 
 Output = Annotated[
     Path | None,
@@ -18,19 +20,10 @@ Output = Annotated[
 ]
 
 
+@gathered
 def plan(
-    stack: options.Stack,
-    project: options.Project = options.HERE,
-    name: inputs.Name = None,
-    model: measurements.Model = None,
-    workload: inputs.WorkloadText = None,
-    grid: measurements.Grid = "adaptive",
-    size: measurements.Size = None,
-    max_num_seqs: measurements.MaxNumSeqs = None,
-    gpus: experiment.Gpus = None,
-    rehearse: experiment.Rehearse = False,
-    time_scale: experiment.TimeScale = None,
-    requests: experiment.Requests = None,
+    wanted: Wanted,
+    how: How,
     output: Output = None,
     as_json: options.Json = False,
 ) -> None:
@@ -38,17 +31,14 @@ def plan(
 
     Nothing is deployed; `tune run` with the same options measures.
     """
-    asked = Asked(gpus, rehearse, time_scale, requests)
-    sizes = tuple(size or ())
-    wanted = Wanted(project, stack, name, model, workload, grid, sizes, max_num_seqs, asked)
-    planned = measurements.experiment(wanted)
+    planned = measurements.experiment(wanted, how.asked())
     if as_json:
-        console.output().print_json(data=_document(planned, grid))
+        console.output().print_json(data=_document(planned, wanted.grid))
     else:
         names = [each.object_name for each in planned.deployments]
         experiment_view.show_plan(planned, names, {})
         console.output().print()
-        measurements.show_points(planned.recipe, grid)
+        measurements.show_points(planned.recipe, wanted.grid)
     if output is not None:
         output.write_text(recipe_text(planned.recipe), encoding="utf-8")
         console.errors().print(f"recipe  {output}", markup=False, soft_wrap=True)

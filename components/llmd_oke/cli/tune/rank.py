@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from llmd_oke.cli import console, options
+from llmd_oke.cli.gathering import gathered
 from llmd_oke.cli.tune import inputs, rank_view
-from llmd_oke.cli.tune.inputs import Asked
+from llmd_oke.cli.tune.inputs import Search, Where
 from llmd_oke.results.files import write_rows
 from llmd_oke.results.row import Row
-from llmd_oke.tuning import ranking, second_look
-from llmd_oke.tuning.forecasts import forecast_row
-from llmd_oke.tuning.frontiers import frontier_of
-from llmd_oke.tuning.second_look import SecondLook
+from llmd_oke.tuning.answers import ranking, second_look
+from llmd_oke.tuning.answers.forecasts import forecast_row
+from llmd_oke.tuning.answers.second_look import SecondLook
+from llmd_oke.tuning.search.frontiers import frontier_of
 
 Simulate = Annotated[
     int, typer.Option("--simulate", help="Check so many of the first by event simulation, 120 s each.", min=0, max=50)
@@ -26,21 +27,11 @@ Rows = Annotated[
 ]
 
 
+@gathered
 def rank(
-    project: options.Project = options.HERE,
-    stack: inputs.MaybeStack = None,
-    name: inputs.Name = None,
-    model: inputs.ModelName = None,
-    shape: inputs.ShapeName = inputs.DEFAULT_SHAPE,
-    slo: inputs.Slo = "",
-    gpus: inputs.Gpus = None,
-    workload: inputs.WorkloadText = None,
-    trace: inputs.Trace = None,
-    figures: inputs.Figures = None,
-    max_num_seqs: inputs.MaxNumSeqs = 256,
+    where: Where,
+    search: Search,
     simulate: Simulate = 0,
-    allow_extrapolation: inputs.AllowExtrapolation = False,
-    measurements: inputs.Measurements = None,
     as_json: options.Json = False,
     rows: Rows = None,
 ) -> None:
@@ -49,22 +40,7 @@ def rank(
     Ends with exit code 1 where nothing meets the targets; the nearest misses are shown then, and what would have to
     change.
     """
-    asked = Asked(
-        project=project,
-        stack=stack,
-        name=name,
-        model=model,
-        shape=shape,
-        slo=slo,
-        gpus=gpus,
-        workload=workload,
-        trace=trace,
-        figures=figures,
-        max_num_seqs=max_num_seqs,
-        allow_extrapolation=allow_extrapolation,
-        measurements=tuple(measurements or ()),
-    )
-    known = inputs.inputs(asked)
+    known = inputs.inputs(where, search)
     found = ranking.rank(known.question)
     looks = _looks(known, found, simulate)
     frontier = frontier_of(known.question)

@@ -11,9 +11,9 @@ from rich.table import Table
 from llmd_oke.cli import console
 from llmd_oke.cli.tune.inputs import Inputs
 from llmd_oke.results.row import Basis
-from llmd_oke.tuning.deployments import Deployment
-from llmd_oke.tuning.ranking import Ranking, Swing, named
-from llmd_oke.tuning.second_look import SecondLook
+from llmd_oke.tuning.answers.ranking import Ranking, Swing, named
+from llmd_oke.tuning.answers.second_look import SecondLook
+from llmd_oke.tuning.search.deployments import Deployment
 
 MOST_FRONTIER = 8
 

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from llmd_oke import config
-from llmd_oke.cli import console, experiment, options, rehearse_view
+from llmd_oke.cli import console, options, rehearse_view
 from llmd_oke.cli.tune import inputs, verify_view
 from llmd_oke.cli.tune.verify_view import Verified
-from llmd_oke.experiments import tuning_applied, tuning_errors, tuning_verify
+from llmd_oke.experiments.tuner import forecast_errors, verification
+from llmd_oke.experiments.tuner.applied import applied_file, applied_forecast
 from llmd_oke.results.files import write_whole
 
 Tolerance = Annotated[
@@ -17,15 +18,14 @@ Tolerance = Annotated[
     typer.Option(help="How far a forecast may be off, as a share of what is seen; 0.25 if left out.", min=0),
 ]
 Fail = Annotated[bool, typer.Option("--fail", help="End with exit code 1 where a forecast is further off.")]
-Rehearse = Annotated[bool, typer.Option("--rehearse", help="The stack is up in a rehearsal on this machine.")]
 
 
 def verify(
     stack: options.Stack,
     project: options.Project = options.HERE,
     name: inputs.Name = None,
-    rehearse: Rehearse = False,
-    requests: experiment.Requests = None,
+    rehearse: options.Rehearse = False,
+    requests: options.Requests = None,
     tolerance: Tolerance = None,
     fail: Fail = False,
     as_json: options.Json = False,
@@ -33,18 +33,16 @@ def verify(
     """Load what is deployed as the applied forecast assumed, and show forecast, measurement and error side by side."""
     models = config.load(project, stack).models
     model = models[inputs.model_index(models, name)]
-    applied = tuning_applied.applied_forecast(tuning_applied.applied_file(project, stack), stack, model.object_name)
-    subject = tuning_verify.subject(project, stack, model, applied)
+    applied = applied_forecast(applied_file(project, stack), stack, model.object_name)
+    subject = verification.subject(project, stack, model, applied)
     progress = console.progress()
     if rehearse:
         environment = console.inherited_environment()
-        seen, folder = tuning_verify.measure_rehearsed(
-            subject, requests, rehearse_view.simulated, environment, progress
-        )
+        seen, folder = verification.measure_rehearsed(subject, requests, rehearse_view.simulated, environment, progress)
     else:
-        seen, folder = tuning_verify.measure_deployed(subject, requests, progress)
-    allowed = tuning_verify.verifying().tolerance if tolerance is None else tolerance
-    verified = Verified(subject, seen, tuple(tuning_errors.compare(applied.forecast, seen)), allowed, folder.path)
+        seen, folder = verification.measure_deployed(subject, requests, progress)
+    allowed = verification.verifying().tolerance if tolerance is None else tolerance
+    verified = Verified(subject, seen, tuple(forecast_errors.compare(applied.forecast, seen)), allowed, folder.path)
     document = json.dumps(verify_view.as_json(verified), indent=2)
     write_whole(folder.path / "verification.json", document + "\n")
     if as_json:

@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console
-from llmd_oke.experiments.tuning_errors import Compared, beyond
-from llmd_oke.experiments.tuning_verify import Subject
+from llmd_oke.experiments.tuner.forecast_errors import beyond
+from llmd_oke.experiments.tuner.verification import Subject
+from llmd_oke.results.errors import Compared
 from llmd_oke.results.row import Basis, Row
 
 SAME_FAMILY = (

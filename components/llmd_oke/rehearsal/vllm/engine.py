@@ -15,7 +15,7 @@ from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
 from llmd_oke.rehearsal.vllm.scheduler import Scheduler, Step
 from llmd_oke.rehearsal.vllm.sequences import Finish, Sequence
 from llmd_oke.rehearsal.vllm.transfers import Network
-from llmd_oke.tuning.latency import LatencyModel
+from llmd_oke.tuning.servers.latency import LatencyModel
 
 
 class Engine:
@@ -201,7 +201,7 @@ class Engine:
         self._scheduler.forget(sequence)
         self.metrics.finished[finish.value] += 1
         if finish in {Finish.LENGTH, Finish.STOP}:
-            self._record_times(sequence)
+            self._record(sequence)
         self._settle_blocks(sequence)
         sequence.emit(sequence)
         self._count()
@@ -215,12 +215,14 @@ class Engine:
             if self._handover is not None:
                 self._handover.release_remote(sequence)
 
-    def _record_times(self, sequence: Sequence) -> None:
+    def _record(self, sequence: Sequence) -> None:
         metrics = self.metrics
         metrics.queue.observe(max(0.0, sequence.scheduled_s - sequence.queued_s))
         metrics.prefill.observe(sequence.first_token_s - sequence.scheduled_s)
         metrics.decode.observe(sequence.last_token_s - sequence.first_token_s)
         metrics.whole.observe(max(0.0, sequence.last_token_s - sequence.arrival_s))
+        metrics.prompt_length.observe(sequence.prompt_tokens)
+        metrics.output_length.observe(sequence.generated)
 
     def _count(self) -> None:
         self.metrics.running = len(self._scheduler.running)

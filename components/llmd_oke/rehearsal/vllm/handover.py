@@ -8,7 +8,7 @@ from llmd_oke.rehearsal.vllm.command import KeyValueTransfer
 from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
 from llmd_oke.rehearsal.vllm.sequences import Sequence
 from llmd_oke.rehearsal.vllm.transfers import Network
-from llmd_oke.tuning.latency import LatencyModel
+from llmd_oke.tuning.servers.latency import LatencyModel
 
 
 class Handover:

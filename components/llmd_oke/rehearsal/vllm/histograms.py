@@ -16,6 +16,8 @@ REQUEST_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0),
     *(60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+TOKENS = tuple(float(step * 10**power) for power in range(5) for step in (1, 2, 5))
+"""Up to 50,000, where vLLM goes to its `--max-model-len`."""
 TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
 TRANSFER_BYTES = tuple(float(2 ** (10 + power)) for power in range(1, 25, 2))
 

@@ -87,9 +87,12 @@ class ServerMetrics:
         self.queue = histogram("request_queue_time_seconds", "time spent in WAITING phase for request", request_s)
         self.prefill = histogram("request_prefill_time_seconds", "time spent in PREFILL phase for request", request_s)
         self.decode = histogram("request_decode_time_seconds", "time spent in DECODE phase for request", request_s)
+        self.prompt_length = histogram("request_prompt_tokens", "number of prefill tokens processed", histograms.TOKENS)
+        self.output_length = histogram("request_generation_tokens", "generation tokens processed", histograms.TOKENS)
         self.transfer = histogram("nixl_xfer_time_seconds", "NIXL transfer duration", histograms.TRANSFER_S)
         self.transferred = histogram("nixl_bytes_transferred", "bytes per NIXL transfer", histograms.TRANSFER_BYTES)
-        self._always = (self.first_token, self.between_tokens, self.whole, self.queue, self.prefill, self.decode)
+        times = (self.first_token, self.between_tokens, self.whole, self.queue, self.prefill, self.decode)
+        self._always = (*times, self.prompt_length, self.output_length)
 
 
 def _values(holder: object, rows: Sequence[tuple[str, str, str, str]]) -> tuple[float, ...]:

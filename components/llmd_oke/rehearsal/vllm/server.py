@@ -22,8 +22,8 @@ from llmd_oke.rehearsal.vllm.engine import Engine
 from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
 from llmd_oke.rehearsal.vllm.refusal import Refusal
 from llmd_oke.rehearsal.vllm.transfers import Identity, Network
-from llmd_oke.tuning.figures import latency_model
-from llmd_oke.tuning.latency import LatencyModel
+from llmd_oke.tuning.servers.figures import latency_model
+from llmd_oke.tuning.servers.latency import LatencyModel
 
 # Loading takes minutes, as the startup probes of the llm-d guides expect. Model seconds, shortened by `startup_scale`.
 _LOAD_FIXED_S = 60.0

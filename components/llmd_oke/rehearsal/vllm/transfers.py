@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks
-from llmd_oke.tuning.latency import LatencyModel
+from llmd_oke.tuning.servers.latency import LatencyModel
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

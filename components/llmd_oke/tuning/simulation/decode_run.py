@@ -6,7 +6,7 @@ Between two changes of its batch a server does the same at each step, but for co
 
 import math
 
-from llmd_oke.tuning.latency import ServerLatency
+from llmd_oke.tuning.servers.latency import ServerLatency
 
 
 class DecodeRun:

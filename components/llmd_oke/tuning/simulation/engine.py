@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from operator import attrgetter
 
-from llmd_oke.tuning.latency import ServerLatency
+from llmd_oke.tuning.servers.latency import ServerLatency
 from llmd_oke.tuning.simulation.calendar import Calendar
 from llmd_oke.tuning.simulation.decode_run import DecodeRun
 from llmd_oke.tuning.simulation.deployment import ServerLimits

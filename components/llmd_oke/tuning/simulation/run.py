@@ -8,7 +8,7 @@ from random import Random
 
 from llmd_oke.config.topology import Role
 from llmd_oke.errors import KitError
-from llmd_oke.tuning.latency import LatencyModel
+from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.simulation.arrivals import (
     Arrivals,
     ClosedLoop,

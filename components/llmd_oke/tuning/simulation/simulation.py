@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from llmd_oke.config.topology import SHORT_FORMS
 from llmd_oke.errors import KitError, Problem, Refused
 from llmd_oke.results.row import Basis
-from llmd_oke.tuning.latency import LatencyModel
+from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.simulation.arrivals import Arrivals, ClosedLoop, RecordedTimes, Workload
 from llmd_oke.tuning.simulation.deployment import BLOCK_TOKENS, Deployment
 from llmd_oke.tuning.simulation.record import View

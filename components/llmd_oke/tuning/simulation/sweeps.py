@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmd_oke.results.row import Row
-from llmd_oke.tuning.latency import LatencyModel
+from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.simulation.arrivals import ClosedLoop, Workload
 from llmd_oke.tuning.simulation.deployment import Deployment
 from llmd_oke.tuning.simulation.simulation import simulate

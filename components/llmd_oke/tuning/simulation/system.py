@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from llmd_oke.config.topology import Role
-from llmd_oke.tuning.latency import LatencyModel
+from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.simulation.arrivals import RequestClass
 from llmd_oke.tuning.simulation.calendar import Calendar
 from llmd_oke.tuning.simulation.deployment import Deployment

@@ -6,7 +6,7 @@ import json
 import pytest
 from llmd_oke.bench.evals.asking import ask_all
 from llmd_oke.bench.evals.items import Item
-from llmd_oke.bench.load import Target
+from llmd_oke.bench.load.load import Target
 
 ITEMS = tuple(Item(f"sum-{n}", "arithmetic", f"What is {n} + 1?", str(n + 1)) for n in range(6))
 

@@ -12,7 +12,10 @@ COMPONENTS = Path(llmd_oke.__file__).parents[1]
 
 @pytest.mark.parametrize(
     "module",
-    ["stages", "load", "record_lines", "failures", "texts", "waiting", "introductions", "proving.ours"],
+    [
+        *("load.stages", "load.load", "load.texts", "load.waiting", "load.introductions"),
+        *("records.lines", "records.failures", "proving.ours"),
+    ],
 )
 def test_it_needs_the_standard_library_only(module):
     code = f"import sys; sys.path.insert(0, {str(COMPONENTS)!r}); import llmd_oke.bench.{module}"

@@ -11,10 +11,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from llmd_oke.bench.generator import connections
-from llmd_oke.bench.load import Load, Target, run_load
-from llmd_oke.bench.prompts import PromptSource
-from llmd_oke.bench.records import Failure
-from llmd_oke.bench.shapes import ClosedLoop, ConstantRate
+from llmd_oke.bench.load.load import Load, Target, run_load
+from llmd_oke.bench.records.request import Failure
+from llmd_oke.bench.workload.prompts import PromptSource
+from llmd_oke.bench.workload.shapes import ClosedLoop, ConstantRate
 from llmd_oke.errors import KitError
 from raw_server import DONE, HEAD, LAST, TOKEN, always, chunk, read_request, serving
 

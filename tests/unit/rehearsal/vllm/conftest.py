@@ -12,7 +12,7 @@ from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
 from llmd_oke.rehearsal.vllm.prompts import Prompt
 from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks, Sequence
 from llmd_oke.rehearsal.vllm.transfers import Identity, Network
-from llmd_oke.tuning.figures import latency_model
+from llmd_oke.tuning.servers.figures import latency_model
 
 
 @dataclass

@@ -13,7 +13,7 @@ from llmd_oke.rehearsal.vllm.command import settings
 from llmd_oke.rehearsal.vllm.engine import Engine
 from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
 from llmd_oke.rehearsal.vllm.transfers import Identity, Network
-from llmd_oke.tuning.figures import latency_model
+from llmd_oke.tuning.servers.figures import latency_model
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 

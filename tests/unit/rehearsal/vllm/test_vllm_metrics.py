@@ -33,6 +33,7 @@ def test_a_prometheus_client_reads_every_metric_that_llmd_knows(metrics):
     gauges = {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"}
     histograms = {
         "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
+        "vllm:request_prompt_tokens", "vllm:request_generation_tokens",
         "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds",
         "vllm:nixl_xfer_time_seconds", "vllm:nixl_bytes_transferred",
     }  # fmt: skip

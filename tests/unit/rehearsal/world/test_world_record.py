@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from llmd_oke.errors import KitError
-from llmd_oke.rehearsal.host_processes import Identity, identity_of, stat_fields
-from llmd_oke.rehearsal.world import World, list_worlds
+from llmd_oke.rehearsal.host_processes import identity_of, stat_fields
+from llmd_oke.rehearsal.world import World
 from llmd_oke.rehearsal.world_record import ProcessRecord, StateFolder, WorldRecord, end_of_log
 
 
@@ -60,15 +60,6 @@ def test_a_failed_world_can_still_be_asked_why(tmp_path, record):
     assert status.failure == "etcd ended"
     with pytest.raises(KitError, match="is not running: etcd ended"):
         World(tmp_path).enter_command(["true"])
-
-
-def test_worlds_are_listed_by_their_state_folders(tmp_path, record):
-    for name in ("b", "a", "stale"):
-        (tmp_path / name).mkdir()
-        StateFolder(tmp_path / name).write_record(record)
-    StateFolder(tmp_path / "stale").write_record(replace(record, supervisor=Identity(1, 0, "before")))
-    assert [world.folder.path.name for world in list_worlds(tmp_path)] == ["a", "b"]
-    assert list_worlds(tmp_path / "nothing") == []
 
 
 def test_a_state_folder_that_a_world_would_hide_is_refused():

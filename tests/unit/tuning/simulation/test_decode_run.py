@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmd_oke.catalogue import model, shape
-from llmd_oke.tuning.figures import latency_model
+from llmd_oke.tuning.servers.figures import latency_model
 from llmd_oke.tuning.simulation.decode_run import DecodeRun
 
 SERVER = latency_model(model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")).server(2)

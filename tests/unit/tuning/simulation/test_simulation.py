@@ -5,15 +5,9 @@ from dataclasses import replace
 import pytest
 from llmd_oke.errors import KitError, Refused
 from llmd_oke.results.row import Basis
-from llmd_oke.tuning.simulation import (
-    ClosedLoop,
-    ConstantRate,
-    PoissonRate,
-    RecordedTimes,
-    RequestClass,
-    simulate,
-)
+from llmd_oke.tuning.simulation.arrivals import ClosedLoop, ConstantRate, PoissonRate, RecordedTimes, RequestClass
 from llmd_oke.tuning.simulation.confidence import estimate
+from llmd_oke.tuning.simulation.simulation import simulate
 
 GUIDE = [RequestClass(4096, 256)]
 MIXED = [RequestClass(8000, 100, weight=1), RequestClass(1000, 400, weight=3)]

@@ -16,8 +16,8 @@ from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
 from llmd_oke.rehearsal.vllm.prompts import Prompt
 from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks, Sequence
 from llmd_oke.rehearsal.vllm.transfers import Identity, Network
-from llmd_oke.tuning.figures import latency_model
-from llmd_oke.tuning.simulation import RecordedTimes, RequestClass
+from llmd_oke.tuning.servers.figures import latency_model
+from llmd_oke.tuning.simulation.arrivals import RecordedTimes, RequestClass
 from llmd_oke.tuning.simulation.run import Extent, run_once
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'

@@ -1,8 +1,10 @@
 """The event simulation against what queueing theory says exactly, and against the latency model's own curves."""
 
 import pytest
-from llmd_oke.tuning.queueing import little_in_flight, md1_wait_s, mdc_wait_s
-from llmd_oke.tuning.simulation import ClosedLoop, ConstantRate, PoissonRate, RequestClass, simulate, system
+from llmd_oke.tuning.queues.formulas import md1_wait_s, mdc_wait_s
+from llmd_oke.tuning.simulation import system
+from llmd_oke.tuning.simulation.arrivals import ClosedLoop, ConstantRate, PoissonRate, RequestClass
+from llmd_oke.tuning.simulation.simulation import simulate
 
 PROMPT = 4096
 PROMPTS_ONLY = [RequestClass(PROMPT, 1)]
@@ -12,6 +14,11 @@ GUIDE = [RequestClass(4096, 256)]
 def wait_s(result, latency):
     """The mean wait of prompts that are computed one by one: what TTFT has beside overhead and service."""
     return result.row.ttft_ms.mean / 1000 - latency.unloaded_prefill_s(PROMPT)
+
+
+def little_in_flight(arrivals_per_s, time_in_system_s):
+    """Requests in a system on average: L = lambda W. Little, Operations Research 9, 1961."""
+    return arrivals_per_s * time_in_system_s
 
 
 @pytest.mark.parametrize("utilization", [0.4, 0.6, 0.75])

@@ -1,0 +1,120 @@
+"""Counters of the programs under test, as read before and after a load, and what they grew by."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from llmd_oke.bench.deployment.topology import Role
+
+EndpointRole = Literal["router"] | Role
+
+_STARTED = "process_start_time_seconds"
+
+
+@dataclass(frozen=True)
+class MetricsEndpoint:
+    """Where one program shows its counters.
+
+    `headers` may carry a bearer token, which the endpoint picker asks for by default.
+    """
+
+    role: EndpointRole
+    pod: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    verify: ssl.SSLContext | bool = True
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A counter under the names it has had in different versions; the first that a program shows counts.
+
+    Series are added up. With `labels` only those count whose labels have one of the given values.
+    """
+
+    names: tuple[str, ...]
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+@dataclass(frozen=True)
+class Series:
+    """One sample of a scrape."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one program showed; `error` says why there are no series."""
+
+    endpoint: MetricsEndpoint
+    series: Mapping[str, tuple[Series, ...]] = field(default_factory=dict[str, tuple[Series, ...]])
+    error: str | None = None
+
+    def total(self, counter: Counter) -> float | None:
+        """The counter's value, or None if the program doesn't show it."""
+        name = next((name for name in counter.names if name in self.series), None)
+        if name is None:
+            return None
+        return sum(series.value for series in self.series[name] if _matches(series.labels, counter.labels))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All readings of one moment, in the order of the endpoints."""
+
+    readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a counter of a role grew by between two snapshots, over all its programs.
+
+    `value` is None when no program of the role shows the counter, or one of them could not be read, since then the
+    sum means nothing. Of a program that restarted in between, only what it counted since then is in `value`: a lower
+    bound.
+    """
+
+    value: float | None
+    before: float | None = None
+    after: float | None = None
+    restarted: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    read: int = 0
+
+
+def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Counter) -> Change:
+    """What `counter` grew by over all programs of `role`."""
+    earlier = {reading.endpoint.url: reading for reading in before.readings}
+    pairs = [
+        (earlier.get(reading.endpoint.url, Reading(reading.endpoint, error="not read")), reading)
+        for reading in after.readings
+        if reading.endpoint.role == role
+    ]
+    unread = tuple(new.endpoint.pod for old, new in pairs if old.error or new.error)
+    read = [(old, new) for old, new in pairs if not (old.error or new.error)]
+    grown = [(_restarted(old, new, counter), old.total(counter), new.total(counter), new) for old, new in read]
+    shown = [(restarted, old or 0.0, new, reading) for restarted, old, new, reading in grown if new is not None]
+    return Change(
+        value=sum(new if restarted else new - old for restarted, old, new, _ in shown)
+        if shown and not unread
+        else None,
+        before=sum(old for _, old, _, _ in shown) if shown else None,
+        after=sum(new for _, _, new, _ in shown) if shown else None,
+        restarted=tuple(reading.endpoint.pod for restarted, _, _, reading in shown if restarted),
+        unread=unread,
+        read=len(read),
+    )
+
+
+def _restarted(old: Reading, new: Reading, counter: Counter) -> bool:
+    started = Counter((_STARTED,))
+    if (old.total(started) or 0.0) != (new.total(started) or 0.0):
+        return True
+    return (new.total(counter) or 0.0) < (old.total(counter) or 0.0)
+
+
+def _matches(labels: Mapping[str, str], wanted: Mapping[str, tuple[str, ...]]) -> bool:
+    return all(labels.get(name) in values for name, values in wanted.items())

@@ -1,0 +1,1 @@
+"""Programs of the bench that run in pods, and how what they found leaves the cluster."""

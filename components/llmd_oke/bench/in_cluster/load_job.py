@@ -1,0 +1,104 @@
+"""The program of the pods that send a load together: each its share, from one moment on."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from llmd_oke.bench.deployment import circumstances
+from llmd_oke.bench.deployment.targets import Target
+from llmd_oke.bench.in_cluster.cluster import InCluster, from_environment
+from llmd_oke.bench.in_cluster.load_request import LoadRequest, from_json
+from llmd_oke.bench.in_cluster.load_result import pack
+from llmd_oke.bench.in_cluster.parcels import config_maps
+from llmd_oke.bench.load.live import Live
+from llmd_oke.bench.load.stages import StageResult, run_stages
+from llmd_oke.errors import KitError
+
+TERMINATION_LOG = Path("/dev/termination-log")
+LONGEST_WORDS = 2000
+
+START_KEY = "start_at_s"
+"""In the ConfigMap that begins the load: seconds of the epoch."""
+
+START_LIMIT_S = 900.0
+START_PAUSE_S = 0.25
+
+
+def main() -> int:
+    """Sends this pod's share of the load that the request file names, which the only argument names."""
+    try:
+        request = from_json(Path(sys.argv[1]).read_bytes())
+        cluster = from_environment(os.environ)
+        publish(request, run(request, os.environ, cluster), os.environ, cluster)
+    except KitError as error:
+        print(error, file=sys.stderr, flush=True)
+        if TERMINATION_LOG.exists():
+            TERMINATION_LOG.write_text(str(error)[:LONGEST_WORDS])
+        return 1
+    return 0
+
+
+def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster) -> list[StageResult]:
+    """Waits for the common start and sends this pod's share.
+
+    Raises:
+        KitError: the start is never told, or the target's URL is none.
+    """
+    how = circumstances.from_environment(environment)
+    pod = int(environment["JOB_COMPLETION_INDEX"])
+    print(f"pod {pod} of {request.parallelism} waits for the common start", flush=True)
+    start_at_s = wait_for_start(request, cluster)
+    load = run_stages(
+        Target(request.base_url, request.model),
+        request.stages(),
+        request.workload(),
+        limit_s=request.limit_s,
+        processes=request.processes,
+        on_progress=_tell,
+        conditions=request.conditions(pod, how.time_scale, start_at_s),
+    )
+    return asyncio.run(load)
+
+
+def wait_for_start(
+    request: LoadRequest,
+    cluster: InCluster,
+    *,
+    limit_s: float = START_LIMIT_S,
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
+    """The moment to begin, once it is told.
+
+    Raises:
+        KitError: it is not told in time.
+    """
+    deadline_s = clock() + limit_s
+    while clock() < deadline_s:
+        told = cluster.config_map(request.namespace, request.start_name)
+        if told is not None:
+            return float(told[START_KEY])
+        pause(START_PAUSE_S)
+    raise KitError(f"nobody said within {limit_s:.0f} s when to begin: ConfigMap {request.start_name}")
+
+
+def publish(
+    request: LoadRequest, results: list[StageResult], environment: Mapping[str, str], cluster: InCluster
+) -> None:
+    """Writes the pod's result to ConfigMaps of the Job."""
+    pod = int(environment["JOB_COMPLETION_INDEX"])
+    parts = pack(circumstances.from_environment(environment), results)
+    names = [request.part_name(pod, chunk) for chunk in range(len(parts))]
+    for config_map in config_maps(parts, names, request.namespace, request.job, environment["JOB_UID"]):
+        cluster.apply(config_map)
+
+
+def _tell(live: Live) -> None:
+    print(
+        f"{live.label}: {live.elapsed_s:.0f} s, {live.ended} ended, {live.in_flight} in flight, "
+        f"{live.failures} failed, {live.achieved_requests_per_s:.1f} requests/s",
+        flush=True,
+    )

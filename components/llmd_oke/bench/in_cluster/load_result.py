@@ -1,0 +1,214 @@
+"""What each pod of a load measured, and how it becomes one result again.
+
+Times travel in whole microseconds. Records are merged, not figures: quantiles of the whole are those of all requests.
+"""
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from itertools import accumulate
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from llmd_oke.bench.deployment import circumstances
+from llmd_oke.bench.deployment.circumstances import Circumstances
+from llmd_oke.bench.in_cluster.load_request import LoadRequest
+from llmd_oke.bench.in_cluster.parcels import MOST_CHUNKS, pieces
+from llmd_oke.bench.load.stages import Stage, StageResult
+from llmd_oke.bench.load.texts import read_trim
+from llmd_oke.bench.records.health import Health, delay_of, spoiled
+from llmd_oke.bench.records.percentiles import percentile
+from llmd_oke.bench.records.request import Failure, RequestRecord
+from llmd_oke.bench.records.windows import window_of
+from llmd_oke.bench.workload.shapes import ClosedLoop
+from llmd_oke.errors import KitError
+
+_MICRO = 1_000_000
+
+_HEALTH = TypeAdapter(Health)
+
+LATEST_START_S = 1.0
+"""Between the first and the last pod to begin a stage; more is told with the result."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stage as one pod saw it, in model time; `started` is on the wall clock, `thinned` says that the times of
+    single tokens are missing.
+    """
+
+    records: tuple[RequestRecord, ...]
+    health: Health
+    started: datetime | None
+    interrupted: bool
+    thinned: bool = False
+
+
+@dataclass(frozen=True)
+class PodResult:
+    """All that one pod measured, and where."""
+
+    how: Circumstances
+    parts: tuple[Part, ...]
+
+
+def pack(how: Circumstances, results: Sequence[StageResult]) -> list[bytes]:
+    """A pod's results in pieces. What would be too many comes without the times of single tokens.
+
+    Raises:
+        KitError: even that is too much.
+    """
+    for thinned in (False, True):
+        found = pieces(_encoded(how, results, thinned=thinned))
+        if len(found) <= MOST_CHUNKS:
+            return found
+    raise KitError(f"{sum(len(result.records) for result in results)} requests are too many for one pod's ConfigMaps.")
+
+
+def unpack(content: bytes) -> PodResult:
+    """A pod's result, from the joined pieces."""
+    told = json.loads(content)
+    return PodResult(circumstances.from_text(told["circumstances"]), tuple(map(_part, told["stages"])))
+
+
+def _part(stage: Mapping[str, Any]) -> Part:
+    return Part(
+        records=tuple(map(_record, stage["records"])),
+        health=_HEALTH.validate_python(stage["health"]),
+        started=datetime.fromisoformat(stage["started"]) if stage["started"] else None,
+        interrupted=stage["interrupted"],
+        thinned=stage["thinned"],
+    )
+
+
+def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
+    """The stages of the whole load. Requests of pods that began later are later by as much."""
+    stages, time_scale = request.stages(), pods[0].how.time_scale
+    together = zip(*(pod.parts for pod in pods), strict=False)
+    return [_merged(request, stages[number], parts, time_scale) for number, parts in enumerate(together)]
+
+
+def notes(pods: Sequence[PodResult]) -> Iterator[str]:
+    """What a reader of the merged result must know."""
+    if any(part.thinned for pod in pods for part in pod.parts):
+        yield "times of single tokens were left out: too many for ConfigMaps"
+    for number, parts in enumerate(zip(*(pod.parts for pod in pods), strict=False), 1):
+        starts = [part.started for part in parts if part.started]
+        apart_s = (max(starts) - min(starts)).total_seconds() if starts else 0.0
+        if apart_s > LATEST_START_S:
+            yield f"pods began stage {number} within {apart_s:.1f} s of each other"
+
+
+def _merged(request: LoadRequest, stage: Stage, parts: Sequence[Part], time_scale: float) -> StageResult:
+    starts = [part.started for part in parts if part.started]
+    began = min(starts, default=None)
+    records = sorted(
+        (record for part in parts for record in _shifted(part, began, time_scale)), key=lambda record: record.index
+    )
+    return StageResult(
+        stage=stage,
+        records=tuple(records),
+        health=_merged_health(records, [part.health for part in parts], stage, time_scale),
+        window=window_of(records, stage.shape, read_trim(request.trim)),
+        started=began,
+        wall_s=time_scale * max((record.ended_s for record in records), default=0.0),
+        interrupted=any(part.interrupted for part in parts),
+    )
+
+
+def _shifted(part: Part, began: datetime | None, time_scale: float) -> Iterable[RequestRecord]:
+    late_s = (part.started - began).total_seconds() / time_scale if part.started and began else 0.0
+    if not late_s:
+        return part.records
+    return (
+        replace(
+            record,
+            started_s=record.started_s + late_s,
+            due_s=None if record.due_s is None else record.due_s + late_s,
+        )
+        for record in part.records
+    )
+
+
+def _merged_health(
+    records: Sequence[RequestRecord], parts: Sequence[Health], stage: Stage, time_scale: float
+) -> Health:
+    """Slip over all requests; of the loops' lag the worst pod's, for only summaries of it travel."""
+    is_open = not isinstance(stage.shape, ClosedLoop)
+    lags = [part.loop_lag_ms for part in parts if part.loop_lag_ms]
+    health = Health(
+        slip_ms=delay_of([time_scale * record.slip_s for record in records if record.slip_s is not None]),
+        loop_lag_ms=max(lags, key=lambda lag: lag.p99, default=None),
+        cpu_share=tuple(share for part in parts for share in part.cpu_share),
+        offered_requests_per_s=_sum(part.offered_requests_per_s for part in parts) if is_open else None,
+        sent_requests_per_s=_sum(part.sent_requests_per_s for part in parts) if is_open else None,
+        abandoned=sum(part.abandoned for part in parts),
+    )
+    ttfts_ms = sorted(1000 * record.ttft_s * time_scale for record in records if record.ttft_s is not None)
+    told = [spoiled(health, percentile(ttfts_ms, 50) if ttfts_ms else None), *(part.spoiled for part in parts)]
+    return replace(health, spoiled="; ".join(dict.fromkeys(text for text in told if text)) or None)
+
+
+def _sum(rates: Iterable[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
+
+
+def _encoded(how: Circumstances, results: Sequence[StageResult], *, thinned: bool) -> bytes:
+    stages = [
+        {
+            "records": [_fields(record.thinned() if thinned else record) for record in result.records],
+            "health": asdict(result.health),
+            "started": result.started.isoformat() if result.started else None,
+            "interrupted": result.interrupted,
+            "thinned": thinned,
+        }
+        for result in results
+    ]
+    return json.dumps({"circumstances": how.to_text(), "stages": stages}, separators=(",", ":")).encode()
+
+
+def _fields(record: RequestRecord) -> list[Any]:
+    times = [_whole(time_s) or 0 for time_s in record.event_times_s]
+    gaps = [later - earlier for earlier, later in zip([0, *times], times, strict=False)]
+    return [
+        record.index,
+        _whole(record.due_s),
+        _whole(record.started_s),
+        _whole(record.latency_s),
+        record.input_tokens,
+        record.output_tokens,
+        record.counted_by_server,
+        record.failure,
+        record.error,
+        record.status,
+        record.retry_after_s,
+        record.only_ends,
+        gaps,
+    ]
+
+
+def _record(fields: Sequence[Any]) -> RequestRecord:
+    index, due, sent, latency, asked, answered, counted, failure, error, status, retry_after_s, ends, gaps = fields
+    return RequestRecord(
+        index=index,
+        started_s=sent / _MICRO,
+        latency_s=latency / _MICRO,
+        event_times_s=array("d", (time / _MICRO for time in accumulate(gaps))),
+        input_tokens=asked,
+        output_tokens=answered,
+        counted_by_server=counted,
+        failure=Failure(failure) if failure else None,
+        error=error,
+        due_s=None if due is None else due / _MICRO,
+        status=status,
+        retry_after_s=retry_after_s,
+        only_ends=ends,
+    )
+
+
+def _whole(time_s: float | None) -> int | None:
+    return None if time_s is None else round(time_s * _MICRO)

@@ -1,0 +1,168 @@
+"""What our own benchmarks found, as rows of the one table: a smoke benchmark, or one stage of load."""
+
+from collections.abc import Iterable
+
+from llmd_oke import catalogue
+from llmd_oke.bench.load.stages import StageResult
+from llmd_oke.bench.records.distributions import Statistics, describe
+from llmd_oke.bench.records.failures import classify
+from llmd_oke.bench.smoke.smoke import SmokeResult
+from llmd_oke.bench.workload.shapes import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+from llmd_oke.results.row import Arrival, Basis, Origin, Quantiles, Row, Subject
+
+SMOKE_TOOL = "llmd-oke smoke"
+STAGE_TOOL = "llmd-oke bench"
+
+
+def smoke_row(result: SmokeResult) -> Row:
+    """What a smoke benchmark found. Lengths are those that were asked for where no answer came."""
+    plan, performance = result.plan, result.performance
+    copies, topology = split_copies(plan.topology.name)
+    price = plan.facts.get("price_usd_per_hour")
+    return Row(
+        subject="end-to-end",
+        basis=plan.basis,
+        model=model_name(plan.model),
+        gpu=plan.topology.accelerator.rsplit("-", 1)[-1],
+        origin=_origin(result),
+        image=plan.topology.servers[0].image,
+        topology=topology,
+        copies=copies,
+        gpus_counted=plan.topology.gpus,
+        gpus_reserved=plan.topology.gpus_reserved,
+        input_tokens=performance.input_length.mean if performance.input_length else plan.input_tokens,
+        output_tokens=performance.output_length.mean if performance.output_length else plan.output_tokens,
+        concurrency=performance.users,
+        achieved_requests_per_s=performance.requests_per_s,
+        input_tokens_per_s=performance.input_tokens_per_s,
+        output_tokens_per_s=performance.output_tokens_per_s,
+        ttft_ms=_in_ms(performance.ttft),
+        tpot_ms=_in_ms(performance.tpot),
+        itl_ms=_in_ms(performance.itl),
+        e2e_ms=_in_ms(performance.e2e),
+        requests=performance.requests,
+        failures=performance.failures,
+        duration_s=performance.duration_s,
+        seed=plan.seed,
+        price_usd_per_hour=float(price) if isinstance(price, (int, float)) else None,
+        notes=result.notes,
+    )
+
+
+def split_copies(name: str) -> tuple[int, str]:
+    """Units and topology of a topology's name: 4 and `8p-tp1-4d-tp2` of `4 x 8p-tp1-4d-tp2`."""
+    copies, mark, topology = name.partition(" x ")
+    return (int(copies), topology) if mark else (1, name)
+
+
+def _origin(result: SmokeResult) -> Origin:
+    config_hash = result.plan.facts.get("config_hash")
+    return Origin(
+        tool=SMOKE_TOOL,
+        run=result.run,
+        config_hash=str(config_hash) if config_hash else None,
+        started=result.started.isoformat(),
+    )
+
+
+def model_name(repository: str) -> str:
+    """What rows call a model: its key in the catalogue, or the repository where it has none."""
+    known = catalogue.model_of_repository(repository)
+    return known.name if known else repository
+
+
+def stage_row(
+    result: StageResult,
+    *,
+    model: str,
+    gpu: str,
+    gpus_counted: int,
+    basis: Basis = Basis.MEASURED,
+    subject: Subject = "end-to-end",
+    topology: str | None = None,
+    copies: int = 1,
+    tensor_parallel_size: int | None = None,
+    gpus_reserved: int | None = None,
+    image: str | None = None,
+    max_num_seqs: int | None = None,
+    price_usd_per_hour: float | None = None,
+    seed: int | None = None,
+    run: str | None = None,
+    config_hash: str | None = None,
+    notes: Iterable[str] = (),
+) -> Row:
+    """What a stage did: latencies of the requests that were sent in its window, rates of what arrived in it."""
+    good = [record for record in result.counted if record.succeeded]
+    shape = result.stage.shape
+    return Row(
+        subject=subject,
+        basis=basis,
+        model=model_name(model),
+        gpu=gpu,
+        origin=Origin(
+            tool=STAGE_TOOL,
+            run=run,
+            config_hash=config_hash,
+            started=result.started.isoformat(timespec="seconds") if result.started else None,
+        ),
+        image=image,
+        topology=topology,
+        copies=copies,
+        tensor_parallel_size=tensor_parallel_size,
+        gpus_counted=gpus_counted,
+        gpus_reserved=gpus_reserved,
+        input_tokens=_mean(record.input_tokens for record in good) or 0.0,
+        output_tokens=_mean(record.output_tokens for record in good) or 0.0,
+        arrival=_arrival(shape),
+        concurrency=shape.concurrency if isinstance(shape, ClosedLoop) else result.concurrency,
+        offered_requests_per_s=shape.requests_per_s if isinstance(shape, ConstantRate | PoissonRate) else None,
+        achieved_requests_per_s=result.requests_per_s,
+        input_tokens_per_s=result.requests_per_s * (_mean(record.input_tokens for record in good) or 0.0),
+        output_tokens_per_s=result.output_tokens_per_s,
+        ttft_ms=quantiles_ms(record.ttft_s for record in good),
+        tpot_ms=quantiles_ms(record.tpot_s for record in good),
+        itl_ms=quantiles_ms(gap for record in good for gap in record.gaps_s),
+        e2e_ms=quantiles_ms(record.latency_s for record in good),
+        requests=len(result.counted),
+        failures=sum(not record.succeeded for record in result.counted),
+        duration_s=result.window.duration_s,
+        seed=seed,
+        max_num_seqs=max_num_seqs,
+        price_usd_per_hour=price_usd_per_hour,
+        notes=(*notes, *_notes(result)),
+    )
+
+
+def _notes(result: StageResult) -> Iterable[str]:
+    if result.window.rule != "nothing trimmed":
+        yield f"counted: {result.window.rule}"
+    if result.health.spoiled:
+        yield result.health.spoiled
+    yield from map(str, classify(result.records))
+    if result.interrupted:
+        yield f"interrupted: {result.health.abandoned} requests in flight were given up"
+
+
+def _arrival(shape: LoadShape) -> Arrival:
+    if isinstance(shape, ClosedLoop):
+        return "closed"
+    if isinstance(shape, ConstantRate):
+        return "constant"
+    return "poisson" if isinstance(shape, PoissonRate) else "trace"
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None
+
+
+def quantiles_ms(times_s: Iterable[float | None]) -> Quantiles:
+    """The distribution of times in seconds; those that are None are left out."""
+    return _in_ms(describe((time_s for time_s in times_s if time_s is not None), "s"))
+
+
+def _in_ms(statistics: Statistics | None) -> Quantiles:
+    if statistics is None:
+        return Quantiles()
+    values = statistics.model_dump(include=set(Quantiles.model_fields), exclude_none=True)
+    return Quantiles(**{name: 1000 * value for name, value in values.items()})

@@ -1,0 +1,117 @@
+"""What a benchmark must reach, and whether it did."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from llmd_oke.bench.records.distributions import Statistics
+from llmd_oke.bench.records.performance import Performance
+from llmd_oke.bench.smoke.evidence import RemotePrefill
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits in model time; a figure that is None is not judged.
+
+    `min_remote_prefill_share` holds for disaggregated models only.
+    """
+
+    max_failures: int | None = 0
+    min_remote_prefill_share: float | None = None
+    max_ttft_p95_ms: float | None = None
+    max_itl_p95_ms: float | None = None
+    max_e2e_p95_ms: float | None = None
+    min_output_tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One limit held against what was measured; `value` is None when that was not possible."""
+
+    name: str
+    bound: Literal["at most", "at least"]
+    limit: float
+    value: float | None
+    units: str
+    evidence: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the measurement is on the right side of the limit; a missing one never is."""
+        if self.value is None:
+            return False
+        return self.value <= self.limit if self.bound == "at most" else self.value >= self.limit
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All checks of a run."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        """The checks that did not pass."""
+        return tuple(check for check in self.checks if not check.passed)
+
+
+def judge(thresholds: Thresholds, performance: Performance, remote_prefill: RemotePrefill | None) -> Verdict:
+    """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated."""
+    checks = [*_failures(thresholds, performance), *_latencies(thresholds, performance)]
+    if thresholds.min_output_tokens_per_s is not None:
+        checks.append(_throughput(thresholds.min_output_tokens_per_s, performance))
+    if thresholds.min_remote_prefill_share is not None and remote_prefill is not None:
+        checks.append(_remote_prefill(thresholds.min_remote_prefill_share, remote_prefill))
+    return Verdict(tuple(checks))
+
+
+def _failures(thresholds: Thresholds, performance: Performance) -> Iterator[Check]:
+    if thresholds.max_failures is None:
+        return
+    unsent = (f"{performance.unsent} not sent within the time limit",) if performance.unsent else ()
+    evidence = "; ".join((*unsent, *performance.failure_reasons[:3])) or f"all {performance.planned} requests answered"
+    failed = performance.failures + performance.unsent
+    yield Check("failures", "at most", thresholds.max_failures, failed, "requests", evidence)
+
+
+def _latencies(thresholds: Thresholds, performance: Performance) -> Iterator[Check]:
+    limits: tuple[tuple[str, float | None, Statistics | None], ...] = (
+        ("TTFT p95", thresholds.max_ttft_p95_ms, performance.ttft),
+        ("ITL p95", thresholds.max_itl_p95_ms, performance.itl),
+        ("E2E p95", thresholds.max_e2e_p95_ms, performance.e2e),
+    )
+    for name, limit_ms, statistics in limits:
+        if limit_ms is not None:
+            yield _latency(name, limit_ms, statistics)
+
+
+def _latency(name: str, limit_ms: float, statistics: Statistics | None) -> Check:
+    if statistics is None or statistics.p95 is None:
+        return Check(name, "at most", limit_ms, None, "ms", "no request gave a sample")
+    median_ms, longest_ms = (1000 * (value or 0.0) for value in (statistics.p50, statistics.max))
+    return Check(
+        name, "at most", limit_ms, 1000 * statistics.p95, "ms", f"p50 {median_ms:.1f} ms, max {longest_ms:.1f} ms"
+    )
+
+
+def _throughput(limit: float, performance: Performance) -> Check:
+    evidence = f"{performance.output_tokens} tokens in {performance.duration_s:.1f} s"
+    return Check("output", "at least", limit, performance.output_tokens_per_s, "tokens/s", evidence)
+
+
+def _remote_prefill(limit: float, remote: RemotePrefill) -> Check:
+    parties = (
+        ("endpoint picker", remote.by_epp),
+        ("prefill servers", remote.by_prefill),
+        ("decode servers", remote.by_decode),
+    )
+    said = ", ".join(f"{party} {'unknown' if share is None else f'{share:.1%}'}" for party, share in parties)
+    unproven = () if remote.proven else ("no server's counters could be read, so nothing is proven",)
+    measured = remote.share if remote.proven else None
+    evidence = "; ".join((said, *unproven, *remote.notes))
+    return Check("remote prefill", "at least", limit, measured, "share", evidence)

@@ -1,0 +1,32 @@
+"""How large nodes of flexible shapes may be."""
+
+from functools import cache
+
+from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+
+
+class FlexibleShape(Entry):
+    """The most OCPUs and memory of a node, and the least and the most memory for each OCPU; memory in GB."""
+
+    ocpus: float
+    memory_gb: float
+    memory_gb_per_ocpu: tuple[float, float]
+
+    def memory_gb_with(self, ocpus: float) -> tuple[float, float]:
+        """The least and the most memory of a node with that many OCPUs, in GB."""
+        least, most = self.memory_gb_per_ocpu
+        return least * ocpus, min(most * ocpus, self.memory_gb)
+
+
+class _FlexibleShapes(Entry):
+    shapes: dict[str, FlexibleShape]
+
+
+@cache
+def _all() -> dict[str, FlexibleShape]:
+    return _FlexibleShapes.model_validate(read_yaml(values_folder() / "flexible-shapes" / "oci.yaml")).shapes
+
+
+def flexible_shape(name: str) -> FlexibleShape | None:
+    """The limits of a flexible shape, or None where no public figure is known."""
+    return _all().get(name)

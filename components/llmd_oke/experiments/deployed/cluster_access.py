@@ -1,0 +1,108 @@
+"""How this machine reaches the Services and pods of a cluster.
+
+Straight, where it is inside; otherwise through the API server's proxy.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+
+import httpx2
+import lightkube
+from lightkube.config.client_adapter import user_auth, verify_cluster
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.resources.core_v1 import Pod, Service
+
+from llmd_oke.bench.deployment.directory import PodAddress, Way
+from llmd_oke.errors import KitError
+
+CONNECT_TIMEOUT_S = 1.0
+
+
+class ClusterAccess:
+    """A cluster as the environment's kubeconfig gives it.
+
+    Raises:
+        KitError: there is no kubeconfig, or not that context.
+    """
+
+    def __init__(self, context: str | None = None) -> None:
+        try:
+            found = KubeConfig.from_env().get(context)
+        except ConfigError as error:
+            raise KitError(f"No cluster can be reached: {error}", "Set KUBECONFIG.") from error
+        if found is None:
+            raise KitError(
+                f"The kubeconfig has no context {context!r}.", "Set KUBECONFIG, or another kubeconfigContext."
+            )
+        self._config = found
+        self._client = lightkube.Client(config=found)
+
+    @property
+    def client(self) -> lightkube.Client:
+        """A client of the cluster's API server."""
+        return self._client
+
+    def service(self, namespace: str, name: str) -> Way:
+        """The way to port 80 of a Service.
+
+        Raises:
+            KitError: there is no such Service, or the cluster doesn't answer.
+        """
+        try:
+            service = self._client.get(Service, name, namespace=namespace)
+        except (ApiError, httpx2.HTTPError) as error:
+            raise KitError(
+                f"The Service {namespace}/{name} can't be read: {error}", "Is the stack deployed?"
+            ) from error
+        address = service.spec.clusterIP if service.spec else None
+        if address and _reachable(address, 80):
+            return Way(f"http://{address}")
+        return self._proxied(f"/api/v1/namespaces/{namespace}/services/{name}:80/proxy")
+
+    def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
+        """The pods with these labels that have an address, sorted by name.
+
+        Raises:
+            KitError: the cluster doesn't answer.
+        """
+        try:
+            found = list(self._client.list(Pod, namespace=namespace, labels=dict(labels)))
+        except (ApiError, httpx2.HTTPError) as error:
+            raise KitError(f"The pods of {namespace} can't be listed: {error}") from error
+        running = [
+            PodAddress(pod.metadata.name or "", pod.status.podIP)
+            for pod in found
+            if pod.metadata and pod.status and pod.status.podIP and pod.metadata.deletionTimestamp is None
+        ]
+        return sorted(running, key=lambda pod: pod.name)
+
+    def pod(self, namespace: str, pod: PodAddress, port: int) -> Way:
+        """The way to a port of a pod."""
+        if _reachable(pod.address, port):
+            return Way(f"http://{pod.address}:{port}")
+        return self._proxied(f"/api/v1/namespaces/{namespace}/pods/{pod.name}:{port}/proxy")
+
+    def _proxied(self, path: str) -> Way:
+        config = self._config
+        user = config.user
+        verify = verify_cluster(config.cluster, user, config.abs_file) if user else True
+        return Way(config.cluster.server.rstrip("/") + path, _authorization(config), verify)
+
+
+def _authorization(config: SingleConfig) -> dict[str, str]:
+    """The header that the kubeconfig's user authenticates with, if that is how it does; exec plug-ins are run."""
+    auth = user_auth(config.user)
+    if auth is None:
+        return {}
+    request = httpx2.Request("GET", config.cluster.server)
+    next(auth.sync_auth_flow(request))
+    return {"Authorization": request.headers["Authorization"]}
+
+
+def _reachable(address: str, port: int) -> bool:
+    try:
+        with socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False

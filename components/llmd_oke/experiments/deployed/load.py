@@ -1,0 +1,253 @@
+"""Load on one model of a deployed stack from inside its cluster, by our generator or by another tool."""
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llmd_oke.bench.deployment.circumstances import Circumstances
+from llmd_oke.bench.in_cluster import load_result
+from llmd_oke.bench.in_cluster.inference_perf import ToolLoad, config
+from llmd_oke.bench.in_cluster.load_request import LoadRequest
+from llmd_oke.bench.load.checks import check
+from llmd_oke.bench.load.stages import Stage, StageResult
+from llmd_oke.bench.records.lines import write_file
+from llmd_oke.bench.reporting import rows
+from llmd_oke.bench.workload.shapes import ConstantRate, PoissonRate
+from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
+from llmd_oke.experiments.deployed.load_jobs import LoadJobs, new_name
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.progress import Progress
+from llmd_oke.results.files import write_rows
+from llmd_oke.results.history import ROWS_FILE
+from llmd_oke.results.readers import read
+from llmd_oke.results.reading import Hints
+from llmd_oke.results.requests import FILE as REQUESTS_FILE
+from llmd_oke.results.row import Row
+from llmd_oke.serving import load_jobs
+from llmd_oke.serving.load_jobs import RESULTS_FOLDER
+from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.stack.taints import node_taints
+
+GRACE_S = 120.0
+"""For the last answers of a stage."""
+
+UNKNOWN_UID = "known-once-the-job-is-there"
+
+UNLIMITED_S = 3600.0
+"""Limit of a stage that ends after a number of requests."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A load in the notation of `bench/load/texts.py`; lengths are the model's workload's where they are None."""
+
+    shapes: tuple[str, ...]
+    requests: int | None = None
+    duration_s: float | None = None
+    input_tokens: str | None = None
+    output_tokens: str | None = None
+    parallelism: int = 1
+    processes: int = 1
+    trim: str = "none"
+    seed: int = 0
+    time_scale: float = 1.0
+    request_timeout_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rows, and what else is kept: requests of each stage, files of a tool."""
+
+    rows: tuple[Row, ...]
+    stages: tuple[StageResult, ...] = ()
+    files: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRequest:
+    """The load as a Job gets it.
+
+    Raises:
+        Refused: it can't be run; carries everything that is wrong.
+        KitError: something of it can't be read.
+    """
+    if any(shape.startswith("trace:") for shape in asked.shapes):
+        raise KitError("A trace is read from this machine.", "Leave --in-cluster out, or give rates.")
+    request = LoadRequest(
+        namespace=plan.namespace,
+        job=job,
+        base_url=f"http://{model.name}.{plan.namespace}.svc.cluster.local",
+        model=model.model.repository,
+        shapes=asked.shapes,
+        requests=asked.requests,
+        duration_s=asked.duration_s,
+        input_tokens=asked.input_tokens or str(model.workload.input_tokens),
+        output_tokens=asked.output_tokens or str(model.workload.output_tokens),
+        seed=asked.seed,
+        run=uuid.uuid4().hex,
+        parallelism=asked.parallelism,
+        processes=asked.processes,
+        trim=asked.trim,
+        request_timeout_s=asked.request_timeout_s,
+    )
+    check(request.stages(), request.workload(), request.processes)
+    return replace(request, limit_s=_limit_s(request) * max(1.0, asked.time_scale))
+
+
+def in_cluster(plan: Plan, model: ModelPlan, asked: Asked, progress: Progress) -> Measured:
+    """Sends the load from pods, and merges what they measured.
+
+    Raises:
+        Refused: the load can't be run.
+        KitError: the cluster does not answer, or the Job fails.
+    """
+    job = new_name(model.name)
+    request = load_request(plan, model, asked, job)
+    pods = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress).send(place_of(plan, job), request)
+    stages = load_result.merge(request, pods)
+    notes = (f"sent by {len(pods)} pods in the cluster", *load_result.notes(pods))
+    return Measured(_rows(plan, model, stages, pods[0].how, request, notes), tuple(stages))
+
+
+def with_tool(plan: Plan, model: ModelPlan, asked: Asked, progress: Progress) -> Measured:
+    """Has inference-perf send the load from a pod, and reads its files.
+
+    Raises:
+        KitError: it has no such load, the cluster does not answer, or the Job fails.
+    """
+    job = new_name(model.name)
+    request = load_request(plan, model, asked, job)
+    place = place_of(plan, job)
+    jobs = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
+    files = dict(jobs.run_tool(place, tool_config(model, request), request.limit_s))
+    return Measured((), files=files)
+
+
+def tool_config(model: ModelPlan, request: LoadRequest) -> str:
+    """inference-perf's configuration file.
+
+    Raises:
+        KitError: it has no such load.
+    """
+    stages, workload, tool = request.stages(), request.workload(), inference_perf()
+    if len(stages) != 1:
+        raise KitError("inference-perf is given one stage at a time here.", "Give one value: constant:45")
+    (stage,) = stages
+    load = ToolLoad(
+        base_url=request.base_url,
+        model=request.model,
+        shape=stage.shape,
+        input_tokens=workload.input_tokens,
+        output_tokens=workload.output_tokens,
+        duration_s=stage.duration_s,
+        requests=stage.requests,
+        seed=request.seed,
+    )
+    told = config(
+        load,
+        results=RESULTS_FOLDER,
+        tokenizer=model.model.repository,
+        workers=_workers(stage),
+        worker_concurrency=tool.worker_max_concurrency,
+    )
+    return yaml.safe_dump(told, sort_keys=False)
+
+
+def manifests(plan: Plan, model: ModelPlan, asked: Asked, tool: str) -> list[dict[str, Any]]:
+    """Everything that a Job would consist of.
+
+    Raises:
+        Refused: the load can't be run.
+        KitError: the tool has no such load.
+    """
+    job = new_name(model.name)
+    request, place = load_request(plan, model, asked, job), place_of(plan, job)
+    if tool == "own":
+        return [load_jobs.load_job(place, request, bench_jobs()), *load_jobs.load_objects(place, request, UNKNOWN_UID)]
+    told = tool_config(model, request)
+    made = load_jobs.tool_job(place, inference_perf(), bench_jobs(), request.limit_s)
+    return [made, *load_jobs.tool_objects(place, told, UNKNOWN_UID)]
+
+
+def keep(measured: Measured, folder: Path, hints: Hints) -> tuple[Row, ...]:
+    """Writes rows, requests and files of a tool below a folder; gives all rows, those of the files too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in measured.files.items():
+        path = folder / "inference-perf" / Path(name).name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    found = measured.rows or (read(folder / "inference-perf", hints).rows if measured.files else ())
+    write_rows(found, folder / ROWS_FILE)
+    if measured.stages:
+        write_file(folder / REQUESTS_FILE, *(stage.records for stage in measured.stages))
+    return found
+
+
+def hints(plan: Plan, model: ModelPlan, how: Circumstances) -> Hints:
+    """What the files of a tool don't tell."""
+    return Hints(
+        model=model.model.repository,
+        gpu=plan.pools[0].shape.gpu.product,
+        gpus=model.gpus,
+        topology=str(model.topology),
+        copies=len(model.units),
+        image=plan.release.vllm.image,
+        basis=how.basis,
+    )
+
+
+def new_folder(reports: Path, stack: str) -> Path:
+    """Where a run of now is kept."""
+    return reports / stack / "bench" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def place_of(plan: Plan, job: str) -> Place:
+    """Where the pods of a model's load run."""
+    return Place(plan.namespace, job, plan.release.vllm.image, plan.pools[0].shape, tuple(node_taints(plan)))
+
+
+def _workers(stage: Stage) -> int:
+    tool = inference_perf()
+    if not isinstance(stage.shape, ConstantRate | PoissonRate):
+        return 1
+    return max(1, min(tool.most_workers, math.ceil(stage.shape.requests_per_s / tool.requests_per_worker)))
+
+
+def _limit_s(request: LoadRequest) -> float:
+    return sum((stage.duration_s or UNLIMITED_S) + GRACE_S for stage in request.stages())
+
+
+def _rows(
+    plan: Plan,
+    model: ModelPlan,
+    stages: Sequence[StageResult],
+    how: Circumstances,
+    request: LoadRequest,
+    notes: Sequence[str],
+) -> tuple[Row, ...]:
+    return tuple(
+        rows.stage_row(
+            stage,
+            model=model.model.repository,
+            gpu=plan.pools[0].shape.gpu.product,
+            gpus_counted=model.gpus,
+            basis=how.basis,
+            topology=str(model.topology),
+            copies=len(model.units),
+            image=plan.release.vllm.image,
+            max_num_seqs=model.engine.max_num_seqs,
+            price_usd_per_hour=round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
+            seed=request.seed,
+            run=request.run,
+            config_hash=plan.config_hash,
+            notes=notes,
+        )
+        for stage in stages
+    )

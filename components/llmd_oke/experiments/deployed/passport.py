@@ -1,0 +1,127 @@
+"""Making a deployment's passport: from its plan, its benchmark, its last evaluation, and what the cluster says runs."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from lightkube.core.exceptions import ApiError
+from lightkube.models.core_v1 import ContainerStatus
+from lightkube.resources.core_v1 import Pod
+
+from llmd_oke.bench.reporting import passport as passports
+from llmd_oke.bench.reporting.passport import ColdStart, Passport
+from llmd_oke.bench.reporting.store import LATEST
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.deployed import evals
+from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
+from llmd_oke.experiments.deployed.smoke import part
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.rehearsal.watches import metadata, texts
+from llmd_oke.results.row import Basis
+from llmd_oke.serving import labels
+
+
+def issue_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
+    """Writes the passport of each model beside its newest report, if that is of this configuration; gives their paths.
+
+    Raises:
+        KitError: the cluster does not answer.
+    """
+    written: list[Path] = []
+    for model in plan.models:
+        folder = reports / stack / LATEST / (part(plan, model) or "")
+        summary = _summary(folder / "summary.json")
+        if summary and summary["facts"].get("config_hash") == plan.config_hash:
+            made = make_passport(stack, plan, model, summary, reports)
+            written.append(passports.write_passport(made, folder.resolve()))
+    return written
+
+
+def _summary(path: Path) -> Mapping[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str, Any], reports: Path) -> Passport:
+    """The passport of one model whose benchmark has this summary.
+
+    Raises:
+        KitError: the cluster does not answer.
+    """
+    pods = _pods(ClusterAccess(plan.kubeconfig_context), plan.namespace, model.name)
+    evaluated = evals.latest(reports, stack, model.name, evals.BUILTIN, plan.config_hash)
+    price = plan.price_usd_per_hour * model.gpus / plan.gpus
+    return Passport(
+        stack=stack,
+        model=model.model.name,
+        config_hash=plan.config_hash,
+        release=plan.release.name,
+        topology=str(model.topology),
+        copies=len(model.units),
+        gpus=model.gpus,
+        gpus_reserved=summary.get("gpus_reserved"),
+        price_usd_per_hour=round(price, 2),
+        price_includes="list price of the GPU pools, by this model's share of their GPUs",
+        images=dict(sorted(_images(pods))),
+        basis=Basis(summary["provenance"]["numbers"]),
+        simulated=tuple(summary["provenance"]["simulated"]),
+        smoke_passed=summary["passed"],
+        checks=summary["checks"],
+        load=summary["load"],
+        performance=summary["performance"],
+        remote_prefill=summary["remote_prefill"],
+        accuracy=passports.accuracy(evaluated),
+        usd_per_million_output_tokens=passports.usd_per_million_output_tokens(price, summary["performance"]),
+        cold_start=cold_start(pods, summary.get("first_answer")),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def cold_start(pods: Iterable[Pod], first_answer: str | None) -> ColdStart | None:
+    """From the first of these pods to all of them ready and to the first answer; None without pods."""
+    servers = list(pods)
+    created = [moment for pod in servers if (moment := metadata(pod).creationTimestamp)]
+    if not created:
+        return None
+    applied = min(created)
+    ready = [_ready(pod) for pod in servers]
+    all_ready = max((moment for moment in ready if moment), default=None) if all(ready) else None
+    answered = datetime.fromisoformat(first_answer) if first_answer else None
+    if all_ready and answered and all_ready > answered:
+        all_ready = None  # a pod that lost its readiness since tells when it came back, not when it came
+    return ColdStart(
+        applied=applied.isoformat(),
+        ready=all_ready.isoformat() if all_ready else None,
+        first_token=answered.isoformat() if answered else None,
+        ready_s=(all_ready - applied).total_seconds() if all_ready else None,
+        first_token_s=(answered - applied).total_seconds() if answered else None,
+    )
+
+
+def _pods(access: ClusterAccess, namespace: str, model: str) -> list[Pod]:
+    """Servers and routers of a model that are not on their way out."""
+    try:
+        found = list(access.client.list(Pod, namespace=namespace, labels={labels.MODEL: model}))
+    except (ApiError, httpx2.HTTPError) as error:
+        raise KitError(f"The pods of {namespace} can't be listed: {error}") from error
+    return [pod for pod in found if metadata(pod).deletionTimestamp is None]
+
+
+def _images(pods: Iterable[Pod]) -> Iterable[tuple[str, str]]:
+    for pod in pods:
+        role = texts(metadata(pod), "labels").get(labels.ROLE, "router")
+        for status in _statuses(pod):
+            yield f"{role}/{status.name}", status.imageID or status.image
+
+
+def _statuses(pod: Pod) -> Iterable[ContainerStatus]:
+    status = pod.status
+    return [*(status.initContainerStatuses or []), *(status.containerStatuses or [])] if status else []
+
+
+def _ready(pod: Pod) -> datetime | None:
+    conditions = (pod.status.conditions if pod.status else None) or []
+    true = (each for each in conditions if each.type == "Ready" and each.status == "True")
+    return next((each.lastTransitionTime for each in true), None)

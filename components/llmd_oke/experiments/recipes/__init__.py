@@ -1,0 +1,1 @@
+"""Recipes: which deployments are measured under which loads, and in which order."""

@@ -1,0 +1,63 @@
+"""From counters that grew to what a deployment was seen to do."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from llmd_oke.bench.deployment.metrics import EndpointRole
+from llmd_oke.experiments.tuner import counters
+from llmd_oke.experiments.tuner.counters import Moment, Window
+from llmd_oke.results.row import Basis, Quantiles
+from llmd_oke.tuning.watch.histograms import quantiles_ms
+from llmd_oke.tuning.watch.seen import Seen
+
+
+def seen_in(found: Window, moments: Sequence[Moment], servers: int, basis: Basis) -> Seen:
+    """What counters that grew, and gauges at moments, tell of `servers` that generate."""
+    generating: EndpointRole = "decode" if found.of("decode", counters.ANSWERED) is not None else "aggregated"
+    prefilling: EndpointRole = "prefill" if generating == "decode" else "aggregated"
+    answered = found.of(generating, counters.ANSWERED)
+    decoding_s = found.of(generating, f"{counters.ITL} sum")  # Little's law: the time between tokens, of all requests
+    queried = found.of(prefilling, counters.QUERIED)
+    return Seen(
+        basis=basis,
+        duration_s=found.seconds,
+        answered=round(answered or 0),
+        requests_per_s=_rate(found.of("router", counters.ASKED) or answered, found.seconds),
+        input_tokens=found.mean(generating, counters.PROMPTS),
+        output_tokens=found.mean(generating, counters.OUTPUTS),
+        prefix_cache_hit_share=(found.of(prefilling, counters.CACHED) or 0.0) / queried if queried else None,
+        ttft_ms=_ttft_ms(found, prefilling, generating),
+        itl_ms=_ms(found.mean(generating, counters.ITL)),
+        running=_rate(decoding_s, found.seconds * servers),
+        most_running=max((each.most_running for each in moments), default=None),
+        waiting=fmean(each.waiting for each in moments) if moments else None,
+        kv_cache_usage=fmean(each.kv_cache_usage for each in moments) if moments else None,
+        preemptions=_preemptions(found),
+        percentiles=dict(_percentiles(found)),
+    )
+
+
+def _ttft_ms(found: Window, prefilling: EndpointRole, generating: EndpointRole) -> float | None:
+    """A prompt goes through a server that prefills and then through one that decodes: their means add up."""
+    means = [found.mean(role, counters.TTFT) for role in dict.fromkeys((prefilling, generating))]
+    return None if None in means else _ms(sum(mean for mean in means if mean is not None))
+
+
+def _preemptions(found: Window) -> float | None:
+    counts = [found.of(role, counters.PREEMPTIONS) for role in counters.SERVER_ROLES]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _percentiles(found: Window) -> Iterator[tuple[str, Quantiles]]:
+    for (role, name), counts in sorted(found.buckets.items(), reverse=True):
+        if counts and max(counts.values()) > 0 and (name, role) != (counters.ITL, "prefill"):
+            yield f"{name.upper()} of {role} servers", quantiles_ms(counts, found.mean(role, name))
+
+
+def _rate(count: float | None, seconds: float) -> float | None:
+    return None if count is None or seconds <= 0 else count / seconds
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

@@ -1,0 +1,144 @@
+"""A tuner's answer written into a stack file: only the values change, comments and order stay."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Any, cast
+
+from llmd_oke.config import CONFIG_KEY
+from llmd_oke.errors import KitError
+from llmd_oke.tuning.answers.thresholds import RoleThreshold
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a model's entry in a stack file is to say.
+
+    `thresholds` are by role. They go where the entry has `scaling`, or everywhere with `add_scaling`.
+    """
+
+    topology: str
+    copies: int
+    max_num_seqs: int
+    thresholds: Mapping[str, RoleThreshold] = field(default_factory=dict[str, RoleThreshold])
+    add_scaling: bool = False
+
+
+def applied(text: str, model: int, choice: Choice) -> str:
+    """The text of a stack file with the choice in its entry `models[model]`.
+
+    Raises:
+        KitError: ruamel.yaml is not installed, or the file has no such entry.
+    """
+    document = _load(text)
+    entry = _entry(document, model)
+    changes: dict[str, Any] = {"topology": choice.topology}
+    if choice.copies != entry.get("copies", 1):
+        changes["copies"] = choice.copies
+    for key, value in changes.items():
+        _put(entry, key, value, after="topology")
+    engine = entry.get("engine")
+    if engine is None:
+        _put(entry, "engine", _flow_map({"maxNumSeqs": choice.max_num_seqs}), after="slo")
+    else:
+        engine["maxNumSeqs"] = choice.max_num_seqs
+    if choice.thresholds and (choice.add_scaling or entry.get("scaling") is not None):
+        _put_scaling(entry, choice.thresholds)
+    return _dump(document, text)
+
+
+def difference(before: str, after: str, name: str) -> str:
+    """A unified diff; empty where nothing changes."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm="")
+    return "\n".join(lines)
+
+
+def document_of(text: str) -> Any:
+    """The content of a stack file's text as plain data."""
+    return _yaml(typ="safe").load(text)
+
+
+def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThreshold]) -> None:
+    """Thresholds of the roles that there are now. Limits stay, as far as they enclose the topology; roles that are new
+    may shrink in proportion, until the smaller of them has one server.
+    """
+    smallest = min(found.replicas for found in thresholds.values())
+    if entry.get("scaling") is None:
+        _put(entry, "scaling", _block_map({}), after="engine")
+    scaling = entry["scaling"]
+    for stale in {"prefill", "decode", "aggregated"} & scaling.keys() - thresholds.keys():
+        del scaling[stale]
+    for role, found in thresholds.items():
+        if scaling.get(role) is None:
+            least = round(found.replicas / smallest)
+            scaling[role] = _block_map({"minReplicas": least, "maxReplicas": found.replicas})
+        limits = scaling[role]
+        limits["minReplicas"] = min(limits.get("minReplicas", 1), found.replicas)
+        limits["maxReplicas"] = max(limits.get("maxReplicas", 1), found.replicas)
+        limits[found.threshold.key] = found.threshold.value
+        if not entry.fa.flow_style():
+            limits.fa.set_block_style()
+            scaling.fa.set_block_style()
+            limits.yaml_add_eol_comment(found.threshold.basis, found.threshold.key)
+
+
+def _put(entry: Any, key: str, value: object, after: str) -> None:
+    """Sets a value; a new key goes behind another."""
+    if key in entry:
+        entry[key] = value
+        return
+    keys = list(cast("Sequence[str]", entry))
+    entry.insert(keys.index(after) + 1 if after in keys else len(keys), key, value)
+
+
+def _entry(document: Any, model: int) -> Any:
+    """The entry of a model."""
+    stack = cast("Mapping[str, Any]", document)["config"][CONFIG_KEY]
+    return stack["models"][model]
+
+
+def _load(text: str) -> Any:
+    return _round_trip(text).load(text)
+
+
+def _dump(document: Any, text: str) -> str:
+    stream = StringIO()
+    _round_trip(text).dump(document, stream)
+    return stream.getvalue()
+
+
+def _round_trip(text: str) -> Any:
+    """A YAML that writes lists indented as the file has them."""
+    yaml = _yaml(typ="rt")
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    stream = StringIO()
+    yaml.dump(yaml.load(text), stream)
+    if stream.getvalue() != text:
+        yaml.indent(mapping=2, sequence=2, offset=0)
+    return yaml
+
+
+def _flow_map(values: Mapping[str, object]) -> Any:
+    from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415 - an extra; `_yaml` has asked for it
+
+    made = CommentedMap(values)
+    made.fa.set_flow_style()
+    return made
+
+
+def _block_map(values: Mapping[str, object]) -> Any:
+    made = _flow_map(values)
+    made.fa.set_block_style()
+    return made
+
+
+def _yaml(typ: str) -> Any:
+    try:
+        from ruamel.yaml import YAML  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        message = "Writing stack files needs ruamel.yaml, which is not installed."
+        raise KitError(message, "Install llmd-oke[analysis].") from error
+    return YAML(typ=typ)

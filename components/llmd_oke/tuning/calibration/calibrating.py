@@ -1,0 +1,98 @@
+"""Latency figures of a model and image from measured rows, with the errors that are to be stated beside forecasts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llmd_oke.catalogue import Model, Shape
+from llmd_oke.errors import KitError
+from llmd_oke.results.row import Basis, Row
+from llmd_oke.tuning.calibration.fit import DECODE, PREFILL, Role, errors
+from llmd_oke.tuning.calibration.validation import FEWEST_POINTS, HeldOut, by_load, by_size, leave_out
+from llmd_oke.tuning.measurements.points import Point, decode_points, prefill_points
+from llmd_oke.tuning.servers.figures import Fit, LatencyFigures, latency_model_of
+from llmd_oke.tuning.servers.latency import LatencyModel
+
+_POINTS: dict[str, Callable[[Sequence[Row]], list[Point]]] = {"decode": decode_points, "prefill": prefill_points}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """New figures; `fitted` names the roles whose factors are new."""
+
+    figures: LatencyFigures
+    fitted: tuple[str, ...]
+
+
+def calibrate(rows: Sequence[Row], model: Model, shape: Shape, base: LatencyFigures) -> Calibration:
+    """The figures that the rows make of `base`: each role with enough points gets new factors, the others stay.
+
+    Raises:
+        KitError: the rows are of several images, of none of this model and GPU, or too few of either role.
+    """
+    own = [row for row in rows if row.model in {model.name, model.repository} and row.gpu == shape.gpu.product]
+    image = _one_image(own)
+    figures = base
+    fitted: list[str] = []
+    for role in (PREFILL, DECODE):
+        points = _POINTS[role.name](own)
+        if len(points) >= FEWEST_POINTS:
+            figures = _with_role(figures, role, points, latency_model_of(base, model, shape), _sources(own))
+            fitted.append(role.name)
+    if not fitted:
+        found = f"{len(own)} of {len(rows)} rows are of {model.name} on {shape.gpu.product}"
+        remedy = f"A fit takes at least {FEWEST_POINTS} prefill-only or decode-only rows: see `llmd-oke tune plan`."
+        raise KitError(f"There is too little to fit: {found}.", remedy)
+    whole = len(fitted) == 2
+    return Calibration(figures.model_copy(update={"image": image if whole else None}), tuple(fitted))
+
+
+def _one_image(rows: Sequence[Row]) -> str | None:
+    images = sorted({row.image for row in rows if row.image})
+    if len(images) > 1:
+        listed = ", ".join(images)
+        raise KitError(f"The rows are of several images: {listed}.", "Fit one at a time: `--image`.")
+    return images[0] if images else None
+
+
+def _sources(rows: Sequence[Row]) -> str:
+    """Where the rows are from, in a line."""
+    basis = sorted({row.basis.value for row in rows})
+    return f"{', '.join(sorted({row.origin.tool for row in rows}))} ({', '.join(basis)})"
+
+
+def _with_role(
+    figures: LatencyFigures, role: Role, points: Sequence[Point], base: LatencyModel, source: str
+) -> LatencyFigures:
+    fitted = role.fit(points, base)
+    own = errors(role, fitted, points)
+    fit = Fit(
+        source=source,
+        points=len(points),
+        tensor_parallel_sizes=tuple(sorted({point.tensor_parallel_size for point in points})),
+        most_sequences=max(point.sequences for point in points),
+        most_tokens=max(point.tokens for point in points),
+        error=sum(map(abs, own)) / len(own),
+        unseen_load_error=_mean(leave_out(role, points, base, by_load)),
+        unseen_size_error=_mean(leave_out(role, points, base, by_size)),
+    )
+    section = getattr(figures, role.name)
+    return figures.model_copy(update={role.name: section.model_copy(update={**_factors(role, fitted), "fit": fit})})
+
+
+def _factors(role: Role, fitted: LatencyModel) -> dict[str, object]:
+    factors = fitted.factors
+    if role is PREFILL:
+        new = {"overhead_s": factors.prefill_overhead_s, "compute_efficiency": factors.prefill_compute_efficiency}
+    else:
+        new = {
+            "layer_s": factors.decode_layer_s,
+            "bytes_factor": factors.decode_bytes_factor,
+            "flops_factor": factors.decode_flops_factor,
+            "sequence_s": factors.decode_sequence_s,
+            "fixed_s": dict(factors.decode_fixed_s),
+        }
+    return {"basis": Basis.CALIBRATED, **new}
+
+
+def _mean(found: HeldOut | None) -> float | None:
+    return None if found is None else found.mean

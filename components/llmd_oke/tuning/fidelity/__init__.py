@@ -1,0 +1,1 @@
+"""How near simulated measurements are to real ones under the same loads."""

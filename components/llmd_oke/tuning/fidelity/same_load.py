@@ -1,0 +1,122 @@
+"""A measured load, sent to simulated servers of the same deployment.
+
+Lengths are the measured means, each request alike. A server that was measured by itself is one that does all: prompts
+of decode measurements are in its cache, as DecodeBench fills it and as prompts of two tokens nearly are.
+"""
+
+from dataclasses import dataclass
+
+from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.shapes import Shape
+from llmd_oke.errors import KitError
+from llmd_oke.results.row import Basis, Row
+from llmd_oke.tuning.servers.latency import LatencyModel
+from llmd_oke.tuning.simulation.arrivals import ClosedLoop, ConstantRate, PoissonRate, RequestClass
+from llmd_oke.tuning.simulation.deployment import Deployment, Policy, deployment
+from llmd_oke.tuning.simulation.result import TRIMMED_SHARE, Window
+from llmd_oke.tuning.simulation.simulation import simulate
+from llmd_oke.tuning.simulation.sweeps import concurrency_sweep
+
+MOST_REQUESTS = 20_000
+"""Of one simulation, so that a long measurement takes no longer than seconds."""
+
+DEFAULT_DURATION_S = 120.0
+"""Of an open loop whose source doesn't say: the llm-d guide's."""
+
+TRIMMED_NOTES = ("counted: ", "steady state: ")
+"""How notes of this kit's rows begin that say which part of a run was counted."""
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """What runs are simulated of: a model on a shape, with a latency model and the basis of its figures."""
+
+    model: Model
+    shape: Shape
+    latency: LatencyModel
+    basis: Basis = Basis.CALIBRATED
+
+
+def unsuitable(row: Row) -> str | None:
+    """Why a row's load can't be sent again, or None."""
+    if row.arrival == "trace":
+        return "the times of its trace are not in the row"
+    if row.arrival == "closed" and not row.concurrency:
+        return "its concurrency is not told"
+    if row.arrival != "closed" and not row.offered_requests_per_s:
+        return "its rate is not told"
+    if row.subject == "end-to-end" and row.topology is None:
+        return "its topology is not told"
+    if row.subject != "end-to-end" and not row.tensor_parallel_size:
+        return "its tensor parallel size is not told"
+    return None
+
+
+def simulated(row: Row, simulator: Simulator, policy: Policy = "queue", window: Window | None = None) -> Row:
+    """What simulated servers do under the row's load. The steady part counts where the row's notes say that it did when
+    it was measured, else the whole run, unless `window` says otherwise.
+
+    Raises:
+        KitError: the deployment or the load can't be simulated.
+    """
+    servers = _servers(row, simulator, policy)
+    workload = _workload(row)
+    if row.arrival == "closed" and not row.requests:
+        (found,) = concurrency_sweep(servers, workload, [_users(row)], simulator.latency).rows
+        return found.model_copy(update={"basis": simulator.basis})
+    counted = window or _window(row)
+    return simulate(
+        servers,
+        workload,
+        _arrivals(row),
+        simulator.latency,
+        requests=_requests(row, counted),
+        window=counted,
+        basis=simulator.basis,
+    ).row
+
+
+def _window(row: Row) -> Window:
+    return "steady" if any(note.startswith(TRIMMED_NOTES) for note in row.notes) else "whole"
+
+
+def _servers(row: Row, simulator: Simulator, policy: Policy) -> Deployment:
+    topology = row.topology if row.subject == "end-to-end" else f"agg-tp{row.tensor_parallel_size}-1r"
+    return deployment(
+        simulator.model,
+        simulator.shape,
+        topology or "",
+        copies=row.copies,
+        policy=policy,
+        max_num_seqs=row.max_num_seqs or 256,
+    )
+
+
+def _workload(row: Row) -> list[RequestClass]:
+    """Requests of the mean lengths; what a prefix cache answered are prompts that are cached whole."""
+    prompt, answer = max(1, round(row.input_tokens)), max(1, round(row.output_tokens))
+    cached = 1.0 if row.subject == "decode" else row.prefix_cache_hit_share or 0.0
+    shares = ((1 - cached, 0), (cached, prompt))
+    return [RequestClass(prompt, answer, share, tokens) for share, tokens in shares if share > 0]
+
+
+def _users(row: Row) -> int:
+    return max(1, round(row.concurrency or 0))
+
+
+def _arrivals(row: Row) -> ClosedLoop | ConstantRate | PoissonRate:
+    if row.arrival == "closed":
+        return ClosedLoop(_users(row))
+    rate = row.offered_requests_per_s or 0.0
+    if row.arrival == "constant":
+        return ConstantRate(rate)
+    if row.arrival == "poisson":
+        return PoissonRate(rate)
+    raise KitError("Recorded arrivals can't be sent again: their times are not in the row.")
+
+
+def _requests(row: Row, window: Window) -> int:
+    """As many as were measured, and those that a steady window leaves out beside them."""
+    told = row.requests or round(DEFAULT_DURATION_S * (row.offered_requests_per_s or 0.0))
+    sent = told / (1 - 2 * TRIMMED_SHARE) if window == "steady" else told
+    return min(MOST_REQUESTS, max(1, round(sent)))

@@ -1,0 +1,198 @@
+"""Deployments of the same kinds of servers, scored together: arrays of counts in, arrays of latencies out.
+
+All of it is the steady state in closed form; nothing is simulated and nothing iterates. Requests arrive at random
+(Poisson); a router spreads those of a unit by waiting requests, copies are separate.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmd_oke.tuning.queues.waits import routed_waits_s, waits_s
+from llmd_oke.tuning.servers.curves import TOKEN_BUDGET, DecodeServer, PrefillServer
+from llmd_oke.tuning.servers.workload import Workload
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Deployments by their counts: servers of each role in a unit, and units. Aggregated servers stand under `decode`,
+    with no `prefill`.
+    """
+
+    prefill: Counts
+    decode: Counts
+    copies: Counts
+
+    def at(self, places: "NDArray[np.int64]") -> "Fleet":
+        """Some of them."""
+        return Fleet(self.prefill[places], self.decode[places], self.copies[places])
+
+    def spread(self) -> "Fleet":
+        """With a second axis, for several loads each."""
+        return Fleet(self.prefill[:, None], self.decode[:, None], self.copies[:, None])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What deployments do under loads. Loads of roles are shares of what they sustain; latencies are means, seconds."""
+
+    prefill_load: Array
+    decode_load: Array
+    transfer_load: Array
+    batch: Array
+    wait_s: Array
+    ttft_s: Array
+    itl_s: Array
+    e2e_s: Array
+
+
+class Family(Protocol):
+    """Deployments that differ in counts only."""
+
+    @property
+    def name(self) -> str:
+        """Kinds of servers: `p-tp1-d-tp2`, `agg-tp4`."""
+        ...
+
+    @property
+    def generating(self) -> DecodeServer:
+        """The servers that generate tokens."""
+        ...
+
+    def gpus(self, fleet: Fleet) -> Counts:
+        """GPUs of all servers."""
+        ...
+
+    def topology(self, prefill: int, decode: int) -> str:
+        """The short form of a unit."""
+        ...
+
+    def most_requests_per_s(self, fleet: Fleet) -> Array:
+        """What the slower role sustains."""
+        ...
+
+    def score(self, fleet: Fleet, requests_per_s: Array) -> Scores:
+        """Steady state under loads; infinite latencies where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Disaggregated:
+    """Prefill servers that hand over to decode servers."""
+
+    prefill: PrefillServer
+    decode: DecodeServer
+    workload: Workload
+
+    @property
+    def name(self) -> str:
+        """Kinds of servers."""
+        return f"p-tp{self.prefill.tensor_parallel_size}-d-tp{self.decode.tensor_parallel_size}"
+
+    @property
+    def generating(self) -> DecodeServer:
+        """The decode servers."""
+        return self.decode
+
+    def gpus(self, fleet: Fleet) -> Counts:
+        """GPUs of all servers."""
+        unit = fleet.prefill * self.prefill.tensor_parallel_size + fleet.decode * self.decode.tensor_parallel_size
+        return fleet.copies * unit
+
+    def topology(self, prefill: int, decode: int) -> str:
+        """The short form of a unit."""
+        sizes = self.prefill.tensor_parallel_size, self.decode.tensor_parallel_size
+        return f"{prefill}p-tp{sizes[0]}-{decode}d-tp{sizes[1]}"
+
+    def most_requests_per_s(self, fleet: Fleet) -> Array:
+        """What the slower role sustains."""
+        decode = fleet.decode * self.decode.most_requests_per_s
+        slower: Array = np.minimum(fleet.prefill / self.prefill.service_s, decode)
+        return fleet.copies * slower
+
+    def score(self, fleet: Fleet, requests_per_s: Array) -> Scores:
+        """TTFT = overhead + wait + prefill + hand-over + first step; the wait for a port is that of M/D/1."""
+        load = requests_per_s / fleet.copies
+        utilization = load * self.prefill.service_s / fleet.prefill
+        each = load / fleet.decode
+        batch = np.interp(each, self.decode.requests_per_s, self.decode.batches)
+        itl_s = np.interp(batch, self.decode.batches, self.decode.itl_s)
+        wait_s = routed_waits_s(fleet.prefill, utilization, self.prefill.service_s, self.prefill.service_scv)
+        transfer_load = load * self.prefill.transfer_s / fleet.prefill
+        hand_over_s = self.prefill.transfer_s + self._port_wait_s(transfer_load)
+        ttft_s = self.prefill.overhead_s + wait_s + self.prefill.service_s + hand_over_s + itl_s
+        return Scores(
+            prefill_load=utilization,
+            decode_load=each / self.decode.most_requests_per_s,
+            transfer_load=transfer_load,
+            batch=batch,
+            wait_s=wait_s,
+            ttft_s=ttft_s,
+            itl_s=itl_s,
+            e2e_s=ttft_s + (self.workload.output_tokens - 1) * itl_s,
+        )
+
+    def _port_wait_s(self, load: Array) -> Array:
+        return waits_s(np.ones(load.shape, dtype=np.int64), load, self.prefill.transfer_s, 0.0)
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """Servers that do both, with chunked prefill."""
+
+    prefill: PrefillServer
+    server: DecodeServer
+    workload: Workload
+
+    @property
+    def name(self) -> str:
+        """Kind of server."""
+        return f"agg-tp{self.server.tensor_parallel_size}"
+
+    @property
+    def generating(self) -> DecodeServer:
+        """All of them."""
+        return self.server
+
+    def gpus(self, fleet: Fleet) -> Counts:
+        """GPUs of all servers."""
+        return fleet.copies * fleet.decode * self.server.tensor_parallel_size
+
+    def topology(self, prefill: int, decode: int) -> str:  # noqa: ARG002 - as all families
+        """The short form of a unit."""
+        return f"agg-tp{self.server.tensor_parallel_size}-{decode}r"
+
+    def most_requests_per_s(self, fleet: Fleet) -> Array:
+        """At the largest batch."""
+        most: Array = fleet.copies * fleet.decode * np.float64(self.server.most_requests_per_s)
+        return most
+
+    def score(self, fleet: Fleet, requests_per_s: Array) -> Scores:
+        """A prompt is served in steps that it shares with the batch, after the step that runs when it comes.
+
+        Its service is its prefill and its share of such steps: ISL of the tokens of a step that the batch leaves.
+        """
+        each = requests_per_s / (fleet.copies * fleet.decode)
+        batch = np.interp(each, self.server.requests_per_s, self.server.batches)
+        step_s = np.interp(batch, self.server.batches, self.server.step_s)
+        itl_s = np.interp(batch, self.server.batches, self.server.itl_s)
+        share = self.workload.input_tokens / np.maximum(TOKEN_BUDGET - batch, 1)
+        service_s = self.prefill.service_s + step_s * share
+        utilization = each * service_s
+        wait_s = routed_waits_s(fleet.decode, utilization, service_s, self.prefill.service_scv)
+        ttft_s = self.prefill.overhead_s + wait_s + step_s / 2 + self.prefill.service_s + step_s * np.ceil(share)
+        return Scores(
+            prefill_load=utilization,
+            decode_load=each / self.server.most_requests_per_s,
+            transfer_load=np.zeros_like(each),
+            batch=batch,
+            wait_s=wait_s,
+            ttft_s=ttft_s,
+            itl_s=itl_s,
+            e2e_s=ttft_s + (self.workload.output_tokens - 1) * itl_s,
+        )

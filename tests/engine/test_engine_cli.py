@@ -1,0 +1,74 @@
+"""What the kit takes from the real Pulumi CLI: stack files as it reads them, a stack's history and outputs."""
+
+import json
+import os
+import subprocess
+from datetime import date
+from pathlib import Path
+
+import pulumi
+import pytest
+from llmd_oke.config import document
+from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.rehearsal.programs import locate
+from pulumi import automation
+
+pytestmark = pytest.mark.engine
+
+NUMBERS = (
+    "1e6 1E6 -2e-3 1.0e+6 .5e1 1. 1.5 2.0 0 -0 +12 017 08 0o17 0o8 0x1F 0b11 1_000 1_0.5 1__0 1e22 +.5 5e 0xZ 1e400x"
+)
+WORDS = "yes no on off y n true True FALSE tRUE ~ null Null 12:30:45 190:20 1.2.3 v1.2 = e5 2026-11-02 '1e6'"
+SCALARS = [*NUMBERS.split(), *WORDS.split()]
+"""What YAML 1.1 and 1.2 disagree about, and what they do not."""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiCli:
+    """The real CLI in a project of its own."""
+    engine = locate("pulumi")
+    if engine is None:
+        pytest.skip("there is no `pulumi` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
+    settings = {
+        "PATH": f"{Path(engine.path).parent}{os.pathsep}{os.environ['PATH']}",
+        "PULUMI_BACKEND_URL": f"file://{tmp_path}",
+        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_CONFIG_PASSPHRASE": "none",
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\n")
+    return PulumiCli(tmp_path, "test", str(engine.path))
+
+
+def test_a_stack_file_is_read_as_pulumi_reads_it(cli: PulumiCli) -> None:
+    subprocess.run([cli.program, "stack", "init", "test"], cwd=cli.project, check=True, capture_output=True)
+    file = cli.project / "Pulumi.test.yaml"
+
+    file.write_text("".join(["config:\n  llmd-oke:stack:\n    values:\n", *(f"      - {text}\n" for text in SCALARS)]))
+    asked = [cli.program, "config", "--json", "--stack", "test"]
+    told = subprocess.run(asked, cwd=cli.project, check=True, capture_output=True).stdout
+    known = json.loads(json.loads(told)["llmd-oke:stack"]["value"])["values"]
+    read = document.read(file).value["config"]["llmd-oke:stack"]["values"]
+    differing = {
+        text: (ours, theirs)
+        for text, ours, theirs in zip(SCALARS, read, known, strict=True)
+        if (ours, type(ours)) != (theirs, type(theirs)) and not isinstance(ours, date)
+    }
+    assert differing == {}
+
+
+def test_history_and_outputs_are_those_of_the_last_operation(cli: PulumiCli) -> None:
+    def program() -> None:
+        pulumi.export("address", "http://router")
+        pulumi.export("token", pulumi.Output.secret("hidden"))
+
+    options = automation.LocalWorkspaceOptions(work_dir=str(cli.project))
+    stack = automation.create_stack("test", program=program, project_name="llmd-oke", opts=options)
+    assert cli.last_record() is None
+    stack.up()
+    record = cli.last_record()
+    assert record is not None
+    assert record.changes == {"create": 1}
+    assert cli.outputs() == {"address": "http://router", "token": "[secret]"}

@@ -1,0 +1,85 @@
+"""Pools that the cluster autoscaler changes, as they are declared."""
+
+import json
+from typing import Any
+
+import pytest
+from created_cluster import created
+from llmd_oke.testing import Rendered
+from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
+
+NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
+ADD_ON = "oci:ContainerEngine/addon:Addon"
+SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
+
+
+@pytest.fixture
+def scaled(rendered: Any) -> Rendered:
+    """Both kinds of pools with and without an autoscaler."""
+    more = {"name": "more", "size": 2, "scaling": SCALED}
+    return rendered(created(pool={"scaling": SCALED}, cpuPools=[more, {"name": "fixed", "size": 1}]))
+
+
+def autoscaler(stack: Rendered) -> dict[str, str]:
+    (found,) = (each for each in stack.of_type(ADD_ON) if each.inputs["addonName"] == "ClusterAutoscaler")
+    return {each["key"]: each["value"] for each in found.inputs["configurations"]}
+
+
+def test_updates_leave_the_size_of_scaled_pools_alone_and_of_no_others(scaled: Rendered):
+    ignored = {
+        pool.inputs["name"]: "nodeConfigDetails.size" in pool.ignore_changes for pool in scaled.of_type(NODE_POOL)
+    }
+    assert ignored == {"system": False, "mi300x": True, "more": True, "fixed": False}
+
+
+def test_a_scaled_pool_starts_with_the_size_of_the_file(scaled: Rendered):
+    assert scaled.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeConfigDetails"]["size"] == 9
+
+
+def test_the_autoscaler_knows_the_pools_that_it_may_change(scaled: Rendered):
+    settings = autoscaler(scaled)
+    assert settings["nodes"] == "2:12:mi300x-node-pool, 2:12:more-node-pool"
+    assert settings["authType"] == "workload"
+    assert json.loads(settings["nodeSelectors"]) == {"oke.oraclecloud.com/pool.name": "system"}
+
+
+def test_the_autoscaler_comes_after_nodes_and_gate_and_no_model_waits_for_it(scaled: Rendered):
+    (own,) = (each for each in scaled.of_type("llmd-oke:index:AddOns") if each.name == "cluster-autoscaler")
+    needed = {urn.rsplit("::", 1)[-1] for urn in own.depends_on}
+    assert {"mi300x-node-pool", "more-node-pool", "mi300x-gate-job"} <= needed
+    assert not any(own.urn in each.depends_on for each in scaled.resources)
+
+
+def test_the_gate_waits_for_the_fewest_nodes(scaled: Rendered):
+    (gate,) = (each for each in scaled.of_type("kubernetes:batch/v1:Job") if each.name == "mi300x-gate-job")
+    assert "--nodes=2" in gate.inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_weights_are_put_on_the_nodes_that_are_sure_to_be_there(rendered: Any):
+    stack = rendered(created(pool={"scaling": SCALED}, storage={"modelCache": {"kind": "node-disk"}}))
+    (job,) = (each for each in stack.of_type("kubernetes:batch/v1:Job") if "prewarm" in each.name)
+    assert job.inputs["spec"]["completions"] == 2
+
+
+def test_the_autoscaler_has_rights_of_its_own(scaled: Rendered):
+    texts = [text for each in scaled.of_type("oci:Identity/policy:Policy") for text in each.inputs["statements"]]
+    own = [text for text in texts if "'cluster-autoscaler'" in text]
+    assert any("manage cluster-node-pools" in text for text in own)
+    assert all("request.principal.cluster_id = 'prod-cluster'" in text for text in own)
+
+
+def test_further_settings_of_the_stack_file_reach_the_one_add_on(rendered: Any):
+    own = {"name": "ClusterAutoscaler", "configurations": {"scaleDownUnneededTime": "60m"}}
+    stack = rendered(created(pool={"scaling": SCALED}, cluster={"addOns": [own]}))
+    assert autoscaler(stack)["scaleDownUnneededTime"] == "60m"
+
+
+def test_there_is_no_autoscaler_where_no_pool_is_scaled(rendered: Any):
+    names = {each.inputs["addonName"] for each in rendered(created()).of_type(ADD_ON)}
+    assert "ClusterAutoscaler" not in names
+
+
+def test_both_plug_ins_know_every_argument(scaled: Rendered):
+    for resource in oci_resources(scaled):
+        assert contract_breaches(resource) == []
+        assert unknown_to_installed_plugin(resource) == []

@@ -1,0 +1,108 @@
+from dataclasses import replace
+
+import pytest
+from fake_deployment import TOPOLOGY, Answer
+from llmd_oke.bench.deployment.topology import Servers, Topology
+from llmd_oke.bench.smoke.smoke import Progress, smoke
+from llmd_oke.bench.smoke.thresholds import Thresholds
+from llmd_oke.errors import KitError
+
+ALL_REMOTE = Thresholds(min_remote_prefill_share=0.95)
+AGGREGATED = Topology("agg-tp1-2r", (Servers("aggregated", 2, 1),))
+
+
+async def test_a_healthy_deployment_passes_with_proof(deployment):
+    result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
+    assert result.passed
+    assert result.remote_prefill.share == 1
+    assert (result.performance.requests, result.performance.output_tokens, result.performance.gpus) == (8, 40, 4)
+    assert result.notes == ()
+
+
+async def test_probe_and_warm_up_are_not_measured(deployment):
+    result = await smoke(deployment.plan(warmup_requests=3))
+    assert len(deployment.requests) == 1 + 3 + 8
+    assert len(result.records) == 8
+    assert len({body["prompt"] for body in deployment.requests}) == 12
+    assert result.remote_prefill.counters["prefill requests"].value == 8
+
+
+@pytest.mark.parametrize(
+    ("topology", "concurrency", "expected"), [(TOPOLOGY, 1, 2), (TOPOLOGY, 4, 4), (AGGREGATED, 3, 3)]
+)
+async def test_warm_up_covers_every_pair_of_servers_and_every_user(deployment, topology, concurrency, expected):
+    plan = deployment.plan(topology=topology, concurrency=concurrency, warmup_requests=None)
+    assert plan.warmup == expected
+
+
+async def test_a_silent_fallback_fails_the_benchmark(deployment):
+    deployment.script = lambda number: Answer(remote=number % 2 == 0)
+    result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
+    assert not result.passed
+    assert "silent fallback" in result.verdict.failed[0].evidence
+    assert result.remote_prefill.share == pytest.approx(0.5)
+
+
+async def test_failed_requests_fail_the_benchmark_and_do_not_end_it(deployment):
+    deployment.script = lambda number: Answer(status=503) if number in {4, 6} else Answer()
+    result = await smoke(deployment.plan())
+    assert not result.passed
+    assert (result.performance.requests, result.performance.failures) == (8, 2)
+    assert result.verdict.failed[0].evidence == "2 x status: HTTP 503: no healthy upstream"
+
+
+async def test_results_are_in_model_time(deployment):
+    result = await smoke(deployment.plan(time_scale=0.01))
+    slowest = max(record.started_s + record.latency_s for record in result.records)
+    first = min(record.started_s for record in result.records)
+    assert result.performance.duration_s == pytest.approx(slowest - first)
+    assert result.wall_s < result.performance.duration_s < 101 * result.wall_s
+
+
+async def test_unreadable_metrics_are_evidence_and_not_a_crash(deployment):
+    deployment.dead_metrics = {"router", "prefill", "decode"}
+    result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
+    assert result.performance.failures == 0
+    assert [check.name for check in result.verdict.failed] == ["remote prefill"]
+
+
+async def test_an_aggregated_model_needs_no_proof(deployment):
+    result = await smoke(deployment.plan(topology=AGGREGATED, thresholds=ALL_REMOTE))
+    assert result.passed
+    assert result.remote_prefill is None
+
+
+async def test_a_model_that_never_answers_is_an_error(deployment):
+    deployment.script = lambda _: Answer(hang=True)
+    with pytest.raises(KitError, match="gave no completion within"):
+        await smoke(deployment.plan(router_timeout_s=0.05))
+
+
+async def test_the_time_limit_ends_a_run_with_what_it_has(deployment):
+    deployment.script = lambda number: Answer(hang=number > 3)
+    result = await smoke(deployment.plan(timeout_s=1.0))
+    assert not result.passed
+    assert result.performance.unsent + result.performance.incomplete == 8 - len(
+        [record for record in result.records if record.succeeded]
+    )
+    assert "not sent within the time limit" in result.verdict.failed[0].evidence
+
+
+async def test_remarks_tell_what_limits_the_numbers(deployment):
+    deployment.script = lambda number: Answer(status=503) if number == 1 else Answer(events=2, tokens_per_event=3)
+    result = await smoke(replace(deployment.plan(), concurrency=4))
+    text = "\n".join(result.notes)
+    assert "fewer than 3 per user" in text
+    assert "1 of 1 warm-up requests failed" in text
+    assert "events carry 3.00 tokens" in text
+
+
+async def test_progress_is_told_by_phase(deployment):
+    seen: list[Progress] = []
+    await smoke(deployment.plan(requests=2), seen.append)
+    assert [(each.phase, each.done, each.total) for each in seen] == [
+        ("waiting for the model to answer", 0, 0),
+        ("warm-up", 1, 1),
+        ("measuring", 1, 2),
+        ("measuring", 2, 2),
+    ]

@@ -1,0 +1,28 @@
+"""What tests ask of a smoke benchmark: the deployment of `fake_deployment`, as pods of a cluster."""
+
+from fake_deployment import DECISIONS, MODEL, TOPOLOGY
+from llmd_oke.bench.smoke.evidence import EvidenceSettings
+from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
+from llmd_oke.bench.smoke.thresholds import Thresholds
+
+REQUEST = SmokeRequest(
+    namespace="llm-d",
+    service="gpt",
+    model=MODEL,
+    topology=TOPOLOGY,
+    input_tokens=64,
+    output_tokens=5,
+    requests=8,
+    concurrency=2,
+    timeout_s=20.0,
+    thresholds=Thresholds(min_remote_prefill_share=0.95),
+    groups=(
+        PodGroup("a", "router", {"role": "router"}, 9090),
+        PodGroup("a", "prefill", {"role": "prefill"}, 8000),
+        PodGroup("a", "decode", {"role": "decode"}, 8200),
+    ),
+    server_port=8000,
+    prefill_header="x-prefiller-host-port",
+    evidence=EvidenceSettings(DECISIONS),
+    facts={"stack": "mine"},
+)

@@ -1,0 +1,64 @@
+import json
+
+import pytest
+from llmd_oke.bench.workload.shapes import TraceEntry
+from llmd_oke.bench.workload.traces import read_trace
+from llmd_oke.errors import KitError, Refused
+
+
+def written(tmp_path, text, name="trace.jsonl"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def lines(*rows) -> str:
+    return "\n".join(map(json.dumps, rows))
+
+
+def test_times_count_from_the_first_request(tmp_path):
+    path = written(tmp_path, lines({"time_s": 12.5, "input_tokens": 9}, {"time_s": 10, "output_tokens": 4}))
+    assert read_trace(path).entries == (TraceEntry(0.0, None, 4), TraceEntry(2.5, 9, None))
+
+
+def test_csv_is_read_alike(tmp_path):
+    path = written(tmp_path, "time_s,input_tokens,output_tokens\n0,100,20\n1.5,,30\n", "t.csv")
+    assert read_trace(path).entries == (TraceEntry(0.0, 100, 20), TraceEntry(1.5, None, 30))
+
+
+def test_mooncakes_times_are_milliseconds(tmp_path):
+    row = {"timestamp": 1000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}
+    path = written(tmp_path, lines({**row, "timestamp": 0}, row))
+    assert read_trace(path).entries[1] == TraceEntry(1.0, 6758, 500)
+
+
+def test_azures_times_are_dates(tmp_path):
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+    text += "2023-11-16 18:15:50.9951690,396,109\n"
+    second = read_trace(written(tmp_path, text, "azure.csv")).entries[1]
+    assert second.at_s == pytest.approx(4.314579, abs=1e-5)
+    assert (second.input_tokens, second.output_tokens) == (396, 109)
+
+
+def test_all_bad_lines_are_told(tmp_path):
+    path = written(
+        tmp_path, '{"time_s": 0}\n{"time_s": "soon"}\nnothing\n{"input_tokens": 3}\n{"time_s":1,"input_tokens":0}\n'
+    )
+    with pytest.raises(Refused) as refused:
+        read_trace(path)
+    assert [(problem.line, problem.why) for problem in refused.value.problems] == [
+        (2, "time_s is no number"),
+        (3, "it is no JSON object"),
+        (4, "it has no time"),
+        (5, "input_tokens is 0, at least 1 token is needed"),
+    ]
+
+
+def test_an_empty_trace_is_refused(tmp_path):
+    with pytest.raises(Refused, match="it is empty"):
+        read_trace(written(tmp_path, ""))
+
+
+def test_a_trace_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(KitError, match="can't be read"):
+        read_trace(tmp_path / "none.jsonl")

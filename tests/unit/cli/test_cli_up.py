@@ -1,0 +1,136 @@
+"""`up` and `destroy` with --json: one object on standard output, whatever happens. The Pulumi CLI is a script here."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke.cli import main, passport, smoke
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.deployed.smoke import Outcome
+
+STACK = {
+    "cluster": {"mode": "existing", "identifier": "here"},
+    "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
+    "release": "llm-d-0.8",
+    "models": [
+        {
+            "model": "gpt-oss-120b",
+            "topology": "8p-tp1-4d-tp2",
+            "workload": {"inputTokens": 4096, "outputTokens": 256},
+        }
+    ],
+    "smoke": {"where": "client"},
+}
+
+CLI = """#!/bin/sh
+here=$(dirname "$0")
+case "$1 $2" in
+  "preview "*) echo '{"steps": []}' ;;
+  "stack export") echo '{"deployment": {"resources": []}}' ;;
+  "stack output") echo '{"address": "http://router", "token": "[secret]"}' ;;
+  "stack history") cat "$here/history" ;;
+  *) echo "engine at work"
+     echo '[{"startTime": "now", "resourceChanges": {"create": 3, "same": 5}}]' > "$here/history"
+     exit "$(cat "$here/status")" ;;
+esac
+"""
+
+Command = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs `llmd-oke`, with a Pulumi CLI whose operations end with `status`; gives exit code, JSON, standard error."""
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": STACK}}))
+    (tmp_path / "history").write_text("[]")
+    (tmp_path / "pulumi").write_text(CLI)
+    (tmp_path / "pulumi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    def run(*words: str, status: int = 0) -> tuple[int, Any, str]:
+        (tmp_path / "status").write_text(str(status))
+        monkeypatch.setattr(sys, "argv", ["llmd-oke", *words, "--json", "--stack", "prod", "--project", str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        shown = capfd.readouterr()
+        return int(ended.value.code or 0), json.loads(shown.out), shown.err
+
+    return run
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what the client's smoke benchmark says: the checks that are not passed, or an error."""
+
+    def say(*failed: str, error: KitError | None = None) -> None:
+        def measured(*_: object) -> list[Outcome]:
+            if error:
+                raise error
+            return [Outcome("gpt-oss-120b", failed, {"passed": not failed}, "a table", None)]
+
+        def issued(*_: object) -> list[Path]:
+            return [Path("reports/prod/passport.json")]
+
+        monkeypatch.setattr(smoke, "_measured", measured)
+        monkeypatch.setattr(passport, "issue", issued)
+
+    return say
+
+
+def test_an_update_tells_changes_outputs_and_benchmark(command: Command, benchmark: Callable[..., None]) -> None:
+    benchmark()
+    code, document, errors = command("up", "--yes")
+    assert (code, document.pop("duration_s") >= 0) == (0, True)
+    assert document == {
+        "stack": "prod",
+        "ok": True,
+        "changes": {"create": 3, "same": 5},
+        "outputs": {"address": "http://router", "token": "[secret]"},
+        "smoke": [{"passed": True}],
+        "passports": ["reports/prod/passport.json"],
+    }
+    assert "engine at work" in errors
+
+
+def test_an_update_that_fails_tells_what_it_did_and_ends_as_the_engine_did(command: Command) -> None:
+    code, document, _ = command("up", "--yes", status=255)
+    assert (code, document["ok"], document["changes"]["create"]) == (255, False, 3)
+    assert document["error"] == "`pulumi up` ended with exit code 255."
+
+
+def test_a_benchmark_that_is_not_passed_fails_the_update(command: Command, benchmark: Callable[..., None]) -> None:
+    benchmark("ttft_ms.p95")
+    code, document, errors = command("up", "--yes")
+    assert (code, document["error"]) == (1, "gpt-oss-120b did not pass: ttft_ms.p95")
+    assert "did not pass" in errors
+
+
+def test_a_benchmark_that_can_not_be_run_loses_nothing(command: Command, benchmark: Callable[..., None]) -> None:
+    benchmark(error=KitError("The cluster does not answer.", "Is it up?"))
+    code, document, _ = command("up", "--yes")
+    assert (code, document["changes"]["create"], document["smoke"]) == (1, 3, [])
+    assert (document["error"], document["remedy"]) == ("The cluster does not answer.", "Is it up?")
+
+
+@pytest.mark.parametrize("operation", ["up", "destroy"])
+def test_without_yes_nothing_is_begun(command: Command, operation: str) -> None:
+    code, document, errors = command(operation)
+    assert (code, document) == (1, {"error": "With --json nobody can be asked.", "remedy": "Add --yes."})
+    assert "engine at work" not in errors
+
+
+def test_a_destruction_tells_its_changes(command: Command) -> None:
+    code, document, _ = command("destroy", "--yes")
+    assert (code, document["ok"], document["changes"]) == (0, True, {"create": 3, "same": 5})
+
+
+def test_a_refused_stack_file_is_told_with_all_its_problems(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "stacks/Pulumi.prod.yaml").write_text("config: {}\n")
+    code, document, _ = command("up", "--yes")
+    assert (code, document["problems"][0]["path"]) == (1, "config")

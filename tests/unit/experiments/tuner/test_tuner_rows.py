@@ -1,0 +1,53 @@
+"""The rows that the tuner keeps of a stack."""
+
+from pathlib import Path
+
+from llmd_oke.experiments.tuner import rows
+from llmd_oke.results.row import Basis, Origin, Row
+
+
+def row(**changes: object) -> Row:
+    values = {
+        "subject": "decode",
+        "basis": Basis.CALIBRATED,
+        "model": "gpt-oss-120b",
+        "gpu": "MI300X",
+        "origin": Origin(tool="test"),
+        "image": "one",
+        "tensor_parallel_size": 2,
+        "gpus_counted": 2,
+        "input_tokens": 4096.0,
+        "output_tokens": 256.0,
+        "concurrency": 4.0,
+        "output_tokens_per_s": 100.0,
+    }
+    return Row.model_validate({**values, **changes})
+
+
+def test_the_newest_row_of_equal_circumstances_stays(tmp_path: Path):
+    file = tmp_path / "tuning" / "rows.jsonl"
+    rows.keep([row(), row(concurrency=32.0)], file)
+    kept = rows.keep([row(output_tokens_per_s=120.0)], file)
+    assert [(each.concurrency, each.output_tokens_per_s) for each in kept] == [(32.0, 100.0), (4.0, 120.0)]
+
+
+def test_what_was_measured_displaces_what_was_rehearsed(tmp_path: Path):
+    file = tmp_path / "rows.jsonl"
+    rows.keep([row(basis=Basis.MEASURED), row(concurrency=8.0), row(model="other")], file)
+    assert [each.basis for each in rows.kept_rows(file, "gpt-oss-120b", "MI300X")] == [Basis.MEASURED]
+
+
+def test_rehearsed_rows_serve_where_nothing_was_measured(tmp_path: Path):
+    file = tmp_path / "rows.jsonl"
+    rows.keep([row(), row(concurrency=8.0)], file)
+    assert len(rows.kept_rows(file, "gpt-oss-120b", "MI300X")) == 2
+
+
+def test_rows_of_another_image_than_the_last_are_not_mixed_in(tmp_path: Path):
+    file = tmp_path / "rows.jsonl"
+    rows.keep([row(), row(image="two")], file)
+    assert [each.image for each in rows.kept_rows(file, "gpt-oss-120b", "MI300X")] == ["two"]
+
+
+def test_a_stack_without_rows_has_none(tmp_path: Path):
+    assert rows.kept_rows(rows.rows_file(tmp_path, "s"), "gpt-oss-120b", "MI300X") == []

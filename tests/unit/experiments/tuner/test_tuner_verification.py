@@ -1,0 +1,107 @@
+"""What an applied forecast is held against, and what can't be verified."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments_for_tests import project
+from llmd_oke import config
+from llmd_oke.bench.deployment.metrics import MetricsEndpoint
+from llmd_oke.bench.deployment.topology import Servers, Topology
+from llmd_oke.bench.smoke.smoke import SmokePlan
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.recipes.schedule import stages
+from llmd_oke.experiments.tuner import verification
+from llmd_oke.experiments.tuner.applied import applied_file, applied_forecast, keep_applied
+from llmd_oke.experiments.tuner.forecast_errors import beyond, compare
+from llmd_oke.experiments.tuner.verification import Subject
+from llmd_oke.progress import SilentProgress
+from llmd_oke.results.row import Basis, Origin, Quantiles, Row
+
+
+def forecast(**changes: Any) -> Row:
+    values: dict[str, Any] = {
+        "subject": "end-to-end",
+        "basis": Basis.CALIBRATED,
+        "model": "gpt-oss-120b",
+        "gpu": "MI300X",
+        "origin": Origin(tool="llmd-oke tune"),
+        "topology": "agg-tp1-1r",
+        "gpus_counted": 1,
+        "input_tokens": 64.0,
+        "output_tokens": 8.0,
+        "arrival": "poisson",
+        "offered_requests_per_s": 2.5,
+        "output_tokens_per_s": 20.0,
+        "ttft_ms": Quantiles(mean=120.0),
+        "e2e_ms": Quantiles(mean=200.0),
+        "max_num_seqs": 256,
+    }
+    return Row(**{**values, **changes})
+
+
+def subject(folder: Path, **changes: Any) -> Subject:
+    (model,) = config.load(project(folder), "s").models
+    file = applied_file(folder, "s")
+    keep_applied(file, model.object_name, forecast(**changes), "qps=2.5")
+    applied = applied_forecast(file, "s", model.object_name)
+    return verification.subject(folder, "s", model, applied)
+
+
+def test_an_applied_forecast_is_read_back_as_it_was(tmp_path: Path):
+    found = subject(tmp_path).applied
+    assert (found.forecast, found.targets) == (forecast(), "qps=2.5")
+
+
+def test_a_stack_that_nothing_was_applied_to_says_how(tmp_path: Path):
+    with pytest.raises(KitError, match="tune apply --stack s"):
+        applied_forecast(applied_file(tmp_path, "s"), "s", "gpt-oss-120b")
+
+
+def test_a_spoiled_file_is_no_traceback(tmp_path: Path):
+    file = tmp_path / "applied.json"
+    file.write_text('{"gpt-oss-120b": {}}')
+    with pytest.raises(KitError, match="not as it was written"):
+        applied_forecast(file, "s", "gpt-oss-120b")
+
+
+@pytest.mark.parametrize("changes", [{"topology": "agg-tp1-2r"}, {"copies": 2}, {"max_num_seqs": 64}])
+def test_a_stack_file_that_was_changed_since_is_refused(tmp_path: Path, changes: dict[str, Any]):
+    with pytest.raises(KitError, match="Apply again"):
+        subject(tmp_path, **changes)
+
+
+def test_the_load_is_the_forecasts(tmp_path: Path):
+    recipe = subject(tmp_path).recipe
+    (stage,) = stages(recipe, recipe.deployments[0])
+    assert (stage.arrival, stage.level, stage.requests) == ("poisson", 2.5, 300)
+    assert (stage.input_tokens, stage.output_tokens) == (64, 8)
+
+
+def test_what_is_not_up_in_a_rehearsal_says_how_to_bring_it_up(tmp_path: Path):
+    verified = subject(tmp_path)
+    with pytest.raises(KitError, match="rehearse --stack s"):
+        verification.measure_rehearsed(verified, None, lambda _plan, _counts: (), {}, SilentProgress())
+
+
+def test_errors_are_of_what_was_seen():
+    seen = forecast(ttft_ms=Quantiles(mean=100.0), e2e_ms=Quantiles(mean=250.0))
+    found = {each.metric.name: each.error for each in compare(forecast(), seen)}
+    assert found == pytest.approx({"ttft_ms.mean": 0.2, "e2e_ms.mean": -0.2, "output_tokens_per_s": 0.0, "tpsg": 0.0})
+
+
+def test_only_forecasts_are_held_against_the_tolerance():
+    seen = forecast(ttft_ms=Quantiles(mean=60.0))
+    compared = list(compare(forecast(), seen))
+    assert [each.metric.name for each in beyond(compared, forecast(), 0.25)] == ["ttft_ms.mean"]
+    assert beyond(compared, forecast(basis=Basis.BOUND), 0.25) == []
+
+
+@pytest.mark.parametrize(("there", "refused"), [(1, True), (2, False), (3, True)])
+def test_other_servers_than_the_stack_file_has_are_refused(there: int, refused: bool):
+    topology = Topology("agg-tp1-2r", (Servers("aggregated", 2, 1),))
+    endpoints = tuple(MetricsEndpoint("aggregated", f"pod-{i}", f"http://pod-{i}") for i in range(there))
+    plan = SmokePlan("http://service", "m", topology, 64, 8, metrics=endpoints)
+    with pytest.raises(KitError, match="up --stack s") if refused else nullcontext():
+        verification.require_deployed(plan, "s")

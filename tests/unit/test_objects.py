@@ -1,0 +1,41 @@
+"""Objects of a cluster by their manifests."""
+
+import pulumi
+import pulumi_kubernetes as k8s
+import pytest
+from llmd_oke.objects import KubernetesObject
+from llmd_oke.testing import declared
+
+CLASSES = {
+    ("v1", "ConfigMap"): k8s.core.v1.ConfigMap,
+    ("v1", "Namespace"): k8s.core.v1.Namespace,
+    ("v1", "PersistentVolumeClaim"): k8s.core.v1.PersistentVolumeClaim,
+    ("v1", "Secret"): k8s.core.v1.Secret,
+    ("v1", "Service"): k8s.core.v1.Service,
+    ("v1", "ServiceAccount"): k8s.core.v1.ServiceAccount,
+    ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): k8s.apiextensions.v1.CustomResourceDefinition,
+    ("apps/v1", "Deployment"): k8s.apps.v1.Deployment,
+    ("batch/v1", "Job"): k8s.batch.v1.Job,
+    ("policy/v1", "PodDisruptionBudget"): k8s.policy.v1.PodDisruptionBudget,
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"): k8s.rbac.v1.ClusterRole,
+    ("rbac.authorization.k8s.io/v1", "Role"): k8s.rbac.v1.Role,
+    ("scheduling.k8s.io/v1", "PriorityClass"): k8s.scheduling.v1.PriorityClass,
+}
+
+
+REQUIRED = {"PriorityClass": {"value": 1}, "CustomResourceDefinition": {"spec": {"scope": "Namespaced"}}}
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=" ".join)
+def test_an_object_is_the_resource_that_pulumis_class_of_its_kind_declares(kind):
+    fields = {"metadata": {"name": "one", "labels": {"a": "b"}}, **REQUIRED.get(kind[1], {})}
+    manifest = {"apiVersion": kind[0], "kind": kind[1], **fields}
+    (ours,) = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions())).resources
+    (theirs,) = declared(lambda: CLASSES[kind]("one", **fields)).resources
+    assert (ours.type, ours.inputs) == (theirs.type, theirs.inputs)
+
+
+def test_an_objects_state_is_the_clusters_own():
+    manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "one"}, "status": {"phase": "Active"}}
+    found = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions()))
+    assert "status" not in found.kubernetes("Namespace", "one")

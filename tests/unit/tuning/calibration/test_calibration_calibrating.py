@@ -1,0 +1,161 @@
+"""The fit on published points: held-out errors within their tolerances, with and without the outlier, misses shown."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llmd_oke.errors import KitError
+from llmd_oke.results.row import Basis
+from llmd_oke.tuning.calibration.calibrating import calibrate
+from llmd_oke.tuning.calibration.fit import DECODE, PREFILL
+from llmd_oke.tuning.calibration.nonnegative import nonnegative_least_squares
+from llmd_oke.tuning.calibration.validation import by_load, by_size, leave_out, predict
+from llmd_oke.tuning.measurements.hygiene import Limits, inspect
+from llmd_oke.tuning.measurements.points import decode_points, prefill_points
+from llmd_oke.tuning.measurements.published import published_points
+from llmd_oke.tuning.servers.figures import figures_text, latency_model_of, read_figures
+from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, tpot, tuning_values
+
+TOLERANCES = tuning_values("tolerances")
+
+
+def rows(kept):
+    points = published_points("gpt-oss-120b")
+    assert points is not None
+    return inspect(points.kept_rows() if kept else points.rows(), Limits(LATENCY)).accepted
+
+
+BOTH = pytest.mark.parametrize("kept", [True, False], ids=["without the outlier", "with the outlier"])
+
+
+@BOTH
+def test_three_concurrencies_predict_the_others(kept):
+    points = decode_points(rows(kept))
+    known = [point for point in points if point.sequences in {4, 32, 256}]
+    unseen = [point for point in points if point.sequences in {16, 64, 128}]
+    assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES["decode_unseen_loads"]
+
+
+@BOTH
+def test_each_concurrency_is_predicted_from_the_others(kept):
+    found = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_load)
+    assert found is not None
+    assert found.mean <= TOLERANCES["decode_each_load"]
+
+
+@BOTH
+def test_each_tensor_parallel_size_is_predicted_from_the_others(kept):
+    found = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_size)
+    assert found is not None
+    assert found.mean <= TOLERANCES["decode_each_size"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("sizes", "tolerance"),
+    [({1, 2}, "decode_sizes_1_and_2_predict_4_and_8"), ({2, 8}, "decode_sizes_2_and_8_predict_1_and_4")],
+    ids=["1 and 2", "2 and 8"],
+)
+def test_two_sizes_alone_miss_the_others_by_a_known_amount(kept, sizes, tolerance):
+    points = decode_points(rows(kept))
+    known = [point for point in points if point.tensor_parallel_size in sizes]
+    unseen = [point for point in points if point.tensor_parallel_size not in sizes]
+    assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES[tolerance]
+
+
+def test_each_size_of_prefill_is_predicted_from_the_others():
+    found = leave_out(PREFILL, prefill_points(rows(True)), LATENCY, by_size)
+    assert found is not None
+    assert found.mean <= TOLERANCES["prefill_each_size"]
+
+
+def test_the_shipped_figures_are_the_fit_of_the_published_points():
+    fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
+    assert fitted.decode.fixed_s == pytest.approx(FIGURES.decode.fixed_s, rel=0.01)
+    assert fitted.decode.bytes_factor == pytest.approx(FIGURES.decode.bytes_factor, rel=0.01)
+    assert fitted.prefill.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
+    assert FIGURES.decode.fit is not None
+    assert fitted.decode.fit is not None
+    assert fitted.decode.fit.unseen_size_error == pytest.approx(FIGURES.decode.fit.unseen_size_error, abs=0.001)
+    assert fitted.decode.fit.unseen_load_error == pytest.approx(FIGURES.decode.fit.unseen_load_error, abs=0.001)
+
+
+def test_a_fit_finds_the_model_that_made_the_points():
+    made = [
+        row(
+            tensor_parallel_size=size,
+            concurrency=batch,
+            input_tokens=4096,
+            tpot_ms=tpot(LATENCY.decode_step_s(batch, 4224, size) * 1000),
+        )
+        for size in (1, 2, 4)
+        for batch in (4, 32, 128)
+    ]
+    fit = calibrate(made, MODEL, SHAPE, FIGURES).figures.decode.fit
+    assert fit is not None
+    assert fit.error < 0.001
+    assert (fit.most_sequences, fit.most_tokens) == (128, 4224)
+
+
+@pytest.mark.parametrize("tokens", [1024, 4096], ids=["that go on together", "that take turns"])
+def test_overheads_of_prompts_in_flight_hide_behind_others_computing(tokens):
+    """Eight prompts of 1024 tokens are one step of vLLM's budget, of 4096 tokens four steps."""
+    together = min(8, 8192 // tokens)
+
+    def served(size, concurrency):
+        gpu_s, overhead_s = LATENCY.prefill_s(tokens, 0, size), LATENCY.factors.prefill_overhead_s
+        alone_s = (gpu_s * min(concurrency, together) + overhead_s) / concurrency
+        rate = 1 / max(gpu_s, alone_s)
+        sent = {"input_tokens": tokens, "output_tokens": 1, "achieved_requests_per_s": rate}
+        return row("prefill", tensor_parallel_size=size, concurrency=concurrency, **sent)
+
+    made = [served(size, concurrency) for size in (1, 2) for concurrency in (1, 8)]
+    figures = calibrate(made, MODEL, SHAPE, FIGURES).figures.prefill
+    assert figures.compute_efficiency == pytest.approx(FIGURES.prefill.compute_efficiency, rel=0.01)
+    assert figures.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
+
+
+def test_a_role_with_too_few_points_stays_as_it_was():
+    found = calibrate(rows(True)[:5], MODEL, SHAPE, FIGURES)
+    assert found.fitted == ("decode",)
+    assert found.figures.prefill == FIGURES.prefill
+
+
+def test_too_few_rows_are_refused_with_what_was_found():
+    with pytest.raises(KitError, match="1 of 2 rows are of gpt-oss-120b on MI300X"):
+        calibrate([row(output_tokens_per_s=1000), row(model="other")], MODEL, SHAPE, FIGURES)
+
+
+def test_rows_of_two_images_are_not_mixed():
+    with pytest.raises(KitError, match="several images: one, two"):
+        calibrate([row(image="one"), row(image="two")], MODEL, SHAPE, FIGURES)
+
+
+def test_figures_are_written_and_read_back(tmp_path):
+    fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
+    (tmp_path / "fit.yaml").write_text(figures_text(fitted))
+    read = read_figures(tmp_path / "fit.yaml")
+    assert read.decode.basis is Basis.CALIBRATED
+    again = latency_model_of(read, MODEL, SHAPE).decode_step_s(64, 4224, 4)
+    assert again == pytest.approx(latency_model_of(fitted, MODEL, SHAPE).decode_step_s(64, 4224, 4), rel=1e-3)
+
+
+def test_a_file_that_has_no_figures_is_refused_by_field(tmp_path):
+    (tmp_path / "fit.yaml").write_text("model: x\ngpu: y\n")
+    with pytest.raises(KitError, match="sizes: Field required"):
+        read_figures(tmp_path / "fit.yaml")
+
+
+@given(
+    st.lists(st.floats(0.1, 10), min_size=3, max_size=3),
+    st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=4, max_size=8),
+)
+@settings(deadline=None, max_examples=50)
+def test_no_coefficient_is_negative_and_none_fits_better_alone(factors, matrix):
+
+    columns = np.array(matrix)
+    values = columns @ (np.array(factors) - 3)
+    found = nonnegative_least_squares(columns, values)
+    assert (found >= 0).all()
+    slope = columns.T @ (values - columns @ found)
+    assert (slope <= 1e-6 * np.abs(columns.T @ values).max() + 1e-9).all()

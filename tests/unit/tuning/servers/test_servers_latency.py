@@ -1,0 +1,153 @@
+"""The latency model against the published tables that its factors were fitted to, and against plain sense."""
+
+import time
+
+import pytest
+from llmd_oke.catalogue import model, shape
+from llmd_oke.results.row import Basis
+from llmd_oke.tuning.servers.figures import latency_figures, latency_model
+
+# j-pareto history de3e684, gpt-oss-120b on MI300X: ISL 2, OSL 256, output tokens/s by concurrency for each TP.
+CONCURRENCY = (4, 16, 32, 64, 128, 256)
+DECODE_TOKENS_PER_S = {
+    1: (468, 1088, 1568, 2304, 3456, 4508),
+    2: (772, 1860, 2752, 4288, 6528, 8400),
+    4: (516, 1840, 3136, 5120, 8653, 11501),
+    8: (936, 2800, 4287, 7104, 11392, 14800),
+}
+# The same source: prefill of 4096 tokens at concurrency 1, corrected for cached prompts, in milliseconds.
+PREFILL_MS = {1: 242, 2: 190, 4: 122, 8: 107}
+# ROCm/vllm docs/dev-docker: Llama-3.1-70B FP8-KV at TP8, seconds for 2048 output tokens by batch 1, 2, .. 128.
+LLAMA_S = {
+    128: (17.236, 18.057, 18.450, 19.677, 22.072, 24.932, 33.287, 46.484),
+    2048: (17.500, 18.055, 18.858, 20.161, 22.347, 25.966, 35.324, 52.394),
+}
+
+
+def latency_of(name, key_value_bytes_per_token=None):
+    chosen, hardware = model(name), shape("BM.GPU.MI300X.8")
+    assert chosen is not None
+    assert hardware is not None
+    found = latency_model(chosen, hardware, key_value_bytes_per_token)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(name="gpt_oss")
+def gpt_oss_fixture():
+    return latency_of("gpt-oss-120b")
+
+
+@pytest.fixture(name="llama")
+def llama_fixture():
+    return latency_of("llama-3.3-70b-instruct-fp8-dynamic")
+
+
+def decode_errors(latency):
+    return [
+        abs(latency.decode_step_s(batch, 130, size) * rate / batch - 1)
+        for size, rates in DECODE_TOKENS_PER_S.items()
+        for batch, rate in zip(CONCURRENCY, rates, strict=True)
+    ]
+
+
+def test_decode_of_gpt_oss_meets_the_accuracy_that_its_figures_state(gpt_oss):
+    """MAPE 4.4 % over 24 points; the largest error is the outlier at TP4, concurrency 4."""
+    errors = decode_errors(gpt_oss)
+    assert sum(errors) / len(errors) < 0.045
+    assert max(errors) == errors[12]
+    assert max(errors) < 0.28
+
+
+@pytest.mark.parametrize("size", PREFILL_MS)
+def test_prefill_of_gpt_oss_is_near_the_table(gpt_oss, size):
+    """Within 12 % at each TP."""
+    assert gpt_oss.unloaded_prefill_s(4096, size) * 1000 == pytest.approx(PREFILL_MS[size], rel=0.12)
+
+
+def test_a_saturated_prefill_gpu_of_gpt_oss_reaches_the_rate_that_the_documents_imply(gpt_oss):
+    """22 to 26 thousand tokens/s at TP1."""
+    assert 22_000 < 4096 / gpt_oss.prefill_s(4096) < 26_000
+
+
+def test_decode_of_llama_70b_is_near_the_table_at_tp8():
+    """MAPE 1.5 % over 16 points, with an FP8 KV cache as in the source."""
+    latency = latency_of("llama-3.3-70b-instruct-fp8-dynamic", 163_840)
+    errors: list[float] = []
+    for tokens, totals in LLAMA_S.items():
+        for power, total_s in enumerate(totals):
+            step_s = (total_s - 2**power * latency.prefill_s(tokens, 0, 8)) / 2048
+            errors.append(abs(latency.decode_step_s(2**power, tokens + 1024, 8) / step_s - 1))
+    assert sum(errors) / len(errors) < 0.03
+
+
+def test_llama_70b_is_sane(llama):
+    """Prefill of 4096 tokens takes 0.5 to 0.7 s at TP1; TP2 decodes in the published band of 23 to 50 tokens/s/user."""
+    assert 0.5 < llama.prefill_s(4096) < 0.7
+    assert 1 / 50 < llama.decode_step_s(24, 4224, 2) < 1 / 23
+    assert 0.02 < llama.decode_step_s(1, 128, 1) < 0.04
+
+
+def test_tensor_parallelism_makes_a_prefill_gpu_of_llama_less_efficient(llama):
+    """One link between two GPUs: TP2 gives far less than twice the rate of TP1."""
+    assert llama.prefill_s(4096, 0, 2) > 0.8 * llama.prefill_s(4096, 0, 1)
+
+
+def test_quantised_all_reduce_speeds_up_a_prefill_over_two_gpus(llama):
+    """QuickReduce INT4 sends a quarter of the bytes."""
+    assert llama.server(2, 0.25).prefill_s(4096) < 0.75 * llama.server(2).prefill_s(4096)
+
+
+def test_a_transfer_takes_the_bytes_over_the_port(gpt_oss, llama):
+    """302 MB and 1342 MB for 4096 tokens at 40 GB/s."""
+    assert gpt_oss.key_value_transfer_s(4096) == pytest.approx(0.00755, rel=0.01)
+    assert llama.key_value_transfer_s(4096) == pytest.approx(0.0336, rel=0.01)
+    assert llama.key_value_transfer_s(4096, rails=2) == pytest.approx(0.0168, rel=0.01)
+
+
+def test_chunks_of_a_prompt_cost_what_the_whole_prompt_costs(gpt_oss):
+    """Attention to the computed context is counted once for each chunk; windows differ by little."""
+    whole = gpt_oss.prefill_s(8192)
+    chunks = gpt_oss.prefill_s(2048) + gpt_oss.prefill_s(2048, 2048) + gpt_oss.prefill_s(4096, 4096)
+    assert chunks == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic"])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_more_work_never_takes_less_time(name, size):
+    """Monotonic in batch, context and prompt length."""
+    latency = latency_of(name)
+    batches = [latency.decode_step_s(batch, 4096, size) for batch in (1, 2, 8, 64, 256)]
+    contexts = [latency.decode_step_s(32, context, size) for context in (1, 128, 4096, 100_000)]
+    prompts = [latency.prefill_s(tokens, 0, size) for tokens in (1, 16, 4096, 8192)]
+    assert batches == sorted(batches)
+    assert contexts == sorted(contexts)
+    assert prompts == sorted(prompts)
+
+
+def test_a_step_is_evaluated_in_microseconds(gpt_oss):
+    """The simulated vLLM asks at each step; the bound is loose for busy machines."""
+    server = gpt_oss.server(2)
+    server.decode_step_s(64, 4096)
+    start = time.process_time()
+    for batch in range(1, 1001):
+        server.decode_step_s(batch, 4096.0)
+        server.prefill_s(4096)
+    assert (time.process_time() - start) / 1000 < 50e-6
+
+
+def test_figures_say_how_far_they_may_be_trusted():
+    """Llama's prefill is an assumption and says so."""
+    figures = latency_figures("llama-3.3-70b-instruct-fp8-dynamic")
+    assert figures is not None
+    assert figures.prefill.basis is Basis.BOUND
+    assert figures.decode.basis is Basis.CALIBRATED
+
+
+def test_there_is_no_latency_model_without_figures_for_the_gpu():
+    """Figures of MI300X say nothing about another product."""
+    chosen, hardware = model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")
+    assert chosen is not None
+    assert hardware is not None
+    other = hardware.model_copy(update={"gpu": hardware.gpu.model_copy(update={"product": "MI355X"})})
+    assert latency_model(chosen, other) is None
