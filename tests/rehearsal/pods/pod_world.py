@@ -101,14 +101,21 @@ class PodWorld:
 
     def wait(self, path: str, name: str, holds: Callable[[Object], bool]) -> Object:
         """Give the object of that name in the collection `path` as soon as the condition holds."""
-        query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": str(LIMIT_S)}
+        return self._watch(path, f"metadata.name={name}", holds)
+
+    def wait_event(self, core: str, reason: str) -> Object:
+        """Give the first event with that reason in a namespace."""
+        return self._watch(f"{core}/events", f"reason={reason}", lambda _: True)
+
+    def _watch(self, path: str, selector: str, holds: Callable[[Object], bool]) -> Object:
+        query = {"watch": "true", "fieldSelector": selector, "timeoutSeconds": str(LIMIT_S)}
         last: Object = {}
         with self.api.stream("GET", path, params=query) as events:
             for line in events.iter_lines():
                 last = json.loads(line)["object"]
                 if holds(last):
                     return last
-        raise AssertionError(f"{path}/{name} not as expected within {LIMIT_S} s:\n{json.dumps(last, indent=1)}")
+        raise AssertionError(f"{path} {selector} not as expected within {LIMIT_S} s:\n{json.dumps(last, indent=1)}")
 
     def wait_gone(self, path: str, name: str) -> None:
         """Wait until the object is deleted."""

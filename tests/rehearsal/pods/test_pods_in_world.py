@@ -293,11 +293,10 @@ def test_a_pod_waits_for_its_config_map(pod_world: PodWorld) -> None:
       volumes: [{name: s, configMap: {name: settings}}]
     """
     pod_world.create(f"{core}/pods", manifest)
-    pod_world.wait(f"{core}/pods", "late", lambda pod: "podIP" in pod.get("status", {}))
+    event = pod_world.wait_event(core, "FailedMount")
+    assert '"settings" not found' in event["message"]
     pod_world.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: here}}")
     pod_world.wait(f"{core}/pods", "late", phase_is("Succeeded"))
-    events = pod_world.get(f"{core}/events")["items"]
-    assert any(event["reason"] == "FailedMount" and '"settings" not found' in event["message"] for event in events)
 
 
 def test_a_deleted_pod_is_told_first_and_leaves_nothing_but_its_logs(pod_world: PodWorld) -> None:

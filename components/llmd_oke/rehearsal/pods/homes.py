@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 from lightkube.core.exceptions import ApiError
 from lightkube.models.core_v1 import Container as ContainerModel
+from lightkube.models.core_v1 import PodSpec
 from lightkube.resources.core_v1 import Pod
 
 from llmd_oke.rehearsal.pods import tasks
@@ -39,23 +40,13 @@ class Home:
         self._changed = asyncio.Event()
         self.facts: PodFacts | None = None
 
-    async def connect(self, pod: Pod) -> None:
-        """Give the pod its network and address, so that `facts` are known."""
-        facts = self._claim(pod)
-        networks = self._surroundings.networks
-        if spec_of(pod).hostNetwork:
-            self._network = await networks.attach_node(facts.node_name, facts.host_ip)
-        else:
-            self._attaching = asyncio.create_task(networks.attach(self._name(), facts.pod_ip, self._link()))
-            self._network = await asyncio.shield(self._attaching)
-        self.facts = facts
-        self._furnishing = Furnishing(self._surroundings, self._places, facts)
+    async def enter(self, pod: Pod, warn: Callable[[str, str], None]) -> None:
+        """Make folders and then, like a kubelet, the network.
 
-    async def furnish(self, pod: Pod, warn: Callable[[str, str], None]) -> None:
-        """Make the folders of a connected pod; waits for ConfigMaps, Secrets and accounts that aren't there yet."""
-        furnishing = self._furnishing
-        if furnishing is None:
-            raise RuntimeError("the pod has no network yet")
+        Waits for ConfigMaps, Secrets and accounts that aren't there yet.
+        """
+        facts = self._claim(pod)
+        furnishing = self._furnishing = Furnishing(self._surroundings, self._places, facts)
         while True:
             try:
                 await furnishing.furnish(pod)
@@ -64,6 +55,8 @@ class Home:
                 warn("FailedMount", f"MountVolume.SetUp failed: {error}")
             await self._source_change()
         self._keeping = tasks.start(furnishing.keep_current(pod), f"volumes of {self._places.pod.name}")
+        self._network = await self._attach(spec_of(pod), facts)
+        self.facts = facts
 
     def touch(self) -> None:
         """Say that a ConfigMap or Secret of the pod's namespace has changed."""
@@ -121,6 +114,13 @@ class Home:
         if not spec.hostNetwork:
             self._address = self._surroundings.addresses.take(fleet.index(node), known)
         return PodFacts(self._address or host_ip, host_ip, node, fleet.config(node).capacity)
+
+    async def _attach(self, spec: PodSpec, facts: PodFacts) -> Path:
+        networks = self._surroundings.networks
+        if spec.hostNetwork:
+            return await networks.attach_node(facts.node_name, facts.host_ip)
+        self._attaching = asyncio.create_task(networks.attach(self._name(), facts.pod_ip, self._link()))
+        return await asyncio.shield(self._attaching)
 
     async def _source_change(self) -> None:
         self._changed.clear()

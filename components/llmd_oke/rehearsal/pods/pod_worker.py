@@ -79,9 +79,7 @@ class PodWorker:
         self._writer.changed()
         try:
             await self._mark_simulated()
-            await self._home.connect(self.pod)
-            self._writer.changed()
-            await self._home.furnish(self.pod, self._warn)
+            await self._home.enter(self.pod, self._warn)
             self._writer.changed()
             if await self._initialise():
                 mains = [self._begin(model, Role.MAIN) for model in spec_of(self.pod).containers]

@@ -1,4 +1,4 @@
-"""What a pod's worker reports while its pod gets ready."""
+"""What a pod's worker does while its pod gets ready."""
 
 import asyncio
 from pathlib import Path
@@ -13,38 +13,37 @@ from pods_for_tests import FixedSources, make_pod
 LIMIT_S = 10
 
 
-class Statuses:
-    """An API server's part: takes statuses and says when the wanted one has come."""
+class Witness:
+    """Stands for the API server, the networks and the recorder of warnings, and remembers what came."""
 
     def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.with_address = asyncio.Event()
+        self.warned = asyncio.Event()
+        self.attached: list[str] = []
 
     async def patch(self, resource: object, name: str, body: dict[str, Any], **options: Any) -> None:
-        self.first.set()
-        if "podIP" in body["status"]:
-            self.with_address.set()
-
-
-class SlowNetworks:
-    """Networks that are made only after the first status has been written."""
-
-    def __init__(self, statuses: Statuses) -> None:
-        self._statuses = statuses
+        pass
 
     async def attach(self, name: str, address: str, link: str) -> Path:
-        await self._statuses.first.wait()
+        self.attached.append(name)
         return Path("/run/netns") / name
 
     async def detach(self, name: str, link: str) -> None:
         pass
 
+    def warn(self, pod: object, reason: str, message: str) -> None:
+        if reason == "FailedMount" and "missing" in message:
+            self.warned.set()
 
-def surroundings(statuses: Statuses, folder: Path) -> Surroundings:
+    def forget(self, uid: str) -> None:
+        pass
+
+
+def surroundings(witness: Witness, folder: Path) -> Surroundings:
     made = SimpleNamespace(
-        client=statuses,
+        client=witness,
+        networks=witness,
+        recorder=witness,
         state_folder=folder,
-        networks=SlowNetworks(statuses),
         addresses=SimpleNamespace(take=lambda node, wanted: "10.244.3.7", give_back=lambda address: None),
         fleet=SimpleNamespace(
             index=lambda name: 2,
@@ -53,18 +52,18 @@ def surroundings(statuses: Statuses, folder: Path) -> Surroundings:
         ),
         sources=FixedSources(),
         factory=SimpleNamespace(is_simulated=lambda model: False),
-        recorder=SimpleNamespace(warn=lambda pod, reason, message: None, forget=lambda uid: None),
         resolver=Resolver("10.96.0.10", "cluster.local"),
     )
     return cast("Surroundings", made)
 
 
-async def test_a_pod_that_waits_for_a_config_map_shows_its_address_already(tmp_path: Path) -> None:
-    statuses = Statuses()
+async def test_a_pod_that_waits_for_a_config_map_has_no_network_yet(tmp_path: Path) -> None:
+    witness = Witness()
     pod = make_pod(volumes=[{"name": "settings", "configMap": {"name": "missing"}}])
-    worker = PodWorker(surroundings(statuses, tmp_path), pod)
+    worker = PodWorker(surroundings(witness, tmp_path), pod)
     try:
         async with asyncio.timeout(LIMIT_S):
-            await statuses.with_address.wait()
+            await witness.warned.wait()
+        assert not witness.attached
     finally:
         await worker.terminate(0)
