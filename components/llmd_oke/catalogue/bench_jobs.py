@@ -56,3 +56,31 @@ def inference_perf() -> InferencePerf:
     found = entry("bench", "inference-perf", InferencePerf)
     assert found is not None  # noqa: S101 - the file is part of the kit
     return found
+
+
+class RcclFigure(Entry):
+    """Bus bandwidth of a published all-reduce between two nodes, and the ports of a node that share it."""
+
+    busbw_gb_per_s: float
+    ports: int
+
+
+class KvPathFacts(Entry):
+    """What a measurement of the path of KV cache reads, and what its pods need; `rccl` is by shape."""
+
+    prompt_tokens: tuple[int, ...]
+    block_tokens: int
+    repeats: int
+    warm_ups: int
+    limit_s: float
+    resources: Resources
+    shared_memory_gib: int
+    rccl: dict[str, RcclFigure]
+
+
+@cache
+def kv_path() -> KvPathFacts:
+    """The facts of `values/bench/kv-path.yaml`."""
+    found = entry("bench", "kv-path", KvPathFacts)
+    assert found is not None  # noqa: S101 - the file is part of the kit
+    return found

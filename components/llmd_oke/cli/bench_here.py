@@ -21,9 +21,6 @@ from llmd_oke.errors import KitError
 from llmd_oke.results.files import make_folder, write_rows
 from llmd_oke.results.row import Basis, Row
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
-
 
 @dataclass(frozen=True)
 class Files:
@@ -90,7 +87,7 @@ def _tell(results: Sequence[StageResult], rows: Sequence[Row], files: Files) -> 
 
 def _exit(results: Sequence[StageResult]) -> None:
     if any(result.interrupted for result in results):
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(console.INTERRUPTED)
     if not any(record.succeeded for result in results for record in result.records):
         raise typer.Exit(1)
 

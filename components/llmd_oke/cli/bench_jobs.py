@@ -59,6 +59,8 @@ def run(
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         console.output().print(f"note: {note}", markup=False)
     console.output().print(f"report  {folder}", soft_wrap=True)
+    if measured.interrupted:
+        raise typer.Exit(console.INTERRUPTED)
     if not any((row.requests or 0) > row.failures for row in rows):
         raise typer.Exit(1)
 
@@ -85,17 +87,17 @@ def _asked(wanted: Wanted, timing: Timing, pods: Pods) -> "Asked":
 
 
 def _table(rows: Sequence["Row"]) -> Table:
+    from llmd_oke.results.loads import pace  # noqa: PLC0415 - not needed by other commands
+
     numbers = ", ".join(sorted({row.basis.value for row in rows})) or "no"
     title = f"Latencies in ms (p50, TTFT also p95), rates per second of model time; {numbers} numbers"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("load", "sent", "failed", "req/s", "tokens/s", "TTFT", "p95", "TPOT", "E2E"):
         table.add_column(column, justify="left" if column == "load" else "right", no_wrap=True)
     for row in rows:
-        offered = row.offered_requests_per_s
-        load = f"{row.arrival} {offered:g}/s" if offered else f"{row.arrival} {row.concurrency or 0:g}"
         rates = (_figure(row.achieved_requests_per_s), _figure(row.output_tokens_per_s))
         latencies = (_at(row.ttft_ms, "p50"), _at(row.ttft_ms, "p95"), _at(row.tpot_ms, "p50"), _at(row.e2e_ms, "p50"))
-        table.add_row(load, str(row.requests or 0), str(row.failures), *rates, *latencies)
+        table.add_row(pace(row), str(row.requests or 0), str(row.failures), *rates, *latencies)
     return table
 
 

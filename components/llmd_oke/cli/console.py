@@ -11,6 +11,9 @@ from rich.table import Table
 from llmd_oke.errors import KitError, Problem, Refused
 from llmd_oke.progress import PlainProgress, Progress
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
+
 
 @cache
 def output() -> Console:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -31,7 +31,7 @@ def list_runs(
     project: options.Project = options.HERE,
     as_json: options.Json = False,
 ) -> None:
-    """The newest runs of a stack with their main figures."""
+    """The newest runs of a stack with their main figures: smoke benchmarks, and loads of `bench`, stage by stage."""
     found = _runs(history_address(history, project), stack)
     if config_hash:
         found = [run for run in found if any(each.startswith(config_hash) for each in run.config_hashes)]
@@ -83,7 +83,7 @@ def _runs(address: str, stack: str) -> "list[Run]":
     from llmd_oke.results.sides import open_store  # noqa: PLC0415
 
     store = open_store(address)
-    found = runs(store, stack)
+    found = runs(store, stack, loads=True)
     if not found:
         raise KitError(
             f"Stack {stack} has no results in {address}.", f"Stacks with results: {', '.join(stacks(store)) or 'none'}."
@@ -93,7 +93,7 @@ def _runs(address: str, stack: str) -> "list[Run]":
 
 def _print(found: "Sequence[Run]", *, as_json: bool) -> None:
     if as_json:
-        documents = [{"run": run.name, "rows": [row.model_dump(mode="json") for row in run.rows]} for run in found]
+        documents = [_document(run) for run in found]
         typer.echo(json.dumps(documents, indent=2))
         return
     rows = [(run, row) for run in found for row in run.rows]
@@ -103,12 +103,17 @@ def _print(found: "Sequence[Run]", *, as_json: bool) -> None:
     table.add_column("run", no_wrap=True)
     table.add_column("config", no_wrap=True)
     table.add_column("deployment", overflow="fold")
+    table.add_column("load", overflow="fold")
     for column in ("TTFT\np95 ms", "ITL\np95 ms", "output\ntokens/s"):
         table.add_column(column, justify="right")
     table.add_column("figures", no_wrap=True)
     for run, row in rows:
         table.add_row(run.time, (row.origin.config_hash or "-")[:8], *_cells(row, several=several))
     console.output().print(table)
+
+
+def _document(run: "Run") -> dict[str, Any]:
+    return {"run": run.name, "kind": run.kind, "rows": [row.model_dump(mode="json") for row in run.rows]}
 
 
 def _title(rows: "Sequence[tuple[Run, Row]]") -> str:
@@ -119,12 +124,12 @@ def _title(rows: "Sequence[tuple[Run, Row]]") -> str:
 
 def _cells(row: "Row", *, several: bool) -> list[str]:
     from llmd_oke.plots.comparison_texts import number  # noqa: PLC0415 - not needed by other commands
-    from llmd_oke.results.loads import deployment  # noqa: PLC0415
+    from llmd_oke.results.loads import deployment, pace  # noqa: PLC0415
 
     values = (row.ttft_ms.p95, row.itl_ms.p95, row.output_tokens_per_s)
     figures = ["-" if value is None else number(value) for value in values]
     what = f"{row.model} {deployment(row)}" if several else deployment(row)
-    return [what, *figures, row.basis.value]
+    return [what, pace(row), *figures, row.basis.value]
 
 
 def _figures(row: "Row") -> Table:

@@ -10,11 +10,17 @@ from llmd_oke.rehearsal.simulated import SIMULATED
 
 
 def run_inside(
-    project: Path, stack: str, command: Sequence[str], reports: Path | None = None, *, measures: bool = True
+    project: Path,
+    stack: str,
+    command: Sequence[str],
+    reports: Path | None = None,
+    *,
+    measures: bool = True,
+    interruptible: bool = False,
 ) -> int:
     """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
 
-    A command that measures is told what is not real.
+    A command that measures is told what is not real. An interruptible one ends by itself after Ctrl-C.
 
     Raises:
         KitError: the stack's rehearsal isn't up.
@@ -23,4 +29,5 @@ def run_inside(
     own = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
     simulated = [word for part in SIMULATED for word in ("--simulated", part) if measures]
     argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated]
-    return rehearsal.run_command(project, stack, argv, env=console.inherited_environment())
+    environment = console.inherited_environment()
+    return rehearsal.run_command(project, stack, argv, env=environment, interruptible=interruptible)

@@ -15,6 +15,7 @@ _PLACES = {
     "check": "llmd_oke.cli.check:check",
     "eval": "llmd_oke.cli.accuracy:evaluate",
     "compare": "llmd_oke.cli.compare:compare",
+    "kv-path": "llmd_oke.cli.kv_path:kv_path",
     "passport": "llmd_oke.cli.passport:passport",
     "schema": "llmd_oke.cli.schema:schema",
     "preflight": "llmd_oke.cli.preflight:preflight",
@@ -50,10 +51,6 @@ def _kit() -> None:
     """Prefill/decode disaggregated vLLM with llm-d on OKE and MI300X: plan, deploy, rehearse, benchmark."""
 
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT."""
-
-
 def main() -> None:
     """Run the command; errors of the kit end it with their own words and exit code 1, an interrupt with 130."""
     sys.exit(_guarded(lambda: app(standalone_mode=True)))
@@ -63,7 +60,7 @@ def _guarded(run: Callable[[], Any]) -> int:
     try:
         run()
     except SystemExit as end:
-        if end.code == INTERRUPTED:
+        if end.code == console.INTERRUPTED:
             console.errors().print("interrupted; what runs stays as it is")
         raise
     except KitError as error:
@@ -72,5 +69,5 @@ def _guarded(run: Callable[[], Any]) -> int:
         return 1
     except KeyboardInterrupt:
         console.errors().print("interrupted")
-        return INTERRUPTED
+        return console.INTERRUPTED
     return 0

@@ -29,7 +29,8 @@ AskedFaults = Annotated[
     typer.Option(
         "--fault",
         metavar="RESOURCE[/NAME]:FAULT[:TIMES]",
-        help="Let the stand-in for OCI fail: NodePool:out-of-host-capacity, Cluster:internal-error:1. Repeat for more.",
+        help="Let the stand-in for OCI fail, such as `Vcn:late-failure:1`; several times. A wrong one is answered with "
+        "all that there are.",
     ),
 ]
 Benchmark = Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")]
@@ -137,7 +138,7 @@ def run(
     """Run a command inside a rehearsal, with KUBECONFIG set: `llmd-oke rehearse run -- kubectl get pods -A`."""
     if not command:
         raise KitError("No command was given.", "For example: llmd-oke rehearse run -- kubectl get pods -A")
-    raise typer.Exit(rehearsal.run_command(project, stack, command))
+    raise typer.Exit(rehearsal.run_command(project, stack, command, interruptible=True))
 
 
 @app.command()

@@ -48,9 +48,9 @@ def reap(pid: int) -> None:
         until(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, _KERNEL_TIMEOUT_S)
 
 
-def end_group(process: subprocess.Popen[str], grace_s: float = 5) -> None:
+def end_group(process: subprocess.Popen[str], grace_s: float = 5, gently: signal.Signals = signal.SIGTERM) -> None:
     """End whatever is left of the process group that this process leads: SIGTERM, then SIGKILL after `grace_s`."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (gently, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         if until(lambda: _group_ended(process), grace_s):

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from llmd_oke.rehearsal.world_plan import OCI_FAULTS_FILE, PLUGIN_PORTS, world_s
 from llmd_oke.rehearsal.world_record import end_of_log
 
 ENGINE_END_TIMEOUT_S = 30.0
+COMMAND_END_TIMEOUT_S = 60.0
 ENGINE_FREE_TIMEOUT_S = 3600.0
 """How long to wait for another program's operation on the same stack."""
 
@@ -229,8 +231,11 @@ def run_command(
     *,
     env: Mapping[str, str] | None = None,
     output: TextIO | None = None,
+    interruptible: bool = False,
 ) -> int:
     """Runs a command inside a stack's world, its output where the caller's goes, and gives its exit code.
+
+    Ctrl-C ends the command at once; an `interruptible` one hears of it and has a minute to end by itself.
 
     Raises:
         KitError: the stack's world isn't up.
@@ -238,7 +243,12 @@ def run_command(
     world = World(rehearsal_folder(project, stack))
     environment = {**_inside_environment(world.folder.path), **(env or {})}
     with world.process_inside(argv, env=environment, folder=project, output=output) as process:
-        return process.wait()
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            if interruptible:
+                ending.end_group(process, COMMAND_END_TIMEOUT_S, signal.SIGINT)
+            raise
 
 
 def down(project: Path, stack: str) -> bool:

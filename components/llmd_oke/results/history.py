@@ -1,7 +1,8 @@
 """Results over time: runs of each stack, newest first, by the configuration that they measured.
 
 A history is a folder of reports as the benchmarks leave it, or an S3-compatible store with the same names:
-`<stack>/<time>/rows.jsonl`, with a folder between for each model where a stack has several.
+`<stack>/<time>/rows.jsonl`, with a folder between for each model where a stack has several, for smoke benchmarks, and
+`<stack>/bench/<time>/rows.jsonl` for loads of `llmd-oke bench`, of which each may be another.
 """
 
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Literal, Protocol
 
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import parse_rows
@@ -22,7 +23,7 @@ from llmd_oke.results.row import Row
 ROWS_FILE = "rows.jsonl"
 """What comparisons and the history read; a folder of results is recognised by it."""
 
-_TIME = re.compile(r"\d{8}T\d{6}Z")
+_RUN = re.compile(r"[^/]+/(?P<load>bench/)?(?P<time>\d{8}T\d{6}Z)/")
 _HASH = re.compile(r"[0-9a-f]{4,64}")
 
 
@@ -85,12 +86,13 @@ class FolderStore:
 
 @dataclass(frozen=True)
 class Run:
-    """All results of one moment: one for each model of the stack."""
+    """All results of one moment: those of the smoke benchmark for each model of the stack, or of a load's stages."""
 
     store: Store
     stack: str
     time: str
     files: tuple[str, ...]
+    kind: Literal["smoke", "load"] = "smoke"
 
     @property
     def name(self) -> str:
@@ -131,31 +133,34 @@ def stacks(store: Store) -> list[str]:
     return sorted({name.split("/", 1)[0] for name in store.names("") if name.endswith(f"/{ROWS_FILE}")})
 
 
-def runs(store: Store, stack: str) -> list[Run]:
-    """The runs of a stack, newest first.
+def runs(store: Store, stack: str, *, loads: bool = False) -> list[Run]:
+    """The runs of a stack, newest first: its smoke benchmarks, and with `loads` what `llmd-oke bench` measured too.
 
     Raises:
         KitError: the store does not answer.
     """
-    files: dict[str, list[str]] = {}
+    files: dict[tuple[str, Literal["smoke", "load"]], list[str]] = {}
     for name in store.names(stack):
-        parts = name.split("/")
-        if len(parts) > 2 and _TIME.fullmatch(parts[1]):
-            files.setdefault(parts[1], []).append(name)
-    whole = {time: names for time, names in files.items() if any(name.endswith(f"/{ROWS_FILE}") for name in names)}
-    return [Run(store, stack, time, tuple(whole[time])) for time in sorted(whole, reverse=True)]
+        found = _RUN.match(name)
+        if found and (loads or not found["load"]):
+            files.setdefault((found["time"], "load" if found["load"] else "smoke"), []).append(name)
+    whole = {key: names for key, names in files.items() if any(name.endswith(f"/{ROWS_FILE}") for name in names)}
+    return [Run(store, stack, time, tuple(whole[time, kind]), kind) for time, kind in sorted(whole, reverse=True)]
 
 
 def find(store: Store, reference: str) -> list[Run]:
     """The runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration hash>`.
 
-    A configuration hash (its first four digits or more) means all runs of that configuration: repeats of each other.
+    A configuration hash (its first four digits or more) means all smoke benchmarks of that configuration: repeats of
+    each other. A time means a load too; the latest and the previous are smoke benchmarks, which all load alike.
 
     Raises:
         KitError: there is none; says which there are.
     """
     stack, mark, which = _split(reference)
-    known = runs(store, stack)
+    known = runs(store, stack, loads=mark == ":")
+    if not known and stack in stacks(store):
+        raise KitError(f"Stack {stack} has loads of `llmd-oke bench` only.", f"Name one by its time: {stack}:TIME.")
     if not known:
         names = ", ".join(stacks(store)) or "none"
         raise KitError(f"Stack {stack} has no results.", f"Stacks with results: {names}.")
@@ -192,8 +197,8 @@ def copy_runs(source: Store, target: Store, stack: str, tell: Callable[[str], No
     Raises:
         KitError: a store does not answer.
     """
-    there = {run.time for run in runs(target, stack)}
-    missing = [run for run in runs(source, stack) if run.time not in there]
+    there = {(run.time, run.kind) for run in runs(target, stack, loads=True)}
+    missing = [run for run in runs(source, stack, loads=True) if (run.time, run.kind) not in there]
     for run in missing:
         tell(run.time)
         for name in sorted(run.files, key=lambda name: name.endswith(f"/{ROWS_FILE}")):

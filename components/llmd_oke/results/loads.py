@@ -56,6 +56,12 @@ class Load:
         return ", ".join(filter(None, parts))
 
 
+def pace(row: Row) -> str:
+    """What sets the pace, in a word or two: `closed 8` users, `constant 45/s`."""
+    offered = row.offered_requests_per_s
+    return f"{row.arrival} {offered:g}/s" if offered else f"{row.arrival} {row.concurrency or 0:g}"
+
+
 def deployment(row: Row) -> str:
     """What ran: `4 x 8p-tp1-4d-tp2`, or the role and its GPUs where there is no topology."""
     if row.topology:

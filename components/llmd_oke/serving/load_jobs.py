@@ -1,13 +1,12 @@
 """Jobs that send load from inside the cluster, for the time of one benchmark."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.parcels import MOST_CHUNKS
 from llmd_oke.catalogue.bench_jobs import InferencePerf, JobFacts
 from llmd_oke.serving import bench_program, vllm
-from llmd_oke.serving.operation_jobs import Place, config_map, job, owned
+from llmd_oke.serving.operation_jobs import Place, account, config_map, identity, job, owned
 
 LOAD_PROGRAM = "llmd_oke.bench.in_cluster.load_job"
 FILES_PROGRAM = "llmd_oke.bench.in_cluster.files_job"
@@ -19,14 +18,14 @@ RESULTS_FOLDER = "/results"
 
 
 def load_job(place: Place, request: LoadRequest, how: JobFacts) -> dict[str, Any]:
-    """The Indexed Job of a load: each pod sends its share."""
+    """The Indexed Job of a load: each pod sends its share. One that fails is not tried again and ends no other."""
     container = {
         "name": "load",
         "image": place.image,
         "imagePullPolicy": "IfNotPresent",
         "command": bench_program.command(),
         "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
-        "env": _identity(),
+        "env": identity(),
         "resources": how.load.model_dump(exclude_none=True),
         "securityContext": bench_program.CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -37,15 +36,16 @@ def load_job(place: Place, request: LoadRequest, how: JobFacts) -> dict[str, Any
         "containers": [container],
         "volumes": [bench_program.volume(f"{place.job}-program")],
     }
-    shares = {"completionMode": "Indexed", "completions": request.parallelism, "parallelism": request.parallelism}
-    return job(place, pod, request.limit_s, shares)
+    pods = request.parallelism
+    shares = {"completionMode": "Indexed", "completions": pods, "parallelism": pods}
+    return job(place, pod, request.limit_s, {**shares, "backoffLimitPerIndex": 0, "backoffLimit": pods})
 
 
 def load_objects(place: Place, request: LoadRequest, uid: str) -> list[dict[str, Any]]:
     """What the pods of a load need besides; all of it belongs to the Job."""
     parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MOST_CHUNKS)]
     return [
-        *_account(place, uid, parts, [request.start_name]),
+        *account(place, uid, parts, [request.start_name]),
         config_map(place, uid, "program", {REQUEST_FILE: request.to_json()}, bench_program.binary_data(LOAD_PROGRAM)),
     ]
 
@@ -75,7 +75,7 @@ def tool_job(place: Place, tool: InferencePerf, how: JobFacts, limit_s: float) -
         "imagePullPolicy": "IfNotPresent",
         "command": bench_program.command(),
         "args": [RESULTS_FOLDER],
-        "env": [*_identity(), {"name": "NAMESPACE", "value": place.namespace}],
+        "env": [*identity(), {"name": "NAMESPACE", "value": place.namespace}],
         "resources": how.smoke.model_dump(exclude_none=True),
         "securityContext": bench_program.CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -100,7 +100,7 @@ def tool_objects(place: Place, config: str, uid: str) -> list[dict[str, Any]]:
     """What the pod of a tool needs besides: its configuration, and the program that publishes its files."""
     parts = [f"{place.job}-0-{chunk}" for chunk in range(MOST_CHUNKS)]
     return [
-        *_account(place, uid, parts, []),
+        *account(place, uid, parts, []),
         config_map(place, uid, "config", {CONFIG_FILE: config}, {}),
         config_map(place, uid, "program", {}, bench_program.binary_data(FILES_PROGRAM)),
     ]
@@ -119,36 +119,3 @@ def _pod(place: Place, security: dict[str, Any]) -> dict[str, Any]:
         "affinity": bench_program.rather_on(place.shape.name),
         "tolerations": place.tolerations(),
     }
-
-
-def _account(place: Place, uid: str, written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
-    """The pods' account: it may read and write ConfigMaps of these names, and nothing else."""
-    metadata = owned(place, place.job, uid)
-    group = "rbac.authorization.k8s.io"
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "Role",
-            "metadata": metadata,
-            "rules": [_rule(written, ["create", "patch"]), *([_rule(read, ["get"])] if read else [])],
-        },
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": place.job},
-            "subjects": [{"kind": "ServiceAccount", "name": place.job, "namespace": place.namespace}],
-        },
-    ]
-
-
-def _rule(names: Iterable[str], verbs: list[str]) -> dict[str, Any]:
-    return {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": list(names), "verbs": verbs}
-
-
-def _identity() -> list[dict[str, Any]]:
-    return [
-        bench_program.from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
-        bench_program.from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
-    ]

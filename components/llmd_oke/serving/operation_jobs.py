@@ -4,12 +4,14 @@ The Job comes first, suspended, and owns everything else, so that all of it goes
 after its end, should nobody be there to take it away.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llmd_oke.bench.in_cluster.parcels import PART_LABEL
 from llmd_oke.catalogue import Shape
 from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.bench_program import from_label
 from llmd_oke.serving.model_pod import tolerations
 
 KEPT_S = 3600
@@ -43,12 +45,12 @@ def job(place: Place, pod: dict[str, Any], limit_s: float, more: dict[str, Any])
         "kind": "Job",
         "metadata": {"name": place.job, "namespace": place.namespace, "labels": own},
         "spec": {
-            **more,
             "suspend": True,
             "backoffLimit": 0,
             "activeDeadlineSeconds": round(limit_s) + STARTING_S,
             "ttlSecondsAfterFinished": KEPT_S,
             "template": {"metadata": {"labels": own}, "spec": pod},
+            **more,
         },
     }
 
@@ -69,3 +71,37 @@ def owned(place: Place, name: str, uid: str) -> dict[str, Any]:
         "labels": {"app.kubernetes.io/part-of": "llmd-oke"},
         "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": place.job, "uid": uid}],
     }
+
+
+def account(place: Place, uid: str, written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
+    """The pods' account: it may read and write ConfigMaps of these names, and nothing else."""
+    metadata = owned(place, place.job, uid)
+    group = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "Role",
+            "metadata": metadata,
+            "rules": [_rule(written, ["create", "patch"]), *([_rule(read, ["get"])] if read else [])],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": place.job},
+            "subjects": [{"kind": "ServiceAccount", "name": place.job, "namespace": place.namespace}],
+        },
+    ]
+
+
+def identity() -> list[dict[str, Any]]:
+    """The environment variables by which a pod knows its Job, for what it publishes."""
+    return [
+        from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
+        from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
+    ]
+
+
+def _rule(names: Iterable[str], verbs: list[str]) -> dict[str, Any]:
+    return {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": list(names), "verbs": verbs}

@@ -76,7 +76,7 @@ def container(spec: ServerSpec) -> Container:
         "startupProbe": _probe("/v1/models", STARTUP_PERIOD_S, 5, -(-spec.model.startup_budget_s // STARTUP_PERIOD_S)),
         "livenessProbe": _probe("/health", 10, 5, 3),
         "readinessProbe": _probe("/v1/models", 5, 2, 3),
-        "securityContext": _security_context(spec),
+        "securityContext": security_context(spec),
         "volumeMounts": _mounts(spec),
     }
 
@@ -171,7 +171,7 @@ def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str,
     }
 
 
-def _security_context(spec: ServerSpec) -> dict[str, Any]:
+def security_context(spec: ServerSpec) -> dict[str, Any]:
     """RDMA registers memory, which needs it locked."""
     add = {"add": ["IPC_LOCK"]} if spec.rdma else {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}

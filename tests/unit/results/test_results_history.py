@@ -56,6 +56,42 @@ def test_a_stack_without_results_is_refused_with_those_that_have_some(store):
     assert "dev" in caught.value.remedy
 
 
+LOAD = "20260304T130000Z"
+
+
+@pytest.fixture
+def loaded(store, tmp_path):
+    """The same, and a load of two stages."""
+    stages = [row(arrival="constant", offered_requests_per_s=rate) for rate in (4.0, 8.0)]
+    write_rows(stages, tmp_path / "dev/bench" / LOAD / "rows.jsonl")
+    return store
+
+
+def test_loads_are_listed_only_where_they_are_asked_for(loaded):
+    assert times(runs(loaded, "dev")) == [*reversed(TIMES)]
+    newest = runs(loaded, "dev", loads=True)[0]
+    assert (newest.name, newest.kind, len(newest.rows)) == (f"dev:{LOAD}", "load", 2)
+
+
+def test_a_load_is_found_by_its_time_and_is_never_the_latest(loaded):
+    assert [run.kind for run in find(loaded, f"dev:{LOAD}")] == ["load"]
+    assert times(find(loaded, "dev@latest")) == [TIMES[2]]
+
+
+def test_a_stack_with_loads_alone_says_how_to_name_them(tmp_path):
+    write_rows([row()], tmp_path / "dev/bench" / LOAD / "rows.jsonl")
+    with pytest.raises(KitError, match="loads") as caught:
+        find(FolderStore(tmp_path), "dev@latest")
+    assert "dev:TIME" in caught.value.remedy
+
+
+def test_loads_are_copied_too(loaded, tmp_path):
+    target = FolderStore(tmp_path / "copy")
+    assert len(copy_runs(loaded, target, "dev", lambda _: None)) == 4
+    assert copy_runs(loaded, target, "dev", lambda _: None) == []
+    assert [run.kind for run in runs(target, "dev", loads=True)] == ["load", "smoke", "smoke", "smoke"]
+
+
 def test_the_models_of_one_stack_are_one_run(store, tmp_path):
     for model in ("a", "b"):
         write_rows([row(model=model)], tmp_path / "dev/20260305T120000Z" / model / "rows.jsonl")

@@ -10,10 +10,11 @@ import pytest
 from llmd_oke.bench.in_cluster.parcels import CHUNK_BYTES
 from llmd_oke.catalogue.bench_jobs import bench_jobs
 from llmd_oke.serving import bench_program
+from llmd_oke.serving.kv_path_job import PROGRAM as KV_PATH_PROGRAM
 from llmd_oke.serving.load_jobs import FILES_PROGRAM, LOAD_PROGRAM
 from llmd_oke.serving.smoke_benchmark import PROGRAM
 
-PROGRAMS = [PROGRAM, LOAD_PROGRAM, FILES_PROGRAM]
+PROGRAMS = [PROGRAM, LOAD_PROGRAM, FILES_PROGRAM, KV_PATH_PROGRAM]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -28,10 +28,11 @@ def of_kind(objects, kind):
     return [each for each in objects if each["kind"] == kind]
 
 
-def test_each_pod_has_an_index_and_none_is_tried_twice():
+def test_each_pod_has_an_index_and_one_that_fails_is_not_tried_again_and_ends_no_other():
     spec = load_jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
-    assert spec["backoffLimit"] == 0
+    assert (spec["backoffLimitPerIndex"], spec["backoffLimit"]) == (0, 3)
+    assert load_jobs.tool_job(PLACE, inference_perf(), bench_jobs(), 60)["spec"]["backoffLimit"] == 0
 
 
 def test_the_job_begins_when_all_is_there_and_goes_by_itself():

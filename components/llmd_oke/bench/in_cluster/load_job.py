@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from llmd_oke.bench.deployment import circumstances
 from llmd_oke.bench.deployment.targets import Target
@@ -26,19 +29,39 @@ START_KEY = "start_at_s"
 START_LIMIT_S = 900.0
 START_PAUSE_S = 0.25
 
+INTERRUPTED = 130
+"""Exit code of a pod that was ended before its load began."""
+
 
 def main() -> int:
     """Sends this pod's share of the load that the request file names, which the only argument names."""
     try:
         request = from_json(Path(sys.argv[1]).read_bytes())
         cluster = from_environment(os.environ)
-        publish(request, run(request, os.environ, cluster), os.environ, cluster)
+        with ending_early():
+            results = run(request, os.environ, cluster)
+        publish(request, results, os.environ, cluster)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except KitError as error:
         print(error, file=sys.stderr, flush=True)
         if TERMINATION_LOG.exists():
             TERMINATION_LOG.write_text(str(error)[:LONGEST_WORDS])
         return 1
     return 0
+
+
+@contextmanager
+def ending_early() -> Generator[None]:
+    """Lets SIGTERM end a run as Ctrl-C does, so that what was measured until then is published; only once."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
+    yield
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
 
 
 def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster) -> list[StageResult]:

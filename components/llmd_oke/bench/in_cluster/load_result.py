@@ -85,17 +85,24 @@ def _part(stage: Mapping[str, Any]) -> Part:
 
 
 def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
-    """The stages of the whole load. Requests of pods that began later are later by as much."""
+    """The stages of the whole load. Requests of pods that began later are later by as much; where pods are missing, the
+    stage is spoiled and says which share of its requests there is.
+    """
     stages, time_scale = request.stages(), pods[0].how.time_scale
-    together = zip(*(pod.parts for pod in pods), strict=False)
-    return [_merged(request, stages[number], parts, time_scale) for number, parts in enumerate(together)]
+    return [_merged(request, stages[number], parts, time_scale) for number, parts in enumerate(_by_stage(pods))]
+
+
+def _by_stage(pods: Sequence[PodResult]) -> Iterator[list[Part]]:
+    """The parts of each stage; a pod that was interrupted has no part of later ones."""
+    for number in range(max((len(pod.parts) for pod in pods), default=0)):
+        yield [pod.parts[number] for pod in pods if number < len(pod.parts)]
 
 
 def notes(pods: Sequence[PodResult]) -> Iterator[str]:
     """What a reader of the merged result must know."""
     if any(part.thinned for pod in pods for part in pod.parts):
         yield "times of single tokens were left out: too many for ConfigMaps"
-    for number, parts in enumerate(zip(*(pod.parts for pod in pods), strict=False), 1):
+    for number, parts in enumerate(_by_stage(pods), 1):
         starts = [part.started for part in parts if part.started]
         apart_s = (max(starts) - min(starts)).total_seconds() if starts else 0.0
         if apart_s > LATEST_START_S:
@@ -111,7 +118,7 @@ def _merged(request: LoadRequest, stage: Stage, parts: Sequence[Part], time_scal
     return StageResult(
         stage=stage,
         records=tuple(records),
-        health=_merged_health(records, [part.health for part in parts], stage, time_scale),
+        health=_of_all(request, parts, _merged_health(records, parts, stage, time_scale)),
         window=window_of(records, stage.shape, read_trim(request.trim)),
         started=began,
         wall_s=time_scale * max((record.ended_s for record in records), default=0.0),
@@ -133,10 +140,9 @@ def _shifted(part: Part, began: datetime | None, time_scale: float) -> Iterable[
     )
 
 
-def _merged_health(
-    records: Sequence[RequestRecord], parts: Sequence[Health], stage: Stage, time_scale: float
-) -> Health:
+def _merged_health(records: Sequence[RequestRecord], merged: Sequence[Part], stage: Stage, time_scale: float) -> Health:
     """Slip over all requests; of the loops' lag the worst pod's, for only summaries of it travel."""
+    parts = [part.health for part in merged]
     is_open = not isinstance(stage.shape, ClosedLoop)
     lags = [part.loop_lag_ms for part in parts if part.loop_lag_ms]
     health = Health(
@@ -150,6 +156,19 @@ def _merged_health(
     ttfts_ms = sorted(1000 * record.ttft_s * time_scale for record in records if record.ttft_s is not None)
     told = [spoiled(health, percentile(ttfts_ms, 50) if ttfts_ms else None), *(part.spoiled for part in parts)]
     return replace(health, spoiled="; ".join(dict.fromkeys(text for text in told if text)) or None)
+
+
+def _of_all(request: LoadRequest, parts: Sequence[Part], health: Health) -> Health:
+    """The health of a stage as all pods should have sent it; their shares are equal."""
+    pods, offered = request.parallelism, health.offered_requests_per_s
+    missing, early = pods - len(parts), sum(part.interrupted for part in parts)
+    told = [
+        *([f"{missing} of {pods} pods left no result: {missing / pods:.0%} of the load is missing"] if missing else []),
+        *([f"{early} of {pods} pods ended before the others"] if 0 < early < len(parts) else []),
+        *([health.spoiled] if health.spoiled else []),
+    ]
+    whole = offered and offered * pods / len(parts)
+    return replace(health, offered_requests_per_s=whole, spoiled="; ".join(told) or None)
 
 
 def _sum(rates: Iterable[float | None]) -> float | None:

@@ -15,7 +15,7 @@ from lightkube.resources.core_v1 import Pod
 from lightkube.types import CascadeType, PatchType
 
 from llmd_oke.errors import KitError
-from llmd_oke.experiments.deployed.jobs import JOB_NAME_LABEL, JobReader, ended, why_failed
+from llmd_oke.experiments.deployed.jobs import JOB_NAME_LABEL, Content, JobReader, content_of, ended, why_failed
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.watches import metadata
 from llmd_oke.serving.operation_jobs import STARTING_S, Place
@@ -47,8 +47,7 @@ class ClusterJobs:
         try:
             uid = metadata(made).uid or ""
             self.create(others(uid))
-            go = {"spec": {"suspend": False}}
-            _told(lambda: self.client.patch(Job, name, go, namespace=namespace, patch_type=PatchType.MERGE))
+            _told(lambda: self._patch(name, namespace, {"spec": {"suspend": False}}))
             yield uid
         finally:
             with suppress(ApiError, httpx2.HTTPError):
@@ -60,9 +59,11 @@ class ClusterJobs:
             _told(lambda each=manifest: self.client.create(from_dict(each)))
 
     def await_pods(self, place: Place, count: int) -> None:
-        """Waits until so many pods of the Job run, or it has ended."""
+        """Waits until so many pods of the Job run, or it has ended. One that fails ends the wait."""
 
         def there() -> str | None:
+            if any(_phase(pod) == "Failed" for pod in self.pods(place)):
+                raise self._failure(place)
             running = sum(_phase(pod) == "Running" for pod in self.pods(place))
             return None if running == count else f"{running} of {count} pods run{_waiting(self.pods(place))}"
 
@@ -98,6 +99,20 @@ class ClusterJobs:
 
     def _job(self, place: Place) -> Job:
         return self._patiently(lambda: self.client.get(Job, place.job, namespace=place.namespace))
+
+    def stop(self, place: Place, limit_s: float) -> None:
+        """Has the Job's pods end, and gives them time to; what they wrote stays until the Job goes."""
+        _told(lambda: self._patch(place.job, place.namespace, {"spec": {"suspend": True}}))
+        until_s = time.monotonic() + limit_s
+        while time.monotonic() < until_s and any(_phase(pod) == "Running" for pod in self.pods(place)):
+            time.sleep(PAUSE_S)
+
+    def config_map(self, place: Place, name: str) -> Content | None:
+        """A ConfigMap's content, even if it takes some attempts; None where there is none."""
+        return self._patiently(lambda: content_of(self.client, place.namespace, name))
+
+    def _patch(self, name: str, namespace: str, change: dict[str, Any]) -> None:
+        self.client.patch(Job, name, change, namespace=namespace, patch_type=PatchType.MERGE)
 
     def pods(self, place: Place) -> list[Pod]:
         """The Job's pods."""

@@ -53,24 +53,49 @@ class JobReader:
 
     def config_map(self, name: str) -> Content | None:
         """A ConfigMap's content, None where there is none."""
-        try:
-            found = self._asked(lambda: self._client.get(ConfigMap, name, namespace=self._namespace))
-        except KitError as error:
-            if isinstance(error.__cause__, ApiError) and error.__cause__.status.code == HTTPStatus.NOT_FOUND:
-                return None
-            raise
-        data = texts(found, "binaryData")
-        return Content(
-            annotations=texts(metadata(found), "annotations"),
-            texts=texts(found, "data"),
-            data={key: base64.b64decode(value) for key, value in data.items()},
-        )
+        return self._asked(lambda: content_of(self._client, self._namespace, name))
+
+    def nodes(self, labels: Mapping[str, str]) -> list[str]:
+        """The nodes of the pods with these labels, each once, sorted."""
+        pods = self._asked(lambda: list(self._client.list(Pod, namespace=self._namespace, labels=dict(labels))))
+        return sorted({pod.spec.nodeName for pod in pods if pod.spec and pod.spec.nodeName})
 
     def _asked(self, ask: Callable[[], Found]) -> Found:
         try:
             return ask()
         except (ApiError, httpx2.HTTPError) as error:
             raise KitError(f"The Jobs of {self._namespace} can't be read: {error}") from error
+
+
+def content_of(client: lightkube.Client, namespace: str, name: str) -> Content | None:
+    """A ConfigMap's content, None where there is none; errors are the client's own."""
+    try:
+        found = client.get(ConfigMap, name, namespace=namespace)
+    except ApiError as error:
+        if error.status.code == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+    data = texts(found, "binaryData")
+    return Content(
+        annotations=texts(metadata(found), "annotations"),
+        texts=texts(found, "data"),
+        data={key: base64.b64decode(value) for key, value in data.items()},
+    )
+
+
+def why_ended(pod: Pod) -> str:
+    """Why a pod did not do its work, as far as it or its node says: `Error, exit code 1: the last line of its log`."""
+    status = pod.status
+    if status is None:
+        return "unknown"
+    states = [each.state.terminated for each in status.containerStatuses or [] if each.state and each.state.terminated]
+    told = [f"{state.reason or 'ended'}, exit code {state.exitCode}{_last_line(state.message)}" for state in states]
+    return told[0] if told else f"{status.reason or status.phase or 'unknown'}{_last_line(status.message)}"
+
+
+def _last_line(text: str | None) -> str:
+    lines = (text or "").strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
 
 
 def name_of(job: Job) -> str:

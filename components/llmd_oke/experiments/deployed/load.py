@@ -69,6 +69,7 @@ class Measured:
     rows: tuple[Row, ...]
     stages: tuple[StageResult, ...] = ()
     files: dict[str, str] = field(default_factory=dict[str, str])
+    interrupted: bool = False
 
 
 def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRequest:
@@ -102,18 +103,20 @@ def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRe
 
 
 def in_cluster(plan: Plan, model: ModelPlan, asked: Asked, progress: Progress) -> Measured:
-    """Sends the load from pods, and merges what they measured.
+    """Sends the load from pods, and merges what they measured. Where pods are missing, rows say so.
 
     Raises:
         Refused: the load can't be run.
-        KitError: the cluster does not answer, or the Job fails.
+        KitError: the cluster does not answer, or no pod left a result.
     """
     job = new_name(model.name)
     request = load_request(plan, model, asked, job)
-    pods = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress).send(place_of(plan, job), request)
-    stages = load_result.merge(request, pods)
-    notes = (f"sent by {len(pods)} pods in the cluster", *load_result.notes(pods))
-    return Measured(_rows(plan, model, stages, pods[0].how, request, notes), tuple(stages))
+    sent = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress).send(place_of(plan, job), request)
+    stages = load_result.merge(request, sent.pods)
+    lost = (f"pod {pod} left no result ({why})" for pod, why in sent.missing.items())
+    notes = (f"sent by {request.parallelism} pods in the cluster", *lost, *load_result.notes(sent.pods))
+    rows_ = _rows(plan, model, stages, sent.pods[0].how, request, notes)
+    return Measured(rows_, tuple(stages), interrupted=sent.interrupted)
 
 
 def with_tool(plan: Plan, model: ModelPlan, asked: Asked, progress: Progress) -> Measured:

@@ -4,6 +4,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from llmd_oke.bench.in_cluster.load_job import START_KEY
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
@@ -12,7 +13,7 @@ from llmd_oke.bench.in_cluster.parcels import COUNT_ANNOTATION, PART_KEY, joined
 from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_jobs import ClusterJobs
-from llmd_oke.experiments.deployed.jobs import Content, JobReader
+from llmd_oke.experiments.deployed.jobs import why_ended
 from llmd_oke.rehearsal.pods.pod_worker import SIMULATED_ANNOTATION
 from llmd_oke.rehearsal.watches import metadata, texts
 from llmd_oke.serving import load_jobs
@@ -20,6 +21,20 @@ from llmd_oke.serving.operation_jobs import STARTING_S, Place
 
 LEAD_S = 3.0
 """Between the word to begin and the start: pods ask four times a second."""
+
+STOPPING_S = 40.0
+"""What pods may take to publish what they have once they are told to end: their grace period of 30 s, and some more."""
+
+INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What the pods of a load measured; `missing` are the numbers of those that left nothing, and why."""
+
+    pods: tuple[PodResult, ...]
+    missing: Mapping[int, str]
+    interrupted: bool = False
 
 
 def new_name(model: str) -> str:
@@ -30,17 +45,30 @@ def new_name(model: str) -> str:
 class LoadJobs(ClusterJobs):
     """Jobs that send load to a model."""
 
-    def send(self, place: Place, request: LoadRequest) -> list[PodResult]:
-        """Sends a load from `request.parallelism` pods; gives what each of them measured."""
+    def send(self, place: Place, request: LoadRequest) -> Sent:
+        """Sends a load from `request.parallelism` pods; gives what each of them measured.
+
+        A pod that fails takes nothing from the others. Ctrl-C has the pods publish what they have.
+
+        Raises:
+            KitError: no pod left a result.
+        """
         manifest = load_jobs.load_job(place, request, bench_jobs())
         with self.running(manifest, lambda uid: load_jobs.load_objects(place, request, uid)) as uid:
             self.await_pods(place, request.parallelism)
-            begin_s = time.time() + LEAD_S
-            told = {START_KEY: str(begin_s)}
+            told = {START_KEY: str(time.time() + LEAD_S)}
             self.create([load_jobs.start_config_map(place, request, uid, told)])
             self.progress.step(f"{request.parallelism} pods begin together in {LEAD_S:.0f} s")
-            self.await_end(place, request.limit_s + LEAD_S)
-            return [unpack(self._content(place, pod)) for pod in range(request.parallelism)]
+            failure: KitError | KeyboardInterrupt | None = None
+            try:
+                self.await_end(place, request.limit_s + LEAD_S)
+            except KeyboardInterrupt as interrupt:
+                failure = interrupt
+                self.progress.step("interrupted: the pods publish what they have measured; once more gives it up")
+                self.stop(place, STOPPING_S)
+            except KitError as error:
+                failure = error
+            return self._collected(place, request, failure)
 
     def run_tool(self, place: Place, config: str, limit_s: float) -> Mapping[str, str]:
         """Runs inference-perf with a configuration; gives its files by name."""
@@ -52,17 +80,30 @@ class LoadJobs(ClusterJobs):
                 if any(texts(metadata(pod), "annotations").get(SIMULATED_ANNOTATION) for pod in self.pods(place)):
                     raise KitError("inference-perf did not run: a rehearsal has no program for its image.") from error
                 raise
-            return json.loads(self._content(place, 0))
+            content = self._content(place, 0)
+            if content is None:
+                raise KitError(f"Job {place.job} left no result, or not all of it.")
+            return json.loads(content)
 
-    def _content(self, place: Place, pod: int) -> bytes:
-        reader = JobReader(self.client, place.namespace)
-        first = _there(reader.config_map(f"{place.job}-{pod}-0"), place, pod)
-        rest = range(1, int(first.annotations[COUNT_ANNOTATION]))
-        parts = [first, *(_there(reader.config_map(f"{place.job}-{pod}-{chunk}"), place, pod) for chunk in rest)]
-        return joined(part.data[PART_KEY] for part in parts)
+    def _collected(self, place: Place, request: LoadRequest, failure: KitError | KeyboardInterrupt | None) -> Sent:
+        contents = [self._content(place, pod) for pod in range(request.parallelism)]
+        found = tuple(unpack(content) for content in contents if content is not None)
+        if not found:
+            raise failure or KitError(f"No pod of Job {place.job} left a result.")
+        lost = [pod for pod, content in enumerate(contents) if content is None]
+        why = self._causes(place) if lost else {}
+        missing = {pod: why.get(pod, "it is gone") for pod in lost}
+        return Sent(found, missing, isinstance(failure, KeyboardInterrupt))
 
+    def _causes(self, place: Place) -> dict[int, str]:
+        pods = ((texts(metadata(pod), "annotations").get(INDEX_ANNOTATION), pod) for pod in self.pods(place))
+        return {int(index): why_ended(pod) for index, pod in pods if index is not None}
 
-def _there(content: Content | None, place: Place, pod: int) -> Content:
-    if content is None:
-        raise KitError(f"Pod {pod} of Job {place.job} left no result, or not all of it.")
-    return content
+    def _content(self, place: Place, pod: int) -> bytes | None:
+        """What a pod published, None where that is not there, or not whole."""
+        parts = [self.config_map(place, f"{place.job}-{pod}-0")]
+        if parts[0] is not None:
+            rest = range(1, int(parts[0].annotations[COUNT_ANNOTATION]))
+            parts += [self.config_map(place, f"{place.job}-{pod}-{chunk}") for chunk in rest]
+        whole = [part.data[PART_KEY] for part in parts if part is not None]
+        return joined(whole) if len(whole) == len(parts) else None

@@ -98,6 +98,19 @@ def test_one_pod_that_was_too_slow_spoils_the_whole():
     assert merged.health.offered_requests_per_s == 4.0
 
 
+def test_a_missing_pod_spoils_the_whole_and_counts_as_not_sent():
+    (merged,) = merge(REQUEST, [travelled(stage(record(0), record(2)))])
+    assert merged.health.spoiled == "1 of 2 pods left no result: 50% of the load is missing"
+    assert (merged.health.offered_requests_per_s, merged.health.sent_requests_per_s) == (4.0, 2.0)
+
+
+def test_a_stage_that_one_pod_did_not_come_to_is_kept():
+    ended_early = travelled(replace(stage(record(0)), interrupted=True))
+    first, second = merge(REQUEST, [ended_early, travelled(stage(record(1)), stage(record(1)))])
+    assert (first.interrupted, first.health.spoiled) == (True, "1 of 2 pods ended before the others")
+    assert "1 of 2 pods left no result" in second.health.spoiled
+
+
 def test_failures_arrive_with_their_kind():
     failed = record(0, failure=Failure.STATUS, error="HTTP 429", status=429, retry_after_s=2.0, event_times_s=())
     (merged,) = merge(REQUEST, [travelled(stage(failed))])

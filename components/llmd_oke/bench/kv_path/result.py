@@ -1,0 +1,133 @@
+"""What two pods found, and what it says of the path between their nodes."""
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from llmd_oke.bench.kv_path import counters
+from llmd_oke.bench.kv_path.measuring import Timed, Timings
+from llmd_oke.bench.kv_path.request import KvPathRequest, Side
+
+CARRIED_SHARE = 0.9
+"""What ports must have counted of the bytes that NIXL moved, to be what carried them: headers only add to it."""
+
+MOST_SHARE = 1.2
+"""What headers can't add; more is somebody else's traffic."""
+
+
+class Report(BaseModel):
+    """What one side found; only the decode side has timings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    side: Side
+    node: str
+    package: str
+    before: dict[str, int]
+    after: dict[str, int]
+    timings: Timings | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One transfer between two nodes, as it was measured. Rates are in GB (10^9 bytes) per second."""
+
+    tokens: int
+    descriptor_bytes: int
+    descriptors: int
+    repeats: int
+    gb_per_s: float
+    least_gb_per_s: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class KvPath:
+    """The way from a prefill node to a decode node.
+
+    `carried_share` is what the decode side's ports received of the bytes that NIXL moved, None where no port was seen.
+    """
+
+    prefill_node: str
+    decode_node: str
+    package: str
+    first_ms: float
+    figures: tuple[Figure, ...]
+    moved_bytes: int
+    received_bytes: int
+    sent_bytes: int
+    carried_share: float | None
+    trouble: dict[str, int]
+
+    @property
+    def best_gb_per_s(self) -> float:
+        """The fastest transfer's median."""
+        return max(figure.gb_per_s for figure in self.figures)
+
+    @property
+    def missed(self) -> bool:
+        """Whether it is sure that RDMA ports did not carry the cache."""
+        return self.carried_share is not None and self.carried_share < CARRIED_SHARE
+
+    @property
+    def verdict(self) -> str:
+        """What carried the cache, as far as the ports tell."""
+        if self.carried_share is None:
+            return "no RDMA port was seen in the pods: what carried it is not known"
+        if self.carried_share > MOST_SHARE:
+            return f"not known: RDMA ports received {self.carried_share:.1f} times of it, so that others use them too"
+        if self.carried_share >= CARRIED_SHARE:
+            return "carried by RDMA ports"
+        return f"NOT carried by RDMA ports: they received {self.carried_share:.0%} of it (TCP?)"
+
+
+def path_of(request: KvPathRequest, prefill: Report, decode: Report) -> KvPath:
+    """The path that both sides tell of.
+
+    Raises:
+        ValueError: the decode side has no timings.
+    """
+    if decode.timings is None:
+        raise ValueError("the decode side measured nothing")
+    sent, received = (counters.moved(each.before, each.after) for each in (prefill, decode))
+    times = request.warm_ups + request.repeats
+    moved_bytes = times * sum(transfer.length_bytes for transfer in request.transfers)
+    received_bytes = counters.received_bytes(received)
+    problems = {
+        f"{each.side} {name}": value
+        for each, grown in ((prefill, sent), (decode, received))
+        for name, value in counters.trouble(grown).items()
+    }
+    return KvPath(
+        prefill_node=prefill.node,
+        decode_node=decode.node,
+        package=decode.package,
+        first_ms=1000 * decode.timings.first_s,
+        figures=tuple(map(_figure, decode.timings.timed)),
+        moved_bytes=moved_bytes,
+        received_bytes=received_bytes,
+        sent_bytes=counters.sent_bytes(sent),
+        carried_share=received_bytes / moved_bytes if decode.after else None,
+        trouble=problems,
+    )
+
+
+def as_json(path: KvPath) -> dict[str, Any]:
+    """A path as plain data, with its verdict."""
+    plain = {name: value for name, value in vars(path).items() if name != "figures"}
+    return {**plain, "verdict": path.verdict, "basis": "measured", "figures": [vars(each) for each in path.figures]}
+
+
+def _figure(timed: Timed) -> Figure:
+    transfer = timed.transfer
+    return Figure(
+        tokens=transfer.tokens,
+        descriptor_bytes=transfer.descriptor_bytes,
+        descriptors=transfer.descriptors,
+        repeats=len(timed.seconds),
+        gb_per_s=transfer.length_bytes / median(timed.seconds) / 1e9,
+        least_gb_per_s=transfer.length_bytes / max(timed.seconds) / 1e9,
+        milliseconds=1000 * median(timed.seconds),
+    )

@@ -1,0 +1,114 @@
+"""The path of KV cache between nodes as an operation: a Job for each pair of nodes. Not run on hardware yet."""
+
+import itertools
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from llmd_oke.bench.in_cluster.kv_path_job import KEY
+from llmd_oke.bench.kv_path.request import SIDES, KvPathRequest, Side
+from llmd_oke.bench.kv_path.result import KvPath, Report, path_of
+from llmd_oke.catalogue.bench_jobs import kv_path
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
+from llmd_oke.experiments.deployed.cluster_jobs import ClusterJobs
+from llmd_oke.experiments.deployed.jobs import JobReader
+from llmd_oke.experiments.deployed.load import UNKNOWN_UID, place_of
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.progress import Progress
+from llmd_oke.serving import kv_path_job, labels
+from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.serving.vllm import ServerSpec
+from llmd_oke.stack.models import engine_args
+
+Nodes = tuple[str, ...]
+"""Two nodes, or none where any two will do."""
+
+
+class KvPathJobs(ClusterJobs):
+    """Jobs that measure paths."""
+
+    def measure(self, place: Place, request: KvPathRequest, spec: ServerSpec, nodes: Nodes) -> KvPath:
+        """One path.
+
+        Raises:
+            KitError: no two nodes have a GPU and a port free, or the pods fail.
+        """
+        manifest = kv_path_job.kv_path_job(place, request, spec, kv_path(), nodes)
+        with self.running(manifest, lambda uid: kv_path_job.kv_path_objects(place, request, uid)):
+            self.await_pods(place, len(SIDES))
+            self.await_end(place, request.limit_s)
+            prefill, decode = (self._report(place, request, side) for side in SIDES)
+        return path_of(request, prefill, decode)
+
+    def _report(self, place: Place, request: KvPathRequest, side: Side) -> Report:
+        found = self.config_map(place, request.report_name(side))
+        if found is None:
+            raise KitError(f"The {side} side of Job {request.job} left no result.")
+        return Report.model_validate_json(found.texts[KEY])
+
+
+def measure(plan: Plan, model: ModelPlan, pairs: Sequence[Nodes], progress: Progress) -> Iterator[KvPath]:
+    """The paths between pairs of nodes, one after the other, so that they don't share ports.
+
+    Raises:
+        KitError: the stack has no RDMA, the cluster does not answer, or a Job fails.
+    """
+    spec = server_spec(plan, model)
+    jobs = KvPathJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
+    for number, nodes in enumerate(pairs, 1):
+        progress.step(f"path {number} of {len(pairs)}: {' and '.join(nodes) or 'any two nodes'}")
+        request = request_of(plan, model)
+        yield jobs.measure(place_of(plan, request.job), request, spec, nodes)
+
+
+def manifests(plan: Plan, model: ModelPlan, nodes: Nodes) -> list[dict[str, Any]]:
+    """Everything that the Job of a path would consist of.
+
+    Raises:
+        KitError: the stack has no RDMA.
+    """
+    spec, request = server_spec(plan, model), request_of(plan, model)
+    place = place_of(plan, request.job)
+    objects = kv_path_job.kv_path_objects(place, request, UNKNOWN_UID)
+    return [kv_path_job.kv_path_job(place, request, spec, kv_path(), nodes), *objects]
+
+
+def server_pairs(plan: Plan, model: ModelPlan) -> list[Nodes]:
+    """The pairs of nodes between which the model's servers hand cache over: of each prefill and each decode server that
+    are on different nodes.
+
+    Raises:
+        KitError: the cluster does not answer, or there is no such pair.
+    """
+    reader = JobReader(ClusterAccess(plan.kubeconfig_context).client, plan.namespace)
+    prefill, decode = (reader.nodes({**labels.model_selector(model.name), labels.ROLE: side}) for side in SIDES)
+    pairs = {tuple(sorted(pair)) for pair in itertools.product(prefill, decode) if pair[0] != pair[1]}
+    if not pairs:
+        message = f"{model.name} has no prefill and decode servers on different nodes."
+        raise KitError(message, "Name nodes: --nodes A,B. Or leave out both: any two are taken.")
+    return sorted(pairs)
+
+
+def request_of(plan: Plan, model: ModelPlan) -> KvPathRequest:
+    """What is read, under a new name."""
+    facts = kv_path()
+    return KvPathRequest(
+        namespace=plan.namespace,
+        job=f"kv-path-{model.name}-{secrets.token_hex(3)}",
+        transfers=kv_path_job.transfers(model.model, facts),
+        repeats=facts.repeats,
+        warm_ups=facts.warm_ups,
+        limit_s=facts.limit_s,
+    )
+
+
+def server_spec(plan: Plan, model: ModelPlan) -> ServerSpec:
+    """A server of one GPU, whose devices and settings the pods have.
+
+    Raises:
+        KitError: the stack has no RDMA.
+    """
+    if not plan.rdma:
+        raise KitError("The stack has no RDMA: its KV cache goes over TCP.", "Set `rdma: sriov-vf`.")
+    return ServerSpec(plan.release, model.model, plan.pools[0].shape, "prefill", 1, True, engine_args(model))

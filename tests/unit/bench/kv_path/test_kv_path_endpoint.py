@@ -1,0 +1,117 @@
+"""Both sides of a path, against a stand-in of NIXL's published API. None of it was run on hardware."""
+
+import sys
+from types import ModuleType
+
+import pytest
+from llmd_oke.bench.kv_path.endpoint import PATTERN, Endpoint, nixl, pytorch
+from llmd_oke.bench.kv_path.measuring import measure
+from llmd_oke.bench.kv_path.request import KvPathRequest, Transfer, from_json
+from llmd_oke.errors import KitError
+from nixl_stand_in import Memory, api_of, ticking, torch_of
+
+WHOLE = Transfer(tokens=16, descriptor_bytes=4096, descriptors=1)
+PIECES = Transfer(tokens=16, descriptor_bytes=1024, descriptors=4)
+REQUEST = KvPathRequest("llm-d", "kv-path-1", (WHOLE, PIECES), repeats=2, warm_ups=1, limit_s=60)
+
+
+def sides(buffer_bytes=4096, **changes):
+    memory = Memory()
+    api, torch = api_of(memory, **changes), torch_of(memory)
+    return (
+        Endpoint("prefill", buffer_bytes, PATTERN, api, torch),
+        Endpoint("decode", 4096, 0, api, torch),
+        api,
+    )
+
+
+def measured(prefill, decode, request=REQUEST):
+    clock = ticking()
+    return measure(decode, prefill.region, request, clock=lambda: next(clock), tell=lambda _: None)
+
+
+def test_reads_bring_the_other_sides_bytes():
+    prefill, decode, _ = sides()
+    assert decode.ends(4096) == (0, 0)
+    measured(prefill, decode)
+    assert decode.ends(4096) == (PATTERN, PATTERN)
+
+
+def test_a_read_is_timed_from_its_post_to_its_end():
+    """The clock goes on by 0.25 s whenever it is asked: at the post, once while the read goes on, and at its end."""
+    prefill, decode, _ = sides()
+    timings = measured(prefill, decode)
+    assert [each.seconds for each in timings.timed] == [(0.5, 0.5), (0.5, 0.5)]
+    assert timings.first_s == 0.5
+
+
+def test_warm_ups_are_no_part_of_what_is_timed():
+    prefill, decode, _ = sides()
+    assert {len(each.seconds) for each in measured(prefill, decode).timed} == {REQUEST.repeats}
+
+
+def test_handles_are_released():
+    prefill, decode, _ = sides()
+    measured(prefill, decode)
+    assert len(decode._agent.released) == len(REQUEST.transfers)
+
+
+def test_a_closed_endpoint_has_nothing_registered():
+    prefill, _, _ = sides()
+    prefill.close()
+    assert prefill._agent.registered == []
+
+
+def test_a_transfer_that_says_done_and_moved_nothing_is_found_out():
+    prefill, decode, _ = sides(moves=False)
+    with pytest.raises(KitError, match="the bytes at its ends are 0 and 0"):
+        measured(prefill, decode)
+
+
+def test_a_failed_read_says_so():
+    prefill, decode, _ = sides(states=("PROC", "ERR"))
+    with pytest.raises(KitError, match="state ERR"):
+        measured(prefill, decode)
+
+
+def test_a_read_without_end_is_given_up():
+    prefill, decode, _ = sides(states=("PROC",) * 1000)
+    with pytest.raises(KitError, match="did not end within"):
+        measured(prefill, decode)
+
+
+def test_a_buffer_that_is_too_small_is_refused():
+    prefill, decode, _ = sides(buffer_bytes=1024)
+    with pytest.raises(KitError, match="1024 bytes, 4096 are asked for"):
+        measured(prefill, decode)
+
+
+def test_nixl_without_ucx_is_refused():
+    memory = Memory()
+    with pytest.raises(KitError, match="no UCX here: POSIX"):
+        Endpoint("prefill", 4096, PATTERN, api_of(memory, plugins=("POSIX",)), torch_of(memory))
+
+
+def test_the_first_installed_nixl_is_used(monkeypatch):
+    package, module = ModuleType("rixl"), ModuleType("rixl._api")
+    package.__path__ = []
+    monkeypatch.setitem(sys.modules, "rixl", package)
+    monkeypatch.setitem(sys.modules, "rixl._api", module)
+    assert nixl() == ("rixl", module)
+
+
+def test_an_image_without_nixl_says_so():
+    with pytest.raises(KitError, match="The image has no NIXL"):
+        nixl()
+
+
+def test_a_pod_without_a_gpu_says_so(monkeypatch):
+    torch = ModuleType("torch")
+    torch.cuda = type("cuda", (), {"is_available": staticmethod(lambda: False)})
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with pytest.raises(KitError, match="sees no GPU"):
+        pytorch()
+
+
+def test_a_request_comes_back_from_json():
+    assert from_json(REQUEST.to_json()) == REQUEST

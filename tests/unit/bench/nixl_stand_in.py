@@ -1,0 +1,154 @@
+"""A stand-in of NIXL's Python API and of the little of PyTorch that a path's endpoint uses.
+
+Names, parameters and states are those of ai-dynamo/nixl v1.4.0 (src/api/python/_api.py); memory is this process's own.
+What NIXL would refuse is refused here: unknown agents, memory that is not registered, pieces that differ.
+"""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+
+class Memory:
+    """Buffers by address, and what agents have registered."""
+
+    def __init__(self):
+        self.buffers: dict[int, bytearray] = {}
+        self.agents: dict[str, nixl_agent] = {}
+
+    def at(self, address, length):
+        for start, buffer in self.buffers.items():
+            if start <= address and address + length <= start + len(buffer):
+                return buffer, address - start
+        raise AssertionError("no such memory")
+
+
+class Buffer:
+    """A tensor of bytes on the first GPU."""
+
+    def __init__(self, memory, address):
+        self._memory, self._address = memory, address
+
+    def data_ptr(self):
+        return self._address
+
+    def numel(self):
+        return len(self._memory.buffers[self._address])
+
+    def get_device(self):
+        return 0
+
+    def __getitem__(self, index):
+        return self._memory.buffers[self._address][index]
+
+
+def torch_of(memory):
+    """PyTorch with one GPU."""
+    addresses = iter(range(1 << 20, 1 << 40, 1 << 30))
+
+    def full(size, fill_value, *, dtype, device):
+        assert (dtype, device) == ("uint8", "cuda:0")
+        address = next(addresses)
+        memory.buffers[address] = bytearray([fill_value]) * size[0]
+        return Buffer(memory, address)
+
+    cuda = SimpleNamespace(is_available=lambda: True, synchronize=lambda: None)
+    return SimpleNamespace(full=full, uint8="uint8", cuda=cuda)
+
+
+class nixl_agent_config:  # noqa: N801 - NIXL's name
+    def __init__(
+        self,
+        enable_prog_thread=True,
+        enable_listen_thread=False,
+        listen_port=0,
+        capture_telemetry=False,
+        num_threads=0,
+        backends=("UCX",),
+    ):
+        self.backends = list(backends)
+
+
+class nixl_agent:  # noqa: N801 - NIXL's name
+    """An agent; `states` are what its transfers report one after the other, `moves` whether they move anything."""
+
+    memory: Memory
+    plugins = ("UCX", "POSIX")
+    states: tuple[str, ...] = ("PROC", "PROC", "DONE")
+    moves = True
+
+    def __init__(self, agent_name, nixl_conf=None, instantiate_all=False):
+        self.name = agent_name
+        self.registered = []
+        self.known = set()
+        self.released = []
+        self.memory.agents[agent_name] = self
+
+    def get_plugin_list(self):
+        return list(self.plugins)
+
+    def register_memory(self, reg_list, mem_type=None, backends=()):
+        assert mem_type == "VRAM"
+        assert all(len(each) == 4 for each in reg_list)
+        self.registered += reg_list
+        return reg_list
+
+    def deregister_memory(self, dereg_list, backends=()):
+        self.registered = [each for each in self.registered if each not in dereg_list]
+
+    def get_agent_metadata(self):
+        return b"\x00metadata of " + self.name.encode()
+
+    def add_remote_agent(self, metadata):
+        name = metadata.removeprefix(b"\x00metadata of ")
+        assert name.decode() in self.memory.agents
+        self.known.add(name.decode())
+        return name
+
+    def get_xfer_descs(self, descs, mem_type=None):
+        assert mem_type == "VRAM"
+        assert all(len(each) == 3 for each in descs)
+        return descs
+
+    def initialize_xfer(self, operation, local_descs, remote_descs, remote_agent, notif_msg=b"", backends=()):
+        assert operation == "READ"
+        assert remote_agent in self.known
+        assert [each[1] for each in local_descs] == [each[1] for each in remote_descs]
+        other = self.memory.agents[remote_agent]
+        assert all(self._covers(each) for each in local_descs)
+        assert all(other._covers(each) for each in remote_descs)
+        return SimpleNamespace(pairs=list(zip(local_descs, remote_descs, strict=True)), states=iter(()))
+
+    def transfer(self, handle, notif_msg=b""):
+        handle.states = iter(self.states)
+        return self._next(handle)
+
+    def check_xfer_state(self, handle):
+        return self._next(handle)
+
+    def release_xfer_handle(self, handle):
+        self.released.append(handle)
+
+    def _covers(self, piece):
+        return any(start <= piece[0] and piece[0] + piece[1] <= start + size for start, size, *_ in self.registered)
+
+    def _next(self, handle):
+        state = next(handle.states)
+        for own, remote in handle.pairs if state == "DONE" and self.moves else ():
+            target, at = self.memory.at(own[0], own[1])
+            source, of = self.memory.at(remote[0], remote[1])
+            target[at : at + own[1]] = source[of : of + own[1]]
+        return state
+
+
+def api_of(memory, **changes):
+    """NIXL's module `_api` over some memory; `changes` are class attributes of its agents."""
+    agents = type("nixl_agent", (nixl_agent,), {"memory": memory, **changes})
+    return SimpleNamespace(nixl_agent=agents, nixl_agent_config=nixl_agent_config)
+
+
+def ticking(step_s: float = 0.25) -> Iterator[float]:
+    """Moments of a clock that goes on by a step whenever it is asked."""
+    now_s = 0.0
+    while True:
+        yield now_s
+        now_s += step_s

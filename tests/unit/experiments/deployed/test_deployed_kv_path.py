@@ -1,0 +1,153 @@
+"""Paths of KV cache as an operation. Not run on hardware."""
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from lightkube.codecs import from_dict
+from llmd_oke import planning
+from llmd_oke.bench.kv_path.measuring import Timed, Timings
+from llmd_oke.bench.kv_path.request import from_json
+from llmd_oke.bench.kv_path.result import Report
+from llmd_oke.cli import main as cli
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.deployed import kv_path
+from llmd_oke.experiments.deployed.jobs import Content
+from llmd_oke.progress import SilentProgress
+from typer.testing import CliRunner
+
+PROJECT = Path(__file__).parents[4]
+COMMAND = ["kv-path", "--stack", "guide", "--project", str(PROJECT)]
+
+
+@pytest.fixture(name="plan", scope="module")
+def plan_fixture():
+    return planning.plan_stack_file(PROJECT, "guide")
+
+
+def pod(name, node):
+    return from_dict(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [], "nodeName": node}}
+    )
+
+
+class Client:
+    """A cluster whose servers are on some nodes."""
+
+    def __init__(self, **nodes):
+        self.nodes = nodes
+
+    def list(self, _kind, *, namespace, labels):
+        assert namespace == "llm-d"
+        return [pod(str(place), node) for place, node in enumerate(self.nodes[labels["llm-d.ai/role"]])]
+
+
+@pytest.fixture(name="cluster")
+def cluster_fixture(monkeypatch):
+    def use(client):
+        access = type("Access", (), {"client": client})
+        monkeypatch.setattr(kv_path, "ClusterAccess", lambda _context: access())
+
+    return use
+
+
+@pytest.fixture(name="pods")
+def pods_fixture(monkeypatch, cluster):
+    """Pods that find 40 GB/s, carried by their ports."""
+    cluster(None)
+    started = []
+
+    def config_map(_jobs, _place, name):
+        request = started[-1]
+        moved = 23 * sum(each.length_bytes for each in request.transfers)
+        timed = tuple(
+            Timed(transfer=each, seconds=(each.length_bytes / 40e9,) * request.repeats) for each in request.transfers
+        )
+        side = "decode" if name.endswith("decode") else "prefill"
+        report = Report(
+            side=side,
+            node=f"node-{side}",
+            package="rixl",
+            before={"mlx5_3/1/counters/port_rcv_data": 0},
+            after={"mlx5_3/1/counters/port_rcv_data": moved // 4},
+            timings=Timings(first_s=4.0, timed=timed) if side == "decode" else None,
+        )
+        return Content({}, {"json": report.model_dump_json()})
+
+    @contextlib.contextmanager
+    def running(_jobs, manifest, others):
+        objects = others("uid")
+        data = next(each["data"] for each in objects if each["kind"] == "ConfigMap")
+        started.append(from_json(data["request.json"]))
+        yield "uid"
+
+    monkeypatch.setattr(kv_path.KvPathJobs, "running", running)
+    monkeypatch.setattr(kv_path.KvPathJobs, "config_map", config_map)
+    for name in ("await_pods", "await_end"):
+        monkeypatch.setattr(kv_path.KvPathJobs, name, lambda *_: None)
+    return started
+
+
+def test_each_pair_has_a_job_of_its_own(plan, pods):
+    paths = list(kv_path.measure(plan, plan.models[0], [("a", "b"), ("a", "c")], SilentProgress()))
+    assert len({request.job for request in pods}) == 2
+    assert {round(path.best_gb_per_s, 3) for path in paths} == {40.0}
+    assert {path.verdict for path in paths} == {"carried by RDMA ports"}
+
+
+def test_pairs_of_servers_are_those_on_different_nodes(plan, cluster):
+    cluster(Client(prefill=["a", "a", "b"], decode=["b", "c"]))
+    assert kv_path.server_pairs(plan, plan.models[0]) == [("a", "b"), ("a", "c"), ("b", "c")]
+
+
+def test_servers_of_one_node_have_no_path_over_the_network(plan, cluster):
+    cluster(Client(prefill=["a"], decode=["a"]))
+    with pytest.raises(KitError, match="no prefill and decode servers on different nodes"):
+        kv_path.server_pairs(plan, plan.models[0])
+
+
+def test_a_stack_without_rdma_is_refused(plan):
+    with pytest.raises(KitError, match="no RDMA"):
+        kv_path.manifests(replace(plan, rdma=False), plan.models[0], ())
+
+
+def test_a_dry_run_prints_all_manifests():
+    result = CliRunner().invoke(cli.app, [*COMMAND, "--nodes", "a,b", "--dry-run"])
+    job, *others = yaml.safe_load_all(result.stdout)
+    assert job["kind"] == "Job"
+    assert {each["kind"] for each in others} == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
+
+
+def test_the_command_shows_rates_beside_rccl_and_keeps_them(pods, tmp_path):
+    result = CliRunner().invoke(cli.app, [*COMMAND, "--reports", str(tmp_path)], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.exception
+    assert "has not been run on hardware yet" in result.stderr.replace("\n", " ")
+    assert "carried by RDMA ports" in result.stdout
+    assert "44.5 GB/s for each port in a published RCCL all-reduce" in result.stdout
+    (file,) = (tmp_path / "guide" / "kv-path").iterdir()
+    kept = json.loads(file.read_text())
+    assert kept["paths"][0]["figures"][0]["gb_per_s"] == pytest.approx(40.0)
+    assert kept["rccl_published"] == {"busbw_gb_per_s": 356.0, "ports": 8}
+
+
+def test_paths_are_kept_when_a_later_one_fails(pods, tmp_path, monkeypatch):
+    def failing(jobs, *arguments):
+        if pods:
+            raise KitError("Job kv-path-x failed")
+        return measured(jobs, *arguments)
+
+    measured = kv_path.KvPathJobs.measure
+    monkeypatch.setattr(kv_path.KvPathJobs, "measure", failing)
+    options = ["--nodes", "a,b", "--nodes", "a,c", "--reports", str(tmp_path)]
+    assert "kv-path-x failed" in str(CliRunner().invoke(cli.app, [*COMMAND, *options]).exception)
+    (file,) = (tmp_path / "guide" / "kv-path").iterdir()
+    assert len(json.loads(file.read_text())["paths"]) == 1
+
+
+@pytest.mark.parametrize("nodes", ["a", "a,a", "a,b,c", "a,"])
+def test_what_is_no_pair_is_refused(nodes):
+    result = CliRunner().invoke(cli.app, [*COMMAND, "--nodes", nodes])
+    assert "is no pair of nodes" in str(result.exception)

@@ -1,0 +1,124 @@
+"""A load that pods send together: what is left of it where some of them fail or all are told to end."""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import pytest
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from llmd_oke.bench.deployment.circumstances import Circumstances
+from llmd_oke.bench.in_cluster.load_request import LoadRequest
+from llmd_oke.bench.in_cluster.load_result import pack
+from llmd_oke.bench.in_cluster.parcels import COUNT_ANNOTATION, config_maps
+from llmd_oke.bench.load.stages import Stage, StageResult
+from llmd_oke.bench.records.health import Health
+from llmd_oke.bench.records.windows import Window
+from llmd_oke.bench.workload.shapes import ConstantRate
+from llmd_oke.catalogue.shapes import shape
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.deployed import cluster_jobs
+from llmd_oke.experiments.deployed.load_jobs import INDEX_ANNOTATION, LoadJobs
+from llmd_oke.progress import SilentProgress
+from llmd_oke.serving.operation_jobs import Place
+
+PLACE = Place("llm-d", "job", "image", shape("BM.GPU.MI300X.8"))
+REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r", parallelism=3)
+STAGE = Stage(ConstantRate(4))
+RESULT = StageResult(STAGE, (), Health(), Window(0, 5), started=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def pod(index: int, phase: str, reason: str | None = None) -> dict[str, Any]:
+    always = {"name": "load", "image": "i", "imageID": "i", "ready": False, "restartCount": 0}
+    ended = {**always, "state": {"terminated": {"exitCode": 1, "reason": reason}}} if reason else None
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"job-{index}", "annotations": {INDEX_ANNOTATION: str(index)}},
+        "status": {"phase": phase, "containerStatuses": [ended] if ended else []},
+    }
+
+
+class Cluster:
+    """A Job whose pods have run, with the results of some of them; `ends` is how the Job ends, or an interrupt."""
+
+    def __init__(self, results: Sequence[int], pods: Sequence[dict[str, Any]], ends: str | BaseException) -> None:
+        self.suspended = False
+        self._ends, self._pods = ends, pods
+        parts = pack(Circumstances(), [RESULT])
+        made = [config_maps(parts, [REQUEST.part_name(index, 0)], "llm-d", "job", "u") for index in results]
+        self.config_maps = {each["metadata"]["name"]: each for (each,) in made}
+
+    def get(self, _: object, name: str, **__: object) -> Any:
+        if name == "job":
+            if isinstance(self._ends, BaseException):
+                raise self._ends
+            status = {"conditions": [{"type": self._ends, "status": "True", "message": "1 failed index"}]}
+            return from_dict({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "status": status})
+        if name in self.config_maps:
+            return from_dict(self.config_maps[name])
+        said = {"code": 404, "message": "not found"}
+        raise ApiError(response=httpx2.Response(404, json=said, request=httpx2.Request("GET", "http://a")))
+
+    def list(self, *_: object, **__: object) -> list[Any]:
+        pods, self._pods = self._pods, [each for each in self._pods if each["status"]["phase"] != "Running"]
+        return [from_dict(each) for each in pods]
+
+    def create(self, made: object, **_: object) -> object:
+        return made
+
+    def patch(self, _: object, __: str, change: dict[str, Any], **___: object) -> None:
+        self.suspended = change["spec"]["suspend"]
+
+
+class Jobs(LoadJobs):
+    """Jobs that are there already."""
+
+    @contextmanager
+    def running(self, *_: object):
+        yield "u"
+
+    def await_pods(self, *_: object) -> None:
+        """They run."""
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_jobs, "PAUSE_S", 0.0)
+
+
+def send(cluster: Any):
+    return Jobs(cluster, SilentProgress()).send(PLACE, REQUEST)
+
+
+def test_a_pod_that_fails_takes_nothing_from_the_others():
+    sent = send(Cluster([0, 2], [pod(1, "Failed", "OOMKilled")], "Failed"))
+    assert (len(sent.pods), sent.missing) == (2, {1: "OOMKilled, exit code 1"})
+
+
+def test_a_pod_that_is_gone_with_its_node_is_told():
+    assert send(Cluster([0, 1], [pod(0, "Succeeded")], "Failed")).missing == {2: "it is gone"}
+
+
+def test_a_job_without_any_result_is_its_failure():
+    with pytest.raises(KitError, match="1 failed index"):
+        send(Cluster([], [], "Failed"))
+
+
+def test_an_interrupt_has_the_pods_publish_what_they_have():
+    cluster = Cluster([0, 1, 2], [pod(index, "Running") for index in range(3)], KeyboardInterrupt())
+    sent = send(cluster)
+    assert (len(sent.pods), sent.interrupted, cluster.suspended) == (3, True, True)
+
+
+def test_an_interrupt_before_anything_was_measured_leaves_nothing():
+    with pytest.raises(KeyboardInterrupt):
+        send(Cluster([], [], KeyboardInterrupt()))
+
+
+def test_a_result_of_which_a_piece_is_missing_is_none():
+    cluster = Cluster([0, 1, 2], [pod(1, "Failed", "Error")], "Failed")
+    cluster.config_maps[REQUEST.part_name(1, 0)]["metadata"]["annotations"] = {COUNT_ANNOTATION: "2"}
+    assert list(send(cluster).missing) == [1]

@@ -1,0 +1,80 @@
+"""The Job that measures a path of KV cache, as data."""
+
+from llmd_oke.bench.kv_path.request import KvPathRequest
+from llmd_oke.catalogue.bench_jobs import kv_path
+from llmd_oke.serving import kv_path_job, lookup
+from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.serving.vllm import ServerSpec
+
+MODEL = lookup.model("gpt-oss-120b")
+SHAPE = lookup.shape("BM.GPU.MI300X.8")
+PLACE = Place("llm-d", "kv-path-1", "vllm:1", SHAPE)
+SPEC = ServerSpec(lookup.release("llm-d-0.8"), MODEL, SHAPE, "prefill", 1, True, {"env": {"UCX_TLS": "rc"}})
+REQUEST = KvPathRequest("llm-d", "kv-path-1", kv_path_job.transfers(MODEL, kv_path()), 2, 1, 60)
+
+
+def made(nodes=()):
+    return kv_path_job.kv_path_job(PLACE, REQUEST, SPEC, kv_path(), nodes)
+
+
+def pod(nodes=()):
+    return made(nodes)["spec"]["template"]["spec"]
+
+
+def container():
+    return pod()["containers"][0]
+
+
+def test_two_pods_run_side_by_side():
+    spec = made()["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
+    assert spec["backoffLimit"] == 0
+
+
+def test_no_node_has_both():
+    (apart,) = pod()["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+    assert apart["labelSelector"]["matchLabels"].items() <= made()["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_named_nodes_are_the_only_ones():
+    affinity = pod(("a", "b"))["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchFields"][0]["values"] for term in terms] == [["a"], ["b"]]
+    assert "nodeAffinity" not in pod()["affinity"]
+
+
+def test_each_pod_has_a_gpu_and_a_port_as_a_server_has():
+    devices = {"amd.com/gpu": "1", "nvidia.com/sriov-rdma-vf": "1"}
+    assert devices.items() <= container()["resources"]["limits"].items()
+    assert devices.items() <= container()["resources"]["requests"].items()
+    assert "sriov-rdma-vf" in made()["spec"]["template"]["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"]
+
+
+def test_ucx_is_set_as_in_servers_and_no_secret_is_in_the_pod():
+    environment = {each["name"]: each for each in container()["env"]}
+    assert environment["UCX_TLS"]["value"] == "rc"
+    assert environment["UCX_IB_GID_INDEX"]["value"] == "3"
+    assert "HF_TOKEN" not in environment
+
+
+def test_pods_may_lock_memory_and_nothing_else():
+    security = container()["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert security["allowPrivilegeEscalation"] is False
+
+
+def test_pods_may_write_and_read_their_own_config_maps_alone():
+    objects = kv_path_job.kv_path_objects(PLACE, REQUEST, "u")
+    (role,) = [each for each in objects if each["kind"] == "Role"]
+    names = ["kv-path-1-meeting", "kv-path-1-prefill", "kv-path-1-decode"]
+    assert [rule["resourceNames"] for rule in role["rules"]] == [names, names]
+    assert {each["metadata"]["ownerReferences"][0]["uid"] for each in objects} == {"u"}
+
+
+def test_a_prompts_cache_is_read_in_one_piece_and_in_those_of_vllm():
+    """gpt-oss-120b: 73,728 bytes for a token over 36 layers; a block of 16 tokens is 32 KiB in each layer."""
+    whole, pieces = [each for each in REQUEST.transfers if each.tokens == 4096]
+    assert (whole.descriptors, whole.length_bytes) == (1, 4096 * 73_728)
+    assert (pieces.descriptor_bytes, pieces.descriptors) == (32_768, 36 * 256)
+    assert pieces.length_bytes == whole.length_bytes
