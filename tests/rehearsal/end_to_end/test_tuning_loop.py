@@ -1,6 +1,11 @@
-"""The tuner's loop through the command line, in a rehearsal: plan, run, rank, apply, up, verify."""
+"""The tuner's loop through the command line, in a rehearsal: plan, run, rank, apply, up, verify and watch."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +14,7 @@ import pytest
 import yaml
 from llmd_oke.results.files import read_rows
 from llmd_oke.results.row import Basis
-from user_project import Ended, Project, model
+from user_project import LIMIT_S, Ended, Project, model
 
 STACK = "tuned"
 MEASURED = ("--rehearse", "--size", "1", "--size", "2", "--max-num-seqs", "16")
@@ -26,6 +31,7 @@ class Loop:
     apply: Ended
     up: Ended
     verify: Ended
+    watch: Ended
     before: dict[str, Any]
     after: dict[str, Any]
     kept: Path
@@ -39,17 +45,34 @@ def loop(project: Project) -> Loop:
     def tune(command: str, *options: str) -> Ended:
         return project.command("tune", command, "--stack", STACK, *options)
 
-    return Loop(
-        before=_entry(project),
-        plan=tune("plan", *MEASURED, "--json"),
-        run=tune("run", *MEASURED, "--time-scale", "1"),
-        rank=tune("rank", *SLO, "--json"),
-        apply=tune("apply", *SLO),
-        after=_entry(project),
-        up=project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "1"),
-        verify=tune("verify", "--rehearse", "--requests", "40", "--json"),
-        kept=project.folder / "reports" / STACK / "tuning",
-    )
+    before = _entry(project)
+    plan = tune("plan", *MEASURED, "--json")
+    run = tune("run", *MEASURED, "--time-scale", "1")
+    rank = tune("rank", *SLO, "--json")
+    apply = tune("apply", *SLO)
+    after = _entry(project)
+    up = project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "1")
+    verify, watch = _watched(project, lambda: tune("verify", "--rehearse", "--requests", "40", "--json"))
+    kept = project.folder / "reports" / STACK / "tuning"
+    return Loop(plan, run, rank, apply, up, verify, watch, before, after, kept)
+
+
+def _watched(project: Project, load: Callable[[], Ended]) -> tuple[Ended, Ended]:
+    """Watches while something loads the model, and presses Ctrl-C then; a shell's background jobs would ignore it."""
+    words = ["tune", "watch", "--stack", STACK, "--rehearse", "--every", "2s", "--json"]
+    with subprocess.Popen(
+        ["env", "--default-signal=INT", sys.executable, "-m", "llmd_oke", *words],
+        env={**os.environ, "LLMD_OKE_PROJECT": str(project.folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as command:
+        assert command.stderr
+        told = next((line for line in command.stderr if "requests/s" in line), None)
+        loaded = load() if told else Ended(1, "", "nothing was watched")
+        command.send_signal(signal.SIGINT)
+        output, errors = command.communicate(timeout=LIMIT_S)
+    return loaded, Ended(command.returncode, output, errors)
 
 
 def _entry(project: Project) -> dict[str, Any]:
@@ -103,3 +126,12 @@ def test_the_run_is_stored_with_its_requests(loop: Loop) -> None:
     folder = Path(loop.verify.document["folder"])
     assert len(list(folder.glob("*/*/requests.jsonl"))) == 1
     assert json.loads((folder / "run.json").read_text())["settings"]["rehearsed"]
+
+
+def test_watching_sees_the_load_that_the_forecast_was_verified_with(loop: Loop) -> None:
+    assert loop.watch.status == 130, loop.watch.errors
+    watched = loop.watch.document
+    seen = {each["name"]: each["seen"] for each in watched["assumptions"] if each["kind"] != "limit"}
+    assert watched["seen"]["requests"] >= 40
+    assert (seen["input_tokens"], seen["output_tokens"]) == (pytest.approx(512, rel=0.1), pytest.approx(8, rel=0.1))
+    assert seen["itl_ms"] == pytest.approx(loop.verify.document["figures"]["itl_ms.mean"]["seen"], rel=0.3)

@@ -105,13 +105,13 @@ def watch(
     several = len(plan.models) > 1
     place = Place(stack, model.name if several else None, rests_on.targets)
     about = f"{len(model.units)} x {model.topology}" if len(model.units) > 1 else str(model.topology)
-    seen = _watched(plan, model, pace, smoke.circumstances(time_scale, tuple(simulated or ()), ()))
+    seen, interrupted = _watched(plan, model, pace, smoke.circumstances(time_scale, tuple(simulated or ()), ()))
     watched = Watched(model.name, about, rests_on, seen, place, simulated=bool(simulated))
     if as_json:
         typer.echo(json.dumps(watch_view.as_json(watched), indent=2))
     else:
         watch_view.show(watched)
-    _end(watched)
+    _end(watched, interrupted=interrupted)
 
 
 def _assumed(plan: Plan, model: ModelPlan, applied: Path, tolerance: float | None) -> Assumed:
@@ -120,8 +120,8 @@ def _assumed(plan: Plan, model: ModelPlan, applied: Path, tolerance: float | Non
     return assumed(plan, model, find_applied(applied, model.name), verifying().tolerance, load_share)
 
 
-def _watched(plan: Plan, model: ModelPlan, pace: Pace, how: Circumstances) -> Seen:
-    """What was seen until the end, or until Ctrl-C.
+def _watched(plan: Plan, model: ModelPlan, pace: Pace, how: Circumstances) -> tuple[Seen, bool]:
+    """What was seen until the end or until Ctrl-C, and which of them it was.
 
     Raises:
         KitError: the cluster does not answer, or nothing could be read.
@@ -130,17 +130,18 @@ def _watched(plan: Plan, model: ModelPlan, pace: Pace, how: Circumstances) -> Se
     progress.step(f"watching {model.name}, a reading every {pace.every_s:g} s, for {pace.for_s:g} s")
     request = smoke_request(plan, model)
     readings = watching.watch(watching.Reader(plan, model), pace, request.evidence, how.basis)
-    whole: list[Seen] = []
+    found: list[Seen] = []
+    interrupted = True
     with suppress(KeyboardInterrupt):
         for seen, latest in readings:
-            whole = [seen]
+            found = [seen]
             progress.detail(watch_view.line(latest))
-    if not whole:
+        interrupted = False
+    if not found:
         raise KeyboardInterrupt
-    (seen,) = whole
-    if not seen.duration_s:
-        raise KitError("Nothing could be read twice in a row.", "; ".join(seen.notes))
-    return seen
+    if not found[0].duration_s:
+        raise KitError("Nothing could be read twice in a row.", "; ".join(found[0].notes))
+    return found[0], interrupted
 
 
 def _inside(project: Path, stack: str, name: str | None, how: How, reports: Path | None, *, as_json: bool) -> int:
@@ -151,11 +152,13 @@ def _inside(project: Path, stack: str, name: str | None, how: How, reports: Path
     time_scale = rehearsal.running_settings(project, stack).time_scale
     words = ["tune", "watch", *how.words(), "--time-scale", str(time_scale)]
     words += [*(["--name", name] if name else []), *(["--json"] if as_json else [])]
-    return run_inside(project, stack, words, reports)
+    return run_inside(project, stack, words, reports, interruptible=True)
 
 
-def _end(watched: Watched) -> None:
+def _end(watched: Watched, *, interrupted: bool) -> None:
     """Ends with the exit code that belongs to what was seen."""
+    if interrupted:
+        raise typer.Exit(console.INTERRUPTED)
     if any(each.off for each in watched.judged):
         raise typer.Exit(1)
     least = tolerances().latency_requests

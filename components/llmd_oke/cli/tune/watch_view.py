@@ -1,8 +1,9 @@
 """What was seen of a deployment beside what was assumed, for people and as JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 from rich.markup import escape
@@ -10,17 +11,16 @@ from rich.table import Table
 
 from llmd_oke.cli import console
 from llmd_oke.experiments.tuner.assumed import Assumed
-from llmd_oke.results.row import Quantiles
 from llmd_oke.tuning.watch.advice import Advice, Place, advice
+from llmd_oke.tuning.watch.histograms import Percentile
 from llmd_oke.tuning.watch.judging import Judged, Verdict, judge
 from llmd_oke.tuning.watch.seen import Seen
 
 SIMULATED = "rehearsed: these are the simulation's figures, and tell nothing of real servers"
-TTFT_IS = (
-    "TTFT is what servers count, prefill and decode together: without the router, the sidecar and the way to the client"
-)
+TTFT_IS = "TTFT is the servers' own, prefill and decode together: without router, sidecar and the way to the client"
 
 _SIDES = {"near": "", "at most": "≤ ", "at least": "≥ ", "below": "< "}
+_SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
 _COLOURS = {Verdict.HOLDS: "green", Verdict.ABOVE: "red", Verdict.BELOW: "red"}
 
 
@@ -58,10 +58,11 @@ def as_json(watched: Watched) -> dict[str, Any]:
             "about": SIMULATED if watched.simulated else None,
             "duration_s": seen.duration_s,
             "requests": seen.answered,
+            "requests_per_s": seen.requests_per_s,
             "notes": list(seen.notes),
         },
         "assumptions": [_as_json(each) for each in watched.judged],
-        "percentiles_ms": {name: each.model_dump(exclude_none=True) for name, each in seen.percentiles.items()},
+        "percentiles_ms": {name: _percentiles_json(each) for name, each in seen.percentiles_ms.items()},
         "holds": not any(each.off for each in watched.judged),
         "advice": [{"why": each.why, "command": each.command} for each in watched.advice],
     }
@@ -70,11 +71,12 @@ def as_json(watched: Watched) -> dict[str, Any]:
 def show(watched: Watched) -> None:
     """Prints it."""
     output, seen = console.output(), watched.seen
-    asked = f"{seen.answered} requests in {seen.duration_s:.0f} s"
+    rate = f", {seen.requests_per_s:.3g}/s" if seen.requests_per_s else ""
+    asked = f"{seen.answered} requests in {seen.duration_s:.0f} s{rate}"
     output.print(f"[bold]{escape(watched.name)}[/] {escape(watched.about)}: {asked}\n", soft_wrap=True)
     output.print(_table(watched), "", sep="\n")
-    for name, each in seen.percentiles.items():
-        output.print(f"{name:24} {_percentiles(each)}", soft_wrap=True)
+    for name, each in seen.percentiles_ms.items():
+        output.print(f"{name:25} {_percentiles(each)}", soft_wrap=True)
     for line in _lines(watched):
         output.print(f"[dim]{escape(line)}[/]")
     for each in watched.advice:
@@ -109,7 +111,7 @@ def _as_json(judged: Judged) -> dict[str, Any]:
 
 def _table(watched: Watched) -> Table:
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     table.add_column("assumed", justify="right")
     table.add_column("by")
     table.add_column(f"seen\n({watched.seen.basis.value})", justify="right")
@@ -134,21 +136,27 @@ def _cells(judged: Judged) -> Iterator[str]:
 def _allowed(judged: Judged) -> str:
     """How far off it may be, where it may."""
     assumption = judged.assumption
-    if not judged.allowed:
+    if not judged.allowed or judged.verdict not in _COLOURS:
         return ""
     share = judged.allowed / assumption.value if assumption.value else judged.allowed
-    return f" [dim]({'+' if assumption.side == 'at most' else '±'}{share:.0%})[/]"
+    return f" [dim]({_SIGNS[assumption.side]}{share:.0%})[/]"
 
 
-def _percentiles(each: Quantiles) -> str:
-    told = ((name, getattr(each, name)) for name in ("p50", "p90", "p99"))
-    return "  ".join(f"[dim]{name}[/] {value:.4g} ms" for name, value in told if value is not None)
+def _percentiles(each: Mapping[str, Percentile]) -> str:
+    return "  ".join(f"[dim]{name}[/] {found.text('ms')}" for name, found in each.items())
+
+
+def _percentiles_json(each: Mapping[str, Percentile]) -> dict[str, dict[str, float | None]]:
+    """With the bounds between which each lies; no upper one beyond the last."""
+    return {
+        name: {"value": found.value, "low": found.low, "high": found.high if isfinite(found.high) else None}
+        for name, found in each.items()
+    }
 
 
 def _lines(watched: Watched) -> Iterator[str]:
-    if watched.seen.percentiles:
-        yield "percentiles are interpolated within the buckets of vLLM's histograms"
-    yield TTFT_IS
+    if watched.seen.percentiles_ms:
+        yield f"percentiles are interpolated within the buckets of vLLM's histograms; {TTFT_IS}"
     yield f"assumed: {watched.assumed.source}"
     if watched.simulated:
         yield SIMULATED

@@ -21,9 +21,10 @@ _HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
 }
 _BUCKETED = (TTFT, ITL)
 
-ANSWERED, PREEMPTIONS, CACHED, QUERIED = "answered", "preemptions", "cached", "queried"
+ANSWERED, PREFILLED, PREEMPTIONS, CACHED, QUERIED = "answered", "prefilled", "preemptions", "cached", "queried"
 _COUNTERS: Mapping[str, Counter] = {
     ANSWERED: VLLM_COUNTERS.requests,
+    PREFILLED: VLLM_COUNTERS.prompt_tokens,
     PREEMPTIONS: Counter(("vllm:num_preemptions_total", "vllm:num_preemptions")),
     CACHED: VLLM_COUNTERS.cached_tokens,
     QUERIED: Counter(("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries")),
@@ -85,7 +86,7 @@ class Moment:
 def window(before: Snapshot, after: Snapshot, seconds: float) -> Window:
     """What grew between two snapshots."""
     changes = dict(_changes(before, after))
-    buckets = {
+    buckets: dict[Key, Mapping[float, float]] = {
         (role, name): found
         for role in SERVER_ROLES
         for name in _BUCKETED

@@ -6,8 +6,8 @@ from statistics import fmean
 from llmd_oke.bench.deployment.metrics import EndpointRole
 from llmd_oke.experiments.tuner import counters
 from llmd_oke.experiments.tuner.counters import Moment, Window
-from llmd_oke.results.row import Basis, Quantiles
-from llmd_oke.tuning.watch.histograms import quantiles_ms
+from llmd_oke.results.row import Basis
+from llmd_oke.tuning.watch.histograms import Percentile, percentiles_ms
 from llmd_oke.tuning.watch.seen import Seen
 
 
@@ -33,7 +33,7 @@ def seen_in(found: Window, moments: Sequence[Moment], servers: int, basis: Basis
         waiting=fmean(each.waiting for each in moments) if moments else None,
         kv_cache_usage=fmean(each.kv_cache_usage for each in moments) if moments else None,
         preemptions=_preemptions(found),
-        percentiles=dict(_percentiles(found)),
+        percentiles_ms=dict(_percentiles(found)),
     )
 
 
@@ -49,10 +49,12 @@ def _preemptions(found: Window) -> float | None:
     return sum(known) if known else None
 
 
-def _percentiles(found: Window) -> Iterator[tuple[str, Quantiles]]:
+def _percentiles(found: Window) -> Iterator[tuple[str, dict[str, Percentile]]]:
+    """None of the time between tokens on prefill servers, which make one token."""
     for (role, name), counts in sorted(found.buckets.items(), reverse=True):
-        if counts and max(counts.values()) > 0 and (name, role) != (counters.ITL, "prefill"):
-            yield f"{name.upper()} of {role} servers", quantiles_ms(counts, found.mean(role, name))
+        percentiles = percentiles_ms(counts)
+        if percentiles and (role, name) != ("prefill", counters.ITL):
+            yield f"{name.upper()} of {role} servers", percentiles
 
 
 def _rate(count: float | None, seconds: float) -> float | None:

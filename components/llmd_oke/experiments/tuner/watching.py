@@ -122,8 +122,9 @@ def _generating(tally: _Tally) -> int:
 
 
 def _remote_prefill(tally: _Tally, evidence: EvidenceSettings) -> float | None:
+    """By the requests that got their first token, because those that ended may have been prefilled long before."""
     whole = counters.window(tally.first, tally.last, 0.0)
-    requests, tokens = whole.of("decode", counters.ANSWERED), whole.of("decode", f"{counters.PROMPTS} sum")
+    requests, tokens = whole.of("decode", f"{counters.TTFT} count"), whole.of("decode", counters.PREFILLED)
     if not requests or not tokens:
         return None
     sent = Sent(round(requests), round(tokens), round(requests))

@@ -1,31 +1,47 @@
 """Percentiles out of histograms that only count how many observations lie below some bounds."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from llmd_oke.results.row import Quantiles
+PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
 
 
-def quantile(counts: Mapping[float, float], share: float) -> float | None:
-    """The value below which a share of the observations lies, None without any.
+@dataclass(frozen=True)
+class Percentile:
+    """A percentile that lies between two bounds of a histogram. `value` takes observations as evenly spread between."""
 
-    `counts` has, for each bound, the observations up to it. Within a bucket they are taken as evenly spread, as
-    Prometheus's `histogram_quantile` does; beyond the last finite bound that bound is given.
+    low: float
+    high: float
+    value: float
+
+    def text(self, units: str) -> str:
+        """For people: an interpolated value, or on which side of the outermost bounds it lies."""
+        if self.low <= 0:
+            return f"< {self.high:.4g} {units}"
+        return f"> {self.low:.4g} {units}" if self.high == inf else f"{self.value:.4g} {units}"
+
+
+def percentile(counts: Mapping[float, float], share: float) -> Percentile | None:
+    """Where the value lies below which a share of the observations is, None without any.
+
+    `counts` has, for each bound, the observations up to it; the last bound is infinity. Within a bucket the value is
+    interpolated as Prometheus's `histogram_quantile` does; beyond the last finite bound that bound is given.
     """
     bounds = sorted(counts)
     if not bounds or counts[bounds[-1]] <= 0:
         return None
     rank = share * counts[bounds[-1]]
-    for lower, upper in pairwise((0.0, *bounds)):
-        below = counts.get(lower, 0.0)
-        if counts[upper] >= rank and counts[upper] > below:
-            return lower if upper == inf else lower + (upper - lower) * max(0.0, rank - below) / (counts[upper] - below)
-    return bounds[-1]
+    found = ((low, high) for low, high in pairwise((0.0, *bounds)) if counts[high] >= rank and counts[high] > 0)
+    low, high = next(found)
+    below = counts.get(low, 0.0)
+    inside = low if high == inf else low + (high - low) * (rank - below) / (counts[high] - below)
+    return Percentile(low, high, inside)
 
 
-def quantiles_ms(counts_s: Mapping[float, float], mean_s: float | None) -> Quantiles:
-    """Mean and percentiles, in milliseconds, of a histogram of seconds."""
-    found = {name: quantile(counts_s, share) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
-    told = {"mean": mean_s, **found}
-    return Quantiles(**{name: None if value is None else value * 1000 for name, value in told.items()})
+def percentiles_ms(counts_s: Mapping[float, float]) -> dict[str, Percentile]:
+    """The usual percentiles of a histogram of seconds, in milliseconds; empty without observations."""
+    counts_ms = {bound * 1000: count for bound, count in counts_s.items()}
+    found = {name: percentile(counts_ms, share) for name, share in PERCENTILES.items()}
+    return {name: each for name, each in found.items() if each is not None}

@@ -7,7 +7,7 @@ from math import sqrt
 
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.watch.assumptions import Assumption, Kind, tolerances
-from llmd_oke.tuning.watch.seen import REQUESTS, Seen
+from llmd_oke.tuning.watch.seen import REMOTE_PREFILL, REQUESTS, Seen
 
 SIGMAS = 2.0
 """A rate of random arrivals is off by more than so many standard deviations once in twenty looks."""
@@ -80,10 +80,16 @@ def _verdict(assumption: Assumption, value: float, allowed: float) -> Verdict:
 
 
 def _chance(assumption: Assumption, seen: Seen) -> float:
-    """How far a rate of random arrivals is off by chance in the time that was watched."""
-    if assumption.figure is not REQUESTS or seen.duration_s <= 0:
-        return 0.0
-    return SIGMAS * sqrt(assumption.value / seen.duration_s)
+    """How far a count is off by chance, for random arrivals.
+
+    Those of the time that was watched; for remote prefill the requests that had left one server and not yet reached the
+    other when watching began and when it ended, by Little's law as many as come within a TTFT.
+    """
+    if assumption.figure is REQUESTS and seen.duration_s > 0:
+        return SIGMAS * sqrt(assumption.value / seen.duration_s)
+    if assumption.figure is REMOTE_PREFILL and seen.answered and seen.requests_per_s and seen.ttft_ms:
+        return SIGMAS * sqrt(2 * seen.requests_per_s * seen.ttft_ms / 1000) / seen.answered
+    return 0.0
 
 
 def _same(judged: Judged) -> bool:

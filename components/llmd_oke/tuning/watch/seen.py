@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from llmd_oke.results.row import Basis, Quantiles
+from llmd_oke.results.row import Basis
+from llmd_oke.tuning.watch.histograms import Percentile
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Seen:
     """Mean of the fullest server's share."""
     preemptions: float | None = None
     remote_prefill_share: float | None = None
-    percentiles: Mapping[str, Quantiles] = field(default_factory=dict[str, Quantiles])
-    """Latencies by what they are of; interpolated within the buckets of vLLM's histograms."""
+    percentiles_ms: Mapping[str, Mapping[str, Percentile]] = field(default_factory=dict[str, Mapping[str, Percentile]])
+    """By the latency and the servers that they are of, then by name (`p90`)."""
     notes: tuple[str, ...] = ()
 
 

@@ -1,0 +1,114 @@
+"""`llmd-oke tune watch`: its options, what it shows, and its exit code."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments_for_tests import project
+from llmd_oke.cli.main import app
+from llmd_oke.cli.tune.watch import seconds
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.tuner import watching
+from llmd_oke.experiments.tuner.applied import applied_file, keep_applied
+from llmd_oke.results.row import Basis
+from llmd_oke.tuning.watch.seen import Seen
+from test_tuner_verification import forecast
+from typer.testing import CliRunner, Result
+
+AS_FORECAST = Seen(
+    basis=Basis.MEASURED,
+    duration_s=600,
+    answered=1500,
+    requests_per_s=2.5,
+    input_tokens=64,
+    output_tokens=8,
+    prefix_cache_hit_share=0,
+    ttft_ms=120,
+    itl_ms=5,
+    running=0.1,
+    most_running=3,
+    waiting=0,
+    kv_cache_usage=0.01,
+    preemptions=0,
+)
+
+
+@pytest.fixture(name="watch")
+def watch_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs the command on a deployment that is seen so; `interrupted` presses Ctrl-C after the first reading."""
+    keep_applied(applied_file(project(tmp_path), "s"), "gpt-oss-120b", forecast(), "qps=2.5")
+
+    def run(*options: str, interrupted: bool = False, **changes: Any) -> Result:
+        seen = replace(AS_FORECAST, **changes)
+
+        def readings(*_: object) -> Iterator[tuple[Seen, Seen]]:
+            yield seen, seen
+            if interrupted:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(watching, "Reader", lambda *_: None)
+        monkeypatch.setattr(watching, "watch", readings)
+        return CliRunner().invoke(app, ["tune", "watch", "--stack", "s", "--project", str(tmp_path), *options])
+
+    return run
+
+
+def test_all_that_holds_ends_well(watch: Any):
+    result = watch()
+    assert result.exit_code == 0
+    assert "2.5/s" in result.output
+    assert "llmd-oke tune rank" not in result.output
+
+
+def test_another_load_ends_with_1_and_the_command_for_it(watch: Any):
+    result = watch(requests_per_s=5.0)
+    assert result.exit_code == 1
+    assert "llmd-oke tune rank --stack s --workload 64/8 --slo qps=5\n" in result.output
+
+
+def test_more_may_be_allowed(watch: Any):
+    assert watch("--tolerance", "2", requests_per_s=5.0).exit_code == 0
+
+
+def test_json_has_both_sides_and_where_they_are_from(watch: Any):
+    document = json.loads(watch("--json", input_tokens=100).stdout)
+    (length,) = (each for each in document["assumptions"] if each["name"] == "input_tokens")
+    assert (length["assumed"], length["seen"], length["basis"], length["verdict"]) == (64, 100, "given", "above")
+    assert document["seen"]["basis"] == "measured"
+    assert document["holds"] is False
+
+
+def test_too_few_requests_are_no_success(watch: Any):
+    result = watch(answered=3, requests_per_s=2.5)
+    assert isinstance(result.exception, KitError)
+    assert "too few" in str(result.exception)
+
+
+def test_ctrl_c_shows_what_was_seen(watch: Any):
+    result = watch(interrupted=True)
+    assert result.exit_code == 130
+    assert "1500 requests" in result.output
+
+
+def test_lines_fit_a_terminal_but_for_what_is_to_be_copied(watch: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = watch(requests_per_s=5.0, ttft_ms=400.0).output.splitlines()
+    assert all(len(line) <= 80 or "llmd-oke tune rank" in line for line in shown)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("15", 15), ("15s", 15), ("1.5m", 90), ("24h", 86_400)])
+def test_times_are_written_with_or_without_units(text: str, expected: float):
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "0.5s", "25h", "ten", "5 m", "-3s"])
+def test_other_times_are_refused_with_the_form(text: str):
+    with pytest.raises(KitError, match="no time to watch"):
+        seconds(text)
+
+
+def test_a_whole_that_is_shorter_than_its_parts_is_refused(watch: Any):
+    assert "shorter" in str(watch("--every", "1m", "--for", "30s").exception)

@@ -1,0 +1,141 @@
+"""What scrapes of a deployment tell of it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from llmd_oke.bench.deployment.metrics import EndpointRole, MetricsEndpoint, Reading, Snapshot
+from llmd_oke.bench.deployment.scraping import parse
+from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
+from llmd_oke.experiments.tuner.watching import Pace, watch
+from llmd_oke.results.row import Basis
+from llmd_oke.tuning.watch.seen import Seen
+
+EVIDENCE = EvidenceSettings(DecisionCounter(("decisions_total",), "decision_type", ("prefill-decode",)))
+PACE = Pace(every_s=10, for_s=20)
+
+
+def histogram(name: str, observations: list[float], bounds: tuple[float, ...] = (0.1, 1.0)) -> str:
+    buckets = [f'{name}_bucket{{le="{bound}"}} {sum(each <= bound for each in observations)}' for bound in bounds]
+    rest = (f'{name}_bucket{{le="+Inf"}} {len(observations)}', f"{name}_sum {sum(observations)}")
+    return "\n".join((f"# TYPE {name} histogram", *buckets, *rest, f"{name}_count {len(observations)}\n"))
+
+
+def server(role: EndpointRole, requests: int, **gauges: float) -> Reading:
+    """A server that answered so many requests of 1000/11 tokens: prefill 0.5 s, decode 0.05 s and 20 ms a token."""
+    is_prefill = role == "prefill"
+    text = (
+        f"# TYPE vllm:request_success_total counter\nvllm:request_success_total {requests}\n"
+        f"# TYPE vllm:prompt_tokens_total counter\nvllm:prompt_tokens_total {1000 * requests}\n"
+        f"# TYPE vllm:prefix_cache_queries_total counter\nvllm:prefix_cache_queries_total {1000 * requests}\n"
+        f"# TYPE vllm:prefix_cache_hits_total counter\nvllm:prefix_cache_hits_total {250 * requests * is_prefill}\n"
+        f"# TYPE vllm:external_prefix_cache_hits_total counter\n"
+        f"vllm:external_prefix_cache_hits_total {1000 * requests * (not is_prefill)}\n"
+        f"vllm:num_preemptions_total {requests // 100}\n"
+        f"vllm:num_requests_running {gauges.get('running', 0)}\n"
+        f"vllm:num_requests_waiting {gauges.get('waiting', 0)}\n"
+        f"vllm:kv_cache_usage_perc {gauges.get('usage', 0)}\n"
+        + histogram("vllm:time_to_first_token_seconds", [0.5 if is_prefill else 0.05] * requests)
+        + histogram("vllm:inter_token_latency_seconds", [] if is_prefill else [0.02] * 10 * requests)
+        + histogram("vllm:request_prompt_tokens", [1000.0] * requests)
+        + histogram("vllm:request_generation_tokens", [1.0 if is_prefill else 11.0] * requests)
+    )
+    return Reading(MetricsEndpoint(role, f"{role}-0", f"http://{role}/metrics"), parse(text))
+
+
+def router(requests: int) -> Reading:
+    text = (
+        f"# TYPE inference_objective_request_total counter\ninference_objective_request_total {requests}\n"
+        f'# TYPE decisions_total counter\ndecisions_total{{decision_type="prefill-decode"}} {requests}\n'
+    )
+    return Reading(MetricsEndpoint("router", "router-0", "http://router/metrics"), parse(text))
+
+
+def unit(requests: int, **gauges: float) -> Snapshot:
+    return Snapshot((router(requests), server("prefill", requests), server("decode", requests, **gauges)))
+
+
+def dead(snapshot: Snapshot, role: str) -> Snapshot:
+    readings = (
+        Reading(each.endpoint, error="HTTP 503") if each.endpoint.role == role else each for each in snapshot.readings
+    )
+    return Snapshot(tuple(readings))
+
+
+def watched(
+    snapshots: Iterable[Snapshot], pace: Pace = PACE, evidence: EvidenceSettings | None = EVIDENCE
+) -> list[Seen]:
+    """What was seen in all after each reading, on a clock that only sleeping moves."""
+    now = [0.0]
+    waiting = iter(snapshots)
+
+    def sleep(time_s: float) -> None:
+        now[0] += time_s
+
+    found = watch(lambda: next(waiting), pace, evidence, Basis.MEASURED, clock=lambda: now[0], sleep=sleep)
+    return [whole for whole, _ in found]
+
+
+def test_a_unit_is_seen_by_what_its_counters_grew_by():
+    seen = watched([unit(100), unit(140), unit(200)])[-1]
+    assert (seen.answered, seen.duration_s) == (100, 20.0)
+    assert seen.requests_per_s == pytest.approx(5.0)
+    assert (seen.input_tokens, seen.output_tokens) == (pytest.approx(1000), pytest.approx(11))
+    assert seen.ttft_ms == pytest.approx(550)
+    assert seen.itl_ms == pytest.approx(20)
+    assert seen.prefix_cache_hit_share == pytest.approx(0.25)
+    assert seen.preemptions == 2
+    assert seen.remote_prefill_share == 1.0
+    assert seen.notes == ()
+
+
+def test_sequences_in_decode_follow_from_the_time_between_their_tokens():
+    assert watched([unit(0), unit(50), unit(100)])[-1].running == pytest.approx(100 * 10 * 0.02 / 20)
+
+
+def test_gauges_are_means_over_readings_but_for_the_most():
+    first, last = {"running": 4, "waiting": 2, "usage": 0.2}, {"running": 8, "waiting": 4, "usage": 0.4}
+    seen = watched([unit(0), unit(50, **first), unit(100, **last)])[-1]
+    assert (seen.most_running, seen.waiting) == (8, 3)
+    assert seen.kv_cache_usage == pytest.approx(0.3)
+
+
+def test_an_aggregated_server_tells_all_by_itself():
+    snapshots = [Snapshot((server("aggregated", requests),)) for requests in (0, 50, 100)]
+    seen = watched(snapshots, evidence=None)[-1]
+    assert (seen.requests_per_s, seen.ttft_ms) == (pytest.approx(5), pytest.approx(50))
+    assert seen.remote_prefill_share is None
+
+
+def test_model_time_passes_as_the_scale_says():
+    seen = watched([unit(0), unit(50), unit(100)], replace(PACE, time_scale=2.0))[-1]
+    assert (seen.duration_s, seen.requests_per_s) == (10.0, pytest.approx(10.0))
+
+
+def test_of_a_server_that_restarted_what_it_counted_since_counts():
+    seen = watched([unit(100), unit(30), unit(60)])[-1]
+    assert seen.answered == 60
+    assert "prefill-0" in seen.notes[0]
+    assert "lower bounds" in seen.notes[0]
+
+
+def test_an_interval_in_which_a_server_is_silent_is_left_out():
+    seen = watched([unit(0), dead(unit(50), "decode"), unit(100), unit(140)], replace(PACE, for_s=30))[-1]
+    assert (seen.answered, seen.duration_s) == (40, 10.0)
+    assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
+
+
+def test_a_server_that_came_begins_to_count_with_the_next_interval():
+    more = Snapshot((*unit(50).readings, server("aggregated", 0)))
+    assert watched([unit(0), more], replace(PACE, for_s=10))[-1].duration_s == 0
+
+
+def test_a_silent_router_leaves_the_rate_to_the_servers():
+    seen = watched([dead(unit(requests), "router") for requests in (0, 50, 100)])[-1]
+    assert seen.requests_per_s == pytest.approx(5.0)
+
+
+def test_percentiles_are_told_by_server_and_bucket():
+    found = watched([unit(0), unit(50), unit(100)])[-1].percentiles_ms
+    assert set(found) == {"TTFT of prefill servers", "TTFT of decode servers", "ITL of decode servers"}
+    assert (found["TTFT of prefill servers"]["p50"].low, found["ITL of decode servers"]["p99"].high) == (100, 100)
