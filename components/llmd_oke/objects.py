@@ -23,15 +23,29 @@ class KubernetesObject(pulumi.CustomResource):
 
     def __init__(self, name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> None:
         fields = {key: value for key, value in manifest.items() if key != "status"}
-        defaults = pulumi.ResourceOptions(version=plugin_version("pulumi_kubernetes"))
-        kind = type_token(manifest["apiVersion"], manifest["kind"])
-        super().__init__(kind, name, fields, pulumi.ResourceOptions.merge(defaults, opts))
+        super().__init__(type_token(manifest["apiVersion"], manifest["kind"]), name, fields, _with_version(opts))
+
+
+class HelmRelease(pulumi.CustomResource):
+    """A release that Helm installs and waits for: the same resource that Pulumi's class `helm.v3.Release` declares."""
+
+    status: pulumi.Output[Mapping[str, Any]]
+    """What Helm says of it, `namespace` among others; known once it is installed."""
+
+    def __init__(self, name: str, release: Mapping[str, Any], opts: pulumi.ResourceOptions) -> None:
+        fields = {**release, "compat": "true", "status": None}
+        super().__init__("kubernetes:helm.sh/v3:Release", name, fields, _with_version(opts))
 
 
 def type_token(api_version: str, kind: str) -> str:
     """Pulumi's name of a kind: `kubernetes:apps/v1:Deployment`. What has no group is of the group `core`."""
     group = api_version if "/" in api_version else f"core/{api_version}"
     return f"kubernetes:{group}:{kind}"
+
+
+def _with_version(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
+    """Pulumi's own classes name the version of their plug-in too."""
+    return pulumi.ResourceOptions.merge(pulumi.ResourceOptions(version=plugin_version("pulumi_kubernetes")), opts)
 
 
 def when_declared(resource: pulumi.Resource, value: str) -> pulumi.Output[str]:

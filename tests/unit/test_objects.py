@@ -3,7 +3,7 @@
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
-from llmd_oke.objects import KubernetesObject
+from llmd_oke.objects import HelmRelease, KubernetesObject
 from llmd_oke.testing import declared
 
 CLASSES = {
@@ -32,6 +32,15 @@ def test_an_object_is_the_resource_that_pulumis_class_of_its_kind_declares(kind)
     manifest = {"apiVersion": kind[0], "kind": kind[1], **fields}
     (ours,) = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions())).resources
     (theirs,) = declared(lambda: CLASSES[kind]("one", **fields)).resources
+    assert (ours.type, ours.inputs) == (theirs.type, theirs.inputs)
+
+
+def test_a_release_is_the_resource_that_pulumis_class_declares():
+    fields = {"name": "one", "namespace": "there", "chart": "c", "version": "1.0.0", "timeout": 60, "values": {"a": 1}}
+    release = {**fields, "repositoryOpts": {"repo": "https://charts.example.com"}}
+    (ours,) = declared(lambda: HelmRelease("one", release, pulumi.ResourceOptions())).resources
+    repository = k8s.helm.v3.RepositoryOptsArgs(repo="https://charts.example.com")
+    (theirs,) = declared(lambda: k8s.helm.v3.Release("one", **fields, repository_opts=repository)).resources
     assert (ours.type, ours.inputs) == (theirs.type, theirs.inputs)
 
 

@@ -36,14 +36,13 @@ class AddOns(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: AddOnsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:AddOns", name, None, opts)
-        made = [self._add_on(name, args["cluster_id"], add_on) for add_on in args["add_ons"]]
-        self.names = pulumi.Output.all(*(add_on.addon_name for add_on in made))
+        self.names = pulumi.Output.all(*(self._add_on(name, args["cluster_id"], add_on) for add_on in args["add_ons"]))
         self.register_outputs({"names": self.names})
 
-    def _add_on(self, name: str, cluster_id: pulumi.Input[str], args: AddOnArgs) -> oci.containerengine.Addon:
+    def _add_on(self, name: str, cluster_id: pulumi.Input[str], args: AddOnArgs) -> pulumi.Output[str]:
         given = args.get("configurations", {})
         settings: Any = [{"key": key, "value": given[key]} for key in sorted(given)]
-        return oci.containerengine.Addon(
+        made = oci.containerengine.Addon(
             f"{name}-{args['name'].lower()}",
             addon_name=args["name"],
             cluster_id=cluster_id,
@@ -53,3 +52,4 @@ class AddOns(pulumi.ComponentResource):
             remove_addon_resources_on_delete=True,
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=ADD_ON),
         )
+        return made.addon_name

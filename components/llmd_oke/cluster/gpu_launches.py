@@ -182,7 +182,7 @@ def _launch_details(subject: Subject) -> Any:
     return _given(details)
 
 
-def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[str]) -> oci.core.Instance:
+def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[str]) -> pulumi.CustomResource:
     args = subject.args
     fault_domains: list[str] = args.get("fault_domains") or []
     agent: Any = agent_config()

@@ -84,15 +84,11 @@ class Storage(pulumi.ComponentResource):
             opts=child,
         )
         self.file_system_id = file_system.id
-        path = self._export(name, args, file_system, target)
+        path = self._export(name, args, file_system.id, target.export_set_id)
         return pulumi.Output.concat(file_system.id, ":", target.ip_address, ":", path)
 
     def _export(
-        self,
-        name: str,
-        args: StorageArgs,
-        file_system: oci.filestorage.FileSystem,
-        target: oci.filestorage.MountTarget,
+        self, name: str, args: StorageArgs, file_system_id: pulumi.Output[str], export_set_id: pulumi.Output[str]
     ) -> pulumi.Output[str]:
         """Pods write as root, so identities are left as they are."""
         option = oci.filestorage.ExportExportOptionArgs(
@@ -103,8 +99,8 @@ class Storage(pulumi.ComponentResource):
         )
         export = oci.filestorage.Export(
             f"{name}-export",
-            export_set_id=target.export_set_id,
-            file_system_id=file_system.id,
+            export_set_id=export_set_id,
+            file_system_id=file_system_id,
             path=args.get("export_path", "/models"),
             export_options=[option],
             opts=pulumi.ResourceOptions(parent=self),

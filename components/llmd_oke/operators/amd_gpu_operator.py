@@ -8,7 +8,7 @@ from llmd_oke.catalogue.operators import operator
 from llmd_oke.objects import KubernetesObject, when_declared
 from llmd_oke.operators.args import TolerationArgs, plain
 from llmd_oke.operators.device_config import device_config
-from llmd_oke.operators.releases import declare_release
+from llmd_oke.operators.releases import declare_release, namespace_of
 
 DEVICE_CONFIG_TIMEOUT = pulumi.CustomTimeouts(create="300s", update="300s", delete="600s")
 """Deleting waits for the operator, which takes its DaemonSets away first."""
@@ -39,7 +39,7 @@ class AmdGpuOperator(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:AmdGpuOperator", name, None, opts)
         facts = operator("amd-gpu-operator")
         release = declare_release(self, name, facts, [])
-        self.namespace = release.status.apply(lambda status: status.namespace or facts.namespace)
+        self.namespace = namespace_of(release, facts)
         tolerations = plain(args.get("tolerations"))
         manifest = device_config(facts.namespace, args.get("node_selector"), tolerations)
         self.device_config = _declared(self, name, manifest, release)

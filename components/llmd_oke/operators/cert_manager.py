@@ -5,7 +5,7 @@ from typing import TypedDict
 import pulumi
 
 from llmd_oke.catalogue.operators import operator
-from llmd_oke.operators.releases import declare_release
+from llmd_oke.operators.releases import declare_release, namespace_of
 
 
 class CertManagerArgs(TypedDict):
@@ -22,5 +22,5 @@ class CertManager(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:CertManager", name, None, opts)
         facts = operator("cert-manager")
         release = declare_release(self, name, facts, [])
-        self.namespace = release.status.apply(lambda status: status.namespace or facts.namespace)
+        self.namespace = namespace_of(release, facts)
         self.register_outputs({"namespace": self.namespace})

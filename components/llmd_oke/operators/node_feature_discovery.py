@@ -6,7 +6,7 @@ import pulumi
 
 from llmd_oke.catalogue.operators import operator
 from llmd_oke.operators.args import TolerationArgs, plain
-from llmd_oke.operators.releases import declare_release
+from llmd_oke.operators.releases import declare_release, namespace_of
 
 
 class NodeFeatureDiscoveryArgs(TypedDict):
@@ -26,5 +26,5 @@ class NodeFeatureDiscovery(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:NodeFeatureDiscovery", name, None, opts)
         facts = operator("node-feature-discovery")
         release = declare_release(self, name, facts, plain(args.get("tolerations")))
-        self.namespace = release.status.apply(lambda status: status.namespace or facts.namespace)
+        self.namespace = namespace_of(release, facts)
         self.register_outputs({"namespace": self.namespace})

@@ -1,13 +1,13 @@
 """An operator's Helm release, in a namespace of its own."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import pulumi
-import pulumi_kubernetes as k8s
 
 from llmd_oke.catalogue.operators import HelmChart, Operator
-from llmd_oke.objects import KubernetesObject, when_declared
+from llmd_oke.objects import HelmRelease, KubernetesObject, when_declared
 
 LABELS = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
 DELETE_S = 900
@@ -18,7 +18,7 @@ Toleration = dict[str, str]
 
 def declare_release(
     parent: pulumi.Resource, name: str, operator: Operator, tolerations: list[Toleration]
-) -> k8s.helm.v3.Release:
+) -> HelmRelease:
     """Declares the namespace and, in it, the release; Helm waits until all of it is ready.
 
     The namespace is privileged: operators' pods reach into the node (devices, /sys, kubelet's sockets).
@@ -33,15 +33,24 @@ def declare_release(
     limits = pulumi.CustomTimeouts(
         create=f"{operator.timeout_s}s", update=f"{operator.timeout_s}s", delete=f"{DELETE_S}s"
     )
-    return k8s.helm.v3.Release(
-        f"{name}-release",
-        name=operator.release,
-        namespace=when_declared(namespace, operator.namespace),
-        timeout=operator.timeout_s,
-        values=chart_values(operator, tolerations),
+    release = {
+        "name": operator.release,
+        "namespace": when_declared(namespace, operator.namespace),
+        "timeout": operator.timeout_s,
+        "values": chart_values(operator, tolerations),
         **_source(operator.chart),
-        opts=pulumi.ResourceOptions(parent=parent, custom_timeouts=limits, depends_on=[namespace]),
-    )
+    }
+    opts = pulumi.ResourceOptions(parent=parent, custom_timeouts=limits, depends_on=[namespace])
+    return HelmRelease(f"{name}-release", release, opts)
+
+
+def namespace_of(release: HelmRelease, operator: Operator) -> pulumi.Output[str]:
+    """The namespace of an operator, known once Helm has installed it."""
+
+    def told(status: Mapping[str, Any]) -> str:
+        return status.get("namespace") or operator.namespace
+
+    return release.status.apply(told)
 
 
 def chart_values(operator: Operator, tolerations: list[Toleration]) -> dict[str, Any]:
@@ -66,4 +75,4 @@ def _source(chart: HelmChart) -> dict[str, Any]:
     source: dict[str, Any] = {"chart": chart.reference, "version": chart.version}
     if chart.repository is None:
         return source
-    return {**source, "repository_opts": k8s.helm.v3.RepositoryOptsArgs(repo=chart.repository)}
+    return {**source, "repositoryOpts": {"repo": chart.repository}}
