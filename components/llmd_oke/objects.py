@@ -14,6 +14,10 @@ Manifest = Mapping[str, Any]
 """An object in Kubernetes' own words; values may be outputs."""
 
 
+_SECRET_FIELDS = {"Secret": ["data", "stringData"]}
+"""Fields that are secret in the state whoever filled them, by kind."""
+
+
 class KubernetesObject(pulumi.CustomResource):
     """An object by its manifest. It is the same resource that Pulumi's class of its kind would declare.
 
@@ -23,7 +27,9 @@ class KubernetesObject(pulumi.CustomResource):
 
     def __init__(self, name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> None:
         fields = {key: value for key, value in manifest.items() if key != "status"}
-        super().__init__(type_token(manifest["apiVersion"], manifest["kind"]), name, fields, _with_version(opts))
+        own = pulumi.ResourceOptions(additional_secret_outputs=_SECRET_FIELDS.get(manifest["kind"]))
+        kind = type_token(manifest["apiVersion"], manifest["kind"])
+        super().__init__(kind, name, fields, pulumi.ResourceOptions.merge(_with_version(opts), own))
 
 
 class HelmRelease(pulumi.CustomResource):

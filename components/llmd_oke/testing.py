@@ -56,6 +56,8 @@ class Declared:
     protect: bool = False
     deleted_with: str = ""
     ignore_changes: tuple[str, ...] = ()
+    additional_secret_outputs: tuple[str, ...] = ()
+    plugin_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,8 @@ def _declaration(request: Any, urn: str) -> Declared:
         protect=request.protect,
         deleted_with=request.deletedWith,
         ignore_changes=tuple(request.ignoreChanges),
+        additional_secret_outputs=tuple(request.additionalSecretOutputs),
+        plugin_version=request.version,
     )
 
 

@@ -9,6 +9,7 @@ from llmd_oke.testing import declared
 CLASSES = {
     ("v1", "ConfigMap"): k8s.core.v1.ConfigMap,
     ("v1", "Namespace"): k8s.core.v1.Namespace,
+    ("v1", "PersistentVolume"): k8s.core.v1.PersistentVolume,
     ("v1", "PersistentVolumeClaim"): k8s.core.v1.PersistentVolumeClaim,
     ("v1", "Secret"): k8s.core.v1.Secret,
     ("v1", "Service"): k8s.core.v1.Service,
@@ -18,12 +19,20 @@ CLASSES = {
     ("batch/v1", "Job"): k8s.batch.v1.Job,
     ("policy/v1", "PodDisruptionBudget"): k8s.policy.v1.PodDisruptionBudget,
     ("rbac.authorization.k8s.io/v1", "ClusterRole"): k8s.rbac.v1.ClusterRole,
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): k8s.rbac.v1.ClusterRoleBinding,
     ("rbac.authorization.k8s.io/v1", "Role"): k8s.rbac.v1.Role,
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): k8s.rbac.v1.RoleBinding,
     ("scheduling.k8s.io/v1", "PriorityClass"): k8s.scheduling.v1.PriorityClass,
 }
 
 
-REQUIRED = {"PriorityClass": {"value": 1}, "CustomResourceDefinition": {"spec": {"scope": "Namespaced"}}}
+BOUND = {"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "one"}}
+REQUIRED = {
+    "ClusterRoleBinding": BOUND,
+    "CustomResourceDefinition": {"spec": {"scope": "Namespaced"}},
+    "PriorityClass": {"value": 1},
+    "RoleBinding": BOUND,
+}
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=" ".join)
@@ -31,8 +40,9 @@ def test_an_object_is_the_resource_that_pulumis_class_of_its_kind_declares(kind)
     fields = {"metadata": {"name": "one", "labels": {"a": "b"}}, **REQUIRED.get(kind[1], {})}
     manifest = {"apiVersion": kind[0], "kind": kind[1], **fields}
     (ours,) = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions())).resources
-    (theirs,) = declared(lambda: CLASSES[kind]("one", **fields)).resources
-    assert (ours.type, ours.inputs) == (theirs.type, theirs.inputs)
+    by_class = {{"roleRef": "role_ref"}.get(key, key): value for key, value in fields.items()}
+    (theirs,) = declared(lambda: CLASSES[kind]("one", **by_class)).resources
+    assert ours == theirs
 
 
 def test_a_release_is_the_resource_that_pulumis_class_declares():
@@ -41,7 +51,7 @@ def test_a_release_is_the_resource_that_pulumis_class_declares():
     (ours,) = declared(lambda: HelmRelease("one", release, pulumi.ResourceOptions())).resources
     repository = k8s.helm.v3.RepositoryOptsArgs(repo="https://charts.example.com")
     (theirs,) = declared(lambda: k8s.helm.v3.Release("one", **fields, repository_opts=repository)).resources
-    assert (ours.type, ours.inputs) == (theirs.type, theirs.inputs)
+    assert ours == theirs
 
 
 def test_an_objects_state_is_the_clusters_own():

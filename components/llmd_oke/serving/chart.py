@@ -28,17 +28,27 @@ def render_chart(chart: Chart, name: str, namespace: str, values: str) -> list[d
     Raises:
         KitError: Helm is missing or refuses the values.
     """
-    helm = shutil.which("helm")
-    if helm is None:
-        raise KitError(
-            "`helm` is not on PATH; the router's chart is rendered with it.", "Install Helm 3: https://helm.sh"
-        )
+    helm = find_helm()
     with _source(chart) as source, tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(values)
         file.flush()
         command = [helm, "template", name, *source, "--namespace", namespace, "--values", file.name]
         output = _run(command, f"{chart.oci} {chart.version}")
     return yaml_documents(output)
+
+
+def find_helm() -> str:
+    """The path of Helm.
+
+    Raises:
+        KitError: it is not on PATH.
+    """
+    helm = shutil.which("helm")
+    if helm is None:
+        raise KitError(
+            "`helm` is not on PATH; the router's chart is rendered with it.", "Install Helm 3: https://helm.sh"
+        )
+    return helm
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import Plan
 from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
 from llmd_oke.stack.access import ClusterAccess, existing
-from llmd_oke.stack.models import declare_model, render_charts
+from llmd_oke.stack.models import begin_rendering, declare_model
 from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import keda_namespace
 from llmd_oke.stack.smoke import declare_smoke
@@ -45,7 +45,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
         protected = plan.cluster.protect and not settings.get_bool("allowReplace")
         cluster = plan.cluster.model_copy(update={"protect": protected})
         with ThreadPoolExecutor(1) as beside:  # Helm is a process of its own
-            rendering = beside.submit(render_charts, plan)
+            rendering = begin_rendering(plan, beside)
             access, outputs = _create(plan, cluster, settings.get("apiServer"))
             rendering.result()
     else:

@@ -1,6 +1,7 @@
 """The models of a plan: units, routers and endpoints."""
 
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 import pulumi
@@ -10,6 +11,7 @@ from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.gpu_stack import functions_made_by
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
+from llmd_oke.serving.chart import find_helm
 from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
@@ -63,15 +65,22 @@ def declare_model(
     return DeclaredModel(endpoint.url, [*declared, endpoint])
 
 
-def render_charts(plan: Plan) -> None:
-    """Has Helm render the routers' chart as the plan needs it; what is declared later finds it done.
+def begin_rendering(plan: Plan, beside: Executor) -> Future[None]:
+    """Has Helm render the routers' chart as the plan needs it; what is declared when that is done finds it so.
 
     Raises:
-        KitError: Helm is missing or refuses the values.
+        KitError: Helm is missing.
     """
-    for model in plan.models:
-        if model.router.mode == "standalone":
+    served = () if plan.layer == "cluster" else plan.models
+    routed = [model for model in served if model.router.mode == "standalone"]
+    if routed:
+        find_helm()
+
+    def render() -> None:
+        for model in routed:
             rendered(router_args(plan, model, model.units[0]))
+
+    return beside.submit(render)
 
 
 def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
