@@ -194,10 +194,21 @@ def _run_engine(prepared: Prepared, words: Sequence[str], progress: Progress) ->
     return _engine_result(prepared.stack, result_file, log)
 
 
+CREATED_CLUSTER_MODULES = (
+    "llmd_oke.stack.cluster",
+    "llmd_oke.stack.operators",
+    "pulumi_oci.containerengine.cluster",
+    "pulumi_oci.containerengine.node_pool",
+    "pulumi_oci.core.network_security_group_security_rule",
+    "pulumi_oci.core.vcn",
+)
+"""What every program loads that creates a cluster; the modules of OCI's package bring the types of all of it."""
+
+
 def program_modules(plan: Plan) -> list[str]:
     """The modules that a stack's program loads: OCI's packages only where it creates a cluster."""
     created = isinstance(plan.cluster, config.CreateCluster)
-    return ["llmd_oke.stack", *(["llmd_oke.stack.cluster", "llmd_oke.stack.operators"] if created else [])]
+    return ["llmd_oke.stack", *(CREATED_CLUSTER_MODULES if created else ())]
 
 
 def _engine_result(stack: str, result_file: Path, log: Path) -> dict[str, Any]:
