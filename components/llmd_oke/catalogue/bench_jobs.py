@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, entry
+from llmd_oke.catalogue.files import Entry, required_entry
 
 
 class Amounts(Entry):
@@ -32,9 +32,7 @@ class JobFacts(Entry):
 @cache
 def bench_jobs() -> JobFacts:
     """The facts of `values/bench/jobs.yaml`."""
-    found = entry("bench", "jobs", JobFacts)
-    assert found is not None  # noqa: S101 - the file is part of the kit
-    return found
+    return required_entry("bench", "jobs", JobFacts)
 
 
 class InferencePerf(Entry):
@@ -53,9 +51,7 @@ class InferencePerf(Entry):
 @cache
 def inference_perf() -> InferencePerf:
     """The facts of `values/bench/inference-perf.yaml`."""
-    found = entry("bench", "inference-perf", InferencePerf)
-    assert found is not None  # noqa: S101 - the file is part of the kit
-    return found
+    return required_entry("bench", "inference-perf", InferencePerf)
 
 
 class RcclFigure(Entry):
@@ -66,21 +62,23 @@ class RcclFigure(Entry):
 
 
 class KvPathFacts(Entry):
-    """What a measurement of the path of KV cache reads, and what its pods need; `rccl` is by shape."""
+    """What a measurement of the path of KV cache reads, what its pods need, and which share of it ports count that
+    carried it; `regions_per_layer` is by llm-d release, `rccl` by shape.
+    """
 
     prompt_tokens: tuple[int, ...]
-    block_tokens: int
+    regions_per_layer: dict[str, int]
     repeats: int
     warm_ups: int
     limit_s: float
     resources: Resources
     shared_memory_gib: int
+    least_carried_share: float
+    most_carried_share: float
     rccl: dict[str, RcclFigure]
 
 
 @cache
 def kv_path() -> KvPathFacts:
     """The facts of `values/bench/kv-path.yaml`."""
-    found = entry("bench", "kv-path", KvPathFacts)
-    assert found is not None  # noqa: S101 - the file is part of the kit
-    return found
+    return required_entry("bench", "kv-path", KvPathFacts)

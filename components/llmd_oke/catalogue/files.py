@@ -46,4 +46,9 @@ def entry(kind: str, name: str, type_: type[EntryType]) -> EntryType | None:
     """The entry of that name, or None where there is no such entry."""
     if name not in names(kind):
         return None
+    return required_entry(kind, name, type_)
+
+
+def required_entry(kind: str, name: str, type_: type[EntryType]) -> EntryType:
+    """The entry of that name, which is part of the kit."""
     return type_.model_validate(read_yaml(values_folder() / kind / f"{name}.yaml"))

@@ -25,7 +25,8 @@ class Account:
 
     def document(self, benchmarked: Benchmarked, error: KitError | None) -> dict[str, Any]:
         """The operation as plain data: how many resources were created, updated and so on; the stack's outputs (secret
-        ones masked); the summary of each model's benchmark; the passports' files; why it failed, if it did.
+        ones masked); the summary of each model's benchmark, and why there is none where it could not be run or read;
+        the passports' files; why it failed, if it did.
 
         Raises:
             KitError: the stack's history or outputs can't be read.
@@ -40,6 +41,7 @@ class Account:
             "duration_s": round(duration_s, 1),
             "smoke": [outcome.summary for outcome in benchmarked.outcomes],
             "passports": [str(path) for path in benchmarked.passports],
+            **({"smoke_error": described(benchmarked.error)} if benchmarked.error else {}),
             **(described(error) if error else {}),
         }
 

@@ -1,14 +1,19 @@
 """`llmd-oke bench`: load on a deployed model or a URL, from this machine, from pods, or by another tool."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.cli import options
+from llmd_oke.cli.gathering import gathered
 from llmd_oke.errors import KitError
+
+if TYPE_CHECKING:
+    from llmd_oke.cli.bench_wanted import Timing, Wanted
 
 Shapes = Annotated[
     list[str],
@@ -54,64 +59,133 @@ Output = Annotated[Path | None, typer.Option(help="File for all requests (JSON L
 Rows = Annotated[Path | None, typer.Option(help="File for a row per stage (JSON Lines, CSV).")]
 
 
-def bench(
-    load: Shapes,
-    stack: Stack = None,
-    url: Url = None,
-    model: Model = None,
-    requests: Requests = None,
-    duration: Duration = None,
-    input_tokens: InputTokens = None,
-    output_tokens: OutputTokens = None,
-    prefix: Prefix = None,
-    conversations: Dialogues = None,
-    api: Annotated[Api, typer.Option(help="API to load.")] = "completions",
-    trim: Trim = "none",
-    rest: Rest = 0.0,
-    limit: Limit = None,
-    request_timeout: RequestTimeout = 300.0,
-    seed: Seed = 0,
-    processes: Processes = 1,
-    in_cluster: InCluster = False,
-    parallelism: Parallelism = 1,
-    tool: Tool = "own",
-    dry_run: DryRun = False,
-    time_scale: options.TimeScale = 1.0,
-    simulated: options.Simulated = None,
-    gpu: Gpu = None,
-    gpus: Gpus = None,
-    certificates: Certificates = None,
-    output: Output = None,
-    rows: Rows = None,
-    reports: options.Reports = None,
-    project: options.Project = options.HERE,
-    as_json: options.Json = False,
-) -> None:
+@dataclass(frozen=True)
+class Subject:
+    """The options that say what is loaded."""
+
+    stack: Stack = None
+    url: Url = None
+    model: Model = None
+    api: Annotated[Api, typer.Option(help="API to load.")] = "completions"
+    gpu: Gpu = None
+    gpus: Gpus = None
+    certificates: Certificates = None
+
+
+@dataclass(frozen=True)
+class Load:
+    """The options that say which load is sent."""
+
+    load: Shapes
+    requests: Requests = None
+    duration: Duration = None
+    input_tokens: InputTokens = None
+    output_tokens: OutputTokens = None
+    prefix: Prefix = None
+    conversations: Dialogues = None
+    trim: Trim = "none"
+    rest: Rest = 0.0
+    limit: Limit = None
+    seed: Seed = 0
+
+    def wanted(self) -> "Wanted":
+        """The same, ready to be read."""
+        from llmd_oke.cli.bench_wanted import Wanted  # noqa: PLC0415 - not needed by other commands
+
+        return Wanted(
+            tuple(self.load),
+            self.requests,
+            self.duration,
+            self.input_tokens,
+            self.output_tokens,
+            self.prefix,
+            self.conversations,
+            self.trim,
+            self.rest,
+            self.limit,
+            self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The options that say in which time."""
+
+    request_timeout: RequestTimeout = 300.0
+    time_scale: options.TimeScale = 1.0
+    simulated: options.Simulated = None
+
+    def timing(self) -> "Timing":
+        """The same, ready to be read."""
+        from llmd_oke.cli.bench_wanted import Timing  # noqa: PLC0415 - not needed by other commands
+
+        return Timing(self.time_scale, tuple(self.simulated or ()), self.request_timeout)
+
+
+@dataclass(frozen=True)
+class Sender:
+    """The options that say who sends it."""
+
+    processes: Processes = 1
+    in_cluster: InCluster = False
+    parallelism: Parallelism = 1
+    tool: Tool = "own"
+    dry_run: DryRun = False
+
+    @property
+    def pods(self) -> bool:
+        """Whether pods do."""
+        return self.in_cluster or self.dry_run or self.tool != "own"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The options that say where results go."""
+
+    output: Output = None
+    rows: Rows = None
+    reports: options.Reports = None
+    project: options.Project = options.HERE
+    as_json: options.Json = False
+
+
+@gathered
+def bench(subject: Subject, load: Load, clock: Clock, sender: Sender, results: Results) -> None:
     """Load a model and tell its latencies and rates, what went wrong, and how well the generator itself did.
 
     Ctrl-C ends the run and keeps what was measured. Exit code 1 where no request succeeded. A token for --url is taken
     from LLMD_OKE_BENCH_TOKEN.
     """
-    from llmd_oke.cli import bench_here, bench_jobs, bench_target  # noqa: PLC0415 - not needed by other commands
-    from llmd_oke.cli.bench_wanted import Timing, Wanted  # noqa: PLC0415
-
-    wanted = Wanted(
-        tuple(load), requests, duration, input_tokens, output_tokens, prefix, conversations, trim, rest, limit, seed
-    )
-    timing = Timing(time_scale, tuple(simulated or ()), request_timeout)
-    if in_cluster or dry_run or tool != "own":
-        _refuse({"--url": url, "--output": output, "--rows": rows, "--json": as_json, "--api": api != "completions"})
-        pods = bench_jobs.Pods(parallelism, processes, tool, dry_run)
-        bench_jobs.run(project, _given(stack), model, wanted, timing, pods, reports)
-        return
-    if parallelism > 1:
-        raise KitError("--parallelism is for pods.", "Give --in-cluster, or --processes for this machine.")
-    if url and not stack:
-        subject = bench_target.of_url(url, model, api, certificates, gpu, gpus)
+    if sender.pods:
+        _from_pods(subject, load, clock, sender, results)
     else:
-        subject = bench_target.of_stack(project, _given(None if url else stack), model, api, reports)
-    kept = bench_here.Files(output or subject.requests_file, rows or subject.rows_file)
-    bench_here.run(subject, wanted, timing, processes, kept, as_json=as_json)
+        _from_here(subject, load, clock, sender, results)
+
+
+def _from_pods(subject: Subject, load: Load, clock: Clock, sender: Sender, results: Results) -> None:
+    from llmd_oke.cli import bench_jobs  # noqa: PLC0415 - not needed by other commands
+
+    given = {"--output": results.output, "--rows": results.rows, "--json": results.as_json}
+    _refuse({"--url": subject.url, **given, "--api": subject.api != "completions"})
+    stack = _given(subject.stack)
+    pods = bench_jobs.Pods(sender.parallelism, sender.processes, sender.tool, sender.dry_run)
+    bench_jobs.run(results.project, stack, subject.model, load.wanted(), clock.timing(), pods, results.reports)
+
+
+def _from_here(subject: Subject, load: Load, clock: Clock, sender: Sender, results: Results) -> None:
+    from llmd_oke.cli import bench_here, bench_target  # noqa: PLC0415 - not needed by other commands
+
+    if sender.parallelism > 1:
+        raise KitError("--parallelism is for pods.", "Give --in-cluster, or --processes for this machine.")
+    if subject.url and not subject.stack:
+        found = bench_target.of_url(
+            subject.url, subject.model, subject.api, subject.certificates, subject.gpu, subject.gpus
+        )
+    else:
+        stack = _given(None if subject.url else subject.stack)
+        found = bench_target.of_stack(results.project, stack, subject.model, subject.api, results.reports)
+    kept = bench_here.Files(results.output or found.requests_file, results.rows or found.rows_file)
+    bench_here.run(found, load.wanted(), clock.timing(), sender.processes, kept, as_json=results.as_json)
 
 
 def _given(stack: str | None) -> str:

@@ -10,7 +10,10 @@ from typing import TextIO
 import typer
 from rich.markup import escape
 
-from llmd_oke.bench.load.stages import StageResult, run_stages
+from llmd_oke.bench.generator.addresses import address_of
+from llmd_oke.bench.load.checks import check
+from llmd_oke.bench.load.stage import StageResult
+from llmd_oke.bench.load.stages import run_stages
 from llmd_oke.bench.records.lines import as_line
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.reporting.rows import stage_row
@@ -36,10 +39,12 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
     Raises:
         KitError: the load can't be run, or a file can't be written.
     """
+    stages, conditions = wanted.stages(), wanted.conditions(timing)
+    workload = wanted.workload(subject.input_tokens, subject.output_tokens)
+    address_of(subject.target)
+    check(stages, workload, processes)
     if files.rows:
         make_folder(files.rows.parent)
-    stages = wanted.stages()
-    workload = wanted.workload(subject.input_tokens, subject.output_tokens)
     with _Lines(files.requests) as lines, bench_view.Watch() as watch:
         load = run_stages(
             subject.target,
@@ -49,7 +54,7 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
             processes=processes,
             on_progress=watch,
             on_records=lines,
-            conditions=wanted.conditions(timing),
+            conditions=conditions,
         )
         results = asyncio.run(load)
     rows = _rows(results, subject, timing.basis, wanted.seed, workload.run)

@@ -1,23 +1,24 @@
 """`llmd-oke bench` from pods in the cluster."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
-import yaml
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from llmd_oke import planning
 from llmd_oke.cli import bench_target, console
 from llmd_oke.cli.bench_wanted import Timing, Wanted
+from llmd_oke.cli.manifests import as_yaml
+from llmd_oke.cli.results import show_rejected
 from llmd_oke.cli.smoke import circumstances
 from llmd_oke.errors import KitError
 
 if TYPE_CHECKING:
+    from llmd_oke.experiments.deployed.kept_loads import Kept
     from llmd_oke.experiments.deployed.load import Asked
     from llmd_oke.results.row import Quantiles, Row
 
@@ -40,29 +41,33 @@ def run(
     Raises:
         KitError: the load can't be run, or the Job fails.
     """
-    from llmd_oke.experiments.deployed import load  # noqa: PLC0415 - not needed by other commands
+    from llmd_oke.experiments.deployed import kept_loads, load  # noqa: PLC0415 - not needed by other commands
 
     plan = planning.plan_stack_file(project, stack)
     chosen = bench_target.choose(plan.models, model)
     how = circumstances(timing.time_scale, timing.simulated, ())
     asked = _asked(wanted, timing, pods)
     if pods.dry_run:
-        manifests = load.manifests(plan, chosen, asked, pods.tool)
-        plain = json.loads(json.dumps(manifests))  # no aliases in the YAML
-        typer.echo(yaml.safe_dump_all(plain, sort_keys=False))
+        typer.echo(as_yaml(load.manifests(plan, chosen, asked, pods.tool)))
         return
     send = load.with_tool if pods.tool == "inference-perf" else load.in_cluster
-    measured = send(plan, chosen, asked, console.progress())
-    folder = load.new_folder(reports or project / "reports", stack)
-    rows = load.keep(measured, folder, load.hints(plan, chosen, how))
+    folder = kept_loads.new_folder(reports or project / "reports", stack)
+    keeping = kept_loads.Keeping(folder, kept_loads.hints(plan, chosen, how))
+    kept = send(plan, chosen, asked, keeping, console.progress())
+    _show(kept, folder)
+    if kept.interrupted:
+        raise typer.Exit(console.INTERRUPTED)
+    if not any((row.requests or 0) > row.failures for row in kept.found.rows):
+        raise typer.Exit(1)
+
+
+def _show(kept: "Kept", folder: Path) -> None:
+    rows = kept.found.rows
+    show_rejected(kept.found.rejected)
     console.output().print(_table(rows))
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         console.output().print(f"note: {note}", markup=False)
     console.output().print(f"report  {folder}", soft_wrap=True)
-    if measured.interrupted:
-        raise typer.Exit(console.INTERRUPTED)
-    if not any((row.requests or 0) > row.failures for row in rows):
-        raise typer.Exit(1)
 
 
 def _asked(wanted: Wanted, timing: Timing, pods: Pods) -> "Asked":

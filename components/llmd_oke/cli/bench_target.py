@@ -10,12 +10,18 @@ from typing import Any
 from llmd_oke import planning
 from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.bench.deployment.targets import Target
+from llmd_oke.cli import console
 from llmd_oke.errors import KitError
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.results.history import ROWS_FILE
 from llmd_oke.results.requests import FILE as REQUESTS_FILE
 
 TOKEN_VARIABLE = "LLMD_OKE_BENCH_TOKEN"  # noqa: S105 - the name of a variable
+
+SIGNED_IN_ONCE = (
+    "requests go through the API server, all with one token of the kubeconfig's program; OKE's live four minutes, and "
+    "later requests fail with 401. Send longer loads with --in-cluster."
+)
 
 MODELS_TIMEOUT_S = 10.0
 
@@ -43,14 +49,17 @@ def of_stack(project: Path, stack: str, name: str | None, api: Api, reports: Pat
         KitError: the stack has no such model, or it is not there.
     """
     from llmd_oke.experiments.deployed.cluster_access import ClusterAccess  # noqa: PLC0415 - not needed for a URL
-    from llmd_oke.experiments.deployed.load import new_folder  # noqa: PLC0415 - not needed for a URL
+    from llmd_oke.experiments.deployed.kept_loads import new_folder  # noqa: PLC0415 - not needed for a URL
 
     plan = planning.plan_stack_file(project, stack)
     model = choose(plan.models, name)
-    way = ClusterAccess(plan.kubeconfig_context).service(plan.namespace, model.name)
+    access = ClusterAccess(plan.kubeconfig_context)
+    way = access.service(plan.namespace, model.name)
+    if access.expires(way):
+        console.errors().print(f"[yellow]note[/] {SIGNED_IN_ONCE}", soft_wrap=True)
     folder = new_folder(reports or project / "reports", stack)
     return Subject(
-        target=Target(way.url, model.model.repository, way.headers, way.verify, api),
+        target=Target(way.url, model.model.repository, dict(way.headers), way.verify, api),
         input_tokens=str(model.workload.input_tokens),
         output_tokens=str(model.workload.output_tokens),
         facts=_facts(plan, model),
@@ -75,8 +84,8 @@ def of_url(
     return Subject(Target(url.rstrip("/"), model, headers, verify, api), facts=facts)
 
 
-def choose(models: Sequence[ModelPlan], name: str | None) -> ModelPlan:
-    """The model of that name, or the only one.
+def choose(models: Sequence[ModelPlan], name: str | None, option: str = "--model") -> ModelPlan:
+    """The model of that name, or the only one; `option` is how a command calls the name.
 
     Raises:
         KitError: there is none, or there are several.
@@ -84,7 +93,7 @@ def choose(models: Sequence[ModelPlan], name: str | None) -> ModelPlan:
     found = [model for model in models if name in {None, model.name}]
     if len(found) != 1:
         what = "The stack has several models." if name is None else f"The stack has no model {name!r}."
-        raise KitError(what, f"Give --model, one of: {', '.join(model.name for model in models)}.")
+        raise KitError(what, f"Give {option}, one of: {', '.join(model.name for model in models)}.")
     return found[0]
 
 

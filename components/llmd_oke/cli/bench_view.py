@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.bench.load.live import Live
-from llmd_oke.bench.load.stages import StageResult
+from llmd_oke.bench.load.stage import StageResult
 from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.reporting.rows import quantiles_ms
 from llmd_oke.cli import console

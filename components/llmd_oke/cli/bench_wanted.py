@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from llmd_oke.bench.load.stages import Conditions, Stage
+from llmd_oke.bench.load.stage import Conditions, Stage
 from llmd_oke.bench.load.texts import read_conversations, read_length, read_prefix, read_shapes, read_trim
 from llmd_oke.bench.workload.workloads import Workload
 from llmd_oke.results.row import Basis

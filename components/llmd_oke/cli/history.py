@@ -51,7 +51,8 @@ def show(
     from llmd_oke.results.sides import open_store  # noqa: PLC0415
 
     mark = ":" if run.endswith("Z") else "@"
-    found = results_history.find(open_store(history_address(history, project)), f"{stack}{mark}{run}")
+    name = results_history.stack_folder(stack)
+    found = results_history.find(open_store(history_address(history, project)), f"{name}{mark}{run}")
     if as_json:
         _print(found, as_json=True)
         return

@@ -1,21 +1,22 @@
 """`llmd-oke kv-path`: how fast does KV cache go from node to node, and does RDMA carry it?"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke import planning
 from llmd_oke.catalogue.bench_jobs import kv_path as facts
 from llmd_oke.cli import bench_target, console, options
+from llmd_oke.cli.manifests import as_yaml
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import make_folder, write_whole
+from llmd_oke.results.history import stack_folder
 
 if TYPE_CHECKING:
     from llmd_oke.bench.kv_path.result import KvPath
@@ -53,19 +54,14 @@ def kv_path(
     if nodes and servers:
         raise KitError("--nodes and --servers exclude each other.", "Give one of them, or none.")
     plan = planning.plan_stack_file(project, stack)
-    model = bench_target.choose(plan.models, name)
-    named = [_pair(text) for text in nodes or []]
+    model = bench_target.choose(plan.models, name, "--name")
+    pairs = paths.server_pairs(plan, model) if servers else [_pair(text) for text in nodes or []] or [()]
     if dry_run:
-        manifests = paths.manifests(plan, model, named[0] if named else ())
-        typer.echo(yaml.safe_dump_all(json.loads(json.dumps(manifests)), sort_keys=False))  # no aliases
+        typer.echo(_manifests(paths.manifests(plan, model, pairs[0]), as_json=as_json))
         return
     console.errors().print(f"[yellow]{NOT_TRIED}[/]", soft_wrap=True)
-    pairs = paths.server_pairs(plan, model) if servers else named or [()]
     file = _file(reports or project / "reports", stack)
-    found: list[KvPath] = []
-    for path in paths.measure(plan, model, pairs, console.progress()):
-        found.append(path)
-        write_whole(file, json.dumps(_document(plan, model, found), indent=2) + "\n")
+    found = _kept(paths.measure(plan, model, pairs, console.progress()), plan, model, file)
     if as_json:
         typer.echo(json.dumps(_document(plan, model, found), indent=2))
     else:
@@ -73,6 +69,25 @@ def kv_path(
         console.output().print(f"report  {escape(str(file))}", soft_wrap=True)
     if any(path.missed for path in found):
         raise typer.Exit(1)
+
+
+def _manifests(manifests: Sequence[object], *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(manifests, indent=2)
+    return as_yaml(manifests)
+
+
+def _kept(paths: "Iterable[KvPath]", plan: "Plan", model: "ModelPlan", file: Path) -> "list[KvPath]":
+    """All paths, each kept in the file as soon as it is there; an error says where those before it are."""
+    found: list[KvPath] = []
+    try:
+        for path in paths:
+            found.append(path)
+            write_whole(file, json.dumps(_document(plan, model, found), indent=2) + "\n")
+    except KitError as error:
+        before = f"The paths that were measured before are in {file}." if found else None
+        raise KitError(error.message, "\n".join(filter(None, (error.remedy, before))) or None) from error
+    return found
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -83,7 +98,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _file(reports: Path, stack: str) -> Path:
-    folder = reports / stack.replace("/", "_") / "kv-path"
+    folder = reports / stack_folder(stack) / "kv-path"
     make_folder(folder)
     return folder / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
 

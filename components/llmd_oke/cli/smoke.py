@@ -62,17 +62,21 @@ def smoke(
 
 @dataclass(frozen=True)
 class Benchmarked:
-    """What the benchmark of an update said; `error` is why it could not be run."""
+    """What the benchmark of an update said; `error` is why it could not be run or read.
+
+    That decides nothing where the benchmark is the cluster's: the update itself waited for that.
+    """
 
     outcomes: Sequence["Outcome"] = ()
     passports: Sequence[Path] = ()
     error: KitError | None = None
+    decides: bool = True
 
     @property
     def failure(self) -> KitError | None:
         """Why the update is not as good as was asked, None where it is."""
         missed = [_missed(outcome) for outcome in self.outcomes if not outcome.passed]
-        return self.error or (KitError("; ".join(missed)) if missed else None)
+        return (self.error if self.decides else None) or (KitError("; ".join(missed)) if missed else None)
 
 
 def after_update(stack: str, project: Path, plan: Plan, *, failed: bool, as_json: bool) -> Benchmarked:
@@ -88,7 +92,7 @@ def after_update(stack: str, project: Path, plan: Plan, *, failed: bool, as_json
         if failed:
             return Benchmarked()
         console.show_error(error)
-        return Benchmarked(error=error if plan.smoke.where == "client" else None)
+        return Benchmarked(error=error, decides=plan.smoke.where == "client")
     if failed and all(outcome.passed for outcome in outcomes):
         return Benchmarked()
     _show(outcomes, tables=not as_json)

@@ -128,9 +128,15 @@ class Run:
         return latencies
 
 
+def stack_folder(stack: str) -> str:
+    """The folder of a stack's results: its name, also where that is organization/project/stack."""
+    return stack.replace("/", "_")
+
+
 def stacks(store: Store) -> list[str]:
-    """The stacks that have results."""
-    return sorted({name.split("/", 1)[0] for name in store.names("") if name.endswith(f"/{ROWS_FILE}")})
+    """The stacks that have runs."""
+    runs_ = (name for name in store.names("") if name.endswith(f"/{ROWS_FILE}") and _RUN.match(name))
+    return sorted({name.split("/", 1)[0] for name in runs_})
 
 
 def runs(store: Store, stack: str, *, loads: bool = False) -> list[Run]:
@@ -140,7 +146,7 @@ def runs(store: Store, stack: str, *, loads: bool = False) -> list[Run]:
         KitError: the store does not answer.
     """
     files: dict[tuple[str, Literal["smoke", "load"]], list[str]] = {}
-    for name in store.names(stack):
+    for name in store.names(stack_folder(stack)):
         found = _RUN.match(name)
         if found and (loads or not found["load"]):
             files.setdefault((found["time"], "load" if found["load"] else "smoke"), []).append(name)

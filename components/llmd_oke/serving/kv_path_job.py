@@ -22,16 +22,19 @@ _HOSTNAME = "kubernetes.io/hostname"
 _PODS = len(SIDES)
 
 
-def transfers(model: Model, facts: KvPathFacts) -> tuple[Transfer, ...]:
-    """The caches of prompts, each in one piece and in the pieces of vLLM: one for each block of each layer.
+def transfers(
+    model: Model, prompt_tokens: Sequence[int], block_tokens: int, regions_per_layer: int
+) -> tuple[Transfer, ...]:
+    """The caches of prompts, each in one piece and in the pieces of vLLM's NixlConnector: for each block of each layer
+    one, or one of keys and one of values (`regions_per_layer`); MLA has one cache for both.
 
     Server of one GPU: KV bytes of a token over all layers, as the catalogue has them.
     """
-    layers = model.architecture.layers
-    piece_bytes = model.kv_cache.bytes_per_token * facts.block_tokens // layers
+    regions = model.architecture.layers * (1 if model.architecture.latent_attention else regions_per_layer)
+    piece_bytes = model.kv_cache.bytes_per_token * block_tokens // regions
     found: list[Transfer] = []
-    for tokens in (tokens for tokens in facts.prompt_tokens if tokens <= model.max_model_len):
-        pieces = layers * -(-tokens // facts.block_tokens)
+    for tokens in (tokens for tokens in prompt_tokens if tokens <= model.max_model_len):
+        pieces = regions * -(-tokens // block_tokens)
         found += [Transfer(tokens, piece_bytes * pieces, 1), Transfer(tokens, piece_bytes, pieces)]
     return tuple(found)
 

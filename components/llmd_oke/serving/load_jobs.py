@@ -106,9 +106,9 @@ def tool_objects(place: Place, config: str, uid: str) -> list[dict[str, Any]]:
     ]
 
 
-def start_config_map(place: Place, request: LoadRequest, uid: str, data: dict[str, str]) -> dict[str, Any]:
-    """The ConfigMap that says when to begin."""
-    return {**config_map(place, uid, "start", data, {}), "metadata": owned(place, request.start_name, uid)}
+def start_config_map(place: Place, request: LoadRequest, uid: str) -> dict[str, Any]:
+    """The ConfigMap that begins the load, by being created."""
+    return {**config_map(place, uid, "start", {}, {}), "metadata": owned(place, request.start_name, uid)}
 
 
 def _pod(place: Place, security: dict[str, Any]) -> dict[str, Any]:

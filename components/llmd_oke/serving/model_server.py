@@ -66,7 +66,7 @@ def deployment(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec:
             "replicas": servers["replicas"],
             "selector": {"matchLabels": labels.role_selector(unit, spec.role)},
             "strategy": _strategy(servers),
-            "progressDeadlineSeconds": rollout.create_timeout_s(spec.model.startup_budget_s),
+            "progressDeadlineSeconds": _create_timeout_s(servers, spec.model.startup_budget_s),
             "template": pod_template(unit, args, spec),
         },
     }
@@ -112,6 +112,10 @@ def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) ->
 def _timeouts(servers: ServersArgs, startup_budget_s: int) -> pulumi.CustomTimeouts:
     update_s = rollout.update_timeout_s(startup_budget_s, servers["replicas"], _rollout(servers))
     return timeouts(
-        servers.get("create_timeout_s", rollout.create_timeout_s(startup_budget_s)),
+        _create_timeout_s(servers, startup_budget_s),
         servers.get("update_timeout_s", update_s),
     )
+
+
+def _create_timeout_s(servers: ServersArgs, startup_budget_s: int) -> int:
+    return servers.get("create_timeout_s", rollout.create_timeout_s(startup_budget_s))

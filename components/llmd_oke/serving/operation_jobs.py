@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmd_oke.bench.in_cluster.parcels import PART_LABEL
+from llmd_oke.bench.in_cluster import parcels
 from llmd_oke.catalogue import Shape
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.bench_program import from_label
@@ -39,7 +39,7 @@ class Place:
 
 def job(place: Place, pod: dict[str, Any], limit_s: float, more: dict[str, Any]) -> dict[str, Any]:
     """A Job around a pod that may run for so long; `more` is what else its specification says."""
-    own = {"app.kubernetes.io/part-of": "llmd-oke", PART_LABEL: place.job}
+    own = {"app.kubernetes.io/part-of": "llmd-oke", parcels.PART_LABEL: place.job}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -65,12 +65,7 @@ def config_map(place: Place, uid: str, role: str, data: dict[str, str], binary_d
 
 def owned(place: Place, name: str, uid: str) -> dict[str, Any]:
     """Metadata of an object that goes with the Job."""
-    return {
-        "name": name,
-        "namespace": place.namespace,
-        "labels": {"app.kubernetes.io/part-of": "llmd-oke"},
-        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": place.job, "uid": uid}],
-    }
+    return parcels.owned(name, place.namespace, place.job, uid)
 
 
 def account(place: Place, uid: str, written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,11 +1,41 @@
 """A stand-in of NIXL's Python API and of the little of PyTorch that a path's endpoint uses.
 
 Names, parameters and states are those of ai-dynamo/nixl v1.4.0 (src/api/python/_api.py); memory is this process's own.
-What NIXL would refuse is refused here: unknown agents, memory that is not registered, pieces that differ.
+What NIXL would refuse is refused here, with the exceptions of its bindings (src/bindings/python/nixl_bindings.cpp):
+unknown agents, memory that is not registered, pieces that differ.
 """
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+
+
+class nixlError(Exception):  # noqa: N801 - as NIXL names them
+    """What the exceptions of the bindings have in common: no base but Exception."""
+
+
+class nixlNotFoundError(nixlError):  # noqa: N801 - NIXL's name
+    pass
+
+
+class nixlInvalidParamError(nixlError):  # noqa: N801 - NIXL's name
+    pass
+
+
+class nixlMismatchError(nixlError):  # noqa: N801 - NIXL's name
+    pass
+
+
+class nixlBackendError(nixlError):  # noqa: N801 - NIXL's name
+    pass
+
+
+class nixlRemoteDisconnectError(nixlError):  # noqa: N801 - NIXL's name
+    pass
+
+
+def _found(there):
+    if not there:
+        raise nixlNotFoundError("NIXL_ERR_NOT_FOUND")
 
 
 class Memory:
@@ -69,12 +99,15 @@ class nixl_agent_config:  # noqa: N801 - NIXL's name
 
 
 class nixl_agent:  # noqa: N801 - NIXL's name
-    """An agent; `states` are what its transfers report one after the other, `moves` whether they move anything."""
+    """An agent; `states` are what its transfers report, or raise, one after the other, `moves` whether they move
+    anything, `most_bytes` what it registers.
+    """
 
     memory: Memory
     plugins = ("UCX", "POSIX")
     states: tuple[str, ...] = ("PROC", "PROC", "DONE")
     moves = True
+    most_bytes = 1 << 40
 
     def __init__(self, agent_name, nixl_conf=None, instantiate_all=False):
         self.name = agent_name
@@ -89,10 +122,13 @@ class nixl_agent:  # noqa: N801 - NIXL's name
     def register_memory(self, reg_list, mem_type=None, backends=()):
         assert mem_type == "VRAM"
         assert all(len(each) == 4 for each in reg_list)
+        if any(each[1] > self.most_bytes for each in reg_list):
+            raise nixlBackendError("NIXL_ERR_BACKEND")
         self.registered += reg_list
         return reg_list
 
     def deregister_memory(self, dereg_list, backends=()):
+        _found(all(each in self.registered for each in dereg_list))
         self.registered = [each for each in self.registered if each not in dereg_list]
 
     def get_agent_metadata(self):
@@ -100,7 +136,8 @@ class nixl_agent:  # noqa: N801 - NIXL's name
 
     def add_remote_agent(self, metadata):
         name = metadata.removeprefix(b"\x00metadata of ")
-        assert name.decode() in self.memory.agents
+        if name == metadata:
+            raise nixlMismatchError("NIXL_ERR_MISMATCH")
         self.known.add(name.decode())
         return name
 
@@ -111,12 +148,13 @@ class nixl_agent:  # noqa: N801 - NIXL's name
 
     def initialize_xfer(self, operation, local_descs, remote_descs, remote_agent, notif_msg=b"", backends=()):
         assert operation == "READ"
-        assert remote_agent in self.known
-        assert [each[1] for each in local_descs] == [each[1] for each in remote_descs]
+        _found(remote_agent in self.known)
+        if [each[1] for each in local_descs] != [each[1] for each in remote_descs]:
+            raise nixlInvalidParamError("NIXL_ERR_INVALID_PARAM")
         other = self.memory.agents[remote_agent]
-        assert all(self._covers(each) for each in local_descs)
-        assert all(other._covers(each) for each in remote_descs)
-        return SimpleNamespace(pairs=list(zip(local_descs, remote_descs, strict=True)), states=iter(()))
+        _found(all(self._covers(each) for each in local_descs))
+        _found(all(other._covers(each) for each in remote_descs))
+        return SimpleNamespace(pairs=list(zip(local_descs, remote_descs, strict=True)), states=iter(()), state="")
 
     def transfer(self, handle, notif_msg=b""):
         handle.states = iter(self.states)
@@ -126,6 +164,8 @@ class nixl_agent:  # noqa: N801 - NIXL's name
         return self._next(handle)
 
     def release_xfer_handle(self, handle):
+        if handle.state == "PROC":
+            raise nixlBackendError("NIXL_ERR_BACKEND")
         self.released.append(handle)
 
     def _covers(self, piece):
@@ -133,6 +173,9 @@ class nixl_agent:  # noqa: N801 - NIXL's name
 
     def _next(self, handle):
         state = next(handle.states)
+        if isinstance(state, Exception):
+            raise state
+        handle.state = state
         for own, remote in handle.pairs if state == "DONE" and self.moves else ():
             target, at = self.memory.at(own[0], own[1])
             source, of = self.memory.at(remote[0], remote[1])

@@ -89,3 +89,14 @@ def test_rows_that_could_not_be_written_are_refused_before_anything_is_sent(url,
     ran = bench("--url", url, "--shape", "closed:1", "--requests", "1", *SHORT, *files)
     assert isinstance(ran.exception, KitError)
     assert not output.exists()
+
+
+@pytest.mark.parametrize("wrong", [[], ["--requests", "1", "--trim", "some"]], ids=["without end", "trim"])
+def test_a_refused_load_leaves_files_as_they_are(url, tmp_path, wrong):
+    output = tmp_path / "requests.jsonl"
+    output.write_text("an earlier run\n")
+    ran = bench(
+        "--url", url, "--shape", "closed:1", *SHORT, *wrong, "--output", str(output), "--rows", f"{tmp_path}/r/r"
+    )
+    assert isinstance(ran.exception, KitError)
+    assert (output.read_text(), (tmp_path / "r").exists()) == ("an earlier run\n", False)

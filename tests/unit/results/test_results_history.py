@@ -3,7 +3,7 @@ import json
 import pytest
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import write_rows
-from llmd_oke.results.history import FolderStore, copy_runs, find, runs, stacks
+from llmd_oke.results.history import FolderStore, copy_runs, find, runs, stack_folder, stacks
 from llmd_oke.results.row import Origin
 from results_rows import row
 
@@ -138,3 +138,17 @@ def test_a_copy_that_broke_off_is_done_again(store, tmp_path):
     with pytest.raises(KitError, match="full"):
         copy_runs(store, Full(tmp_path / "copy"), "dev", lambda _: None)
     assert len(copy_runs(store, FolderStore(tmp_path / "copy"), "dev", lambda _: None)) == 3
+
+
+def test_the_tuners_rows_are_no_run(store, tmp_path):
+    write_rows([row()], tmp_path / "tuned/tuning/rows.jsonl")
+    assert stacks(store) == ["dev"]
+    with pytest.raises(KitError, match="Stack tuned has no results"):
+        find(store, "tuned@latest")
+
+
+def test_a_stack_with_organization_and_project_has_one_folder(tmp_path):
+    folder = stack_folder("acme/llm/dev")
+    write_rows([row()], tmp_path / folder / TIMES[0] / "rows.jsonl")
+    store = FolderStore(tmp_path)
+    assert (stacks(store), times(runs(store, "acme/llm/dev"))) == ([folder], [TIMES[0]])

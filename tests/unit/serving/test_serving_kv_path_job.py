@@ -2,6 +2,8 @@
 
 from llmd_oke.bench.kv_path.request import KvPathRequest
 from llmd_oke.catalogue.bench_jobs import kv_path
+from llmd_oke.catalogue.files import names
+from llmd_oke.catalogue.models import LatentAttention
 from llmd_oke.serving import kv_path_job, lookup
 from llmd_oke.serving.operation_jobs import Place
 from llmd_oke.serving.vllm import ServerSpec
@@ -10,7 +12,8 @@ MODEL = lookup.model("gpt-oss-120b")
 SHAPE = lookup.shape("BM.GPU.MI300X.8")
 PLACE = Place("llm-d", "kv-path-1", "vllm:1", SHAPE)
 SPEC = ServerSpec(lookup.release("llm-d-0.8"), MODEL, SHAPE, "prefill", 1, True, {"env": {"UCX_TLS": "rc"}})
-REQUEST = KvPathRequest("llm-d", "kv-path-1", kv_path_job.transfers(MODEL, kv_path()), 2, 1, 60)
+TRANSFERS = kv_path_job.transfers(MODEL, kv_path().prompt_tokens, block_tokens=16, regions_per_layer=1)
+REQUEST = KvPathRequest("llm-d", "kv-path-1", TRANSFERS, 2, 1, 60)
 
 
 def made(nodes=()):
@@ -78,3 +81,28 @@ def test_a_prompts_cache_is_read_in_one_piece_and_in_those_of_vllm():
     assert (whole.descriptors, whole.length_bytes) == (1, 4096 * 73_728)
     assert (pieces.descriptor_bytes, pieces.descriptors) == (32_768, 36 * 256)
     assert pieces.length_bytes == whole.length_bytes
+
+
+def pieces_of(model, block_tokens, regions_per_layer):
+    (_, pieces) = kv_path_job.transfers(model, [4096], block_tokens, regions_per_layer)
+    return pieces.descriptor_bytes, pieces.descriptors
+
+
+def test_keys_and_values_in_regions_of_their_own_are_twice_the_pieces_of_half_the_size():
+    assert pieces_of(MODEL, 16, 2) == (16_384, 2 * 36 * 256)
+
+
+def test_larger_blocks_are_larger_pieces():
+    assert pieces_of(MODEL, 64, 1) == (131_072, 36 * 64)
+
+
+def test_mla_has_one_cache_for_keys_and_values():
+    latent = LatentAttention(key_value_rank=512, rope_dim=64)
+    model = MODEL.model_copy(
+        update={"architecture": MODEL.architecture.model_copy(update={"latent_attention": latent})}
+    )
+    assert pieces_of(model, 16, 2) == (32_768, 36 * 256)
+
+
+def test_every_release_says_how_its_vllm_cuts_the_cache():
+    assert set(kv_path().regions_per_layer) == set(names("releases"))

@@ -3,6 +3,7 @@
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
@@ -79,6 +80,18 @@ class InCluster:
         """
         answer = self._send("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
         return None if answer.status_code == HTTPStatus.NOT_FOUND else _checked(answer).get("data") or {}
+
+    def created_s(self, namespace: str, name: str) -> float | None:
+        """When a ConfigMap was created, in whole seconds of the epoch by the API server's clock; None where there is
+        none.
+
+        Raises:
+            KitError: the API server doesn't answer or refuses.
+        """
+        answer = self._send("GET", f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        return datetime.fromisoformat(_checked(answer)["metadata"]["creationTimestamp"]).timestamp()
 
     def apply(self, config_map: Mapping[str, Any]) -> None:
         """Creates or changes a ConfigMap by server-side apply, for which a role can name the one that it may.

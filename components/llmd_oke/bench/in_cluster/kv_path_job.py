@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from llmd_oke.bench.in_cluster.cluster import InCluster, from_environment
+from llmd_oke.bench.in_cluster.parcels import owned
+from llmd_oke.bench.in_cluster.polling import polled
 from llmd_oke.bench.kv_path.counters import read_counters
 from llmd_oke.bench.kv_path.endpoint import PATTERN, Endpoint, Region, nixl, pytorch
 from llmd_oke.bench.kv_path.measuring import measure
@@ -49,10 +51,7 @@ class Board:
         Raises:
             KitError: the API server refuses.
         """
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._request.job, "uid": self._uid}
-        labels = {"app.kubernetes.io/part-of": "llmd-oke"}
-        place = {"name": name, "namespace": self._request.namespace}
-        metadata = {**place, "labels": labels, "ownerReferences": [owner]}
+        metadata = owned(name, self._request.namespace, self._request.job, self._uid)
         self._cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}})
 
     def await_text(self, name: str, limit_s: float, what: str) -> str:
@@ -61,13 +60,14 @@ class Board:
         Raises:
             KitError: it doesn't in time, or the API server refuses.
         """
-        deadline_s = self._clock() + limit_s
-        while self._clock() < deadline_s:
-            told = self._cluster.config_map(self._request.namespace, name)
-            if told is not None:
-                return told[KEY]
-            self._pause(PAUSE_S)
-        raise KitError(f"Waited {limit_s:.0f} s for {what}.")
+
+        def ask() -> Mapping[str, str] | None:
+            return self._cluster.config_map(self._request.namespace, name)
+
+        told = polled(ask, limit_s, PAUSE_S, self._pause, self._clock)
+        if told is None:
+            raise KitError(f"Waited {limit_s:.0f} s for {what}.")
+        return told[KEY]
 
 
 def main() -> int:

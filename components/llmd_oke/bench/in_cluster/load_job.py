@@ -16,18 +16,25 @@ from llmd_oke.bench.in_cluster.cluster import InCluster, from_environment
 from llmd_oke.bench.in_cluster.load_request import LoadRequest, from_json
 from llmd_oke.bench.in_cluster.load_result import pack
 from llmd_oke.bench.in_cluster.parcels import config_maps
+from llmd_oke.bench.in_cluster.polling import polled
 from llmd_oke.bench.load.live import Live
-from llmd_oke.bench.load.stages import StageResult, run_stages
+from llmd_oke.bench.load.stage import StageResult
+from llmd_oke.bench.load.stages import run_stages
 from llmd_oke.errors import KitError
 
 TERMINATION_LOG = Path("/dev/termination-log")
 LONGEST_WORDS = 2000
 
-START_KEY = "start_at_s"
-"""In the ConfigMap that begins the load: seconds of the epoch."""
+LEAD_S = 4.0
+"""Between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods ask four times a
+second.
+"""
 
 START_LIMIT_S = 900.0
 START_PAUSE_S = 0.25
+
+CLOCKS_APART_S = 5.0
+"""How far a pod's clock may be behind the API server's: it begins as much later than pods whose clocks are right."""
 
 INTERRUPTED = 130
 """Exit code of a pod that was ended before its load began."""
@@ -68,7 +75,7 @@ def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster
     """Waits for the common start and sends this pod's share.
 
     Raises:
-        KitError: the start is never told, or the target's URL is none.
+        KitError: the start is never told or too far away, or the target's URL is none.
     """
     how = circumstances.from_environment(environment)
     pod = int(environment["JOB_COMPLETION_INDEX"])
@@ -93,19 +100,30 @@ def wait_for_start(
     limit_s: float = START_LIMIT_S,
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
+    now: Callable[[], float] = time.time,
 ) -> float:
-    """The moment to begin, once it is told.
+    """The moment to begin, once it is told. It is the API server's: the clock of whoever tells it may be wrong.
 
     Raises:
-        KitError: it is not told in time.
+        KitError: it is not told in time, or by this pod's clock it is too far away.
     """
-    deadline_s = clock() + limit_s
-    while clock() < deadline_s:
-        told = cluster.config_map(request.namespace, request.start_name)
-        if told is not None:
-            return float(told[START_KEY])
-        pause(START_PAUSE_S)
-    raise KitError(f"nobody said within {limit_s:.0f} s when to begin: ConfigMap {request.start_name}")
+
+    def ask() -> float | None:
+        return cluster.created_s(request.namespace, request.start_name)
+
+    created_s = polled(ask, limit_s, START_PAUSE_S, pause, clock)
+    if created_s is None:
+        raise KitError(f"nobody said within {limit_s:.0f} s when to begin: ConfigMap {request.start_name}")
+    return _start_s(created_s, now())
+
+
+def _start_s(created_s: float, now_s: float) -> float:
+    behind_s = created_s - now_s
+    if behind_s > CLOCKS_APART_S:
+        raise KitError(
+            f"the node's clock is {behind_s:.0f} s behind the API server's, at most {CLOCKS_APART_S:.0f} s are taken"
+        )
+    return created_s + LEAD_S
 
 
 def publish(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pydantic import TypeAdapter
 
 from llmd_oke.bench.generator.driving import Share
-from llmd_oke.bench.load.stages import Conditions, Stage
+from llmd_oke.bench.load.stage import Conditions, Stage
 from llmd_oke.bench.load.texts import read_length, read_shapes, read_trim
 from llmd_oke.bench.workload.workloads import Workload
 

@@ -17,7 +17,7 @@ from llmd_oke.bench.deployment import circumstances
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.parcels import MOST_CHUNKS, pieces
-from llmd_oke.bench.load.stages import Stage, StageResult
+from llmd_oke.bench.load.stage import Stage, StageResult
 from llmd_oke.bench.load.texts import read_trim
 from llmd_oke.bench.records.health import Health, delay_of, spoiled
 from llmd_oke.bench.records.percentiles import percentile
@@ -85,11 +85,14 @@ def _part(stage: Mapping[str, Any]) -> Part:
 
 
 def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
-    """The stages of the whole load. Requests of pods that began later are later by as much; where pods are missing, the
-    stage is spoiled and says which share of its requests there is.
+    """The stages of the whole load. Requests of pods that began later are later by as much; where pods are missing, or
+    did not come to a stage, it is spoiled and says so.
     """
     stages, time_scale = request.stages(), pods[0].how.time_scale
-    return [_merged(request, stages[number], parts, time_scale) for number, parts in enumerate(_by_stage(pods))]
+    missing = request.parallelism - len(pods)
+    return [
+        _merged(request, stages[number], parts, time_scale, missing) for number, parts in enumerate(_by_stage(pods))
+    ]
 
 
 def _by_stage(pods: Sequence[PodResult]) -> Iterator[list[Part]]:
@@ -109,7 +112,7 @@ def notes(pods: Sequence[PodResult]) -> Iterator[str]:
             yield f"pods began stage {number} within {apart_s:.1f} s of each other"
 
 
-def _merged(request: LoadRequest, stage: Stage, parts: Sequence[Part], time_scale: float) -> StageResult:
+def _merged(request: LoadRequest, stage: Stage, parts: Sequence[Part], time_scale: float, missing: int) -> StageResult:
     starts = [part.started for part in parts if part.started]
     began = min(starts, default=None)
     records = sorted(
@@ -118,7 +121,7 @@ def _merged(request: LoadRequest, stage: Stage, parts: Sequence[Part], time_scal
     return StageResult(
         stage=stage,
         records=tuple(records),
-        health=_of_all(request, parts, _merged_health(records, parts, stage, time_scale)),
+        health=_of_all(request.parallelism, missing, parts, _merged_health(records, parts, stage, time_scale)),
         window=window_of(records, stage.shape, read_trim(request.trim)),
         started=began,
         wall_s=time_scale * max((record.ended_s for record in records), default=0.0),
@@ -158,12 +161,13 @@ def _merged_health(records: Sequence[RequestRecord], merged: Sequence[Part], sta
     return replace(health, spoiled="; ".join(dict.fromkeys(text for text in told if text)) or None)
 
 
-def _of_all(request: LoadRequest, parts: Sequence[Part], health: Health) -> Health:
-    """The health of a stage as all pods should have sent it; their shares are equal."""
-    pods, offered = request.parallelism, health.offered_requests_per_s
-    missing, early = pods - len(parts), sum(part.interrupted for part in parts)
+def _of_all(pods: int, missing: int, parts: Sequence[Part], health: Health) -> Health:
+    """The health of a stage as all pods should have sent it; their shares are equal; `missing` left no result."""
+    absent, offered = pods - missing - len(parts), health.offered_requests_per_s
+    early = sum(part.interrupted for part in parts)
     told = [
         *([f"{missing} of {pods} pods left no result: {missing / pods:.0%} of the load is missing"] if missing else []),
+        *([f"not reached by {absent} of {pods} pods"] if absent else []),
         *([f"{early} of {pods} pods ended before the others"] if 0 < early < len(parts) else []),
         *([health.spoiled] if health.spoiled else []),
     ]

@@ -2,7 +2,8 @@
 
 import base64
 import gzip
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 CHUNK_BYTES = 900_000
@@ -17,6 +18,9 @@ PART_LABEL = "llmd-oke/part-of-job"
 PART_KEY = "part"
 COUNT_ANNOTATION = "llmd-oke/parts"
 """How many pieces the pod's result has."""
+
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def pieces(content: bytes) -> list[bytes]:
@@ -34,19 +38,31 @@ def config_maps(
     parts: Sequence[bytes], names: Sequence[str], namespace: str, job: str, uid: str
 ) -> list[dict[str, Any]]:
     """A ConfigMap for each piece; they belong to the Job and go with it."""
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid}
+    labels, annotations = {PART_LABEL: job}, {COUNT_ANNOTATION: str(len(parts))}
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "labels": {"app.kubernetes.io/part-of": "llmd-oke", PART_LABEL: job},
-                "annotations": {COUNT_ANNOTATION: str(len(parts))},
-                "ownerReferences": [owner],
-            },
+            "metadata": owned(name, namespace, job, uid, labels, annotations),
             "binaryData": {PART_KEY: base64.b64encode(part).decode()},
         }
         for name, part in zip(names, parts, strict=False)
     ]
+
+
+def owned(
+    name: str,
+    namespace: str,
+    job: str,
+    uid: str,
+    labels: Mapping[str, str] = NOTHING,
+    annotations: Mapping[str, str] = NOTHING,
+) -> dict[str, Any]:
+    """Metadata of an object that belongs to a Job and goes with it."""
+    return {
+        "name": name,
+        "namespace": namespace,
+        "labels": {"app.kubernetes.io/part-of": "llmd-oke", **labels},
+        **({"annotations": dict(annotations)} if annotations else {}),
+        "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid}],
+    }

@@ -15,6 +15,7 @@ from typing import Any
 
 from llmd_oke.bench.deployment import circumstances
 from llmd_oke.bench.in_cluster.cluster import InCluster, from_environment
+from llmd_oke.bench.in_cluster.parcels import owned
 from llmd_oke.bench.in_cluster.smoke_labels import JOB_ANNOTATION, LABEL
 from llmd_oke.bench.in_cluster.smoke_result import RESULT_KEY, Parcel, failure_words, last_words, pack
 from llmd_oke.bench.smoke.request import SmokeRequest, from_json
@@ -56,17 +57,11 @@ def run(request: SmokeRequest, environment: Mapping[str, str], cluster: InCluste
 def result_config_map(request: SmokeRequest, parcel: Parcel, environment: Mapping[str, str]) -> dict[str, Any]:
     """The ConfigMap of a result."""
     job, uid = environment["JOB_NAME"], environment["JOB_UID"]
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid}
+    labels, annotations = {LABEL: request.service}, {JOB_ANNOTATION: job}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": environment["RESULT_NAME"],
-            "namespace": request.namespace,
-            "labels": {"app.kubernetes.io/part-of": "llmd-oke", LABEL: request.service},
-            "annotations": {JOB_ANNOTATION: job},
-            "ownerReferences": [owner],
-        },
+        "metadata": owned(environment["RESULT_NAME"], request.namespace, job, uid, labels, annotations),
         "data": dict(parcel.texts),
         "binaryData": {RESULT_KEY: base64.b64encode(parcel.result).decode()},
     }

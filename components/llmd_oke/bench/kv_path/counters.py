@@ -10,6 +10,8 @@ GROUPS = ("counters", "hw_counters")
 WORD_BYTES = 4
 """`port_xmit_data` and `port_rcv_data` count bytes divided by four."""
 
+_RECEIVED, _SENT = "/counters/port_rcv_data", "/counters/port_xmit_data"
+
 _TROUBLE = re.compile(r"err|retry|retrans|timeout|discard|drop|out_of|nak|link_downed|congest|cnp|ecn")
 """Parts of the names of counters that say that something was lost, repeated or held back; drivers name them freely."""
 
@@ -34,14 +36,19 @@ def moved(before: Counters, after: Counters) -> dict[str, int]:
     return {name: value - before[name] for name, value in after.items() if name in before and value > before[name]}
 
 
+def tells_received_bytes(before: Counters, after: Counters) -> bool:
+    """Whether a port counted received bytes all the while: it has such a counter, which did not begin anew."""
+    return any(name.endswith(_RECEIVED) and value >= before.get(name, value + 1) for name, value in after.items())
+
+
 def received_bytes(grown: Counters) -> int:
     """Bytes that ports received, of what `moved` found."""
-    return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith("/counters/port_rcv_data"))
+    return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith(_RECEIVED))
 
 
 def sent_bytes(grown: Counters) -> int:
     """Bytes that ports sent, of what `moved` found."""
-    return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith("/counters/port_xmit_data"))
+    return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith(_SENT))
 
 
 def trouble(grown: Counters) -> dict[str, int]:

@@ -6,9 +6,9 @@ that is used here; vLLM's ROCm images bring one of them, and PyTorch (vLLM, dock
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,11 +20,8 @@ PACKAGES = ("nixl_rocm", "rixl", "nixl")
 
 BACKEND = "UCX"
 
-Memory = Literal["VRAM", "DRAM"]
-"""NIXL's names of GPU memory and of the host's, which is for trials without a GPU."""
-
-DEVICES: dict[Memory, str] = {"VRAM": "cuda:0", "DRAM": "cpu"}
-"""PyTorch's names of the first GPU (for ROCm too) and of the host."""
+MEMORY, DEVICE = "VRAM", "cuda:0"
+"""NIXL's name of GPU memory, PyTorch's of the first GPU (for ROCm too)."""
 
 PATTERN = 0xA5
 """What the prefill side's buffer is full of, so that a read can be told from none."""
@@ -76,62 +73,99 @@ def pytorch() -> Any:
     return torch
 
 
+@contextmanager
+def explained(doing: str) -> Generator[None]:
+    """What NIXL and PyTorch raise while they do something, in the kit's words.
+
+    NIXL's own exceptions have no base but `Exception` (src/bindings/python/nixl_bindings.cpp), and its Python API
+    raises KeyError, RuntimeError and others besides.
+
+    Raises:
+        KitError: instead of any of them.
+    """
+    try:
+        yield
+    except KitError:
+        raise
+    except Exception as error:
+        raise KitError(f"NIXL or PyTorch failed when {doing}: {type(error).__name__}: {error}") from error
+
+
 class Endpoint:
     """One side. `fill` is the byte that its buffer is full of at first.
 
     Raises:
-        KitError: NIXL has no UCX, or refuses the buffer.
+        KitError: NIXL has no UCX, or there is no such buffer, or NIXL refuses it.
     """
 
-    def __init__(self, name: str, length_bytes: int, fill: int, api: Any, torch: Any, memory: Memory = "VRAM") -> None:
-        self._memory = memory
+    @explained("its agent and buffer were set up")
+    def __init__(self, name: str, length_bytes: int, fill: int, api: Any, torch: Any) -> None:
         self._agent = api.nixl_agent(name, api.nixl_agent_config(backends=[BACKEND]))
         if BACKEND not in self._agent.get_plugin_list():
             raise KitError(f"NIXL has no {BACKEND} here: {', '.join(self._agent.get_plugin_list()) or 'no plug-ins'}.")
-        self._buffer = torch.full((length_bytes,), fill, dtype=torch.uint8, device=DEVICES[memory])
-        if memory == "VRAM":
-            torch.cuda.synchronize()  # NIXL reads the memory past PyTorch's queue
-        self._address, self._device = int(self._buffer.data_ptr()), max(0, int(self._buffer.get_device()))
+        self._buffer = torch.full((length_bytes,), fill, dtype=torch.uint8, device=DEVICE)
+        torch.cuda.synchronize()  # NIXL reads the memory past PyTorch's queue
+        self._address, self._device = int(self._buffer.data_ptr()), int(self._buffer.get_device())
         whole = [(self._address, length_bytes, self._device, "")]
-        self._registered = self._agent.register_memory(whole, mem_type=memory)
-        if self._registered is None:
-            raise KitError(f"NIXL does not take {length_bytes} bytes of {memory}.")
+        self._registered = self._agent.register_memory(whole, mem_type=MEMORY)
 
     @property
+    @explained("its metadata were asked for")
     def region(self) -> Region:
-        """What another side needs to read the buffer."""
+        """What another side needs to read the buffer.
+
+        Raises:
+            KitError: NIXL doesn't tell.
+        """
         length_bytes = int(self._buffer.numel())
         metadata = self._agent.get_agent_metadata().hex()
         return Region(metadata=metadata, address=self._address, length_bytes=length_bytes, device=self._device)
 
+    @explained("the other side's metadata were loaded")
     def meet(self, other: Region) -> str:
-        """Takes another side's metadata; gives the name of its agent."""
+        """Takes another side's metadata; gives the name of its agent.
+
+        Raises:
+            KitError: NIXL doesn't take them.
+        """
         name = self._agent.add_remote_agent(bytes.fromhex(other.metadata))
         return name.decode() if isinstance(name, bytes) else str(name)
 
     @contextmanager
     def reading(self, peer: str, other: Region, transfer: Transfer) -> Generator["Read"]:
-        """A read of another side's buffer into this one's, which can be done again and again."""
-        own = self._descriptors(self._address, self._device, transfer)
-        remote = self._descriptors(other.address, other.device, transfer)
-        handle = self._agent.initialize_xfer("READ", own, remote, peer)
+        """A read of another side's buffer into this one's, which can be done again and again.
+
+        Raises:
+            KitError: NIXL refuses it.
+        """
+        with explained(f"a read of {transfer.length_bytes} bytes was prepared"):
+            own = self._descriptors(self._address, self._device, transfer)
+            remote = self._descriptors(other.address, other.device, transfer)
+            handle = self._agent.initialize_xfer("READ", own, remote, peer)
         try:
             yield Read(self._agent, handle, transfer)
         finally:
-            self._agent.release_xfer_handle(handle)
+            with suppress(Exception):  # NIXL can't cancel every read; what was wrong with it is told already
+                self._agent.release_xfer_handle(handle)
 
+    @explained("the buffer was looked at")
     def ends(self, length_bytes: int) -> tuple[int, int]:
-        """The first and the last of so many bytes of the buffer."""
+        """The first and the last of so many bytes of the buffer.
+
+        Raises:
+            KitError: they can't be read.
+        """
         return int(self._buffer[0]), int(self._buffer[length_bytes - 1])
 
     def close(self) -> None:
-        """Takes the registration back."""
-        self._agent.deregister_memory(self._registered)
+        """Takes the registration back, as far as NIXL does."""
+        with suppress(Exception):  # the process ends next, and what went wrong before is told already
+            self._agent.deregister_memory(self._registered)
 
     def _descriptors(self, address: int, device: int, transfer: Transfer) -> Any:
         size = transfer.descriptor_bytes
         pieces = [(address + place * size, size, device) for place in range(transfer.descriptors)]
-        return self._agent.get_xfer_descs(pieces, mem_type=self._memory)
+        return self._agent.get_xfer_descs(pieces, mem_type=MEMORY)
 
 
 class Read:
@@ -142,6 +176,7 @@ class Read:
         self._handle = handle
         self._transfer = transfer
 
+    @explained("it read")
     def once(self, limit_s: float, clock: Clock = time.perf_counter) -> float:
         """Does it and waits for its end, without sleeping; gives the seconds that it took.
 

@@ -1,6 +1,6 @@
 """What two pods found, and what it says of the path between their nodes."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -10,11 +10,15 @@ from llmd_oke.bench.kv_path import counters
 from llmd_oke.bench.kv_path.measuring import Timed, Timings
 from llmd_oke.bench.kv_path.request import KvPathRequest, Side
 
-CARRIED_SHARE = 0.9
-"""What ports must have counted of the bytes that NIXL moved, to be what carried them: headers only add to it."""
 
-MOST_SHARE = 1.2
-"""What headers can't add; more is somebody else's traffic."""
+@dataclass(frozen=True)
+class Carried:
+    """What ports count of the bytes that NIXL moved where they alone carried them, as shares: headers only add to it
+    (`least_share`), but not everything (`most_share`): more is somebody else's traffic.
+    """
+
+    least_share: float
+    most_share: float
 
 
 class Report(BaseModel):
@@ -47,7 +51,8 @@ class Figure:
 class KvPath:
     """The way from a prefill node to a decode node.
 
-    `carried_share` is what the decode side's ports received of the bytes that NIXL moved, None where no port was seen.
+    `carried_share` is what the decode side's ports received of the bytes that NIXL moved, None where no port was
+    seen that counts bytes; `carried` is what it is held against.
     """
 
     prefill_node: str
@@ -59,31 +64,27 @@ class KvPath:
     received_bytes: int
     sent_bytes: int
     carried_share: float | None
+    carried: Carried
     trouble: dict[str, int]
-
-    @property
-    def best_gb_per_s(self) -> float:
-        """The fastest transfer's median."""
-        return max(figure.gb_per_s for figure in self.figures)
 
     @property
     def missed(self) -> bool:
         """Whether it is sure that RDMA ports did not carry the cache."""
-        return self.carried_share is not None and self.carried_share < CARRIED_SHARE
+        return self.carried_share is not None and self.carried_share < self.carried.least_share
 
     @property
     def verdict(self) -> str:
         """What carried the cache, as far as the ports tell."""
         if self.carried_share is None:
-            return "no RDMA port was seen in the pods: what carried it is not known"
-        if self.carried_share > MOST_SHARE:
+            return "no RDMA port that counts bytes was seen in the pods: what carried it is not known"
+        if self.carried_share > self.carried.most_share:
             return f"not known: RDMA ports received {self.carried_share:.1f} times of it, so that others use them too"
-        if self.carried_share >= CARRIED_SHARE:
+        if not self.missed:
             return "carried by RDMA ports"
         return f"NOT carried by RDMA ports: they received {self.carried_share:.0%} of it (TCP?)"
 
 
-def path_of(request: KvPathRequest, prefill: Report, decode: Report) -> KvPath:
+def path_of(request: KvPathRequest, prefill: Report, decode: Report, carried: Carried) -> KvPath:
     """The path that both sides tell of.
 
     Raises:
@@ -95,6 +96,7 @@ def path_of(request: KvPathRequest, prefill: Report, decode: Report) -> KvPath:
     times = request.warm_ups + request.repeats
     moved_bytes = times * sum(transfer.length_bytes for transfer in request.transfers)
     received_bytes = counters.received_bytes(received)
+    told = counters.tells_received_bytes(decode.before, decode.after)
     problems = {
         f"{each.side} {name}": value
         for each, grown in ((prefill, sent), (decode, received))
@@ -109,15 +111,15 @@ def path_of(request: KvPathRequest, prefill: Report, decode: Report) -> KvPath:
         moved_bytes=moved_bytes,
         received_bytes=received_bytes,
         sent_bytes=counters.sent_bytes(sent),
-        carried_share=received_bytes / moved_bytes if decode.after else None,
+        carried_share=received_bytes / moved_bytes if told else None,
+        carried=carried,
         trouble=problems,
     )
 
 
 def as_json(path: KvPath) -> dict[str, Any]:
     """A path as plain data, with its verdict."""
-    plain = {name: value for name, value in vars(path).items() if name != "figures"}
-    return {**plain, "verdict": path.verdict, "basis": "measured", "figures": [vars(each) for each in path.figures]}
+    return {**asdict(path), "verdict": path.verdict, "basis": "measured"}
 
 
 def _figure(timed: Timed) -> Figure:

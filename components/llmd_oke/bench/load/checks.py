@@ -1,18 +1,17 @@
 """What is wrong with stages and a workload, before anything is sent."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from llmd_oke.bench.load.stage import Stage
 from llmd_oke.bench.workload.lengths import Fixed, Length
 from llmd_oke.bench.workload.shapes import ClosedLoop, LoadShape, Trace
 from llmd_oke.bench.workload.workloads import Workload
 from llmd_oke.errors import Problem, Refused
 
-if TYPE_CHECKING:
-    from llmd_oke.bench.load.stages import Stage
+VERDICT = "the load can't be sent"
 
 
-def check(stages: Sequence["Stage"], workload: Workload, processes: int) -> None:
+def check(stages: Sequence[Stage], workload: Workload, processes: int) -> None:
     """Raise `Refused` with everything that is wrong."""
     problems = [
         *(
@@ -27,10 +26,10 @@ def check(stages: Sequence["Stage"], workload: Workload, processes: int) -> None
     if processes < 1:
         problems.append(Problem("processes", processes, "at least 1", "someone has to send"))
     if problems:
-        raise Refused(problems)
+        raise Refused(problems, VERDICT)
 
 
-def _of_stage(path: str, stage: "Stage", workload: Workload) -> Iterator[Problem]:
+def _of_stage(path: str, stage: Stage, workload: Workload) -> Iterator[Problem]:
     if not isinstance(stage.shape, Trace) and stage.requests is None and stage.duration_s is None:
         yield Problem(path, str(stage.shape), "requests, duration, or both", "it would never end")
     for name, value in (("requests", stage.requests), ("duration_s", stage.duration_s)):

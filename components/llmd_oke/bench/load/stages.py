@@ -6,24 +6,21 @@ results = asyncio.run(run_stages(target, stages, Workload(Fixed(4096), Fixed(256
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from time import perf_counter
 
 from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.bench.generator.addresses import address_of
 from llmd_oke.bench.generator.crews import STOP_GRACE_S, Crew, Findings
-from llmd_oke.bench.generator.driving import WHOLE, Share
 from llmd_oke.bench.generator.examination import examine
 from llmd_oke.bench.generator.workers import Assignment, Begin, Section
 from llmd_oke.bench.load.checks import check
 from llmd_oke.bench.load.live import Live, Meter
-from llmd_oke.bench.records.health import Health
+from llmd_oke.bench.load.stage import AS_IT_IS, Conditions, Stage, StageResult
 from llmd_oke.bench.records.request import RequestRecord
-from llmd_oke.bench.records.windows import NOTHING_TRIMMED, Trim, Window, window_of
-from llmd_oke.bench.workload.shapes import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+from llmd_oke.bench.records.windows import window_of
+from llmd_oke.bench.workload.shapes import ClosedLoop, ConstantRate, PoissonRate
 from llmd_oke.bench.workload.workloads import Workload
 
 LEAD_S = 0.05
@@ -31,97 +28,6 @@ LEAD_S = 0.05
 
 LIVE_INTERVAL_S = 1.0
 
-
-@dataclass(frozen=True)
-class Stage:
-    """One load. It ends after `requests`, or once `duration_s` of model time is over, whichever comes first.
-
-    A trace ends by itself; all other shapes need one of the two.
-    """
-
-    shape: LoadShape
-    requests: int | None = None
-    duration_s: float | None = None
-    label: str = ""
-
-    @property
-    def name(self) -> str:
-        """What to call it."""
-        return self.label or str(self.shape)
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """What a stage came to. Everything but `health`, `started` and `wall_s` is in model time.
-
-    - `records`: every request that was sent, by index, also those outside of the window;
-    - `window`: the part that counts;
-    - `interrupted`: the run was ended before the stage was over.
-    """
-
-    stage: Stage
-    records: tuple[RequestRecord, ...] = field(repr=False)
-    health: Health
-    window: Window
-    planned: int | None = None
-    started: datetime | None = None
-    wall_s: float = 0.0
-    interrupted: bool = False
-
-    @cached_property
-    def counted(self) -> tuple[RequestRecord, ...]:
-        """Requests that were sent in the window: those whose latencies count."""
-        return tuple(record for record in self.records if self.window.has(record))
-
-    @property
-    def requests_per_s(self) -> float:
-        """Answers that ended whole in the window, per second."""
-        return _rate(self.window.ended(self.records), self.window)
-
-    @property
-    def output_tokens_per_s(self) -> float:
-        """Output tokens that arrived in the window, per second."""
-        return _rate(self.window.tokens(self.records), self.window)
-
-    @property
-    def concurrency(self) -> float:
-        """Requests in flight on average in the window."""
-        return self.window.in_flight(self.records)
-
-
-def sweep(
-    shape: Callable[[float], LoadShape],
-    values: Iterable[float],
-    *,
-    requests: int | None = None,
-    duration_s: float | None = None,
-) -> list[Stage]:
-    """One stage for each value, for example of a rate: `sweep(PoissonRate, (1, 5, 10), duration_s=120)`."""
-    return [Stage(shape(value), requests, duration_s) for value in values]
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """How stages are run.
-
-    - `time_scale`: wall seconds for a second of model time, for simulated servers that run on another clock;
-    - `trim`: what of each stage doesn't count;
-    - `rest_s`: wall seconds between two stages;
-    - `request_timeout_s`: wall seconds for one request;
-    - `share`: the part of every stage that this program sends, where others send the rest at the same time;
-    - `start_at_s`: when the first stage begins, in seconds of the epoch, so that several programs begin together.
-    """
-
-    time_scale: float = 1.0
-    trim: Trim = NOTHING_TRIMMED
-    rest_s: float = 0.0
-    request_timeout_s: float = 300.0
-    share: Share = WHOLE
-    start_at_s: float | None = None
-
-
-AS_IT_IS = Conditions()
-"""All of it, at once, in real time."""
 
 OnProgress = Callable[[Live], None]
 OnRecords = Callable[[int, Sequence[RequestRecord]], None]
@@ -136,13 +42,13 @@ async def run_stages(
     processes: int = 1,
     on_progress: OnProgress | None = None,
     on_records: OnRecords | None = None,
-    conditions: Conditions = Conditions(),
+    conditions: Conditions = AS_IT_IS,
 ) -> list[StageResult]:
     """Run `stages` one after the other with `processes` generator processes, and tell what they came to.
 
     A request that fails is a record. `on_progress` is told of a stage about once a second; `on_records` gets the number
     of a stage and requests of it that have ended, in model time, so that they can be written down at once. After
-    `limit_s` of wall time no request is started and those in flight end as timed out.
+    `limit_s` of wall time, from the start on, no request is started and those in flight end as timed out.
 
     When the task is cancelled (Ctrl-C under `asyncio.run`), this returns what was measured until then; the last result
     is marked as interrupted.
@@ -155,7 +61,7 @@ async def run_stages(
     check(stages, workload, processes)
     assignment = Assignment(target, workload, conditions.share, conditions.request_timeout_s)
     results: list[StageResult] = []
-    deadline_s = perf_counter() + limit_s
+    deadline_s = perf_counter() + _until_start_s(conditions) + limit_s
     async with Crew(assignment, processes) as crew:
         for number, stage in enumerate(stages):
             run = _StageRun(crew, stage, number, len(stages), conditions, on_progress, on_records)
@@ -163,6 +69,10 @@ async def run_stages(
             if results[-1].interrupted or perf_counter() >= deadline_s or not await _rest(conditions, number, stages):
                 break
     return results
+
+
+def _until_start_s(conditions: Conditions) -> float:
+    return max(0.0, conditions.start_at_s - time.time()) if conditions.start_at_s is not None else 0.0
 
 
 async def _rest(conditions: Conditions, number: int, stages: Sequence[Stage]) -> bool:
@@ -234,10 +144,8 @@ class _StageRun:
         return self._conditions.share.of(sum(1 for _ in self._section.moments_s()))
 
     def _choose_start_s(self) -> float:
-        soon_s = perf_counter() + LEAD_S
-        if self._number or self._conditions.start_at_s is None:
-            return soon_s
-        return max(soon_s, perf_counter() + self._conditions.start_at_s - time.time())
+        wait_s = 0.0 if self._number else _until_start_s(self._conditions)
+        return perf_counter() + max(LEAD_S, wait_s)
 
     def _note(self, records: Sequence[RequestRecord]) -> None:
         self._ended += len(records)
@@ -286,7 +194,3 @@ class _StageRun:
             wall_s=max((record.ended_s for record in wall), default=0.0),
             interrupted=interrupted,
         )
-
-
-def _rate(amount: float, window: Window) -> float:
-    return amount / window.duration_s if window.duration_s else 0.0

@@ -8,7 +8,8 @@ import json
 import sys
 
 from llmd_oke.bench.deployment.targets import Target
-from llmd_oke.bench.load.stages import Stage, run_stages
+from llmd_oke.bench.load.stage import Stage
+from llmd_oke.bench.load.stages import run_stages
 from llmd_oke.bench.records.percentiles import percentile
 from llmd_oke.bench.workload.lengths import Fixed
 from llmd_oke.bench.workload.shapes import ConstantRate

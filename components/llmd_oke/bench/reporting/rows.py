@@ -1,9 +1,10 @@
 """What our own benchmarks found, as rows of the one table: a smoke benchmark, or one stage of load."""
 
 from collections.abc import Iterable
+from typing import TypedDict, Unpack
 
 from llmd_oke import catalogue
-from llmd_oke.bench.load.stages import StageResult
+from llmd_oke.bench.load.stage import StageResult
 from llmd_oke.bench.records.distributions import Statistics, describe
 from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.smoke.smoke import SmokeResult
@@ -71,6 +72,18 @@ def model_name(repository: str) -> str:
     return known.name if known else repository
 
 
+class StageFacts(TypedDict, total=False):
+    """What else a row may say of what was under load; fields are a row's."""
+
+    topology: str | None
+    copies: int
+    tensor_parallel_size: int | None
+    gpus_reserved: int | None
+    image: str | None
+    max_num_seqs: int | None
+    price_usd_per_hour: float | None
+
+
 def stage_row(
     result: StageResult,
     *,
@@ -79,45 +92,31 @@ def stage_row(
     gpus_counted: int,
     basis: Basis = Basis.MEASURED,
     subject: Subject = "end-to-end",
-    topology: str | None = None,
-    copies: int = 1,
-    tensor_parallel_size: int | None = None,
-    gpus_reserved: int | None = None,
-    image: str | None = None,
-    max_num_seqs: int | None = None,
-    price_usd_per_hour: float | None = None,
     seed: int | None = None,
     run: str | None = None,
     config_hash: str | None = None,
     notes: Iterable[str] = (),
+    **facts: Unpack[StageFacts],
 ) -> Row:
     """What a stage did: latencies of the requests that were sent in its window, rates of what arrived in it."""
     good = [record for record in result.counted if record.succeeded]
     shape = result.stage.shape
+    input_tokens = _mean(record.input_tokens for record in good) or 0.0
     return Row(
+        **facts,
         subject=subject,
         basis=basis,
         model=model_name(model),
         gpu=gpu,
-        origin=Origin(
-            tool=STAGE_TOOL,
-            run=run,
-            config_hash=config_hash,
-            started=result.started.isoformat(timespec="seconds") if result.started else None,
-        ),
-        image=image,
-        topology=topology,
-        copies=copies,
-        tensor_parallel_size=tensor_parallel_size,
+        origin=_stage_origin(result, run, config_hash),
         gpus_counted=gpus_counted,
-        gpus_reserved=gpus_reserved,
-        input_tokens=_mean(record.input_tokens for record in good) or 0.0,
+        input_tokens=input_tokens,
         output_tokens=_mean(record.output_tokens for record in good) or 0.0,
         arrival=_arrival(shape),
         concurrency=shape.concurrency if isinstance(shape, ClosedLoop) else result.concurrency,
         offered_requests_per_s=shape.requests_per_s if isinstance(shape, ConstantRate | PoissonRate) else None,
         achieved_requests_per_s=result.requests_per_s,
-        input_tokens_per_s=result.requests_per_s * (_mean(record.input_tokens for record in good) or 0.0),
+        input_tokens_per_s=result.requests_per_s * input_tokens,
         output_tokens_per_s=result.output_tokens_per_s,
         ttft_ms=quantiles_ms(record.ttft_s for record in good),
         tpot_ms=quantiles_ms(record.tpot_s for record in good),
@@ -127,10 +126,13 @@ def stage_row(
         failures=sum(not record.succeeded for record in result.counted),
         duration_s=result.window.duration_s,
         seed=seed,
-        max_num_seqs=max_num_seqs,
-        price_usd_per_hour=price_usd_per_hour,
         notes=(*notes, *_notes(result)),
     )
+
+
+def _stage_origin(result: StageResult, run: str | None, config_hash: str | None) -> Origin:
+    started = result.started.isoformat(timespec="seconds") if result.started else None
+    return Origin(tool=STAGE_TOOL, run=run, config_hash=config_hash, started=started)
 
 
 def _notes(result: StageResult) -> Iterable[str]:

@@ -13,7 +13,7 @@ from llmd_oke.bench.reporting.rows import smoke_row
 from llmd_oke.bench.reporting.summary import summarize_result
 from llmd_oke.bench.smoke.smoke import SmokeResult
 from llmd_oke.results.files import point, write_rows
-from llmd_oke.results.history import ROWS_FILE
+from llmd_oke.results.history import ROWS_FILE, stack_folder
 from llmd_oke.results.requests import FILE as REQUESTS_FILE
 
 REPORT_FILE = "benchmark_report_v0.2,_smoke.yaml"
@@ -46,7 +46,7 @@ def store(
     becomes a folder of its own.
     """
     moment = (started or result.started).strftime("%Y%m%dT%H%M%SZ")
-    run_folder = root / stack / moment
+    run_folder = root / stack_folder(stack) / moment
     folder = run_folder / part if part else run_folder
     folder.mkdir(parents=True, exist_ok=True)
     stored = Stored(folder, folder / REPORT_FILE, folder / REQUESTS_FILE, folder / "summary.json", folder / ROWS_FILE)

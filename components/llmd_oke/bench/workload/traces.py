@@ -50,7 +50,7 @@ def read_trace(path: Path) -> Trace:
     if not entries and not problems:
         problems.append(Problem(path.name, None, "at least one request", "it is empty"))
     if problems:
-        raise Refused(problems[:_MOST_PROBLEMS])
+        raise Refused(problems[:_MOST_PROBLEMS], "the load can't be sent")
     entries.sort(key=lambda entry: entry.at_s)
     began_s = entries[0].at_s
     return Trace(tuple(TraceEntry(e.at_s - began_s, e.input_tokens, e.output_tokens) for e in entries), path.name)

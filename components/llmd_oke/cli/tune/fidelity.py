@@ -27,6 +27,7 @@ from llmd_oke.tuning.fidelity.report import Report
 from llmd_oke.tuning.fidelity.runs import Run, published_runs
 from llmd_oke.tuning.fidelity.standings import Known
 from llmd_oke.tuning.fidelity.statements import statements
+from llmd_oke.tuning.fidelity.verdict import Verdict, judged
 from llmd_oke.tuning.measurements.published import published_points
 from llmd_oke.tuning.search import asking
 from llmd_oke.tuning.simulation.deployment import Policy
@@ -57,6 +58,16 @@ Points = Annotated[bool, typer.Option("--points", help="Show every load, not onl
 
 
 @dataclass(frozen=True)
+class Whose(Where):
+    """The options that say of what the figures are."""
+
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", "-s", help="Take model and shape from this stack, and what the tuner kept of it."),
+    ] = None
+
+
+@dataclass(frozen=True)
 class Files:
     """Where else the report goes."""
 
@@ -69,7 +80,7 @@ class Files:
 
 @gathered
 def fidelity(
-    where: Where,
+    where: Whose,
     files: Files,
     results: Results = None,
     rehearsed: Rehearsed = None,
@@ -93,12 +104,18 @@ def fidelity(
     subject = _subject(where, found.rows, figures, fitted_to)
     report = _report(subject, found.rows, rehearsal.rows, policy, own=figures is None)
     _write(report, files)
+    verdict = None if max_error is None else judged(report, max_error / 100)
+    _show(report, verdict, as_json=as_json, points=points)
+
+
+def _show(report: Report, verdict: Verdict | None, *, as_json: bool, points: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(texts.as_json(report), indent=2))
+        typer.echo(json.dumps(texts.as_json(report, verdict), indent=2))
     else:
         fidelity_view.show(report, points=points)
-    if max_error is not None:
-        _judge(report, max_error / 100)
+    if verdict and not verdict.passed:
+        console.show_error(KitError(str(verdict)))
+        raise typer.Exit(1)
 
 
 def _read(paths: list[Path] | None, hints: Hints) -> Read:
@@ -170,14 +187,3 @@ def _write(report: Report, files: Files) -> None:
             make_folder(path.parent)
             write_whole(path, text(report))
             console.errors().print(f"report  {path}", markup=False, soft_wrap=True)
-
-
-def _judge(report: Report, most_error: float) -> None:
-    if not report.counted:
-        raise KitError("There is no measurement whose errors count, so that --max-error has nothing to hold.")
-    beyond = report.beyond(most_error)
-    if beyond:
-        told = "\n".join(
-            f"  {standing.title}: {errors.metric.title}, {errors.mean_absolute:.1%}" for standing, errors in beyond
-        )
-        raise KitError(f"Mean errors above {most_error:.1%}:\n{told}")

@@ -13,14 +13,14 @@ from llmd_oke.tuning.fidelity.report import Report
 
 
 def show(report: Report, *, points: bool) -> None:
-    """Prints errors by group and metric; with `points`, every load too."""
+    """Prints errors by group, subject and metric; with `points`, every load too."""
     output = console.output()
     output.print(escape(texts.about(report)))
     for group in report.groups:
-        output.print(f"\n[bold]{group.standing.title}[/]  {escape(texts.heading(group))}")
+        output.print(f"\n[bold]{escape(group.title)}[/]  {escape(texts.heading(group))}")
         for each in group.circumstances:
             output.print(f"[dim]{escape(each)}[/]", soft_wrap=True)
-        output.print(_table(texts.SUMMARY, texts.summary(group), left=(0, 5)))
+        output.print(_table(texts.SUMMARY, texts.summary(group), left=(0, 1, 6)))
         for errors in group.metrics if points else ():
             output.print("", _table(texts.point_columns(group, errors), texts.points(errors)), sep="\n")
     if report.statements:

@@ -15,7 +15,11 @@ from llmd_oke.results.files import write_whole
 
 Tolerance = Annotated[
     float | None,
-    typer.Option(help="How far a forecast may be off, as a share of what is seen; 0.25 if left out.", min=0),
+    typer.Option(
+        help="How far a forecast may be off, as a share of what is seen; "
+        f"{verification.verifying().tolerance:g} if left out.",
+        min=0,
+    ),
 ]
 Fail = Annotated[bool, typer.Option("--fail", help="End with exit code 1 where a forecast is further off.")]
 

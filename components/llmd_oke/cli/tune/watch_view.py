@@ -9,9 +9,11 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from llmd_oke.cli import console
+from llmd_oke.cli import console, json_output
+from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.assumed import Assumed
 from llmd_oke.tuning.watch.advice import Advice, Place, advice
+from llmd_oke.tuning.watch.assumptions import tolerances
 from llmd_oke.tuning.watch.histograms import Percentile
 from llmd_oke.tuning.watch.judging import Judged, Verdict, judge
 from llmd_oke.tuning.watch.seen import Seen
@@ -26,7 +28,9 @@ _COLOURS = {Verdict.HOLDS: "green", Verdict.ABOVE: "red", Verdict.BELOW: "red"}
 
 @dataclass(frozen=True)
 class Watched:
-    """A deployed model, what it rests on, and what was seen of it. `about` is its topology."""
+    """A deployed model, what it rests on, and what was seen of it, until the cluster no longer answered where
+    `broken_off` says so. `about` is its topology.
+    """
 
     name: str
     about: str
@@ -34,6 +38,7 @@ class Watched:
     seen: Seen
     place: Place
     simulated: bool
+    broken_off: KitError | None = None
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
@@ -44,6 +49,25 @@ class Watched:
     def advice(self) -> tuple[Advice, ...]:
         """What to do about those that are off."""
         return tuple(advice(self.judged, self.seen, self.place))
+
+    @property
+    def failure(self) -> KitError | None:
+        """Why watching tells too little."""
+        least = tolerances().latency_requests
+        if self.broken_off or self.off or self.seen.answered >= least:
+            return self.broken_off
+        found = f"{self.seen.answered} requests ended in {self.seen.duration_s:.0f} s, too few to tell."
+        return KitError(found, f"It takes {least}: watch longer, with --for or --every.")
+
+    @property
+    def off(self) -> bool:
+        """Whether an assumption does not hold."""
+        return any(each.off for each in self.judged)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether all assumptions hold; None where watching tells too little."""
+        return None if self.failure and not self.off else not self.off
 
 
 def as_json(watched: Watched) -> dict[str, Any]:
@@ -63,8 +87,9 @@ def as_json(watched: Watched) -> dict[str, Any]:
         },
         "assumptions": [_as_json(each) for each in watched.judged],
         "percentiles_ms": {name: _percentiles_json(each) for name, each in seen.percentiles_ms.items()},
-        "holds": not any(each.off for each in watched.judged),
+        "holds": watched.holds,
         "advice": [{"why": each.why, "command": each.command} for each in watched.advice],
+        **(json_output.described(watched.failure) if watched.failure else {"error": None, "remedy": None}),
     }
 
 
@@ -87,11 +112,11 @@ def show(watched: Watched) -> None:
 def line(seen: Seen) -> str:
     """What one interval showed, in a line."""
     if not seen.duration_s:
-        return "left out: a server came, went or could not be read"
+        return f"left out: {seen.notes[0] if seen.notes else 'a server came, went or could not be read'}"
     figures = (("requests/s", seen.requests_per_s), ("ms TTFT", seen.ttft_ms), ("ms ITL", seen.itl_ms))
     told = [f"{value:.4g} {name}" for name, value in figures if value is not None]
     waiting = [f"{seen.waiting:.2g} waiting"] if seen.waiting else []
-    return ", ".join([*told, *waiting])
+    return ", ".join([*told, *waiting]) or "no requests"
 
 
 def _as_json(judged: Judged) -> dict[str, Any]:

@@ -3,8 +3,12 @@
 Straight, where it is inside; otherwise through the API server's proxy.
 """
 
+import os
 import socket
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+from typing import Any
 
 import httpx2
 import lightkube
@@ -17,6 +21,12 @@ from llmd_oke.bench.deployment.directory import PodAddress, Way
 from llmd_oke.errors import KitError
 
 CONNECT_TIMEOUT_S = 1.0
+
+RENEW_S = 60.0
+"""How long a token of the kubeconfig's program serves; OKE's live four minutes (`access/cluster_token.py`)."""
+
+_FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError, LookupError)
+"""Of the API server, of the way there, and of the kubeconfig's program."""
 
 
 class ClusterAccess:
@@ -37,6 +47,7 @@ class ClusterAccess:
             )
         self._config = found
         self._client = lightkube.Client(config=found)
+        self._authorization = Authorization(found)
 
     @property
     def client(self) -> lightkube.Client:
@@ -51,7 +62,7 @@ class ClusterAccess:
         """
         try:
             service = self._client.get(Service, name, namespace=namespace)
-        except (ApiError, httpx2.HTTPError) as error:
+        except _FAILURES as error:
             raise KitError(
                 f"The Service {namespace}/{name} can't be read: {error}", "Is the stack deployed?"
             ) from error
@@ -68,7 +79,7 @@ class ClusterAccess:
         """
         try:
             found = list(self._client.list(Pod, namespace=namespace, labels=dict(labels)))
-        except (ApiError, httpx2.HTTPError) as error:
+        except _FAILURES as error:
             raise KitError(f"The pods of {namespace} can't be listed: {error}") from error
         running = [
             PodAddress(pod.metadata.name or "", pod.status.podIP)
@@ -83,20 +94,65 @@ class ClusterAccess:
             return Way(f"http://{pod.address}:{port}")
         return self._proxied(f"/api/v1/namespaces/{namespace}/pods/{pod.name}:{port}/proxy")
 
+    def expires(self, way: Way) -> bool:
+        """Whether a program of the kubeconfig gives the token for this way, so that it serves a few minutes only."""
+        user = self._config.user
+        return way.headers is self._authorization and user is not None and user.exec is not None
+
     def _proxied(self, path: str) -> Way:
         config = self._config
         user = config.user
         verify = verify_cluster(config.cluster, user, config.abs_file) if user else True
-        return Way(config.cluster.server.rstrip("/") + path, _authorization(config), verify)
+        self._authorization.renew()
+        return Way(config.cluster.server.rstrip("/") + path, self._authorization, verify)
+
+
+class Authorization(Mapping[str, str]):
+    """The header that the kubeconfig's user authenticates with, if that is how it does; fresh whenever it is read.
+
+    Exec plug-ins are run for it, again once a token is older than `RENEW_S`. A copy keeps the token that it was made
+    with, and so does a process that sends a load, which a plug-in would hold up.
+
+    Raises:
+        KitError: on reading, where a plug-in fails.
+    """
+
+    def __init__(self, config: SingleConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._process = os.getpid()
+        self._read_s = -inf
+        self._header: Mapping[str, str] = {}
+
+    def renew(self) -> Mapping[str, str]:
+        """The header, read again where it is too old."""
+        if os.getpid() == self._process and self._clock() - self._read_s >= RENEW_S:
+            self._header = _authorization(self._config)
+            self._read_s = self._clock()
+        return self._header
+
+    def __getitem__(self, name: str) -> str:
+        return self.renew()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.renew())
+
+    def __len__(self) -> int:
+        return len(self.renew())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self.renew()),)
 
 
 def _authorization(config: SingleConfig) -> dict[str, str]:
-    """The header that the kubeconfig's user authenticates with, if that is how it does; exec plug-ins are run."""
-    auth = user_auth(config.user)
-    if auth is None:
-        return {}
-    request = httpx2.Request("GET", config.cluster.server)
-    next(auth.sync_auth_flow(request))
+    try:
+        auth = user_auth(config.user)
+        if auth is None:
+            return {}
+        request = httpx2.Request("GET", config.cluster.server)
+        next(auth.sync_auth_flow(request))
+    except _FAILURES as error:
+        raise KitError(f"The kubeconfig's user can't sign in: {error}", "Does `kubectl get pods` work?") from error
     return {"Authorization": request.headers["Authorization"]}
 
 

@@ -101,11 +101,17 @@ class ClusterJobs:
         return self._patiently(lambda: self.client.get(Job, place.job, namespace=place.namespace))
 
     def stop(self, place: Place, limit_s: float) -> None:
-        """Has the Job's pods end, and gives them time to; what they wrote stays until the Job goes."""
-        _told(lambda: self._patch(place.job, place.namespace, {"spec": {"suspend": True}}))
-        until_s = time.monotonic() + limit_s
-        while time.monotonic() < until_s and any(_phase(pod) == "Running" for pod in self.pods(place)):
-            time.sleep(PAUSE_S)
+        """Has the Job's pods end, and gives them time to; what they wrote stays until the Job goes.
+
+        Where the cluster doesn't take the order it says so and goes on: what pods wrote until then can still be read.
+        """
+        try:
+            self._patiently(lambda: self._patch(place.job, place.namespace, {"spec": {"suspend": True}}))
+            until_s = time.monotonic() + limit_s
+            while time.monotonic() < until_s and any(_phase(pod) == "Running" for pod in self.pods(place)):
+                time.sleep(PAUSE_S)
+        except KitError as error:
+            self.progress.detail(f"the pods of {place.job} could not be told to end: {error.message}")
 
     def config_map(self, place: Place, name: str) -> Content | None:
         """A ConfigMap's content, even if it takes some attempts; None where there is none."""

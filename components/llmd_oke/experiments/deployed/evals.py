@@ -16,6 +16,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.progress import Progress, Ticker
+from llmd_oke.results.history import stack_folder
 from llmd_oke.results.row import Basis
 
 BUILTIN = "builtin"
@@ -88,7 +89,7 @@ def _remarks(answered: Sequence[Answered]) -> dict[str, object]:
 
 def results_folder(reports: Path, stack: str, model: str) -> Path:
     """Where the results of one model's evaluations are kept, one folder for each run, named by its time."""
-    return reports / stack / FOLDER / model
+    return reports / stack_folder(stack) / FOLDER / model
 
 
 def keep(result: EvalResult, reports: Path, stack: str, model: str) -> Path:

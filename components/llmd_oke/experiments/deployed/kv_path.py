@@ -7,7 +7,7 @@ from typing import Any
 
 from llmd_oke.bench.in_cluster.kv_path_job import KEY
 from llmd_oke.bench.kv_path.request import SIDES, KvPathRequest, Side
-from llmd_oke.bench.kv_path.result import KvPath, Report, path_of
+from llmd_oke.bench.kv_path.result import Carried, KvPath, Report, path_of
 from llmd_oke.catalogue.bench_jobs import kv_path
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
@@ -39,7 +39,8 @@ class KvPathJobs(ClusterJobs):
             self.await_pods(place, len(SIDES))
             self.await_end(place, request.limit_s)
             prefill, decode = (self._report(place, request, side) for side in SIDES)
-        return path_of(request, prefill, decode)
+        facts = kv_path()
+        return path_of(request, prefill, decode, Carried(facts.least_carried_share, facts.most_carried_share))
 
     def _report(self, place: Place, request: KvPathRequest, side: Side) -> Report:
         found = self.config_map(place, request.report_name(side))
@@ -96,7 +97,9 @@ def request_of(plan: Plan, model: ModelPlan) -> KvPathRequest:
     return KvPathRequest(
         namespace=plan.namespace,
         job=f"kv-path-{model.name}-{secrets.token_hex(3)}",
-        transfers=kv_path_job.transfers(model.model, facts),
+        transfers=kv_path_job.transfers(
+            model.model, facts.prompt_tokens, model.engine.block_size, facts.regions_per_layer[plan.release.name]
+        ),
         repeats=facts.repeats,
         warm_ups=facts.warm_ups,
         limit_s=facts.limit_s,

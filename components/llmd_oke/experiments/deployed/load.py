@@ -3,9 +3,7 @@
 import math
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -15,21 +13,17 @@ from llmd_oke.bench.in_cluster import load_result
 from llmd_oke.bench.in_cluster.inference_perf import ToolLoad, config
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.load.checks import check
-from llmd_oke.bench.load.stages import Stage, StageResult
-from llmd_oke.bench.records.lines import write_file
+from llmd_oke.bench.load.stage import Stage, StageResult
+from llmd_oke.bench.load.texts import read_trim
 from llmd_oke.bench.reporting import rows
 from llmd_oke.bench.workload.shapes import ConstantRate, PoissonRate
 from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
-from llmd_oke.experiments.deployed.load_jobs import LoadJobs, new_name
+from llmd_oke.experiments.deployed.kept_loads import Keeping, Kept, Measured, folder_for_results, keep
+from llmd_oke.experiments.deployed.load_jobs import LoadJobs, Sent, new_name
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.progress import Progress
-from llmd_oke.results.files import write_rows
-from llmd_oke.results.history import ROWS_FILE
-from llmd_oke.results.readers import read
-from llmd_oke.results.reading import Hints
-from llmd_oke.results.requests import FILE as REQUESTS_FILE
 from llmd_oke.results.row import Row
 from llmd_oke.serving import load_jobs
 from llmd_oke.serving.load_jobs import RESULTS_FOLDER
@@ -62,16 +56,6 @@ class Asked:
     request_timeout_s: float = 300.0
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Rows, and what else is kept: requests of each stage, files of a tool."""
-
-    rows: tuple[Row, ...]
-    stages: tuple[StageResult, ...] = ()
-    files: dict[str, str] = field(default_factory=dict[str, str])
-    interrupted: bool = False
-
-
 def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRequest:
     """The load as a Job gets it.
 
@@ -98,20 +82,26 @@ def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRe
         trim=asked.trim,
         request_timeout_s=asked.request_timeout_s,
     )
+    read_trim(request.trim)
     check(request.stages(), request.workload(), request.processes)
     return replace(request, limit_s=_limit_s(request) * max(1.0, asked.time_scale))
 
 
-def in_cluster(plan: Plan, model: ModelPlan, asked: Asked, progress: Progress) -> Measured:
-    """Sends the load from pods, and merges what they measured. Where pods are missing, rows say so.
+def in_cluster(plan: Plan, model: ModelPlan, asked: Asked, keeping: Keeping, progress: Progress) -> Kept:
+    """Sends the load from pods, merges what they measured and keeps it. Where pods are missing, rows say so.
 
     Raises:
         Refused: the load can't be run.
-        KitError: the cluster does not answer, or no pod left a result.
+        KitError: the folder can't be written, the cluster does not answer, or no pod left a result.
     """
     job = new_name(model.name)
     request = load_request(plan, model, asked, job)
-    sent = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress).send(place_of(plan, job), request)
+    jobs = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
+    with folder_for_results(keeping.folder), jobs.send(place_of(plan, job), request) as sent:
+        return keep(_measured(plan, model, request, sent), keeping)
+
+
+def _measured(plan: Plan, model: ModelPlan, request: LoadRequest, sent: Sent) -> Measured:
     stages = load_result.merge(request, sent.pods)
     lost = (f"pod {pod} left no result ({why})" for pod, why in sent.missing.items())
     notes = (f"sent by {request.parallelism} pods in the cluster", *lost, *load_result.notes(sent.pods))
@@ -119,18 +109,18 @@ def in_cluster(plan: Plan, model: ModelPlan, asked: Asked, progress: Progress) -
     return Measured(rows_, tuple(stages), interrupted=sent.interrupted)
 
 
-def with_tool(plan: Plan, model: ModelPlan, asked: Asked, progress: Progress) -> Measured:
-    """Has inference-perf send the load from a pod, and reads its files.
+def with_tool(plan: Plan, model: ModelPlan, asked: Asked, keeping: Keeping, progress: Progress) -> Kept:
+    """Has inference-perf send the load from a pod, keeps its files and reads them.
 
     Raises:
-        KitError: it has no such load, the cluster does not answer, or the Job fails.
+        KitError: it has no such load, the folder can't be written, the cluster does not answer, or the Job fails.
     """
     job = new_name(model.name)
     request = load_request(plan, model, asked, job)
-    place = place_of(plan, job)
+    config = tool_config(model, request)
     jobs = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
-    files = dict(jobs.run_tool(place, tool_config(model, request), request.limit_s))
-    return Measured((), files=files)
+    with folder_for_results(keeping.folder), jobs.run_tool(place_of(plan, job), config, request.limit_s) as files:
+        return keep(Measured((), files=files), keeping)
 
 
 def tool_config(model: ModelPlan, request: LoadRequest) -> str:
@@ -177,38 +167,6 @@ def manifests(plan: Plan, model: ModelPlan, asked: Asked, tool: str) -> list[dic
     told = tool_config(model, request)
     made = load_jobs.tool_job(place, inference_perf(), bench_jobs(), request.limit_s)
     return [made, *load_jobs.tool_objects(place, told, UNKNOWN_UID)]
-
-
-def keep(measured: Measured, folder: Path, hints: Hints) -> tuple[Row, ...]:
-    """Writes rows, requests and files of a tool below a folder; gives all rows, those of the files too."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in measured.files.items():
-        path = folder / "inference-perf" / Path(name).name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    found = measured.rows or (read(folder / "inference-perf", hints).rows if measured.files else ())
-    write_rows(found, folder / ROWS_FILE)
-    if measured.stages:
-        write_file(folder / REQUESTS_FILE, *(stage.records for stage in measured.stages))
-    return found
-
-
-def hints(plan: Plan, model: ModelPlan, how: Circumstances) -> Hints:
-    """What the files of a tool don't tell."""
-    return Hints(
-        model=model.model.repository,
-        gpu=plan.pools[0].shape.gpu.product,
-        gpus=model.gpus,
-        topology=str(model.topology),
-        copies=len(model.units),
-        image=plan.release.vllm.image,
-        basis=how.basis,
-    )
-
-
-def new_folder(reports: Path, stack: str) -> Path:
-    """Where a run of now is kept."""
-    return reports / stack / "bench" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def place_of(plan: Plan, job: str) -> Place:

@@ -2,11 +2,11 @@
 
 import json
 import secrets
-import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from llmd_oke.bench.in_cluster.load_job import START_KEY
+from llmd_oke.bench.in_cluster.load_job import LEAD_S
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.load_result import PodResult, unpack
 from llmd_oke.bench.in_cluster.parcels import COUNT_ANNOTATION, PART_KEY, joined
@@ -18,9 +18,6 @@ from llmd_oke.rehearsal.pods.pod_worker import SIMULATED_ANNOTATION
 from llmd_oke.rehearsal.watches import metadata, texts
 from llmd_oke.serving import load_jobs
 from llmd_oke.serving.operation_jobs import STARTING_S, Place
-
-LEAD_S = 3.0
-"""Between the word to begin and the start: pods ask four times a second."""
 
 STOPPING_S = 40.0
 """What pods may take to publish what they have once they are told to end: their grace period of 30 s, and some more."""
@@ -45,8 +42,10 @@ def new_name(model: str) -> str:
 class LoadJobs(ClusterJobs):
     """Jobs that send load to a model."""
 
-    def send(self, place: Place, request: LoadRequest) -> Sent:
-        """Sends a load from `request.parallelism` pods; gives what each of them measured.
+    @contextmanager
+    def send(self, place: Place, request: LoadRequest) -> Generator[Sent]:
+        """Sends a load from `request.parallelism` pods; gives what each of them measured. The Job goes after the block,
+        in which the result is best kept.
 
         A pod that fails takes nothing from the others. Ctrl-C has the pods publish what they have.
 
@@ -56,22 +55,25 @@ class LoadJobs(ClusterJobs):
         manifest = load_jobs.load_job(place, request, bench_jobs())
         with self.running(manifest, lambda uid: load_jobs.load_objects(place, request, uid)) as uid:
             self.await_pods(place, request.parallelism)
-            told = {START_KEY: str(time.time() + LEAD_S)}
-            self.create([load_jobs.start_config_map(place, request, uid, told)])
+            self.create([load_jobs.start_config_map(place, request, uid)])
             self.progress.step(f"{request.parallelism} pods begin together in {LEAD_S:.0f} s")
-            failure: KitError | KeyboardInterrupt | None = None
-            try:
-                self.await_end(place, request.limit_s + LEAD_S)
-            except KeyboardInterrupt as interrupt:
-                failure = interrupt
-                self.progress.step("interrupted: the pods publish what they have measured; once more gives it up")
-                self.stop(place, STOPPING_S)
-            except KitError as error:
-                failure = error
-            return self._collected(place, request, failure)
+            yield self._collected(place, request, self._failure_of(place, LEAD_S + request.limit_s + STOPPING_S))
 
-    def run_tool(self, place: Place, config: str, limit_s: float) -> Mapping[str, str]:
-        """Runs inference-perf with a configuration; gives its files by name."""
+    def _failure_of(self, place: Place, limit_s: float) -> KitError | KeyboardInterrupt | None:
+        """Why the Job did not end well, once it has ended; None where it did."""
+        try:
+            self.await_end(place, limit_s)
+        except KeyboardInterrupt as interrupt:
+            self.progress.step("interrupted: the pods publish what they have measured; once more gives it up")
+            self.stop(place, STOPPING_S)
+            return interrupt
+        except KitError as error:
+            return error
+        return None
+
+    @contextmanager
+    def run_tool(self, place: Place, config: str, limit_s: float) -> Generator[Mapping[str, str]]:
+        """Runs inference-perf with a configuration; gives its files by relative path. The Job goes after the block."""
         manifest = load_jobs.tool_job(place, inference_perf(), bench_jobs(), limit_s)
         with self.running(manifest, lambda uid: load_jobs.tool_objects(place, config, uid)):
             try:
@@ -83,7 +85,7 @@ class LoadJobs(ClusterJobs):
             content = self._content(place, 0)
             if content is None:
                 raise KitError(f"Job {place.job} left no result, or not all of it.")
-            return json.loads(content)
+            yield json.loads(content)
 
     def _collected(self, place: Place, request: LoadRequest, failure: KitError | KeyboardInterrupt | None) -> Sent:
         contents = [self._content(place, pod) for pod in range(request.parallelism)]

@@ -20,6 +20,7 @@ from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.experiments.deployed.smoke import part
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.rehearsal.watches import metadata, texts
+from llmd_oke.results.history import stack_folder
 from llmd_oke.results.row import Basis
 from llmd_oke.serving import labels
 
@@ -32,7 +33,7 @@ def issue_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
     """
     written: list[Path] = []
     for model in plan.models:
-        folder = reports / stack / LATEST / (part(plan, model) or "")
+        folder = reports / stack_folder(stack) / LATEST / (part(plan, model) or "")
         summary = _summary(folder / "summary.json")
         if summary and summary["facts"].get("config_hash") == plan.config_hash:
             made = make_passport(stack, plan, model, summary, reports)

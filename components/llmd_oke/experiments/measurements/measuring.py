@@ -16,11 +16,12 @@ from llmd_oke import planning
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.metrics import Snapshot
 from llmd_oke.bench.deployment.scraping import scrape
-from llmd_oke.bench.load import stages
 from llmd_oke.bench.load.introductions import introduce
 from llmd_oke.bench.load.live import Live
 from llmd_oke.bench.load.load import Load, run_load
-from llmd_oke.bench.load.stages import Conditions, StageResult, run_stages
+from llmd_oke.bench.load.stage import Conditions, StageResult
+from llmd_oke.bench.load.stage import Stage as LoadStage
+from llmd_oke.bench.load.stages import run_stages
 from llmd_oke.bench.load.waiting import wait_for_answer
 from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.records.request import RequestRecord
@@ -119,7 +120,7 @@ async def _stage(
     before = await scrape(base.metrics)
     (found,) = await run_stages(
         base.target,
-        [stages.Stage(stage.shape, stage.requests, label=stage.name)],
+        [LoadStage(stage.shape, stage.requests, label=stage.name)],
         workload,
         limit_s=limit_s,
         on_progress=lambda live: said.tell(_news(live)),

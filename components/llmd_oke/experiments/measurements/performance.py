@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from llmd_oke.bench.load.stages import StageResult
+from llmd_oke.bench.load.stage import StageResult
 from llmd_oke.bench.records.performance import Performance, summarize
 from llmd_oke.experiments.recipes.schedule import Stage
 

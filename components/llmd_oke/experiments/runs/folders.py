@@ -23,6 +23,7 @@ from llmd_oke.experiments.recipes.recipe import Recipe
 from llmd_oke.experiments.recipes.schedule import Stage, stages
 from llmd_oke.experiments.runs.stack_file import name_of
 from llmd_oke.results.files import point, write_rows, write_whole
+from llmd_oke.results.history import stack_folder
 from llmd_oke.results.row import Row
 
 LATEST = "latest"
@@ -139,7 +140,7 @@ def runs_of(project: Path, stack: str, recipe: str) -> list[RunFolder]:
 
 def root_of(project: Path, stack: str, recipe: str) -> Path:
     """Where the runs of a recipe lie."""
-    return project / "reports" / name_of(stack.replace("/", "_")) / Path(recipe).stem
+    return project / "reports" / name_of(stack_folder(stack)) / Path(recipe).stem
 
 
 def latest(project: Path, stack: str, recipe: str) -> RunFolder:

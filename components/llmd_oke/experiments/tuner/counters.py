@@ -11,6 +11,7 @@ from llmd_oke.bench.deployment.metrics import Change, Counter, EndpointRole, Rea
 from llmd_oke.bench.smoke.evidence import VLLM_COUNTERS
 
 SERVER_ROLES: tuple[EndpointRole, ...] = ("prefill", "decode", "aggregated")
+_GENERATING: tuple[EndpointRole, ...] = ("decode", "aggregated")
 
 TTFT, ITL, PROMPTS, OUTPUTS = "ttft", "itl", "prompts", "outputs"
 _HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
@@ -19,7 +20,6 @@ _HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
     PROMPTS: ("vllm:request_prompt_tokens",),
     OUTPUTS: ("vllm:request_generation_tokens",),
 }
-_BUCKETED = (TTFT, ITL)
 
 ANSWERED, PREFILLED, PREEMPTIONS, CACHED, QUERIED = "answered", "prefilled", "preemptions", "cached", "queried"
 _COUNTERS: Mapping[str, Counter] = {
@@ -44,10 +44,12 @@ Key = tuple[EndpointRole, str]
 class Window:
     """What counters grew by in `seconds` of model time, by role and name; None where a program could not be read.
 
-    `buckets` has observations up to each bound, in the units of the histogram.
+    `buckets` has observations up to each bound, in the units of the histogram; `server_seconds` adds up the seconds of
+    all servers that generate.
     """
 
     seconds: float = 0.0
+    server_seconds: float = 0.0
     grown: Mapping[Key, float | None] = field(default_factory=dict[Key, float | None])
     buckets: Mapping[Key, Mapping[float, float]] = field(default_factory=dict[Key, Mapping[float, float]])
 
@@ -60,7 +62,8 @@ class Window:
             key: _added(self.buckets.get(key, {}), other.buckets.get(key, {}))
             for key in {**self.buckets, **other.buckets}
         }
-        return Window(self.seconds + other.seconds, grown, buckets)
+        server_seconds = self.server_seconds + other.server_seconds
+        return Window(self.seconds + other.seconds, server_seconds, grown, buckets)
 
     def of(self, role: EndpointRole, name: str) -> float | None:
         """What a counter grew by; None where it is not shown."""
@@ -89,10 +92,12 @@ def window(before: Snapshot, after: Snapshot, seconds: float) -> Window:
     buckets: dict[Key, Mapping[float, float]] = {
         (role, name): found
         for role in SERVER_ROLES
-        for name in _BUCKETED
+        for name in _HISTOGRAMS
         if (found := _buckets(before, after, role, name))
     }
-    return Window(seconds, {key: _value(each) for key, each in changes.items() if _shown(each)}, buckets)
+    servers = sum(each.endpoint.role in _GENERATING for each in after.readings)
+    grown = {key: _value(each) for key, each in changes.items() if _shown(each)}
+    return Window(seconds, seconds * servers, grown, buckets)
 
 
 def unread(*snapshots: Snapshot) -> dict[str, str]:

@@ -4,12 +4,13 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from llmd_oke.results.files import read_rows, write_rows
+from llmd_oke.results.history import stack_folder
 from llmd_oke.results.row import Basis, Row
 
 
 def tuning_folder(project: Path, stack: str, reports: Path | None = None) -> Path:
     """What the tuner keeps of a stack, below the project's reports or below others."""
-    return (reports or project / "reports") / stack.replace("/", "_") / "tuning"
+    return (reports or project / "reports") / stack_folder(stack) / "tuning"
 
 
 def rows_file(project: Path, stack: str) -> Path:

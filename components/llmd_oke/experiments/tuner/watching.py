@@ -18,6 +18,7 @@ from llmd_oke.experiments.tuner.seeing import seen_in
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.results.row import Basis
 from llmd_oke.stack.smoke import smoke_request
+from llmd_oke.tuning.watch.assumptions import tolerances
 from llmd_oke.tuning.watch.seen import Seen
 
 
@@ -32,12 +33,18 @@ class Pace:
 
 @dataclass
 class _Tally:
-    """What was seen so far. `first` is the snapshot since which the same servers are there."""
+    """What was seen so far. `first` is the snapshot since which the same servers are there.
+
+    `heard_s` is when the cluster answered last, `unheard` says why it did not at the last reading.
+    """
 
     first: Snapshot
     last: Snapshot
+    heard_s: float
+    unheard: str | None = None
     whole: Window = field(default_factory=Window)
     moments: list[Moment] = field(default_factory=list[Moment])
+    remote_prefill_share: float | None = None
     left_out: int = 0
     restarted: set[str] = field(default_factory=set[str])
 
@@ -76,26 +83,43 @@ def watch(
 ) -> Iterator[tuple[Seen, Seen]]:
     """What was seen since the beginning and since the last reading, after each reading.
 
-    `evidence` tells how remote prefill is proved, where prefill is remote.
+    `evidence` tells how remote prefill is proved, where prefill is remote. A reading without an answer of the cluster
+    is an interval left out.
 
     Raises:
-        KitError: the cluster does not answer.
+        KitError: the cluster does not answer at first, or at two readings for longer than `silence_s` of
+            `values/tuning/watching.yaml`.
     """
     began_s = read_s = clock()
     snapshot = read()
-    tally = _Tally(snapshot, snapshot)
+    tally = _Tally(snapshot, snapshot, read_s)
     while read_s - began_s < pace.for_s:
         sleep(max(0.0, read_s + pace.every_s - clock()))
-        now_s, snapshot = clock(), read()
+        now_s = clock()
+        snapshot = _read(read, tally, now_s)
         latest = _add(tally, snapshot, (now_s - read_s) / pace.time_scale)
         read_s = now_s
-        yield _seen(tally, evidence, basis), seen_in(latest, tally.moments[-1:], _generating(tally), basis)
+        why = (tally.unheard,) if tally.unheard else ()
+        yield _seen(tally, evidence, basis), replace(seen_in(latest, tally.moments[-1:], basis), notes=why)
+
+
+def _read(read: Callable[[], Snapshot], tally: _Tally, now_s: float) -> Snapshot:
+    """All counters of now, none where the cluster does not answer."""
+    try:
+        snapshot = read()
+    except KitError as error:
+        if tally.unheard and now_s - tally.heard_s > tolerances().silence_s:
+            raise
+        tally.unheard = error.message
+        return Snapshot(())
+    tally.heard_s, tally.unheard = now_s, None
+    return snapshot
 
 
 def _add(tally: _Tally, snapshot: Snapshot, seconds: float) -> Window:
     """Counts what has grown; an interval in which a server could not be read, or came or went, is left out."""
     before, tally.last = tally.last, snapshot
-    if counters.unread(before, snapshot) or _pods(before) != _pods(snapshot):
+    if tally.unheard or counters.unread(before, snapshot) or _pods(before) != _pods(snapshot):
         tally.left_out += 1
         tally.first = snapshot
         return Window()
@@ -112,13 +136,11 @@ def _pods(snapshot: Snapshot) -> set[str]:
 
 
 def _seen(tally: _Tally, evidence: EvidenceSettings | None, basis: Basis) -> Seen:
-    seen = seen_in(tally.whole, tally.moments, _generating(tally), basis)
     share = _remote_prefill(tally, evidence) if evidence else None
-    return replace(seen, remote_prefill_share=share, notes=tuple(_notes(tally)))
-
-
-def _generating(tally: _Tally) -> int:
-    return sum(each.endpoint.role in {"decode", "aggregated"} for each in tally.last.readings)
+    if share is not None:  # otherwise nothing has come since servers came, went or could not be read
+        tally.remote_prefill_share = share
+    seen = seen_in(tally.whole, tally.moments, basis)
+    return replace(seen, remote_prefill_share=tally.remote_prefill_share, notes=tuple(_notes(tally)))
 
 
 def _remote_prefill(tally: _Tally, evidence: EvidenceSettings) -> float | None:
@@ -134,6 +156,8 @@ def _remote_prefill(tally: _Tally, evidence: EvidenceSettings) -> float | None:
 def _notes(tally: _Tally) -> Iterator[str]:
     if tally.left_out:
         yield f"{tally.left_out} intervals are left out: a server came, went or could not be read"
+    if tally.unheard:
+        yield f"no answer at the last reading: {tally.unheard}"
     for pod, why in counters.unread(tally.last).items():
         yield f"{pod} can't be read: {why}"
     if tally.restarted:

@@ -17,7 +17,7 @@ from llmd_oke.tuning.measurements.hygiene import Inspection, Rule, place
 from llmd_oke.tuning.servers.figures import latency_model_of
 
 _THROUGHPUT = ("output_tokens_per_s", "tpsg", "tpsu")
-METRICS = {
+METRICS_BY_SUBJECT = {
     "end-to-end": (
         *("ttft_ms.mean", "ttft_ms.p95", "itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", "e2e_ms.p95"),
         *_THROUGHPUT,
@@ -25,7 +25,7 @@ METRICS = {
     "prefill": ("ttft_ms.mean", "e2e_ms.mean", "input_tokens_per_s"),
     "decode": ("itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", *_THROUGHPUT),
 }
-"""What is compared, by the row's subject."""
+"""What is compared, by the row's subject; shown in this order."""
 
 SIMULATED_TOO = frozenset({Rule.MAX_NUM_SEQS, Rule.KEY_VALUE_CACHE})
 """Rules of hygiene that say that requests waited: a fit can't use such rows, but simulated requests wait too."""
@@ -46,14 +46,14 @@ class Case:
     @property
     def figures(self) -> list[Compared]:
         """The event simulation against the reference."""
-        return list(compared(METRICS[self.reference.subject], self.simulated, self.reference))
+        return list(compared(METRICS_BY_SUBJECT[self.reference.subject], self.simulated, self.reference))
 
     @property
     def rehearsed_figures(self) -> list[Compared]:
         """The rehearsal against the measurement."""
         if self.rehearsed is None:
             return []
-        return list(compared(METRICS[self.reference.subject], self.rehearsed, self.reference))
+        return list(compared(METRICS_BY_SUBJECT[self.reference.subject], self.rehearsed, self.reference))
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,16 @@ def held_against(
 ) -> Held:
     """Simulates each run's load, and each rehearsal's that no measurement was under.
 
-    `inspection` is what hygiene found in the runs' rows: what can't be right is left out.
+    `inspection` is what hygiene found in the runs' rows: what can't be right is left out. Rehearsed rows have to be of
+    the model, no bounds, and of loads that can be sent again, as runs have to.
     """
     ticker = Ticker(progress or SilentProgress())
-    whys = dict(_omissions(subject, runs, inspection))
+    every = [*runs, *(Run(row=row) for row in dict.fromkeys(rehearsed))]
+    whys = dict(_omissions(subject, every, inspection))
     kept = [run for run in runs if run.row not in whys]
+    rehearsed = [run.row for run in every[len(runs) :] if run.row not in whys]
     alone = [Run(row=row) for row in rehearsed if not any(alike(row, run.row) for run in kept)]
-    omitted = [Omitted(run.row, whys[run.row]) for run in runs if run.row in whys]
+    omitted = [Omitted(row, whys[row]) for row in dict.fromkeys(run.row for run in every) if row in whys]
     cases: list[Case] = []
     for run in (*kept, *alone):
         ticker.tell(f"{len(kept) + len(alone) - len(cases)} loads to go")
@@ -120,12 +123,13 @@ def _omissions(subject: Subject, runs: Iterable[Run], inspection: Inspection | N
     for finding in inspection.rejected if inspection else ():
         if finding.rule not in SIMULATED_TOO:
             yield finding.row, f"{finding.rule}: {finding.why}"
-    for row in (run.row for run in runs):
+    for run in runs:
+        row = run.row
         if row.model not in {subject.model.name, subject.model.repository}:
             yield row, f"it is of {row.model}, the latency figures are of {subject.model.name}"
         elif row.basis is Basis.BOUND:
             yield row, "a bound is no measurement"
-        elif why := unsuitable(row):
+        elif why := unsuitable(row, run.window):
             yield row, why
 
 

@@ -1,13 +1,15 @@
 """The fidelity report as one self-contained HTML page with its plots."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 from llmd_oke.plots.agreement import agreement_svg
 from llmd_oke.plots.page import Cell, Section, Table, page
 from llmd_oke.plots.series import Point, Series
 from llmd_oke.results.metrics import METRICS
 from llmd_oke.tuning.fidelity import texts
-from llmd_oke.tuning.fidelity.report import ORDER, Errors, Group, Report
+from llmd_oke.tuning.fidelity.cases import METRICS_BY_SUBJECT
+from llmd_oke.tuning.fidelity.report import Errors, Group, Report
 from llmd_oke.tuning.fidelity.standings import Standing
 
 
@@ -24,7 +26,7 @@ def _sections(report: Report) -> Iterator[Section]:
     yield Section("What is compared", texts.about(report))
     for group in report.groups:
         told = "\n\n".join((texts.heading(group), *group.circumstances))
-        yield Section(group.standing.title.capitalize(), told, Table(texts.SUMMARY, texts.summary(group)))
+        yield Section(texts.title(group), told, Table(texts.SUMMARY, texts.summary(group)))
     charts = "".join(_charts(report))
     if charts:
         yield Section("Simulated against measured", "On the line both are equal.", svg=charts)
@@ -36,7 +38,7 @@ def _sections(report: Report) -> Iterator[Section]:
         yield Section("Published statements", table=Table(texts.STATEMENTS, lines))
     for group in report.groups:
         for errors in group.metrics:
-            yield Section(f"{errors.metric.title}, {group.standing.title}", table=_points(group, errors))
+            yield Section(f"{errors.title}, {group.title}", table=_points(group, errors))
     if report.omitted:
         yield Section("Not compared", "\n\n".join(map(str, report.omitted)))
 
@@ -46,11 +48,11 @@ def _points(group: Group, errors: Errors) -> Table:
 
 
 def _charts(report: Report) -> Iterator[str]:
-    """One for each metric, with a series for each group and basis; other accelerators stay in their tables."""
+    """One for each metric, with a series for each group, subject and basis; other accelerators stay in their tables."""
     groups = [group for group in report.groups if group.standing is not Standing.OTHER_ACCELERATOR]
     rehearsed = any(group.standing is Standing.REHEARSED for group in groups)
     seen = "measured or rehearsed" if rehearsed else "measured"
-    for name in ORDER:
+    for name in dict.fromkeys(chain.from_iterable(METRICS_BY_SUBJECT.values())):
         series = [one for group in groups for errors in group.metrics for one in _series(group, errors, name)]
         if series:
             metric = METRICS[name]
@@ -69,4 +71,4 @@ def _series(group: Group, errors: Errors, name: str) -> Iterator[Series]:
         own = [entry.compared for entry in errors.entries if entry.case.simulated.basis is basis]
         points = [Point(each.seen, each.predicted) for each in own if each.predicted > 0]
         if points:
-            yield Series(group.standing.title, points, basis)
+            yield Series(f"{errors.subject}, {group.title}", points, basis)

@@ -1,4 +1,4 @@
-"""The fidelity report: measurements and simulations by group and metric, with mean absolute and worst errors."""
+"""The fidelity report: measurements and simulations by group, subject and metric, with mean and worst errors."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,23 +8,9 @@ from llmd_oke.results.errors import Compared, mean_absolute_error
 from llmd_oke.results.loads import deployment
 from llmd_oke.results.metrics import METRICS, Metric
 from llmd_oke.results.row import Row
-from llmd_oke.tuning.fidelity.cases import Case, Omitted
+from llmd_oke.tuning.fidelity.cases import METRICS_BY_SUBJECT, Case, Omitted
 from llmd_oke.tuning.fidelity.standings import Standing
 from llmd_oke.tuning.fidelity.statements import Statement
-
-ORDER = (
-    "ttft_ms.mean",
-    "ttft_ms.p95",
-    "itl_ms.mean",
-    "tpot_ms.mean",
-    "e2e_ms.mean",
-    "e2e_ms.p95",
-    "input_tokens_per_s",
-    "output_tokens_per_s",
-    "tpsg",
-    "tpsu",
-)
-"""The order in which metrics are shown."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +29,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Errors:
-    """All figures of one metric in one group."""
+    """All figures of one metric in one group, of whole deployments or of servers of one role, which are never mixed."""
 
+    subject: str
     metric: Metric
     entries: tuple[Entry, ...]
+
+    @property
+    def title(self) -> str:
+        """Of what it is, and the metric: `decode TPSG`."""
+        return f"{self.subject} {self.metric.title}"
 
     @property
     def mean_absolute(self) -> float:
@@ -67,10 +59,16 @@ class Errors:
 
 @dataclass(frozen=True)
 class Group:
-    """The cases of one standing."""
+    """The cases of one standing; of another image, those of one image."""
 
     standing: Standing
     cases: tuple[Case, ...]
+    image: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return self.standing.title if self.image is None else f"{self.standing.title}: {self.image}"
 
     @cached_property
     def metrics(self) -> tuple[Errors, ...]:
@@ -85,11 +83,14 @@ class Group:
         return [*seen, *dict.fromkeys(note for row in rows for note in row.notes)]
 
     def _metrics(self) -> Iterator[Errors]:
-        entries = [entry for case in self.cases for entry in _entries(case)]
-        for name in ORDER:
-            own = tuple(entry for entry in entries if entry.compared.metric.name == name)
-            if own:
-                yield Errors(METRICS[name], own)
+        entries: dict[tuple[str, str], list[Entry]] = {}
+        for case in self.cases:
+            for entry in _entries(case):
+                entries.setdefault((case.reference.subject, entry.compared.metric.name), []).append(entry)
+        for subject, names in METRICS_BY_SUBJECT.items():
+            for name in names:
+                if own := entries.get((subject, name)):
+                    yield Errors(subject, METRICS[name], tuple(own))
 
 
 @dataclass(frozen=True)
@@ -106,13 +107,18 @@ class Report:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The groups that have cases, what counts first."""
-        found = ((standing, tuple(case for case in self.cases if case.standing is standing)) for standing in Standing)
-        return tuple(Group(standing, cases) for standing, cases in found if cases)
+        found: dict[tuple[Standing, str | None], list[Case]] = {}
+        for case in self.cases:
+            image = case.reference.image if case.standing is Standing.OTHER_IMAGE else None
+            found.setdefault((case.standing, image), []).append(case)
+        order = list(Standing)
+        keys = sorted(found, key=lambda key: order.index(key[0]))
+        return tuple(Group(standing, tuple(found[standing, image]), image) for standing, image in keys)
 
-    def beyond(self, most_error: float) -> list[tuple[Standing, Errors]]:
+    def beyond(self, most_error: float) -> list[tuple[Group, Errors]]:
         """The metrics of counted groups whose mean absolute error is larger."""
         return [
-            (group.standing, errors)
+            (group, errors)
             for group in self.groups
             if group.standing.counted
             for errors in group.metrics

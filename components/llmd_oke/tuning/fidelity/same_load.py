@@ -5,7 +5,9 @@ of decode measurements are in its cache, as DecodeBench fills it and as prompts 
 """
 
 from dataclasses import dataclass
+from functools import cache
 
+from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.shapes import Shape
 from llmd_oke.errors import KitError
@@ -17,14 +19,23 @@ from llmd_oke.tuning.simulation.result import TRIMMED_SHARE, Window
 from llmd_oke.tuning.simulation.simulation import simulate
 from llmd_oke.tuning.simulation.sweeps import concurrency_sweep
 
-MOST_REQUESTS = 20_000
-"""Of one simulation, so that a long measurement takes no longer than seconds."""
-
-DEFAULT_DURATION_S = 120.0
-"""Of an open loop whose source doesn't say: the llm-d guide's."""
-
 TRIMMED_NOTES = ("counted: ", "steady state: ")
 """How notes of this kit's rows begin that say which part of a run was counted."""
+
+
+class Limits(Entry):
+    """`values/tuning/fidelity.yaml`: `most_requests` of one simulation, and how long an open loop lasts whose source
+    doesn't say.
+    """
+
+    most_requests: int
+    default_duration_s: float
+
+
+@cache
+def limits() -> Limits:
+    """How loads are sent again."""
+    return Limits.model_validate(read_yaml(values_folder() / "tuning" / "fidelity.yaml"))
 
 
 @dataclass(frozen=True)
@@ -37,8 +48,12 @@ class Simulator:
     basis: Basis = Basis.CALIBRATED
 
 
-def unsuitable(row: Row) -> str | None:
-    """Why a row's load can't be sent again, or None."""
+def unsuitable(row: Row, window: Window | None = None) -> str | None:
+    """Why a row's load can't be sent again, all of it, or None."""
+    return _untold(row) or _too_long(row, window or _window(row))
+
+
+def _untold(row: Row) -> str | None:
     if row.arrival == "trace":
         return "the times of its trace are not in the row"
     if row.arrival == "closed" and not row.concurrency:
@@ -50,6 +65,14 @@ def unsuitable(row: Row) -> str | None:
     if row.subject != "end-to-end" and not row.tensor_parallel_size:
         return "its tensor parallel size is not told"
     return None
+
+
+def _too_long(row: Row, window: Window) -> str | None:
+    """A part of a long run is another load: under overload queues grow as long as it lasts."""
+    requests, most = _requests(row, window), limits().most_requests
+    if requests <= most or (row.arrival == "closed" and not row.requests):
+        return None
+    return f"{requests:,} requests would have to be simulated, at most {most:,} are"
 
 
 def simulated(row: Row, simulator: Simulator, policy: Policy = "queue", window: Window | None = None) -> Row:
@@ -117,6 +140,6 @@ def _arrivals(row: Row) -> ClosedLoop | ConstantRate | PoissonRate:
 
 def _requests(row: Row, window: Window) -> int:
     """As many as were measured, and those that a steady window leaves out beside them."""
-    told = row.requests or round(DEFAULT_DURATION_S * (row.offered_requests_per_s or 0.0))
+    told = row.requests or round(limits().default_duration_s * (row.offered_requests_per_s or 0.0))
     sent = told / (1 - 2 * TRIMMED_SHARE) if window == "steady" else told
-    return min(MOST_REQUESTS, max(1, round(sent)))
+    return max(1, round(sent))

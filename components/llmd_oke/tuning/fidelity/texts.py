@@ -7,8 +7,9 @@ from typing import Any
 from llmd_oke.plots.comparison_texts import number, plain
 from llmd_oke.tuning.fidelity.report import Entry, Errors, Group, Report, all_entries
 from llmd_oke.tuning.fidelity.statements import Statement
+from llmd_oke.tuning.fidelity.verdict import Verdict
 
-SUMMARY = ("metric", "points", "mean error", "rehearsed", "worst", "at")
+SUMMARY = ("of", "metric", "points", "mean error", "rehearsed", "worst", "at")
 """`rehearsed` is the rehearsal's mean error, where measurements have one under the same load."""
 
 STATEMENTS = ("published", "at", "range", "simulated", "outside by")
@@ -24,6 +25,11 @@ def about(report: Report) -> str:
     )
 
 
+def title(group: Group) -> str:
+    """What a section about the group is called: an image's name stays as it is."""
+    return f"{group.title[0].upper()}{group.title[1:]}"
+
+
 def heading(group: Group) -> str:
     """The group, and whether it counts."""
     quiet = "" if group.standing.counted else f" {NOT_COUNTED}"
@@ -34,6 +40,7 @@ def summary(group: Group) -> list[tuple[str, ...]]:
     """A line for each metric."""
     return [
         (
+            errors.subject,
             f"{errors.metric.title} ({errors.metric.units})",
             str(len(errors.entries)),
             _mean(errors.mean_absolute if group.standing.has_mean else None),
@@ -51,7 +58,7 @@ def point_columns(group: Group, errors: Errors) -> tuple[str, ...]:
     seen = "rehearsed (calibrated)" if group.standing.name == "REHEARSED" else "measured"
     simulated = (f"simulated ({', '.join(bases)})", "error")
     rehearsed = ("rehearsed (calibrated)", "error") if _has_rehearsed(errors) else ()
-    return (f"{errors.metric.title}, {errors.metric.units}", seen, *simulated, *rehearsed)
+    return (f"{errors.title}, {errors.metric.units}", seen, *simulated, *rehearsed)
 
 
 def points(errors: Errors) -> list[tuple[str, ...]]:
@@ -90,8 +97,8 @@ def markdown(report: Report) -> str:
     return "\n".join(_markdown(report)) + "\n"
 
 
-def as_json(report: Report) -> dict[str, Any]:
-    """The whole report as plain data."""
+def as_json(report: Report, verdict: Verdict | None = None) -> dict[str, Any]:
+    """The whole report as plain data, with the verdict where one was asked for."""
     return {
         "model": report.model,
         "gpu": report.gpu,
@@ -100,6 +107,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "points": list(_entries_json(report)),
         "statements": [_statement_json(each) for each in report.statements],
         "omitted": [str(each) for each in report.omitted],
+        **({} if verdict is None else {"verdict": verdict.as_json()}),
     }
 
 
@@ -136,7 +144,7 @@ def _markdown(report: Report) -> Iterator[str]:
     yield f"# Fidelity of simulated measurements: {plain(report.model)} on {plain(report.gpu)}\n"
     yield f"{plain(about(report))}\n"
     for group in report.groups:
-        yield f"## {group.standing.title.capitalize()}\n\n{plain(heading(group))}\n"
+        yield f"## {plain(title(group))}\n\n{plain(heading(group))}\n"
         yield from (f"- {plain(each)}" for each in group.circumstances)
         yield from _table(SUMMARY, summary(group))
         for errors in group.metrics:
@@ -158,19 +166,23 @@ def _table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[s
 def _group_json(group: Group) -> dict[str, Any]:
     return {
         "standing": group.standing.title,
+        "image": group.image,
         "counted": group.standing.counted,
         "about": group.standing.about,
         "circumstances": group.circumstances,
-        "metrics": {
-            errors.metric.name: {
-                "points": len(errors.entries),
-                "mean_absolute_error": errors.mean_absolute if group.standing.has_mean else None,
-                "rehearsed_mean_absolute_error": errors.rehearsed_mean_absolute if group.standing.has_mean else None,
-                "worst_error": errors.worst.compared.error,
-                "worst_at": errors.worst.name,
-            }
-            for errors in group.metrics
-        },
+        "metrics": [_errors_json(group, errors) for errors in group.metrics],
+    }
+
+
+def _errors_json(group: Group, errors: Errors) -> dict[str, Any]:
+    return {
+        "subject": errors.subject,
+        "metric": errors.metric.name,
+        "points": len(errors.entries),
+        "mean_absolute_error": errors.mean_absolute if group.standing.has_mean else None,
+        "rehearsed_mean_absolute_error": errors.rehearsed_mean_absolute if group.standing.has_mean else None,
+        "worst_error": errors.worst.compared.error,
+        "worst_at": errors.worst.name,
     }
 
 
@@ -180,6 +192,7 @@ def _entries_json(report: Report) -> Iterator[dict[str, Any]]:
         yield {
             "standing": group.standing.title,
             "counted": group.standing.counted,
+            "subject": errors.subject,
             "load": entry.name,
             "gpu": reference.gpu,
             "image": reference.image,

@@ -43,7 +43,7 @@ def simulate(
     if not seeds:
         problems.append(Problem("seeds", None, "one number or more", "there is no run without a seed"))
     if problems:
-        raise Refused(problems)
+        raise Refused(problems, "the load can't be simulated")
     extent = Extent(duration_s, requests if requests or not isinstance(arrivals, RecordedTimes) else len(workload))
     runs = [run_once(deployment, workload, arrivals, latency_model, extent, seed) for seed in seeds]
     views = [_view(run, window) for run in runs]

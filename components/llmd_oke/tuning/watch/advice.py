@@ -34,7 +34,9 @@ class Advice:
 
 
 def advice(judged: Sequence[Judged], seen: Seen, place: Place) -> Iterator[Advice]:
-    """One for each cause, none where all assumptions hold."""
+    """One for each cause; none where all assumptions hold, or where no request came."""
+    if not seen.answered:
+        return
     off = [each.assumption for each in judged if each.off]
     remote = [each for each in off if each.figure is figures.REMOTE_PREFILL]
     if any(each.kind is Kind.LOAD for each in off):
@@ -50,9 +52,9 @@ def advice(judged: Sequence[Judged], seen: Seen, place: Place) -> Iterator[Advic
 
 
 def rank_command(seen: Seen, place: Place) -> str:
-    """`tune rank` for what was seen, with the targets as they were; what was not seen is left to the stack file."""
+    """`tune rank` for what was seen, with the targets as they were; without lengths where few requests told them."""
     words: list[str] = []
-    if seen.input_tokens and seen.output_tokens:
+    if seen.input_tokens and seen.output_tokens and seen.answered >= tolerances().latency_requests:
         words += ["--workload", f"{max(1, round(seen.input_tokens))}/{max(1, round(seen.output_tokens))}"]
     rate = float(f"{seen.requests_per_s:.3g}") if seen.requests_per_s else place.targets.requests_per_s
     slo = str(replace(place.targets, requests_per_s=rate))

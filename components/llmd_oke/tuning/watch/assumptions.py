@@ -31,7 +31,9 @@ class Tolerances(Entry):
 
     load_share: float
     prefix_cache_share: float
+    sigmas: float
     latency_requests: int
+    silence_s: float
     kv_cache_usage: float
     waiting: float
     preemptions: float
@@ -109,7 +111,8 @@ def _load(forecast: Row, targets: Targets, share: float) -> Iterator[Assumption]
 
 def _forecast(forecast: Row, servers: int, share: float) -> Iterator[Assumption]:
     rate, itl_ms = forecast.offered_requests_per_s, forecast.itl_ms.mean
-    decoding = rate * forecast.output_tokens * itl_ms / 1000 / servers if rate and itl_ms else None
+    gaps = forecast.output_tokens - 1  # between so many tokens
+    decoding = rate * gaps * itl_ms / 1000 / servers if rate and itl_ms else None
     for figure, value in ((seen.TTFT, forecast.ttft_ms.mean), (seen.ITL, itl_ms), (seen.RUNNING, decoding)):
         if value:
             yield Assumption(figure, Kind.FORECAST, value, forecast.basis.value, tolerance=share * value)

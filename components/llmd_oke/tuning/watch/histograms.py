@@ -1,4 +1,4 @@
-"""Percentiles out of histograms that only count how many observations lie below some bounds."""
+"""Percentiles and scatter out of histograms that only count how many observations lie below some bounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +38,22 @@ def percentile(counts: Mapping[float, float], share: float) -> Percentile | None
     below = counts.get(low, 0.0)
     inside = low if high == inf else low + (high - low) * (rank - below) / (counts[high] - below)
     return Percentile(low, high, inside)
+
+
+def variance(counts: Mapping[float, float]) -> float:
+    """An estimate of the variance, in the square of the histogram's units; 0 without observations.
+
+    Each observation is taken to lie in the middle of its bucket; beyond the last finite bound, at that bound.
+    """
+    found = [
+        (low if high == inf else (low + high) / 2, max(0.0, counts[high] - counts.get(low, 0.0)))
+        for low, high in pairwise((0.0, *sorted(counts)))
+    ]
+    total = sum(number for _, number in found)
+    if total <= 0:
+        return 0.0
+    mean = sum(middle * number for middle, number in found) / total
+    return sum(number * (middle - mean) ** 2 for middle, number in found) / total
 
 
 def percentiles_ms(counts_s: Mapping[float, float]) -> dict[str, Percentile]:

@@ -9,9 +9,6 @@ from llmd_oke.results.row import Basis
 from llmd_oke.tuning.watch.assumptions import Assumption, Kind, tolerances
 from llmd_oke.tuning.watch.seen import REMOTE_PREFILL, REQUESTS, Seen
 
-SIGMAS = 2.0
-"""A rate of random arrivals is off by more than so many standard deviations once in twenty looks."""
-
 
 class Verdict(StrEnum):
     """How an assumption fares."""
@@ -80,16 +77,18 @@ def _verdict(assumption: Assumption, value: float, allowed: float) -> Verdict:
 
 
 def _chance(assumption: Assumption, seen: Seen) -> float:
-    """How far a count is off by chance, for random arrivals.
+    """How far a figure is off by chance: so many standard errors as are allowed, those of means as they were seen.
 
-    Those of the time that was watched; for remote prefill the requests that had left one server and not yet reached the
-    other when watching began and when it ended, by Little's law as many as come within a TTFT.
+    For a rate those of random arrivals in the time that was watched; for remote prefill of the requests that had left
+    one server and not yet reached the other when watching began and when it ended, by Little's law as many as come
+    within a TTFT.
     """
+    sigmas = tolerances().sigmas
     if assumption.figure is REQUESTS and seen.duration_s > 0:
-        return SIGMAS * sqrt(assumption.value / seen.duration_s)
+        return sigmas * sqrt(assumption.value / seen.duration_s)
     if assumption.figure is REMOTE_PREFILL and seen.answered and seen.requests_per_s and seen.ttft_ms:
-        return SIGMAS * sqrt(2 * seen.requests_per_s * seen.ttft_ms / 1000) / seen.answered
-    return 0.0
+        return sigmas * sqrt(2 * seen.requests_per_s * seen.ttft_ms / 1000) / seen.answered
+    return sigmas * seen.standard_errors.get(assumption.figure.name, 0.0)
 
 
 def _same(judged: Judged) -> bool:

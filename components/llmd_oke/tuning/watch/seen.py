@@ -37,6 +37,8 @@ class Seen:
     remote_prefill_share: float | None = None
     percentiles_ms: Mapping[str, Mapping[str, Percentile]] = field(default_factory=dict[str, Mapping[str, Percentile]])
     """By the latency and the servers that they are of, then by name (`p90`)."""
+    standard_errors: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Estimates of how far means over requests are off by chance, by the figures' names and in their units."""
     notes: tuple[str, ...] = ()
 
 

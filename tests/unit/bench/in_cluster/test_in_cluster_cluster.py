@@ -91,3 +91,11 @@ def test_a_config_map_that_is_not_there_is_none(account):
 def test_outside_of_a_pod_it_says_so():
     with pytest.raises(KitError, match="runs in pods only"):
         from_environment({})
+
+
+def test_the_time_of_a_config_map_is_the_api_servers(account):
+    metadata = {"creationTimestamp": "2026-03-02T12:00:05Z"}
+    found, _ = cluster(account, lambda _: httpx.Response(200, json={"metadata": metadata}))
+    assert found.created_s("ns", "start") == 1772452805.0
+    missing, _ = cluster(account, lambda _: httpx.Response(404, json={"message": "not found"}))
+    assert missing.created_s("ns", "start") is None

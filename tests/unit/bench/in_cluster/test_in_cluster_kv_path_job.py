@@ -6,7 +6,7 @@ import pytest
 from llmd_oke.bench.in_cluster import kv_path_job
 from llmd_oke.bench.in_cluster.kv_path_job import Board, run
 from llmd_oke.bench.kv_path.request import KvPathRequest, Transfer
-from llmd_oke.bench.kv_path.result import Report, path_of
+from llmd_oke.bench.kv_path.result import Carried, Report, path_of
 from llmd_oke.errors import KitError
 from nixl_stand_in import Memory, api_of, torch_of
 
@@ -59,7 +59,7 @@ def test_two_pods_measure_their_path(pods):
     sides = [
         Report.model_validate_json(pods.applied[REQUEST.report_name(s)]["data"]["json"]) for s in ("prefill", "decode")
     ]
-    found = path_of(REQUEST, *sides)
+    found = path_of(REQUEST, *sides, Carried(0.9, 1.2))
     assert (found.prefill_node, found.decode_node, found.package) == ("node-0", "node-1", "rixl")
     assert len(found.figures) == 1
     assert found.moved_bytes == 3 * 4096

@@ -3,9 +3,14 @@
 import asyncio
 import os
 import signal
+from typing import Any, cast
 
 import pytest
-from llmd_oke.bench.in_cluster.load_job import ending_early
+from llmd_oke.bench.in_cluster.load_job import LEAD_S, ending_early, wait_for_start
+from llmd_oke.bench.in_cluster.load_request import LoadRequest
+from llmd_oke.errors import KitError
+
+REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r")
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +47,35 @@ def test_publishing_is_not_ended():
 def test_a_pod_that_waits_for_its_start_just_ends():
     with pytest.raises(KeyboardInterrupt), ending_early():
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Told:
+    """A cluster in which the start is told at the third look, at 1000 s by the API server's clock."""
+
+    def __init__(self, looks: int = 3) -> None:
+        self.looks = looks
+
+    def created_s(self, *_: object) -> float | None:
+        self.looks -= 1
+        return None if self.looks else 1000.0
+
+
+def wait(cluster: Any, *, now_s: float) -> float:
+    return wait_for_start(REQUEST, cast("Any", cluster), limit_s=10.0, pause=lambda _: None, now=lambda: now_s)
+
+
+def test_the_start_is_by_the_api_servers_clock():
+    assert wait(Told(), now_s=1000.4) == 1000.0 + LEAD_S
+
+
+def test_a_start_that_a_pods_clock_has_far_ahead_is_refused_with_the_cause():
+    with pytest.raises(KitError, match="the node's clock is 60 s behind"):
+        wait(Told(), now_s=940.0)
+
+
+def test_a_start_that_is_never_told_is_told_in_the_end():
+    times = iter([0.0, 1.0, 11.0])
+    with pytest.raises(KitError, match="nobody said within 10 s"):
+        wait_for_start(
+            REQUEST, cast("Any", Told(looks=9)), limit_s=10.0, pause=lambda _: None, clock=lambda: next(times)
+        )

@@ -11,7 +11,7 @@ from llmd_oke.bench.in_cluster import load_result
 from llmd_oke.bench.in_cluster.load_request import LoadRequest, from_json
 from llmd_oke.bench.in_cluster.load_result import merge, notes, pack, unpack
 from llmd_oke.bench.in_cluster.parcels import joined, pieces
-from llmd_oke.bench.load.stages import Stage, StageResult
+from llmd_oke.bench.load.stage import Stage, StageResult
 from llmd_oke.bench.records.health import Delay, Health
 from llmd_oke.bench.records.request import Failure, RequestRecord
 from llmd_oke.bench.records.windows import window_of
@@ -108,7 +108,16 @@ def test_a_stage_that_one_pod_did_not_come_to_is_kept():
     ended_early = travelled(replace(stage(record(0)), interrupted=True))
     first, second = merge(REQUEST, [ended_early, travelled(stage(record(1)), stage(record(1)))])
     assert (first.interrupted, first.health.spoiled) == (True, "1 of 2 pods ended before the others")
-    assert "1 of 2 pods left no result" in second.health.spoiled
+    assert second.health.spoiled == "not reached by 1 of 2 pods"
+
+
+def test_a_stage_that_no_other_pod_came_to_says_so_apart_from_the_pods_that_are_missing():
+    ended_early, last = travelled(stage(record(0))), travelled(stage(record(1)), stage(record(1)))
+    _, second = merge(replace(REQUEST, parallelism=4), [ended_early, ended_early, last])
+    assert second.health.spoiled.split("; ")[:2] == [
+        "1 of 4 pods left no result: 25% of the load is missing",
+        "not reached by 2 of 4 pods",
+    ]
 
 
 def test_failures_arrive_with_their_kind():

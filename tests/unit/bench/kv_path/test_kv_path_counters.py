@@ -42,6 +42,20 @@ def test_a_counter_that_began_anew_tells_nothing():
     assert counters.moved({"a": 100}, {"a": 3, "b": 7}) == {}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "tells"),
+    [
+        ({"a/1/counters/port_rcv_data": 5}, {"a/1/counters/port_rcv_data": 5}, True),
+        ({"a/1/counters/port_rcv_data": 5}, {"a/1/counters/port_rcv_data": 4}, False),
+        ({}, {"a/1/counters/port_rcv_data": 5}, False),
+        ({"a/1/counters/port_rcv_data": 5}, {}, False),
+        ({"a/1/hw_counters/x": 5}, {"a/1/hw_counters/x": 9}, False),
+    ],
+)
+def test_received_bytes_are_told_by_a_port_that_counted_them_all_the_while(before, after, tells):
+    assert counters.tells_received_bytes(before, after) is tells
+
+
 def test_only_trouble_is_called_trouble():
     grown = {
         "a/1/hw_counters/out_of_sequence": 2,

@@ -8,7 +8,7 @@ from llmd_oke.bench.kv_path.endpoint import PATTERN, Endpoint, nixl, pytorch
 from llmd_oke.bench.kv_path.measuring import measure
 from llmd_oke.bench.kv_path.request import KvPathRequest, Transfer, from_json
 from llmd_oke.errors import KitError
-from nixl_stand_in import Memory, api_of, ticking, torch_of
+from nixl_stand_in import Memory, api_of, nixlRemoteDisconnectError, ticking, torch_of
 
 WHOLE = Transfer(tokens=16, descriptor_bytes=4096, descriptors=1)
 PIECES = Transfer(tokens=16, descriptor_bytes=1024, descriptors=4)
@@ -69,9 +69,41 @@ def test_a_transfer_that_says_done_and_moved_nothing_is_found_out():
 
 
 def test_a_failed_read_says_so():
+    lost = nixlRemoteDisconnectError("NIXL_ERR_REMOTE_DISCONNECT")
+    prefill, decode, _ = sides(states=("PROC", lost))
+    with pytest.raises(KitError, match="when it read: nixlRemoteDisconnectError: NIXL_ERR_REMOTE_DISCONNECT"):
+        measured(prefill, decode)
+
+
+def test_a_read_that_ends_in_an_error_state_says_so():
     prefill, decode, _ = sides(states=("PROC", "ERR"))
     with pytest.raises(KitError, match="state ERR"):
         measured(prefill, decode)
+
+
+def test_a_buffer_that_nixl_does_not_take_says_so():
+    with pytest.raises(KitError, match="buffer were set up: nixlBackendError: NIXL_ERR_BACKEND"):
+        sides(most_bytes=100)
+
+
+def test_metadata_that_nixl_does_not_understand_say_so():
+    prefill, decode, _ = sides()
+    with pytest.raises(KitError, match="metadata were loaded: nixlMismatchError"):
+        decode.meet(prefill.region.model_copy(update={"metadata": "00"}))
+
+
+def test_memory_that_the_other_side_has_not_registered_can_not_be_read():
+    prefill, decode, _ = sides()
+    region = prefill.region
+    prefill.close()
+    with pytest.raises(KitError, match="a read of 4096 bytes was prepared: nixlNotFoundError"):
+        measure(decode, region, REQUEST, clock=lambda: 0.0, tell=lambda _: None)
+
+
+def test_closing_twice_is_no_error():
+    prefill, _, _ = sides()
+    prefill.close()
+    prefill.close()
 
 
 def test_a_read_without_end_is_given_up():

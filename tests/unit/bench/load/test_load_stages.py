@@ -5,7 +5,8 @@ import time
 import pytest
 from fake_deployment import Answer
 from llmd_oke.bench.generator.driving import Share
-from llmd_oke.bench.load.stages import Conditions, Stage, run_stages, sweep
+from llmd_oke.bench.load.stage import Conditions, Stage, sweep
+from llmd_oke.bench.load.stages import run_stages
 from llmd_oke.bench.records.request import Failure
 from llmd_oke.bench.records.windows import Trim
 from llmd_oke.bench.workload.lengths import Fixed
@@ -188,6 +189,12 @@ async def test_a_run_can_begin_at_a_given_moment(deployment):
     assert result.started.timestamp() == pytest.approx(start_s, abs=0.005)
 
 
+async def test_the_limit_begins_at_the_start(deployment):
+    later = Conditions(start_at_s=time.time() + 1.0)
+    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=later, limit_s=0.8)
+    assert [record.succeeded for record in result.records] == [True]
+
+
 async def test_trimming_is_told(deployment):
     trim = Conditions(trim=Trim(head_share=0.2, tail_share=0.2))
     (result,) = await run(deployment, Stage(ConstantRate(100), requests=11), conditions=trim)
@@ -208,3 +215,9 @@ async def test_all_that_is_wrong_is_told_before_anything_is_sent(deployment):
         "processes",
     ]
     assert not deployment.requests
+
+
+async def test_a_load_that_is_refused_is_not_called_a_stack(deployment):
+    with pytest.raises(Refused) as refused:
+        await run(deployment, Stage(ClosedLoop(0), requests=1))
+    assert refused.value.verdict == "the load can't be sent"

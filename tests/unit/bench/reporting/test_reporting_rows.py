@@ -1,6 +1,6 @@
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.bench.load.stages import Stage, StageResult
+from llmd_oke.bench.load.stage import Stage, StageResult
 from llmd_oke.bench.records.health import Health
 from llmd_oke.bench.records.request import Failure, RequestRecord
 from llmd_oke.bench.records.windows import Window

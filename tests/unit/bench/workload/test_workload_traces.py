@@ -55,8 +55,9 @@ def test_all_bad_lines_are_told(tmp_path):
 
 
 def test_an_empty_trace_is_refused(tmp_path):
-    with pytest.raises(Refused, match="it is empty"):
+    with pytest.raises(Refused, match="it is empty") as refused:
         read_trace(written(tmp_path, ""))
+    assert refused.value.verdict == "the load can't be sent"
 
 
 def test_a_trace_that_is_not_there_is_told(tmp_path):

@@ -94,7 +94,7 @@ def pods_fixture(monkeypatch, cluster):
 def test_each_pair_has_a_job_of_its_own(plan, pods):
     paths = list(kv_path.measure(plan, plan.models[0], [("a", "b"), ("a", "c")], SilentProgress()))
     assert len({request.job for request in pods}) == 2
-    assert {round(path.best_gb_per_s, 3) for path in paths} == {40.0}
+    assert {round(figure.gb_per_s, 3) for path in paths for figure in path.figures} == {40.0}
     assert {path.verdict for path in paths} == {"carried by RDMA ports"}
 
 
@@ -121,6 +121,31 @@ def test_a_dry_run_prints_all_manifests():
     assert {each["kind"] for each in others} == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
 
 
+def test_a_dry_run_as_json_is_json():
+    result = CliRunner().invoke(cli.app, [*COMMAND, "--nodes", "a,b", "--dry-run", "--json"])
+    assert json.loads(result.stdout)[0]["kind"] == "Job"
+
+
+def test_a_dry_run_of_servers_is_of_their_first_pair(cluster):
+    cluster(Client(prefill=["a"], decode=["b", "c"]))
+    job, *_ = yaml.safe_load_all(CliRunner().invoke(cli.app, [*COMMAND, "--servers", "--dry-run"]).stdout)
+    affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchFields"][0]["values"] for term in terms] == [["a"], ["b"]]
+
+
+def test_pieces_are_those_of_the_stacks_own_release_and_blocks(plan):
+    engine = plan.models[0].engine.model_copy(update={"block_size": 64})
+    (_, pieces, *_) = kv_path.request_of(plan, replace(plan.models[0], engine=engine)).transfers
+    assert plan.release.name == "llm-d-0.8"
+    assert pieces.descriptor_bytes == 131_072
+
+
+def test_a_model_that_the_stack_has_not_is_told_with_the_options_name():
+    result = CliRunner().invoke(cli.app, [*COMMAND, "--name", "other"])
+    assert "Give --name, one of: " in str(result.exception)
+
+
 def test_the_command_shows_rates_beside_rccl_and_keeps_them(pods, tmp_path):
     result = CliRunner().invoke(cli.app, [*COMMAND, "--reports", str(tmp_path)], env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.exception
@@ -142,9 +167,11 @@ def test_paths_are_kept_when_a_later_one_fails(pods, tmp_path, monkeypatch):
     measured = kv_path.KvPathJobs.measure
     monkeypatch.setattr(kv_path.KvPathJobs, "measure", failing)
     options = ["--nodes", "a,b", "--nodes", "a,c", "--reports", str(tmp_path)]
-    assert "kv-path-x failed" in str(CliRunner().invoke(cli.app, [*COMMAND, *options]).exception)
+    failed = str(CliRunner().invoke(cli.app, [*COMMAND, *options]).exception)
+    assert "kv-path-x failed" in failed
     (file,) = (tmp_path / "guide" / "kv-path").iterdir()
     assert len(json.loads(file.read_text())["paths"]) == 1
+    assert f"The paths that were measured before are in {file}." in failed
 
 
 @pytest.mark.parametrize("nodes", ["a", "a,a", "a,b,c", "a,"])

@@ -3,19 +3,13 @@ from pathlib import Path
 
 import pytest
 from llmd_oke import planning
-from llmd_oke.bench.deployment.circumstances import Circumstances
-from llmd_oke.bench.load.stages import Stage, StageResult
-from llmd_oke.bench.records.health import Health
-from llmd_oke.bench.records.lines import read_file
-from llmd_oke.bench.records.request import RequestRecord
-from llmd_oke.bench.records.windows import Window
-from llmd_oke.bench.reporting.rows import stage_row
-from llmd_oke.bench.workload.shapes import ConstantRate
 from llmd_oke.config.node_pools import Taint
 from llmd_oke.errors import KitError, Refused
-from llmd_oke.experiments.deployed.load import Asked, Measured, hints, keep, load_request, manifests, place_of
-from llmd_oke.results.files import read_rows
-from llmd_oke.results.row import Basis
+from llmd_oke.experiments.deployed import load
+from llmd_oke.experiments.deployed.kept_loads import Keeping
+from llmd_oke.experiments.deployed.load import Asked, load_request, manifests, place_of
+from llmd_oke.progress import SilentProgress
+from llmd_oke.results.reading import Hints
 
 PROJECT = Path(__file__).parents[4]
 RATE = Asked(("constant:4",), duration_s=5.0)
@@ -57,10 +51,29 @@ def test_pods_tolerate_the_taints_that_the_stack_file_gives_its_pools(plan):
     assert {"key": "team", "operator": "Equal", "value": "search", "effect": "NoSchedule"} in place.tolerations()
 
 
-def test_rows_and_requests_of_each_stage_are_kept(plan, tmp_path):
-    record = RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2, due_s=0.0)
-    stage = StageResult(Stage(ConstantRate(1), 1), (record,), Health(), Window(0.0, 1.0))
-    row = stage_row(stage, model="m", gpu="MI300X", gpus_counted=1)
-    keep(Measured((row,), (stage, stage)), tmp_path, hints(plan, plan.models[0], Circumstances(basis=Basis.CALIBRATED)))
-    assert read_rows(tmp_path / "rows.jsonl") == [row]
-    assert [number for number, _ in read_file(tmp_path / "requests.jsonl")] == [0, 1]
+class Untouched:
+    """A cluster in which nothing may happen."""
+
+    def __init__(self, *_: object) -> None:
+        self.client = None
+
+    def send(self, *_: object) -> None:
+        raise AssertionError("a load was sent")
+
+    run_tool = send
+
+
+@pytest.mark.parametrize("send", [load.in_cluster, load.with_tool])
+def test_a_folder_that_can_not_be_made_is_refused_before_anything_is_sent(plan, tmp_path, monkeypatch, send):
+    monkeypatch.setattr(load, "ClusterAccess", Untouched)
+    monkeypatch.setattr(load, "LoadJobs", Untouched)
+    (tmp_path / "file").write_text("")
+    keeping = Keeping(tmp_path / "file" / "bench", Hints())
+    with pytest.raises(KitError, match="can't be made"):
+        send(plan, plan.models[0], RATE, keeping, SilentProgress())
+
+
+def test_a_refused_load_leaves_no_folder(plan, tmp_path):
+    with pytest.raises(Refused):
+        load.in_cluster(plan, plan.models[0], Asked(("closed:4",)), Keeping(tmp_path / "x", Hints()), SilentProgress())
+    assert not (tmp_path / "x").exists()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -13,7 +13,7 @@ from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.load_result import pack
 from llmd_oke.bench.in_cluster.parcels import COUNT_ANNOTATION, config_maps
-from llmd_oke.bench.load.stages import Stage, StageResult
+from llmd_oke.bench.load.stage import Stage, StageResult
 from llmd_oke.bench.records.health import Health
 from llmd_oke.bench.records.windows import Window
 from llmd_oke.bench.workload.shapes import ConstantRate
@@ -45,7 +45,9 @@ class Cluster:
     """A Job whose pods have run, with the results of some of them; `ends` is how the Job ends, or an interrupt."""
 
     def __init__(self, results: Sequence[int], pods: Sequence[dict[str, Any]], ends: str | BaseException) -> None:
-        self.suspended = False
+        self.suspended = self.deleted = False
+        self.refusals: list[Exception] = []
+        self.made: list[Any] = []
         self._ends, self._pods = ends, pods
         parts = pack(Circumstances(), [RESULT])
         made = [config_maps(parts, [REQUEST.part_name(index, 0)], "llm-d", "job", "u") for index in results]
@@ -67,21 +69,31 @@ class Cluster:
         return [from_dict(each) for each in pods]
 
     def create(self, made: object, **_: object) -> object:
+        self.made.append(made)
         return made
 
+    def delete(self, *_: object, **__: object) -> None:
+        self.deleted = True
+
     def patch(self, _: object, __: str, change: dict[str, Any], **___: object) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
         self.suspended = change["spec"]["suspend"]
 
 
-class Jobs(LoadJobs):
+class Pods(LoadJobs):
+    """Jobs whose pods run already."""
+
+    def await_pods(self, *_: object) -> None:
+        """They run."""
+
+
+class Jobs(Pods):
     """Jobs that are there already."""
 
     @contextmanager
     def running(self, *_: object):
         yield "u"
-
-    def await_pods(self, *_: object) -> None:
-        """They run."""
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +102,8 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def send(cluster: Any):
-    return Jobs(cluster, SilentProgress()).send(PLACE, REQUEST)
+    with Jobs(cluster, SilentProgress()).send(PLACE, REQUEST) as sent:
+        return sent
 
 
 def test_a_pod_that_fails_takes_nothing_from_the_others():
@@ -122,3 +135,34 @@ def test_a_result_of_which_a_piece_is_missing_is_none():
     cluster = Cluster([0, 1, 2], [pod(1, "Failed", "Error")], "Failed")
     cluster.config_maps[REQUEST.part_name(1, 0)]["metadata"]["annotations"] = {COUNT_ANNOTATION: "2"}
     assert list(send(cluster).missing) == [1]
+
+
+FORBIDDEN = {"code": 403, "message": "forbidden"}
+
+
+@pytest.mark.parametrize(
+    "refusals",
+    [
+        [httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow")],
+        [ApiError(response=httpx2.Response(403, json=FORBIDDEN, request=httpx2.Request("PATCH", "http://a")))],
+    ],
+    ids=["away for a moment", "refused"],
+)
+def test_an_order_to_end_that_is_not_taken_loses_nothing(refusals: list[Exception]):
+    cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
+    cluster.refusals = refusals
+    assert len(send(cluster).pods) == 3
+
+
+def test_the_start_is_not_told_by_the_clock_of_the_command():
+    cluster = Cluster([0, 1, 2], [], "Complete")
+    send(cluster)
+    (start,) = cluster.made
+    assert (start.metadata.name, start.data) == (REQUEST.start_name, None)
+
+
+def test_the_job_goes_only_after_its_result_could_be_kept():
+    cluster = Cluster([0, 1, 2], [], "Complete")
+    with Pods(cast("Any", cluster), SilentProgress()).send(PLACE, REQUEST) as sent:
+        assert (len(sent.pods), cluster.deleted) == (3, False)
+    assert cluster.deleted

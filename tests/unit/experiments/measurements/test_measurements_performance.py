@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from experiments_for_tests import CLOSED, OPEN, recipe
 from llmd_oke.bench.load import stages
-from llmd_oke.bench.load.stages import StageResult
+from llmd_oke.bench.load.stage import StageResult
 from llmd_oke.bench.records.health import Health
 from llmd_oke.bench.records.request import Failure, RequestRecord
 from llmd_oke.bench.records.windows import Trim, window_of

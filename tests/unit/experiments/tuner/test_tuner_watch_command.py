@@ -10,10 +10,13 @@ import pytest
 from experiments_for_tests import project
 from llmd_oke.cli.main import app
 from llmd_oke.cli.tune.watch import seconds
+from llmd_oke.cli.tune.watch_view import line
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner import watching
 from llmd_oke.experiments.tuner.applied import applied_file, keep_applied
+from llmd_oke.experiments.tuner.verification import verifying
 from llmd_oke.results.row import Basis
+from llmd_oke.tuning.watch.assumptions import tolerances
 from llmd_oke.tuning.watch.seen import Seen
 from test_tuner_verification import forecast
 from typer.testing import CliRunner, Result
@@ -38,16 +41,16 @@ AS_FORECAST = Seen(
 
 @pytest.fixture(name="watch")
 def watch_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Runs the command on a deployment that is seen so; `interrupted` presses Ctrl-C after the first reading."""
+    """Runs the command on a deployment that is seen so; `end` comes after the first reading."""
     keep_applied(applied_file(project(tmp_path), "s"), "gpt-oss-120b", forecast(), "qps=2.5")
 
-    def run(*options: str, interrupted: bool = False, **changes: Any) -> Result:
+    def run(*options: str, end: BaseException | None = None, **changes: Any) -> Result:
         seen = replace(AS_FORECAST, **changes)
 
         def readings(*_: object) -> Iterator[tuple[Seen, Seen]]:
             yield seen, seen
-            if interrupted:
-                raise KeyboardInterrupt
+            if end:
+                raise end
 
         monkeypatch.setattr(watching, "Reader", lambda *_: None)
         monkeypatch.setattr(watching, "watch", readings)
@@ -83,12 +86,31 @@ def test_json_has_both_sides_and_where_they_are_from(watch: Any):
 
 def test_too_few_requests_are_no_success(watch: Any):
     result = watch(answered=3, requests_per_s=2.5)
-    assert isinstance(result.exception, KitError)
-    assert "too few" in str(result.exception)
+    assert result.exit_code == 1
+    assert "too few to tell" in result.stderr
+
+
+def test_what_tells_too_little_is_one_document_too(watch: Any):
+    result = watch("--json", answered=3, requests_per_s=2.5)
+    document = json.loads(result.stdout)
+    assert document["holds"] is None
+    assert "too few to tell" in document["error"]
+    assert "too few to tell" in result.stderr
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_a_watch_that_breaks_off_shows_first_what_was_seen(watch: Any):
+    result = watch(end=KitError("The pods can't be listed."))
+    assert (result.exit_code, "1500 requests" in result.stdout) == (1, True)
+    assert "The pods can't be listed." in result.stderr
+
+
+def test_a_watch_that_breaks_off_before_anything_is_seen_is_an_error(watch: Any):
+    assert "can't be listed" in str(watch(end=KitError("The pods can't be listed."), duration_s=0.0).exception)
 
 
 def test_ctrl_c_shows_what_was_seen(watch: Any):
-    result = watch(interrupted=True)
+    result = watch(end=KeyboardInterrupt())
     assert result.exit_code == 130
     assert "1500 requests" in result.output
 
@@ -108,6 +130,32 @@ def test_times_are_written_with_or_without_units(text: str, expected: float):
 def test_other_times_are_refused_with_the_form(text: str):
     with pytest.raises(KitError, match="no time to watch"):
         seconds(text)
+
+
+def test_two_readings_have_no_other_length(watch: Any):
+    assert "exclude each other" in str(watch("--once", "--for", "1h").exception)
+
+
+def test_an_interval_without_requests_is_said_to_have_none():
+    assert line(Seen(basis=Basis.MEASURED, duration_s=15, answered=0)) == "no requests"
+
+
+def test_an_interval_that_is_left_out_says_why():
+    assert line(Seen(basis=Basis.MEASURED, duration_s=0, answered=0, notes=("no answer",))) == "left out: no answer"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"), [("watch", tolerances().load_share), ("verify", verifying().tolerance)]
+)
+def test_help_has_the_tolerances_of_the_kits_own_data(command: str, expected: float):
+    found = CliRunner().invoke(app, ["tune", command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert f"{expected:g} if left out" in found.output
+
+
+def test_where_forecasts_are_kept_is_no_option_of_one_command_alone():
+    for command in ("apply", "verify", "watch"):
+        found = CliRunner().invoke(app, ["tune", command, "--help"])
+        assert (found.exit_code, "--reports" in found.output) == (0, False)
 
 
 def test_a_whole_that_is_shorter_than_its_parts_is_refused(watch: Any):

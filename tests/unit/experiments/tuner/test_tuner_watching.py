@@ -1,14 +1,21 @@
 """What scrapes of a deployment tell of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from experiments_for_tests import project
+from llmd_oke import planning
+from llmd_oke.bench.deployment.directory import PodAddress, Way
 from llmd_oke.bench.deployment.metrics import EndpointRole, MetricsEndpoint, Reading, Snapshot
 from llmd_oke.bench.deployment.scraping import parse
 from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
-from llmd_oke.experiments.tuner.watching import Pace, watch
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.tuner import watching
+from llmd_oke.experiments.tuner.watching import Pace, Reader, watch
 from llmd_oke.results.row import Basis
+from llmd_oke.tuning.watch.assumptions import tolerances
 from llmd_oke.tuning.watch.seen import Seen
 
 EVIDENCE = EvidenceSettings(DecisionCounter(("decisions_total",), "decision_type", ("prefill-decode",)))
@@ -63,17 +70,25 @@ def dead(snapshot: Snapshot, role: str) -> Snapshot:
 
 
 def watched(
-    snapshots: Iterable[Snapshot], pace: Pace = PACE, evidence: EvidenceSettings | None = EVIDENCE
+    snapshots: Iterable[Snapshot] | Callable[[], Snapshot],
+    pace: Pace = PACE,
+    evidence: EvidenceSettings | None = EVIDENCE,
 ) -> list[Seen]:
     """What was seen in all after each reading, on a clock that only sleeping moves."""
+    read = snapshots if callable(snapshots) else answering(*snapshots)
+    return list(watching_on(read, pace, evidence))
+
+
+def watching_on(
+    read: Callable[[], Snapshot], pace: Pace, evidence: EvidenceSettings | None = EVIDENCE
+) -> Iterator[Seen]:
     now = [0.0]
-    waiting = iter(snapshots)
 
     def sleep(time_s: float) -> None:
         now[0] += time_s
 
-    found = watch(lambda: next(waiting), pace, evidence, Basis.MEASURED, clock=lambda: now[0], sleep=sleep)
-    return [whole for whole, _ in found]
+    for whole, _ in watch(read, pace, evidence, Basis.MEASURED, clock=lambda: now[0], sleep=sleep):
+        yield whole
 
 
 def test_a_unit_is_seen_by_what_its_counters_grew_by():
@@ -133,6 +148,118 @@ def test_a_server_that_came_begins_to_count_with_the_next_interval():
 def test_a_silent_router_leaves_the_rate_to_the_servers():
     seen = watched([dead(unit(requests), "router") for requests in (0, 50, 100)])[-1]
     assert seen.requests_per_s == pytest.approx(5.0)
+
+
+def answering(*found: Snapshot | str) -> Callable[[], Snapshot]:
+    """A cluster that gives these snapshots, and fails where one is a message."""
+    waiting = iter(found)
+
+    def read() -> Snapshot:
+        each = next(waiting)
+        if isinstance(each, str):
+            raise KitError(each)
+        return each
+
+    return read
+
+
+def test_a_reading_that_fails_is_an_interval_left_out():
+    seen = watched(answering(unit(0), unit(40), "no answer", unit(90), unit(120)), replace(PACE, for_s=40))[-1]
+    assert (seen.answered, seen.duration_s) == (70, 20.0)
+    assert seen.notes == ("2 intervals are left out: a server came, went or could not be read",)
+
+
+def test_no_time_passes_between_readings_that_fail():
+    seen = watched(answering(unit(0), unit(40), "no answer", "no answer", unit(90)), replace(PACE, for_s=40))[-1]
+    assert seen.duration_s == 10.0
+
+
+def test_what_was_proved_before_the_last_reading_failed_stays_proved():
+    seen = watched(answering(unit(0), unit(40), "no answer"))[-1]
+    assert seen.remote_prefill_share == 1.0
+    assert "no answer at the last reading: no answer" in seen.notes
+
+
+def test_a_cluster_that_stays_silent_ends_watching_after_its_limit():
+    found: list[Seen] = []
+    limit_s = tolerances().silence_s
+    with pytest.raises(KitError, match="no answer"):
+        found.extend(watching_on(answering(unit(0), unit(40), *["no answer"] * 100), replace(PACE, for_s=2000)))
+    assert len(found) == 1 + limit_s / PACE.every_s
+
+
+def test_one_reading_may_fail_however_rare_they_are():
+    pace = Pace(every_s=2 * tolerances().silence_s, for_s=10 * tolerances().silence_s)
+    with pytest.raises(KitError):
+        watched(answering(unit(0), "no answer", "no answer"), pace)
+    assert watched(answering(*[unit(0), "no answer"] * 3), pace)
+
+
+def test_a_cluster_that_does_not_answer_at_first_is_not_watched():
+    with pytest.raises(KitError, match="no answer"):
+        watched(answering("no answer"))
+
+
+def test_each_interval_counts_the_servers_that_were_there():
+    """A second decode server that decodes nothing: 20 s of one, 10 s of two."""
+    more = Reading(MetricsEndpoint("decode", "decode-1", "http://decode-1/metrics"), server("decode", 0).series)
+    snapshots = [unit(0), unit(50), unit(100), *(Snapshot((*unit(n).readings, more)) for n in (150, 200))]
+    seen = watched(snapshots, replace(PACE, for_s=40))[-1]
+    assert seen.duration_s == 30.0
+    assert seen.running == pytest.approx(150 * 10 * 0.02 / (20 + 2 * 10))
+
+
+def test_means_have_standard_errors_by_their_buckets():
+    """Half of the requests in the middle of each of two buckets, 0.05 s and 0.55 s: scatter 0.25 s."""
+    snapshots = [Snapshot((scattered(requests),)) for requests in (0, 50, 100)]
+    errors = watched(snapshots, evidence=None)[-1].standard_errors
+    assert errors["ttft_ms"] == pytest.approx(250 / 10)
+    assert errors["itl_ms"] == errors["input_tokens"] == 0.0
+
+
+def scattered(requests: int) -> Reading:
+    found = server("aggregated", requests)
+    ttft = histogram("vllm:time_to_first_token_seconds", [0.05, 0.5] * (requests // 2))
+    return replace(found, series={**found.series, **parse(ttft)})
+
+
+class FakeAccess:
+    """A cluster with these pods; `found` has those that a way was looked for."""
+
+    def __init__(self, *_: object) -> None:
+        self.pod_names: list[str] = []
+        self.found: list[str] = []
+
+    def pods(self, namespace: str, labels: Mapping[str, str]) -> list[PodAddress]:
+        return [PodAddress(name, "10.0.0.1") for name in self.pod_names]
+
+    def pod(self, namespace: str, pod: PodAddress, port: int) -> Way:
+        self.found.append(pod.name)
+        return Way("http://127.0.0.1:1")  # nobody answers there
+
+
+@pytest.fixture(name="reader")
+def reader_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Reader, FakeAccess]:
+    access = FakeAccess()
+    monkeypatch.setattr(watching, "ClusterAccess", lambda _: access)
+    plan = planning.plan_stack_file(project(tmp_path), "s")
+    return Reader(plan, plan.models[0]), access
+
+
+def test_a_model_without_servers_is_no_model_to_watch(reader: tuple[Reader, FakeAccess]):
+    with pytest.raises(KitError, match="No server of gpt-oss-120b is there"):
+        reader[0]()
+
+
+def test_ways_to_pods_are_looked_for_again_only_when_other_pods_are_there(reader: tuple[Reader, FakeAccess]):
+    read, access = reader
+    access.pod_names = ["a"]
+    read()
+    once = len(access.found)
+    read()
+    assert len(access.found) == once
+    access.pod_names = ["a", "b"]
+    assert {reading.endpoint.pod for reading in read().readings} == {"a", "b"}
 
 
 def test_percentiles_are_told_by_server_and_bucket():

@@ -46,6 +46,28 @@ def test_a_rehearsal_without_a_measurement_is_a_case_of_its_own():
     assert cases[1].rehearsed_figures == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"model": "llama"}, "it is of llama"), ({"basis": Basis.BOUND}, "a bound"), ({"arrival": "trace"}, "trace")],
+)
+def test_rehearsals_are_held_to_the_same_rules_as_measurements(changes, why):
+    found = held(rehearsed=[measured(**{"basis": Basis.CALIBRATED, **changes})])
+    assert found.cases == ()
+    assert why in str(found.omitted[0])
+
+
+def test_a_bound_stands_beside_no_measurement():
+    (case,) = held(measured(), rehearsed=[measured(basis=Basis.BOUND)]).cases
+    assert case.rehearsed is None
+
+
+def test_a_measurement_too_long_to_be_simulated_whole_is_left_out():
+    """A part of it is another load: under overload queues grow as long as it lasts."""
+    found = held(measured(requests=60_000))
+    assert found.cases == ()
+    assert "60,000 requests would have to be simulated, at most 20,000 are" in str(found.omitted[0])
+
+
 def test_points_of_the_fit_come_twice():
     rows = [measured(concurrency=level, output_tokens_per_s=60.0 * level) for level in (4, 16, 64, 128, 256)]
     standings = [case.standing for case in held(*rows, fitted=tuple(rows)).cases]

@@ -5,10 +5,11 @@ import json
 import pytest
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.fidelity import pages, texts
-from llmd_oke.tuning.fidelity.cases import Case, Omitted
+from llmd_oke.tuning.fidelity.cases import METRICS_BY_SUBJECT, Case, Omitted
 from llmd_oke.tuning.fidelity.report import Report
 from llmd_oke.tuning.fidelity.standings import Standing
 from llmd_oke.tuning.fidelity.statements import Statement
+from llmd_oke.tuning.fidelity.verdict import judged
 from tuning_for_tests import row, tpot
 
 
@@ -34,9 +35,15 @@ STATEMENTS = (
 REPORT = Report("gpt-oss-120b", "MI300X", "the kit's own", CASES, (Omitted(row(), "odd"),), STATEMENTS)
 
 
-def errors(title, metric):
-    group = next(group for group in REPORT.groups if group.standing.title == title)
-    return next(each for each in group.metrics if each.metric.name == metric)
+def errors(title, metric, report=REPORT, subject="decode"):
+    group = next(group for group in report.groups if group.title == title)
+    return next(each for each in group.metrics if (each.subject, each.metric.name) == (subject, metric))
+
+
+def seen(subject, off, **changes):
+    """A measured E2E of a second, and one simulated that is `off` by a share."""
+    measured = row(subject, e2e_ms=tpot(1000.0), **changes)
+    return Case(Standing.HELD_OUT, measured, row(subject, e2e_ms=tpot(1000.0 * (1 + off)), **changes))
 
 
 @pytest.mark.parametrize("metric", ["output_tokens_per_s", "tpsg", "tpsu"])
@@ -65,8 +72,46 @@ def test_groups_come_in_order_and_are_not_mixed():
 
 
 def test_only_groups_that_count_can_be_beyond_a_limit():
-    assert {standing for standing, _ in REPORT.beyond(0.05)} == {Standing.HELD_OUT}
+    assert {group.standing for group, _ in REPORT.beyond(0.05)} == {Standing.HELD_OUT}
     assert REPORT.beyond(0.18) == []
+
+
+def test_whole_deployments_and_servers_of_one_role_have_means_of_their_own():
+    cases = (seen("prefill", 0.01), seen("decode", 0.02), seen("end-to-end", 0.3, topology="agg-tp1-1r"))
+    report = Report("m", "MI300X", "x", cases)
+    assert [(each.subject, round(each.mean_absolute, 3)) for each in report.groups[0].metrics] == [
+        ("end-to-end", 0.3),
+        ("prefill", 0.01),
+        ("decode", 0.02),
+    ]
+    assert [each.subject for _, each in report.beyond(0.2)] == ["end-to-end"]
+
+
+def test_other_images_are_groups_of_their_own():
+    cases = tuple(case(Standing.OTHER_IMAGE, 100.0, 110.0, image=image) for image in ("vllm:2", "vllm:3", "vllm:2"))
+    groups = Report("m", "MI300X", "x", cases).groups
+    assert [(group.title, len(group.cases)) for group in groups] == [
+        ("another image: vllm:2", 2),
+        ("another image: vllm:3", 1),
+    ]
+
+
+def test_every_metric_that_is_compared_is_shown():
+    figures = {name: tpot(5.0).model_copy(update={"p95": 6.0}) for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms")}
+    rates = {"input_tokens_per_s": 7.0, "output_tokens_per_s": 8.0}
+    rows = [row(subject, **figures, **rates) for subject in METRICS_BY_SUBJECT]
+    (group,) = Report("m", "MI300X", "x", tuple(Case(Standing.HELD_OUT, each, each) for each in rows)).groups
+    shown = [(each.subject, each.metric.name) for each in group.metrics]
+    assert shown == [(subject, name) for subject, names in METRICS_BY_SUBJECT.items() for name in names]
+
+
+def test_a_verdict_names_what_is_beyond_the_limit():
+    assert str(judged(REPORT, 0.16)).splitlines()[1] == "  held out: decode output, 17.5%"
+    assert (judged(REPORT, 0.16).passed, judged(REPORT, 0.18).passed) == (False, True)
+
+
+def test_where_nothing_counts_no_limit_is_kept():
+    assert not judged(Report("m", "MI300X", "x", CASES[3:]), 0.5).passed
 
 
 def test_a_report_without_anything_that_counts_says_so():
@@ -89,8 +134,9 @@ def test_a_statement_that_is_not_reached_has_no_error():
 
 def test_json_has_means_of_groups_and_every_figure():
     found = texts.as_json(REPORT)
-    assert found["groups"][0]["metrics"]["tpsg"]["mean_absolute_error"] == pytest.approx(0.175)
-    assert found["groups"][2]["metrics"]["tpsg"]["mean_absolute_error"] is None
+    assert found["groups"][0]["metrics"][1]["metric"] == "tpsg"
+    assert found["groups"][0]["metrics"][1]["mean_absolute_error"] == pytest.approx(0.175)
+    assert found["groups"][2]["metrics"][1]["mean_absolute_error"] is None
     assert len(found["points"]) == 4 * 3
     assert found["omitted"] == ["runs.jsonl:7: odd"]
 
@@ -104,13 +150,13 @@ def test_lines_have_one_figure_each_with_the_basis_of_both_sides():
 def test_markdown_has_a_table_for_each_group_and_metric():
     text = texts.markdown(REPORT)
     assert "| decode tp2 2/256 C 100 | 1,000 | 1,100 | +10.0% | 950.0 | -5.0% |" in text
-    assert "| output (tokens/s) | 2 | 17.5% | 5.0% | -25.0% | decode tp2 2/256 C 50 |" in text
-    assert "| output (tokens/s) | 1 | - | - | +800.0% | decode tp2 2/256 C 100 |" in text
+    assert "| decode | output (tokens/s) | 2 | 17.5% | 5.0% | -25.0% | decode tp2 2/256 C 50 |" in text
+    assert "| decode | output (tokens/s) | 1 | - | - | +800.0% | decode tp2 2/256 C 100 |" in text
     assert "Not counted." in text
 
 
 def test_the_page_draws_no_other_accelerator():
     text = pages.html(REPORT)
-    assert "held out (calibrated)" in text
+    assert "decode, held out (calibrated)" in text
     assert "another accelerator (calibrated)" not in text
     assert "<h2>Another accelerator</h2>" in text

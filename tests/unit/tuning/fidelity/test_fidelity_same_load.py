@@ -65,10 +65,16 @@ def test_a_simulation_has_the_basis_of_its_figures():
         (open_loop(topology=None), "topology"),
         (row(concurrency=None), "concurrency"),
         (row(tensor_parallel_size=None), "tensor parallel size"),
+        (open_loop(requests=20_001), "20,001 requests"),
+        (open_loop(requests=12_001, notes=("counted: all users busy",)), "20,002 requests"),
     ],
 )
 def test_a_load_that_is_not_told_is_not_guessed(measured, why):
     assert why in str(unsuitable(measured))
+
+
+def test_the_longest_load_that_can_be_simulated_is():
+    assert unsuitable(open_loop(requests=20_000)) is None
 
 
 def test_a_request_that_fits_no_server_is_refused():

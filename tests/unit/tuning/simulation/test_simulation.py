@@ -143,6 +143,7 @@ def test_all_that_is_wrong_is_refused_at_once(deploy, latency):
         simulate(deploy("agg-tp1-1r", key_value_tokens=100), [RequestClass(0, 5)], PoissonRate(0), latency, seeds=[])
     paths = {problem.path for problem in refused.value.problems}
     assert paths == {"workload[0]", "arrivals", "duration_s", "seeds"}
+    assert refused.value.verdict == "the load can't be simulated"
 
 
 def test_a_topology_without_decode_servers_is_refused(deploy, latency):

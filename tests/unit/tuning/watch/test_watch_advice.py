@@ -50,5 +50,14 @@ def test_what_was_not_seen_is_left_to_the_stack_file(missing: str):
     assert "--workload" not in rank_command(as_forecast(**{missing: None}), HERE)
 
 
-def test_a_stack_of_an_organization_stays_one_word():
+def test_lengths_of_few_requests_are_left_to_it_too():
+    few = as_forecast(answered=5, requests_per_s=0.5)
+    assert rank_command(few, HERE) == "llmd-oke tune rank --stack prod --slo ttft=2000,itl=25,qps=0.5"
+
+
+def test_no_requests_are_nothing_to_rank_for():
+    assert commands(answered=0, requests_per_s=0.0) == []
+
+
+def test_a_name_with_spaces_stays_one_word():
     assert "--stack 'a b'" in rank_command(as_forecast(), replace(HERE, stack="a b"))

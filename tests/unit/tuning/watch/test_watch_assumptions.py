@@ -7,7 +7,7 @@ from watch_for_tests import assumptions, forecast
 
 def test_sequences_of_a_server_follow_from_rate_lengths_and_step():
     (running,) = (each for each in assumptions() if each.figure.name == "running")
-    assert running.value == pytest.approx(40 * 256 * 0.010 / 2)
+    assert running.value == pytest.approx(40 * 255 * 0.010 / 2)  # 255 gaps between 256 tokens
     assert running.basis == "calibrated"
 
 

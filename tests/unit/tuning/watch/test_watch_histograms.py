@@ -5,7 +5,7 @@ from math import inf
 
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.tuning.watch.histograms import percentile, percentiles_ms
+from llmd_oke.tuning.watch.histograms import percentile, percentiles_ms, variance
 
 BOUNDS = (0.01, 0.1, 1.0, 10.0, inf)
 
@@ -28,6 +28,15 @@ def test_nothing_has_no_percentiles():
 def test_the_outermost_buckets_tell_a_side_and_no_value():
     found = percentiles_ms({0.01: 60.0, 0.1: 95.0, inf: 100.0})
     assert [found[name].text("ms") for name in ("p50", "p90", "p99")] == ["< 10 ms", "87.14 ms", "> 100 ms"]
+
+
+def test_scatter_is_that_of_the_middles_of_buckets():
+    assert variance({1.0: 2.0, 3.0: 4.0, inf: 4.0}) == 0.75**2
+    assert variance({1.0: 0.0, 3.0: 2.0, inf: 4.0}) == 0.5**2
+
+
+def test_what_lies_in_one_bucket_or_nowhere_does_not_scatter():
+    assert variance({1.0: 0.0, 2.0: 7.0, inf: 7.0}) == variance({1.0: 0.0, inf: 0.0}) == variance({}) == 0.0
 
 
 @given(st.lists(st.floats(0.0, 100.0), min_size=1), st.floats(0.01, 1.0))

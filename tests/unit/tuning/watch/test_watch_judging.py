@@ -1,10 +1,15 @@
 """Verdicts on what was assumed."""
 
+from math import inf, sqrt
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke.results.row import Basis
+from llmd_oke.tuning.watch.histograms import variance
 from llmd_oke.tuning.watch.judging import judge
+from numpy.typing import NDArray
 from watch_for_tests import as_forecast, assumptions, judged, verdicts
 
 
@@ -74,6 +79,30 @@ def test_means_of_few_requests_are_not_judged_but_their_number_is():
 
 def test_a_short_look_allows_a_rate_its_chance():
     assert "requests_per_s load" not in verdicts(judge(assumptions(), as_forecast(duration_s=5.0, requests_per_s=48.0)))
+
+
+@pytest.mark.parametrize("name", ["input_tokens", "output_tokens"])
+def test_lengths_that_scatter_are_seldom_off_by_chance(name: str):
+    """Lognormal lengths whose standard deviation is their mean, 30 a look, in vLLM's buckets (1, 2, 5, 10...)."""
+    mean = getattr(as_forecast(), name)
+    lengths = np.random.default_rng(1).lognormal(np.log(mean) - np.log(2) / 2, sqrt(np.log(2)), (500, 30))
+    looks = [as_forecast(answered=30, **{name: each.mean()}, standard_errors={name: error(each)}) for each in lengths]
+    off = sum(f"{name} load" in verdicts(judge(assumptions(), look)) for look in looks)
+    assert off / len(looks) < 0.05
+
+
+def error(lengths: NDArray[np.float64]) -> float:
+    bounds = [first * 10**power for power in range(6) for first in (1, 2, 5)]
+    counts = {float(bound): float((lengths <= bound).sum()) for bound in (*bounds, inf)}
+    return sqrt(variance(counts) / len(lengths))
+
+
+@pytest.mark.parametrize(("name", "value"), [("ttft_ms", 2100.0), ("itl_ms", 26.0)])
+def test_a_target_is_missed_only_beyond_chance(name: str, value: float):
+    missed = as_forecast(**{name: value}, standard_errors={name: value / 100})
+    chance = as_forecast(**{name: value}, standard_errors={name: value / 10})
+    assert f"{name} limit" in verdicts(judge(assumptions(), missed))
+    assert f"{name} limit" not in verdicts(judge(assumptions(), chance))
 
 
 @given(st.floats(0.0, 200.0), st.floats(1.0, 3600.0))
