@@ -14,7 +14,7 @@ from pulumi.provider import main
 from pulumi.provider.experimental.component import ComponentProvider
 
 from llmd_oke.cluster.add_ons import AddOns
-from llmd_oke.cluster.cpu_pool import CpuPool, CpuPoolArgs
+from llmd_oke.cluster.cpu_pool import CpuNodesArgs, CpuPool
 from llmd_oke.cluster.gate import NodeGate
 from llmd_oke.cluster.gpu_pool import GpuPool
 from llmd_oke.cluster.iam import Iam
@@ -77,17 +77,13 @@ def provider() -> ComponentProvider:
     """The package's provider, with a schema that describes inherited arguments too; Pulumi leaves those blank."""
     made = ComponentProvider(COMPONENTS, NAME, None, metadata.version(NAME))
     described = json.loads(made.schema or "{}")
-    for component in described["resources"].values():
+    for token, component in described["resources"].items():
+        base = CpuNodesArgs if token.endswith("Pool") else UnitArgs
         for name, argument in component["inputProperties"].items():
             if "description" not in argument:
-                argument["description"] = _inherited_description(made, _snake_case(name))
+                argument["description"] = made.analyzer.get_docstring(base, _snake_case(name)) or ""
     made.schema = json.dumps(described)
     return made
-
-
-def _inherited_description(made: ComponentProvider, name: str) -> str:
-    found = (made.analyzer.get_docstring(base, name) for base in (UnitArgs, CpuPoolArgs))
-    return next((text for text in found if text), "")
 
 
 def schema() -> dict[str, Any]:

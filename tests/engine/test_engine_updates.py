@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ DEPLOYMENT = "kubernetes:apps/v1:Deployment"
 
 class RecordingPlugin(provider_pb2_grpc.ResourceProviderServicer):
     """Accepts every object; differences are field by field, and nothing is ever replaced on its own account."""
+
+    remembered = DEPLOYMENT
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
@@ -73,7 +76,7 @@ class RecordingPlugin(provider_pb2_grpc.ResourceProviderServicer):
         return empty_pb2.Empty()
 
     def _remember(self, step: str, request: Any) -> None:
-        if request.type == DEPLOYMENT:
+        if request.type == self.remembered:
             self.calls.append((step, request.name))
 
 
@@ -88,20 +91,19 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = ""):
             yield here
 
 
-@pytest.fixture
-def plugin():
-    recording = RecordingPlugin()
+@contextmanager
+def serving(plugin: RecordingPlugin):
+    """The address of the plug-in, as long as it is served."""
     server = grpc.server(ThreadPoolExecutor(8))
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(recording, server)
-    recording.port = server.add_insecure_port("127.0.0.1:0")
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(plugin, server)
+    port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield recording
+    yield f"kubernetes:{port}"
     server.stop(None).wait(10)
 
 
-@pytest.fixture
-def update(plugin, tmp_path, monkeypatch):
-    """Brings the stack to a number and size of servers; the answer is what happened to their Deployment."""
+def engine_options(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> automation.LocalWorkspaceOptions:
+    """An engine with a state of its own and one plug-in."""
     engine = locate("pulumi")
     if engine is None:
         pytest.skip("there is no `pulumi` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
@@ -110,18 +112,21 @@ def update(plugin, tmp_path, monkeypatch):
         "PULUMI_BACKEND_URL": f"file://{tmp_path}",
         "PULUMI_HOME": str(tmp_path / "home"),
         "PULUMI_CONFIG_PASSPHRASE": "none",
-        "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{plugin.port}",
+        "PULUMI_DEBUG_PROVIDERS": address,
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
     }
-    options = automation.LocalWorkspaceOptions(env_vars=settings)
-    wanted = {}
+    return automation.LocalWorkspaceOptions(env_vars=settings)
+
+
+@pytest.fixture
+def update(tmp_path, monkeypatch):
+    """Brings the stack to a number and size of servers; the answer is what happened to their Deployment."""
+    plugin, wanted = RecordingPlugin(), {}
 
     def program():
         cluster = k8s.Provider("cluster", cluster_identifier="test")
         AggregatedUnit("m", unit(**wanted), pulumi.ResourceOptions(provider=cluster))
-
-    stack = automation.create_stack("test", "llmd-oke", program, opts=options)
 
     def bring(replicas, size):
         plugin.calls.clear()
@@ -129,7 +134,10 @@ def update(plugin, tmp_path, monkeypatch):
         stack.up()
         return [step for step, _ in plugin.calls]
 
-    return bring
+    with serving(plugin) as address:
+        options = engine_options(address, tmp_path, monkeypatch)
+        stack = automation.create_stack("test", "llmd-oke", program, opts=options)
+        yield bring
 
 
 def unit(replicas, size):

@@ -175,11 +175,12 @@ def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):
     (container,) = pod["containers"]
     assert container["args"] == [
         "--selector=oke.oraclecloud.com/pool.name=mi300x",
-        "--nodes=9",
+        "--nodes=$(NODES)",
         "--resource=amd.com/gpu",
         "--gpus=8",
         "--timeout-s=5400",
     ]
+    assert whole.kubernetes("ConfigMap", "node-gate-mi300x")["data"]["nodes"] == "9"
     assert pod["nodeSelector"] == {"oke.oraclecloud.com/pool.name": "system"}
     assert job.inputs["spec"]["backoffLimit"] == 0
     limit = int(job.timeouts["create"].removesuffix("s"))

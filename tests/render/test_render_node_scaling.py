@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from created_cluster import created
-from llmd_oke.testing import Rendered
+from created_cluster import cluster_layer, created
+from llmd_oke.stack import program
+from llmd_oke.testing import ClusterMocks, Declared, Rendered, declared
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
@@ -50,15 +51,71 @@ def test_the_autoscaler_comes_after_nodes_and_gate_and_no_model_waits_for_it(sca
     assert not any(own.urn in each.depends_on for each in scaled.resources)
 
 
-def test_the_gate_waits_for_the_fewest_nodes(scaled: Rendered):
-    (gate,) = (each for each in scaled.of_type("kubernetes:batch/v1:Job") if each.name == "mi300x-gate-job")
-    assert "--nodes=2" in gate.inputs["spec"]["template"]["spec"]["containers"][0]["args"]
+def gate(stack: Rendered) -> Declared:
+    return stack.resource("kubernetes:batch/v1:Job", "mi300x-gate-job")
 
 
-def test_weights_are_put_on_the_nodes_that_are_sure_to_be_there(rendered: Any):
-    stack = rendered(created(pool={"scaling": SCALED}, storage={"modelCache": {"kind": "node-disk"}}))
+def awaited(stack: Rendered) -> str:
+    (container,) = gate(stack).inputs["spec"]["template"]["spec"]["containers"]
+    assert "--nodes=$(NODES)" in container["args"]
+    (variable,) = container["env"]
+    source = variable["valueFrom"]["configMapKeyRef"]
+    return stack.kubernetes("ConfigMap", source["name"])["data"][source["key"]]
+
+
+def test_the_gate_waits_for_the_nodes_that_hold_the_first_servers(rendered: Any):
+    fewer = {**SCALED, "minSize": 1}
+    assert awaited(rendered(created(pool={"scaling": fewer}))) == "2"
+    assert awaited(rendered(created(pool={"scaling": {**SCALED, "minSize": 5}}))) == "5"
+
+
+def test_without_models_the_gate_waits_for_all_nodes_that_a_pool_starts_with(rendered: Any):
+    assert awaited(rendered(cluster_layer(pool={"scaling": SCALED}))) == "9"
+
+
+def test_a_scaled_pool_is_waited_for_once_whatever_changes(rendered: Any):
+    first = gate(rendered(created(pool={"scaling": SCALED})))
+    model = {**created()["models"][0], "topology": "16p-tp1-8d-tp2"}
+    later = gate(rendered(created(pool={"scaling": {**SCALED, "minSize": 3}, "size": 10}, models=[model])))
+    assert later.inputs["metadata"]["name"] == first.inputs["metadata"]["name"]
+    assert first.ignore_changes == later.ignore_changes == ("spec",)
+
+
+def test_a_fixed_pool_is_waited_for_again_when_it_changes(rendered: Any):
+    assert gate(rendered(created())).ignore_changes == ()
+
+
+class SmallerPool(ClusterMocks):
+    """A new pool that begins with the size that the engine saw last of the one before it."""
+
+    def new_resource(self, args: Any) -> tuple[str | None, dict[str, Any]]:
+        found, outputs = super().new_resource(args)
+        if args.typ == NODE_POOL and args.name == "mi300x-node-pool":
+            outputs = {**outputs, "nodeConfigDetails": {**outputs["nodeConfigDetails"], "size": 1}}
+        return found, outputs
+
+
+def test_no_gate_waits_for_more_nodes_than_a_scaled_pool_has(rendered: Any):
+    config = created(pool={"scaling": SCALED})
+    rendered(config)  # has `helm` and the chart at hand, or skips
+    stack = declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=SmallerPool())
+    assert awaited(stack) == "1"
+
+
+def test_weights_are_put_on_the_nodes_that_the_gate_waits_for(rendered: Any):
+    scaling = {**SCALED, "minSize": 1}
+    stack = rendered(created(pool={"scaling": scaling}, storage={"modelCache": {"kind": "node-disk"}}))
     (job,) = (each for each in stack.of_type("kubernetes:batch/v1:Job") if "prewarm" in each.name)
-    assert job.inputs["spec"]["completions"] == 2
+    assert (job.inputs["spec"]["completions"], awaited(stack)) == (2, "2")
+
+
+def test_servers_on_scaled_nodes_have_time_to_download(rendered: Any):
+    disks = {"modelCache": {"kind": "node-disk"}, "prewarm": {"timeoutS": 5000}}
+    for scaling, download_s in ((SCALED, 5000), ({"mode": "fixed"}, 0)):
+        stack = rendered(created(pool={"scaling": scaling}, storage=disks))
+        deployment = stack.kubernetes_resource("Deployment", "gpt-oss-120b-decode")
+        assert deployment.inputs["spec"]["progressDeadlineSeconds"] == 2400 + download_s
+        assert deployment.timeouts["create"] == f"{2400 + download_s}s"
 
 
 def test_the_autoscaler_has_rights_of_its_own(scaled: Rendered):

@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from llmd_oke.cluster.cpu_pool import CpuPool
+from llmd_oke.cluster.cpu_pool import CpuPool, CpuPoolArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, Launch
 from llmd_oke.cluster.node_image import NodeImage
-from llmd_oke.cluster.system_pool import SystemPool
+from llmd_oke.cluster.system_pool import SystemPool, SystemPoolArgs
 from llmd_oke.errors import KitError
 from llmd_oke.testing import Declared, Rendered, declared
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
@@ -420,3 +420,14 @@ def test_an_image_is_imported_from_object_storage_and_carries_its_checksum():
 def test_another_checksum_is_another_image_and_another_link_is_not():
     assert image("md5:" + "a" * 32).name != image("md5:" + "b" * 32).name
     assert "imageSourceDetails" in image("md5:" + "a" * 32).ignore_changes
+
+
+@pytest.mark.parametrize("launch", [Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES])
+def test_self_managed_nodes_are_not_for_the_cluster_autoscaler(launch: Launch):
+    with pytest.raises(KitError, match=f"The cluster autoscaler can't change 'mi300x': {launch}"):
+        declared(lambda: GpuPool("mi300x", {**BASE, "launch": launch, "autoscaled": True}))
+
+
+def test_the_system_pool_can_not_be_autoscaled():
+    assert "autoscaled" in CpuPoolArgs.__annotations__
+    assert "autoscaled" not in SystemPoolArgs.__annotations__

@@ -6,7 +6,9 @@ from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
 
 
 class FlexibleShape(Entry):
-    """The most OCPUs and memory of a node, and the least and the most memory for each OCPU; memory in GB."""
+    """The most OCPUs and memory of a node, and the least and the most memory for each OCPU; memory in GB. What is
+    infinite is not known.
+    """
 
     ocpus: float
     memory_gb: float
@@ -20,13 +22,14 @@ class FlexibleShape(Entry):
 
 class _FlexibleShapes(Entry):
     shapes: dict[str, FlexibleShape]
+    others: FlexibleShape
 
 
 @cache
-def _all() -> dict[str, FlexibleShape]:
-    return _FlexibleShapes.model_validate(read_yaml(values_folder() / "flexible-shapes" / "oci.yaml")).shapes
+def _all() -> _FlexibleShapes:
+    return _FlexibleShapes.model_validate(read_yaml(values_folder() / "flexible-shapes" / "oci.yaml"))
 
 
 def flexible_shape(name: str) -> FlexibleShape | None:
-    """The limits of a flexible shape, or None where no public figure is known."""
-    return _all().get(name)
+    """The limits of a flexible shape, those of `others` where it has no public figures; None for any other shape."""
+    return _all().shapes.get(name, _all().others if name.endswith(".Flex") else None)

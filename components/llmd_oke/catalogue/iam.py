@@ -22,6 +22,7 @@ Need = Literal[
     "file-storage",
     "lustre",
     "cluster-autoscaler",
+    "cluster-autoscaler-network-elsewhere",
     "cluster-autoscaler-instance-pools",
     "ocir",
     "oci-metrics",

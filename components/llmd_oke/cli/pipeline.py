@@ -9,10 +9,10 @@ import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, up
+from llmd_oke.operations.pool_sizes import reading_sizes
 from llmd_oke.operations.previews import Preview, of_document
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 from llmd_oke.operations.summary import summarise
-from llmd_oke.planning.node_scaling import autoscaled_pools
 
 app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
 
@@ -64,7 +64,7 @@ def deploy(
 
 def _real(project: Path, stack: str, plan: planning.Plan) -> PulumiCli:
     """The CLI of the stack, which looks at the sizes of pools that something else changes."""
-    return pulumi_cli(project, stack, refresh=bool(autoscaled_pools(plan.config)))
+    return reading_sizes(pulumi_cli(project, stack), plan)
 
 
 def _rehearsed(project: Path, stack: str) -> Preview:

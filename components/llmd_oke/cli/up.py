@@ -11,8 +11,8 @@ from llmd_oke.cli.account import Account, ended
 from llmd_oke.cli.smoke import Benchmarked
 from llmd_oke.errors import KitError
 from llmd_oke.operations import updates
+from llmd_oke.operations.pool_sizes import reading_sizes
 from llmd_oke.operations.pulumi_cli import pulumi_cli
-from llmd_oke.planning.node_scaling import autoscaled_pools
 
 
 def up(
@@ -32,7 +32,7 @@ def up(
     plan = planning.plan_stack_file(project, stack)
     for advice in plan.advice:
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
-    pulumi = pulumi_cli(project, stack, refresh=bool(autoscaled_pools(plan.config)), aside=as_json)
+    pulumi = reading_sizes(pulumi_cli(project, stack, aside=as_json), plan)
     account = Account(pulumi, yes=yes) if as_json else None
     status = updates.update(pulumi, plan, console.progress(), typer.confirm, yes=yes, allow_replace=allow_replace)
     found = Benchmarked()

@@ -26,17 +26,15 @@ one (oci-hpc-oke).
 """
 
 
-class CpuPoolArgs(TypedDict):
-    """What a pool without GPUs needs."""
+class CpuNodesArgs(TypedDict):
+    """What nodes without GPUs need."""
 
     pool_name: str
     """Name of the pool, and value of the nodes' label `oke.oraclecloud.com/pool.name`."""
     shape: str
     """OCI shape of the nodes."""
     size: int
-    """Number of nodes; what the pool starts with if `autoscaled`."""
-    autoscaled: NotRequired[bool]
-    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; false if left out."""
+    """Number of nodes."""
     kubernetes_version: str
     """Version of the nodes, such as `v1.34.2`."""
     cluster_id: pulumi.Input[str]
@@ -71,6 +69,13 @@ class CpuPoolArgs(TypedDict):
     """Refuse to delete or replace the pool; false if left out."""
 
 
+class CpuPoolArgs(CpuNodesArgs):
+    """What a pool without GPUs needs. `size` is what it starts with if `autoscaled`."""
+
+    autoscaled: NotRequired[bool]
+    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; false if left out."""
+
+
 class CpuPool(pulumi.ComponentResource):
     """Nodes without GPUs, as a node pool of OKE."""
 
@@ -87,7 +92,7 @@ class CpuPool(pulumi.ComponentResource):
         self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
 
 
-def node_pool(component: pulumi.Resource, name: str, args: CpuPoolArgs) -> pulumi.Output[str]:
+def node_pool(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulumi.Output[str]:
     """Declares the node pool and answers with its OCID."""
     looked_up = "image_id" not in args
     parts = PoolParts(
@@ -104,7 +109,7 @@ def node_pool(component: pulumi.Resource, name: str, args: CpuPoolArgs) -> pulum
         custom_timeouts=CPU_POOL,
         ignore_changes=["definedTags", *(["nodeSourceDetails.imageId"] if looked_up else [])],
     )
-    return managed_pool(name, args, parts, opts)
+    return managed_pool(name, args, parts, opts).id
 
 
 def most_pods(ocpus: float) -> int:
@@ -112,7 +117,7 @@ def most_pods(ocpus: float) -> int:
     return min(MOST_PODS, max(1, int(ocpus) - 1) * PODS_PER_VNIC)
 
 
-def newest_image(component: pulumi.Resource, args: CpuPoolArgs) -> pulumi.Output[str]:
+def newest_image(component: pulumi.Resource, args: CpuNodesArgs) -> pulumi.Output[str]:
     """The newest image that OKE offers for the version: x86, without GPU software."""
     version = args["kubernetes_version"].removeprefix("v")
     options = ask(
@@ -146,13 +151,13 @@ def _date_and_build(name: str) -> list[str]:
     return [*dated[:1], parts[-1].zfill(8)]
 
 
-def _shape_config(args: CpuPoolArgs) -> Any:
+def _shape_config(args: CpuNodesArgs) -> Any:
     if not args["shape"].endswith(".Flex"):
         return None
     return {"ocpus": args.get("ocpus", 4), "memory_in_gbs": args.get("memory_gib", 16)}
 
 
-def _node_config(args: CpuPoolArgs) -> Any:
+def _node_config(args: CpuNodesArgs) -> Any:
     network = args["network"]
     subnet = network["worker_subnet_id"]
 
@@ -167,5 +172,5 @@ def _node_config(args: CpuPoolArgs) -> Any:
     return {**details, "nsg_ids": network["worker_nsg_ids"]} if "worker_nsg_ids" in network else details
 
 
-def _ocpus(args: CpuPoolArgs) -> float:
+def _ocpus(args: CpuNodesArgs) -> float:
     return args.get("ocpus", 4) if args["shape"].endswith(".Flex") else MOST_PODS

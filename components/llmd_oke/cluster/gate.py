@@ -1,9 +1,9 @@
-"""The gate between nodes and models: a Job that ends well only when all GPU nodes are there and whole."""
+"""The gate between nodes and models: a Job that ends well only when the nodes that they need are there and whole."""
 
 import hashlib
 import json
 from importlib import resources
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
@@ -24,8 +24,12 @@ class NodeGateArgs(TypedDict):
 
     pool_name: str
     """Name of the pool of GPU nodes."""
-    nodes: int
+    nodes: pulumi.Input[int]
     """Number of nodes that must be Ready."""
+    once: NotRequired[bool]
+    """Whether a pool is waited for when it is new and never again, for pools that the cluster autoscaler changes; false
+    if left out.
+    """
     resource: str
     """Resource that the GPUs are, such as `amd.com/gpu`."""
     gpus: int
@@ -39,9 +43,12 @@ class NodeGateArgs(TypedDict):
 
 
 class NodeGate(pulumi.ComponentResource):
-    """Waits until all nodes of a pool are Ready with all their GPUs, and fails the update with the cause otherwise.
+    """Waits until as many nodes of a pool as are wanted are Ready with all their GPUs, and fails the update with the
+    cause otherwise.
 
-    The Job's name says what it waits for, so that a changed pool is waited for again and an unchanged one is not.
+    The Job's name says what it waits for, so that a changed pool is waited for again and an unchanged one is not. With
+    `once` the name says the pool only, and the Job stays as it is: the cluster autoscaler may have taken nodes away,
+    and adds some for pods only. The number lies in the ConfigMap, so that the Job of a new pool finds its own.
     """
 
     passed: pulumi.Output[str]
@@ -55,20 +62,24 @@ class NodeGate(pulumi.ComponentResource):
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
         declared = KubernetesObject(f"{name}-service-account", account, child)
         may = _rights(name, object_name, child)
-        manifest = _program_manifest(object_name)
-        program = KubernetesObject(f"{name}-program", manifest, child)
-        config_map = when_declared(program, manifest["metadata"]["name"])
-        limits = f"{args['timeout_s'] + SLACK_S}s"
-        opts = pulumi.ResourceOptions(
-            parent=self,
-            depends_on=[declared, *may],
-            delete_before_replace=True,
-            replace_on_changes=["spec"],
-            custom_timeouts=pulumi.CustomTimeouts(create=limits, update=limits, delete="120s"),
-        )
+        program = KubernetesObject(f"{name}-program", _program_manifest(args, metadata), child)
+        config_map = when_declared(program, object_name)
+        opts = _job_options(self, args, [declared, *may])
         job = KubernetesObject(f"{name}-job", _job(args, object_name, config_map), opts)
         self.passed = pulumi.Output.all(args["pool_id"], job.id).apply(lambda both: str(both[0]))
         self.register_outputs({"passed": self.passed})
+
+
+def _job_options(gate: pulumi.Resource, args: NodeGateArgs, needed: list[pulumi.Resource]) -> pulumi.ResourceOptions:
+    limits = f"{args['timeout_s'] + SLACK_S}s"
+    return pulumi.ResourceOptions(
+        parent=gate,
+        depends_on=needed,
+        delete_before_replace=True,
+        replace_on_changes=["spec"],
+        ignore_changes=["spec"] if args.get("once", False) else None,
+        custom_timeouts=pulumi.CustomTimeouts(create=limits, update=limits, delete="120s"),
+    )
 
 
 def _rights(name: str, object_name: str, child: pulumi.ResourceOptions) -> list[pulumi.Resource]:
@@ -94,27 +105,28 @@ def _rights(name: str, object_name: str, child: pulumi.ResourceOptions) -> list[
     ]
 
 
-def _program_manifest(object_name: str) -> Manifest:
-    program = _program()
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": f"{object_name}-{_digest(program)}", "namespace": NAMESPACE, "labels": _LABELS},
-        "data": {"gate.py": program},
-    }
+def _program_manifest(args: NodeGateArgs, metadata: Manifest) -> Manifest:
+    nodes = pulumi.Output.from_input(args["nodes"]).apply(lambda count: f"{count:.0f}")
+    data = {"gate.py": _program(), "nodes": nodes}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def _job(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": pulumi.Output.from_input(args["pool_id"]).apply(lambda pool_id: _job_metadata(args, pool_id)),
+        "metadata": _waited_for(args).apply(lambda waited_for: _job_metadata(args, waited_for)),
         "spec": _job_spec(args, account, config_map),
     }
 
 
-def _job_metadata(args: NodeGateArgs, pool_id: str) -> Any:
-    waited_for = {**args, "pool_id": pool_id, "program": _program()}
+def _waited_for(args: NodeGateArgs) -> pulumi.Output[dict[str, Any]]:
+    if args.get("once", False):
+        return pulumi.Output.all(pool_id=args["pool_id"])
+    return pulumi.Output.all(**args, program=_program())
+
+
+def _job_metadata(args: NodeGateArgs, waited_for: dict[str, Any]) -> Any:
     name = f"node-gate-{args['pool_name']}-{_digest(json.dumps(waited_for, sort_keys=True))}"
     return {"name": name, "namespace": NAMESPACE, "labels": _LABELS}
 
@@ -129,14 +141,14 @@ def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -
                 "restartPolicy": "Never",
                 "serviceAccountName": account,
                 "nodeSelector": {POOL_LABEL: args["system_pool_name"]},
-                "containers": [_container(args)],
+                "containers": [_container(args, config_map)],
                 "volumes": [{"name": "program", "configMap": {"name": config_map}}],
             },
         },
     }
 
 
-def _container(args: NodeGateArgs) -> dict[str, Any]:
+def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, Any]:
     return {
         "name": "gate",
         "image": model_cache().image,
@@ -144,11 +156,12 @@ def _container(args: NodeGateArgs) -> dict[str, Any]:
         "command": ["python", "-B", f"{FOLDER}/gate.py"],
         "args": [
             f"--selector={POOL_LABEL}={args['pool_name']}",
-            f"--nodes={args['nodes']}",
+            "--nodes=$(NODES)",
             f"--resource={args['resource']}",
             f"--gpus={args['gpus']}",
             f"--timeout-s={args['timeout_s']}",
         ],
+        "env": [{"name": "NODES", "valueFrom": {"configMapKeyRef": {"name": config_map, "key": "nodes"}}}],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -1,4 +1,4 @@
-"""Waits until all nodes of a pool are Ready with all their GPUs. Runs in a pod, with nothing but Python itself.
+"""Waits until enough nodes of a pool are Ready with all their GPUs. Runs in a pod, with nothing but Python itself.
 
 It ends with 0 when they are; with 1 and the cause, node by node, when the time is up.
 """
@@ -62,7 +62,7 @@ def wait(wanted: argparse.Namespace, found: Callable[[], Nodes]) -> list[str]:
 
 
 def judge(found: Nodes, count: int, resource: str, gpus: int) -> list[str]:
-    """What keeps the nodes from being a whole pool: fewer than `count` that are Ready with all their GPUs."""
+    """What keeps the nodes from being enough: fewer than `count` that are Ready with all their GPUs."""
     problems = [f"{len(found)} of {count} nodes have joined"] if len(found) < count else []
     whole = 0
     for node in sorted(found, key=lambda node: node["metadata"]["name"]):

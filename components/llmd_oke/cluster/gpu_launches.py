@@ -1,8 +1,8 @@
-"""The four ways to launch GPU nodes, as OCI resources. Each answers with the OCID of what it made."""
+"""The four ways to launch GPU nodes, as OCI resources. Each answers with what it made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pulumi
 import pulumi_oci as oci
@@ -21,6 +21,13 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 DEFAULT_BOOT_VOLUME_GIB = 512
 DEFAULT_MAX_PODS = 64
 DEFAULT_EVICTION_GRACE_MINUTES = 60
+
+
+class Launched(NamedTuple):
+    """What was made: its OCID, and how many nodes it has as far as the engine knows."""
+
+    pool_id: pulumi.Output[str]
+    size: pulumi.Input[int]
 
 
 @dataclass(frozen=True)
@@ -76,17 +83,17 @@ class Subject:
         )
 
 
-def managed_compute_cluster(subject: Subject) -> pulumi.Output[str]:
+def managed_compute_cluster(subject: Subject) -> Launched:
     """A compute cluster, and a node pool of OKE in it."""
     return _node_pool(subject, _compute_cluster(subject))
 
 
-def plain(subject: Subject) -> pulumi.Output[str]:
+def plain(subject: Subject) -> Launched:
     """A node pool of OKE, without RDMA network."""
     return _node_pool(subject, None)
 
 
-def cluster_network(subject: Subject) -> pulumi.Output[str]:
+def cluster_network(subject: Subject) -> Launched:
     """An instance configuration, and a cluster network of such instances, which join by themselves."""
     args = subject.args
     configuration = oci.core.InstanceConfiguration(
@@ -109,14 +116,15 @@ def cluster_network(subject: Subject) -> pulumi.Output[str]:
         placement_configuration=placement,
         opts=subject.options(GPU_POOL),
     )
-    return made.id
+    return Launched(made.id, args["size"])
 
 
-def compute_cluster_instances(subject: Subject) -> pulumi.Output[str]:
+def compute_cluster_instances(subject: Subject) -> Launched:
     """A compute cluster and one instance for each node, which join by themselves."""
     compute_cluster_id = _compute_cluster(subject)
     made = [_instance(subject, index, compute_cluster_id).id for index in range(subject.args["size"])]
-    return pulumi.Output.all(compute_cluster_id, *made).apply(lambda ids: str(ids[0]))
+    made_all = pulumi.Output.all(compute_cluster_id, *made).apply(lambda ids: str(ids[0]))
+    return Launched(made_all, subject.args["size"])
 
 
 def _compute_cluster(subject: Subject) -> pulumi.Output[str]:
@@ -132,7 +140,7 @@ def _compute_cluster(subject: Subject) -> pulumi.Output[str]:
     return made.id
 
 
-def _node_pool(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> pulumi.Output[str]:
+def _node_pool(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> Launched:
     args = subject.args
     grace_minutes = args.get("eviction_grace_minutes", DEFAULT_EVICTION_GRACE_MINUTES)
     parts = PoolParts(
@@ -143,7 +151,8 @@ def _node_pool(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) 
         boot_volume_gib=args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB),
         eviction={"eviction_grace_duration": f"PT{grace_minutes}M", "is_force_delete_after_grace_duration": True},
     )
-    return managed_pool(subject.name, args, parts, subject.options(GPU_POOL))
+    made = managed_pool(subject.name, args, parts, subject.options(GPU_POOL))
+    return Launched(made.id, made.node_config_details.apply(lambda details: details.size))
 
 
 def _node_config(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> dict[str, Any]:

@@ -95,20 +95,30 @@ class GpuPool(pulumi.ComponentResource):
     """OCID of the node pool or cluster network; of the compute cluster where instances make no pool."""
     node_label: pulumi.Output[str]
     """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
+    size: pulumi.Output[int]
+    """Number of nodes; if `autoscaled`, as many as the engine saw last."""
 
     def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:GpuPool", name, None, opts)
         shape = catalogue.shape(args["shape"])
         if shape is None:
             raise KitError(f"The catalogue has no shape {args['shape']!r}.", f"Known: {catalogue.shape_names()}.")
-        if "pool_id" in args:
-            self.pool_id = pulumi.Output.from_input(args["pool_id"])
-        else:
-            self.pool_id = _LAUNCHES[Launch(args["launch"])](gpu_launches.Subject(self, name, args, shape))
+        launch = Launch(args["launch"])
+        if args.get("autoscaled", False) and launch not in _NODE_POOLS:
+            message = f"The cluster autoscaler can't change {name!r}: {launch} makes no node pool of OKE."
+            raise KitError(message, f"Launch it as {' or '.join(_NODE_POOLS)}, or leave `autoscaled` out.")
+        made = _there(args) if "pool_id" in args else _LAUNCHES[launch](gpu_launches.Subject(self, name, args, shape))
+        self.pool_id, self.size = made.pool_id, pulumi.Output.from_input(made.size)
         label = f"{POOL_LABEL}={args['pool_name']}"
         self.node_label = self.pool_id.apply(lambda _: label)
-        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
+        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label, "size": self.size})
 
+
+def _there(args: GpuPoolArgs) -> gpu_launches.Launched:
+    return gpu_launches.Launched(pulumi.Output.from_input(args.get("pool_id", "")), args["size"])
+
+
+_NODE_POOLS = (Launch.MANAGED_COMPUTE_CLUSTER, Launch.PLAIN)
 
 _LAUNCHES: dict[Launch, Any] = {
     Launch.MANAGED_COMPUTE_CLUSTER: gpu_launches.managed_compute_cluster,

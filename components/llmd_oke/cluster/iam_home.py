@@ -43,9 +43,7 @@ def credentials() -> dict[str, Any]:
 
 
 def _home_region(component: pulumi.Resource, tenancy_id: pulumi.Input[str]) -> pulumi.Output[str]:
-    function, opts = (
-        "oci:Identity/getRegionSubscriptions:getRegionSubscriptions",
-        pulumi.InvokeOutputOptions(parent=component),
-    )
+    function = "oci:Identity/getRegionSubscriptions:getRegionSubscriptions"
+    opts = pulumi.InvokeOutputOptions(parent=component)
     found = ask(function, {"tenancyId": tenancy_id}, opts)
     return found.apply(lambda answer: next(r["regionName"] for r in answer["regionSubscriptions"] if r["isHomeRegion"]))

@@ -27,15 +27,11 @@ class PoolParts:
 
 def managed_pool(
     name: str, args: Mapping[str, Any], parts: PoolParts, opts: pulumi.ResourceOptions
-) -> pulumi.Output[str]:
-    """Declares the node pool of `CpuPoolArgs` or `GpuPoolArgs`, and answers with its OCID.
-
-    An autoscaled pool keeps the size that the engine saw last: OCI's plug-in sends it with every other change.
-    """
+) -> oci.containerengine.NodePool:
+    """Declares the node pool of `CpuPoolArgs` or `GpuPoolArgs`."""
     cycling: Any = cycling_details(args.get("cycling"))
     labels: Any = label_list(parts.labels)
-    own = pulumi.ResourceOptions(ignore_changes=["nodeConfigDetails.size"])
-    made = oci.containerengine.NodePool(
+    return oci.containerengine.NodePool(
         f"{name}-node-pool",
         name=args["pool_name"],
         cluster_id=args["cluster_id"],
@@ -54,9 +50,14 @@ def managed_pool(
         node_eviction_node_pool_settings=parts.eviction,
         node_pool_cycling_details=cycling,
         ssh_public_key=args.get("ssh_public_key"),
-        opts=pulumi.ResourceOptions.merge(opts, own) if args.get("autoscaled", False) else opts,
+        opts=_with_own_size(opts) if args.get("autoscaled", False) else opts,
     )
-    return made.id
+
+
+def _with_own_size(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
+    """An autoscaled pool keeps the size that the engine saw last: OCI's plug-in sends it with every other change."""
+    own = pulumi.ResourceOptions(ignore_changes=["nodeConfigDetails.size"])
+    return pulumi.ResourceOptions.merge(opts, own)
 
 
 def _metadata(boot: Boot, host: str) -> dict[str, str]:

@@ -3,10 +3,10 @@
 import pulumi
 
 from llmd_oke.catalogue.shapes import POOL_LABEL
-from llmd_oke.cluster.cpu_pool import CpuPoolArgs, node_pool
+from llmd_oke.cluster.cpu_pool import CpuNodesArgs, node_pool
 
 
-class SystemPoolArgs(CpuPoolArgs):
+class SystemPoolArgs(CpuNodesArgs):
     """What the system pool needs."""
 
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from llmd_oke.config.base import Items, Part
 from llmd_oke.config.names import DnsLabel
 from llmd_oke.config.node_pools import Cycling, Image, LabelKey, LabelValue, Taint
-from llmd_oke.config.node_scaling import FixedSize, NodeScaling, SizeLimits
+from llmd_oke.config.node_scaling import AutoscaledSize, FixedSize, NodeScaling, SizeLimits
 from llmd_oke.config.oci_names import AvailabilityDomain, FaultDomain, KubernetesVersion, Ocid
 
 Launch = Literal["managed-compute-cluster", "cluster-network", "compute-cluster-instances", "plain"]
@@ -95,9 +95,16 @@ class GpuPool(Part):
     """How long OKE drains a node before it goes, in minutes."""
 
     ready_timeout_minutes: Annotated[int, Field(ge=1, le=360)] = 90
-    """How long the update waits for all nodes to be Ready with all their GPUs, in minutes."""
+    """How long the update waits for the nodes to be Ready with all their GPUs, in minutes: for all of a fixed pool, for
+    those that the first servers need where the cluster autoscaler decides.
+    """
 
     @property
     def limits(self) -> SizeLimits:
         """The fewest and the most nodes."""
         return self.scaling.limits(self.size)
+
+    @property
+    def autoscaled(self) -> bool:
+        """Whether the cluster autoscaler decides how many nodes there are."""
+        return isinstance(self.scaling, AutoscaledSize)

@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints
 
 from llmd_oke.config.base import Items, Part
 from llmd_oke.config.names import DnsLabel
-from llmd_oke.config.node_scaling import FixedSize, NodeScaling, SizeLimits
+from llmd_oke.config.node_scaling import AutoscaledSize, FixedSize, NodeScaling, SizeLimits
 from llmd_oke.config.oci_names import AvailabilityDomain, Checksum, HttpsUrl, KubernetesVersion, Ocid
 
 LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -138,3 +138,8 @@ class CpuPool(SystemPool):
     def limits(self) -> SizeLimits:
         """The fewest and the most nodes."""
         return self.scaling.limits(self.size)
+
+    @property
+    def autoscaled(self) -> bool:
+        """Whether the cluster autoscaler decides how many nodes there are."""
+        return isinstance(self.scaling, AutoscaledSize)

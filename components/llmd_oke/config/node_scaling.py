@@ -20,7 +20,9 @@ class FixedSize(Part):
     """The stack file decides: the pool has `size` nodes."""
 
     mode: Literal["fixed"]
-    """`fixed`: every update gives the pool its `size` again, whoever changed it."""
+    """`fixed`: the pool has `size` nodes. An update that reads what is there (`pulumi up --refresh`) gives the pool its
+    `size` again where something else has changed it.
+    """
 
     def limits(self, size: int) -> SizeLimits:
         """The limits of a pool of that size."""

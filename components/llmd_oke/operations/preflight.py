@@ -23,6 +23,8 @@ from llmd_oke.planning.iam import iam_needs
 MOST_SKEW = 3
 """Kubernetes version skew policy: a kubelet may be three minor versions older than the API server."""
 
+_ENOUGH_AT_FIRST = "enough for size, not for scaling.maxSize"
+
 
 def preflight(client: OciClient, config: StackConfig, read_link: ReadLink = stored_file) -> list[Finding]:
     """All findings on a stack. `read_link` asks for the file behind an image's link.
@@ -57,7 +59,7 @@ def _limits(tenancy: Tenancy) -> Iterator[Finding]:
     root = tenancy.cluster.tenancy_id
     definitions = tenancy.client.get("limits", "/limitDefinitions", compartmentId=root, serviceName="compute")
     for i, pool in tenancy.created_pools:
-        shape, path = catalogue.shape(pool.shape), f"gpuPools[{i}].size"
+        shape, path = catalogue.shape(pool.shape), f"gpuPools[{i}].{_most_key(pool)}"
         if shape is None:
             continue
         names = [each["name"] for each in definitions if shape.gpu.product.lower() in each["name"].lower()]
@@ -66,6 +68,11 @@ def _limits(tenancy: Tenancy) -> Iterator[Finding]:
         for name in names:
             if "reserv" not in name:
                 yield _limit(tenancy, pool, shape.gpus, name, path)
+
+
+def _most_key(pool: GpuPool) -> str:
+    """Where the stack file says how many nodes a pool may have."""
+    return "scaling.maxSize" if pool.autoscaled else "size"
 
 
 def _limit(tenancy: Tenancy, pool: GpuPool, gpus_per_node: int, name: str, path: str) -> Finding:
@@ -95,9 +102,13 @@ def _reservation(tenancy: Tenancy, pool: GpuPool, path: str, ocid: str) -> Findi
     answer = tenancy.client.get("compute", f"/computeCapacityReservations/{ocid}")
     free = int(answer.get("reservedInstanceCount") or 0) - int(answer.get("usedInstanceCount") or 0)
     value = f"{answer.get('lifecycleState')}, {free} instances free"
-    good = answer.get("lifecycleState") == "ACTIVE" and free >= pool.size
-    remedy = "" if good else f"Let the reservation have {pool.size} free instances, or leave it out."
-    return Finding("capacity", path, Verdict.FINE if good else Verdict.PROBLEM, value, remedy)
+    active, most = answer.get("lifecycleState") == "ACTIVE", pool.limits.most
+    if active and free >= most:
+        return Finding("capacity", path, Verdict.FINE, value)
+    remedy = f"Let the reservation have {most} free instances, or leave it out."
+    if active and free >= pool.size:
+        return Finding("capacity", path, Verdict.UNKNOWN, f"{value}: {_ENOUGH_AT_FIRST}", remedy)
+    return Finding("capacity", path, Verdict.PROBLEM, value, remedy)
 
 
 def _report(tenancy: Tenancy, pool: GpuPool, path: str, domain: str) -> Finding:
@@ -109,9 +120,11 @@ def _report(tenancy: Tenancy, pool: GpuPool, path: str, domain: str) -> Finding:
     (answer,) = tenancy.client.send("POST", "compute", "/computeCapacityReports", body)["shapeAvailabilities"]
     status, count = str(answer.get("availabilityStatus")), answer.get("availableCount")
     value = f"{status} in {domain}" + (f", {count} instances" if count is not None else "")
+    remedy = "Another availability domain or region, a capacity reservation, or a word with Oracle."
     if status != "AVAILABLE" or (count is not None and int(count) < pool.size):
-        remedy = "Another availability domain or region, a capacity reservation, or a word with Oracle."
         return Finding("capacity", path, Verdict.PROBLEM, value, remedy)
+    if count is not None and int(count) < pool.limits.most:
+        return Finding("capacity", path, Verdict.UNKNOWN, f"{value}: {_ENOUGH_AT_FIRST}", remedy)
     return Finding("capacity", path, Verdict.FINE, value)
 
 

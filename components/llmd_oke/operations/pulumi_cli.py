@@ -92,7 +92,7 @@ class PulumiCli:
         Raises:
             KitError: the state can't be read.
         """
-        return self._answer("state", lambda found: list(found["deployment"].get("resources") or []), "export")
+        return self._answer("state", _resources, "export")
 
     def outputs(self) -> dict[str, Any]:
         """The stack's outputs; secret ones are masked.
@@ -125,7 +125,7 @@ class PulumiCli:
         return self.run([self.program, *words, "--stack", self.stack, "--cwd", str(self.project)], capture)
 
 
-def pulumi_cli(project: Path, stack: str, *, refresh: bool = False, aside: bool = False) -> PulumiCli:
+def pulumi_cli(project: Path, stack: str, *, aside: bool = False) -> PulumiCli:
     """The Pulumi CLI on PATH; with `aside` what it shows goes to standard error.
 
     Raises:
@@ -134,7 +134,12 @@ def pulumi_cli(project: Path, stack: str, *, refresh: bool = False, aside: bool 
     program = shutil.which("pulumi")
     if program is None:
         raise KitError("`pulumi` is not on PATH.", "Install the Pulumi CLI: https://www.pulumi.com/docs/install/")
-    return PulumiCli(project, stack, program, partial(run, aside=aside), refresh)
+    return PulumiCli(project, stack, program, partial(run, aside=aside))
+
+
+def _resources(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    deployment: Mapping[str, Any] = document["deployment"] or {}
+    return list(deployment.get("resources") or [])
 
 
 def _record(document: Mapping[str, Any]) -> Record:

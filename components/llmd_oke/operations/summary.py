@@ -36,10 +36,18 @@ def summarise(stack: str, plan: Plan, preview: Preview, *, allow_replace: bool =
         *_listed("Before the update", [str(first)] if first else []),
         *_table(preview.effective),
         *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in plan.advice]),
-        f"{len(plan.nodes)} GPU nodes, {plan.used_gpus} of {plan.gpus} GPUs used, "
+        f"{_nodes(plan)}, {plan.used_gpus} of {plan.gpus} GPUs used, "
         f"{plan.price_usd_per_hour:.2f} $/hour at list price.",
     ]
     return Judged("\n\n".join(parts) + "\n", refusals)
+
+
+def _nodes(plan: Plan) -> str:
+    """`9 GPU nodes`, or `2 GPU nodes (2 to 9)` where the cluster autoscaler changes their number."""
+    least = sum(pool.limits.least for pool in plan.pools)
+    most = sum(pool.limits.most for pool in plan.pools)
+    later = "" if least == most else f" ({least} to {most})"
+    return f"{len(plan.nodes_at_first)} GPU nodes{later}"
 
 
 def headline(counts: Mapping[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from llmd_oke.config import CreateCluster
+from llmd_oke.config import CreateCluster, NodeDisk
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
 from llmd_oke.planning.placement import place
@@ -25,6 +25,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     return (
         *_way_in(plan),
         *_oci_metrics(plan),
+        *_cache_of_scaled_nodes(plan),
         *_idle_nodes(plan),
         *_free_gpus(plan),
         *(item for i, model in enumerate(plan.models) for item in _model(model, f"models[{i}]")),
@@ -60,6 +61,16 @@ def _oci_metrics(plan: Plan) -> Iterator[Advice]:
         yield Advice("cluster.iam.grants", text)
 
 
+def _cache_of_scaled_nodes(plan: Plan) -> Iterator[Advice]:
+    """Weights that each node has to itself, where nodes come while servers wait for them."""
+    if isinstance(plan.config.storage.model_cache, NodeDisk) and any(pool.autoscaled for pool in plan.pools):
+        text = (
+            "each node that the cluster autoscaler adds downloads the weights before its servers start; a shared cache"
+            " (file-storage or lustre) has them there already"
+        )
+        yield Advice("storage.modelCache.kind", text)
+
+
 def _idle_nodes(plan: Plan) -> Iterator[Advice]:
     idle = plan.idle_nodes
     if idle:
@@ -81,11 +92,14 @@ def _use_of_idle_nodes(plan: Plan) -> str:
 
 
 def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
-    """How many further units of a model find room beside everything else, and how many nodes then are idle."""
-    free = sum(node.free_gpus for node in plan.nodes)
+    """How many further units of a model find room beside everything else, on the nodes that are there at first, and
+    how many nodes then are idle.
+    """
+    there = plan.nodes_at_first
+    free = sum(node.free_gpus for node in there)
     unit = model.units[0]
     for copies in range(min(free // unit.gpus, MOST_COPIES - len(model.units)), 0, -1):
-        nodes, left = place(_servers(unit) * copies, plan.nodes)
+        nodes, left = place(_servers(unit) * copies, there)
         if not left:
             return copies, sum(not node.servers for node in nodes)
     return 0, len(plan.idle_nodes)

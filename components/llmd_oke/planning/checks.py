@@ -14,7 +14,14 @@ from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.layers import layer_problems
 from llmd_oke.planning.network_checks import network_problems
 from llmd_oke.planning.node_scaling import node_scaling_problems
-from llmd_oke.planning.placement import empty_nodes, lacks_virtual_functions, place, servers, unit_names
+from llmd_oke.planning.placement import (
+    empty_nodes,
+    lacks_virtual_functions,
+    place,
+    place_at_first,
+    servers,
+    unit_names,
+)
 from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import pool_problems
 from llmd_oke.planning.registration import registration_problems
@@ -64,7 +71,7 @@ def pools(config: StackConfig) -> tuple[Pool, ...]:
     known = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
     maker = functions_made_by(config)
     return tuple(
-        Pool(pool.name, operators.named_by(shape, maker), pool.size, pool.limits)
+        Pool(pool.name, operators.named_by(shape, maker), pool.size, pool.limits, pool.autoscaled)
         for pool, shape in known
         if shape is not None
     )
@@ -154,11 +161,10 @@ def _at_first(config: StackConfig, models: Sequence[Model], known: Sequence[Pool
     """Nodes that the autoscaler would have to add while an update waits for the servers on them."""
     if not any(pool.autoscaled for pool in known):
         return
-    start = [model.model_copy(update={"scaling": None}) for model in models]
-    there = [pool.at_first() for pool in known]
-    _, left = place(servers(config, start), empty_nodes(there))
+    nodes, left = place_at_first(config, models, known)
     if left:
-        yield _too_few_nodes(there, list(servers(config, start)), left)
+        placed = [server for node in nodes for server in node.servers]
+        yield _too_few_nodes([pool.at_first() for pool in known], [*placed, *left], left)
 
 
 def _too_few_nodes(known: Sequence[Pool], wanted: Sequence[Server], left: Sequence[Server]) -> Problem:

@@ -40,7 +40,9 @@ def _wanted(config: StackConfig, cluster: CreateCluster) -> dict[Need, bool]:
     pools = _created(config)
     managed = [pool for pool in pools if _managed(pool)]
     cpu_images = [pool.image for pool in (config.system_pool, *config.cpu_pools)]
-    network = cluster.network.compartment_id
+    elsewhere = cluster.network.compartment_id not in (None, cluster.compartment_id)
+    autoscaled = bool(autoscaled_pools(config))
+    autoscaler = autoscaled or "cluster-autoscaler" in cluster.iam.grants
     return {
         "cluster-encryption": cluster.kms_key_id is not None,
         "self-managed-nodes": any(not _managed(pool) for pool in pools),
@@ -50,9 +52,10 @@ def _wanted(config: StackConfig, cluster: CreateCluster) -> dict[Need, bool]:
         "custom-images": bool(managed) or any(image is not None for image in cpu_images),
         "boot-volume-encryption": any(pool.boot_volume_kms_key_id for pool in pools),
         "boot-volume-encryption-of-managed-pools": any(pool.boot_volume_kms_key_id for pool in managed),
-        "network-elsewhere": network not in (None, cluster.compartment_id),
+        "network-elsewhere": elsewhere,
         "file-storage": isinstance(config.storage.model_cache, FileStorage),
-        "cluster-autoscaler": bool(autoscaled_pools(config)),
+        "cluster-autoscaler": autoscaled,
+        "cluster-autoscaler-network-elsewhere": elsewhere and autoscaler,
         "lustre": isinstance(config.storage.model_cache, Lustre),
     }
 

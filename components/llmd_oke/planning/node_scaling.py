@@ -1,6 +1,7 @@
 """Pools whose number of nodes is the cluster autoscaler's, and what the autoscaler is told."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from llmd_oke.catalogue.operators import AddOn, cluster_autoscaler
@@ -8,9 +9,9 @@ from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.config import AutoscaledSize, CpuPool, CreateCluster, GpuPool, StackConfig
 from llmd_oke.errors import Problem
 from llmd_oke.planning.launches import MANAGED_LAUNCHES
-
-SYSTEM_POOL = "system"
-"""The pool that the autoscaler runs on; none of those that it may take nodes from."""
+from llmd_oke.planning.placement import place_at_first
+from llmd_oke.planning.plan import Plan
+from llmd_oke.planning.pools import SYSTEM_POOL
 
 
 def autoscaled_pools(config: StackConfig) -> list[GpuPool | CpuPool]:
@@ -18,7 +19,19 @@ def autoscaled_pools(config: StackConfig) -> list[GpuPool | CpuPool]:
     if not isinstance(config.cluster, CreateCluster) or config.layer == "serving":
         return []
     pools: list[GpuPool | CpuPool] = [*config.gpu_pools, *config.cpu_pools]
-    return [pool for pool in pools if isinstance(pool.scaling, AutoscaledSize)]
+    return [pool for pool in pools if pool.autoscaled]
+
+
+def awaited_nodes(plan: Plan) -> dict[str, int]:
+    """How many nodes of each pool the first servers need, by the pool's name: all of a fixed pool; of one that the
+    autoscaler changes those that hold servers at first, at least the fewest. Where the models are another stack's,
+    nothing says which hold servers, so all that it starts with.
+    """
+    if not plan.models or not any(pool.autoscaled for pool in plan.pools):
+        return {pool.name: pool.size for pool in plan.pools}
+    nodes, _ = place_at_first(plan.config, plan.config.models, plan.pools)
+    used = Counter(node.pool for node in nodes if node.servers)
+    return {pool.name: max(pool.limits.least, used[pool.name]) if pool.autoscaled else pool.size for pool in plan.pools}
 
 
 def autoscaler_add_on(config: StackConfig) -> AddOn:

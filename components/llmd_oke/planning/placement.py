@@ -68,6 +68,16 @@ def place(servers: Iterable[Server], nodes: Sequence[Node]) -> tuple[list[Node],
     return placed, left
 
 
+def place_at_first(
+    config: StackConfig, models: Iterable[Model], pools: Iterable[Pool]
+) -> tuple[list[Node], list[Server]]:
+    """The nodes that are there at first with the servers that are started with, and the servers that don't fit: before
+    an autoscaler has changed the number of either.
+    """
+    start = [model.model_copy(update={"scaling": None}) for model in models]
+    return place(servers(config, start), empty_nodes(pool.at_first() for pool in pools))
+
+
 def _first_fit(free: Sequence[tuple[int, int]], need: tuple[int, int], start: int) -> int:
     fits = (i for i in range(start, len(free)) if free[i][0] >= need[0] and free[i][1] >= need[1])
     return next(fits, len(free))

@@ -117,21 +117,19 @@ class ModelPlan:
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool of equal GPU nodes: `size` of them at first, and as few and as many as `limits` says later."""
+    """A pool of equal GPU nodes: `size` of them at first, and as few and as many as `limits` says later, where the
+    cluster autoscaler decides (`autoscaled`).
+    """
 
     name: str
     shape: Shape
     size: int
     limits: SizeLimits
-
-    @property
-    def autoscaled(self) -> bool:
-        """Whether nodes may go that are there at first."""
-        return self.limits != (self.size, self.size)
+    autoscaled: bool = False
 
     def at_first(self) -> "Pool":
         """The pool without what the cluster autoscaler may do to it."""
-        return replace(self, limits=SizeLimits(self.size, self.size))
+        return replace(self, limits=SizeLimits(self.size, self.size), autoscaled=False)
 
     @property
     def gpus(self) -> int:

@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from llmd_oke import catalogue
-from llmd_oke.config import AutoscaledSize, Model, Role, StackConfig
+from llmd_oke.config import Model, Role, StackConfig
 from llmd_oke.errors import Refused
 from llmd_oke.planning import checks, rollout
 from llmd_oke.planning.advice import advice
 from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan
+from llmd_oke.planning.storage import download_limit_s
 
 Entry = TypeVar("Entry")
 
@@ -25,7 +26,7 @@ def plan(config: StackConfig) -> Plan:
         raise Refused(problems)
     pools = checks.pools(config)
     nodes, _ = place(servers(config, config.models), empty_nodes(pools))
-    room = _Room(config, nodes)
+    room = _Room(config, pools, nodes)
     made = Plan(
         config=config,
         cluster=config.cluster,
@@ -46,11 +47,12 @@ class _Room:
     """What the nodes have beside all servers. Units and roles may roll at the same time, so each has an equal share."""
 
     config: StackConfig
+    pools: tuple[Pool, ...]
     nodes: list[Node]
 
     def surges(self, role: Role, size: int) -> int:
         """How many further servers of a role are sure to find room: none where nodes come and go."""
-        if any(isinstance(pool.scaling, AutoscaledSize) for pool in self.config.gpu_pools):
+        if any(pool.autoscaled for pool in self.pools):
             return 0
         by_gpus = self._surges(sum(node.free_gpus for node in self.nodes), size)
         if not virtual_functions(self.config, role, size):
@@ -85,6 +87,7 @@ def _role(role: Role, model: Model, facts: catalogue.Model, shape: catalogue.Sha
     part = model.topology.servers()[role]
     size = part.tensor_parallel_size
     how = rollout.rollout(part.replicas, room.surges(role, size))
+    download_s = download_limit_s(room.config)
     return RolePlan(
         role=role,
         replicas=part.replicas,
@@ -92,8 +95,8 @@ def _role(role: Role, model: Model, facts: catalogue.Model, shape: catalogue.Sha
         memory=memory(facts, shape, size, model.engine.gpu_memory_utilization),
         rollout=how,
         startup_budget_s=facts.startup_budget_s,
-        create_timeout_s=rollout.create_timeout_s(facts.startup_budget_s),
-        update_timeout_s=rollout.update_timeout_s(facts.startup_budget_s, model.most_replicas(role), how),
+        create_timeout_s=rollout.create_timeout_s(facts.startup_budget_s, download_s),
+        update_timeout_s=rollout.update_timeout_s(facts.startup_budget_s, model.most_replicas(role), how, download_s),
         virtual_functions=virtual_functions(room.config, role, size),
         scaling=model.scaling.servers().get(role) if model.scaling else None,
     )

@@ -9,6 +9,9 @@ from llmd_oke.errors import Problem
 from llmd_oke.planning.flexible_shapes import size_problems
 from llmd_oke.planning.launches import RDMA_LAUNCHES, SELF_MANAGED_LAUNCHES, launch_problems
 
+SYSTEM_POOL = "system"
+"""Name of the pool that controllers and the cluster autoscaler run on."""
+
 MINOR_VERSIONS_OF_SKEW = 3
 """Kubernetes' version skew policy: a kubelet may be up to three minor versions behind the API server, never ahead."""
 
@@ -155,11 +158,11 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 def _names(config: StackConfig) -> Iterator[Problem]:
-    taken = {"system": "systemPool", **{pool.name: f"gpuPools[{i}]" for i, pool in enumerate(config.gpu_pools)}}
+    taken = {SYSTEM_POOL: "systemPool", **{pool.name: f"gpuPools[{i}]" for i, pool in enumerate(config.gpu_pools)}}
     for i, pool in enumerate(config.cpu_pools):
         if pool.name in taken:
             yield Problem(f"cpuPools[{i}].name", pool.name, "a name of its own", f"{taken[pool.name]} has it already")
         taken.setdefault(pool.name, f"cpuPools[{i}]")
     for i, pool in enumerate(config.gpu_pools):
-        if pool.name == "system":
+        if pool.name == SYSTEM_POOL:
             yield Problem(f"gpuPools[{i}].name", pool.name, "a name of its own", "systemPool has it already")

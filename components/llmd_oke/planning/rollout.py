@@ -25,12 +25,16 @@ def rollout(replicas: int, room: int) -> Rollout:
     return Rollout(max_surge=surge, max_unavailable=0) if surge else Rollout(max_surge=0, max_unavailable=1)
 
 
-def create_timeout_s(startup_budget_s: int) -> int:
-    """All pods start at the same time, so one start-up budget and the time to schedule and pull."""
-    return startup_budget_s + SCHEDULING_S
+def create_timeout_s(startup_budget_s: int, download_s: int = 0) -> int:
+    """All pods start at the same time, so one start-up budget and the time to schedule and pull; `download_s` is what
+    weights may take on nodes that lack them.
+    """
+    return startup_budget_s + SCHEDULING_S + download_s
 
 
-def update_timeout_s(startup_budget_s: int, replicas: int, rollout: Rollout) -> int:
-    """Pods are replaced in waves of surge plus unavailable pods, each of which ends old pods and starts new ones."""
+def update_timeout_s(startup_budget_s: int, replicas: int, rollout: Rollout, download_s: int = 0) -> int:
+    """Pods are replaced in waves of surge plus unavailable pods, each of which ends old pods and starts new ones. Most
+    take the place of an old one, on a node with the weights, so that `download_s` counts once.
+    """
     waves = -(-replicas // (rollout.max_surge + rollout.max_unavailable))
-    return waves * (startup_budget_s + TERMINATION_GRACE_S) + SCHEDULING_S
+    return waves * (startup_budget_s + TERMINATION_GRACE_S) + SCHEDULING_S + download_s

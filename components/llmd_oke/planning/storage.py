@@ -43,6 +43,16 @@ def node_disk_gib(pool: GpuPool) -> float | None:
     return shape.disks.count * shape.disks.terabytes * 1000 * GIB_PER_GB * share
 
 
+def download_limit_s(config: StackConfig) -> int:
+    """How long a server may wait for weights in seconds, on a node that the cluster autoscaler added after the nodes'
+    own disks were filled; 0 where weights are there before any server.
+    """
+    prewarm = config.storage.prewarm
+    later = any(pool.autoscaled for pool in config.gpu_pools)
+    filled = isinstance(config.storage.model_cache, NodeDisk) and prewarm.source != "none"
+    return prewarm.timeout_s if later and filled else 0
+
+
 def _node_disk(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
     if cache.capacity_gib is not None:
         yield from _room(config, f"{PATH}.capacityGib", cache.capacity_gib, cache.capacity_gib)

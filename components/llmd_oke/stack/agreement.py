@@ -1,6 +1,6 @@
 """Whether a serving stack's pods tolerate the GPU nodes that another stack made."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -11,6 +11,9 @@ from llmd_oke.planning import Plan
 
 PoolOutputs = Mapping[str, Mapping[str, Any]]
 """What the stack of the cluster layer says of its GPU pools, by their names."""
+
+REPELLING = frozenset({"NoSchedule", "NoExecute"})
+"""Effects that keep pods from a node; `PreferNoSchedule` only ranks it last."""
 
 
 def taint_outputs(taints: Sequence[Taint]) -> list[dict[str, str]]:
@@ -30,11 +33,18 @@ def agreed(plan: Plan, cluster_id: str, pools: PoolOutputs | None) -> str:
 
 
 def unknown_taints(plan: Plan, pools: PoolOutputs) -> Iterator[Problem]:
-    """Taints of pools of the same name that the serving stack doesn't say; its pods tolerate those of all its pools."""
+    """Taints of pools of the same name that keep pods away and that the serving stack doesn't say; its pods tolerate
+    those of all its pools.
+    """
     said = taint_outputs([taint for pool in plan.config.gpu_pools for taint in pool.taints])
     for i, pool in enumerate(plan.config.gpu_pools):
-        missing = [taint for taint in pools.get(pool.name, {}).get("taints", ()) if dict(taint) not in said]
+        made = [taint for taint in pools.get(pool.name, {}).get("taints", ()) if taint["effect"] in REPELLING]
+        missing = [taint for taint in made if dict(taint) not in said]
         if missing:
-            texts = ", ".join(f"{taint['key']}={taint['value']}:{taint['effect']}" for taint in missing)
+            texts, own = _texts(missing), _texts(taint_outputs(pool.taints)) or None
             why = f"{plan.config.cluster_stack} gives the nodes {texts}, and pods that don't tolerate it find no node"
-            yield Problem(f"gpuPools[{i}].taints", None, f"also {texts}, as the stack of the cluster has it", why)
+            yield Problem(f"gpuPools[{i}].taints", own, f"also {texts}, as the stack of the cluster has it", why)
+
+
+def _texts(taints: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{taint['key']}={taint['value']}:{taint['effect']}" for taint in taints)

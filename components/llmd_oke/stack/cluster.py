@@ -20,7 +20,8 @@ from llmd_oke.config import CreateCluster, Image
 from llmd_oke.planning import Plan
 from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.planning.iam import iam_needs
-from llmd_oke.planning.node_scaling import SYSTEM_POOL, autoscaled_pools
+from llmd_oke.planning.node_scaling import autoscaled_pools
+from llmd_oke.planning.pools import SYSTEM_POOL
 from llmd_oke.stack.agreement import taint_outputs
 from llmd_oke.stack.cluster_args import (
     add_on_args,
@@ -92,8 +93,8 @@ def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -
 
 
 def declare_autoscaler(plan: Plan, made: CreatedCluster, gates: Sequence[pulumi.Resource]) -> None:
-    """The cluster autoscaler, where a pool leaves its size to it. It comes after the gates: what it finds are the nodes
-    that the stack asked for, and none that it would give up as late.
+    """The cluster autoscaler, where a pool leaves its size to it. It comes after the gates, so that it takes no node
+    away that the first servers are waiting for; nodes that no gate waits for may still be joining then.
     """
     scaled = {pool.name for pool in autoscaled_pools(plan.config)}
     if scaled:

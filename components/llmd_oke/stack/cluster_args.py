@@ -14,7 +14,7 @@ from llmd_oke.cluster.network import Network, NetworkArgs
 from llmd_oke.cluster.oke_cluster import OidcArgs, OkeCluster, OkeClusterArgs
 from llmd_oke.cluster.pool_parts import CyclingArgs, NodeNetworkArgs, TaintArgs
 from llmd_oke.cluster.storage import StorageArgs
-from llmd_oke.config import AutoscaledSize, CpuPool, CreateCluster, FileStorage, GpuPool, Lustre, Oidc, SystemPool
+from llmd_oke.config import CpuPool, CreateCluster, FileStorage, GpuPool, Lustre, Oidc, SystemPool
 from llmd_oke.config.base import Part
 from llmd_oke.config.node_pools import Cycling, Taint
 from llmd_oke.planning import Plan
@@ -259,7 +259,7 @@ def _taints(taints: Sequence[Taint]) -> list[TaintArgs]:
 
 
 def _autoscaled(pool: GpuPool | CpuPool) -> bool | None:
-    return True if isinstance(pool.scaling, AutoscaledSize) else None
+    return pool.autoscaled or None
 
 
 def _cycling(cycling: Cycling | None) -> CyclingArgs | None:

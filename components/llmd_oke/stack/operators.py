@@ -4,15 +4,17 @@ from typing import Any
 
 import pulumi
 
-from llmd_oke.cluster.gate import NodeGate
+from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
+from llmd_oke.cluster.gpu_pool import GpuPool
 from llmd_oke.operators.amd_gpu_operator import AmdGpuOperator
 from llmd_oke.operators.args import TolerationArgs
 from llmd_oke.operators.cert_manager import CertManager
 from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery
 from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
-from llmd_oke.planning import Plan
+from llmd_oke.planning import Plan, Pool
 from llmd_oke.planning.gpu_stack import GpuStackPlan, gpu_stack, tolerations
-from llmd_oke.planning.node_scaling import SYSTEM_POOL
+from llmd_oke.planning.node_scaling import awaited_nodes
+from llmd_oke.planning.pools import SYSTEM_POOL
 from llmd_oke.stack.cluster import CreatedCluster
 from llmd_oke.stack.order import after
 
@@ -51,19 +53,27 @@ def _component(
 
 def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
     timeouts = {pool.name: pool.ready_timeout_minutes * 60 for pool in plan.config.gpu_pools}
-    return [
-        NodeGate(
-            f"{pool.name}-gate",
-            {
-                "pool_name": pool.name,
-                "nodes": pool.limits.least,
-                "resource": pool.shape.gpu.resource,
-                "gpus": pool.shape.gpus,
-                "timeout_s": timeouts[pool.name],
-                "system_pool_name": SYSTEM_POOL,
-                "pool_id": cluster.gpu_pools[pool.name].pool_id,
-            },
-            after(opts, cluster.gpu_pools[pool.name]),
-        )
-        for pool in plan.pools
-    ]
+    awaited = awaited_nodes(plan)
+    gates: list[pulumi.Resource] = []
+    for pool in plan.pools:
+        made = cluster.gpu_pools[pool.name]
+        args = _gate_args(pool, made, awaited[pool.name], timeouts[pool.name])
+        gates.append(NodeGate(f"{pool.name}-gate", args, after(opts, made)))
+    return gates
+
+
+def _gate_args(pool: Pool, made: GpuPool, awaited: int, timeout_s: int) -> NodeGateArgs:
+    """A scaled pool is never waited for beyond what it has: a new one can begin with less than the stack file says."""
+    args: NodeGateArgs = {
+        "pool_name": pool.name,
+        "nodes": awaited,
+        "resource": pool.shape.gpu.resource,
+        "gpus": pool.shape.gpus,
+        "timeout_s": timeout_s,
+        "system_pool_name": SYSTEM_POOL,
+        "pool_id": made.pool_id,
+    }
+    if pool.autoscaled:
+        args["nodes"] = made.size.apply(lambda size: min(awaited, int(size)))
+        args["once"] = True
+    return args

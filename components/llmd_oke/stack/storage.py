@@ -4,6 +4,7 @@ import pulumi
 
 from llmd_oke.config import FileStorage, Lustre, NodeDisk, NoModelCache
 from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.planning.node_scaling import awaited_nodes
 from llmd_oke.planning.storage import GIB_PER_GB
 from llmd_oke.serving.cache_args import ModelCacheMountArgs
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
@@ -44,7 +45,7 @@ def model_cache_args(plan: Plan, service_account: pulumi.Input[str]) -> ModelCac
         "service_account": service_account,
         "kind": cache.kind,
         "shape": plan.pools[0].shape.name,
-        "nodes": sum(pool.limits.least for pool in plan.pools),
+        "nodes": sum(awaited_nodes(plan).values()),
         "models": sorted({model.model.name for model in plan.models}),
         "volume_name": f"{plan.namespace}-{NAME}",
         "timeout_s": prewarm.timeout_s,

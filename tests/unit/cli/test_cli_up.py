@@ -118,6 +118,20 @@ def test_a_benchmark_that_can_not_be_run_loses_nothing(command: Command, benchma
     assert (document["error"], document["remedy"]) == ("The cluster does not answer.", "Is it up?")
 
 
+def test_a_benchmark_of_the_cluster_that_can_not_be_read_is_told_and_fails_nothing(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetched(*_: object) -> list[Outcome]:
+        raise KitError("The Jobs of llm-d can't be read.", "Ask again.")
+
+    stack = {**STACK, "smoke": {"where": "cluster"}}
+    (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": stack}}))
+    monkeypatch.setattr(smoke, "_fetched", fetched)
+    code, document, _ = command("up", "--yes")
+    assert (code, document["ok"], document["smoke"]) == (0, True, [])
+    assert document["smoke_error"] == {"error": "The Jobs of llm-d can't be read.", "remedy": "Ask again."}
+
+
 @pytest.mark.parametrize("operation", ["up", "destroy"])
 def test_without_yes_nothing_is_begun(command: Command, operation: str) -> None:
     code, document, errors = command(operation)

@@ -102,6 +102,32 @@ def test_with_a_reservation_its_free_instances_count(used: int, verdict: Verdict
     assert (finding.path, finding.verdict) == ("gpuPools[0].capacityReservationId", verdict)
 
 
+SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 12}
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
+def test_a_reservation_for_size_alone_is_not_enough_for_the_most_nodes(free: int, verdict: Verdict):
+    ocid = "ocid1.capacityreservation.oc1.iad.r"
+    reservation = {"lifecycleState": "ACTIVE", "reservedInstanceCount": free, "usedInstanceCount": 0}
+    answers = {f"compute /computeCapacityReservations/{ocid}": reservation}
+    finding = only("capacity", look(answers, capacityReservationId=ocid, scaling=SCALED))
+    assert finding.verdict is verdict
+    assert ("not for scaling.maxSize" in finding.value) is (verdict is Verdict.UNKNOWN)
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (12, Verdict.FINE)])
+def test_capacity_for_size_alone_is_not_enough_for_the_most_nodes(count: int, verdict: Verdict):
+    report = {"availabilityStatus": "AVAILABLE", "availableCount": count}
+    answers = {"POST compute /computeCapacityReports": {"shapeAvailabilities": [report]}}
+    assert only("capacity", look(answers, scaling=SCALED)).verdict is verdict
+
+
+def test_limits_of_a_scaled_pool_are_those_of_its_most_nodes():
+    finding = only("limits", look(scaling=SCALED))
+    assert (finding.path, finding.verdict) == ("gpuPools[0].scaling.maxSize", Verdict.UNKNOWN)
+    assert "12 nodes" in finding.value
+
+
 def test_an_image_that_is_still_imported_is_a_problem():
     finding = only("image", look({f"compute /images/{IMAGE}": {"lifecycleState": "IMPORTING", "displayName": "u"}}))
     assert (finding.path, finding.verdict) == ("gpuPools[0].image.ocid", Verdict.PROBLEM)

@@ -21,6 +21,14 @@ def test_a_quiet_preview_says_so_and_what_the_stack_costs():
     assert said.refusals == []
 
 
+def test_nodes_are_those_at_first_and_their_limits_are_told():
+    pool = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 3}
+    scaled = {**pool, "scaling": {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}}
+    for one, text in ((pool, "\n3 GPU nodes, 16 of 24 GPUs"), (scaled, "\n3 GPU nodes (2 to 9), 16 of 24 GPUs")):
+        made = plan(validate({**STACK, "gpuPools": [one]}))
+        assert text in summarise("prod", made, parse(document())).markdown
+
+
 def test_the_first_line_finds_an_earlier_comment():
     assert judged(parse(document())).markdown.startswith("<!-- llmd-oke preview of prod -->\n")
 

@@ -87,6 +87,10 @@ EXPECTED = {
             ("use vnics", "N"),
         )
     ],
+    "cluster-autoscaler-network-elsewhere": [
+        f"Allow any-user to {right} in compartment id {place} where {AUTOSCALER}"
+        for right, place in (("use subnets", "C"), ("use vnics", "C"), ("inspect compartments", "N"))
+    ],
     "cluster-autoscaler-instance-pools": [
         f"Allow any-user to manage compute-management-family in compartment id C where {AUTOSCALER}",
     ],
@@ -212,6 +216,15 @@ def test_a_network_in_another_compartment_needs_rights_there():
     elsewhere = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
     assert "network-elsewhere" in needs_of(**elsewhere).nodes
     assert "network-elsewhere" not in needs_of(network={"compartmentId": COMPARTMENT}).nodes
+
+
+def test_an_autoscaler_needs_rights_in_both_compartments_where_the_network_is_elsewhere():
+    elsewhere = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
+    scaled = gpu_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9})
+    for needs in (needs_of(scaled, **elsewhere), needs_of(iam={"grants": ["cluster-autoscaler"]}, **elsewhere)):
+        assert "cluster-autoscaler-network-elsewhere" in needs.nodes
+    for needs in (needs_of(scaled), needs_of(**elsewhere)):
+        assert "cluster-autoscaler-network-elsewhere" not in needs.nodes
 
 
 def test_further_grants_are_by_name():

@@ -1,5 +1,7 @@
 """Nodes of flexible shapes are no larger than OCI has them."""
 
+from math import isfinite
+
 import pytest
 from created_stacks import refusals
 from llmd_oke.catalogue.flexible_shapes import flexible_shape
@@ -34,9 +36,21 @@ def test_pools_of_the_stack_file_are_judged_each_for_itself():
     assert list(found) == ["cpuPools[0].ocpus"]
 
 
-def test_a_shape_without_public_figures_is_left_to_oci():
+def test_the_size_of_a_shape_without_public_figures_is_left_to_oci():
     assert of_system_pool(shape="VM.Standard.E9.Flex", ocpus=200, memoryGib=2048) == {}
 
 
+def test_memory_goes_by_ocpus_whatever_the_flexible_shape():
+    found = of_system_pool(shape="VM.Standard.E9.Flex", ocpus=16, memoryGib=2048)
+    assert "1 to 64 GB for each OCPU, so 16 to 1024 with 16 OCPUs" in found["systemPool.memoryGib"]
+
+
+def test_a_shape_of_one_size_is_not_judged():
+    assert flexible_shape("VM.Standard2.16") is None
+
+
 def test_the_limits_of_every_shape_with_a_price_are_known():
-    assert all(flexible_shape(name) for name in prices().flexible_shapes)
+    for name in prices().flexible_shapes:
+        limits = flexible_shape(name)
+        assert limits is not None, name
+        assert isfinite(limits.memory_gb), name

@@ -8,7 +8,13 @@ from llmd_oke import planning
 from llmd_oke.planning.cost import costs
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.network import network_pools
-from llmd_oke.planning.node_scaling import autoscaled_pools, autoscaler_add_on, autoscaler_nodes, node_scaling_problems
+from llmd_oke.planning.node_scaling import (
+    autoscaled_pools,
+    autoscaler_add_on,
+    autoscaler_nodes,
+    awaited_nodes,
+    node_scaling_problems,
+)
 from stacks_for_tests import model, plan, problems
 
 SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}
@@ -88,6 +94,60 @@ def test_nodes_that_the_autoscaler_would_take_are_no_idle_nodes():
 def test_the_nodes_at_first_are_as_many_as_the_file_says():
     made = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED))
     assert (len(made.nodes_at_first), len(made.nodes)) == (2, 9)
+
+
+def first_nodes(topology: str, scaling: dict[str, Any], *, size: int = 6) -> dict[str, int]:
+    return awaited_nodes(plan(model(topology), gpuPools=existing_pool(size, scaling)))
+
+
+def test_the_first_servers_need_the_nodes_that_hold_them_and_at_least_the_fewest():
+    assert first_nodes("16p-tp1-8d-tp2", {**SCALED, "minSize": 1}) == {"mi300x": 4}
+    assert first_nodes("8p-tp1-4d-tp2", {**SCALED, "minSize": 3}) == {"mi300x": 3}
+
+
+def test_servers_that_an_autoscaler_may_add_are_not_among_the_first():
+    assert awaited_nodes(plan(GROWING, gpuPools=existing_pool(5, SCALED))) == {"mi300x": 2}
+
+
+def test_all_nodes_of_a_fixed_pool_are_needed():
+    assert first_nodes("8p-tp1-4d-tp2", {"mode": "fixed"}) == {"mi300x": 6}
+
+
+def test_a_pool_whose_limits_are_its_size_is_the_autoscalers_all_the_same():
+    pinned = {"mode": "cluster-autoscaler", "minSize": 4, "maxSize": 4}
+    made = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(4, pinned))
+    assert [each.autoscaled for each in made.pools] == [True]
+    assert {role.rollout.max_surge for role in made.models[0].units[0].roles} == {0}
+
+
+def test_servers_wait_for_weights_where_nodes_come_later_and_have_them_to_themselves():
+    def create_timeout_s(scaling: dict[str, Any], kind: str, **prewarm: Any) -> int:
+        disks: dict[str, Any] = {"modelCache": {"kind": kind}, "prewarm": prewarm} if kind != "none" else {}
+        made = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, scaling), storage=disks)
+        return made.models[0].units[0].roles[0].create_timeout_s
+
+    fixed = {"mode": "fixed"}
+    usual = create_timeout_s(fixed, "none")
+    assert create_timeout_s(SCALED, "node-disk", timeoutS=5000) == usual + 5000
+    assert create_timeout_s(SCALED, "node-disk", source="none") == usual
+    assert create_timeout_s(fixed, "node-disk") == create_timeout_s(SCALED, "none") == usual
+
+
+def test_a_shared_cache_is_advised_where_nodes_come_later():
+    def advised(scaling: dict[str, Any]) -> list[str]:
+        storage = {"modelCache": {"kind": "node-disk"}}
+        made = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, scaling), storage=storage)
+        return [advice.path for advice in made.advice]
+
+    assert "storage.modelCache.kind" in advised(SCALED)
+    assert "storage.modelCache.kind" not in advised({"mode": "fixed"})
+
+
+def test_copies_are_advised_for_nodes_that_are_there_at_first_only():
+    pools = existing_pool(4, {**SCALED, "minSize": 4})
+    (text,) = [each.text for each in plan(model("8p-tp1-4d-tp2"), gpuPools=pools).advice if each.path == "gpuPools"]
+    assert "models[0].copies of 2 would fit" in text
+    assert problems(model("8p-tp1-4d-tp2", copies=2), gpuPools=pools) == []
 
 
 def test_the_network_has_addresses_for_the_most_nodes():

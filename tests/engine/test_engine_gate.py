@@ -1,0 +1,82 @@
+"""What the real engine makes of a gate whose pool changes."""
+
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as k8s
+import pytest
+from google.protobuf import json_format
+from llmd_oke.cluster.gate import NodeGate
+from pulumi import automation
+from pulumi.runtime.proto import provider_pb2
+from test_engine_updates import RecordingPlugin, engine_options, serving
+
+pytestmark = pytest.mark.engine
+
+JOB = "kubernetes:batch/v1:Job"
+POOL: dict[str, Any] = {
+    "pool_name": "mi300x",
+    "nodes": 6,
+    "resource": "amd.com/gpu",
+    "gpus": 8,
+    "timeout_s": 5400,
+    "system_pool_name": "system",
+    "pool_id": "pool-a",
+}
+
+
+class ReplacingPlugin(RecordingPlugin):
+    """An object with another name is another object, as with the real plug-in."""
+
+    remembered = JOB
+
+    def Diff(self, request, context):  # noqa: N802
+        answer = super().Diff(request, context)
+        old, new = json_format.MessageToDict(request.old_inputs), json_format.MessageToDict(request.news)
+        if old.get("metadata", {}).get("name") != new.get("metadata", {}).get("name"):
+            answer.detailedDiff["metadata.name"].kind = provider_pb2.PropertyDiff.UPDATE_REPLACE
+            answer.replaces.append("metadata.name")
+        return answer
+
+
+@pytest.fixture
+def bring(tmp_path, monkeypatch):
+    """Brings the stack to a gate; the answer is what happened to its Job."""
+    wanted: dict[str, Any] = {}
+
+    def program():
+        cluster = k8s.Provider("cluster", cluster_identifier="test")
+        NodeGate("gate", {**POOL, **wanted}, pulumi.ResourceOptions(provider=cluster))
+
+    plugin = ReplacingPlugin()
+    with serving(plugin) as address:
+        options = engine_options(address, tmp_path, monkeypatch)
+        stack = automation.create_stack("test", "llmd-oke", program, opts=options)
+
+        def up(**changes: Any) -> list[str]:
+            plugin.calls.clear()
+            wanted.clear()
+            wanted.update(changes)
+            stack.up()
+            return [step for step, _ in plugin.calls]
+
+        yield up
+
+
+def test_a_fixed_pool_is_waited_for_whenever_it_changes(bring):
+    assert bring() == ["create"]
+    assert bring() == []
+    assert bring(nodes=7) == ["delete", "create"]
+
+
+def test_a_scaled_pool_is_waited_for_once_and_again_when_it_is_another(bring):
+    assert bring(once=True) == ["create"]
+    assert bring(once=True, nodes=9, timeout_s=7200) == []
+    assert bring(once=True, nodes=2, pool_id="pool-b") == ["delete", "create"]
+    assert bring(once=True, nodes=1, pool_id="pool-b") == []
+
+
+def test_a_pool_that_becomes_scaled_is_waited_for_once_more(bring):
+    bring()
+    assert bring(once=True) == ["delete", "create"]
+    assert bring(once=True, nodes=2) == []
