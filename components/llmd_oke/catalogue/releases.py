@@ -88,11 +88,22 @@ class RoutingSidecar(Entry):
     arguments: tuple[str, ...]
 
 
+class AttentionBackend(Entry):
+    """vLLM's attention backends: of servers that have a KV connector, and of all others.
+
+    Not every backend's layout of the KV cache can be handed over, and vLLM then doesn't start.
+    """
+
+    default: str
+    kv_connector: str
+
+
 class Vllm(Entry):
     """The vLLM image and what every server of it is started with."""
 
     image: str
     arguments: tuple[str, ...]
+    attention_backend: AttentionBackend
     environment: dict[str, str]
     tensor_parallel_environment: dict[str, str]
     scratch_folders: tuple[str, ...]

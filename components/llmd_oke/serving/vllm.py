@@ -30,6 +30,8 @@ HUGGING_FACE_SECRET_KEY = "token"  # noqa: S105 - a key's name
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
 """Weights come from the cache alone, which pods can't write to."""
 
+_KV_TRANSFER = "--kv-transfer-config"
+
 Container = dict[str, Any]
 
 
@@ -95,8 +97,16 @@ def arguments(spec: ServerSpec) -> list[str]:
     ]
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
-    transfer = [f"--kv-transfer-config={kv_transfer_config()}"] if spec.transfers_cache else []
-    return [*own, *transfer, *spec.release.vllm.arguments, *spec.model.arguments, *engine.get("extra_args", [])]
+    transfer = [f"{_KV_TRANSFER}={kv_transfer_config()}"] if spec.transfers_cache else []
+    release = [f"--attention-backend={_attention_backend(spec)}", *spec.release.vllm.arguments]
+    return [*own, *transfer, *release, *spec.model.arguments, *engine.get("extra_args", [])]
+
+
+def _attention_backend(spec: ServerSpec) -> str:
+    """The release's for what the server is; a user's own argument comes later and wins."""
+    backend = spec.release.vllm.attention_backend
+    asked = any(argument.startswith(_KV_TRANSFER) for argument in spec.engine.get("extra_args", []))
+    return backend.kv_connector if spec.transfers_cache or asked else backend.default
 
 
 def kv_transfer_config() -> str:

@@ -105,7 +105,7 @@ def test_the_proxy_logs_little_and_has_a_bound_on_its_threads(release: catalogue
 
 @by_release
 def test_vllm_has_the_attention_and_reduction_that_amd_measured(release: catalogue.Release):
-    assert "--attention-backend=ROCM_AITER_UNIFIED_ATTN" in release.vllm.arguments
+    assert release.vllm.attention_backend.default == "ROCM_AITER_UNIFIED_ATTN"
     assert release.vllm.environment["VLLM_ROCM_USE_AITER"] == "1"
     assert release.vllm.tensor_parallel_environment == {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}
 

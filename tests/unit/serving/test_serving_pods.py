@@ -34,7 +34,24 @@ def test_arguments_come_in_the_order_kit_release_model_user():
     arguments = vllm.arguments(spec(engine={"extra_args": ["--max-num-seqs=9"]}))
     assert arguments[0] == "openai/gpt-oss-120b"
     assert arguments[-1] == "--max-num-seqs=9"
-    assert arguments.index("--max-num-seqs=256") < arguments.index("--attention-backend=ROCM_AITER_UNIFIED_ATTN")
+    assert arguments.index("--max-num-seqs=256") < arguments.index("--disable-uvicorn-access-log")
+
+
+DECODE_BENCH = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}'
+
+
+@pytest.mark.parametrize(
+    ("role", "extra_args", "backend"),
+    [
+        ("prefill", [], "TRITON_ATTN"),
+        ("decode", [], "TRITON_ATTN"),
+        ("aggregated", [], "ROCM_AITER_UNIFIED_ATTN"),
+        ("aggregated", [DECODE_BENCH], "TRITON_ATTN"),
+    ],
+)
+def test_servers_with_a_kv_connector_have_the_attention_backend_that_vllm_starts_with_one(role, extra_args, backend):
+    arguments = vllm.arguments(spec(role, engine={"extra_args": extra_args}))
+    assert f"--attention-backend={backend}" in arguments
 
 
 def test_engine_settings_reach_vllm():
