@@ -73,7 +73,6 @@ class Agent:
     async def start(self) -> None:
         """Register nodes, serve Services, take pods, and at last answer DNS: with that, the rest is there."""
         config = self._config
-        await self._networks.ensure_bridge()
         await self._networks.sweep()
         shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # of an agent that died
         await route_services(config.service_cidr)

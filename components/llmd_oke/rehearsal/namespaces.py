@@ -14,6 +14,10 @@ from llmd_oke.errors import KitError
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where a world looks programs up."""
 
+BRIDGE_MAC = "02:00:00:00:00:01"
+"""A bridge that isn't given one has the lowest of its ports' addresses, and another when that pod goes: other pods then
+send to the old one, and nothing of theirs arrives until they ask again, up to half a minute later."""
+
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "PYTHONPATH", "TZ")
 _REMEDY = (
     "run it as root, or allow unprivileged user namespaces: `sudo sysctl -w user.max_user_namespaces=15000`, on Debian "
@@ -75,7 +79,7 @@ def _use_nameserver(nameserver: str, target: Path, state: Path) -> None:
 
 def _add_network(bridge: str, address: str) -> None:
     _run("ip", "link", "set", "lo", "up")
-    _run("ip", "link", "add", bridge, "type", "bridge")
+    _run("ip", "link", "add", bridge, "address", BRIDGE_MAC, "type", "bridge")
     _run("ip", "address", "add", address, "dev", bridge)
     _run("ip", "link", "set", bridge, "up")
 

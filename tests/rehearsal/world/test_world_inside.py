@@ -50,6 +50,12 @@ def test_a_pods_namespace_can_be_made_and_goes_with_the_world(inside):
     ) == ("pod\n")
 
 
+def test_the_bridge_keeps_its_address_whatever_pods_come_and_go(inside):
+    comes = "ip link add name pod0 address 00:00:00:00:00:01 type veth peer name pod1 && ip link set pod0 master pods0 up"
+    shown = [inside(f"{change} && ip -brief link show pods0") for change in ("true", comes, "ip link del pod0")]
+    assert len({line.split()[2] for line in shown}) == 1
+
+
 def test_a_command_that_takes_too_long_is_ended_with_its_children(inside, world):
     with pytest.raises(KitError, match="did not end within 0 s"):
         world.run_inside(["sh", "-c", "sleep 1000 & wait"], timeout_s=0.2)

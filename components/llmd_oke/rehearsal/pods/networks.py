@@ -47,16 +47,6 @@ class Networks:
         self._bridge = bridge
         self._node_networks: dict[str, asyncio.Task[Path]] = {}
 
-    async def ensure_bridge(self) -> None:
-        """Make the bridge with its address if there is none of that name."""
-        code, _ = await run(["ip", "link", "show", "dev", self._bridge_name])
-        if code:
-            await _batch(
-                f"link add {self._bridge_name} type bridge",
-                f"addr add {self._bridge} dev {self._bridge_name}",
-                f"link set {self._bridge_name} up",
-            )
-
     async def attach(self, name: str, address: str, link: str) -> Path:
         """Make namespace `name` with `address` on its eth0, whose other end on the bridge is `link`."""
         await _batch(
