@@ -51,8 +51,8 @@ def test_a_pods_namespace_can_be_made_and_goes_with_the_world(inside):
 
 
 def test_the_bridge_keeps_its_address_whatever_pods_come_and_go(inside):
-    comes = "ip link add name pod0 address 00:00:00:00:00:01 type veth peer name pod1 && ip link set pod0 master pods0 up"
-    shown = [inside(f"{change} && ip -brief link show pods0") for change in ("true", comes, "ip link del pod0")]
+    comes = "ip link add name pod address 00:00:00:00:00:01 type veth peer name end && ip link set pod master pods0 up"
+    shown = [inside(f"{change} && ip -brief link show pods0") for change in ("true", comes, "ip link del pod")]
     assert len({line.split()[2] for line in shown}) == 1
 
 
