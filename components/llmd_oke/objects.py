@@ -17,6 +17,9 @@ Manifest = Mapping[str, Any]
 _SECRET_FIELDS = {"Secret": ["data", "stringData"]}
 """Fields that are secret in the state whoever filled them, by kind."""
 
+PART_OF = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
+"""Labels of all that the kit declares in a cluster."""
+
 
 class KubernetesObject(pulumi.CustomResource):
     """An object by its manifest. It is the same resource that Pulumi's class of its kind would declare.

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry, values_folder
 
 
 class AgentPlugins(Entry):
@@ -41,7 +41,7 @@ class CloudInit(Entry):
 @cache
 def cloud_init() -> CloudInit:
     """The one entry."""
-    return CloudInit.model_validate(read_yaml(values_folder() / "cloud-init" / "node.yaml"))
+    return required_entry("cloud-init", "node", CloudInit)
 
 
 @cache

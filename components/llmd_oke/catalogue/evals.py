@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, entry, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry, values_folder
 
 
 class RecallFigures(Entry):
@@ -75,17 +75,13 @@ class Evals(Entry):
 @cache
 def builtin_set() -> BuiltinSet:
     """The figures of `values/evals/builtin.yaml`."""
-    found = entry("evals", "builtin", BuiltinSet)
-    assert found is not None  # noqa: S101 - the file is part of the kit
-    return found
+    return required_entry("evals", "builtin", BuiltinSet)
 
 
 @cache
 def evals() -> Evals:
     """The figures of `values/evals/evals.yaml`."""
-    found = entry("evals", "evals", Evals)
-    assert found is not None  # noqa: S101 - the file is part of the kit
-    return found
+    return required_entry("evals", "evals", Evals)
 
 
 def requirements(package: EvalPackage) -> str:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 
 
 class FlexibleShape(Entry):
@@ -27,7 +27,7 @@ class _FlexibleShapes(Entry):
 
 @cache
 def _all() -> _FlexibleShapes:
-    return _FlexibleShapes.model_validate(read_yaml(values_folder() / "flexible-shapes" / "oci.yaml"))
+    return required_entry("flexible-shapes", "oci", _FlexibleShapes)
 
 
 def flexible_shape(name: str) -> FlexibleShape | None:

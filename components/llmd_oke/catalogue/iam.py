@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 
 Group = Literal["nodes", "clusters"]
 Phase = Literal["cluster", "nodes"]
@@ -69,4 +69,4 @@ class Policies(Entry):
 @cache
 def policies() -> Policies:
     """All that may be granted."""
-    return Policies.model_validate(read_yaml(values_folder() / "iam" / "policies.yaml"))
+    return required_entry("iam", "policies", Policies)

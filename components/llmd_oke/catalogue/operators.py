@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from llmd_oke.catalogue.files import Entry, entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, entry, required_entry
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.errors import KitError
 
@@ -170,13 +170,13 @@ def operator(name: str) -> Operator:
 @cache
 def device_config() -> DeviceConfig:
     """The DeviceConfig of AMD GPU nodes."""
-    return DeviceConfig.model_validate(read_yaml(values_folder() / "operators" / "device-config.yaml"))
+    return required_entry("operators", "device-config", DeviceConfig)
 
 
 @cache
 def rdma() -> RdmaByFunctions:
     """RDMA by virtual functions."""
-    return RdmaByFunctions.model_validate(read_yaml(values_folder() / "operators" / "rdma.yaml"))
+    return required_entry("operators", "rdma", RdmaByFunctions)
 
 
 def named_by(shape: Shape, maker: str | None) -> Shape:
@@ -197,16 +197,16 @@ def named_by(shape: Shape, maker: str | None) -> Shape:
 @cache
 def cluster_autoscaler() -> ClusterAutoscaler:
     """OKE's add-on that changes the sizes of pools."""
-    return ClusterAutoscaler.model_validate(read_yaml(values_folder() / "operators" / "cluster-autoscaler.yaml"))
+    return required_entry("operators", "cluster-autoscaler", ClusterAutoscaler)
 
 
 @cache
 def gpu_stacks() -> GpuStacks:
     """What each choice of `gpuStack` and `rdma` needs."""
-    return GpuStacks.model_validate(read_yaml(values_folder() / "operators" / "gpu-stacks.yaml"))
+    return required_entry("operators", "gpu-stacks", GpuStacks)
 
 
 @cache
 def system_nodes() -> SystemNodes:
     """What nodes without GPUs have for routers."""
-    return SystemNodes.model_validate(read_yaml(values_folder() / "operators" / "system-nodes.yaml"))
+    return required_entry("operators", "system-nodes", SystemNodes)

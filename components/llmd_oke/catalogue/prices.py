@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 
 
 class FlexiblePrice(Entry):
@@ -39,4 +39,4 @@ class Prices(Entry):
 @cache
 def prices() -> Prices:
     """The list prices of the catalogue."""
-    return Prices.model_validate(read_yaml(values_folder() / "prices" / "oci.yaml"))
+    return required_entry("prices", "oci", Prices)

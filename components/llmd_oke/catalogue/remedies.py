@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, entry
+from llmd_oke.catalogue.files import Entry, required_entry
 
 
 class Remedy(Entry):
@@ -18,9 +18,7 @@ class _Remedies(Entry):
 
 @cache
 def _remedies() -> tuple[Remedy, ...]:
-    found = entry("operations", "remedies", _Remedies)
-    assert found is not None  # noqa: S101 - the file is part of the kit
-    return found.remedies
+    return required_entry("operations", "remedies", _Remedies).remedies
 
 
 def remedy_for(failure: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, entry
+from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.releases import Crds
 
 
@@ -36,6 +36,4 @@ class ScalingFacts(Entry):
 @cache
 def scaling() -> ScalingFacts:
     """The facts of `values/scaling/keda.yaml`."""
-    found = entry("scaling", "keda", ScalingFacts)
-    assert found is not None  # noqa: S101 - the file is part of the kit
-    return found
+    return required_entry("scaling", "keda", ScalingFacts)

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, entry
+from llmd_oke.catalogue.files import Entry, required_entry
 
 
 class PrewarmRequests(Entry):
@@ -40,6 +40,4 @@ class ModelCacheFacts(Entry):
 @cache
 def model_cache() -> ModelCacheFacts:
     """The facts of `values/storage/model-cache.yaml`."""
-    found = entry("storage", "model-cache", ModelCacheFacts)
-    assert found is not None  # noqa: S101 - the file is part of the kit
-    return found
+    return required_entry("storage", "model-cache", ModelCacheFacts)

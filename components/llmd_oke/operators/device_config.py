@@ -3,7 +3,8 @@
 from typing import Any
 
 from llmd_oke.catalogue import operators
-from llmd_oke.operators.releases import LABELS, Toleration, with_tolerations
+from llmd_oke.objects import PART_OF
+from llmd_oke.operators.releases import Toleration, with_tolerations
 
 KIND = "DeviceConfig"
 
@@ -21,6 +22,6 @@ def device_config(namespace: Any, selector: dict[str, str] | None, tolerations: 
     return {
         "apiVersion": facts.api_version,
         "kind": KIND,
-        "metadata": {"name": facts.name, "namespace": namespace, "labels": LABELS},
+        "metadata": {"name": facts.name, "namespace": namespace, "labels": PART_OF},
         "spec": {**spec, "selector": selector or facts.selector},
     }

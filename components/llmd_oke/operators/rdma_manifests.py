@@ -5,8 +5,7 @@ import json
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.catalogue.operators import RdmaByFunctions
 from llmd_oke.errors import KitError
-from llmd_oke.objects import Manifest
-from llmd_oke.operators.releases import LABELS
+from llmd_oke.objects import PART_OF, Manifest
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _SRIOV = "sriovnetwork.openshift.io/v1"
@@ -85,5 +84,5 @@ def resource_name(shape: Shape, facts: RdmaByFunctions) -> str:
 
 
 def _object(api_version: str, kind: str, name: str, spec: Manifest) -> Manifest:
-    metadata = {"name": name, "namespace": operators.rdma().namespace, "labels": LABELS}
+    metadata = {"name": name, "namespace": operators.rdma().namespace, "labels": PART_OF}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}

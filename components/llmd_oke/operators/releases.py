@@ -7,9 +7,8 @@ from typing import Any
 import pulumi
 
 from llmd_oke.catalogue.operators import HelmChart, Operator
-from llmd_oke.objects import HelmRelease, KubernetesObject, when_declared
+from llmd_oke.objects import PART_OF, HelmRelease, KubernetesObject, when_declared
 
-LABELS = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
 DELETE_S = 900
 """Helm waits for what it deletes, and charts run clean-up Jobs before and after."""
 
@@ -26,7 +25,7 @@ def declare_release(
     child = pulumi.ResourceOptions(parent=parent)
     metadata = {
         "name": operator.namespace,
-        "labels": {**LABELS, "pod-security.kubernetes.io/enforce": "privileged"},
+        "labels": {**PART_OF, "pod-security.kubernetes.io/enforce": "privileged"},
     }
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     namespace = KubernetesObject(f"{name}-namespace", manifest, child)

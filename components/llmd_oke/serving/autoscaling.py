@@ -6,8 +6,7 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.catalogue.scaling import Pace, scaling
-from llmd_oke.objects import Manifest, when_declared
-from llmd_oke.serving import labels
+from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.timeouts import NAMESPACE_S, timeouts
 
@@ -76,7 +75,7 @@ def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
-        "metadata": {"name": deployment, "namespace": args["namespace"], "labels": labels.PART_OF},
+        "metadata": {"name": deployment, "namespace": args["namespace"], "labels": PART_OF},
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment},
             "minReplicaCount": servers["min_replicas"],

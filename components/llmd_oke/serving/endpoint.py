@@ -4,7 +4,7 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.objects import Manifest
+from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.serving import labels
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.timeouts import timeouts
@@ -56,7 +56,7 @@ def service(args: ModelEndpointArgs) -> Manifest:
         "metadata": {
             "name": model,
             "namespace": args["namespace"],
-            "labels": {**labels.PART_OF, labels.MODEL: model},
+            "labels": {**PART_OF, labels.MODEL: model},
         },
         "spec": {
             "type": "ClusterIP",

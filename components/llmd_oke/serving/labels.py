@@ -1,6 +1,6 @@
 """Labels of everything that serves a model, and the selectors made of them."""
 
-PART_OF = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
+from llmd_oke.objects import PART_OF
 
 MODEL = "llmd-oke/model"
 UNIT = "llmd-oke/unit"

@@ -7,9 +7,9 @@ import pulumi
 from llmd_oke.catalogue import Model, Shape
 from llmd_oke.catalogue.storage import model_cache as facts
 from llmd_oke.errors import KitError
-from llmd_oke.objects import Manifest, when_declared
+from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.planning import rollout
-from llmd_oke.serving import labels, prewarm, vllm
+from llmd_oke.serving import prewarm, vllm
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
 from llmd_oke.serving.lookup import model, shape
@@ -132,7 +132,7 @@ def persistent_volume(name: str, args: ModelCacheArgs) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": args.get("volume_name", name), "labels": labels.PART_OF},
+        "metadata": {"name": args.get("volume_name", name), "labels": PART_OF},
         "spec": {
             "capacity": {"storage": _capacity(args)},
             "accessModes": ["ReadWriteMany"],
@@ -154,7 +154,7 @@ def claim(name: str, args: ModelCacheArgs) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": args["namespace"], "labels": labels.PART_OF},
+        "metadata": {"name": name, "namespace": args["namespace"], "labels": PART_OF},
         "spec": {
             "accessModes": ["ReadWriteMany"],
             "storageClassName": "",
@@ -167,7 +167,7 @@ def claim(name: str, args: ModelCacheArgs) -> Manifest:
 def job(kept: Model, nodes: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
     """The Job that fills the cache with one model: a pod for each node and its disks, or one for a shared volume."""
     pods = args["nodes"] if args["kind"] == "node-disk" else 1
-    own = {**labels.PART_OF, PREWARM: job_name(kept)}
+    own = {**PART_OF, PREWARM: job_name(kept)}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -197,7 +197,7 @@ def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manif
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": prewarm.SOURCE_SECRET, "namespace": namespace, "labels": labels.PART_OF},
+        "metadata": {"name": prewarm.SOURCE_SECRET, "namespace": namespace, "labels": PART_OF},
         "stringData": {prewarm.SOURCE_SECRET_KEY: pulumi.Output.secret(url)},
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 import pulumi
 
 from llmd_oke.catalogue.operators import named_by
-from llmd_oke.objects import Manifest, when_declared
+from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.planning import Rollout, rollout
 from llmd_oke.serving import labels
 from llmd_oke.serving.args import ServersArgs, UnitArgs
@@ -77,7 +77,7 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "namespace": args["namespace"], "labels": labels.PART_OF},
+        "metadata": {"name": name, "namespace": args["namespace"], "labels": PART_OF},
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels.role_selector(unit, role)}},
     }
 

@@ -4,8 +4,7 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.objects import Manifest, when_declared
-from llmd_oke.serving import labels
+from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.priorities import priority_class
 from llmd_oke.serving.timeouts import NAMESPACE_S, timeouts
@@ -41,7 +40,7 @@ class ServingNamespace(pulumi.ComponentResource):
         account = declare(f"{name}-service-account", service_account(self.name), child)
         self.service_account = when_declared(account, SERVICE_ACCOUNT)
         for size in args["tensor_parallel_sizes"]:
-            declare(f"{name}-priority-tp{size}", priority_class(args["namespace"], size, labels.PART_OF), child)
+            declare(f"{name}-priority-tp{size}", priority_class(args["namespace"], size, PART_OF), child)
         if "hugging_face_token" in args:
             declare(f"{name}-hugging-face-token", token_secret(self.name, args["hugging_face_token"]), child)
         self.register_outputs({"name": self.name, "service_account": self.service_account})
@@ -50,7 +49,7 @@ class ServingNamespace(pulumi.ComponentResource):
 def namespace(name: str) -> Manifest:
     """The namespace. RDMA locks memory (IPC_LOCK), which pod security allows at its `privileged` level only."""
     levels = {"pod-security.kubernetes.io/enforce": "privileged"}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**labels.PART_OF, **levels}}}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {**PART_OF, **levels}}}
 
 
 def service_account(namespace: pulumi.Input[str]) -> Manifest:
@@ -58,7 +57,7 @@ def service_account(namespace: pulumi.Input[str]) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": SERVICE_ACCOUNT, "namespace": namespace, "labels": labels.PART_OF},
+        "metadata": {"name": SERVICE_ACCOUNT, "namespace": namespace, "labels": PART_OF},
         "automountServiceAccountToken": False,
     }
 
@@ -68,6 +67,6 @@ def token_secret(namespace: pulumi.Input[str], token: pulumi.Input[str]) -> Mani
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": HUGGING_FACE_SECRET, "namespace": namespace, "labels": labels.PART_OF},
+        "metadata": {"name": HUGGING_FACE_SECRET, "namespace": namespace, "labels": PART_OF},
         "stringData": {HUGGING_FACE_SECRET_KEY: pulumi.Output.secret(token)},
     }

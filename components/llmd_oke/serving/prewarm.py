@@ -7,8 +7,7 @@ from typing import Any
 
 from llmd_oke.catalogue import Model
 from llmd_oke.catalogue.storage import model_cache
-from llmd_oke.objects import Manifest
-from llmd_oke.serving import labels
+from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.serving.cache_args import PrewarmArgs
 from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token
 
@@ -36,7 +35,7 @@ def program_config_map(namespace: Any) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": program_name(), "namespace": namespace, "labels": labels.PART_OF},
+        "metadata": {"name": program_name(), "namespace": namespace, "labels": PART_OF},
         "data": program(),
     }
 

@@ -5,8 +5,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from llmd_oke.objects import Manifest
-from llmd_oke.serving import labels
+from llmd_oke.objects import PART_OF, Manifest
 
 CONFIG_ANNOTATION = "llmd-oke/config"
 
@@ -26,7 +25,7 @@ def config_hash(manifests: Iterable[Manifest]) -> str:
 
 
 def _complete(manifest: Manifest, pod_labels: Mapping[str, str], config: str) -> Manifest:
-    labelled = {**manifest, "metadata": _labelled(manifest["metadata"], labels.PART_OF)}
+    labelled = {**manifest, "metadata": _labelled(manifest["metadata"], PART_OF)}
     if manifest["kind"] != "Deployment":
         return labelled
     template = manifest["spec"]["template"]

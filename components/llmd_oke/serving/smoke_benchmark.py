@@ -6,8 +6,8 @@ import pulumi
 
 from llmd_oke.bench.in_cluster.smoke_labels import LABEL as SMOKE
 from llmd_oke.catalogue.bench_jobs import JobFacts, bench_jobs
-from llmd_oke.objects import Manifest, when_declared
-from llmd_oke.serving import bench_program, labels
+from llmd_oke.objects import PART_OF, Manifest, when_declared
+from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.lookup import shape
 from llmd_oke.serving.manifests import declare
@@ -156,7 +156,7 @@ def facts(args: SmokeBenchmarkArgs) -> Manifest:
 
 def job(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
     """The Job, without a name: Pulumi gives each a new one. It stays when it has ended, for its logs and last words."""
-    own = {**labels.PART_OF, "app.kubernetes.io/name": "smoke-benchmark", SMOKE: args["model"]}
+    own = {**PART_OF, "app.kubernetes.io/name": "smoke-benchmark", SMOKE: args["model"]}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -213,5 +213,5 @@ def _container(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
 
 
 def _metadata(args: SmokeBenchmarkArgs) -> dict[str, Any]:
-    own = {**labels.PART_OF, SMOKE: args["model"]}
+    own = {**PART_OF, SMOKE: args["model"]}
     return {"name": object_name(args), "namespace": args["namespace"], "labels": own}

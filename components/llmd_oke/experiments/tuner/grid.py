@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 
 GridName = Literal["adaptive", "full"]
 
@@ -47,7 +47,7 @@ class Grids(Entry):
 @cache
 def grids() -> Grids:
     """The kit's own."""
-    return Grids.model_validate(read_yaml(values_folder() / "tuning" / "grids.yaml"))
+    return required_entry("tuning", "grids", Grids)
 
 
 def sizes_of_grid(name: GridName, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmd_oke import config
 from llmd_oke.bench.smoke.smoke import SmokePlan
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.recipes.recipe import Deployment, Load, Recipe
 from llmd_oke.experiments.runs import folders
@@ -44,7 +44,7 @@ class Verifying(Entry):
 @cache
 def verifying() -> Verifying:
     """How the kit verifies."""
-    return Verifying.model_validate(read_yaml(values_folder() / "tuning" / "verification.yaml"))
+    return required_entry("tuning", "verification", Verifying)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from pydantic import Field
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 
 Obj: TypeAlias = Mapping[str, Any]
 
@@ -102,7 +102,7 @@ class Given:
 @cache
 def rules() -> DeviceRules:
     """The rules of all rehearsals."""
-    return DeviceRules.model_validate(read_yaml(values_folder() / "rehearsal" / "devices.yaml"))
+    return required_entry("rehearsal", "devices", DeviceRules)
 
 
 def given(node: NodeFacts, scene: Scene, by: DeviceRules) -> Given:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, read_yaml, required_entry, values_folder
 
 DEFAULT_REGION: Final = "us-ashburn-1"
 _DOMAINS: Final = 3
@@ -100,7 +100,7 @@ class Region(Entry):
 @cache
 def region_facts() -> Region:
     """The facts."""
-    return Region.model_validate(read_yaml(values_folder() / "rehearsal" / "oci_plugin" / "region.yaml"))
+    return required_entry("rehearsal/oci_plugin", "region", Region)
 
 
 @cache

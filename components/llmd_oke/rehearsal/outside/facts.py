@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 
 PORT = 443
 
@@ -30,4 +30,4 @@ class Outside(Entry):
 @cache
 def outside() -> Outside:
     """The facts."""
-    return Outside.model_validate(read_yaml(values_folder() / "rehearsal" / "outside.yaml"))
+    return required_entry("rehearsal", "outside", Outside)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from llmd_oke.config import CONFIG_KEY, stack_file
+from llmd_oke.config import CONFIG_KEY, read, stack_file
 from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.config.pulumi_yaml import text_of
 
 _RECORDING = """\
 from pathlib import Path
@@ -75,14 +74,14 @@ def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
 
 
 def _stack(source: Path, stack: str) -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load(stack_file(source, stack).read_text())
-    return document["config"][CONFIG_KEY]
+    found: dict[str, Any] = read(source, stack)
+    return found
 
 
 def _write(folder: Path, stack: str, config: dict[str, Any], source: Path, program: str) -> BenchProject:
     file = stack_file(folder, stack)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump({"config": {CONFIG_KEY: config}}, sort_keys=False))
+    file.write_text(text_of({"config": {CONFIG_KEY: config}}))
     shutil.copyfile(source / "Pulumi.yaml", folder / "Pulumi.yaml")
     (folder / "__main__.py").write_text(program)
     return BenchProject(folder, stack)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.errors import KitError
 
 
@@ -86,13 +86,13 @@ class _Modules(Entry):
 @cache
 def definitions() -> Definitions:
     """All programs, builds and ways to install."""
-    return Definitions.model_validate(read_yaml(values_folder() / "rehearsal/programs.yaml"))
+    return required_entry("rehearsal", "programs", Definitions)
 
 
 @cache
 def modules() -> dict[str, ModuleDefinition]:
     """All modules that are read as data."""
-    return _Modules.model_validate(read_yaml(values_folder() / "rehearsal/modules.yaml")).modules
+    return required_entry("rehearsal", "modules", _Modules).modules
 
 
 def program_definition(name: str) -> ProgramDefinition:

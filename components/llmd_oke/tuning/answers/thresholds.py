@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.tuning.search.deployments import Deployment
 from llmd_oke.tuning.search.question import Question
 from llmd_oke.tuning.search.searching import at_loads
@@ -37,7 +37,7 @@ class RoleThreshold:
 @cache
 def scaling_share() -> float:
     """The kit's own share."""
-    return ScalingShare.model_validate(read_yaml(values_folder() / "tuning" / "scaling.yaml")).threshold_share
+    return required_entry("tuning", "scaling", ScalingShare).threshold_share
 
 
 def thresholds(question: Question, best: Deployment, tag: str) -> Mapping[str, RoleThreshold]:

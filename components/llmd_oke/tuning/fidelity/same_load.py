@@ -7,7 +7,7 @@ of decode measurements are in its cache, as DecodeBench fills it and as prompts 
 from dataclasses import dataclass
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.shapes import Shape
 from llmd_oke.errors import KitError
@@ -35,7 +35,7 @@ class Limits(Entry):
 @cache
 def limits() -> Limits:
     """How loads are sent again."""
-    return Limits.model_validate(read_yaml(values_folder() / "tuning" / "fidelity.yaml"))
+    return required_entry("tuning", "fidelity", Limits)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.config import Topology
 from llmd_oke.results.row import Row
 from llmd_oke.tuning.measurements.points import decode_points, requests_per_s
@@ -79,7 +79,7 @@ class Thresholds(Entry):
 @cache
 def thresholds() -> Thresholds:
     """From where on a row is flagged or rejected."""
-    return Thresholds.model_validate(read_yaml(values_folder() / "tuning" / "hygiene.yaml"))
+    return required_entry("tuning", "hygiene", Thresholds)
 
 
 def inspect(rows: Iterable[Row], limits: Limits) -> Inspection:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.servers.curves import Room
 from llmd_oke.tuning.servers.latency import LatencyModel
@@ -38,7 +38,7 @@ class Headroom(Entry):
 @cache
 def headroom() -> Headroom:
     """The kit's own shares."""
-    return Headroom.model_validate(read_yaml(values_folder() / "tuning" / "headroom.yaml"))
+    return required_entry("tuning", "headroom", Headroom)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.results.row import Row
 from llmd_oke.tuning.search.question import Targets
 from llmd_oke.tuning.watch import seen
@@ -42,7 +42,7 @@ class Tolerances(Entry):
 @cache
 def tolerances() -> Tolerances:
     """The kit's own."""
-    return Tolerances.model_validate(read_yaml(values_folder() / "tuning" / "watching.yaml"))
+    return required_entry("tuning", "watching", Tolerances)
 
 
 @dataclass(frozen=True)
