@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, NoMatch, Unreachable
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import Kind, kind_of_object
@@ -39,12 +39,12 @@ class Cluster:
 
     def __init__(self, access: Access) -> None:
         self.server = access.server
-        self._http = httpx.Client(
+        self._http = httpx2.Client(
             base_url=access.server,
             verify=access.tls(),
             headers=access.headers(),
-            timeout=httpx.Timeout(REQUEST_LIMIT_S, connect=CONNECT_LIMIT_S),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+            timeout=httpx2.Timeout(REQUEST_LIMIT_S, connect=CONNECT_LIMIT_S),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=32),
             trust_env=False,
         )
         self._custom: dict[tuple[str, str], Resource] = {}
@@ -135,7 +135,7 @@ class Cluster:
     def watch(self, resource: Resource, namespace: str, version: str, limit_s: int) -> Iterator[str]:
         """The lines of a watch from a resource version on, until the server ends it after `limit_s` seconds."""
         params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(limit_s)}
-        timeout = httpx.Timeout(CONNECT_LIMIT_S, read=limit_s + 10)
+        timeout = httpx2.Timeout(CONNECT_LIMIT_S, read=limit_s + 10)
         with self._http.stream("GET", resource.path(namespace), params=params, timeout=timeout) as response:
             if response.is_error:
                 response.read()
@@ -166,15 +166,15 @@ class Cluster:
         headers = {"Content-Type": content_type}
         try:
             response = self._http.request(method, path, params=dict(params), json=body, headers=headers)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             raise Unreachable(self.server, self._cause(error)) from error
         if response.is_error:
             raise _api_error(response)
         return response.json()
 
-    def _cause(self, error: httpx.TransportError) -> str:
+    def _cause(self, error: httpx2.TransportError) -> str:
         """Why no answer came; a refused connection in the words of the real plug-in."""
-        if isinstance(error, httpx.ConnectError) and _has_errno(error, errno.ECONNREFUSED):
+        if isinstance(error, httpx2.ConnectError) and _has_errno(error, errno.ECONNREFUSED):
             return f"dial tcp {urlsplit(self.server).netloc}: connect: connection refused"
         return str(error) or type(error).__name__
 
@@ -195,7 +195,7 @@ def _has_errno(error: BaseException | None, number: int) -> bool:
     return False
 
 
-def _api_error(response: httpx.Response) -> ApiError:
+def _api_error(response: httpx2.Response) -> ApiError:
     try:
         status = response.json()
     except ValueError:

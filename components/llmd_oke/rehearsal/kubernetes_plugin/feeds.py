@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster, Resource
 from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, Unreachable
@@ -74,7 +74,7 @@ class Feed:
             try:
                 version = version or self._list()
                 version = self._watch(version)
-            except (ApiError, Unreachable, httpx.TransportError, ValueError) as error:
+            except (ApiError, Unreachable, httpx2.TransportError, ValueError) as error:
                 _log.info("feed of %s: %s", self._resource.plural, error)
                 version = ""
                 time.sleep(RETRY_S)

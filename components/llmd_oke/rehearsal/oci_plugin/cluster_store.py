@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-import httpx
+import httpx2
 
 from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
 
@@ -47,7 +47,7 @@ class EtcdStore:
     finalizers of controllers that went with the cluster.
     """
 
-    def __init__(self, http: httpx.Client, pause_s: float = PAUSE_S) -> None:
+    def __init__(self, http: httpx2.Client, pause_s: float = PAUSE_S) -> None:
         self._http = http
         self._pause_s = pause_s
         self._lock = threading.Lock()
@@ -87,14 +87,14 @@ class EtcdStore:
         try:
             answer = self._http.post(f"/v3/kv/{call}", json=body)
             answer.raise_for_status()
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise WorkRequestFailed(f"the rehearsal's etcd does not answer: {error!r}") from error
         return answer.json()
 
 
-def etcd_client(url: str) -> httpx.Client:
+def etcd_client(url: str) -> httpx2.Client:
     """A client of an etcd of this machine."""
-    return httpx.Client(base_url=url, timeout=LIMIT_S, trust_env=False)
+    return httpx2.Client(base_url=url, timeout=LIMIT_S, trust_env=False)
 
 
 def _encoded(key: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-import httpx
+import httpx2
 
 from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
@@ -37,7 +37,7 @@ class AgentNodes:
     """The node agent of the plug-in's world."""
 
     def __init__(self, url: str) -> None:
-        self._http = httpx.Client(base_url=url, timeout=LIMIT_S, trust_env=False)
+        self._http = httpx2.Client(base_url=url, timeout=LIMIT_S, trust_env=False)
 
     def add(self, nodes: Sequence[NodeConfig]) -> None:
         """Registers nodes. Raises WorkRequestFailed where the agent doesn't take them."""
@@ -51,7 +51,7 @@ class AgentNodes:
     def _ask(self, method: str, path: str, body: object) -> None:
         try:
             answer = self._http.request(method, path, json=body)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise WorkRequestFailed(f"the rehearsal's node agent does not answer: {error!r}") from error
         if answer.is_error:
             raise WorkRequestFailed(f"the rehearsal's node agent refused: {answer.status_code} {answer.text}")

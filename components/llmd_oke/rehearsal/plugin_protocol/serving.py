@@ -64,7 +64,7 @@ def serve(servicer: object, port: int, cancel: Callable[[], None]) -> Server:
 def serve_until_told(start: Callable[[], Stoppable]) -> None:
     """Starts a plug-in that logs every call to standard error, and stops it at SIGINT or SIGTERM."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     server = start()

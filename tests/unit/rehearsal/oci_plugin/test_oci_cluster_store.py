@@ -3,7 +3,7 @@
 import base64
 import json
 
-import httpx
+import httpx2
 import pytest
 from llmd_oke.rehearsal.oci_plugin.cluster_store import EtcdStore, etcd_client
 from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
@@ -19,20 +19,20 @@ class Etcd:
         self._busy = busy
 
     def store(self) -> EtcdStore:
-        http = httpx.Client(base_url="http://etcd", transport=httpx.MockTransport(self._answer))
+        http = httpx2.Client(base_url="http://etcd", transport=httpx2.MockTransport(self._answer))
         return EtcdStore(http, pause_s=0)
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
         body = json.loads(request.content)
         key = base64.b64decode(body["key"]).decode()
         if request.url.path.endswith("/range"):
             known = [{"key": base64.b64encode(each.encode()).decode()} for each in sorted(self.keys)]
-            return httpx.Response(200, json={"kvs": known} if known else {})
+            return httpx2.Response(200, json={"kvs": known} if known else {})
         self.keys.discard(key)
         if key == self._busy:
             self.keys.add(key)
             self._busy = ""
-        return httpx.Response(200, json={"deleted": "1"})
+        return httpx2.Response(200, json={"deleted": "1"})
 
 
 def test_what_came_after_the_first_cluster_goes() -> None:

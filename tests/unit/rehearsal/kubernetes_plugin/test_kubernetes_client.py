@@ -1,0 +1,60 @@
+"""The way to an API server that all calls of the plug-in share."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster
+from llmd_oke.rehearsal.kubernetes_plugin.kubeconfig import Access
+
+CALLERS, CALLS = 48, 40
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+        """Nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    request_queue_size = CALLERS
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns often, so that what can happen between two steps does."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        cluster = Cluster(Access({"server": f"http://127.0.0.1:{server.server_port}"}, {}))
+        yield cluster
+        cluster.close()
+        server.shutdown()
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_calls_at_the_same_time_never_lose_each_others_connections(cluster: Cluster):
+    def call() -> int:
+        return sum(cluster.get_path("/version") == {} for _ in range(CALLS))
+
+    with ThreadPoolExecutor(CALLERS) as callers:
+        answered = [each.result() for each in [callers.submit(call) for _ in range(CALLERS)]]
+
+    assert answered == [CALLS] * CALLERS
