@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from llmd_oke.rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 from llmd_oke.rehearsal.programs import locate
 
 _FOLDER = "LLMD_OKE_PROGRAMS"
+
+# A machine that others use may stall for any time; how long an example takes says nothing.
+settings.register_profile("kit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kit")
 
 
 def pytest_configure(config: pytest.Config) -> None:

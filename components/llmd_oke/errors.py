@@ -2,14 +2,32 @@
 
 KitError                 anything that the kit explains in its own words; shown without a traceback
 └── Refused              a stack file that can't be deployed: carries every problem that was found
+Terminated               SIGTERM, handled as Ctrl-C
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from reprlib import Repr
 from typing import cast
 
-_SHORT = Repr()
+
+class _Short(Repr):
+    """Values as a stack file spells them."""
+
+    def repr_NoneType(self, _value: None, _level: int) -> str:  # noqa: N802 - reprlib's names
+        return "null"
+
+    def repr_bool(self, value: bool, _level: int) -> str:
+        return "true" if value else "false"
+
+    def repr_date(self, value: date, _level: int) -> str:
+        return value.isoformat()
+
+    repr_datetime = repr_date
+
+
+_SHORT = _Short()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
 
 
@@ -23,6 +41,10 @@ class KitError(Exception):
         super().__init__(message if remedy is None else f"{message}\n{remedy}")
         self.message = message
         self.remedy = remedy
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does; unlike Ctrl-C of a terminal it has not reached its children."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A stack that creates its cluster as a whole: layers, order, guards, the way in."""
 
+import base64
 import json
 from typing import Any
 
@@ -16,6 +17,7 @@ from oci_contract import contract_breaches, oci_resources, unknown_to_installed_
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 JOB = "kubernetes:batch/v1:Job"
+ADD_ON = "oci:ContainerEngine/addon:Addon"
 
 
 @pytest.fixture
@@ -154,11 +156,22 @@ def depends(stack: Rendered, token: str, name: str) -> set[str]:
     return {urn.rsplit("::", 1)[-1] for urn in stack.resource(token, name).depends_on}
 
 
-def test_each_part_comes_after_what_it_needs(whole: Rendered):
-    assert "prod-cluster" in depends(whole, "llmd-oke:index:Iam", "nodes-iam") | depends(
-        whole, "oci:Identity/policy:Policy", "nodes-iam-policy"
+def test_rights_are_there_before_what_needs_them(rendered: Any):
+    stack = rendered(cluster_layer(pool={"launch": "cluster-network"}, cluster={"iam": {"grants": ["ocir"]}}))
+    assert "cluster-iam-policy" in depends(stack, "llmd-oke:index:OkeCluster", "prod")
+    assert "prod-cluster" in depends(stack, "llmd-oke:index:Iam", "nodes-iam") | depends(
+        stack, "oci:Identity/policy:Policy", "nodes-iam-policy"
     )
-    assert "nodes-iam-policy" in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
+    assert {"cluster-iam-policy", "nodes-iam-policy"} <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
+
+
+def test_a_file_system_that_asks_for_rights_comes_after_the_cluster_by_when_oci_acts_on_them(rendered: Any):
+    stack = rendered(created(storage={"modelCache": {"kind": "lustre"}}))
+    assert {"cluster-iam-policy", "prod-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
+
+
+def test_each_part_comes_after_what_it_needs(whole: Rendered):
+    assert "cluster-iam-policy" in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
     assert "system-node-pool" in depends(whole, "llmd-oke:index:AddOns", "add-ons")
     assert "system-node-pool" in depends(whole, "llmd-oke:index:CertManager", "cert-manager")
     assert {"mi300x-node-pool", "amd-gpu-operator-release"} <= depends(whole, "llmd-oke:index:NodeGate", "mi300x-gate")
@@ -293,12 +306,34 @@ def test_add_ons_of_the_file_win_over_the_gpu_stacks(rendered: Any):
     assert {"NodeProblemDetector", "NvidiaNetworkOperator"} <= set(add_ons)
 
 
+def test_add_ons_come_in_the_order_of_their_needs_and_go_with_the_cluster(whole: Rendered):
+    (cluster,) = whole.of_type("oci:ContainerEngine/cluster:Cluster")
+    discovery, operator = (
+        whole.resource(ADD_ON, f"add-ons-{name}") for name in ("nodefeaturediscovery", "nvidianetworkoperator")
+    )
+    assert discovery.urn in operator.depends_on
+    assert {discovery.deleted_with, operator.deleted_with} == {cluster.urn}
+
+
+def test_the_autoscaler_goes_before_the_pools_that_it_would_fill_again(rendered: Any):
+    scaling = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}
+    stack = rendered(created(pool={"size": 2, "scaling": scaling}))
+    assert stack.resource(ADD_ON, "cluster-autoscaler-clusterautoscaler").deleted_with == ""
+
+
 def test_a_shared_file_system_is_made_where_models_are_kept_on_one(rendered: Any):
     cache = {"modelCache": {"kind": "file-storage"}}
     stack = rendered(created(storage=cache))
     (target,) = stack.of_type("oci:FileStorage/mountTarget:MountTarget")
     assert target.inputs["availabilityDomain"] == "Uocm:US-ASHBURN-AD-1"
     assert stack.of_type("llmd-oke:index:ModelCache")
+
+
+@pytest.mark.parametrize(("kind", "mounts"), [("file-storage", True), ("node-disk", False)])
+def test_gpu_nodes_can_mount_file_storage_where_models_are_kept_on_it(rendered: Any, kind: str, mounts: bool):
+    stack = rendered(cluster_layer(storage={"modelCache": {"kind": kind}}))
+    user_data = stack.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeMetadata"]["user_data"]
+    assert ("nfs-common" in base64.b64decode(user_data).decode()) is mounts
 
 
 TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}

@@ -11,6 +11,7 @@ from llmd_oke.testing import Declared, Rendered, declared
 from llmd_oke.testing_answers import KUBECONFIG
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
 
+ADD_ON = "oci:ContainerEngine/addon:Addon"
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
 KUBECONFIG_CALL = "oci:ContainerEngine/getClusterKubeConfig:getClusterKubeConfig"
 
@@ -185,3 +186,20 @@ def test_add_ons_are_taken_over_and_taken_away_again():
     assert "configurations" not in detector.inputs
     assert [contract_breaches(dns), contract_breaches(detector)] == [[], []]
     assert dns.timeouts["create"] == "30m"
+
+
+def test_add_ons_are_installed_one_after_the_other():
+    add_ons: Any = [{"name": name} for name in ("NodeFeatureDiscovery", "NvidiaNetworkOperator", "CertManager")]
+    made = declared(lambda: AddOns("a", {"cluster_id": "c", "add_ons": add_ons}), cluster=OciMocks())
+    first, second, third = (made.resource(ADD_ON, f"a-{add_on['name'].lower()}") for add_on in add_ons)
+    assert (first.depends_on, second.depends_on, third.depends_on) == ((), (first.urn,), (second.urn,))
+
+
+def test_add_ons_go_with_what_their_component_goes_with():
+    def program() -> None:
+        oke = OkeCluster("oke", {**BASE})
+        opts = pulumi.ResourceOptions(deleted_with=oke.created)
+        AddOns("a", {"cluster_id": oke.cluster_id, "add_ons": [{"name": "CoreDNS"}]}, opts)
+
+    made = declared(program, cluster=Oke())
+    assert made.resource(ADD_ON, "a-coredns").deleted_with == made.of_type(CLUSTER)[0].urn

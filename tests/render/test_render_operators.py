@@ -117,6 +117,20 @@ def test_nodes_may_be_selected_by_their_shape():
     assert found.kubernetes("DeviceConfig", "gpus")["spec"]["selector"] == selector
 
 
+@pytest.mark.parametrize(
+    ("selector", "there"),
+    [
+        ({}, True),
+        ({"node_selector": {"feature.node.kubernetes.io/amd-gpu": "true"}}, True),
+        ({"node_selector": {"node.kubernetes.io/instance-type": SHAPE}}, False),
+    ],
+)
+def test_the_rule_for_discovery_is_made_only_where_nodes_are_selected_by_what_it_finds(selector, there):
+    release = rendered(lambda: AmdGpuOperator("gpu", selector)).resource(RELEASE, "gpu-release")
+
+    assert release.inputs["values"]["installdefaultNFDRule"] is there
+
+
 @pytest.fixture(scope="module")
 def rdma() -> Rendered:
     def program():

@@ -54,8 +54,9 @@ MANAGED_OPTIONS = {
     "taints": [{"key": "team", "value": "a", "effect": "NoExecute"}],
     "nvme": "raid-0",
     "huge_pages_gib": 64,
+    "file_storage": True,
     "cycling": {"mode": "replace-boot-volume", "max_surge": "0", "max_unavailable": "25%"},
-    "eviction_grace_minutes": 5,
+    "eviction_grace_minutes": 7,
     "ssh_public_key": "ssh-ed25519 A",
     "protect": True,
 }
@@ -175,13 +176,33 @@ def test_every_option_of_a_managed_pool_arrives():
         "maximumSurge": "0",
         "maximumUnavailable": "25%",
     }
-    assert inputs["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == "PT5M"
+    assert inputs["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == "PT7M"
     assert inputs["sshPublicKey"] == "ssh-ed25519 A"
     assert (inputs["kubernetesVersion"], inputs["nodeShape"], inputs["name"]) == (
         "v1.34.2",
         "BM.GPU.MI300X.8",
         "mi300x",
     )
+
+
+def settings(grace: str) -> dict[str, Any]:
+    return {
+        "evictionGraceDuration": grace,
+        "isForceActionAfterGraceDuration": True,
+        "isForceDeleteAfterGraceDuration": True,
+    }
+
+
+@pytest.mark.parametrize("component", [SystemPool, CpuPool])
+def test_nodes_without_gpus_go_by_force_after_five_minutes(component: Any):
+    made = cpu_pool(component, image_id="image")
+    assert made.inputs["nodeEvictionNodePoolSettings"] == settings("PT5M")
+
+
+def test_gpu_nodes_go_by_force_after_five_minutes_and_after_an_hour_where_they_are_replaced_in_turn():
+    cycling = {"mode": "replace-node", "max_surge": "1", "max_unavailable": "0"}
+    assert node_pool().inputs["nodeEvictionNodePoolSettings"] == settings("PT5M")
+    assert node_pool(cycling=cycling).inputs["nodeEvictionNodePoolSettings"] == settings("PT60M")
 
 
 def test_old_nodes_stay_as_they_are_unless_asked_otherwise():
@@ -212,8 +233,24 @@ def test_nodes_of_every_launch_mode_prepare_disks_and_huge_pages(launch: Launch)
 
 def test_metadata_of_managed_nodes():
     metadata = node_pool().inputs["nodeMetadata"]
-    assert set(metadata) == {"apiserver_host", "llmd-oke-cloud-init", "oke-kubeproxy-proxy-mode", "user_data"}
-    assert metadata["apiserver_host"] == "10.140.0.5"
+    known = {key: value for key, value in metadata.items() if key not in {"user_data", "llmd-oke-cloud-init"}}
+    assert known == {
+        "apiserver_host": "10.140.0.5",
+        "areLegacyImdsEndpointsDisabled": "true",
+        "oke-kubeproxy-proxy-mode": "ipvs",
+    }
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_only_nodes_of_no_pool_say_where_their_cluster_is(launch: Launch):
+    self_managed = launch in {Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES}
+    assert ("--apiserver-host" in script(metadata_of(pool(launch=launch)))) is self_managed
+
+
+@pytest.mark.parametrize("launch", list(Launch))
+def test_nodes_get_what_mounts_file_storage_only_where_pods_mount_it(launch: Launch):
+    assert "nfs-common" in script(metadata_of(pool(launch=launch, file_storage=True)))
+    assert "nfs-common" not in script(metadata_of(pool(launch=launch)))
 
 
 @pytest.mark.parametrize("launch", [Launch.CLUSTER_NETWORK, Launch.COMPUTE_CLUSTER_INSTANCES])

@@ -96,5 +96,6 @@ def test_a_stack_that_cant_be_deployed_is_refused_with_its_problems():
 
 
 def test_a_stack_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "Pulumi.yaml").touch()
     with pytest.raises(KitError, match="no stack file"):
         render("nothing", project=tmp_path)

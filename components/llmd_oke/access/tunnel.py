@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,47 +17,107 @@ from llmd_oke.progress import Progress
 
 ACTIVE_TIMEOUT_S = 180.0
 POLL_S = 3.0
+LONGEST_SESSION_S = 10_800
+"""OCI documentation, Bastion: sessions live three hours at most."""
+
 KEY_BITS = 3072
-SSH_OPTIONS = ("StrictHostKeyChecking=accept-new", "ServerAliveInterval=30", "ExitOnForwardFailure=yes")
+SSH_OPTIONS = (
+    "BatchMode=yes",
+    "ConnectTimeout=15",
+    "ControlMaster=no",
+    "ControlPath=none",
+    "ExitOnForwardFailure=yes",
+    "GatewayPorts=no",
+    "IdentitiesOnly=yes",
+    "IdentityAgent=none",
+    "ServerAliveCountMax=6",
+    "ServerAliveInterval=30",
+    "StrictHostKeyChecking=accept-new",
+)
+"""The user's own keys, agent and shared connections have no part in the tunnel, and nobody is asked."""
+
+
+class NotYet(KitError):
+    """What a tunnel leads to, or through, is not there, but may come."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which cluster is wanted: an OCID, or else the name and the compartment of one that a stack makes.
+
+    `bastion_id` is a bastion of the user's; otherwise it is looked for in the network's compartment, which is the
+    cluster's if left out. `session_s` is how long a session may live, in seconds.
+    """
+
+    cluster_id: str | None = None
+    cluster_name: str = ""
+    compartment_id: str = ""
+    bastion_id: str | None = None
+    network_compartment_id: str | None = None
+    session_s: int = LONGEST_SESSION_S
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the tunnel leads to: a private address and port, through a bastion."""
+    """What the tunnel leads to: a private address and port, through a bastion, in sessions of at most so long."""
 
     bastion_id: str
     host: str
     port: int
-    session_s: int
+    session_s: float
 
 
-def target(
-    client: OciClient, cluster_id: str, bastion_id: str | None, session_s: int, compartment_id: str | None = None
-) -> Target:
-    """The private endpoint of a cluster, and the bastion of its network unless one is given.
-
-    It is looked for in the network's compartment, which is the cluster's if left out.
+def target(client: OciClient, wanted: Wanted) -> Target:
+    """The private endpoint of a cluster, and the bastion on the way to it.
 
     Raises:
-        KitError: the cluster has no private endpoint, or its network no bastion.
+        NotYet: the cluster or its bastion is not there, or not active.
+        KitError: the cluster has no private endpoint.
     """
-    cluster = client.get("containerengine", f"/clusters/{cluster_id}")
+    cluster = _cluster(client, wanted)
     endpoints: dict[str, str] = cluster.get("endpoints") or {}
     endpoint = endpoints.get("privateEndpoint")
     if not endpoint:
         raise KitError(f"The cluster {cluster.get('name')} has no private endpoint.", "Its public one needs no tunnel.")
     host, _, port = endpoint.partition(":")
-    chosen = bastion_id or _bastion(client, cluster, compartment_id or str(cluster["compartmentId"]))
-    return Target(chosen, host, int(port or 6443), session_s)
+    bastion = _bastion(client, cluster, wanted)
+    session_s = min(wanted.session_s, int(bastion.get("maxSessionTtlInSeconds") or wanted.session_s))
+    return Target(str(bastion["id"]), host, int(port or 6443), session_s)
 
 
-def _bastion(client: OciClient, cluster: dict[str, Any], compartment_id: str) -> str:
-    bastions = client.get("bastion", "/bastions", compartmentId=compartment_id)
-    for bastion in bastions:
+def _cluster(client: OciClient, wanted: Wanted) -> dict[str, Any]:
+    """The newest of a name: one that takes another's place is there beside it for a while."""
+    ocid = wanted.cluster_id
+    if ocid is None:
+        query = {"compartmentId": wanted.compartment_id, "name": wanted.cluster_name}
+        newest = client.get("containerengine", "/clusters", **query, sortBy="TIME_CREATED", sortOrder="DESC")
+        ocid = next((str(each["id"]) for each in newest if each.get("lifecycleState") in _SERVING), None)
+    if ocid is None:
+        raise NotYet(f"The compartment has no active cluster {wanted.cluster_name}.", "Give --cluster-id for another.")
+    cluster: dict[str, Any] = client.get("containerengine", f"/clusters/{ocid}")
+    if cluster.get("lifecycleState") not in _SERVING:
+        raise NotYet(f"The cluster {cluster.get('name')} is {cluster.get('lifecycleState')}.")
+    return cluster
+
+
+_SERVING = {"ACTIVE", "UPDATING"}
+
+
+def _bastion(client: OciClient, cluster: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    ocid = wanted.bastion_id or _bastion_of(client, cluster, wanted.network_compartment_id)
+    bastion: dict[str, Any] = client.get("bastion", f"/bastions/{ocid}")
+    if bastion.get("lifecycleState") != "ACTIVE":
+        raise NotYet(f"The bastion {bastion.get('name')} is {bastion.get('lifecycleState')}.")
+    return bastion
+
+
+def _bastion_of(client: OciClient, cluster: Mapping[str, Any], compartment_id: str | None) -> str:
+    place = compartment_id or str(cluster["compartmentId"])
+    for bastion in client.get("bastion", "/bastions", compartmentId=place):
         if bastion.get("targetVcnId") == cluster["vcnId"] and bastion.get("lifecycleState") == "ACTIVE":
             return str(bastion["id"])
     remedy = "Have one created (cluster.network.bastionService.clientCidrs), or give --bastion-id."
-    raise KitError("The network's compartment has no active bastion in the cluster's VCN.", remedy)
+    raise NotYet("The network's compartment has no active bastion in the cluster's VCN.", remedy)
 
 
 @dataclass(frozen=True)
@@ -86,7 +146,7 @@ def session(
         "bastionId": wanted.bastion_id,
         "displayName": "llmd-oke-tunnel",
         "keyDetails": {"publicKeyContent": public_key},
-        "sessionTtlInSeconds": wanted.session_s,
+        "sessionTtlInSeconds": round(wanted.session_s),
         "targetResourceDetails": {
             "sessionType": "PORT_FORWARDING",
             "targetResourcePrivateIpAddress": wanted.host,
@@ -121,6 +181,8 @@ def _when_active(client: OciClient, ocid: str, progress: Progress, pause: Callab
 def ssh_command(told: str, key: Path, local_port: int) -> list[str]:
     """The command of a session (`ssh -i <privateKey> -N -L <localPort>:…`) as a list, with its gaps filled.
 
+    Hosts that it meets are remembered beside the key, not among the user's own.
+
     Raises:
         KitError: it is no such command.
     """
@@ -129,7 +191,8 @@ def ssh_command(told: str, key: Path, local_port: int) -> list[str]:
     ]
     if words[:1] != ["ssh"] or str(key) not in words or any("<" in word for word in words):
         raise KitError(f"The bastion's command is not the one that was expected: {told}")
-    options = [part for option in SSH_OPTIONS for part in ("-o", option)]
+    hosts = f"UserKnownHostsFile={key.with_name('known_hosts')}"
+    options = [part for option in (*SSH_OPTIONS, hosts) for part in ("-o", option)]
     return ["ssh", *options, *words[1:]]
 
 

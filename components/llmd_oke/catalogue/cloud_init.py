@@ -20,6 +20,15 @@ class Bootstrap(Entry):
     identity_timeout_s: int
 
 
+class Packages(Entry):
+    """Where OKE's packages come from if the image has none, and how long a node tries to install packages."""
+
+    repository: str
+    lock_timeout_s: int
+    timeout_s: int
+    pause_s: int
+
+
 class Raid(Entry):
     """The file system over the local disks."""
 
@@ -33,6 +42,7 @@ class CloudInit(Entry):
     scripts: dict[str, tuple[str, ...]]
     agent_plugins: AgentPlugins
     bootstrap: Bootstrap
+    packages: Packages
     raid: Raid
     kube_proxy_mode: str
     metadata_limit_bytes: int

@@ -5,6 +5,9 @@ from typing import Literal
 
 from llmd_oke.catalogue.files import Entry, required_entry, values_folder
 
+BUILTIN = "builtin"
+"""The name of the kit's own set."""
+
 
 class RecallFigures(Entry):
     """Questions about one line of a register of that many lines."""

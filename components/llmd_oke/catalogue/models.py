@@ -55,6 +55,19 @@ class Weights(Entry):
     gib: float
 
 
+class Work(Entry):
+    """What a token passes through and a decode step reads: parameters in billions, weights in GB (10^9 bytes).
+
+    A prompt token passes through all but the head, which runs for the last one only. Of the experts a step reads those
+    that its tokens are routed to, of the dense weights all.
+    """
+
+    prefill_parameters_billions: float
+    decode_parameters_billions: float
+    dense_weight_gb: float
+    expert_weight_gb: float
+
+
 class KeyValueCache(Entry):
     """The KV cache of one token, over all layers, in bytes."""
 
@@ -72,6 +85,7 @@ class Model(Entry):
     architecture: Architecture
     parameters: Parameters
     weights: Weights
+    work: Work
     kv_cache: KeyValueCache
     max_model_len: int
     activation_gib_per_gpu: float

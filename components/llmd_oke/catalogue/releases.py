@@ -91,11 +91,13 @@ class RoutingSidecar(Entry):
 class AttentionBackend(Entry):
     """vLLM's attention backends: of servers that have a KV connector, and of all others.
 
-    Not every backend's layout of the KV cache can be handed over, and vLLM then doesn't start.
+    Not every backend's layout of the KV cache can be handed over: vLLM doesn't start with a KV connector and one of
+    `refused_with_kv_connector`.
     """
 
     default: str
     kv_connector: str
+    refused_with_kv_connector: tuple[str, ...]
 
 
 class Vllm(Entry):
@@ -132,6 +134,11 @@ class Release(Entry):
 def release(name: str) -> Release | None:
     """The release of that name, or None."""
     return entry("releases", name, Release)
+
+
+def release_of_vllm(image: str) -> Release | None:
+    """The release whose servers run that image, or None."""
+    return next((found for found in map(release, release_names()) if found and found.vllm.image == image), None)
 
 
 def release_names() -> list[str]:

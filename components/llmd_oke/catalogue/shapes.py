@@ -1,22 +1,17 @@
 """OCI shapes of GPU nodes: what a node has and how its pods ask for it."""
 
 from functools import cache
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from llmd_oke.catalogue.files import Entry, entry, names
+from llmd_oke.catalogue.gpus import Gpu, gpu
 
 
-class Gpu(Entry):
-    """One GPU of a shape. Memory in GiB, bandwidth in GB/s, compute in TFLOPS."""
-
-    product: str
-    vendor: str
-    resource: str
-    architecture: str
-    memory_gib: float
-    memory_bandwidth_gb_per_s: float
-    bf16_dense_tflops: float
+def _known_gpu(product: object) -> object:
+    """The GPU that a shape names."""
+    return gpu(product) if isinstance(product, str) else product
 
 
 class NetworkAttachment(Entry):
@@ -84,11 +79,14 @@ class ServerRequests(Entry):
 
 
 class Shape(Entry):
-    """A bare-metal GPU shape. `cpus` counts hardware threads, `memory_gib` is host memory."""
+    """A bare-metal GPU shape. `cpus` counts hardware threads, `memory_gib` is host memory. `limit` is the service limit
+    that counts the GPUs of its nodes, None where its name is not published.
+    """
 
     name: str
     gpus: int
-    gpu: Gpu
+    gpu: Annotated[Gpu, BeforeValidator(_known_gpu)]
+    limit: str | None = None
     cpus: int
     memory_gib: int
     price_usd_per_hour: float
@@ -96,6 +94,16 @@ class Shape(Entry):
     node: NodeDefaults
     disks: LocalDisks | None = None
     server_requests_per_gpu: ServerRequests
+
+    @property
+    def port_gbit_per_s(self) -> float:
+        """Rate of one RDMA port."""
+        return self.rdma.port_gbit_per_s
+
+    @property
+    def price_usd_per_gpu_hour(self) -> float:
+        """List price of a node, for each of its GPUs."""
+        return self.price_usd_per_hour / self.gpus
 
 
 @cache

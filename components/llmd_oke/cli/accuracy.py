@@ -11,9 +11,11 @@ from rich.table import Table
 from llmd_oke import planning
 from llmd_oke.bench.evals.result import EvalResult, Judgement, judge
 from llmd_oke.catalogue import evals as evaluations
-from llmd_oke.cli import console, options, passport
+from llmd_oke.cli import console, options, passport, times
 from llmd_oke.errors import KitError
 from llmd_oke.planning import ModelPlan, Plan
+
+TIMEOUT_S = 3600.0
 
 Set = Annotated[
     str,
@@ -30,7 +32,7 @@ FloorOption = Annotated[
     float | None, typer.Option("--floor", help="Least score, instead of the model's own.", min=0, max=1)
 ]
 Concurrency = Annotated[int, typer.Option(help="Questions at a time.", min=1, max=4096)]
-Limit = Annotated[float, typer.Option("--timeout-s", help="Limit of the whole in seconds.", min=1)]
+Limit = Annotated[float, times.option(about="Time after which the whole ends", least_s=1, default_s=TIMEOUT_S)]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Wanted:
 
     def words(self) -> list[str]:
         """The same as a command line, for the inside of a rehearsal."""
-        words = ["eval", "--set", self.set, "--concurrency", str(self.concurrency), "--timeout-s", str(self.timeout_s)]
+        words = ["eval", "--set", self.set, "--concurrency", str(self.concurrency), "--timeout", str(self.timeout_s)]
         words += ["--against", self.against] if self.against else []
         return words if self.floor is None else [*words, "--floor", str(self.floor)]
 
@@ -65,11 +67,11 @@ class Outcome:
 def evaluate(
     stack: options.Stack,
     project: options.Project = options.HERE,
-    set_: Set = "builtin",
+    set_: Set = evaluations.BUILTIN,
     against: Against = None,
     floor: FloorOption = None,
     concurrency: Concurrency = 16,
-    timeout_s: Limit = 3600.0,
+    timeout: Limit = TIMEOUT_S,
     as_json: options.Json = False,
     reports: options.Reports = None,
     simulated: options.Simulated = None,
@@ -82,12 +84,16 @@ def evaluate(
     loss that chance does not explain fails too.
     """
     kept_in = reports or project / "reports"
-    wanted = Wanted(stack, set_, against, floor, concurrency, timeout_s, kept_in, tuple(simulated or ()))
+    wanted = Wanted(stack, set_, against, floor, concurrency, timeout, kept_in, tuple(simulated or ()))
     _refuse_unknown(wanted)
+    if rehearse and set_ != evaluations.BUILTIN:
+        raise KitError(
+            "Packages of questions are not run in a rehearsal: their image does not start there.", "Use --set builtin."
+        )
     if rehearse:
         from llmd_oke.cli.inside import run_inside  # noqa: PLC0415 - not needed without a rehearsal
 
-        raise typer.Exit(run_inside(project, stack, [*wanted.words(), *(["--json"] if as_json else [])], kept_in))
+        raise console.Told(run_inside(project, stack, [*wanted.words(), *(["--json"] if as_json else [])], kept_in))
     plan = planning.plan_stack_file(project, stack)
     outcomes = [_evaluate(wanted, plan, model) for model in plan.models]
     if as_json:
@@ -100,7 +106,7 @@ def evaluate(
 
 
 def _refuse_unknown(wanted: Wanted) -> None:
-    known = ["builtin", *evaluations.evals().packages]
+    known = [evaluations.BUILTIN, *evaluations.evals().packages]
     if wanted.set not in known:
         raise KitError(f"There is no set of questions {wanted.set!r}.", f"Known: {', '.join(known)}.")
 
@@ -112,7 +118,7 @@ def _evaluate(wanted: Wanted, plan: Plan, model: ModelPlan) -> Outcome:
     progress = console.progress()
     progress.step(f"evaluating {model.name}: {wanted.set}")
     how = evals.Asking(wanted.concurrency, wanted.timeout_s, wanted.simulated)
-    if wanted.set == evals.BUILTIN:
+    if wanted.set == evaluations.BUILTIN:
         result = evals.evaluate_builtin(plan, model, how, progress)
     else:
         result = eval_jobs.evaluate_package(wanted.set, plan, model, how, progress)

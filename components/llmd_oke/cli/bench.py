@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from llmd_oke.bench.deployment.streams import Api
-from llmd_oke.cli import options
+from llmd_oke.cli import options, times
 from llmd_oke.cli.gathering import gathered
 from llmd_oke.errors import KitError
 
 if TYPE_CHECKING:
     from llmd_oke.cli.bench_wanted import Timing, Wanted
+
+REQUEST_TIMEOUT_S = 300.0
 
 Shapes = Annotated[
     list[str],
@@ -29,7 +31,7 @@ Stack = Annotated[str | None, typer.Option("--stack", "-s", help="Stack whose mo
 Url = Annotated[str | None, typer.Option(help="Address to load instead: what stands before /v1/.")]
 Model = Annotated[str | None, typer.Option(help="Model; needed where there are several.")]
 Requests = Annotated[int | None, typer.Option(min=1, help="Requests of each stage.")]
-Duration = Annotated[float | None, typer.Option(min=0.001, help="Seconds of each stage, in model time.")]
+Duration = Annotated[float | None, times.option(about="Time of each stage, in model time: 90s, 10m")]
 InputTokens = Annotated[
     str | None,
     typer.Option(help="TOKENS, normal:MEAN,SD or lognormal:MEAN,SD; else the workload's (for a URL 1024)."),
@@ -41,9 +43,9 @@ Dialogues = Annotated[
     typer.Option("--conversations", help="Conversations, AT_A_TIMExTURNS: 64x5."),
 ]
 Trim = Annotated[str, typer.Option(help="What not to count: none, busy, or a share of the time at both ends.")]
-Rest = Annotated[float, typer.Option(min=0, help="Seconds between two stages.")]
-Limit = Annotated[float | None, typer.Option(min=0.001, help="Seconds after which the whole run ends.")]
-RequestTimeout = Annotated[float, typer.Option(min=0.001, help="Seconds for one request.")]
+Rest = Annotated[float, times.option(about="Time between two stages", least_s=0, default_s=0)]
+Limit = Annotated[float | None, times.option(about="Time after which the whole run ends")]
+RequestTimeout = Annotated[float, times.option(about="Time for one request", default_s=REQUEST_TIMEOUT_S)]
 Seed = Annotated[int, typer.Option(help="Of lengths and arrivals.")]
 InCluster = Annotated[bool, typer.Option("--in-cluster", help="Send the load from pods of a Job that goes afterwards.")]
 Parallelism = Annotated[int, typer.Option(min=1, max=64, help="Pods that send the load together.")]
@@ -111,7 +113,7 @@ class Load:
 class Clock:
     """The options that say in which time."""
 
-    request_timeout: RequestTimeout = 300.0
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT_S
     time_scale: options.TimeScale = 1.0
     simulated: options.Simulated = None
 
@@ -135,7 +137,7 @@ class Sender:
     @property
     def pods(self) -> bool:
         """Whether pods do."""
-        return self.in_cluster or self.dry_run or self.tool != "own"
+        return self.in_cluster or self.tool != "own"
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def _from_pods(subject: Subject, load: Load, clock: Clock, sender: Sender, resul
 
     given = {"--output": results.output, "--rows": results.rows, "--json": results.as_json}
     _refuse({"--url": subject.url, **given, "--api": subject.api != "completions"})
-    stack = _given(subject.stack)
+    stack = _given(subject)
     pods = bench_jobs.Pods(sender.parallelism, sender.processes, sender.tool, sender.dry_run)
     bench_jobs.run(results.project, stack, subject.model, load.wanted(), clock.timing(), pods, results.reports)
 
@@ -177,21 +179,25 @@ def _from_here(subject: Subject, load: Load, clock: Clock, sender: Sender, resul
 
     if sender.parallelism > 1:
         raise KitError("--parallelism is for pods.", "Give --in-cluster, or --processes for this machine.")
+    if sender.dry_run:
+        raise KitError("--dry-run prints a Job, and this load is sent from here.", "Give --in-cluster too, or --tool.")
     if subject.url and not subject.stack:
         found = bench_target.of_url(
             subject.url, subject.model, subject.api, subject.certificates, subject.gpu, subject.gpus
         )
     else:
-        stack = _given(None if subject.url else subject.stack)
+        stack = _given(subject)
         found = bench_target.of_stack(results.project, stack, subject.model, subject.api, results.reports)
     kept = bench_here.Files(results.output or found.requests_file, results.rows or found.rows_file)
     bench_here.run(found, load.wanted(), clock.timing(), sender.processes, kept, as_json=results.as_json)
 
 
-def _given(stack: str | None) -> str:
-    if stack is None:
-        raise KitError("Nothing says what to load, or two things do.", "Give --stack or --url.")
-    return stack
+def _given(subject: Subject) -> str:
+    if subject.stack is None:
+        raise KitError("Nothing says what to load.", "Give --stack or --url.")
+    if subject.url:
+        raise KitError("--stack and --url both say what to load.", f"Leave out --stack {subject.stack} or --url.")
+    return subject.stack
 
 
 def _refuse(given: Mapping[str, object]) -> None:

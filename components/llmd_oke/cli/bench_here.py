@@ -20,6 +20,7 @@ from llmd_oke.bench.reporting.rows import stage_row
 from llmd_oke.cli import bench_view, console
 from llmd_oke.cli.bench_target import Subject
 from llmd_oke.cli.bench_wanted import Timing, Wanted
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import make_folder, write_rows
 from llmd_oke.results.row import Basis, Row
@@ -61,7 +62,7 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
     if as_json:
         typer.echo(_json(results, rows, timing.basis))
     else:
-        console.output().print(bench_view.table(results, timing.basis))
+        console.output().print(Fitting(bench_view.table(results, timing.basis)))
     if files.rows and rows:
         write_rows(rows, files.rows)
     _tell(results, rows, files)

@@ -15,6 +15,7 @@ from llmd_oke.cli.bench_wanted import Timing, Wanted
 from llmd_oke.cli.manifests import as_yaml
 from llmd_oke.cli.results import show_rejected
 from llmd_oke.cli.smoke import circumstances
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.errors import KitError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run(
 def _show(kept: "Kept", folder: Path) -> None:
     rows = kept.found.rows
     show_rejected(kept.found.rejected)
-    console.output().print(_table(rows))
+    console.output().print(Fitting(_table(rows)))
     for note in dict.fromkeys(note for row in rows for note in row.notes):
         console.output().print(f"note: {note}", markup=False)
     console.output().print(f"report  {folder}", soft_wrap=True)

@@ -68,7 +68,7 @@ def _live_fields(live: Live) -> Iterator[tuple[str, str]]:
     yield "failed", f"{live.failures}"
 
 
-def table(results: Sequence[StageResult], basis: Basis) -> RenderableType:
+def table(results: Sequence[StageResult], basis: Basis) -> Table:
     """All stages; latencies are means and 99th percentiles in milliseconds."""
     found = Table(title=f"[bold]{basis}[/]; latencies in ms, mean and p99", box=None, title_justify="left")
     for column in ("load", "requests", "failed", "req/s", "tok/s", "TTFT", "p99", "ITL", "p99", "E2E", "p99"):

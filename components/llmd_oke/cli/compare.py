@@ -11,6 +11,7 @@ from rich.text import Text
 
 from llmd_oke.cli import console, options
 from llmd_oke.cli.results import Hint, History, history_address, parse_hints, show_rejected
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.errors import KitError
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _show(compared: "Comparison") -> None:
     for letter, side in (("A", compared.a), ("B", compared.b)):
         out.print(f"{letter}  {side.name} ({' and '.join(side.bases)})", markup=False, soft_wrap=True)
     for load in compared.loads:
-        out.print(_table(load))
+        out.print(Fitting(_table(load)))
     for note in compared.notes:
         out.print(f"note: {note}", style="dim", markup=False)
 

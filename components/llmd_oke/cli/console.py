@@ -15,6 +15,10 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 and the number of SIGINT."""
 
 
+class Told(SystemExit):
+    """The end of a command whose work another process did, with its exit code: that one has said how it ended."""
+
+
 @cache
 def output() -> Console:
     """Results."""

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.experiments.reporting import comparison
 from llmd_oke.experiments.runs import stack_file
 from llmd_oke.experiments.runs.folders import RunFolder
@@ -29,7 +30,7 @@ def show_plan(
         return
     settings = experiment.settings
     console.output().print(f"[bold]{escape(experiment.name)}[/] {escape(experiment.recipe.description)}\n")
-    console.output().print(_rounds(forecast.rounds))
+    console.output().print(Fitting(_rounds(forecast.rounds)))
     table = Table.grid(padding=(0, 2))
     for name, text in _facts(experiment, forecast):
         table.add_row(f"  [dim]{name}[/]", text)
@@ -108,7 +109,7 @@ def show_results(folder: RunFolder) -> None:
             shown.add_column(name, justify="left" if i < 2 else "right", no_wrap=i < 2)
         for row in table.cells:
             shown.add_row(*(_tone(cell.text, cell.tone) for cell in row))
-        output.print(shown, "")
+        output.print(Fitting(shown), "")
     for name in ("rows.jsonl", comparison.MARKDOWN, comparison.HTML):
         output.print(f"[dim]{name:12}[/] {folder.path / name}", soft_wrap=True)
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from llmd_oke.cli import console, options
 from llmd_oke.cli.results import History, history_address, show_rejected
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.errors import KitError
 
 if TYPE_CHECKING:
@@ -103,14 +104,14 @@ def _print(found: "Sequence[Run]", *, as_json: bool) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=_title(rows), title_justify="left")
     table.add_column("run", no_wrap=True)
     table.add_column("config", no_wrap=True)
-    table.add_column("deployment", overflow="fold")
-    table.add_column("load", overflow="fold")
+    table.add_column("deployment")
+    table.add_column("load")
     for column in ("TTFT\np95 ms", "ITL\np95 ms", "output\ntokens/s"):
         table.add_column(column, justify="right")
     table.add_column("figures", no_wrap=True)
     for run, row in rows:
         table.add_row(run.time, (row.origin.config_hash or "-")[:8], *_cells(row, several=several))
-    console.output().print(table)
+    console.output().print(Fitting(table))
 
 
 def _document(run: "Run") -> dict[str, Any]:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmd_oke.cli import console
+from llmd_oke.errors import KitError
 from llmd_oke.rehearsal import rehearsal
+from llmd_oke.rehearsal.project_copy import DEPLOYED
 from llmd_oke.rehearsal.simulated import SIMULATED
 
 
@@ -23,9 +25,11 @@ def run_inside(
     A command that measures is told what is not real. An interruptible one ends by itself after Ctrl-C.
 
     Raises:
-        KitError: the stack's rehearsal isn't up.
+        KitError: the stack isn't rehearsed, or its rehearsal isn't up.
     """
-    copy = rehearsal.rehearsal_folder(project, stack) / "project"
+    copy = rehearsal.rehearsal_folder(project, stack) / DEPLOYED
+    if not copy.is_dir():
+        raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: scripts/rehearse --stack {stack}")
     own = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
     simulated = [word for part in SIMULATED for word in ("--simulated", part) if measures]
     argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated]

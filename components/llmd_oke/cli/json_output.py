@@ -2,6 +2,7 @@
 
 import json
 from contextvars import ContextVar
+from math import isfinite
 from typing import Any
 
 import typer
@@ -35,7 +36,15 @@ def problem(found: Problem) -> dict[str, Any]:
     return {
         "path": found.path,
         "line": found.line,
-        "value": found.short_value,
+        "value": _plain(found),
         "accepted": found.accepted,
         "why": found.why,
     }
+
+
+def _plain(found: Problem) -> object:
+    """The value itself where it is one that JSON has, a short text of any other."""
+    value = found.value
+    if isinstance(value, float):
+        return value if isfinite(value) else found.short_value
+    return value if value is None or isinstance(value, bool | int | str) else found.short_value

@@ -14,6 +14,7 @@ from llmd_oke import planning
 from llmd_oke.catalogue.bench_jobs import kv_path as facts
 from llmd_oke.cli import bench_target, console, options
 from llmd_oke.cli.manifests import as_yaml
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import make_folder, write_whole
 from llmd_oke.results.history import stack_folder
@@ -124,7 +125,7 @@ def _show(plan: "Plan", paths: "Sequence[KvPath]") -> None:
     port = shape.rdma.port_gbit_per_s / 8
     for path in paths:
         output.print(f"\n[bold]{escape(path.prefill_node)} to {escape(path.decode_node)}[/]  {escape(path.verdict)}")
-        output.print(_table(path, port))
+        output.print(Fitting(_table(path, port)))
         output.print(f"[dim]first read, with the connection: {path.first_ms:,.0f} ms; {escape(path.package)}[/]")
         for name, value in path.trouble.items():
             output.print(f"[yellow]{escape(name)} +{value}[/]", soft_wrap=True)

@@ -26,7 +26,7 @@ def passport(
     if rehearse:
         from llmd_oke.cli.inside import run_inside  # noqa: PLC0415 - not needed without a rehearsal
 
-        raise typer.Exit(
+        raise console.Told(
             run_inside(project, stack, ["passport", *(["--json"] if as_json else [])], reports, measures=False)
         )
     from llmd_oke.experiments.deployed.passport import issue_passports  # noqa: PLC0415 - other commands don't need it
@@ -34,7 +34,8 @@ def passport(
     written = issue_passports(stack, planning.plan_stack_file(project, stack), reports or project / "reports")
     if not written:
         raise KitError(
-            f"{stack} has no benchmark of its present configuration.", f"Run one: llmd-oke smoke --stack {stack}"
+            f"{stack} has no benchmark of its present configuration.",
+            f"Run one: llmd-oke smoke --stack {stack} (with --rehearse where it is rehearsed)",
         )
     if as_json:
         texts = [path.with_suffix(".json").read_text(encoding="utf-8") for path in written]

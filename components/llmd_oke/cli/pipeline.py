@@ -1,6 +1,6 @@
 """`llmd-oke pipeline`: what continuous integration calls, for real or against the rehearsal."""
 
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +9,9 @@ import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, up
-from llmd_oke.operations.pool_sizes import reading_sizes
 from llmd_oke.operations.previews import Preview, of_document
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
+from llmd_oke.operations.refreshing import reading_first
 from llmd_oke.operations.summary import summarise
 
 app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
@@ -59,12 +59,12 @@ def deploy(
         up.up(stack, project, yes=True, allow_replace=allow_replace, benchmark=True)
         return
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
-    raise typer.Exit(subprocess.run(argv, check=False).returncode)
+    os.execv(argv[0], argv)  # noqa: S606 - in place of this process, so that signals reach it
 
 
 def _real(project: Path, stack: str, plan: planning.Plan) -> PulumiCli:
-    """The CLI of the stack, which looks at the sizes of pools that something else changes."""
-    return reading_sizes(pulumi_cli(project, stack), plan)
+    """The CLI of the stack, which reads first what is there where the state is wrong."""
+    return reading_first(pulumi_cli(project, stack), plan)
 
 
 def _rehearsed(project: Path, stack: str) -> Preview:

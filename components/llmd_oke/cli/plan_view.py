@@ -8,16 +8,26 @@ from rich.padding import Padding
 from rich.table import Table
 
 from llmd_oke.cli import console
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.planning import ModelPlan, Plan, Pool
 from llmd_oke.planning.cost import Costs, costs
 
 
-def show(stack: str, plan: Plan) -> None:
-    """Prints a plan and its advice."""
+def show(stack: str, plan: Plan, release: str | None = None) -> None:
+    """Prints a plan and its advice; `release` are words for it in place of its name."""
     console.output().print(f"[bold]{escape(stack)}[/] can be deployed")
     cost = costs(plan)
     left_out = Padding(f"[dim]not included: {escape('; '.join(cost.not_included))}[/]", (0, 0, 0, 2))
-    console.output().print(Group(_cluster(plan), "", _costs(cost), left_out, "", _models(plan)))
+    console.output().print(
+        Group(
+            _cluster(plan, release or plan.release.name),
+            "",
+            Fitting(_costs(cost)),
+            left_out,
+            "",
+            Fitting(_models(plan)),
+        )
+    )
     for advice in plan.advice:
         console.output().print(f"\n[yellow]advice[/] [bold]{escape(advice.path)}[/]: {escape(advice.text)}")
 
@@ -78,10 +88,10 @@ def _model(model: ModelPlan) -> dict[str, Any]:
     }
 
 
-def _cluster(plan: Plan) -> Table:
+def _cluster(plan: Plan, release: str) -> Table:
     pools = ", ".join(f"{_size(pool)} x {pool.shape.name}" for pool in plan.pools)
     table = Table.grid(padding=(0, 2))
-    table.add_row("  [dim]release[/]", plan.release.name)
+    table.add_row("  [dim]release[/]", escape(release))
     table.add_row("  [dim]nodes[/]", f"{pools}, {plan.gpus} GPUs, {plan.used_gpus} used")
     return table
 
@@ -110,7 +120,7 @@ def _models(plan: Plan) -> Table:
     table.add_column("router")
     table.add_column("KV tokens per server (bound)", justify="right")
     for model in plan.models:
-        room = ", ".join(f"{role.role} {role.memory.key_value_tokens:,}" for role in model.units[0].roles)
+        room = "\n".join(f"{role.role} {role.memory.key_value_tokens:,}" for role in model.units[0].roles)
         cells = (str(model.topology), str(len(model.units)), str(model.gpus), model.router.mode, room)
         table.add_row(f"  {model.name}", *cells)
     return table

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from llmd_oke.access.oci_client import SignedOciClient
 from llmd_oke.access.places import region_of
 from llmd_oke.cli import console, options, token
+from llmd_oke.config import settings
 from llmd_oke.operations.findings import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
 from llmd_oke.planning import plan_stack_file
@@ -32,8 +32,8 @@ def preflight(
     """
     config = plan_stack_file(project, stack).config
     where = region_of(config, region)
-    client = SignedOciClient(token.signer_of(auth, where, profile), where)
-    findings = look(client, config)
+    who = token.sign_in_of(settings(project, stack), auth, profile)
+    findings = look(token.client_of(who, where), config)
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [each.as_json() for each in findings]}, indent=2))
     else:

@@ -5,12 +5,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
 from llmd_oke.cli import console, options, plan_view, rehearse_view
+from llmd_oke.config import require_project
 from llmd_oke.errors import KitError
+from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import making_room, rehearsal
 from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.oci_plugin.faults import asked
@@ -24,6 +26,8 @@ app = typer.Typer(
 
 DEFAULT_STACK = "rehearsal"
 
+_OPERATING = {"preview": "previewing an update of", "destroy": "destroying"}
+
 AskedFaults = Annotated[
     list[str] | None,
     typer.Option(
@@ -33,7 +37,13 @@ AskedFaults = Annotated[
         "all that there are.",
     ),
 ]
-Benchmark = Annotated[bool, typer.Option(help="Run the smoke benchmark after the update.")]
+Benchmark = Annotated[
+    bool,
+    typer.Option(
+        help="Show the smoke benchmark's result, or run it if it is the client's. The cluster's is part of the update: "
+        "`smoke: {where: none}` in the stack file leaves it out."
+    ),
+]
 
 
 @app.callback()
@@ -48,24 +58,22 @@ def rehearse(
 ) -> None:
     """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
     if context.invoked_subcommand is not None:
+        _refuse_what_stands_before(context, context.invoked_subcommand)
         return
     faults = [asked(text) for text in fault or []]
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
     prepared = rehearsal.prepare(project, stack, Settings(time_scale=time_scale), progress)
-    release = prepared.inventory.release
-    if told := rehearse_view.substitution(release.asked, release.used):
-        progress.step(told)
+    _tell_release(prepared, progress)
     if not as_json:
-        plan_view.show(stack, prepared.plan)
+        plan_view.show(stack, prepared.plan, release=rehearse_view.release(prepared.inventory.release))
     rehearsal.ask_for_faults(prepared, faults)
     making_room.make_room(prepared, progress)
     progress.step("updating the stack with the real engine")
     try:
         update = rehearsal.run_engine(prepared, "up", progress)
     except KitError:
-        if benchmark:
-            _show_failed_benchmark(prepared)
+        _show_failed_benchmark(prepared)
         raise
     progress.step(rehearse_view.changes(update))
     simulated = rehearse_view.simulated(prepared.plan, update["placeholders"])
@@ -107,6 +115,7 @@ def down(
     project: options.Project = options.HERE,
 ) -> None:
     """End rehearsals: no process, mount, namespace or link of theirs stays. Their logs do."""
+    require_project(project)
     ended = [
         name for name in ([stack] if stack else rehearsal.stacks_with_files(project)) if rehearsal.down(project, name)
     ]
@@ -119,6 +128,7 @@ def down(
 @app.command()
 def status(project: options.Project = options.HERE, as_json: options.Json = False) -> None:
     """Show which rehearsals are up."""
+    require_project(project)
     phases = {name: rehearsal.phase(project, name) for name in rehearsal.rehearsed_stacks(project)}
     if as_json:
         typer.echo(json.dumps(phases, indent=2))
@@ -135,10 +145,13 @@ def run(
     stack: options.Stack = DEFAULT_STACK,
     project: options.Project = options.HERE,
 ) -> None:
-    """Run a command inside a rehearsal, with KUBECONFIG set: `llmd-oke rehearse run -- kubectl get pods -A`."""
+    """Run a command inside a rehearsal, with KUBECONFIG set and `llmd-oke` on PATH.
+
+    For example: `llmd-oke rehearse run -- kubectl get pods -A`.
+    """
     if not command:
         raise KitError("No command was given.", "For example: llmd-oke rehearse run -- kubectl get pods -A")
-    raise typer.Exit(rehearsal.run_command(project, stack, command, interruptible=True))
+    raise console.Told(rehearsal.run_command(project, stack, command, interruptible=True))
 
 
 @app.command()
@@ -147,14 +160,51 @@ def programs() -> None:
     rehearse_view.show_programs(rehearsal.have_programs(console.progress()))
 
 
+def _refuse_what_stands_before(context: typer.Context, subcommand: str) -> None:
+    """Options before a sub-command belong to the group, so that they would count for nothing.
+
+    Raises:
+        KitError: there are some; says where they belong.
+    """
+    group = cast("Any", context.command)
+    known = {name for parameter in group.commands[subcommand].params for name in parameter.opts}
+    given = {each.opts[0]: context.params[each.name] for each in group.params if _is_typed(context, each.name)}
+    if given:
+        behind = " ".join(
+            name if value is True else f"{name} {value}" for name, value in given.items() if name in known
+        )
+        strange = ", ".join(name for name in given if name not in known)
+        remedies = [f"`{subcommand}` has no {strange}."] if strange else []
+        remedies += [f"Put it behind: llmd-oke rehearse {subcommand} {behind}"] if behind else []
+        said = f"Options before `{subcommand}` count for nothing: {', '.join(given)}"
+        raise KitError(said, " ".join(remedies))
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether an option stands on the command line; the environment counts for sub-commands too."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprotect: bool = False) -> None:
     progress = console.progress()
+    progress.step(f"{_OPERATING[operation]} the stack {stack}")
+    was_up = rehearsal.phase(project, stack) == "ready"
     prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+    _tell_release(prepared, progress)
     rehearsal.ask_for_faults(prepared, ())
     done = rehearsal.run_engine(prepared, operation, progress, unprotect=unprotect)
     progress.step(rehearse_view.changes(done))
+    if not was_up:
+        progress.step(f"the rehearsal of {stack} is up since; to end it: scripts/rehearse down --stack {stack}")
     if as_json:
-        typer.echo(json.dumps(done, indent=2))
+        typer.echo(json.dumps({**done, **rehearse_view.releases_as_json(prepared.inventory.release)}, indent=2))
+
+
+def _tell_release(prepared: Prepared, progress: Progress) -> None:
+    """Says which release stands in for the stack's own, if one does."""
+    if told := rehearse_view.substitution(prepared.inventory.release):
+        progress.step(told)
 
 
 def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -> int:

@@ -8,12 +8,12 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from llmd_oke.catalogue import Release
 from llmd_oke.cli import console, plan_view
 from llmd_oke.planning import Plan
 from llmd_oke.rehearsal import simulated as not_real
 from llmd_oke.rehearsal.inventory import IN_PODS, Inventory
 from llmd_oke.rehearsal.rehearsal import Prepared
+from llmd_oke.rehearsal.release_choice import ReleaseChoice
 
 _REAL = ("pulumi", "kube-apiserver")
 
@@ -28,6 +28,8 @@ def changes(result: Mapping[str, Any]) -> str:
     """What an operation did, in a sentence."""
     counts = {kind: count for kind, count in result["changes"].items() if kind not in {"same", "read"}}
     same = result["changes"].get("same", 0)
+    if not counts and result["operation"] == "destroy":
+        return "nothing was deployed"
     if not counts:
         return f"no changes: {same} resources are as they should be"
     told = ", ".join(
@@ -51,7 +53,7 @@ def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) 
     return {
         "stack": prepared.stack,
         "plan": plan_view.as_json(prepared.plan),
-        "asked_release": prepared.inventory.release.asked.name,
+        **releases_as_json(prepared.inventory.release),
         "programs": {name: _program(prepared.inventory, name) for name in prepared.inventory.programs},
         "simulated": list(simulated(prepared.plan, update["placeholders"])),
         "time_scale": prepared.settings.time_scale,
@@ -72,19 +74,32 @@ def show_programs(inventory: Inventory) -> None:
     console.output().print(table)
 
 
-def substitution(asked: Release, used: Release) -> str | None:
+def substitution(choice: ReleaseChoice) -> str | None:
     """What to say where another release stands in."""
-    if asked.name == used.name:
+    asked, used = choice.asked.name, choice.used.name
+    if asked == used:
         return None
-    return f"{asked.name} has no endpoint picker and sidecar that can be had here; the nearest that has is {used.name}"
+    return (
+        f"{asked} has no endpoint picker and sidecar that can be had here; {used}, the nearest that has, is rehearsed"
+    )
+
+
+def release(choice: ReleaseChoice) -> str:
+    """The release that is rehearsed, and the one that it stands in for."""
+    asked, used = choice.asked.name, choice.used.name
+    return used if asked == used else f"{used}, in place of {asked}"
+
+
+def releases_as_json(choice: ReleaseChoice) -> dict[str, str]:
+    """The release that a stack asks for, and the one that it is rehearsed with."""
+    return {"asked_release": choice.asked.name, "release": choice.used.name}
 
 
 def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> list[tuple[str, str]]:
     programs = prepared.inventory.programs
     routed = any(model.router.mode != "none" for model in prepared.plan.models)
     real = ", ".join(f"{name} {programs[name].version}" for name in (*_REAL, *(IN_PODS if routed else ())))
-    release = prepared.inventory.release
-    told = substitution(release.asked, release.used)
+    told = substitution(prepared.inventory.release)
     return [
         ("real", real),
         ("simulated", f"{', '.join(not_real.simulated(prepared.plan))}{_scale(prepared.settings.time_scale)}"),

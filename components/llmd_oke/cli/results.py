@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from llmd_oke.cli import console
 from llmd_oke.errors import KitError
+from llmd_oke.results.files import explain
 from llmd_oke.results.reading import Hints, Rejected
 
 MOST_REJECTED = 20
@@ -52,8 +53,7 @@ def parse_hints(texts: Iterable[str]) -> Hints:
     try:
         return _HINTS.validate_python(given)
     except ValidationError as error:
-        wrong = "; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())
-        raise KitError(f"A hint has an impossible value: {wrong}") from error
+        raise KitError(f"A hint has an impossible value: {explain(error)}.") from error
 
 
 def show_rejected(rejected: Sequence[Rejected]) -> None:

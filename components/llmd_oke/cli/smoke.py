@@ -13,6 +13,8 @@ import typer
 from llmd_oke import planning
 from llmd_oke.cli import console, options, passport
 from llmd_oke.errors import KitError
+from llmd_oke.operations.kubeconfigs import leading_to_cluster
+from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.planning import Plan
 from llmd_oke.results.files import make_folder
 
@@ -39,11 +41,15 @@ def smoke(
     ran: Ran = None,
     reports: options.Reports = None,
     release: options.Release = None,
+    rehearse: options.Rehearse = False,
 ) -> None:
     """Benchmark every model of a deployed stack, hold it against the stack's thresholds and store a report.
 
     Ends with exit code 1, and says why, where a threshold is not met.
     """
+    if rehearse:
+        words = ["smoke", *(["--json"] if as_json else []), *(["--fetch"] if fetch else [])]
+        raise console.Told(_rehearsed(project, stack, words, reports))
     how = circumstances(time_scale, tuple(simulated or ()), ran or ())
     plan = planning.plan_stack_file(project, stack, release)
     folder = reports or project / "reports"
@@ -58,6 +64,14 @@ def smoke(
     passport.issue(stack, plan, folder)
     if not all(outcome.passed for outcome in outcomes):
         raise typer.Exit(1)
+
+
+def _rehearsed(project: Path, stack: str, words: Sequence[str], reports: Path | None) -> int:
+    from llmd_oke.cli.inside import run_inside  # noqa: PLC0415 - not needed without a rehearsal
+    from llmd_oke.rehearsal.rehearsal import running_settings  # noqa: PLC0415 - the same
+
+    scale = ["--time-scale", str(running_settings(project, stack).time_scale)]
+    return run_inside(project, stack, [*words, *scale], reports)
 
 
 @dataclass(frozen=True)
@@ -79,20 +93,24 @@ class Benchmarked:
         return (self.error if self.decides else None) or (KitError("; ".join(missed)) if missed else None)
 
 
-def after_update(stack: str, project: Path, plan: Plan, *, failed: bool, as_json: bool) -> Benchmarked:
+def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) -> Benchmarked:
     """Shows the benchmark that belongs to an update, or runs it where it belongs to the client; `as_json` leaves the
     tables out. After a failed update it is the benchmark only if that is what failed.
     """
-    reports = project / "reports"
     if plan.smoke.where == "none" or not plan.models or (failed and plan.smoke.where == "client"):
         return Benchmarked()
     try:
-        outcomes = _after_update(stack, plan, reports)
+        with leading_to_cluster(pulumi, plan):
+            return _benchmarked(pulumi.stack, plan, pulumi.project / "reports", failed=failed, as_json=as_json)
     except KitError as error:
         if failed:
             return Benchmarked()
         console.show_error(error)
         return Benchmarked(error=error, decides=plan.smoke.where == "client")
+
+
+def _benchmarked(stack: str, plan: Plan, reports: Path, *, failed: bool, as_json: bool) -> Benchmarked:
+    outcomes = _after_update(stack, plan, reports)
     if failed and all(outcome.passed for outcome in outcomes):
         return Benchmarked()
     _show(outcomes, tables=not as_json)
@@ -107,26 +125,31 @@ def _after_update(stack: str, plan: Plan, reports: Path) -> list["Outcome"]:
 
 
 def _show_failed(stack: str, plan: Plan, reports: Path) -> None:
-    """Shows what the benchmark in the cluster found, if that is what an update failed by."""
+    """Shows what the benchmark in the cluster found, if an update failed by that; its error comes after."""
     with suppress(KitError):
         outcomes = _fetched(stack, plan, reports)
         if not all(outcome.passed for outcome in outcomes):
-            _show(outcomes, tables=True)
+            _show_tables(outcomes)
+
+
+def _show_tables(outcomes: Sequence["Outcome"]) -> None:
+    for outcome in outcomes:
+        console.output().print(outcome.table)
+        if outcome.report:
+            console.output().print(f"report  {outcome.report}", soft_wrap=True)
 
 
 def _show(outcomes: Sequence["Outcome"], *, tables: bool) -> None:
     """Shows results where tables are wanted, and in any case what was not passed."""
-    for outcome in outcomes if tables else ():
-        console.output().print(outcome.table)
-        if outcome.report:
-            console.output().print(f"report  {outcome.report}", soft_wrap=True)
+    if tables:
+        _show_tables(outcomes)
     for outcome in outcomes:
         if not outcome.passed:
             console.show_error(KitError(_missed(outcome)))
 
 
 def _missed(outcome: "Outcome") -> str:
-    return f"{outcome.name} did not pass: {', '.join(outcome.failed)}"
+    return f"{outcome.name} did not pass: {'; '.join([', '.join(outcome.failed), *outcome.excuses])}"
 
 
 def _fetched(stack: str, plan: Plan, reports: Path) -> list["Outcome"]:

@@ -2,24 +2,18 @@
 
 import json
 import os
-from enum import StrEnum
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from llmd_oke.access import api_key, cluster_token, principals
+from llmd_oke.access.oci_client import SignedOciClient
+from llmd_oke.access.sign_in import Auth, SignIn, of_provider
 from llmd_oke.access.signing import Signer
 from llmd_oke.errors import KitError
 
 VARIABLE = "LLMD_OKE_AUTH"
-
-
-class Auth(StrEnum):
-    """How to sign in."""
-
-    API_KEY = "api-key"
-    INSTANCE_PRINCIPAL = "instance-principal"
-    WORKLOAD_IDENTITY = "workload-identity"
 
 
 AuthOption = Annotated[
@@ -50,13 +44,40 @@ def signer_of(auth: Auth | None, region: str, profile: str | None) -> Signer:
     Raises:
         KitError: it can't be had; says why.
     """
-    match auth or _of_oci_cli():
+    match auth or _of_environment():
         case Auth.INSTANCE_PRINCIPAL:
             return principals.instance_principal(region)
         case Auth.WORKLOAD_IDENTITY:
             return principals.workload_identity()
         case Auth.API_KEY:
             return api_key.signer(profile=profile)
+
+
+def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: str | None = None) -> SignIn:
+    """As asked for, or else as the `oci:` config of a stack says.
+
+    Raises:
+        KitError: the stack's way to sign in is none that the kit has.
+    """
+    if auth or profile:
+        return SignIn(auth, profile)
+    return of_provider({key.removeprefix("oci:"): text for key, text in settings.items() if key.startswith("oci:")})
+
+
+def client_of(who: SignIn, region: str) -> SignedOciClient:
+    """A client for a region.
+
+    Raises:
+        KitError: that sign-in can't be had; says why.
+    """
+    return SignedOciClient(signer_of(who.auth, region, who.profile), region)
+
+
+def _of_environment() -> Auth:
+    asked = os.environ.get(VARIABLE)
+    if asked and asked not in set(Auth):
+        raise KitError(f"{VARIABLE}={asked} is no way to sign in that this knows.", f"Known: {', '.join(Auth)}.")
+    return Auth(asked) if asked else _of_oci_cli()
 
 
 def _of_oci_cli() -> Auth:

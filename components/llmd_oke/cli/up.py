@@ -1,18 +1,20 @@
 """`llmd-oke up` and `llmd-oke destroy`: the real Pulumi CLI, with a look at what it would do before it does it."""
 
 import json
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from llmd_oke import planning
-from llmd_oke.cli import console, options, smoke
+from llmd_oke.cli import console, options, smoke, tunnel
 from llmd_oke.cli.account import Account, ended
 from llmd_oke.cli.smoke import Benchmarked
 from llmd_oke.errors import KitError
 from llmd_oke.operations import updates
-from llmd_oke.operations.pool_sizes import reading_sizes
 from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.operations.refreshing import reading_first
 
 
 def up(
@@ -23,6 +25,7 @@ def up(
     benchmark: Annotated[
         bool, typer.Option(help="Show the smoke benchmark's result, or run it if it is the client's.")
     ] = True,
+    through_tunnel: tunnel.OfCommand = False,
     as_json: options.Json = False,
 ) -> None:
     """Check the stack file, preview, update the stack for real with the Pulumi CLI, and show its smoke benchmark.
@@ -32,12 +35,13 @@ def up(
     plan = planning.plan_stack_file(project, stack)
     for advice in plan.advice:
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
-    pulumi = reading_sizes(pulumi_cli(project, stack, aside=as_json), plan)
+    pulumi = reading_first(pulumi_cli(project, stack, aside=as_json), plan)
     account = Account(pulumi, yes=yes) if as_json else None
-    status = updates.update(pulumi, plan, console.progress(), typer.confirm, yes=yes, allow_replace=allow_replace)
-    found = Benchmarked()
-    if benchmark:
-        found = smoke.after_update(stack, project, plan, failed=bool(status), as_json=as_json)
+    with _way(project, stack, through_tunnel):
+        status = updates.update(pulumi, plan, console.progress(), typer.confirm, yes=yes, allow_replace=allow_replace)
+        found = Benchmarked()
+        if benchmark:
+            found = smoke.after_update(pulumi, plan, failed=bool(status), as_json=as_json)
     _end(status, ended("up", status) or found.failure, account, found)
 
 
@@ -46,13 +50,23 @@ def destroy(
     project: options.Project = options.HERE,
     yes: options.Yes = False,
     unprotect: options.Unprotect = False,
+    through_tunnel: tunnel.OfCommand = False,
     as_json: options.Json = False,
 ) -> None:
     """Destroy a stack for real. Where clusters or pools are protected it is refused without --unprotect."""
     pulumi = pulumi_cli(project, stack, aside=as_json)
     account = Account(pulumi, yes=yes) if as_json else None
-    status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect)
+    with _way(project, stack, through_tunnel):
+        status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect)
     _end(status, ended("destroy", status), account, Benchmarked())
+
+
+def _way(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
+    """The way to the API server: as the stack has it, or through a tunnel of this command's own."""
+    if through_tunnel:
+        return tunnel.during(project, stack, console.progress())
+    tunnel.remind(project, stack, console.progress())
+    return nullcontext()
 
 
 def _end(status: int, error: KitError | None, account: Account | None, found: Benchmarked) -> None:

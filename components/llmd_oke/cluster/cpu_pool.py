@@ -4,6 +4,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.catalogue.eviction import eviction
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot
 from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
@@ -11,6 +12,7 @@ from llmd_oke.cluster.pool_parts import (
     CyclingArgs,
     NodeNetworkArgs,
     TaintArgs,
+    eviction_settings,
     kubelet_taints,
     pod_network,
 )
@@ -102,6 +104,7 @@ def node_pool(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulu
         image_id=newest_image(component, args) if looked_up else args["image_id"],
         boot_volume_gib=args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB),
         shape_config=_shape_config(args),
+        eviction=eviction_settings(eviction().grace_minutes),
     )
     opts = pulumi.ResourceOptions(
         parent=component,

@@ -4,12 +4,12 @@ It ends with 0 when they are; with 1 and the cause, node by node, when the time 
 """
 
 import argparse
+import http.client
 import json
 import os
 import ssl
 import sys
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def wait(wanted: argparse.Namespace, found: Callable[[], Nodes]) -> list[str]:
     while True:
         try:
             problems = judge(found(), wanted.nodes, wanted.resource, wanted.gpus)
-        except (urllib.error.URLError, TimeoutError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             problems = [f"the API server does not answer: {error}"]
         if not problems or time.monotonic() > deadline:
             return problems

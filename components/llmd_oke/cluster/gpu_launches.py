@@ -1,7 +1,7 @@
 """The four ways to launch GPU nodes, as OCI resources. Each answers with what it made."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pulumi
@@ -9,10 +9,11 @@ import pulumi_oci as oci
 
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.catalogue.eviction import eviction
 from llmd_oke.catalogue.shapes import POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, metadata, self_managed
 from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
-from llmd_oke.cluster.pool_parts import NodeNetworkArgs, TaintArgs, kubelet_taints, pod_network
+from llmd_oke.cluster.pool_parts import NodeNetworkArgs, TaintArgs, eviction_settings, kubelet_taints, pod_network
 from llmd_oke.cluster.timeouts import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -20,7 +21,6 @@ INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 DEFAULT_BOOT_VOLUME_GIB = 512
 DEFAULT_MAX_PODS = 64
-DEFAULT_EVICTION_GRACE_MINUTES = 60
 
 
 class Launched(NamedTuple):
@@ -80,6 +80,7 @@ class Subject:
             max_pods=self.max_pods if flannel else None,
             nvme=self.args.get("nvme", "raid-10"),
             huge_pages_gib=self.args.get("huge_pages_gib", 0),
+            file_storage=self.args.get("file_storage", False),
         )
 
 
@@ -142,17 +143,20 @@ def _compute_cluster(subject: Subject) -> pulumi.Output[str]:
 
 def _node_pool(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> Launched:
     args = subject.args
-    grace_minutes = args.get("eviction_grace_minutes", DEFAULT_EVICTION_GRACE_MINUTES)
     parts = PoolParts(
         labels=subject.labels,
         boot=subject.boot,
         node_config=_node_config(subject, compute_cluster_id),
         image_id=args["image_id"],
         boot_volume_gib=args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB),
-        eviction={"eviction_grace_duration": f"PT{grace_minutes}M", "is_force_delete_after_grace_duration": True},
+        eviction=eviction_settings(args.get("eviction_grace_minutes", _grace_minutes(args))),
     )
     made = managed_pool(subject.name, args, parts, subject.options(GPU_POOL))
     return Launched(made.id, made.node_config_details.apply(lambda details: details.size))
+
+
+def _grace_minutes(args: Mapping[str, Any]) -> int:
+    return eviction().cycling_grace_minutes if "cycling" in args else eviction().grace_minutes
 
 
 def _node_config(subject: Subject, compute_cluster_id: pulumi.Output[str] | None) -> dict[str, Any]:
@@ -271,7 +275,7 @@ def _self_managed(subject: Subject) -> pulumi.Output[dict[str, str]]:
             pod_nsg_ids=found["nsgs"],
         )
         key = {"ssh_authorized_keys": found["key"]} if found["key"] else {}
-        return metadata(subject.boot, {**self_managed(node), **key})
+        return metadata(replace(subject.boot, self_managed=True), {**self_managed(node), **key})
 
     return pulumi.Output.all(**known).apply(made)
 

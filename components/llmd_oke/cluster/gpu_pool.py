@@ -78,10 +78,13 @@ class GpuPoolArgs(TypedDict):
     """What the local disks become: `raid-0`, `raid-10` or `none`; `raid-10` if left out."""
     huge_pages_gib: NotRequired[int]
     """Memory that is set aside as huge pages of 2 MiB, in GiB; none if left out."""
+    file_storage: NotRequired[bool]
+    """Whether the nodes' pods mount OCI File Storage: then the nodes have what mounts NFS. False if left out."""
     cycling: NotRequired[CyclingArgs]
     """Replace nodes after a change; old nodes stay as they are if left out. For node pools of OKE."""
     eviction_grace_minutes: NotRequired[int]
-    """How long OKE drains a node before it goes, in minutes; 60 if left out. For node pools of OKE."""
+    """How long OKE drains a node before it goes by force, in minutes; 5 if left out, and 60 with `cycling`. For node
+    pools of OKE."""
     ssh_public_key: NotRequired[pulumi.Input[str]]
     """Key that may sign in to the nodes."""
     protect: NotRequired[bool]

@@ -58,8 +58,8 @@ class IamArgs(TypedDict):
 class Iam(pulumi.ComponentResource):
     """The dynamic groups and policies that serve some needs, created in the tenancy's home region.
 
-    A cluster with keys of its own needs some rights before it is there, its pools others that name the cluster. So a
-    stack has two of these components. OCI takes up to a minute to act on a policy.
+    OCI takes up to a minute to act on a policy. So a stack has one of these components before the cluster, for all that
+    does not name it, and another one before the pools, for what does.
     """
 
     policy_ids: pulumi.Output[list[str]]

@@ -1,4 +1,6 @@
-"""The provider for the tenancy's home region, the only one in which groups and policies can be written."""
+"""The provider for the tenancy's home region, the only one in which groups and policies can be written, and who signs
+in with it.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +8,7 @@ from typing import Any
 import pulumi
 import pulumi_oci as oci
 
+from llmd_oke.access.sign_in import SignIn, of_provider
 from llmd_oke.cluster.questions import ask
 
 CREDENTIALS = {
@@ -40,6 +43,21 @@ def credentials() -> dict[str, Any]:
         for argument, key in CREDENTIALS.items()
     }
     return {argument: value for argument, value in read.items() if value is not None}
+
+
+def sign_in() -> SignIn:
+    """How `llmd-oke token` signs in to be who the stack's `oci:` config says.
+
+    Raises:
+        KitError: it can't be that.
+    """
+    return of_provider({key: _told(argument, key) for argument, key in CREDENTIALS.items()})
+
+
+def _told(argument: str, key: str) -> Any:
+    """What the config has; of a secret only whether it is there."""
+    config = pulumi.Config("oci")
+    return config.get_secret(key) is not None if argument in SECRET else config.get(key)
 
 
 def _home_region(component: pulumi.Resource, tenancy_id: pulumi.Input[str]) -> pulumi.Output[str]:

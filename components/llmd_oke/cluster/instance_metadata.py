@@ -32,10 +32,13 @@ install -d -m 0700 "$folder"
 step() { # runs the script on standard input
   cat >"$folder/$1.sh"
   echo "llmd-oke: $1"
-  bash "$folder/$1.sh" </dev/null || {
-    echo "llmd-oke: step $1 failed" >&2
-    exit 1
-  }
+  bash "$folder/$1.sh" </dev/null 2>&1 | tee "$folder/$1.log" || failed "$1"
+}
+failed() { # the console tells it too: the instance's console history can be read without signing in to the node
+  echo "llmd-oke: step $1 failed" >>"$folder/$1.log"
+  tail -n 20 "$folder/$1.log" 2>/dev/null >/dev/console || true
+  echo "llmd-oke: step $1 failed" >&2
+  exit 1
 }
 """
 
@@ -44,7 +47,9 @@ _END = "LLMD_OKE_END_OF_STEP"
 
 @dataclass(frozen=True)
 class Boot:
-    """What the scripts depend on. `taints` are written as the kubelet has them (`key=value:effect`)."""
+    """What the scripts depend on. `taints` are written as the kubelet has them (`key=value:effect`); `self_managed` are
+    nodes that OKE launched no pool for; `file_storage` says that their pods mount OCI File Storage.
+    """
 
     kind: str
     kubernetes_version: str
@@ -53,6 +58,8 @@ class Boot:
     nvme: str = "none"
     huge_pages_gib: int = 0
     kubelet_arguments: Sequence[str] = ()
+    self_managed: bool = False
+    file_storage: bool = False
 
 
 def user_data(boot: Boot) -> str:
@@ -112,7 +119,9 @@ class SelfManaged:
 
 
 def self_managed(node: SelfManaged) -> dict[str, str]:
-    """The keys that OKE's start-up programs read on self-managed nodes (terraform-oci-oke, instanceconfig.tf)."""
+    """The keys that OKE's start-up programs and the script `join` read on self-managed nodes (terraform-oci-oke,
+    instanceconfig.tf).
+    """
     keys = {
         "apiserver_host": node.api_server_host,
         "cluster_ca_cert": node.cluster_ca,
@@ -147,10 +156,13 @@ def _script(name: str, boot: Boot) -> str:
     version = boot.kubernetes_version.removeprefix("v")
     return _template(name).render(
         bootstrap=facts.bootstrap,
+        packages=facts.packages,
         raid=facts.raid,
         raid_level={"raid-0": 0, "raid-10": 10}.get(boot.nvme, 0),
         huge_pages=boot.huge_pages_gib * 1024 // 2,
         kubelet_arguments=kubelet_arguments(boot),
+        self_managed=boot.self_managed,
+        file_storage=boot.file_storage,
         version=version,
         minor_version=".".join(version.split(".")[:2]),
         crio_short_names=int(version.split(".")[1]) >= SHORT_NAMES_REFUSED_FROM,

@@ -61,4 +61,12 @@ def _with_own_size(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
 
 
 def _metadata(boot: Boot, host: str) -> dict[str, str]:
-    return metadata(boot, {"apiserver_host": host, "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode})
+    """With `areLegacyImdsEndpointsDisabled` OKE launches the instances without version 1 of the metadata service, for
+    which node pools have no argument (oci-hpc-oke, terraform/oke-workers.tf).
+    """
+    keys = {
+        "apiserver_host": host,
+        "areLegacyImdsEndpointsDisabled": "true",
+        "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode,
+    }
+    return metadata(boot, keys)

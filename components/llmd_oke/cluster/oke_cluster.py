@@ -6,9 +6,12 @@ import pulumi
 import pulumi_oci as oci
 
 from llmd_oke.cluster import kubeconfig
+from llmd_oke.cluster.iam_home import sign_in
 from llmd_oke.cluster.kubeconfig import Access
 from llmd_oke.cluster.questions import ask
+from llmd_oke.cluster.reaching import wait_until_reached
 from llmd_oke.cluster.timeouts import CLUSTER
+from llmd_oke.updating import is_update
 
 
 class OidcArgs(TypedDict):
@@ -149,9 +152,14 @@ class OkeCluster(pulumi.ComponentResource):
 
 
 def _assemble(args: OkeClusterArgs) -> Any:
-    def assembled(found: Any) -> str:
+    """The kubeconfig, once the API server answers where a tunnel leads to it."""
+    who, api_server = sign_in(), args.get("api_server")
+
+    async def assembled(found: Any) -> str:
         access, cluster_id = found
-        return kubeconfig.assemble(access, cluster_id, args["region"], args.get("api_server"))
+        if api_server and is_update():
+            await wait_until_reached(api_server, access)
+        return kubeconfig.assemble(access, cluster_id, args["region"], api_server, who)
 
     return assembled
 

@@ -56,6 +56,15 @@ def cycling_details(cycling: CyclingArgs | None) -> dict[str, Any] | None:
     }
 
 
+def eviction_settings(grace_minutes: int) -> dict[str, Any]:
+    """How a node is drained: so long, and then it goes, or is changed, whatever runs on it still."""
+    return {
+        "eviction_grace_duration": f"PT{grace_minutes}M",
+        "is_force_action_after_grace_duration": True,
+        "is_force_delete_after_grace_duration": True,
+    }
+
+
 def pod_network(network: NodeNetworkArgs, max_pods: int | None) -> dict[str, Any]:
     """The pods' part of a node pool."""
     if "pod_subnet_id" not in network:

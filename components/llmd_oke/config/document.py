@@ -8,10 +8,14 @@ from typing import Any
 
 import yaml
 
+from llmd_oke.config import yaml_errors
 from llmd_oke.config.pulumi_yaml import Loader
 from llmd_oke.errors import KitError, Problem
 
 CONFIG_KEY = "llmd-oke:stack"
+
+MOST_LEVELS = 50
+"""Of objects and lists inside each other; a stack has fewer than ten."""
 
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 
@@ -34,8 +38,8 @@ class Document:
         return inner or line
 
     def problems(self) -> Iterator[Problem]:
-        """Keys that an object has twice (YAML forbids them, and readers disagree about which one counts), and endless
-        aliases.
+        """Keys that an object has twice (YAML forbids them, and readers disagree about which one counts), endless
+        aliases, and more levels than anyone means.
         """
         return _scan(self.root, "", (), set()) if self.root is not None else iter(())
 
@@ -54,7 +58,7 @@ def read(path: Path) -> Document:
         raise KitError(f"{path} can't be read: {error.strerror}.") from error
     # The YAML library lets some errors of values through as they are, a date with a 13th month for example.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise KitError(f"{path} is not YAML: {error}") from error
+        raise yaml_errors.explained(path, error) from error
 
 
 def locate(problems: Iterable[Problem], path: Path) -> list[Problem]:
@@ -94,6 +98,9 @@ def _scan(node: yaml.Node, path: str, around: tuple[yaml.Node, ...], done: set[i
     """Problems of a node and all inside it. `around` are the nodes that it is in; nodes of `done` were looked at."""
     if node in around:
         yield Problem(path, None, "something else", "the alias contains itself", node.start_mark.line + 1)
+    elif len(around) > MOST_LEVELS:
+        where = f"{path[:40]}…"
+        yield Problem(where, None, f"at most {MOST_LEVELS} levels", "it is nested too deeply", node.start_mark.line + 1)
     elif id(node) not in done:
         done.add(id(node))
         for inner, child in _children(node, path):
@@ -114,12 +121,18 @@ def _children(node: yaml.Node, path: str) -> Iterator[tuple[str, yaml.Node]]:
 def _repeated_keys(node: yaml.MappingNode, path: str) -> Iterator[Problem]:
     first_lines: dict[str, int] = {}
     pairs: list[tuple[yaml.Node, yaml.Node]] = node.value
-    for key, _ in pairs:
+    for key, value in pairs:
         line = key.start_mark.line + 1
         if str(key.value) in first_lines:
             why = f"the key is in line {first_lines[str(key.value)]} already"
-            yield Problem(_inside(path, key), None, "one of the two", why, line)
+            yield Problem(_inside(path, key), _written(value), "one of the two", why, line)
         first_lines.setdefault(str(key.value), line)
+
+
+def _written(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    return "a list" if isinstance(node, yaml.SequenceNode) else "an object"
 
 
 def _inside(path: str, key: yaml.Node) -> str:

@@ -91,8 +91,8 @@ class GpuPool(Part):
     cycling: Cycling | None = None
     """Replace nodes after a change; old nodes stay as they are if left out."""
 
-    eviction_grace_minutes: Annotated[int, Field(ge=0, le=60)] = 60
-    """How long OKE drains a node before it goes, in minutes."""
+    eviction_grace_minutes: Annotated[int, Field(ge=0, le=60)] | None = None
+    """How long OKE drains a node before it goes by force, in minutes; 5 if left out, and 60 with `cycling`."""
 
     ready_timeout_minutes: Annotated[int, Field(ge=1, le=360)] = 90
     """How long the update waits for the nodes to be Ready with all their GPUs, in minutes: for all of a fixed pool, for

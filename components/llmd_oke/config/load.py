@@ -1,5 +1,6 @@
 """From a stack file to a StackConfig, or to all problems of its shape at once."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -11,15 +12,36 @@ from llmd_oke.config.document import CONFIG_KEY
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.errors import KitError, Problem, Refused
 
+_NAME = re.compile(r"(?:\w[\w.-]*/){0,2}\w[\w.-]*", re.ASCII)
+"""Of a stack, with organization and project before it where they are given."""
+
 
 def stack_file(project: Path, stack: str) -> Path:
-    """The file of a stack: `stacks/Pulumi.<stack>.yaml`. Organization and project before the name are let go."""
+    """The file of a stack: `stacks/Pulumi.<stack>.yaml`. Organization and project before the name are let go.
+
+    Raises:
+        KitError: that is no name of a stack.
+    """
+    if not _NAME.fullmatch(stack):
+        known = ", ".join(stacks(project)) or "none"
+        raise KitError(f"{stack!r} is no name of a stack.", f"Stacks here: {known}.")
     return project / "stacks" / f"Pulumi.{stack.rsplit('/', 1)[-1]}.yaml"
 
 
 def stacks(project: Path) -> list[str]:
     """The stacks that have a file, sorted."""
     return sorted(path.name[len("Pulumi.") : -len(".yaml")] for path in (project / "stacks").glob("Pulumi.*.yaml"))
+
+
+def require_project(project: Path) -> None:
+    """Makes sure that a folder is that of a project.
+
+    Raises:
+        KitError: it has no Pulumi.yaml.
+    """
+    if not (project / "Pulumi.yaml").is_file():
+        remedy = "Go to the project's folder, or name it: --project FOLDER, or LLMD_OKE_PROJECT in the environment."
+        raise KitError(f"There is no Pulumi.yaml in {project.resolve()}, so this is no project.", remedy)
 
 
 def load(project: Path, stack: str) -> StackConfig:
@@ -45,12 +67,25 @@ def read(project: Path, stack: str) -> Any:
     """
     path = stack_file(project, stack)
     if not path.is_file():
-        known = ", ".join(stacks(project)) or "none"
-        raise KitError(f"There is no stack file {path}.", f"Stacks here: {known}.")
+        known = stacks(project)
+        if not known:
+            require_project(project)
+        raise KitError(f"There is no stack file {path}.", f"Stacks here: {', '.join(known) or 'none'}.")
     content = document.read(path)
     if problems := list(content.problems()):
         raise Refused(problems)
     return stack_object(content.value)
+
+
+def settings(project: Path, stack: str) -> dict[str, str]:
+    """The plain texts of a stack's file beside the object, by key (`oci:configFileProfile`). Secrets are left out.
+
+    Raises:
+        KitError: the file is not YAML, or can't be read.
+    """
+    path = stack_file(project, stack)
+    content = document.read(path).value if path.is_file() else None
+    return {key: value for key, value in _mapping(_mapping(content).get("config")).items() if isinstance(value, str)}
 
 
 def parse(document: Any) -> StackConfig:

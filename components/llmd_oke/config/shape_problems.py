@@ -1,7 +1,8 @@
 """Errors of shape as problems in the words of the stack file: its paths, its values, what would be accepted."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from dataclasses import dataclass
+from datetime import date
 from functools import cache, partial
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from llmd_oke.config import iam, names, node_pools, oci_names, storage
 from llmd_oke.config.document import CONFIG_KEY
+from llmd_oke.config.likely import among
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.topology import SHORT_FORMS
 from llmd_oke.errors import Problem
@@ -42,12 +44,56 @@ _ACCEPTED: dict[str, Callable[[Context], str]] = {
     "string_pattern_mismatch": lambda context: WORDS.get(context["pattern"], f"text that matches {context['pattern']}"),
     "too_short": lambda context: f"at least {context['min_length']} item{'s' * (context['min_length'] != 1)}",
 }
+_PARSED = {"int_parsing": "a whole number", "float_parsing": "a number", "int_from_float": "a whole number"}
+"""Of texts that are read as something else."""
+
+_FOUND: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    (str, "text"),
+    (int, "a whole number"),
+    (float, "a number with a fraction"),
+    (date, "a date"),
+    (Mapping, "an object"),
+    ((list, tuple), "a list"),
+)
+_WHY: dict[str, str] = {
+    "finite_number": "it has no end",
+    "literal_error": "there is no such choice",
+    "union_tag_invalid": "there is no such choice",
+    "greater_than": "it is too small",
+    "greater_than_equal": "it is too small",
+    "less_than": "it is too large",
+    "less_than_equal": "it is too large",
+    "string_too_short": "it is too short",
+    "string_too_long": "it is too long",
+    "string_pattern_mismatch": "it has another form",
+    "too_short": "there are too few",
+    "too_long": "there are too many",
+}
+"""Of other errors the reason is the kind of value that was found."""
 
 
 def problems(errors: Iterable[ErrorDetails], document: Any, root: type[BaseModel] = StackConfig) -> list[Problem]:
     """The problems that pydantic found in a document of the type `root`, told without pydantic's own names."""
     nodes = partial(_nodes, root)
     return [_problem(details, document, nodes) for details in errors if not _follows_from_others(details)]
+
+
+def in_words(details: ErrorDetails) -> str:
+    """One error of a document that is no stack file, without pydantic's own names."""
+    match details["type"]:
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            return "there is no such key"
+        case "model_type" | "model_attributes_type" | "dataclass_type":
+            return f"must be an object, not {_kind_of(details['input'])}"
+        case kind if kind in _ACCEPTED:
+            return f"must be {_ACCEPTED[kind](_context(details))}"
+        case kind if kind in _PARSED:
+            return f"must be {_PARSED[kind]}"
+        case _:
+            return details["msg"].removeprefix("Value error, ")
 
 
 def _follows_from_others(details: ErrorDetails) -> bool:
@@ -69,11 +115,12 @@ def _problem(details: ErrorDetails, document: Any, nodes: Nodes) -> Problem:
         case "missing" | "union_tag_not_found":
             return Problem(_path(location), None, _wanted(location, nodes), "the key is missing")
         case "extra_forbidden":
-            return Problem(_path(location), found, _known_keys(location, nodes), "there is no such key")
+            return _extra(location, found, _choices(nodes(location[:-1]), _at(document, location[:-1])))
         case "value_error":
             return Problem(_path(location), found, _wanted(location, nodes), _accepted(location, details, nodes))
-        case _:
-            return Problem(_path(location), found, _accepted(location, details, nodes), "the value is not valid")
+        case kind:
+            why = _WHY.get(kind) or f"it is {_kind_of(found)}"
+            return Problem(_path(location), found, _accepted(location, details, nodes), why)
 
 
 def _location_in(document: Any, location: Location) -> Location:
@@ -100,6 +147,12 @@ def _short_form(document: Any, location: Location) -> tuple[Location, str] | Non
     return None
 
 
+def _at(document: Any, location: Location) -> Any:
+    for part in location:
+        document = _child(document, part)
+    return document
+
+
 def _child(current: Any, part: int | str) -> Any:
     if isinstance(current, Mapping):
         return cast("Mapping[int | str, Any]", current).get(part)
@@ -116,6 +169,13 @@ def _path(location: Location) -> str:
     return "".join(parts).removeprefix(".")
 
 
+def _kind_of(value: Any) -> str:
+    for kind, name in _FOUND:
+        if isinstance(value, kind):
+            return name
+    return "nothing" if value is None else "another kind of value"
+
+
 def _accepted(location: Location, details: ErrorDetails, nodes: Nodes) -> str:
     if details["type"] in {"model_type", "model_attributes_type"}:
         return _wanted(location, nodes)
@@ -127,16 +187,39 @@ def _context(details: ErrorDetails) -> Context:
     return details.get("ctx", {})
 
 
-def _known_keys(location: Location, nodes: Nodes) -> str:
-    """The keys beside the last one of the location, the likeliest first."""
-    keys = sorted(_properties(nodes(location[:-1])))
+@dataclass(frozen=True)
+class _Choice:
+    """One of the forms that an object may have: its keys, and the key and value that tell it from others."""
+
+    keys: tuple[str, ...]
+    mark: tuple[str, str] | None
+    is_meant: bool
+
+
+def _choices(nodes: Iterable[dict[str, Any]], written: Any) -> list[_Choice]:
+    """The forms of an object; those that are meant have the mark that is written, or none."""
+    found: list[_Choice] = []
+    for node in nodes:
+        if properties := node.get("properties"):
+            mark = next(((key, each["const"]) for key, each in properties.items() if "const" in each), None)
+            is_meant = mark is None or _child(written, mark[0]) == mark[1]
+            found.append(_Choice(tuple(sorted(properties)), mark, is_meant))
+    return found
+
+
+def _extra(location: Location, found: Any, choices: Sequence[_Choice]) -> Problem:
+    """A key that its object does not have, though another form of it may."""
     written = str(location[-1])
-    if to_camel(written) in keys:
-        return to_camel(written)
-    close = get_close_matches(written, keys, n=1)
-    if close:
-        return f"{close[0]}? or another of {', '.join(keys)}"
-    return "one of " + ", ".join(keys) if keys else "no key"
+    meant = [each for each in choices if each.is_meant]
+    keys = sorted({key for each in meant or choices for key in each.keys})
+    mine = next((each.mark for each in meant), None)
+    other = next((each.mark for each in choices if not each.is_meant and written in each.keys), None)
+    if mine and other:
+        why = f"the key belongs to {other[0]} {other[1]}; here {mine[0]} is {mine[1]}"
+        return Problem(_path(location), found, f"{other[0]}: {other[1]}, or one of {', '.join(keys)}", why)
+    likeliest = to_camel(written) if to_camel(written) in keys else None
+    accepted = among(written, keys, likeliest) if keys else "no key"
+    return Problem(_path(location), found, accepted, "there is no such key")
 
 
 def _wanted(location: Location, nodes: Nodes) -> str:
@@ -145,9 +228,11 @@ def _wanted(location: Location, nodes: Nodes) -> str:
         return SHORT_FORMS
     if keys := sorted(_properties(nodes(location))):
         return "an object with the keys " + ", ".join(keys)
+    if named := [
+        name for node in nodes(location) for name in node.get("enum", [node["const"]] if "const" in node else [])
+    ]:
+        return "one of " + ", ".join(map(str, named))
     for node in nodes(location):
-        if "const" in node or "enum" in node:
-            return "one of " + ", ".join(map(str, node.get("enum", [node.get("const")])))
         if "description" in node:
             first_sentence = " ".join(node["description"].split()).split(". ")[0].rstrip(".")
             return f"{_KINDS.get(node.get('type', ''), 'a value')}: {first_sentence}"

@@ -23,7 +23,7 @@ class StackConfig(Part):
 
     layer: Layer = "all"
     """What of it this stack deploys: `cluster`, network, cluster, pools and operators; `serving`, the models, into a
-    cluster that is there; `all`, both, which needs a way to the API server from where the update runs.
+    cluster that is there; `all`, both. Each needs a way to the API server from where the update runs.
     """
 
     cluster: Cluster | None = None

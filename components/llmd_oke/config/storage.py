@@ -21,7 +21,6 @@ FolderPath = Annotated[str, StringConstraints(pattern=FOLDER, max_length=255)]
 """An absolute path without a slash at its end."""
 
 SMALLEST_LUSTRE_GB = 31_200
-LUSTRE_STEP_GB = 10_400
 LustreTier = Literal["MBPS_PER_TB_125", "MBPS_PER_TB_250", "MBPS_PER_TB_500", "MBPS_PER_TB_1000"]
 
 

@@ -16,6 +16,9 @@ GUARDED = {
 }
 """What takes hours to get back, or can't be had again where capacity is scarce."""
 
+LONGEST_VALUES = 240
+"""Characters of two values that are shown side by side."""
+
 UNPROTECT = "To do it all the same: llmd-oke up --allow-replace."
 
 
@@ -59,16 +62,17 @@ def describe(change: Change) -> str:
     action = "delete" if change.operation == "delete" else "replace"
     if action == "delete":
         return f"delete {what} {change.name}, because the stack file no longer has it"
-    causes = [_cause(path, change.old, change.new) for path in change.replaced_by]
+    causes = [difference(path, change) for path in change.replaced_by]
     because = "; ".join(causes) or "of what it depends on"
     return f"{action} {what} {change.name}, because {because}"
 
 
-def _cause(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    before, after = value_at(old, path), value_at(new, path)
-    if before is None and after is None:
+def difference(path: str, change: Change) -> str:
+    """What becomes of one input of a resource: `nodeShape changes from 'a' to 'b'`; long values are left out."""
+    before, after = (repr(value_at(inputs, path)) for inputs in (change.old, change.new))
+    if before == after or len(before) + len(after) > LONGEST_VALUES:
         return f"{path} changes"
-    return f"{path} changes from {before!r} to {after!r}"
+    return f"{path} changes from {before} to {after}"
 
 
 def value_at(inputs: Mapping[str, Any], path: str) -> Any:

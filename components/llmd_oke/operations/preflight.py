@@ -7,7 +7,6 @@ user with few rights still sees the others.
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network, ip_network
 
-from llmd_oke import catalogue
 from llmd_oke.access.objects import stored_file
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.catalogue.iam import Need
@@ -17,6 +16,7 @@ from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, StackConfig
 from llmd_oke.errors import KitError
 from llmd_oke.operations.findings import Finding, Verdict
 from llmd_oke.operations.preflight_images import ReadLink, image_findings
+from llmd_oke.operations.preflight_limits import limit_findings
 from llmd_oke.operations.tenancy import Tenancy
 from llmd_oke.planning.iam import iam_needs
 
@@ -52,42 +52,6 @@ def _guarded(name: str, path: str, check: Callable[[], Iterator[Finding]]) -> li
         remedy = "Is the sign-in right, and may this user read it?" if error.status in {401, 403, 404} else "Try again."
         found.append(Finding(name, path, Verdict.UNKNOWN, error.message, remedy))
     return found
-
-
-def _limits(tenancy: Tenancy) -> Iterator[Finding]:
-    """Limits count GPUs for some shapes and nodes for others, so a number between the two is not judged."""
-    root = tenancy.cluster.tenancy_id
-    definitions = tenancy.client.get("limits", "/limitDefinitions", compartmentId=root, serviceName="compute")
-    for i, pool in tenancy.created_pools:
-        shape, path = catalogue.shape(pool.shape), f"gpuPools[{i}].{_most_key(pool)}"
-        if shape is None:
-            continue
-        names = [each["name"] for each in definitions if shape.gpu.product.lower() in each["name"].lower()]
-        if not names:
-            yield Finding("limits", path, Verdict.UNKNOWN, f"no limit of the region names {shape.gpu.product}")
-        for name in names:
-            if "reserv" not in name:
-                yield _limit(tenancy, pool, shape.gpus, name, path)
-
-
-def _most_key(pool: GpuPool) -> str:
-    """Where the stack file says how many nodes a pool may have."""
-    return "scaling.maxSize" if pool.autoscaled else "size"
-
-
-def _limit(tenancy: Tenancy, pool: GpuPool, gpus_per_node: int, name: str, path: str) -> Finding:
-    query = {"compartmentId": tenancy.cluster.tenancy_id}
-    if pool.availability_domain:
-        query["availabilityDomain"] = pool.availability_domain
-    answer = tenancy.client.get("limits", f"/services/compute/limits/{name}/resourceAvailability", **query)
-    free = int(answer.get("available") or 0)
-    nodes = pool.limits.most
-    value = f"{name}: {free} available, {nodes} nodes with {nodes * gpus_per_node} GPUs wanted"
-    if free < nodes:
-        return Finding("limits", path, Verdict.PROBLEM, value, "Request a service limit increase in the OCI console.")
-    if free < nodes * gpus_per_node:
-        return Finding("limits", path, Verdict.UNKNOWN, value, "Enough if this limit counts nodes, too few if GPUs.")
-    return Finding("limits", path, Verdict.FINE, value)
 
 
 def _capacity(tenancy: Tenancy) -> Iterator[Finding]:
@@ -238,7 +202,7 @@ CHECKS: list[tuple[str, str, Callable[[Tenancy], Iterator[Finding]]]] = [
     ("versions", "cluster.kubernetesVersion", _versions),
     ("network", "cluster.network", _network),
     ("policies", "cluster.iam", _policies),
-    ("limits", "gpuPools", _limits),
+    ("limits", "gpuPools", limit_findings),
     ("capacity", "gpuPools", _capacity),
 ]
 """Name, place in the stack file, and the check, quick ones first."""

@@ -1,8 +1,10 @@
 """The Pulumi CLI, as far as the kit uses it."""
 
 import json
+import os
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llmd_oke.errors import KitError
+from llmd_oke.operations.child import to_its_end
 from llmd_oke.operations.previews import Preview, parse
 
 Found = TypeVar("Found")
@@ -33,12 +36,19 @@ Run = Callable[[Sequence[str], bool], Ended]
 
 def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> Ended:
     """Runs a command for real; with `aside` what it shows goes to standard error. It may ask the user, so it has no
-    limit; the engine's waits have theirs.
+    limit; the engine's waits have theirs. Ctrl-C reaches it too, and ends this only once it has saved what it did.
     """
     pipe = subprocess.PIPE if capture else None
     shown = _STANDARD_ERROR if aside else None
-    done = subprocess.run(list(argv), check=False, stdout=pipe or shown, stderr=pipe, text=True)
-    return Ended(done.returncode, done.stdout or "", done.stderr or "")
+    process = subprocess.Popen(list(argv), stdout=pipe or shown, stderr=pipe, text=True, env=_environment())
+    output, errors = to_its_end(process)
+    return Ended(process.returncode, output or "", errors or "")
+
+
+def _environment() -> dict[str, str]:
+    """Programs and plug-ins find the `llmd-oke` that kubeconfigs name, also where its folder is not on PATH."""
+    own = sysconfig.get_path("scripts")
+    return {**os.environ, "PATH": os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))}
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,17 @@ class PulumiCli:
             KitError: they can't be read.
         """
         return self._answer("outputs", dict, "output", "--json")
+
+    def output(self, name: str, stack: str | None = None) -> str:
+        """One output of this stack, or of another one, in the clear.
+
+        Raises:
+            KitError: there is none of that name, or it can't be read.
+        """
+        ended = replace(self, stack=stack or self.stack)._run("stack", "output", name, "--show-secrets", capture=True)
+        if ended.status:
+            raise KitError(f"The output {name} of the stack can't be read:\n{(ended.errors or ended.output).strip()}")
+        return ended.output
 
     def last_record(self) -> Record | None:
         """The newest operation in the stack's history, None where it has none.

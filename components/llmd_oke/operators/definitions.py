@@ -5,24 +5,29 @@ a kind that isn't there is about a minute, whatever its timeouts say.
 """
 
 import asyncio
+import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import httpx2
 import pulumi
 import yaml
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
-from lightkube.core.exceptions import ApiError
+from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
-from pulumi.runtime import mocks
-from pulumi.runtime.settings import get_monitor
 
 from llmd_oke.errors import KitError
+from llmd_oke.updating import is_update
 
 LOOK_S = 2.0
 
 OPERATOR = "Look whether the operator that makes them runs; in OKE, at the add-on's state and its pods."
+WAY = "Is the API server reached from here, with a tunnel to this cluster and no other, and may this user sign in?"
+PROGRAM = "The kubeconfig's program must be on PATH and sign in: `llmd-oke token` with the options that it has there."
+
+_ABSENT = "it is not there"
+_COMING = "it is not established"
 
 
 def when_established(
@@ -44,11 +49,11 @@ def when_established(
         remedy: what to do where they don't come.
 
     Raises:
-        KitError: (in the output) a definition is not there in time; says which.
+        KitError: (in the output) a definition is not there in time, or the cluster can't be asked; says which or why.
     """
 
     async def look(text: str | None) -> bool:
-        if not pulumi.runtime.is_dry_run() and not _is_test():
+        if is_update():
             await _wait(names, timeout_s, _client(text, context), remedy)
         return True
 
@@ -59,34 +64,53 @@ def when_established(
 
 async def _wait(names: Sequence[str], timeout_s: float, client: AsyncClient, remedy: str = OPERATOR) -> None:
     ends_at = time.monotonic() + timeout_s
-    while missing := [name for name in names if not await _is_established(client, name)]:
+    while missing := {name: cause for name in names if (cause := await _lack(client, name))}:
         if time.monotonic() >= ends_at:
-            raise KitError(
-                f"The cluster has no definition of {', '.join(missing)} after {timeout_s:g} s.",
-                remedy,
-            )
+            raise _too_late(missing, timeout_s, remedy)
         await asyncio.sleep(LOOK_S)
 
 
-async def _is_established(client: AsyncClient, name: str) -> bool:
-    """A cluster that doesn't answer (yet) is waited for too."""
+def _too_late(missing: Mapping[str, str], timeout_s: float, remedy: str) -> KitError:
+    """A cluster that does not answer is not the operator's fault."""
+    unheard = next((cause for cause in missing.values() if cause not in {_ABSENT, _COMING}), None)
+    if unheard:
+        return KitError(f"The cluster can't be asked for {', '.join(missing)} after {timeout_s:g} s: {unheard}.", WAY)
+    return KitError(f"The cluster has no definition of {', '.join(missing)} after {timeout_s:g} s.", remedy)
+
+
+async def _lack(client: AsyncClient, name: str) -> str:
+    """Why a definition is not served yet, empty if it is. A cluster that doesn't answer (yet) is waited for too."""
     try:
         found = await client.get(CustomResourceDefinition, name)
     except ApiError as error:
-        if error.status.code in {404, 429} or (error.status.code or 0) >= 500:
-            return False
-        raise KitError(f"The cluster doesn't show its definitions: {error.status.message}") from error
-    except httpx2.HTTPError:
-        return False
+        if error.status.code == 404:
+            return _ABSENT
+        if error.status.code == 429 or (error.status.code or 0) >= 500:
+            return f"it answers {error.status.code}, {error.status.message}"
+        raise KitError(f"The cluster doesn't show its definitions: {error.status.message}", WAY) from error
+    except httpx2.HTTPError as error:
+        return _unheard(error)
+    except (ConfigError, OSError, ValueError) as error:  # the kubeconfig's program, or what it printed
+        raise KitError(f"The cluster can't be signed in to: {error}", PROGRAM) from error
     conditions = (found.status.conditions if found.status else None) or []
-    return any(condition.type == "Established" and condition.status == "True" for condition in conditions)
+    established = any(condition.type == "Established" and condition.status == "True" for condition in conditions)
+    return "" if established else _COMING
+
+
+def _unheard(error: httpx2.HTTPError) -> str:
+    """Why the cluster does not answer, where that may pass.
+
+    Raises:
+        KitError: its certificate is not trusted, which no waiting changes.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise KitError(f"The API server's certificate is not trusted: {cause}.", WAY) from error
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__
 
 
 def _client(kubeconfig: str | None, context: str | None) -> AsyncClient:
     config = KubeConfig.from_dict(yaml.safe_load(kubeconfig)) if kubeconfig else KubeConfig.from_env()
     return AsyncClient(config=config.get(context))
-
-
-def _is_test() -> bool:
-    """Under Pulumi's mocks there is no cluster to look at."""
-    return isinstance(get_monitor(), mocks.MockMonitor)

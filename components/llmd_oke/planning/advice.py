@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from llmd_oke.config import CreateCluster, NodeDisk
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
+from llmd_oke.planning.placeholders import placeholder_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPlan
 from llmd_oke.planning.scaling import scaling_advice
@@ -23,6 +24,7 @@ FAST_TOKENS_PER_S_PER_USER = 100.0
 def advice(plan: Plan) -> tuple[Advice, ...]:
     """All advice on a plan, in the order of the stack file."""
     return (
+        *placeholder_advice(plan.config),
         *_way_in(plan),
         *_oci_metrics(plan),
         *_cache_of_scaled_nodes(plan),
@@ -33,18 +35,19 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
 
 
 def _way_in(plan: Plan) -> Iterator[Advice]:
-    """A subnet for the Bastion service that no bastion is in."""
+    """Who updates a cluster with a private endpoint has to reach it, with a bastion or from inside."""
     cluster = plan.config.cluster
     if not isinstance(cluster, CreateCluster) or plan.config.layer == "serving":
         return
     service = cluster.network.bastion_service
-    if (
-        cluster.api_endpoint.access == "private"
-        and cluster.network.bastion
-        and not (service.client_cidrs or service.ocid)
-    ):
-        text = "without them no bastion is made, and `llmd-oke tunnel` has no way to the private API endpoint"
+    if cluster.api_endpoint.access != "private":
+        return
+    if cluster.network.bastion and not (service.client_cidrs or service.ocid):
+        text = "without them no bastion is made, and `llmd-oke up --tunnel` has no way to the private API endpoint"
         yield Advice("cluster.network.bastionService.clientCidrs", text)
+    else:
+        text = "a private API endpoint is reached from its VCN only: update from there, or with `llmd-oke up --tunnel`"
+        yield Advice("cluster.apiEndpoint.access", text)
 
 
 def _oci_metrics(plan: Plan) -> Iterator[Advice]:

@@ -1,11 +1,11 @@
 """Everything that is wrong with a stack, found in one go."""
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.config import Model, StackConfig
+from llmd_oke.config.likely import among
 from llmd_oke.errors import Problem
 from llmd_oke.planning.add_ons import add_on_problems
 from llmd_oke.planning.availability_domains import availability_domain_problems
@@ -103,8 +103,7 @@ def _names(config: StackConfig) -> Iterator[Problem]:
 
 def _unknown(path: str, value: str, known: list[str]) -> Problem:
     by_repository = catalogue.model_of_repository(value)
-    likely = [by_repository.name] if by_repository else get_close_matches(value, known, n=1)
-    accepted = f"{likely[0]}? or another of {', '.join(known)}" if likely else "one of " + ", ".join(known)
+    accepted = among(value, known, by_repository.name if by_repository else None)
     return Problem(path, value, accepted, "the catalogue has no such entry")
 
 
@@ -173,7 +172,9 @@ def _too_few_nodes(known: Sequence[Pool], wanted: Sequence[Server], left: Sequen
     gpus, functions = sum(server.gpus for server in wanted), sum(server.virtual_functions for server in wanted)
     needs = f"{gpus} GPUs" + (f" and {functions} virtual functions" if functions else "")
     has = f"{size * pool.shape.gpus} GPUs and {size * pool.shape.rdma.virtual_functions} virtual functions"
-    why = f"the models need {needs}, {size} nodes have {has}; {len(left)} servers find no node with room"
+    have = "1 node has" if size == 1 else f"{size} nodes have"
+    find = "1 server finds" if len(left) == 1 else f"{len(left)} servers find"
+    why = f"the models need {needs}, {have} {has}; {find} no node with room"
     if len(known) == 1:
         key = "scaling.maxSize" if pool.autoscaled else "size"
         return Problem(f"gpuPools[0].{key}", size, f"at least {enough}, or fewer or smaller servers", why)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from llmd_oke.catalogue import iam as facts
 from llmd_oke.catalogue.iam import Need, Phase
-from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, StackConfig
+from llmd_oke.config import CreateCluster, GpuPool, Lustre, StackConfig
 from llmd_oke.errors import Problem
 from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
 from llmd_oke.planning.node_scaling import autoscaled_pools
@@ -53,7 +53,6 @@ def _wanted(config: StackConfig, cluster: CreateCluster) -> dict[Need, bool]:
         "boot-volume-encryption": any(pool.boot_volume_kms_key_id for pool in pools),
         "boot-volume-encryption-of-managed-pools": any(pool.boot_volume_kms_key_id for pool in managed),
         "network-elsewhere": elsewhere,
-        "file-storage": isinstance(config.storage.model_cache, FileStorage),
         "cluster-autoscaler": autoscaled,
         "cluster-autoscaler-network-elsewhere": elsewhere and autoscaler,
         "lustre": isinstance(config.storage.model_cache, Lustre),

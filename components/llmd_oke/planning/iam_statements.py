@@ -8,9 +8,6 @@ from llmd_oke.catalogue import iam as facts
 from llmd_oke.catalogue.iam import Group, Need, Scope, Statement
 from llmd_oke.errors import KitError
 
-MOST_STATEMENTS = 50
-"""OCI documentation, IAM limits: statements of one policy."""
-
 
 @dataclass(frozen=True)
 class Variables:

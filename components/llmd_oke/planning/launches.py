@@ -65,7 +65,7 @@ def launch_problems(pool: GpuPool, path: str) -> Iterator[Problem]:
 
 
 def _eviction(pool: GpuPool, path: str) -> Iterator[Problem]:
-    if "eviction_grace_minutes" in pool.model_fields_set and pool.launch not in MANAGED_LAUNCHES:
+    if pool.eviction_grace_minutes is not None and pool.launch not in MANAGED_LAUNCHES:
         why = f"launch is {pool.launch}: OKE doesn't drain self-managed nodes"
         yield Problem(f"{path}.evictionGraceMinutes", pool.eviction_grace_minutes, "nothing", why)
 

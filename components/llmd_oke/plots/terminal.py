@@ -1,5 +1,6 @@
 """Plots for a terminal."""
 
+import math
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
@@ -20,14 +21,25 @@ def scatter_text(series: Sequence[Series], *, width: int, height: int, x_label: 
     legend = [f"  {marker} {each.legend}" for each, marker in shown]
     if not shown:
         return "no data"
-    figure = _figure(width, max(height - len(legend), 8))
+    figure = _figure(width, max(height - len(legend) - 2, 8))
     for each, marker in shown:
         figure.draw(
             figure.signal([point.x for point in each.points], [point.y for point in each.points], marker=marker)
         )
-    figure.label(x_label, axis="x")
-    figure.label(y_label, axis="y")
-    return "\n".join([_text(figure), *legend])
+    points = [point for each, _ in shown for point in each.points]
+    for axis, values in (("x", [point.x for point in points]), ("y", [point.y for point in points])):
+        marks = _round_values(min(values), max(values))
+        figure.ruler(axis).ticks(marks, [f"{mark:,.10g}" for mark in marks])
+    return "\n".join([y_label, _text(figure), x_label.rjust(width), *legend])
+
+
+def _round_values(least: float, most: float) -> list[float]:
+    """About five values between two, at a distance of 1, 2 or 5 times a power of ten; the value itself of one."""
+    if least == most:
+        return [least]
+    power = 10.0 ** math.floor(math.log10((most - least) / 5))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power * 5 >= most - least)
+    return [round(count * step, 10) for count in range(math.ceil(least / step), math.floor(most / step) + 1)]
 
 
 def _figure(width: int, height: int) -> Any:

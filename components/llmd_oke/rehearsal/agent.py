@@ -40,6 +40,7 @@ from llmd_oke.rehearsal.pods.factory import ContainerFactory
 from llmd_oke.rehearsal.pods.images import load
 from llmd_oke.rehearsal.pods.networks import AddressPool, Networks, route_services
 from llmd_oke.rehearsal.pods.runner import Runner
+from llmd_oke.rehearsal.pods.simulator_containers import simulator_client
 from llmd_oke.rehearsal.pods.surroundings import StoredSources, Surroundings
 from llmd_oke.rehearsal.services.names import Name
 from llmd_oke.rehearsal.services.network import ServiceNetwork
@@ -120,7 +121,7 @@ class Agent:
 
     def _surroundings(self, client: AsyncClient) -> Surroundings:
         config = self._config
-        simulator = httpx2.AsyncClient(base_url=config.simulator_url, trust_env=False) if config.simulator_url else None
+        simulator = simulator_client(config.simulator_url) if config.simulator_url else None
         return Surroundings(
             client=client,
             fleet=self.fleet,

@@ -28,7 +28,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.engine_events import Narrator
 from llmd_oke.rehearsal.engine_protection import release
-from llmd_oke.rehearsal.engine_recovery import adopt
+from llmd_oke.rehearsal.engine_recovery import adopt, is_wrong
 from llmd_oke.rehearsal.engine_steps import Steps
 from llmd_oke.rehearsal.exclusive import exclusive
 from llmd_oke.rehearsal.placeholders import placeholder_images
@@ -113,12 +113,13 @@ def run(
         program=lambda: _program(project, loaded),
         opts=automation.LocalWorkspaceOptions(work_dir=str(project)),
     )
+    checkpoint = checkpoint_file(project.parent, stack)
     if operation != "preview":
-        adopt(handle, checkpoint_file(project.parent, stack), journal_file(project.parent), progress)
+        adopt(handle, checkpoint, journal_file(project.parent), progress)
     if operation == "destroy" and not targets:
         release(handle, progress, allowed=unprotect)
     try:
-        changes, outputs = _operate(handle, operation, steps.hear, targets)
+        changes, outputs = _operate(handle, _operation(operation, targets, is_wrong(checkpoint)), steps.hear)
     except automation.CommandError as error:
         raise narrator.failure(operation, str(error)) from error
     duration_s = time.monotonic() - began
@@ -147,11 +148,25 @@ def _program(project: Path, loaded: threading.Thread) -> None:
 
 Hear = Callable[[engine_events.EngineEvent], Any]
 Outcome = tuple[dict[str, int], dict[str, Any]]
+Run = Callable[[automation.Stack, Hear], Outcome]
+_OPERATIONS = ("destroy", "preview", "refresh", "up")
 
 
-def _operate(stack: automation.Stack, operation: str, hear: Hear, targets: Sequence[str]) -> Outcome:
+def _operation(name: str, targets: Sequence[str], reads_first: bool) -> Run:
+    """What runs an operation; `up` and `preview` may have to read first what is there."""
+    match name:
+        case "up":
+            return partial(_up, refresh=reads_first)
+        case "preview":
+            return partial(_preview, refresh=reads_first)
+        case "refresh":
+            return _refresh
+        case _:
+            return partial(_destroy, targets=targets)
+
+
+def _operate(stack: automation.Stack, run: Run, hear: Hear) -> Outcome:
     """Runs an operation; a lock on the stack is one that a killed engine left, for no other runs beside this one."""
-    run = partial(_destroy, targets=targets) if targets else _OPERATIONS[operation]
     try:
         return run(stack, hear)
     except automation.ConcurrentUpdateError:
@@ -159,13 +174,15 @@ def _operate(stack: automation.Stack, operation: str, hear: Hear, targets: Seque
         return run(stack, hear)
 
 
-def _up(stack: automation.Stack, hear: Hear) -> Outcome:
-    done = stack.up(on_event=hear, on_output=_drop, parallel=PARALLEL, suppress_outputs=True, color="never")
+def _up(stack: automation.Stack, hear: Hear, *, refresh: bool) -> Outcome:
+    done = stack.up(
+        on_event=hear, on_output=_drop, parallel=PARALLEL, suppress_outputs=True, color="never", refresh=refresh
+    )
     return _counts(done.summary.resource_changes), {key: value.value for key, value in done.outputs.items()}
 
 
-def _preview(stack: automation.Stack, hear: Hear) -> Outcome:
-    done = stack.preview(on_event=hear, on_output=_drop, parallel=PARALLEL, color="never")
+def _preview(stack: automation.Stack, hear: Hear, *, refresh: bool) -> Outcome:
+    done = stack.preview(on_event=hear, on_output=_drop, parallel=PARALLEL, color="never", refresh=refresh)
     return _counts(done.change_summary), {}
 
 
@@ -184,9 +201,6 @@ def _destroy(stack: automation.Stack, hear: Hear, targets: Sequence[str] = ()) -
         target_dependents=bool(targets),
     )
     return _counts(done.summary.resource_changes), {}
-
-
-_OPERATIONS = {"up": _up, "preview": _preview, "refresh": _refresh, "destroy": _destroy}
 
 
 def _counts(changes: Mapping[Any, int] | None) -> dict[str, int]:
@@ -223,7 +237,7 @@ def main() -> None:
     parser.add_argument("--target", action="append", default=[])
     parser.add_argument("--unprotect", action="store_true")
     parser.add_argument("--load", action="append", default=[], metavar="MODULE")
-    parser.add_argument("operation", choices=sorted(_OPERATIONS))
+    parser.add_argument("operation", choices=_OPERATIONS)
     arguments = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave_to_the_engine)

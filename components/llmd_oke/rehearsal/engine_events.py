@@ -8,30 +8,33 @@ from typing import Any
 from pulumi.automation import events
 
 from llmd_oke.errors import KitError
+from llmd_oke.operations import guards
+from llmd_oke.operations.previews import of_document
 from llmd_oke.progress import Progress
+from llmd_oke.rehearsal.engine_steps import step
 from llmd_oke.rehearsal.engine_words import tidy
 
 HEARTBEAT_S = 5.0
-_QUIET = {"same", "read", "refresh", "read-replacement", "discard"}
 _DONE = {
     "create": "created",
     "update": "updated",
     "delete": "deleted",
-    "replace": "replaced",
     "create-replacement": "created anew",
     "delete-replaced": "deleted the old",
     "import": "imported",
 }
+"""Operations that are told; the engine's own name for a replacement comes beside its two halves."""
 _PLANNED = {
     "create": "would create",
     "update": "would update",
     "delete": "would delete",
     "replace": "would replace",
-    "create-replacement": "would create anew",
-    "delete-replaced": "would delete the old",
     "import": "would import",
 }
+_MOST_DIFFERENCES = 4
 _LINES_OF_THE_ENGINE = 8
+_IN_ALL = "update failed"
+"""What the engine says once more beside each error."""
 
 
 class Narrator:
@@ -42,7 +45,7 @@ class Narrator:
         self._words = _PLANNED if is_preview else _DONE
         self._running: dict[str, float] = {}
         self._errors: list[str] = []
-        self._said = time.monotonic()
+        self._began = self._said = time.monotonic()
         self._lock = threading.Lock()
         self._heart = threading.Thread(target=self._beat, daemon=True)
         self._heart.start()
@@ -62,11 +65,12 @@ class Narrator:
     def failure(self, operation: str, output: str = "") -> KitError:
         """The error that the operation ended with, in the engine's words; `output` counts where no event told."""
         with self._lock:
-            words = "\n".join(dict.fromkeys(self._errors)) or _end_of(output)
+            told = [error for error in dict.fromkeys(self._errors) if error != _IN_ALL] or self._errors[:1]
+            words = "\n".join(told) or _end_of(output)
         return KitError(f"`pulumi {operation}` failed:\n{words}")
 
     def _begin(self, metadata: Any) -> None:
-        if _operation(metadata) not in _QUIET:
+        if _operation(metadata) in self._words:
             self._running[metadata.urn] = time.monotonic()
 
     def _end(self, metadata: Any) -> None:
@@ -75,7 +79,8 @@ class Narrator:
             return
         seconds = time.monotonic() - began
         took = f" in {seconds:.0f} s" if seconds >= 1 else ""
-        self._say(f"{self._words.get(_operation(metadata), _operation(metadata))} {short_name(metadata.urn)}{took}")
+        changed = differences(metadata) if self._words is _PLANNED else ""
+        self._say(f"{self._words[_operation(metadata)]} {short_name(metadata.urn)}{took}{changed}")
 
     def _diagnose(self, diagnostic: Any) -> None:
         text = diagnostic.message.strip()
@@ -94,16 +99,28 @@ class Narrator:
         while True:
             time.sleep(1.0)
             with self._lock:
-                waiting = [
-                    urn
-                    for urn in self._running
-                    if "pulumi:pulumi:Stack" not in urn and "llmd-oke:index:" not in _type(urn)
-                ]
-                if waiting and time.monotonic() - self._said > HEARTBEAT_S:
-                    oldest = min(waiting, key=lambda urn: self._running[urn])
-                    seconds = time.monotonic() - self._running[oldest]
-                    more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
-                    self._say(f"waiting for {short_name(oldest)}{more} ({seconds:.0f} s)")
+                if time.monotonic() - self._said > HEARTBEAT_S:
+                    self._say(f"waiting for {self._waited_for()}")
+
+    def _waited_for(self) -> str:
+        waiting = [
+            urn for urn in self._running if "pulumi:pulumi:Stack" not in urn and "llmd-oke:index:" not in _type(urn)
+        ]
+        if not waiting:
+            return f"the engine ({time.monotonic() - self._began:.0f} s)"
+        oldest = min(waiting, key=lambda urn: self._running[urn])
+        seconds = time.monotonic() - self._running[oldest]
+        more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        return f"{short_name(oldest)}{more} ({seconds:.0f} s)"
+
+
+def differences(metadata: events.StepEventMetadata) -> str:
+    """What a step would change, to be put behind the resource's name: `: spec.replicas changes from 8 to 6`."""
+    (change,) = of_document({"steps": [step(metadata)]}).changes
+    paths = change.replaced_by if change.operation == "replace" else change.changed
+    told = [guards.difference(path, change) for path in paths[:_MOST_DIFFERENCES]]
+    more = [f"{len(paths) - len(told)} more"] if len(paths) > len(told) else []
+    return f": {'; '.join([*told, *more])}" if told else ""
 
 
 def short_name(urn: str) -> str:

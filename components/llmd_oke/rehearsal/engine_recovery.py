@@ -1,7 +1,8 @@
-"""After an engine that was killed: what it had begun to make is looked up and taken into the stack's state.
+"""After an engine that was killed or failed: what its state doesn't know, and what it has wrong.
 
 An engine writes down what it is about to create, and the id once it is there. Where it was killed in between, the
-resource may exist without the state knowing it, and creating it again would fail or make another.
+resource may exist without the state knowing it, and creating it again would fail or make another. It is looked up, and
+taken into the state.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 
 from pulumi import automation
 
+from llmd_oke.operations.refreshing import is_taken_back
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.oci_plugin.inputs import without_defaults
 
@@ -39,11 +41,20 @@ def adopt(stack: automation.Stack, checkpoint: Path, journal: Path, progress: Pr
         stack.refresh(target=list(adopted), color="never")
 
 
+def is_wrong(checkpoint: Path) -> bool:
+    """Whether the state has something that OCI's plug-in took back, so that an operation has to read first."""
+    return any(is_taken_back(resource) for resource in _latest(checkpoint).get("resources") or ())
+
+
 def _is_pending(checkpoint: Path) -> bool:
+    return bool(_latest(checkpoint).get("pending_operations"))
+
+
+def _latest(checkpoint: Path) -> Mapping[str, Any]:
+    """The stack's state as the engine wrote it down last; empty where there is none."""
     if not checkpoint.is_file():
-        return False
-    latest: dict[str, Any] = json.loads(checkpoint.read_text())["checkpoint"].get("latest") or {}
-    return bool(latest.get("pending_operations"))
+        return {}
+    return json.loads(checkpoint.read_text())["checkpoint"].get("latest") or {}
 
 
 def without_pending(deployment: Mapping[str, Any], find_id: FindId) -> tuple[dict[str, Any], Sequence[str]]:

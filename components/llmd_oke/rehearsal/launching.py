@@ -41,6 +41,11 @@ class Launch:
                 os.close(writing)
             try:
                 self._listen(pipe.fileno())
+            except KeyboardInterrupt:
+                self.progress.step("interrupted: what was started of the world ends")
+                self._abandon(launcher)
+                self.folder.record_file.unlink(missing_ok=True)
+                raise
             except BaseException:
                 self._abandon(launcher)
                 raise

@@ -62,7 +62,7 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     after: tuple[str, ...] = ()
     readiness: Readiness | None = None
-    ready_timeout_s: float = 60
+    ready_timeout_s: float = 120
     stop_timeout_s: float = 3
 
 
@@ -71,7 +71,8 @@ class WorldSpec:
     """All that a world is made of.
 
     `bridge` carries the pod network and has `bridge_address` (with the prefix length); names of processes in the world
-    are resolved by `nameserver`. `facts` are copied to the world's status for whoever uses the world (ports, versions).
+    are resolved by `nameserver`. `facts` are copied to the world's status for whoever uses the world (ports, versions);
+    people are told of those whose names don't end in `digest`.
     """
 
     processes: tuple[ProcessSpec, ...]
@@ -108,6 +109,16 @@ class WorldSpec:
     def digest(self) -> str:
         """Tells whether a running world is the one that this spec describes."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+
+def differences(before: WorldSpec, now: WorldSpec) -> list[str]:
+    """Why a world of one spec isn't one of the other, for people: facts that differ, or that something else does."""
+    told = [
+        f"{name.replace('_', ' ')} {before.facts[name]} becomes {value}"
+        for name, value in now.facts.items()
+        if before.facts.get(name, value) != value and not name.endswith("digest")
+    ]
+    return told or ["other programs, or other nodes"]
 
 
 def _kind(readiness: Readiness) -> str:

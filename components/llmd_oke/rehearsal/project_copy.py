@@ -15,6 +15,9 @@ from llmd_oke.config.document import read
 from llmd_oke.config.pulumi_yaml import text_of
 from llmd_oke.rehearsal.outside.facts import outside
 
+DEPLOYED, PREVIEWED = "project", "preview"
+"""Folders of the copies in a world's own: what was deployed last, and what was looked at since."""
+
 SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
 
 _COPIED = ("Pulumi.yaml", "__main__.py")
@@ -42,15 +45,16 @@ class ProjectCopy:
         }
 
 
-def copy_project(project: Path, stack: str, state: Path, release: str) -> ProjectCopy:
-    """Brings the copy up to date with the project; `release` takes the place of the stack's own."""
-    copy = ProjectCopy(state / "project", state / "backend", state / "pulumi", state / "passphrase")
+def copy_project(project: Path, stack: str, state: Path, release: str, kind: str = DEPLOYED) -> ProjectCopy:
+    """Brings the copy in the folder `kind` up to date with the project; `release` replaces the stack's own."""
+    copy = ProjectCopy(state / kind, state / "backend", state / "pulumi", state / "passphrase")
     for folder in (copy.folder / "stacks", copy.backend, copy.pulumi_home):
         folder.mkdir(parents=True, exist_ok=True)
     for name in _COPIED:
         shutil.copyfile(project / name, copy.folder / name)
     _write_passphrase(copy.passphrase_file)
-    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), release)
+    salted = stack_file(state / DEPLOYED, stack)
+    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), release, salted)
     return copy
 
 
@@ -60,9 +64,10 @@ def _write_passphrase(path: Path) -> None:
         path.write_text(secrets.token_urlsafe(32))
 
 
-def _write_stack_file(source: Path, target: Path, release: str) -> None:
+def _write_stack_file(source: Path, target: Path, release: str, salted: Path) -> None:
+    """Writes a copy's stack file, with the salt of the file that was deployed."""
     document: dict[str, Any] = read(source).value
     stack = {**document["config"][CONFIG_KEY], "release": release}
-    kept: dict[str, Any] = read(target).value if target.exists() else {}
+    kept: dict[str, Any] = read(salted).value if salted.exists() else {}
     own = {key: kept[key] for key in ("encryptionsalt",) if key in kept}
     target.write_text(text_of({**own, "config": {CONFIG_KEY: stack, SOURCE_URL_KEY: outside().bucket_url}}))

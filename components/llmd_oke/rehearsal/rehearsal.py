@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from llmd_oke.rehearsal.foreign import is_scaled
 from llmd_oke.rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, fetch_scaling, take_inventory
 from llmd_oke.rehearsal.oci_plugin.faults import FaultRule
 from llmd_oke.rehearsal.oci_plugin.faults import write as write_faults
-from llmd_oke.rehearsal.project_copy import copy_project
+from llmd_oke.rehearsal.project_copy import DEPLOYED, PREVIEWED, copy_project
 from llmd_oke.rehearsal.simulated import pod_environment
 from llmd_oke.rehearsal.state_files import OCI_FOLDER
 from llmd_oke.rehearsal.world import World
@@ -34,6 +35,9 @@ ENGINE_END_TIMEOUT_S = 30.0
 COMMAND_END_TIMEOUT_S = 60.0
 ENGINE_FREE_TIMEOUT_S = 3600.0
 """How long to wait for another program's operation on the same stack."""
+
+_ENDED_BY_SIGNAL = 128
+"""What shells add to the number of the signal that ended a command."""
 
 FOLDER = ".rehearsal"
 
@@ -169,7 +173,8 @@ def run_engine(
 
 
 def _run_engine(prepared: Prepared, words: Sequence[str], progress: Progress) -> dict[str, Any]:
-    copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.plan.release.name)
+    folder = PREVIEWED if words[0] == "preview" else DEPLOYED
+    copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.plan.release.name, folder)
     result_file = prepared.state / "engine.json"
     result_file.unlink(missing_ok=True)
     own = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file)]
@@ -190,6 +195,7 @@ def _run_engine(prepared: Prepared, words: Sequence[str], progress: Progress) ->
         except KeyboardInterrupt:
             progress.step("interrupted: the engine ends what it has begun")
             ending.end_group(process, ENGINE_END_TIMEOUT_S)
+            progress.step("the rehearsal stays up as it is; the next run goes on from there")
             raise
     return _engine_result(prepared.stack, result_file, log)
 
@@ -246,20 +252,25 @@ def run_command(
 ) -> int:
     """Runs a command inside a stack's world, its output where the caller's goes, and gives its exit code.
 
-    Ctrl-C ends the command at once; an `interruptible` one hears of it and has a minute to end by itself.
+    The programs beside this Python are on its PATH, `llmd-oke` among them.
+
+    Ctrl-C ends the command at once; an `interruptible` one hears of it, has a minute to end by itself, and counts as
+    ended by SIGINT.
 
     Raises:
         KitError: the stack's world isn't up.
     """
     world = World(rehearsal_folder(project, stack))
-    environment = {**_inside_environment(world.folder.path), **(env or {})}
+    path = f"{sysconfig.get_path('scripts')}:{world.environment()['PATH']}"
+    environment = {**_inside_environment(world.folder.path), "PATH": path, **(env or {})}
     with world.process_inside(argv, env=environment, folder=project, output=output) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            if interruptible:
-                ending.end_group(process, COMMAND_END_TIMEOUT_S, signal.SIGINT)
-            raise
+            if not interruptible:
+                raise
+            ending.end_group(process, COMMAND_END_TIMEOUT_S, signal.SIGINT)
+            return _ENDED_BY_SIGNAL + signal.SIGINT
 
 
 def down(project: Path, stack: str) -> bool:

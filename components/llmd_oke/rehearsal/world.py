@@ -17,7 +17,7 @@ from llmd_oke.progress import Progress, SilentProgress
 from llmd_oke.rehearsal import ending, host_processes, namespaces
 from llmd_oke.rehearsal.exclusive import exclusive
 from llmd_oke.rehearsal.launching import Launch
-from llmd_oke.rehearsal.processes import WorldSpec
+from llmd_oke.rehearsal.processes import WorldSpec, differences
 from llmd_oke.rehearsal.world_record import StateFolder, WorldRecord
 
 _LOCK_TIMEOUT_S = 360.0
@@ -60,10 +60,11 @@ class World:
             running = self.status()
             if running is not None and running.phase == "ready" and running.spec_digest == spec.digest():
                 return running
+            previous = self._spec() if running is not None and running.phase == "ready" else None
             self._stop(timeout_s=30)
             for folder in discard:
                 shutil.rmtree(folder, ignore_errors=True)
-            listener.step("starting the rehearsal's world")
+            listener.step(f"starting the rehearsal's world{_anew(previous, spec)}")
             self.folder.spec_file.write_text(spec.to_json())
             return Launch(self.folder, listener, timeout_s).run()
 
@@ -88,7 +89,8 @@ class World:
         record = self.status()
         if record is None or record.phase != "ready":
             why = "" if record is None or record.failure is None else f": {record.failure}"
-            raise KitError(f"the rehearsal's world in {self.folder.path} is not running{why}")
+            start = f"Start it: scripts/rehearse --stack {self.folder.path.name}"
+            raise KitError(f"The rehearsal's world in {self.folder.path} is not running{why}", start)
         return namespaces.enter_command(
             record.supervisor.pid, argv, folder or self.folder.path, user_namespace=record.user_namespace
         )
@@ -149,6 +151,13 @@ class World:
         for path in (self.folder.logs, self.folder.home):
             path.mkdir(parents=True, exist_ok=True)
 
+    def _spec(self) -> WorldSpec | None:
+        """What the world was asked to be; None where another version of the kit wrote that."""
+        try:
+            return WorldSpec.from_json(self.folder.spec_file.read_text())
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def _locked(self, progress: Progress) -> AbstractContextManager[None]:
         return exclusive(
             self.folder.lock_file, f"start or stop the world in {self.folder.path}", progress, _LOCK_TIMEOUT_S
@@ -163,3 +172,10 @@ class World:
         if left:
             raise KitError(f"the world left mounts on this machine: {', '.join(left)}", "unmount them with `umount`")
         self.folder.record_file.unlink(missing_ok=True)
+
+
+def _anew(previous: WorldSpec | None, spec: WorldSpec) -> str:
+    """To be put behind the news of a start: that a world, and all that was deployed in it, made room, and why."""
+    if previous is None:
+        return ""
+    return f" anew, without what was deployed in the one before: {', '.join(differences(previous, spec))}"

@@ -74,7 +74,8 @@ def world_spec(
         bridge_address=f"{addresses.NODE_ADDRESS}/16",
         nameserver=addresses.DNS_SERVICE,
         facts={
-            "agent_config": hashlib.sha256(agent_config.encode()).hexdigest(),
+            "agent_digest": hashlib.sha256(agent_config.encode()).hexdigest(),
+            "nodes": str(len(agent["nodes"])),
             "time_scale": str(time_scale),
             "probe_time_scale": str(probe_time_scale),
         },

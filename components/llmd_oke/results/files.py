@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from llmd_oke.config.shape_problems import in_words
 from llmd_oke.errors import KitError
 from llmd_oke.results.reading import Read, Rejected
 from llmd_oke.results.row import Origin, Quantiles, Row
@@ -44,15 +45,17 @@ def write_rows(rows: Iterable[Row], path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that a reader finds whole or not at all.
+    """Write a file that a reader finds whole or not at all. Links and devices (/dev/stdout) stay what they are.
 
     Raises:
         KitError: it can't be written.
     """
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    stays = path.is_symlink() or (path.exists() and not path.is_file())
+    unfinished = path if stays else path.with_name(f".{path.name}.unfinished")
     try:
         unfinished.write_text(text, encoding="utf-8", newline="")
-        unfinished.replace(path)
+        if not stays:
+            unfinished.replace(path)
     except OSError as error:
         raise KitError(f"{path} can't be written: {error.strerror}") from error
 
@@ -138,9 +141,9 @@ def read_text(path: Path) -> str:
         raise KitError(f"{path} is no text: {error.reason} at byte {error.start}") from error
 
 
-def explain(error: ValidationError) -> str:
-    """What pydantic found wrong, in one line."""
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'row'}: {each['msg']}" for each in error.errors())
+def explain(error: ValidationError, whole: str = "row") -> str:
+    """What pydantic found wrong, in one line; `whole` is what the thing itself is called."""
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or whole}: {in_words(each)}" for each in error.errors())
 
 
 def _json_entries(text: str) -> Iterator[tuple[int, object]]:

@@ -201,10 +201,14 @@ def copy_runs(source: Store, target: Store, stack: str, tell: Callable[[str], No
     counts as not there.
 
     Raises:
-        KitError: a store does not answer.
+        KitError: the stack has no runs, or a store does not answer.
     """
+    known = runs(source, stack, loads=True)
+    if not known:
+        names = ", ".join(stacks(source)) or "none"
+        raise KitError(f"Stack {stack} has no results to copy.", f"Stacks with results: {names}.")
     there = {(run.time, run.kind) for run in runs(target, stack, loads=True)}
-    missing = [run for run in runs(source, stack, loads=True) if (run.time, run.kind) not in there]
+    missing = [run for run in known if (run.time, run.kind) not in there]
     for run in missing:
         tell(run.time)
         for name in sorted(run.files, key=lambda name: name.endswith(f"/{ROWS_FILE}")):

@@ -37,6 +37,8 @@ def load_side(name: str, store: Store, hints: Hints) -> Loaded:
         KitError: there is no such thing, or it has no rows.
     """
     path = Path(name)
+    if not path.exists() and name.endswith(("@", ":")):
+        raise KitError(f"{name} doesn't say which run.", f"Give {name[:-1]}@latest, {name[:-1]}@previous or another.")
     loaded = _from_history(name, store) if is_reference(name) and not path.exists() else _from_path(name, path, hints)
     if not loaded.side.rows:
         reasons = "\n".join(map(str, loaded.rejected[:10]))

@@ -54,12 +54,6 @@ def modules(program: str) -> Mapping[str, str]:
     return dict(sorted(found.items()))
 
 
-def foreign_packages(program: str) -> set[str]:
-    """The packages, other than this one, that the program's modules import."""
-    names = (name for source in modules(program).values() for name in _imports(source))
-    return {name.partition(".")[0] for name in names} - {PACKAGE}
-
-
 @cache
 def archive(program: str) -> bytes:
     """The modules as one file that Python runs. Stored, not compressed: other versions of zlib would make other bytes,

@@ -18,7 +18,6 @@ from llmd_oke.cluster.storage import Storage
 from llmd_oke.cluster.system_pool import SystemPool
 from llmd_oke.config import CreateCluster, Image
 from llmd_oke.planning import Plan
-from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.node_scaling import autoscaled_pools
 from llmd_oke.planning.pools import SYSTEM_POOL
@@ -84,11 +83,11 @@ def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -
     rights = _rights("cluster-iam", plan, cluster, needs.cluster, None, opts)
     oke = OkeCluster(cluster.name, cluster_args(cluster, network, api_server), after(opts, network, *rights))
     node_rights = _rights("nodes-iam", plan, cluster, needs.nodes, oke, opts)
-    ready = after(opts, network, *node_rights)
+    ready = after(opts, network, *rights, *node_rights)
     cpu_pools = _cpu_pools(plan, cluster, network, oke, ready)
     add_ons = _add_ons(plan, cluster, oke, after(opts, *cpu_pools.values()))
     gpu_pools = _gpu_pools(plan, cluster, network, oke, ready)
-    storage = _storage(plan, cluster, network, ready)
+    storage = _storage(plan, cluster, network, after(ready, oke))
     return CreatedCluster(provider, oke, network, cpu_pools, add_ons, gpu_pools, storage)
 
 
@@ -157,20 +156,21 @@ def _image(
 def _add_ons(
     plan: Plan, cluster: CreateCluster, oke: OkeCluster, opts: pulumi.ResourceOptions
 ) -> list[pulumi.Resource]:
+    """The cluster's add-ons, which go with it: their operators would be taken away under objects that stay."""
     wanted: list[AddOnArgs] = add_on_args(plan, cluster)
     if not wanted:
         return []
-    return [AddOns("add-ons", {"cluster_id": oke.cluster_id, "add_ons": wanted}, opts)]
+    with_cluster = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(deleted_with=oke.created))
+    return [AddOns("add-ons", {"cluster_id": oke.cluster_id, "add_ons": wanted}, with_cluster)]
 
 
 def _gpu_pools(
     plan: Plan, cluster: CreateCluster, network: Network, oke: OkeCluster, opts: pulumi.ResourceOptions
 ) -> dict[str, GpuPool]:
-    labels = dict(gpu_stack(plan.config).node_labels)
     made: dict[str, GpuPool] = {}
     for pool in plan.config.gpu_pools:
         image = None if pool.pool_id else _image(f"{pool.name}-image", pool.image, cluster, opts)
-        args = gpu_pool_args(pool, cluster, network, oke, image or "", labels)
+        args = gpu_pool_args(plan, pool, cluster, network, oke, image or "")
         made[pool.name] = GpuPool(pool.name, args, opts)
     return made
 

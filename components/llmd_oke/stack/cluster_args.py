@@ -19,6 +19,7 @@ from llmd_oke.config.base import Part
 from llmd_oke.config.node_pools import Cycling, Taint
 from llmd_oke.planning import Plan
 from llmd_oke.planning.add_ons import add_ons
+from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.network import network_choices, network_pools
 from llmd_oke.planning.node_scaling import autoscaler_add_on, autoscaler_nodes
@@ -151,14 +152,14 @@ def cpu_pool_args(
 
 
 def gpu_pool_args(
+    plan: Plan,
     pool: GpuPool,
     cluster: CreateCluster,
     network: Network,
     oke: OkeCluster,
     image_id: pulumi.Input[str],
-    labels: dict[str, str],
 ) -> GpuPoolArgs:
-    """The arguments of a pool of GPU nodes; `labels` are those of the GPU stack."""
+    """The arguments of a pool of GPU nodes."""
     args: dict[str, Any] = {
         "pool_name": pool.name,
         "launch": Launch(pool.launch),
@@ -182,11 +183,12 @@ def gpu_pool_args(
         "boot_volume_vpus_per_gb": pool.boot_volume_vpus_per_gb,
         "boot_volume_kms_key_id": pool.boot_volume_kms_key_id,
         "max_pods": pool.max_pods,
-        "labels": {**labels, **pool.labels},
+        "labels": {**dict(gpu_stack(plan.config).node_labels), **pool.labels},
         "taints": _taints(pool.taints),
         "autoscaled": _autoscaled(pool),
         "nvme": pool.nvme,
         "huge_pages_gib": pool.huge_pages_gib,
+        "file_storage": isinstance(plan.config.storage.model_cache, FileStorage) or None,
         "cycling": _cycling(pool.cycling),
         "eviction_grace_minutes": pool.eviction_grace_minutes,
         "ssh_public_key": cluster.ssh_public_key,

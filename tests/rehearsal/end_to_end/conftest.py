@@ -1,3 +1,26 @@
-from user_project import project
+"""What whole rehearsals need: time, also where others use the machine, and room: worlds end with their module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from user_project import Project, project
 
 __all__ = ["project"]
+
+HERE = Path(__file__).parent
+LIMIT_S = 1800
+"""For a test and all that its fixtures rehearse; a minute or two on a quiet machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives tests of this folder their limit."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _worlds_end_with_their_module(project: Project) -> Iterator[None]:
+    yield
+    project.command("rehearse", "down")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from user_project import Ended, Project, model
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 STACK = "created"
 CLUSTER = {

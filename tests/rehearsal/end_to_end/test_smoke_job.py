@@ -30,11 +30,12 @@ def life(project: Project) -> Life:
 def test_a_missed_threshold_fails_the_update_and_is_named(life: Life) -> None:
     assert life.missed.status == 1
     assert "failed its smoke benchmark: TTFT p95" in " ".join(life.missed.errors.split())
+    assert '{"message"' not in life.missed.errors
     assert "Traceback" not in life.missed.errors
 
 
 def test_its_tables_and_report_are_there_all_the_same(life: Life, project: Project) -> None:
-    assert "did not pass: TTFT p95" in life.missed.errors
+    assert "FAIL │ TTFT p95" in life.missed.errors
     assert list((project.folder / "reports" / STACK).glob("*/summary.json"))
 
 

@@ -16,7 +16,7 @@ from llmd_oke.rehearsal import namespaces
 from llmd_oke.rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT_S = 240
+LIMIT_S = 600
 
 
 @dataclass(frozen=True)

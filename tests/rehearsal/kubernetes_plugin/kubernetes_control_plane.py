@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import yaml
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-READY_LIMIT_S = 60
+READY_LIMIT_S = 120
 
 
 def program(name: str) -> Path:
@@ -59,12 +59,12 @@ class ControlPlane:
             }
         )
 
-    def client(self) -> httpx.Client:
+    def client(self) -> httpx2.Client:
         """A client with all rights."""
         pki = self.folder / "pki"
         context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
         context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
-        return httpx.Client(base_url=self.server, verify=context, timeout=30, trust_env=False)
+        return httpx2.Client(base_url=self.server, verify=context, timeout=30, trust_env=False)
 
     @classmethod
     @contextlib.contextmanager
@@ -85,7 +85,7 @@ class ControlPlane:
         ends_at = time.monotonic() + READY_LIMIT_S
         with self.client() as client:
             while time.monotonic() < ends_at:
-                with contextlib.suppress(httpx.TransportError):
+                with contextlib.suppress(httpx2.TransportError):
                     if client.get("/readyz").is_success:
                         return
                 time.sleep(0.1)

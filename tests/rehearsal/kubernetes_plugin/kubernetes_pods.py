@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 from kubernetes_control_plane import ControlPlane
 
 NODE = "player"
@@ -61,7 +61,7 @@ class PodPlayer:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            with contextlib.suppress(httpx.HTTPError):
+            with contextlib.suppress(httpx2.HTTPError):
                 self._watch()
 
     def _watch(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from kubernetes_control_plane import ControlPlane, program
 from llmd_oke import catalogue
@@ -38,11 +38,11 @@ def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[AddOns]:
             _delete_namespace(api, namespace)
 
 
-def _delete_namespace(api: httpx.Client, name: str) -> None:
+def _delete_namespace(api: httpx2.Client, name: str) -> None:
     """Deletes a namespace and waits for its end, 30 s at most."""
     path = f"/api/v1/namespaces/{name}"
     found = api.get(path)
-    if found.status_code == httpx.codes.NOT_FOUND:
+    if found.status_code == httpx2.codes.NOT_FOUND:
         return
     version = api.get("/api/v1/namespaces").json()["metadata"]["resourceVersion"]
     api.delete(path)
@@ -57,7 +57,7 @@ def _delete_namespace(api: httpx.Client, name: str) -> None:
             raise AssertionError(f"{name} is still there after 30 s")
 
 
-def daemon_sets(api: httpx.Client, namespace: str) -> dict[str, Any]:
+def daemon_sets(api: httpx2.Client, namespace: str) -> dict[str, Any]:
     found = api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets").json()["items"]
     return {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in found}
 

@@ -7,7 +7,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from kubernetes_control_plane import ControlPlane, program
@@ -32,7 +32,7 @@ FUNCTION = SHAPE.rdma.resource
 APPLY = {"Content-Type": "application/apply-patch+yaml"}
 
 
-def apply(api: httpx.Client, manifest: dict[str, Any], plural: str) -> str:
+def apply(api: httpx2.Client, manifest: dict[str, Any], plural: str) -> str:
     metadata = manifest["metadata"]
     path = f"/apis/{manifest['apiVersion']}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
     body = yaml.safe_dump(manifest)
@@ -40,7 +40,7 @@ def apply(api: httpx.Client, manifest: dict[str, Any], plural: str) -> str:
     return path
 
 
-def play_ready(api: httpx.Client, node: str) -> None:
+def play_ready(api: httpx2.Client, node: str) -> None:
     """Has the kubelet's say: pods of the node are Ready."""
     for pod in api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}).json()["items"]:
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
@@ -48,7 +48,7 @@ def play_ready(api: httpx.Client, node: str) -> None:
         api.patch(path, json=patch, headers={"Content-Type": "application/strategic-merge-patch+json"})
 
 
-def until_bound(api: httpx.Client, node: str, limit_s: float = 30) -> None:
+def until_bound(api: httpx2.Client, node: str, limit_s: float = 30) -> None:
     ends_at = time.monotonic() + limit_s
     while not api.get("/api/v1/pods", params={"fieldSelector": f"spec.nodeName={node}"}).json()["items"]:
         assert time.monotonic() < ends_at, "no pod came to the node"
@@ -100,6 +100,6 @@ async def test_a_nodes_functions_come_with_the_rdma_network_and_go_with_it(
         assert api.get(attachment).json()["metadata"]["annotations"]["k8s.v1.cni.cncf.io/resourceName"] == FUNCTION
         api.delete(network).raise_for_status()
         assert await shown() == "0"
-        assert api.get(attachment).status_code == httpx.codes.NOT_FOUND
+        assert api.get(attachment).status_code == httpx2.codes.NOT_FOUND
         add_ons.remove(asked.name)
     await fleet.remove("devices-0")

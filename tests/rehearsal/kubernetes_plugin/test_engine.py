@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane, program
@@ -121,7 +121,7 @@ def crd_definitions() -> list[dict[str, Any]]:
     return crd_manifests(source)
 
 
-def player_with_gpus(client: httpx.Client) -> None:
+def player_with_gpus(client: httpx2.Client) -> None:
     """The node that plays pods, with what model servers ask for."""
     patch = {"Content-Type": "application/merge-patch+json"}
     labels = {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8", "amd.com/gpu": "true"}
@@ -168,7 +168,7 @@ def scaled_unit(replicas: int, *, autoscaled: bool, max_num_seqs: int = 256) -> 
     return program_
 
 
-def replicas(client: httpx.Client) -> int:
+def replicas(client: httpx2.Client) -> int:
     return client.get(SCALE).json()["spec"]["replicas"]
 
 

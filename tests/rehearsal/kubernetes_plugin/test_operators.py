@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane, program
@@ -82,7 +82,7 @@ def test_the_operators_come_stay_as_they_are_and_go(run: Run, control_plane: Con
     assert {"kube-amd-gpu", "cert-manager", "node-feature-discovery"}.isdisjoint(namespaces)
 
 
-def workers(api: httpx.Client) -> Any:
+def workers(api: httpx2.Client) -> Any:
     found = api.get("/apis/apps/v1/namespaces/node-feature-discovery/daemonsets").json()["items"]
     [worker] = [each for each in found if each["metadata"]["name"].endswith("worker")]
     return worker["spec"]["template"]["spec"]

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from kubernetes_control_plane import ControlPlane, free_port
@@ -32,14 +32,14 @@ def port(control_plane: ControlPlane) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def api(control_plane: ControlPlane) -> Iterator[httpx.Client]:
+def api(control_plane: ControlPlane) -> Iterator[httpx2.Client]:
     with control_plane.client() as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def differences(
-    request: pytest.FixtureRequest, control_plane: ControlPlane, port: int, api: httpx.Client, recordings: Path
+    request: pytest.FixtureRequest, control_plane: ControlPlane, port: int, api: httpx2.Client, recordings: Path
 ) -> Iterator[dict[str, Future[list[str]]]]:
     """What each of the chosen cases came to. Most of a case is waiting, so they are replayed at the same time."""
     chosen = [item.callspec.params["case"] for item in request.session.items if _replays(item)]
@@ -52,7 +52,7 @@ def _replays(item: pytest.Item) -> bool:
     return isinstance(item, pytest.Function) and item.originalname == test_answers_as_recorded.__name__
 
 
-def _replay(case: str, plane: ControlPlane, port: int, api: httpx.Client, recordings: Path) -> list[str]:
+def _replay(case: str, plane: ControlPlane, port: int, api: httpx2.Client, recordings: Path) -> list[str]:
     _make_namespace(api, f"c{case}")
     if case == "24":
         _install(api, recordings.parent / "crds" / "gateway.networking.k8s.io_httproutes.yaml")
@@ -78,12 +78,12 @@ def _texts(plane: ControlPlane) -> dict[str, str]:
     }
 
 
-def _make_namespace(api: httpx.Client, name: str) -> None:
+def _make_namespace(api: httpx2.Client, name: str) -> None:
     api.post("/api/v1/namespaces", json={"metadata": {"name": name}}).raise_for_status()
     _until(lambda: api.get(f"/api/v1/namespaces/{name}/serviceaccounts/default").is_success)
 
 
-def _install(api: httpx.Client, definition: Path) -> None:
+def _install(api: httpx2.Client, definition: Path) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     made = api.post(path, json=yaml.safe_load(definition.read_text())).raise_for_status().json()
     spec = made["spec"]
@@ -91,7 +91,7 @@ def _install(api: httpx.Client, definition: Path) -> None:
     _until(lambda: api.get(f"/apis/{spec['group']}/v1/{spec['names']['plural']}").is_success)
 
 
-def _settle(api: httpx.Client, namespace: str) -> None:
+def _settle(api: httpx2.Client, namespace: str) -> None:
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     _until(lambda: all(_is_seen(item) for item in api.get(path).json()["items"]))
 
@@ -110,7 +110,7 @@ def _until(condition: Any, limit_s: float = 20) -> None:
         time.sleep(0.05)
 
 
-def _actions(api: httpx.Client) -> dict[str, Action]:
+def _actions(api: httpx2.Client) -> dict[str, Action]:
     """What was done outside of Pulumi, by the words of the recordings."""
 
     def config_maps(namespace: str) -> str:
@@ -171,7 +171,7 @@ def _actions(api: httpx.Client) -> dict[str, Action]:
     }
 
 
-def _done(response: httpx.Response) -> None:
+def _done(response: httpx2.Response) -> None:
     assert response.is_success, response.text
 
 

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from kubernetes_control_plane import ControlPlane, program
@@ -59,14 +59,14 @@ def small_chart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def api(control_plane: ControlPlane) -> Iterator[httpx.Client]:
+def api(control_plane: ControlPlane) -> Iterator[httpx2.Client]:
     with control_plane.client() as client:
         yield client
 
 
 @pytest.mark.usefixtures("small_chart")
 def test_a_release_answers_as_recorded(
-    control_plane: ControlPlane, api: httpx.Client, recordings: Path, helm: Path
+    control_plane: ControlPlane, api: httpx2.Client, recordings: Path, helm: Path
 ) -> None:
     api.post("/api/v1/namespaces", json={"metadata": {"name": "c30"}}).raise_for_status()
     server = start(helm=str(helm))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pulumi
 import pytest
+from llmd_oke.operations.refreshing import is_taken_back
 from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.oci_plugin.server import Setting, start
 from pulumi import automation
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
 PLACE = "ocid1.compartment.oc1..aaaa"
 VERSION = "v1.34.2"
+NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 DOMAIN, OTHER_DOMAIN = (f"Uocm:US-ASHBURN-AD-{number}" for number in (1, 2))
 KUBECONFIG = 'clusters: [{name: c, cluster: {server: "https://10.244.0.1:6443"}}]\n'
 
@@ -41,9 +43,18 @@ class Kit:
     faults: Path
     options: automation.LocalWorkspaceOptions
 
-    def run(self, operation: str, **inputs: Any) -> Any:
-        stack = automation.create_or_select_stack("dev", "oci", _program(**inputs), opts=self.options)
-        return getattr(stack, operation)(**({"diff": True} if operation == "preview" else {}))
+    def run(self, operation: str, reads_first: bool = False, **inputs: Any) -> Any:
+        how: dict[str, Any] = {"diff": True} if operation == "preview" else {}
+        if reads_first:
+            how["refresh"] = True
+        return getattr(self._stack(**inputs), operation)(**how)
+
+    def resources(self) -> list[dict[str, Any]]:
+        """What the engine wrote down."""
+        return (self._stack().export_stack().deployment or {})["resources"]
+
+    def _stack(self, **inputs: Any) -> automation.Stack:
+        return automation.create_or_select_stack("dev", "oci", _program(**inputs), opts=self.options)
 
     def changes(self, operation: str, **inputs: Any) -> dict[str, int]:
         return self.run(operation, **inputs).summary.resource_changes
@@ -136,10 +147,24 @@ def test_what_oci_refuses_is_said_in_its_words(kit: Kit):
     assert len(kit.nodes.there) == 9
 
 
-def test_a_pool_that_failed_late_is_repaired_by_the_next_update(kit: Kit):
+def test_a_pool_that_oci_could_not_make_is_made_by_an_update_that_reads_first(kit: Kit):
     kit.faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
     with pytest.raises(automation.CommandError, match=r"2 node\(s\) launch failure\. .* Out of host capacity"):
         kit.run("up")
-    assert len(kit.nodes.there) == 7
+    assert kit.nodes.there == set()
+    assert [each["type"] for each in kit.resources() if is_taken_back(each)] == [NODE_POOL]
+    with pytest.raises(automation.CommandError, match="404-NotAuthorizedOrNotFound"):
+        kit.run("up")
+    assert [each["type"] for each in kit.resources() if is_taken_back(each)] == [NODE_POOL]
+    assert kit.changes("up", reads_first=True) == {"same": 8, "create": 1}
+    assert len(kit.nodes.there) == 9
+
+
+def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
+    kit.run("up", size=7)
+    kit.faults.write_text("faults: [{resource: NodePool, operation: update, fault: out-of-host-capacity, times: 1}]")
+    with pytest.raises(automation.CommandError, match="Out of host capacity"):
+        kit.run("up")
+    assert not any(is_taken_back(each) for each in kit.resources())
     assert kit.changes("up") == {"same": 8, "update": 1}
     assert len(kit.nodes.there) == 9

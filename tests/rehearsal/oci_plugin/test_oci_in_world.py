@@ -45,7 +45,7 @@ def _spec(state: Path) -> WorldSpec:
     return WorldSpec(
         processes=(
             *control.processes,
-            ProcessSpec("agent", agent, readiness=TcpReady(53, addresses.DNS_SERVICE)),
+            ProcessSpec("agent", agent, after=("kube-apiserver",), readiness=TcpReady(53, addresses.DNS_SERVICE)),
             ProcessSpec("oci-plugin", plugin, readiness=TcpReady(PLUGIN_PORT)),
         )
     )

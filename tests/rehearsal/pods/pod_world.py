@@ -58,7 +58,7 @@ def world_spec(state: Path) -> WorldSpec:
     return WorldSpec(
         processes=(
             *control.processes,
-            ProcessSpec("agent", agent, readiness=TcpReady(53, addresses.DNS_SERVICE)),
+            ProcessSpec("agent", agent, after=("kube-apiserver",), readiness=TcpReady(53, addresses.DNS_SERVICE)),
             ProcessSpec("gateway", gateway, readiness=FileReady(socket)),
         )
     )

@@ -141,7 +141,7 @@ spec:
           touch /scratch/first
           while :; do read -t 1 <> <(:); done
       readinessProbe: {exec: {command: [test, -e, /scratch/ready]}, periodSeconds: 1}
-      livenessProbe: {exec: {command: [test, -e, /scratch/alive]}, initialDelaySeconds: 5, failureThreshold: 1}
+      livenessProbe: {exec: {command: [test, -e, /scratch/alive]}, initialDelaySeconds: 30, failureThreshold: 1}
       volumeMounts: [{name: work, mountPath: /scratch}]
   terminationGracePeriodSeconds: 0
   volumes: [{name: work, emptyDir: {}}]

@@ -19,7 +19,7 @@ client = Client(KubeConfig.from_file("kubeconfig.yaml").get())
 client.create(Namespace(metadata=ObjectMeta(name="demo")))
 
 def appears(kind, name):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             return client.get(kind, name, namespace="demo").metadata.name
@@ -47,5 +47,5 @@ def test_a_control_plane_starts_serves_and_leaves_nothing(world, control_plane, 
     record = world.start(spec, PlainProgress(), discard=[control_plane.data])
     assert set(record.processes) == set(plane.PROGRAMS)
     assert record.facts == spec.facts
-    done = world.run_inside([python, "-c", CREATE_NAMESPACE], timeout_s=60)
+    done = world.run_inside([python, "-c", CREATE_NAMESPACE], timeout_s=180)
     assert done.stdout.splitlines() == ["default kube-root-ca.crt", "10.244.0.1"], done.stderr

@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 from llmd_oke.errors import KitError
+from llmd_oke.progress import SilentProgress
 from llmd_oke.rehearsal.processes import ProcessSpec, TcpReady, WorldSpec
 from llmd_oke.rehearsal.waiting import until
 
@@ -13,6 +14,23 @@ pytestmark = pytest.mark.rehearsal
 def failed(world):
     record = world.status()
     return record is not None and record.phase == "failed" and not record.supervisor.alive()
+
+
+class Listener(SilentProgress):
+    """Keeps steps."""
+
+    def __init__(self):
+        self.steps = []
+
+    def step(self, text):
+        self.steps.append(text)
+
+
+class Impatient(Listener):
+    """Presses Ctrl-C at the first news of a start."""
+
+    def detail(self, text):
+        raise KeyboardInterrupt
 
 
 def test_processes_start_in_order_and_stop_the_other_way_round(world, small):
@@ -29,7 +47,9 @@ def test_a_running_world_is_used_again_and_a_changed_one_started_anew(world, sma
     data.mkdir()
     assert world.start(WorldSpec(processes=(small("a"),)), discard=[data]) == first
     assert data.is_dir()
-    changed = world.start(WorldSpec(processes=(small("a"), small("b"))), discard=[data])
+    listener = Listener()
+    changed = world.start(WorldSpec(processes=(small("a"), small("b"))), listener, discard=[data])
+    assert "without what was deployed in the one before: other programs" in listener.steps[0]
     assert changed.supervisor != first.supervisor
     assert not first.supervisor.alive()
     assert not data.exists()
@@ -60,6 +80,14 @@ def test_a_process_that_is_never_ready_is_named(world):
     with pytest.raises(KitError, match=r"idle was not ready after 0 s \(TcpReady\(port=1"):
         world.start(WorldSpec(processes=(idle,)))
     assert failed(world)
+
+
+def test_ctrl_c_while_a_world_starts_leaves_none_and_says_so(world, small):
+    listener = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        world.start(WorldSpec(processes=(small("a"),)), listener)
+    assert world.status() is None
+    assert listener.steps[-1] == "interrupted: what was started of the world ends"
 
 
 def test_a_program_that_is_missing_is_named(world):

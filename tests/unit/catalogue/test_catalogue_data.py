@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 MODELS = [found for name in catalogue.model_names() if (found := catalogue.model(name)) is not None]
 SHAPES = [found for name in catalogue.shape_names() if (found := catalogue.shape(name)) is not None]
-FIGURE_FILES = sorted([*(values_folder() / "models").glob("*.yaml"), *(values_folder() / "shapes").glob("*.yaml")])
+FIGURE_FILES = sorted(path for kind in ("gpus", "models", "shapes") for path in (values_folder() / kind).glob("*.yaml"))
 FIGURE = re.compile(r":\s*(\"?\d|\{.*:\s*\d)")
 
 by_name = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)

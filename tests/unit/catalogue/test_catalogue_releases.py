@@ -111,6 +111,12 @@ def test_vllm_has_the_attention_and_reduction_that_amd_measured(release: catalog
 
 
 @by_release
+def test_servers_with_a_kv_connector_have_no_backend_that_vllm_refuses_with_one(release: catalogue.Release):
+    backend = release.vllm.attention_backend
+    assert backend.kv_connector not in backend.refused_with_kv_connector
+
+
+@by_release
 def test_no_variable_is_set_that_nothing_reads(release: catalogue.Release):
     names = {*release.vllm.environment, *release.vllm.tensor_parallel_environment}
     assert not [name for name in names if name.endswith("_VALS")]

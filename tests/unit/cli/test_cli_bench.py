@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from llmd_oke.bench.records.lines import read_file
+from llmd_oke.bench.records.lines import read_lines
 from llmd_oke.cli.main import app
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import read_rows
@@ -33,7 +33,8 @@ def test_a_sweep_is_shown_and_written(url, tmp_path):
     ran = bench("--url", url, "--shape", "closed:1,2", "--requests", "2", *SHORT, *files, *known)
     assert ran.exit_code == 0, ran.output
     assert "calibrated" in ran.stdout
-    assert sorted((stage, record.index) for stage, record in read_file(tmp_path / "requests.jsonl")) == [
+    requests = read_lines((tmp_path / "requests.jsonl").read_text().splitlines())
+    assert sorted((stage, record.index) for stage, record in requests) == [
         (0, 0),
         (0, 1),
         (1, 0),
@@ -60,10 +61,13 @@ def test_a_run_without_any_success_fails_and_says_why():
     assert "1 x connection" in ran.stderr
 
 
-@pytest.mark.parametrize("choice", [[], ["--url", "http://127.0.0.1:9", "--stack", "s"]])
-def test_one_thing_is_loaded(choice):
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [([], "Give --stack or --url."), (["--url", "http://127.0.0.1:9", "--stack", "s"], "both say what to load")],
+)
+def test_one_thing_is_loaded(choice, said):
     ran = bench("--shape", "closed:1", "--requests", "1", *choice)
-    assert "Give --stack or --url." in str(ran.exception)
+    assert said in str(ran.exception)
 
 
 def test_ctrl_c_keeps_what_was_measured(url, tmp_path):
@@ -79,7 +83,7 @@ def test_ctrl_c_keeps_what_was_measured(url, tmp_path):
     (stage,) = json.loads(told)["stages"]
     assert process.returncode == 130, said
     assert stage["interrupted"]
-    assert stage["requests"] == len(read_file(output)) > 0
+    assert stage["requests"] == len(read_lines(output.read_text().splitlines())) > 0
 
 
 def test_rows_that_could_not_be_written_are_refused_before_anything_is_sent(url, tmp_path):
@@ -100,3 +104,8 @@ def test_a_refused_load_leaves_files_as_they_are(url, tmp_path, wrong):
     )
     assert isinstance(ran.exception, KitError)
     assert (output.read_text(), (tmp_path / "r").exists()) == ("an earlier run\n", False)
+
+
+def test_a_dry_run_without_pods_is_refused():
+    ran = bench("--shape", "closed:1", "--requests", "1", "--stack", "s", "--dry-run")
+    assert "Give --in-cluster too" in str(ran.exception)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from llmd_oke.cli.main import app
@@ -26,3 +27,19 @@ def test_a_misspelt_command_is_answered_with_the_nearest_one() -> None:
 @pytest.mark.parametrize(("group", "command"), [("experiment", "run"), ("rehearse", "status"), ("tune", "rank")])
 def test_a_group_has_its_own_commands(group: str, command: str) -> None:
     assert command in CliRunner().invoke(app, [group, "--help"]).output
+
+
+def test_commands_stand_under_headings() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    places = [shown.index(f"─ {each} ─") for each in ("Plan", "Deploy", "Measure what is deployed", "Compare and tune")]
+    assert places == sorted(places)
+
+
+def test_the_version_is_told() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output == f"llmd-oke {metadata.version('llmd-oke')}\n"
+
+
+def test_a_command_of_the_tuner_loads_no_other() -> None:
+    program = "import llmd_oke.cli.tune.rank, sys; print('pulumi' in sys.modules or 'httpx' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "False"

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from llmd_oke.access.sign_in import Auth, SignIn
 from llmd_oke.cluster.kubeconfig import assemble, read
 from llmd_oke.errors import KitError
 from llmd_oke.testing_answers import KUBECONFIG
@@ -36,6 +37,13 @@ def test_credentials_come_from_the_kits_own_program():
     ]  # fmt: skip
     assert program["apiVersion"] == "client.authentication.k8s.io/v1beta1"
     assert program["interactiveMode"] == "Never"
+
+
+def test_credentials_are_those_of_who_the_stack_signs_in_as():
+    who = SignIn(Auth.API_KEY, "PROD")
+    made = json.loads(assemble(read(KUBECONFIG), CLUSTER, "us-ashburn-1", sign_in=who))
+    args = made["users"][0]["user"]["exec"]["args"]
+    assert args[-4:] == ["--auth", "api-key", "--profile", "PROD"]
 
 
 def test_a_user_that_asks_no_program_is_kept():

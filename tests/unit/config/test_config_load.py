@@ -1,6 +1,7 @@
 """Reading stack files: what is refused, and how it is told."""
 
 import time
+import timeit
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,33 @@ def test_what_is_not_yaml_is_an_error_with_the_file_name(project: Path, text: by
         config.load(project, "mine")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"config:\n\ta: 1\n", ":2 is not YAML: the line begins with a tab."),
+        ("config:\n  a: ü".encode("latin-1"), ":2 is not YAML: it has a byte that is not UTF-8."),
+        (b"a: !secret x", ":1 is not YAML that the kit reads: the tag !secret means nothing here."),
+        (b"a: b: c", ":1 is not YAML: mapping values are not allowed in this context."),
+    ],
+)
+def test_what_is_not_yaml_is_told_by_file_and_line(project: Path, text: bytes, said: str):
+    path = write(project, text)
+    with pytest.raises(KitError) as caught:
+        config.load(project, "mine")
+    assert caught.value.message == f"{path}{said}"
+
+
+def test_what_is_nested_too_deeply_is_refused(project: Path):
+    (problem,) = refused(project, "[" * 1000 + "]" * 1000)
+    assert (problem.line, problem.why) == (1, "it is nested too deeply")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b/c/d", "a b", ".hidden"])
+def test_what_is_no_name_of_a_stack_is_refused(project: Path, name: str):
+    with pytest.raises(KitError, match="no name of a stack"):
+        config.load(project, name)
+
+
 @pytest.mark.parametrize("text", ["", "5", "[]", "config:", "config: {}", "config: {llmd-oke:other: 1}"])
 def test_a_file_without_our_object_says_what_is_missing(project: Path, text: str):
     (problem,) = refused(project, text)
@@ -124,7 +152,7 @@ def test_a_missing_key_has_the_line_of_the_object_around_it(project: Path):
 def test_a_key_that_is_there_twice_is_refused(project: Path):
     (problem,) = refused(project, STACK + "    release: llm-d-0.7\n")
     assert (problem.path, problem.line) == ("release", 16)
-    assert problem.why == "the key is in line 11 already"
+    assert (problem.value, problem.why) == ("llm-d-0.7", "the key is in line 11 already")
 
 
 def test_aliases_work_and_endless_ones_are_refused(project: Path):
@@ -136,11 +164,11 @@ def test_aliases_work_and_endless_ones_are_refused(project: Path):
 
 def test_nested_aliases_are_not_unfolded(project: Path):
     layers = "".join(f"    l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 12))
-    started = time.monotonic()
+    started = time.process_time()
     problems = refused(project, STACK + "    l0: &l0 [lol]\n" + layers)
     assert len(problems) == 12
     assert all(len(str(problem)) < 1000 for problem in problems)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_locate_gives_problems_of_planning_their_lines(project: Path):
@@ -158,7 +186,4 @@ def test_locate_gives_problems_of_planning_their_lines(project: Path):
 
 
 def test_loading_is_quick():
-    config.load(PROJECT, "rehearsal")
-    started = time.monotonic()
-    config.load(PROJECT, "rehearsal")
-    assert time.monotonic() - started < 0.1
+    assert min(timeit.repeat(lambda: config.load(PROJECT, "rehearsal"), number=1, repeat=10)) < 0.1

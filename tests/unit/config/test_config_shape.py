@@ -131,6 +131,40 @@ def test_a_key_like_no_other_is_answered_with_all_keys():
     assert found.accepted == "one of inputTokens, outputTokens"
 
 
+@pytest.mark.parametrize(
+    ("cluster", "why"),
+    [
+        (
+            {"mode": "existing", "identifier": "here", "region": "eu-frankfurt-1"},
+            "the key belongs to mode create; here mode is existing",
+        ),
+        ({"mode": "create", "identifier": "here"}, "the key belongs to mode existing; here mode is create"),
+    ],
+)
+def test_a_key_of_the_other_mode_is_told_from_one_that_is_none(cluster: dict[str, str], why: str):
+    found = problems({**GOOD, "cluster": cluster})
+    assert why in [each.why for each in found]
+
+
+def test_a_cluster_without_a_mode_is_answered_with_all_modes():
+    assert problem("cluster", value={"identifier": "here"}).accepted == "one of existing, create"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("2", "it is text"),
+        (True, "it is true or false"),
+        (2.5, "it is a number with a fraction"),
+        (0, "it is too small"),
+        (1001, "it is too large"),
+        ([], "it is a list"),
+    ],
+)
+def test_a_value_that_is_not_valid_says_why(value: Any, why: str):
+    assert problem("gpuPools", 0, "size", value=value).why == why
+
+
 def test_an_environment_name_that_kubernetes_refuses_is_refused():
     found = problem("models", 0, "engine", "env", value={"A B": "1"})
     assert found.path == "models[0].engine.env.A B"

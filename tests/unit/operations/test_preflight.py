@@ -38,11 +38,26 @@ STACK: dict[str, Any] = {
     "release": "llm-d-0.8",
     "models": [{"model": "gpt-oss-120b", "topology": "agg-tp1-1r", "workload": {"inputTokens": 1, "outputTokens": 1}}],
 }
+
+
+def available(service: str, limit: str) -> str:
+    return f"limits /services/{service}/limits/{limit}/resourceAvailability"
+
+
 AVAILABLE = {"shapeAvailabilities": [{"availabilityStatus": "AVAILABLE", "availableCount": 12}]}
 ANSWERS: dict[str, Any] = {
     "containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.33.1", "v1.34.2"]},
-    "limits /limitDefinitions": [{"name": "gpu-mi300x-count"}, {"name": "standard-e5-core-count"}],
-    "limits /services/compute/limits/gpu-mi300x-count/resourceAvailability": {"available": 72},
+    "limits /limitDefinitions": [
+        *({"name": f"gpu-{name}-count", "scopeType": "AD"} for name in ("mi300x", "mi355x")),
+        *({"name": f"standard-e5-{name}-count", "scopeType": "AD"} for name in ("core", "memory")),
+        *({"name": name, "scopeType": "REGION"} for name in ("enhanced-cluster-count", "vcn-count")),
+    ],
+    "identity /availabilityDomains": [{"name": DOMAIN}, {"name": "Uocm:US-ASHBURN-AD-2"}],
+    available("compute", "gpu-mi300x-count"): {"available": 72},
+    available("compute", "standard-e5-core-count"): {"available": 32},
+    available("compute", "standard-e5-memory-count"): {"available": 512},
+    available("container-engine", "enhanced-cluster-count"): {"available": 3},
+    available("vcn", "vcn-count"): {"available": 10},
     "POST compute /computeCapacityReports": AVAILABLE,
     f"compute /images/{IMAGE}": {"lifecycleState": "AVAILABLE", "displayName": "ubuntu"},
     f"compute /images/{IMAGE}/shapes": [{"shape": "BM.GPU.MI300X.8"}],
@@ -68,14 +83,70 @@ def test_a_tenancy_that_has_everything_is_fine():
     assert exit_code(found) == 0
 
 
+def limit(path: str, found: list[Finding]) -> Finding:
+    (finding,) = [each for each in found if each.check == "limits" and each.path == path]
+    return finding
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(16, Verdict.PROBLEM), (71, Verdict.PROBLEM), (72, Verdict.FINE)])
+def test_a_limit_of_gpus_counts_gpus(free: int, verdict: Verdict):
+    finding = limit("gpuPools[0].size", look({available("compute", "gpu-mi300x-count"): {"available": free}}))
+    assert finding.verdict is verdict
+    assert f"{free} available in {DOMAIN}; 72 GPUs wanted" in finding.value
+
+
 @pytest.mark.parametrize(
-    ("available", "verdict"), [(8, Verdict.PROBLEM), (9, Verdict.UNKNOWN), (71, Verdict.UNKNOWN), (72, Verdict.FINE)]
+    ("free", "verdict"),
+    [(23, Verdict.PROBLEM), (24, Verdict.UNKNOWN), (31, Verdict.UNKNOWN), (32, Verdict.FINE)],
 )
-def test_a_limit_may_count_nodes_or_gpus(available: int, verdict: Verdict):
-    key = "limits /services/compute/limits/gpu-mi300x-count/resourceAvailability"
-    finding = only("limits", look({key: {"available": available}}))
-    assert (finding.path, finding.verdict) == ("gpuPools[0].size", verdict)
-    assert f"{available} available" in finding.value
+def test_the_system_pool_needs_its_cores_in_the_domains_that_it_is_spread_over(free: int, verdict: Verdict):
+    finding = limit("systemPool.ocpus", look({available("compute", "standard-e5-core-count"): {"available": free}}))
+    assert finding.verdict is verdict
+    assert "48 OCPUs wanted" in finding.value
+
+
+def test_pools_that_share_a_limit_are_judged_together():
+    stack = copy.deepcopy(STACK)
+    stack["cpuPools"] = [{"name": "more", "size": 1, "ocpus": 64, "memoryGib": 128, "availabilityDomains": [DOMAIN]}]
+    found = preflight(FakeOci(ANSWERS), validate(stack))
+    finding = limit("systemPool.ocpus", found)
+    assert finding.verdict is Verdict.PROBLEM
+    assert "112 OCPUs wanted (systemPool.ocpus, cpuPools[0].ocpus)" in finding.value
+
+
+@pytest.mark.parametrize(
+    ("service", "name", "path"),
+    [("container-engine", "enhanced-cluster-count", "cluster"), ("vcn", "vcn-count", "cluster.network")],
+)
+def test_there_must_be_room_for_a_cluster_and_a_network(service: str, name: str, path: str):
+    assert limit(path, look({available(service, name): {"available": 0}})).verdict is Verdict.PROBLEM
+
+
+def test_a_network_that_is_there_needs_no_limit():
+    ocid = "ocid1.vcn.oc1.iad.v"
+    answers = {f"compute /vcns/{ocid}": {"cidrBlocks": ["10.0.0.0/16"]}}
+    found = look(answers, cluster={"network": {"vcnId": ocid, "cidr": "10.0.0.0/16"}})
+    assert not [each for each in found if each.check == "limits" and each.path == "cluster.network"]
+
+
+def test_the_nodes_of_a_reservation_were_counted_when_it_was_made():
+    found = look({available("compute", "gpu-mi300x-count"): {"available": 0}}, capacityReservationId="ocid1.r.oc1..r")
+    assert not [each for each in found if each.check == "limits" and each.path.startswith("gpuPools")]
+
+
+def test_a_limit_whose_name_is_not_published_is_left_to_the_user_with_what_looks_like_it():
+    finding = limit("gpuPools[0].size", look(shape="BM.GPU.MI355X.8"))
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "gpu-mi355x-count" in finding.value
+    assert "72 GPUs" in finding.remedy
+
+
+def test_limits_of_a_domain_are_asked_with_it_and_those_of_the_region_without():
+    client = FakeOci(ANSWERS)
+    preflight(client, validate(STACK))
+    asked = {path: query for path, query in client.asked if "resourceAvailability" in path}
+    assert asked[available("compute", "gpu-mi300x-count")]["availabilityDomain"] == DOMAIN
+    assert "availabilityDomain" not in asked[available("vcn", "vcn-count")]
 
 
 @pytest.mark.parametrize(
@@ -123,9 +194,9 @@ def test_capacity_for_size_alone_is_not_enough_for_the_most_nodes(count: int, ve
 
 
 def test_limits_of_a_scaled_pool_are_those_of_its_most_nodes():
-    finding = only("limits", look(scaling=SCALED))
-    assert (finding.path, finding.verdict) == ("gpuPools[0].scaling.maxSize", Verdict.UNKNOWN)
-    assert "12 nodes" in finding.value
+    finding = limit("gpuPools[0].scaling.maxSize", look(scaling=SCALED))
+    assert finding.verdict is Verdict.PROBLEM
+    assert "96 GPUs wanted" in finding.value
 
 
 def test_an_image_that_is_still_imported_is_a_problem():

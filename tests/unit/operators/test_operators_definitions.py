@@ -1,9 +1,11 @@
 """Definitions that an add-on makes are waited for, and named when they don't come."""
 
+import ssl
 from typing import Any, cast
 
+import httpx2
 import pytest
-from lightkube.core.exceptions import ApiError
+from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.apiextensions_v1 import CustomResourceDefinitionStatus
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
@@ -24,6 +26,8 @@ class Cluster:
     async def get(self, kind: Any, name: str) -> Any:
         self.asked += 1
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
         if isinstance(answer, int):
             raise ApiError(status=Status(code=answer, message="no"))
         conditions = [{"type": "Established", "status": answer}]
@@ -63,3 +67,27 @@ async def test_whoever_waits_says_what_helps():
 async def test_a_refusal_is_no_reason_to_wait():
     with pytest.raises(KitError, match="doesn't show its definitions"):
         await wait(Cluster(403))
+
+
+async def test_a_cluster_that_never_answers_is_told_with_what_it_said_last():
+    with pytest.raises(KitError, match=r"can't be asked for ippools.* after 0 s: connection refused") as late:
+        await wait(Cluster(httpx2.ConnectError("connection refused")), 0)
+    assert late.value.remedy == definitions.WAY
+
+
+async def test_a_certificate_that_is_not_trusted_is_no_reason_to_wait():
+    error = httpx2.ConnectError("handshake")
+    error.__cause__ = ssl.SSLCertVerificationError("certificate verify failed")
+    with pytest.raises(KitError, match="certificate is not trusted"):
+        await wait(Cluster(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("Exec llmd-oke returned 1: error There is no profile X"), FileNotFoundError(2, "No such file", "it")],
+)
+async def test_credentials_that_can_not_be_had_are_told_at_once(error: Exception):
+    with pytest.raises(KitError, match="can't be signed in to") as refused:
+        await wait(Cluster(error))
+    assert str(error) in refused.value.message
+    assert "PATH" in (refused.value.remedy or "")

@@ -115,3 +115,10 @@ def test_a_private_endpoint_that_no_bastion_leads_to_is_told():
 def test_a_right_to_publish_metrics_that_no_node_may_use_is_told(launch: str, told: bool):
     made = created(gpu_pool(launch=launch), iam={"grants": ["oci-metrics"]})
     assert ("cluster.iam.grants" in advice(*made.pop("models"), **made)) is told
+
+
+def test_ocids_of_an_example_are_told_once():
+    found = advice(
+        model("8p-tp1-4d-tp2"), nodes=2, cluster={"mode": "existing", "identifier": "ocid1.cluster.oc1.iad.example"}
+    )
+    assert found["cluster.identifier"].startswith("the OCID is an example's")

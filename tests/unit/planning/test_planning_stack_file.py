@@ -1,14 +1,14 @@
 """From a stack file to a plan: all problems at once, whatever is written there."""
 
 import copy
-import time
+import timeit
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from created_stacks import created, gpu_pool
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke import config, planning
 from llmd_oke.errors import Problem, Refused
@@ -112,9 +112,7 @@ def test_problems_of_a_file_have_their_lines(tmp_path: Path):
 def test_planning_is_quick():
     loaded = config.load(PROJECT, "rehearsal")
     planning.plan(loaded)
-    started = time.monotonic()
-    planning.plan(loaded)
-    assert time.monotonic() - started < 0.02
+    assert min(timeit.repeat(lambda: planning.plan(loaded), number=1, repeat=20)) < 0.02
 
 
 SIZES = st.integers(1, 9)
@@ -188,7 +186,6 @@ def exists(path: str, value: Any) -> bool:
 
 
 @given(STACKS)
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_any_config_gives_a_plan_that_holds_or_problems_that_say_where(value: dict[str, Any]):
     made = outcome(value)
     if not isinstance(made, planning.Plan):
@@ -207,7 +204,6 @@ def test_any_config_gives_a_plan_that_holds_or_problems_that_say_where(value: di
 
 
 @given(STACKS, st.data())
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_a_config_with_any_part_gone_or_changed_gives_a_plan_or_problems(value: dict[str, Any], data: st.DataObject):
     broken = copy.deepcopy(value)
     target: Any = broken

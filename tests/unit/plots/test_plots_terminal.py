@@ -30,3 +30,9 @@ def test_one_plot_leaves_nothing_for_the_next():
 
 def test_nothing_to_draw_says_so():
     assert plot([]) == "no data"
+
+
+def test_each_axis_has_its_own_label_and_round_values():
+    first, *_, below, _, _ = plot(SERIES).splitlines()
+    assert (first, below.strip()) == ("TPSG", "TPSU")
+    assert all(f"{mark}┤" in plot(SERIES) for mark in (60, 80, 100, 120))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.rehearsal.engine_recovery import kubernetes_id, oci_ids, without_pending
+from llmd_oke.rehearsal.engine_recovery import is_wrong, kubernetes_id, oci_ids, without_pending
 
 GIVEN: dict[str, Any] = {"displayName": "network", "cidrBlocks": ["10.0.0.0/16"]}
 VCN: dict[str, Any] = {
@@ -64,3 +64,21 @@ def test_what_oci_has_is_found_by_what_was_asked_for(tmp_path: Path) -> None:
 def test_what_oci_has_deleted_is_not_found(tmp_path: Path) -> None:
     assert oci_ids(_journal(tmp_path, _record("ocid1.vcn.2", **GIVEN), {"id": "ocid1.vcn.2"}))(VCN) is None
     assert oci_ids(tmp_path / "none.jsonl")(VCN) is None
+
+
+@pytest.mark.parametrize(
+    ("latest", "wrong"),
+    [
+        (None, False),
+        ({"resources": [VCN, JOB]}, False),
+        ({"resources": [VCN, {"type": "oci:ContainerEngine/nodePool:NodePool", "initErrors": ["no capacity"]}]}, True),
+    ],
+)
+def test_a_state_is_wrong_where_it_has_what_oci_took_back(tmp_path: Path, latest: Any, wrong: bool) -> None:
+    checkpoint = tmp_path / "stack.json"
+    checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
+    assert is_wrong(checkpoint) is wrong
+
+
+def test_a_stack_that_was_never_made_has_nothing_wrong(tmp_path: Path) -> None:
+    assert not is_wrong(tmp_path / "stack.json")

@@ -36,3 +36,15 @@ def test_other_words_stay_as_they_are() -> None:
     assert tidy("Service error: 500-InternalError\nProvider version: 4.20") == (
         "Service error: 500-InternalError\nProvider version: 4.20"
     )
+
+
+def test_of_last_words_in_json_the_message_is_kept() -> None:
+    words = '{"message": "gpt failed: TTFT p95 9 (\\"late\\")", "passed": false, "failed": ["TTFT p95"]}'
+    assert tidy(f"[Pod a/b]: [Error] {words}\n[BackoffLimitExceeded] Job has failed").splitlines() == [
+        '[Pod a/b]: [Error] gpt failed: TTFT p95 9 ("late")',
+        "[BackoffLimitExceeded] Job has failed",
+    ]
+
+
+def test_words_that_only_begin_like_json_stay_as_they_are() -> None:
+    assert tidy('[Error] {"message": "cut') == '[Error] {"message": "cut'

@@ -44,7 +44,7 @@ def test_lines_that_are_no_rows_are_named_and_the_rest_is_read(tmp_path):
     found = scan_rows(path)
     assert len(found.rows) == 2
     assert [each.line for each in found.rejected] == [2, 3]
-    assert "model: Field required" in found.rejected[1].why
+    assert "model: is missing" in found.rejected[1].why
 
 
 def test_a_csv_cell_that_is_no_number_is_named_by_its_line(tmp_path):
@@ -74,3 +74,10 @@ def test_a_file_that_can_not_be_written_is_an_error_and_no_traceback(tmp_path):
         write_rows([row()], tmp_path / "file" / "rows.jsonl")
     with pytest.raises(KitError, match="can't be written"):
         write_rows([row()], tmp_path)
+
+
+def test_a_link_that_is_written_to_stays_a_link(tmp_path):
+    (tmp_path / "rows.jsonl").symlink_to(tmp_path / "real.jsonl")
+    write_rows([row()], tmp_path / "rows.jsonl")
+    assert (tmp_path / "rows.jsonl").is_symlink()
+    assert read_rows(tmp_path / "real.jsonl") == [row()]

@@ -152,3 +152,8 @@ def test_a_stack_with_organization_and_project_has_one_folder(tmp_path):
     write_rows([row()], tmp_path / folder / TIMES[0] / "rows.jsonl")
     store = FolderStore(tmp_path)
     assert (stacks(store), times(runs(store, "acme/llm/dev"))) == ([folder], [TIMES[0]])
+
+
+def test_a_stack_without_runs_is_not_copied_in_silence(tmp_path):
+    with pytest.raises(KitError, match="no results to copy"):
+        copy_runs(FolderStore(tmp_path), FolderStore(tmp_path / "copy"), "dev", lambda _: None)

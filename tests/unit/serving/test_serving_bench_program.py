@@ -17,10 +17,17 @@ from llmd_oke.serving.smoke_benchmark import PROGRAM
 PROGRAMS = [PROGRAM, LOAD_PROGRAM, FILES_PROGRAM, KV_PATH_PROGRAM]
 
 
+def imported(program):
+    """The names that a parser finds in the program's sources."""
+    statements = [node for source in bench_program.modules(program).values() for node in ast.walk(ast.parse(source))]
+    named = {alias.name for node in statements if isinstance(node, ast.Import) for alias in node.names}
+    return named | {str(node.module) for node in statements if isinstance(node, ast.ImportFrom)}
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_needs_nothing_that_vllms_image_lacks(program):
-    foreign = bench_program.foreign_packages(program) - set(sys.stdlib_module_names)
-    assert foreign <= set(bench_jobs().packages)
+    packages = {name.partition(".")[0] for name in imported(program)} - {bench_program.PACKAGE}
+    assert packages - set(sys.stdlib_module_names) <= set(bench_jobs().packages)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -45,12 +52,8 @@ def test_a_program_finds_all_of_its_modules_in_its_file(program, tmp_path: Path)
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_has_all_modules_that_a_parser_finds_in_its_sources(program):
-    modules = bench_program.modules(program)
-    statements = [node for source in modules.values() for node in ast.walk(ast.parse(source))]
-    named = {alias.name for node in statements if isinstance(node, ast.Import) for alias in node.names}
-    named |= {str(node.module) for node in statements if isinstance(node, ast.ImportFrom)}
-    assert {name for name in named if name.startswith("llmd_oke")} <= modules.keys()
-    assert {name.partition(".")[0] for name in named} - {"llmd_oke"} == bench_program.foreign_packages(program)
+    own = {name for name in imported(program) if name.startswith(bench_program.PACKAGE)}
+    assert own <= bench_program.modules(program).keys()
 
 
 def test_equal_sources_make_equal_bytes():

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from llmd_oke.cli.tune.commands import app
+from llmd_oke.cli.tune import app
 from llmd_oke.errors import KitError, Refused
 from llmd_oke.results.files import read_rows, write_rows
 from llmd_oke.tuning.measurements.published import published_points
@@ -48,6 +48,19 @@ def test_rank_as_json_tells_the_best_and_how_sure_it_is():
     assert found["confidence"]["beyond"] == ["decode: contexts of 4,224 tokens, measured up to 130"]
     assert {swing["input"] for swing in found["sensitivity"]} >= {"qps", "ISL"}
     assert found["lost"][0]["why"]
+
+
+def test_rank_that_counts_on_prefix_cache_hits_needs_less_of_prefill():
+    asked = ["rank", *GPT, "--slo", "itl=25,qps=45", "--gpus", "16", "--json"]
+    none, half = (json.loads(run(*asked, "--prefix-hits", share).stdout) for share in ("0", "0.5"))
+    assert "50% of prompt tokens cached" in half["workload"]
+    assert half["best"]["capacity_per_s"] > none["best"]["capacity_per_s"]
+
+
+def test_forecasts_say_which_prefix_cache_hits_they_count_on(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    run("rank", *GPT, "--slo", "qps=20", "--gpus", "8", "--prefix-hits", "0.5", "--rows", str(path))
+    assert {found.prefix_cache_hit_share for found in read_rows(path)} == {0.5}
 
 
 def test_rank_ends_with_1_where_nothing_meets_the_targets():
@@ -112,6 +125,27 @@ def test_import_checks_and_lists_what_it_can_not_read(tmp_path):
     assert "concurrency above max_num_seqs" in result.stderr
 
 
+def test_import_that_leaves_no_row_leaves_the_output_as_it_was(tmp_path):
+    empty, target = tmp_path / "empty.jsonl", tmp_path / "rows.jsonl"
+    empty.write_text("")
+    write_rows([row()], target)
+    assert isinstance(run("import", str(empty), "-o", str(target)).exception, KitError)
+    assert len(read_rows(target)) == 1
+
+
+def test_fit_names_the_file_that_has_no_rows(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    found = run("fit", str(tmp_path / "empty.jsonl"), "--model", "gpt-oss-120b").exception
+    assert "no rows in" in str(found)
+
+
+def test_a_forecast_that_can_not_be_kept_leaves_the_stack_file_as_it_was(project):
+    (project / "reports").write_text("")
+    result = run("apply", "--stack", "small", "--project", str(project), "--slo", "qps=30", "--allow-extrapolation")
+    assert isinstance(result.exception, KitError)
+    assert (project / "stacks" / "Pulumi.small.yaml").read_text() == STACK
+
+
 def test_fit_writes_figures_that_rank_takes(tmp_path):
     figures = tmp_path / "fit.yaml"
     assert run("fit", "--model", "gpt-oss-120b", "--published", "-o", str(figures)).exit_code == 0
@@ -125,7 +159,7 @@ def test_match_prints_the_published_table():
 
 
 def test_match_works_on_rows_of_a_file(tmp_path):
-    points = published_points("gpt-oss-120b")
+    points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     write_rows(points.rows(), tmp_path / "rows.jsonl")
     assert len(json.loads(run("match", str(tmp_path / "rows.jsonl"), "--json").stdout)) == 24

@@ -7,12 +7,18 @@ from llmd_oke.results.row import Basis, Origin, Quantiles, Row
 from llmd_oke.tuning.search import asking
 from llmd_oke.tuning.search.question import Question, parse_targets
 from llmd_oke.tuning.servers.figures import latency_model_of
+from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.servers.workload import parse
 
 MODEL = asking.known_model("gpt-oss-120b")
 SHAPE = asking.known_shape("BM.GPU.MI300X.8")
 FIGURES = asking.known_figures(MODEL, SHAPE)
 LATENCY = latency_model_of(FIGURES, MODEL, SHAPE)
+
+
+def unloaded_prefill_s(latency: LatencyModel, tokens: int, size: int = 1) -> float:
+    """From the arrival of a prompt at an idle server to its first token, in seconds."""
+    return latency.factors.prefill_overhead_s + latency.prefill_s(tokens, 0, size)
 
 
 def tuning_values(name: str) -> Any:

@@ -55,7 +55,7 @@ class OpenDriver:
         self._done.set()
 
     def _await_next(self) -> None:
-        if self._next is None or self._next[1] >= self._sender.deadline_s:
+        if self._next is None or max(self._next[1], perf_counter()) >= self._sender.deadline_s:
             self._next = None
             self._check_done()
             return

@@ -113,12 +113,15 @@ class Sender:
             task.add_done_callback(self._connecting.discard)
 
     def _arm(self, exchange: Exchange) -> None:
-        limit_s = min(self._request_timeout_s, max(self.deadline_s - exchange.started_s, 0.0))
+        left_s = max(self.deadline_s - exchange.started_s, 0.0)
+        limit_s, why = self._request_timeout_s, f"the answer did not end within {self._request_timeout_s:g} s"
+        if left_s < limit_s:
+            limit_s, why = left_s, f"the load's limit ended it after {left_s:.1f} s"
 
         def on_timeout() -> None:
             if exchange.connection:
                 exchange.connection.close()
-            exchange.end(Failure.TIMEOUT, f"the answer did not end within {limit_s:.1f} s")
+            exchange.end(Failure.TIMEOUT, why)
 
         exchange.timer = self._loop.call_later(limit_s, on_timeout)
 

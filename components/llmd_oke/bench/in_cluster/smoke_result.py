@@ -151,7 +151,9 @@ def _sentence(service: str, result: SmokeResult) -> str:
         f"{check.units} ({check.evidence})"
         for check in result.verdict.failed
     )
-    return f"{service} failed its smoke benchmark: {missed}. The whole report: llmd-oke smoke --fetch"
+    stack = result.plan.facts.get("stack")
+    more = f"llmd-oke smoke --fetch{f' --stack {stack}' if stack else ''}"
+    return f"{service} failed its smoke benchmark: {'; '.join([missed, *result.excuses])}. The whole report: {more}"
 
 
 def _fitting(words: Mapping[str, object]) -> str:

@@ -10,14 +10,17 @@ from llmd_oke.errors import Problem, Refused
 
 VERDICT = "the load can't be sent"
 
+MOST_REQUESTS_PER_S = 10_000.0
+"""For each process: beyond what any sends, so that a slip of the pen does not run for hours."""
+
 
 def check(stages: Sequence[Stage], workload: Workload, processes: int) -> None:
-    """Raise `Refused` with everything that is wrong."""
+    """Raise `Refused` with everything that is wrong; `processes` is of all generators together."""
     problems = [
         *(
             problem
             for number, stage in enumerate(stages)
-            for problem in _of_stage(f"stages[{number}]", stage, workload)
+            for problem in _of_stage(f"stages[{number}]", stage, workload, processes)
         ),
         *_of_length("input_tokens", workload.input_tokens),
         *_of_length("output_tokens", workload.output_tokens),
@@ -29,13 +32,13 @@ def check(stages: Sequence[Stage], workload: Workload, processes: int) -> None:
         raise Refused(problems, VERDICT)
 
 
-def _of_stage(path: str, stage: Stage, workload: Workload) -> Iterator[Problem]:
+def _of_stage(path: str, stage: Stage, workload: Workload, processes: int) -> Iterator[Problem]:
     if not isinstance(stage.shape, Trace) and stage.requests is None and stage.duration_s is None:
         yield Problem(path, str(stage.shape), "requests, duration, or both", "it would never end")
     for name, value in (("requests", stage.requests), ("duration_s", stage.duration_s)):
         if value is not None and value <= 0:
             yield Problem(f"{path}.{name}", value, "more than 0", "nothing would be sent")
-    yield from _of_shape(f"{path}.shape", stage.shape)
+    yield from _of_shape(f"{path}.shape", stage.shape, MOST_REQUESTS_PER_S * max(processes, 1))
     conversations = workload.conversations
     if conversations and isinstance(stage.shape, ClosedLoop) and stage.shape.concurrency > conversations.at_a_time:
         yield Problem(
@@ -46,7 +49,7 @@ def _of_stage(path: str, stage: Stage, workload: Workload) -> Iterator[Problem]:
         )
 
 
-def _of_shape(path: str, shape: LoadShape) -> Iterator[Problem]:
+def _of_shape(path: str, shape: LoadShape, most_per_s: float) -> Iterator[Problem]:
     if isinstance(shape, ClosedLoop):
         if shape.concurrency < 1:
             yield Problem(path, str(shape), "at least 1 user", "nothing would be sent")
@@ -55,6 +58,9 @@ def _of_shape(path: str, shape: LoadShape) -> Iterator[Problem]:
             yield Problem(path, str(shape), "a trace with requests", "nothing would be sent")
     elif not 0 < shape.requests_per_s < float("inf"):
         yield Problem(path, str(shape), "a rate above 0", "nothing would be sent")
+    elif shape.requests_per_s > most_per_s:
+        why = f"a process of the generator can't send more than {MOST_REQUESTS_PER_S:g} requests/s"
+        yield Problem(path, str(shape), f"at most {most_per_s:g} requests/s, or more processes", why)
 
 
 def _of_length(path: str, length: Length) -> Iterator[Problem]:

@@ -8,7 +8,8 @@ from llmd_oke.bench.generator.crews import Counts
 
 @dataclass(frozen=True)
 class Live:
-    """One look at a running stage. Rates are of the time since the last look; they are in model time.
+    """One look at a running stage. Rates are of the time since the last look, achieved ones of what succeeded; they are
+    in model time.
 
     `planned` and `offered_requests_per_s` are None where nothing says how many requests there will be.
     """

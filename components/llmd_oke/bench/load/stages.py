@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from time import perf_counter
 
 from llmd_oke.bench.deployment.targets import Target
@@ -27,6 +28,9 @@ LEAD_S = 0.05
 """Between the order to begin and the common start, for all processes to get ready."""
 
 LIVE_INTERVAL_S = 1.0
+
+MOST_COUNTED = 1_000_000
+"""Requests of an open loop that are counted beforehand, which takes up to half a second."""
 
 
 OnProgress = Callable[[Live], None]
@@ -58,11 +62,11 @@ async def run_stages(
         KitError: the target's URL is none.
     """
     address_of(target)
-    check(stages, workload, processes)
+    check(stages, workload, processes * conditions.share.count)
     assignment = Assignment(target, workload, conditions.share, conditions.request_timeout_s)
     results: list[StageResult] = []
-    deadline_s = perf_counter() + _until_start_s(conditions) + limit_s
     async with Crew(assignment, processes) as crew:
+        deadline_s = perf_counter() + _until_start_s(conditions) + limit_s
         for number, stage in enumerate(stages):
             run = _StageRun(crew, stage, number, len(stages), conditions, on_progress, on_records)
             results.append(await run.run(deadline_s))
@@ -141,7 +145,8 @@ class _StageRun:
         stage = self._stage
         if isinstance(stage.shape, ClosedLoop):
             return stage.requests if stage.duration_s is None else None
-        return self._conditions.share.of(sum(1 for _ in self._section.moments_s()))
+        moments = sum(1 for _ in islice(self._section.moments_s(), MOST_COUNTED + 1))
+        return self._conditions.share.of(moments) if moments <= MOST_COUNTED else None
 
     def _choose_start_s(self) -> float:
         wait_s = 0.0 if self._number else _until_start_s(self._conditions)
@@ -163,7 +168,7 @@ class _StageRun:
         if not self._on_progress:
             return
         counts, shape = self._crew.counts, self._stage.shape
-        achieved, tokens = self._meter.rates(counts, self._ended)
+        achieved, tokens = self._meter.rates(counts, self._ended - self._failures)
         self._on_progress(
             Live(
                 stage=self._number,

@@ -47,9 +47,11 @@ def read_length(text: str) -> Length:
     if not mark and text.isdigit():
         return Fixed(int(text))
     distribution = {"normal": Normal, "lognormal": LogNormal}.get(kind)
-    numbers = _numbers(text, values, accepted)
-    if distribution is None or len(numbers) != 2:
+    if distribution is None:
         raise KitError(f"{text!r} is no length", accepted)
+    numbers = _numbers(text, values, accepted)
+    if len(numbers) != 2:
+        raise KitError(f"{text!r} has {len(numbers)} of two values", accepted)
     mean, stddev = numbers
     return distribution(mean, stddev)
 
@@ -70,10 +72,12 @@ def read_trim(text: str) -> Trim:
 
 
 def _numbers(text: str, values: str, accepted: str) -> list[float]:
-    try:
-        numbers = [float(value) for value in values.split(",")]
-    except ValueError as error:
-        raise KitError(f"{text!r} can't be read: {error}", accepted) from error
+    numbers: list[float] = []
+    for value in values.split(","):
+        try:
+            numbers.append(float(value))
+        except ValueError as error:
+            raise KitError(f"{text!r} can't be read: {value!r} is no number", accepted) from error
     if not all(0 <= number < float("inf") for number in numbers):
         raise KitError(f"{text!r} has a value below 0 or without end", accepted)
     return numbers

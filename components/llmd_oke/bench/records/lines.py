@@ -64,15 +64,6 @@ def read_lines(lines: Iterable[str], source: str = "requests") -> list[tuple[int
     return found
 
 
-def read_file(path: Path) -> list[tuple[int, RequestRecord]]:
-    """`read_lines` of a file."""
-    try:
-        with path.open(encoding="utf-8") as lines:
-            return read_lines(lines, str(path))
-    except OSError as error:
-        raise KitError(f"{path} can't be read: {error.strerror}") from error
-
-
 def _record(content: Mapping[str, Any]) -> tuple[int, RequestRecord]:
     return content["stage"], RequestRecord(
         index=content["index"],

@@ -20,11 +20,11 @@ class ColdStart(_Part):
     """From applying to the first token, by the cluster's own clock; moments are ISO 8601, UTC."""
 
     applied: str
-    """Creation of the first pod of what serves now."""
+    """Creation of the first of the servers that run now."""
     ready: str | None
-    """When the last of its pods became ready; None where one isn't, or lost its readiness since."""
+    """When the last of them became ready; None where one isn't, or lost its readiness since."""
     first_token: str | None
-    """When the router gave the first token to the benchmark."""
+    """When a benchmark had the first token from them through the router."""
     ready_s: float | None
     first_token_s: float | None
 
@@ -140,10 +140,12 @@ def _accuracy(found: Accuracy | None) -> str:
 
 
 def _cold_start(found: ColdStart | None) -> str:
-    if found is None or found.first_token_s is None:
+    if found is None:
+        return "not seen: the servers did not start together"
+    if found.first_token_s is None:
         return "unknown"
-    ready = f", pods ready after {found.ready_s:.0f} s" if found.ready_s is not None else ""
-    return f"{found.first_token_s:.0f} s from the first pod's creation to the first token{ready}"
+    ready = f", servers ready after {found.ready_s:.0f} s" if found.ready_s is not None else ""
+    return f"{found.first_token_s:.0f} s from the first server's creation to the first token{ready}"
 
 
 def _check(check: Mapping[str, Any]) -> str:

@@ -18,6 +18,9 @@ LENGTH_TOLERANCE = 0.05
 LATE_SHARE = 0.02
 """Share of a simulator's steps that may be late before its latencies say more of the machine than of the model."""
 
+TOO_SLOW = "this machine was too slow for the simulation"
+"""How the remark begins that says so."""
+
 _SIMULATED_STEPS = Counter(("llmd_oke_simulator_steps_total",))
 _SIMULATED_LATE_STEPS = Counter(("llmd_oke_simulator_late_steps_total",))
 
@@ -81,6 +84,6 @@ def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
         late = change(before, after, role, _SIMULATED_LATE_STEPS).value
         if steps and late and late > LATE_SHARE * steps:
             yield (
-                f"this machine was too slow for the simulation: {late / steps:.0%} of its steps were late, so that "
-                "latencies are too long; use a larger time scale"
+                f"{TOO_SLOW}: {late / steps:.0%} of its steps were late, so that latencies are too long; rehearse with "
+                "three times the --time-scale, which is 1 if left out"
             )

@@ -55,11 +55,6 @@ def draw(length: Length, random: Random) -> int:
     return min(max(round(value), length.least), length.most)
 
 
-def mean_tokens(length: Length) -> float:
-    """The mean that was asked for."""
-    return float(length.tokens) if isinstance(length, Fixed) else length.mean
-
-
 def _lognormal(length: LogNormal, random: Random) -> float:
     """The logarithm's mean and deviation follow from those of the value (the distribution's first two moments)."""
     variance = math.log1p((length.stddev / length.mean) ** 2)

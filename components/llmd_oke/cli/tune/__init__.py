@@ -3,28 +3,36 @@
 from typing import Any
 
 import typer
-import typer.main
-from typer.core import TyperGroup
 
+from llmd_oke.cli.loading import LoadingGroup
 from llmd_oke.errors import KitError
 
 
-class _Commands(TyperGroup):
-    """The commands, imported when one of them is asked for: they need numpy, which is slow to import and an extra."""
+class _Commands(LoadingGroup):
+    """The commands in the order of their use; most need numpy, which is an extra."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return self._loaded().list_commands(ctx)
+    places = {  # noqa: RUF012 - of the class by its base
+        "plan": "llmd_oke.cli.tune.plan:plan",
+        "run": "llmd_oke.cli.tune.run:run",
+        "import": "llmd_oke.cli.tune.import_rows:import_rows",
+        "fit": "llmd_oke.cli.tune.fit:fit",
+        "match": "llmd_oke.cli.tune.match:match",
+        "rank": "llmd_oke.cli.tune.rank:rank",
+        "plot": "llmd_oke.cli.tune.plot:plot",
+        "apply": "llmd_oke.cli.tune.apply:apply",
+        "verify": "llmd_oke.cli.tune.verify:verify",
+        "watch": "llmd_oke.cli.tune.watch:watch",
+        "findings": "llmd_oke.cli.tune.findings:findings",
+        "fidelity": "llmd_oke.cli.tune.fidelity:fidelity",
+    }
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return self._loaded().get_command(ctx, cmd_name)
-
-    def _loaded(self) -> Any:
+        """A command, loaded."""
         try:
-            from llmd_oke.cli.tune import commands  # noqa: PLC0415 - see above
+            return super().get_command(ctx, cmd_name)
         except ModuleNotFoundError as error:
             message = f"The tuner needs {error.name}, which is not installed."
             raise KitError(message, "Install llmd-oke[analysis].") from error
-        return typer.main.get_command(commands.app)
 
 
 app = typer.Typer(
@@ -33,3 +41,8 @@ app = typer.Typer(
     "model, rank all deployments, plot, write the best into the stack file.",
     no_args_is_help=True,
 )
+
+
+@app.callback()
+def _tune() -> None:
+    """A Typer without commands of its own is none."""

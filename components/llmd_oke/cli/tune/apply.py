@@ -1,6 +1,5 @@
 """`llmd-oke tune apply`: writes the best deployment into the stack file."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from llmd_oke.cli.tune import inputs
 from llmd_oke.cli.tune.inputs import Search, Where
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.applied import applied_file, keep_applied
+from llmd_oke.results.files import write_whole
 from llmd_oke.tuning.answers import applying, ranking
 from llmd_oke.tuning.answers.applying import Choice
 from llmd_oke.tuning.answers.forecasts import forecast_row
@@ -39,6 +39,8 @@ def apply(
     where it can't be deployed. The forecast is kept, to be verified.
     """
     known = inputs.inputs(Where(project, stack), search)
+    _check_measured(known)
+    inputs.announce(known)
     best = ranking.rank(known.question, sensitivity=False).best
     if best is None:
         raise KitError("Nothing meets the targets.", "`llmd-oke tune rank` shows what would have to change.")
@@ -55,16 +57,16 @@ def apply(
     console.output().print(difference or "nothing changes", markup=False, soft_wrap=True)
     if dry_run:
         return
-    if difference:
-        _write(path, after)
-    forecast = forecast_row(known.model.name, known.shape.gpu.product, known.question, known.confidence, best)
+    forecast = forecast_row(known.model.name, known.node.gpu.product, known.question, known.confidence, best)
     kept = applied_file(project, stack)
     keep_applied(kept, models[index].object_name, forecast, str(known.question.targets))
+    if difference:
+        write_whole(path, after)
     console.errors().print(f"forecast  {kept}, for `tune verify` once it is deployed", markup=False, soft_wrap=True)
 
 
-def _write(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+def _check_measured(known: inputs.Inputs) -> None:
+    """Bounds tell what hardware can't exceed, and nothing of what servers do."""
+    if not known.confidence.measured:
+        message = f"Nothing is measured of {known.model.name} on {known.node.gpu.product}: there are only bounds."
+        raise KitError(message, "Measure (`llmd-oke tune run`), or give --figures of `llmd-oke tune fit`.")

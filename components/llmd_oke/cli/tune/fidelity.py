@@ -13,7 +13,7 @@ from llmd_oke import config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.gathering import gathered
 from llmd_oke.cli.results import Hint, parse_hints, show_rejected
-from llmd_oke.cli.tune import fidelity_view, fitted, import_rows
+from llmd_oke.cli.tune import fidelity_view, fitted, import_rows, inputs
 from llmd_oke.cli.tune.inputs import Where
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.rows import rows_file
@@ -129,28 +129,32 @@ def _kept(where: Where) -> Read:
 
 
 def _subject(where: Where, rows: tuple[Row, ...], figures: Path | None, fitted_to: list[Path] | None) -> Subject:
+    named = inputs.named_node(where.shape, where.gpu)
     if where.stack and where.model is None:
+        if named:
+            raise KitError("A stack says itself which GPUs it has.", inputs.STACK_OR_GPU)
         stack = config.load(where.project, where.stack)
-        names, shape = sorted({each.model for each in stack.models}), stack.gpu_pools[0].shape
+        names, node = sorted({each.model for each in stack.models}), asking.known_shape(stack.gpu_pools[0].shape)
     else:
-        names, shape = sorted({where.model} if where.model else {row.model for row in rows}), where.shape
+        names = sorted({where.model} if where.model else {row.model for row in rows})
+        node = named or asking.known_shape(inputs.DEFAULT_SHAPE)
     if len(names) != 1:
         raise KitError("Which model is to be judged is not told.", "--model M: one that has latency figures.")
-    model, hardware = asking.known_model(names[0]), asking.known_shape(shape)
-    judged = fitted.figures_of(figures, model, hardware)
+    model = asking.known_model(names[0])
+    judged = fitted.figures_of(figures, model, node)
     if figures is None:
-        published = published_points(model.name)
+        published = published_points(model.name, node.gpu.product)
         kept = published.kept_rows() if published else []
-        known = Known(judged, _accepted(kept), _set_aside(model.name))
+        known = Known(judged, _accepted(kept), _set_aside(model.name, node.gpu.product))
     else:
         seen = reduce(add, (read_rows(path) for path in fitted_to or []), list[Row]())
-        known = Known(judged, _accepted(seen) if fitted_to else None, _set_aside(model.name))
-    return Subject(model, hardware, known)
+        known = Known(judged, _accepted(seen) if fitted_to else None, _set_aside(model.name, node.gpu.product))
+    return Subject(model, node, known)
 
 
-def _set_aside(model: str) -> tuple[Row, ...]:
+def _set_aside(model: str, gpu: str) -> tuple[Row, ...]:
     """Published points that are not what they seem."""
-    published = published_points(model)
+    published = published_points(model, gpu)
     kept = published.kept_rows() if published else []
     return tuple(row for row in (published.rows() if published else []) if row not in kept)
 
@@ -162,11 +166,11 @@ def _accepted(rows: list[Row]) -> tuple[Row, ...]:
 def _report(
     subject: Subject, rows: tuple[Row, ...], rehearsed: tuple[Row, ...], policy: Policy, *, own: bool
 ) -> Report:
-    published = published_points(subject.model.name)
+    published = published_points(subject.model.name, subject.node.gpu.product)
     points = published.rows() if published else []
     runs = [
         *(Run(row=row) for row in points),
-        *published_runs(subject.model.name),
+        *published_runs(subject.model.name, subject.node.gpu.product),
         *(Run(row=row, policy=policy, window=None) for row in rows if row.basis is not Basis.CALIBRATED),
     ]
     simulated = [*rehearsed, *(row for row in rows if row.basis is Basis.CALIBRATED)]
@@ -176,9 +180,9 @@ def _report(
     held = held_against(subject, runs, simulated, import_rows.inspected([run.row for run in runs]), progress)
     named = ", ".join(sorted(subject.known.images)) or "of no one image"
     whose = "the kit's own latency figures" if own else "the latency figures given"
-    stated = statements(subject.model.name, progress) if own else ()
+    stated = statements(subject.model.name, subject.node.gpu.product, progress) if own else ()
     told = f"{whose} ({named})"
-    return Report(subject.model.name, subject.shape.gpu.product, told, held.cases, held.omitted, stated)
+    return Report(subject.model.name, subject.node.gpu.product, told, held.cases, held.omitted, stated)
 
 
 def _write(report: Report, files: Files) -> None:

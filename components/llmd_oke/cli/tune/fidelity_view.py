@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.tuning.fidelity import texts
 from llmd_oke.tuning.fidelity.report import Report
 
@@ -20,9 +21,9 @@ def show(report: Report, *, points: bool) -> None:
         output.print(f"\n[bold]{escape(group.title)}[/]  {escape(texts.heading(group))}")
         for each in group.circumstances:
             output.print(f"[dim]{escape(each)}[/]", soft_wrap=True)
-        output.print(_table(texts.SUMMARY, texts.summary(group), left=(0, 1, 6)))
+        output.print(Fitting(_table(texts.SUMMARY, texts.summary(group), left=(0, 1, 6))))
         for errors in group.metrics if points else ():
-            output.print("", _table(texts.point_columns(group, errors), texts.points(errors)), sep="\n")
+            output.print("", Fitting(_table(texts.point_columns(group, errors), texts.points(errors))), sep="\n")
     if report.statements:
         output.print("\n[bold]published statements[/]")
         _show_statements(report)

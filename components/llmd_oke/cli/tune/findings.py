@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console, options
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.tuning.proving.checks import Outcome, Verdict, check_findings
 from llmd_oke.tuning.proving.findings import published_findings
 
@@ -25,11 +26,12 @@ def findings(as_json: options.Json = False) -> None:
     if as_json:
         typer.echo(json.dumps([_plain(each) for each in outcomes], indent=2))
     else:
-        console.output().print(_table(outcomes))
+        console.output().print(Fitting(_table(outcomes)))
         counts = Counter(each.verdict for each in outcomes)
         console.output().print(f"\n{', '.join(f'{verdict}: {count}' for verdict, count in counts.items())}")
         for why in dict.fromkeys(each.why for each in outcomes if each.why):
-            console.output().print(f"known miss: {why}", markup=False, soft_wrap=True)
+            names = ", ".join(dict.fromkeys(each.finding.name for each in outcomes if each.why == why))
+            console.output().print(f"known miss of {names}: {why}", markup=False, soft_wrap=True)
     if any(each.verdict in {"miss", "unexpected hit"} for each in outcomes):
         raise typer.Exit(1)
 
@@ -52,7 +54,7 @@ def _plain(each: Outcome) -> dict[str, object]:
 def _table(outcomes: list[Outcome]) -> Table:
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for column in ("finding", "at", "predicted", "accepted", "basis", "verdict"):
-        table.add_column(column, justify="right" if column == "at" else "left", overflow="fold")
+        table.add_column(column, justify="right" if column == "at" else "left")
     for each in outcomes:
         colour = _COLOURS[each.verdict]
         cells = (

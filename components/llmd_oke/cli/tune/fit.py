@@ -6,15 +6,16 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from llmd_oke.catalogue import Shape
+from llmd_oke.catalogue import Node, node_of_gpu
 from llmd_oke.cli import console, options
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.cli.tune import fitted, import_rows, inputs
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.rows import kept_rows, rows_file
-from llmd_oke.results.files import read_rows
+from llmd_oke.results.files import read_rows, write_whole
 from llmd_oke.results.row import Row
 from llmd_oke.tuning.calibration.calibrating import calibrate
-from llmd_oke.tuning.measurements.published import published_points
+from llmd_oke.tuning.measurements.published import published_names, published_points
 from llmd_oke.tuning.search import asking
 from llmd_oke.tuning.servers.figures import Fit, LatencyFigures, figures_text
 
@@ -28,7 +29,8 @@ def fit(
     stack: KeptOf = None,
     project: options.Project = options.HERE,
     model: inputs.ModelName = None,
-    shape: inputs.ShapeName = inputs.DEFAULT_SHAPE,
+    shape: inputs.ShapeName = None,
+    gpu: inputs.GpuName = None,
     image: Annotated[str | None, typer.Option(help="Only rows of this vLLM image.")] = None,
     published: Published = False,
     figures: inputs.Figures = None,
@@ -36,28 +38,31 @@ def fit(
 ) -> None:
     """Fit the latency model to prefill-only and decode-only rows, and say how far it is off where it did not look.
 
-    Without --output the figures are printed as YAML.
+    The GPU is that of the rows where neither --gpu nor --shape names one. Without --output the figures are printed as
+    YAML.
     """
-    hardware = asking.known_shape(shape)
-    found = _kept(project, stack, model, hardware) if stack else rows_of(rows, model, published)
-    if stack and (rows or published):
-        found += rows_of(rows, model, published)
+    kept = _kept_file(project, stack) if stack else None
+    node = inputs.named_node(shape, gpu) or _node_of([*([kept] if kept else ()), *(rows or ())])
+    product = node.gpu.product
+    found = kept_rows(kept, model or _one_model(read_rows(kept)), product) if kept else []
+    if rows or published or not kept:
+        found += rows_of(rows, model, product if published else None)
     chosen = asking.known_model(model or _one_model(found))
-    base = fitted.figures_of(figures, chosen, hardware)
+    base = fitted.figures_of(figures, chosen, node)
     inspection = import_rows.inspected([row for row in found if image is None or row.image == image])
     import_rows.show_findings(inspection)
-    calibration = calibrate(inspection.accepted, chosen, hardware, base)
+    calibration = calibrate(inspection.accepted, chosen, node, base)
     _show(calibration.figures, calibration.fitted)
     text = figures_text(calibration.figures)
     if output is None:
         typer.echo(text, nl=False)
     else:
-        output.write_text(text)
+        write_whole(output, text)
         console.errors().print(f"figures  {output}", markup=False, soft_wrap=True)
 
 
-def rows_of(paths: list[Path] | None, model: str | None, published: bool) -> list[Row]:
-    """The rows of files, and the published ones where they are asked for; points that are set aside are left out.
+def rows_of(paths: list[Path] | None, model: str | None, published: str | None) -> list[Row]:
+    """The rows of files, and those that are published on a GPU where one is named, without points that are set aside.
 
     Raises:
         KitError: there are none, or files hold what is no row.
@@ -65,17 +70,29 @@ def rows_of(paths: list[Path] | None, model: str | None, published: bool) -> lis
     rows = [row for path in paths or [] for row in read_rows(path)]
     if published:
         name = model or _one_model(rows)
-        points = published_points(name)
+        points = published_points(name, published)
         if points is None:
-            raise KitError(f"There are no published measurements of {name}.")
+            known = ", ".join(f"{each} on {gpu}" for each, gpu in published_names())
+            raise KitError(f"The kit has no published measurements of {name} on {published}.", f"It has: {known}.")
         rows += points.kept_rows()
+    if not rows and paths:
+        raise KitError(
+            f"There are no rows in {', '.join(map(str, paths))}.", "`llmd-oke tune import` makes such files."
+        )
     if not rows:
         raise KitError("There are no rows.", "Name files of rows, or --published with --model.")
     return rows
 
 
-def _kept(project: Path, stack: str, model: str | None, shape: Shape) -> list[Row]:
-    """The rows that `tune run` has kept for a stack.
+def _node_of(files: list[Path]) -> Node:
+    """The nodes of the one GPU that all rows are of; else the default ones."""
+    products = {row.gpu for path in files for row in read_rows(path)}
+    known = node_of_gpu(products.pop()) if len(products) == 1 else None
+    return known or asking.known_shape(inputs.DEFAULT_SHAPE)
+
+
+def _kept_file(project: Path, stack: str) -> Path:
+    """The file of rows that `tune run` has kept for a stack.
 
     Raises:
         KitError: there are none.
@@ -84,7 +101,7 @@ def _kept(project: Path, stack: str, model: str | None, shape: Shape) -> list[Ro
     if not file.exists():
         message = f"Nothing has been measured for the tuner with the stack {stack}."
         raise KitError(message, f"Measure: llmd-oke tune run --stack {stack}")
-    return kept_rows(file, model or _one_model(read_rows(file)), shape.gpu.product)
+    return file
 
 
 def _one_model(rows: list[Row]) -> str:
@@ -100,7 +117,7 @@ def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
         table.add_column(column, justify="left" if column in {"role", "sizes"} else "right")
     for name, fit_ in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
         table.add_row(name, *_cells(fit_ if name in fitted else None))
-    console.errors().print(table)
+    console.errors().print(Fitting(table))
 
 
 def _cells(fit_: Fit | None) -> list[str]:

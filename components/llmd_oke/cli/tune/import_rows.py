@@ -1,13 +1,14 @@
 """`llmd-oke tune import`: measurements of many tools as rows of one table, checked."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.cli import console
+from llmd_oke.errors import KitError
 from llmd_oke.results.files import write_rows
 from llmd_oke.results.readers import read_all
 from llmd_oke.results.reading import Hints, Rejected
@@ -15,7 +16,7 @@ from llmd_oke.results.row import Row, Subject
 from llmd_oke.tuning.measurements import hygiene
 from llmd_oke.tuning.measurements.hygiene import Inspection, Limits
 from llmd_oke.tuning.search import asking
-from llmd_oke.tuning.servers.figures import latency_model
+from llmd_oke.tuning.servers.figures import bound_figures, latency_model_of
 
 Files = Annotated[list[Path], typer.Argument(help="Files or folders of results.", exists=True)]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Rows as JSON Lines, or CSV by its name.", dir_okay=False)]
@@ -40,11 +41,11 @@ def import_rows(
     """Read results of `vllm bench serve`, inference-perf, llm-d-benchmark, j-pareto and this kit, and check them.
 
     What can't be read is listed by file and line; rows that can't be right are left out, each with its reason. Ends
-    with exit code 1 where something could not be read.
+    with exit code 1 where something could not be read, and leaves the output as it was where no row is left.
     """
     hints = Hints(
         model=model,
-        gpu=gpu,
+        gpu=gpu and asking.gpu_named(gpu),
         gpus=gpus,
         tensor_parallel_size=tensor_parallel_size,
         image=image,
@@ -57,11 +58,20 @@ def import_rows(
     found = read_all(files, hints)
     inspection = inspected(list(found.rows))
     show_findings(inspection, found.rejected)
+    _show_unknown(found.rows)
     rows = found.rows if keep_rejected else inspection.accepted
+    if not rows:
+        _nothing(files, output)
     write_rows(rows, output)
     console.output().print(f"{len(rows)} of {len(found.rows)} rows in {output}", markup=False, soft_wrap=True)
     if found.rejected:
         raise typer.Exit(1)
+
+
+def _nothing(files: list[Path], output: Path) -> NoReturn:
+    kept = f"; {output} stays as it was" if output.exists() else ""
+    message = f"No row is left of {', '.join(map(str, files))}{kept}."
+    raise KitError(message, "What is wrong with each is above; what files don't say can be given by options.")
 
 
 def subject_of(text: str | None) -> Subject | None:
@@ -91,13 +101,19 @@ def show_findings(inspection: Inspection, rejected: tuple[Rejected, ...] = ()) -
         console.errors().print(str(finding), markup=False, soft_wrap=True)
 
 
+def _show_unknown(rows: tuple[Row, ...]) -> None:
+    """The GPUs whose limits the catalogue doesn't have."""
+    known = catalogue.gpu_names()
+    for gpu in sorted({row.gpu for row in rows} - set(known)):
+        told = f"not held against hardware bounds: {gpu} is no GPU of the catalogue ({', '.join(known)})"
+        console.errors().print(told, markup=False, soft_wrap=True)
+
+
 def _limits(name: str, gpu: str) -> Limits:
     """None where the catalogue has no such model or GPU."""
     model = catalogue.model(name) or catalogue.model_of_repository(name)
-    shape = next(
-        (each for each in map(catalogue.shape, catalogue.shape_names()) if each and each.gpu.product == gpu), None
-    )
-    if model is None or shape is None:
+    node = catalogue.node_of_gpu(gpu)
+    if model is None or node is None:
         return Limits()
-    room = {size: key_value_tokens(model, shape, size, 0.95) for size in asking.sizes_of(model, shape)}
-    return Limits(latency_model(model, shape), room)
+    room = {size: key_value_tokens(model, node, size, 0.95) for size in asking.sizes_of(model, node)}
+    return Limits(latency_model_of(bound_figures(model, node.gpu), model, node), room)

@@ -1,14 +1,14 @@
 """What the commands of `tune` ask for: options, and the question that they make together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from llmd_oke import config, planning
-from llmd_oke.catalogue import Model, Shape
-from llmd_oke.cli import options
+from llmd_oke.catalogue import Model, Node, gpu_names
+from llmd_oke.cli import console, options
 from llmd_oke.cli.tune import fitted
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.rows import rows_file
@@ -25,7 +25,12 @@ MaybeStack = Annotated[
 ]
 Name = Annotated[str | None, typer.Option("--name", help="Which model of the stack, where it has several.")]
 ModelName = Annotated[str | None, typer.Option("--model", help="Model of the catalogue, without a stack.")]
-ShapeName = Annotated[str, typer.Option("--shape", help="Shape of the GPU nodes, without a stack.")]
+ShapeName = Annotated[
+    str | None, typer.Option("--shape", help="Shape of the GPU nodes, without a stack; BM.GPU.MI300X.8 if left out.")
+]
+GpuName = Annotated[
+    str | None, typer.Option("--gpu", help=f"GPU product instead of a shape: {', '.join(gpu_names())}.")
+]
 Slo = Annotated[str, typer.Option("--slo", help="Targets, with commas: ttft=MS, itl=MS, e2e=MS (means), qps=RATE.")]
 Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs to search; those that the stack has.", min=1, max=128)]
 WorkloadText = Annotated[
@@ -35,6 +40,10 @@ WorkloadText = Annotated[
 Trace = Annotated[
     Path | None,
     typer.Option(help="Lengths from a trace: JSON Lines or CSV with input_tokens, output_tokens.", dir_okay=False),
+]
+PrefixHits = Annotated[
+    float,
+    typer.Option(help="Share of prompt tokens that the prefix caches of prefill answer, as watched.", min=0, max=1),
 ]
 Figures = Annotated[
     Path | None,
@@ -53,18 +62,22 @@ AllowExtrapolation = Annotated[
 ]
 
 DEFAULT_SHAPE = "BM.GPU.MI300X.8"
+STACK_OR_GPU = "Leave out --shape and --gpu, or name --model instead of --stack."
 DEFAULT_WORKLOAD = "4096/256"
 DEFAULT_GPUS = 16
+QUICK_GPUS = 32
+"""Deployments of so many are searched within a second or two."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """The options that say of what a search is: a stack, or a model on a shape."""
+    """The options that say of what a search is: a stack, or a model on a shape or GPU."""
 
     project: options.Project = options.HERE
     stack: MaybeStack = None
     model: ModelName = None
-    shape: ShapeName = DEFAULT_SHAPE
+    shape: ShapeName = None
+    gpu: GpuName = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,7 @@ class Search:
     gpus: Gpus = None
     workload: WorkloadText = None
     trace: Trace = None
+    prefix_hits: PrefixHits = 0.0
     figures: Figures = None
     max_num_seqs: MaxNumSeqs = 256
     allow_extrapolation: AllowExtrapolation = False
@@ -87,7 +101,7 @@ class Inputs:
     """What a search goes by, all of it known and checked."""
 
     model: Model
-    shape: Shape
+    node: Node
     question: Question
     confidence: Confidence
 
@@ -97,7 +111,7 @@ class _Known:
     """What a stack, or its absence, says about a model."""
 
     model: Model
-    shape: Shape
+    node: Node
     workload: Workload
     targets: Targets
     gpus: int
@@ -116,19 +130,40 @@ def inputs(where: Where, asked: Search) -> Inputs:
         raise KitError("A workload and a trace exclude each other.", "Give --workload or --trace.")
     known = _of_stack(where, asked) if where.stack else _of_model(where, asked)
     kept = rows_file(where.project, where.stack) if where.stack else None
-    figures = fitted.best_figures(asked.figures, asked.measurements or (), kept, known.model, known.shape)
+    figures = fitted.best_figures(asked.figures, asked.measurements or (), kept, known.model, known.node)
     question = asking.question_of(
         known.model,
-        known.shape,
+        known.node,
         figures,
-        known.workload,
+        replace(known.workload, prefix_cache_hit_share=asked.prefix_hits),
         known.targets,
         asked.gpus or known.gpus,
         max_num_seqs=asked.max_num_seqs,
         gpu_memory_utilization=known.gpu_memory_utilization,
     )
     question, trust = confidence.confined(question, figures, asked.allow_extrapolation)
-    return Inputs(known.model, known.shape, question, trust)
+    return Inputs(known.model, known.node, question, trust)
+
+
+def announce(known: Inputs) -> None:
+    """Says that a search begins, where it takes seconds."""
+    gpus = known.question.hardware.gpus
+    if gpus > QUICK_GPUS:
+        console.progress().step(f"searching the deployments of up to {gpus} GPUs")
+
+
+def named_node(shape: str | None, gpu: str | None) -> Node | None:
+    """The nodes that a shape or a GPU names, None where neither is given.
+
+    Raises:
+        KitError: both are given, or the catalogue has no such shape or GPU.
+    """
+    if shape and gpu:
+        message = "A shape and a GPU exclude each other: a shape says which GPU it has."
+        raise KitError(message, f"Give --shape {shape} or --gpu {gpu}.")
+    if shape:
+        return asking.known_shape(shape)
+    return asking.known_gpu(gpu) if gpu else None
 
 
 def model_index(models: tuple[config.Model, ...], name: str | None) -> int:
@@ -147,12 +182,15 @@ def model_index(models: tuple[config.Model, ...], name: str | None) -> int:
 
 
 def _of_model(where: Where, asked: Search) -> _Known:
-    model, shape = asking.known_model(where.model or ""), asking.known_shape(where.shape)
+    model = asking.known_model(where.model or "")
+    node = named_node(where.shape, where.gpu) or asking.known_shape(DEFAULT_SHAPE)
     load = _workload(asked) or workload.parse(DEFAULT_WORKLOAD)
-    return _Known(model, shape, load, _targets(asked, load, Targets()), DEFAULT_GPUS)
+    return _Known(model, node, load, _targets(asked, load, Targets()), DEFAULT_GPUS)
 
 
 def _of_stack(where: Where, asked: Search) -> _Known:
+    if where.shape or where.gpu:
+        raise KitError("A stack says itself which GPUs it has.", STACK_OR_GPU)
     plan = planning.plan_stack_file(where.project, where.stack or "")
     chosen = plan.models[model_index(plan.config.models, asked.name)]
     load = _workload(asked) or workload.of_lengths(chosen.workload.input_tokens, chosen.workload.output_tokens)

@@ -13,6 +13,7 @@ from llmd_oke.cli.tune.measurements import Wanted
 from llmd_oke.experiments.runs.preparing import Experiment, forecast_of
 from llmd_oke.experiments.tuner.grid import GridName, grids
 from llmd_oke.experiments.tuner.recipe import recipe_text
+from llmd_oke.results.files import write_whole
 
 Output = Annotated[
     Path | None,
@@ -40,7 +41,7 @@ def plan(
         console.output().print()
         measurements.show_points(planned.recipe, wanted.grid)
     if output is not None:
-        output.write_text(recipe_text(planned.recipe), encoding="utf-8")
+        write_whole(output, recipe_text(planned.recipe))
         console.errors().print(f"recipe  {output}", markup=False, soft_wrap=True)
 
 

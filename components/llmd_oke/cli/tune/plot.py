@@ -10,7 +10,7 @@ from llmd_oke.cli import console
 from llmd_oke.cli.gathering import gathered
 from llmd_oke.cli.tune import inputs
 from llmd_oke.cli.tune.inputs import Search, Where
-from llmd_oke.results.files import read_rows
+from llmd_oke.results.files import read_rows, write_whole
 from llmd_oke.tuning.answers import pictures, ranking
 
 Svg = Annotated[Path | None, typer.Option("--svg", help="Write the picture to this file.", dir_okay=False)]
@@ -32,12 +32,13 @@ def plot(
     Writes self-contained SVG and HTML files where they are named, and draws in the terminal otherwise.
     """
     known = inputs.inputs(where, search)
+    inputs.announce(known)
     found = ranking.rank(known.question, sensitivity=False)
     measured = [row for path in rows or [] for row in read_rows(path)]
     shown = pictures.picture(known.model.name, known.question, known.confidence, found, measured)
     for path, draw in ((svg, pictures.svg), (html, pictures.html)):
         if path is not None:
-            path.write_text(draw(shown), encoding="utf-8")
+            write_whole(path, draw(shown))
             console.errors().print(f"plot  {path}", markup=False, soft_wrap=True)
     if svg is None and html is None:
         size = shutil.get_terminal_size()

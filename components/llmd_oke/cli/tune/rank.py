@@ -41,6 +41,7 @@ def rank(
     change.
     """
     known = inputs.inputs(where, search)
+    inputs.announce(known)
     found = ranking.rank(known.question)
     looks = _looks(known, found, simulate)
     frontier = frontier_of(known.question)
@@ -56,7 +57,7 @@ def rank(
 
 def _rows(known: inputs.Inputs, found: ranking.Ranking) -> list[Row]:
     """Forecasts of those that have a steady state."""
-    about = known.model.name, known.shape.gpu.product, known.question, known.confidence
+    about = known.model.name, known.node.gpu.product, known.question, known.confidence
     return [forecast_row(*about, each) for each in found.first if math.isfinite(each.e2e_s)]
 
 
@@ -67,7 +68,7 @@ def _looks(known: inputs.Inputs, found: ranking.Ranking, most: int) -> list[Seco
     progress.step(f"simulating {most} deployments")
     looks: list[SecondLook] = []
     first = [each for each in found.search.deployments(most) if each.requests_per_s > 1e-3]
-    for look in second_look.look_again(known.question, known.model, known.shape, first):
+    for look in second_look.look_again(known.question, known.model, known.node, first):
         looks.append(look)
         progress.detail(ranking.named(look.deployment))
     return looks

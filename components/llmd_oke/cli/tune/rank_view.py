@@ -8,7 +8,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from llmd_oke.catalogue import Shape
 from llmd_oke.cli import console
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.cli.tune.inputs import Inputs
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.answers.ranking import Ranking, Swing, named
@@ -25,10 +27,10 @@ def show(known: Inputs, found: Ranking, frontier: Sequence[Deployment], looks: S
     what = "no forecasts" if known.confidence.basis is Basis.BOUND else "forecasts"
     output.print(f"[dim]{what}: {escape(known.confidence.sentence)}[/]", soft_wrap=True)
     output.print(f"[dim]assumed: {escape(_assumed(known))}[/]\n", soft_wrap=True)
-    output.print(_first(found))
+    output.print(Fitting(_first(found)))
     for title, table in _parts(known, found, frontier, looks):
         output.print(f"\n[bold]{escape(title)}[/]")
-        output.print(table)
+        output.print(Fitting(table) if table.columns[0].header else table)
 
 
 def as_json(
@@ -38,7 +40,8 @@ def as_json(
     question, trust = known.question, known.confidence
     return {
         "model": known.model.name,
-        "shape": known.shape.name,
+        "shape": known.node.name if isinstance(known.node, Shape) else None,
+        "gpu": known.node.gpu.product,
         "workload": str(question.workload),
         "targets": asdict(question.targets),
         "gpus": question.hardware.gpus,
@@ -56,7 +59,7 @@ def as_json(
 
 def _headline(known: Inputs, found: Ranking) -> str:
     question = known.question
-    asked = f"{known.model.name}, {question.workload}, {question.hardware.gpus} GPUs ({known.shape.name})"
+    asked = f"{known.model.name}, {question.workload}, {question.hardware.gpus} GPUs ({known.node.name})"
     targets = f", {question.targets}" if str(question.targets) else ""
     best = "best as far as bounds tell" if known.confidence.basis is Basis.BOUND else "best"
     verdict = f"{best}: {named(found.best)}" if found.best else "nothing meets the targets; the nearest misses"
@@ -66,9 +69,10 @@ def _headline(known: Inputs, found: Ranking) -> str:
 def _assumed(known: Inputs) -> str:
     factors = known.question.model.factors
     share = known.question.headroom
+    priced = "" if known.question.hardware.price_usd_per_hour else f"; no $, as OCI lists no price of {known.node.name}"
     return (
         f"KV transfer at {factors.transfer_efficiency:.0%} of a port's rate; at most {share.prefill_share:.0%} of "
-        f"prefill's and {share.decode_share:.0%} of decode's rate used; random arrivals, even queues"
+        f"prefill's and {share.decode_share:.0%} of decode's rate used; random arrivals, even queues{priced}"
     )
 
 
@@ -90,7 +94,7 @@ def _cells(each: Deployment) -> list[str]:
         _number(each.itl_s * 1000, 1),
         _number(each.tpsu or None, 1),
         _number(each.tpsg if each.tpsu else None, 0),
-        f"{each.usd_per_million_output_tokens:.2f}",
+        _number(each.usd_per_million_output_tokens, 2),
     ]
 
 
@@ -164,7 +168,7 @@ def _table(columns: Sequence[str], last: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if column == "deployment" and index == 0 else "right", no_wrap=True)
-    table.add_column(escape(last), overflow="fold")
+    table.add_column(escape(last))
     return table
 
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.experiments.tuner.forecast_errors import beyond
 from llmd_oke.experiments.tuner.verification import Subject
 from llmd_oke.results.errors import Compared
@@ -78,7 +79,7 @@ def show(verified: Verified) -> None:
     """Prints it."""
     output = console.output()
     output.print(f"{_headline(verified)}\n", soft_wrap=True)
-    output.print(_table(verified), "", sep="\n")
+    output.print(Fitting(_table(verified)), "", sep="\n")
     output.print(_verdict(verified), soft_wrap=True)
     for line in _lines(verified):
         output.print(f"[dim]{escape(line)}[/]", soft_wrap=True)

@@ -1,7 +1,6 @@
 """`llmd-oke tune watch`: does what is deployed still meet what it was chosen for?"""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 
 from llmd_oke import planning
 from llmd_oke.bench.deployment.circumstances import Circumstances
-from llmd_oke.cli import console, options, smoke
+from llmd_oke.cli import console, options, smoke, times
 from llmd_oke.cli.gathering import gathered
 from llmd_oke.cli.tune import inputs, watch_view
 from llmd_oke.cli.tune.watch_view import Watched
@@ -28,13 +27,15 @@ from llmd_oke.tuning.watch.advice import Place
 from llmd_oke.tuning.watch.assumptions import tolerances
 from llmd_oke.tuning.watch.seen import Seen
 
-FOR = "10m"
+EVERY_S, FOR_S = 15.0, 600.0
 LEAST_S, MOST_S = 1.0, 86_400.0
-_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
-Every = Annotated[str, typer.Option(help="Time between two readings: 15s, 1m.", metavar="TIME")]
+Every = Annotated[
+    float, times.option(about="Time between two readings", least_s=LEAST_S, most_s=MOST_S, default_s=EVERY_S)
+]
 For = Annotated[
-    str | None, typer.Option("--for", help=f"How long to watch: 10m, 1h; {FOR} if left out.", metavar="TIME")
+    float | None,
+    times.option("--for", about="How long to watch", least_s=LEAST_S, most_s=MOST_S, default_s=FOR_S),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Judge two readings, `--every` apart, for pipelines.")]
 Tolerance = Annotated[
@@ -54,7 +55,7 @@ Reports = Annotated[
 class How:
     """The options that say how long is watched, and what is allowed."""
 
-    every: Every = "15s"
+    every: Every = EVERY_S
     duration: For = None
     once: Once = False
     tolerance: Tolerance = None
@@ -63,35 +64,22 @@ class How:
         """These options, on the command line of another process."""
         once = ["--once"] if self.once else []
         allowed = ["--tolerance", str(self.tolerance)] if self.tolerance is not None else []
-        duration = ["--for", self.duration] if self.duration else []
-        return ["--every", self.every, *duration, *once, *allowed]
+        duration = ["--for", str(self.duration)] if self.duration else []
+        return ["--every", str(self.every), *duration, *once, *allowed]
 
     def pace(self, time_scale: float) -> Pace:
         """The readings that they ask for.
 
         Raises:
-            KitError: a time is none, the whole is shorter than its parts, or given for two readings.
+            KitError: the whole is shorter than its parts, or given for two readings.
         """
         if self.once and self.duration:
             raise KitError("--once and --for exclude each other.", "Two readings are --every apart.")
-        every_s, for_s = seconds(self.every), seconds(self.duration or FOR)
-        if for_s < every_s and not self.once:
-            whole = self.duration or FOR
-            raise KitError(f"--for {whole} is shorter than --every {self.every}.", "Give --once, or more time.")
-        return Pace(every_s, every_s if self.once else for_s, time_scale)
-
-
-def seconds(text: str) -> float:
-    """A time as it is written on a command line: `15s`, `10m`, `1h`, or a number of seconds.
-
-    Raises:
-        KitError: it is none, or no time that can be watched.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    value = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
-    if not LEAST_S <= value <= MOST_S:
-        raise KitError(f"{text!r} is no time to watch.", "Accepted: 1s to 24h, such as 15s, 10m or 1h.")
-    return value
+        for_s = self.duration or FOR_S
+        if for_s < self.every and not self.once:
+            whole, part = times.written(for_s), times.written(self.every)
+            raise KitError(f"--for {whole} is shorter than --every {part}.", "Give --once, or more time.")
+        return Pace(self.every, self.every if self.once else for_s, time_scale)
 
 
 @gathered
@@ -113,7 +101,7 @@ def watch(
     """
     pace = how.pace(time_scale)
     if rehearse:
-        raise typer.Exit(_inside(project, stack, name, how, reports, as_json=as_json))
+        raise console.Told(_inside(project, stack, name, how, reports, as_json=as_json))
     plan = planning.plan_stack_file(project, stack)
     model = plan.models[inputs.model_index(plan.config.models, name)]
     rests_on = _assumed(plan, model, applied_file(project, stack, reports), how.tolerance)

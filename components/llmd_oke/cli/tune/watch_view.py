@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console, json_output
+from llmd_oke.cli.tables import Fitting
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.assumed import Assumed
 from llmd_oke.tuning.watch.advice import Advice, Place, advice
@@ -99,7 +100,7 @@ def show(watched: Watched) -> None:
     rate = f", {seen.requests_per_s:.3g}/s" if seen.requests_per_s else ""
     asked = f"{seen.answered} requests in {seen.duration_s:.0f} s{rate}"
     output.print(f"[bold]{escape(watched.name)}[/] {escape(watched.about)}: {asked}\n", soft_wrap=True)
-    output.print(_table(watched), "", sep="\n")
+    output.print(Fitting(_table(watched)), "", sep="\n")
     for name, each in seen.percentiles_ms.items():
         output.print(f"{name:25} {_percentiles(each)}", soft_wrap=True)
     for line in _lines(watched):

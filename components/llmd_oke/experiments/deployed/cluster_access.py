@@ -25,6 +25,10 @@ CONNECT_TIMEOUT_S = 1.0
 RENEW_S = 60.0
 """How long a token of the kubeconfig's program serves; OKE's live four minutes (`access/cluster_token.py`)."""
 
+_REMEDY = (
+    "Set KUBECONFIG. Of a cluster that a stack created: pulumi stack output kubeconfig --show-secrets > kubeconfig."
+)
+
 _FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError, LookupError)
 """Of the API server, of the way there, and of the kubeconfig's program."""
 
@@ -40,7 +44,7 @@ class ClusterAccess:
         try:
             found = KubeConfig.from_env().get(context)
         except ConfigError as error:
-            raise KitError(f"No cluster can be reached: {error}", "Set KUBECONFIG.") from error
+            raise KitError(f"No cluster can be reached: {error}", _REMEDY) from error
         if found is None:
             raise KitError(
                 f"The kubeconfig has no context {context!r}.", "Set KUBECONFIG, or another kubeconfigContext."

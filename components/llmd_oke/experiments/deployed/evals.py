@@ -11,7 +11,7 @@ from llmd_oke.bench.evals.items import builtin_items, fingerprint
 from llmd_oke.bench.evals.result import EvalResult, letters, read_result, write_result
 from llmd_oke.bench.load.load import Target
 from llmd_oke.bench.load.waiting import wait_for_answer
-from llmd_oke.catalogue.evals import builtin_set
+from llmd_oke.catalogue.evals import BUILTIN, builtin_set
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.planning import ModelPlan, Plan
@@ -19,7 +19,6 @@ from llmd_oke.progress import Progress, Ticker
 from llmd_oke.results.history import stack_folder
 from llmd_oke.results.row import Basis
 
-BUILTIN = "builtin"
 FOLDER = "evals"
 
 _EXAMPLES = 3

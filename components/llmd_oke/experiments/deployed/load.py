@@ -83,7 +83,7 @@ def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRe
         request_timeout_s=asked.request_timeout_s,
     )
     read_trim(request.trim)
-    check(request.stages(), request.workload(), request.processes)
+    check(request.stages(), request.workload(), request.processes * request.parallelism)
     return replace(request, limit_s=_limit_s(request) * max(1.0, asked.time_scale))
 
 

@@ -1,7 +1,7 @@
 """Making a deployment's passport: from its plan, its benchmark, its last evaluation, and what the cluster says runs."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from lightkube.resources.core_v1 import Pod
 from llmd_oke.bench.reporting import passport as passports
 from llmd_oke.bench.reporting.passport import ColdStart, Passport
 from llmd_oke.bench.reporting.store import LATEST
+from llmd_oke.catalogue.evals import BUILTIN
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed import evals
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
@@ -34,15 +35,19 @@ def issue_passports(stack: str, plan: Plan, reports: Path) -> list[Path]:
     written: list[Path] = []
     for model in plan.models:
         folder = reports / stack_folder(stack) / LATEST / (part(plan, model) or "")
-        summary = _summary(folder / "summary.json")
+        summary = _summary(folder)
         if summary and summary["facts"].get("config_hash") == plan.config_hash:
             made = make_passport(stack, plan, model, summary, reports)
             written.append(passports.write_passport(made, folder.resolve()))
     return written
 
 
-def _summary(path: Path) -> Mapping[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def _summary(folder: Path) -> Mapping[str, Any] | None:
+    """The summary of a benchmark's report; None where there is none that can be read."""
+    try:
+        return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str, Any], reports: Path) -> Passport:
@@ -52,7 +57,7 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
         KitError: the cluster does not answer.
     """
     pods = _pods(ClusterAccess(plan.kubeconfig_context), plan.namespace, model.name)
-    evaluated = evals.latest(reports, stack, model.name, evals.BUILTIN, plan.config_hash)
+    evaluated = evals.latest(reports, stack, model.name, BUILTIN, plan.config_hash)
     price = plan.price_usd_per_hour * model.gpus / plan.gpus
     return Passport(
         stack=stack,
@@ -75,21 +80,26 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
         remote_prefill=summary["remote_prefill"],
         accuracy=passports.accuracy(evaluated),
         usd_per_million_output_tokens=passports.usd_per_million_output_tokens(price, summary["performance"]),
-        cold_start=cold_start(pods, summary.get("first_answer")),
+        cold_start=cold_start(filter(_is_server, pods), _answers(reports / stack_folder(stack), part(plan, model))),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def cold_start(pods: Iterable[Pod], first_answer: str | None) -> ColdStart | None:
-    """From the first of these pods to all of them ready and to the first answer; None without pods."""
+def cold_start(pods: Iterable[Pod], answers: Iterable[datetime]) -> ColdStart | None:
+    """From the first of these servers to all of them ready and to the first answer; None unless they started together.
+
+    `answers` are the moments at which benchmarks had their first answer: the first of them that these servers can have
+    given counts. Servers did not start together where one was made after another was ready: an update left some as they
+    were, or replaced them one after the other.
+    """
     servers = list(pods)
     created = [moment for pod in servers if (moment := metadata(pod).creationTimestamp)]
-    if not created:
+    ready = [_ready(pod) for pod in servers]
+    if not created or max(created) > min((moment for moment in ready if moment), default=max(created)):
         return None
     applied = min(created)
-    ready = [_ready(pod) for pod in servers]
+    answered = min((moment for moment in answers if moment >= applied), default=None)
     all_ready = max((moment for moment in ready if moment), default=None) if all(ready) else None
-    answered = datetime.fromisoformat(first_answer) if first_answer else None
     if all_ready and answered and all_ready > answered:
         all_ready = None  # a pod that lost its readiness since tells when it came back, not when it came
     return ColdStart(
@@ -99,6 +109,18 @@ def cold_start(pods: Iterable[Pod], first_answer: str | None) -> ColdStart | Non
         ready_s=(all_ready - applied).total_seconds() if all_ready else None,
         first_token_s=(answered - applied).total_seconds() if answered else None,
     )
+
+
+def _is_server(pod: Pod) -> bool:
+    """Routers start by themselves: before servers that wait for weights, and anew where only they changed."""
+    return labels.ROLE in texts(metadata(pod), "labels")
+
+
+def _answers(reports: Path, part: str | None) -> Iterator[datetime]:
+    """When each benchmark of a stack's model had its first answer."""
+    for folder in reports.glob("*/"):
+        if text := (_summary(folder / (part or "")) or {}).get("first_answer"):
+            yield datetime.fromisoformat(text)
 
 
 def _pods(access: ClusterAccess, namespace: str, model: str) -> list[Pod]:

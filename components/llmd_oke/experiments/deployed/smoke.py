@@ -29,7 +29,8 @@ def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out for one model, ready to be shown; `failed` are the checks that it did not pass.
+    """What came out for one model, ready to be shown; `failed` are the checks that it did not pass, and `excuses` why
+    that may not be the deployment's fault.
 
     `report` is None where there was too little for one.
     """
@@ -39,6 +40,7 @@ class Outcome:
     summary: dict[str, object]
     table: RenderableType
     report: Path | None
+    excuses: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -75,4 +77,4 @@ def part(plan: Plan, model: ModelPlan) -> str | None:
 def outcome(model: ModelPlan, result: SmokeResult, stored: Stored) -> Outcome:
     """What to show of a stored result."""
     failed = tuple(check.name for check in result.verdict.failed)
-    return Outcome(model.name, failed, summarize_result(result), render(result), stored.report)
+    return Outcome(model.name, failed, summarize_result(result), render(result), stored.report, result.excuses)

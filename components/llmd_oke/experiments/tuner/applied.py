@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from llmd_oke import config
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.rows import tuning_folder
-from llmd_oke.results.files import write_whole
+from llmd_oke.results.files import make_folder, write_whole
 from llmd_oke.results.row import Row
 
 
@@ -35,11 +35,15 @@ def applied_file(project: Path, stack: str, reports: Path | None = None) -> Path
 
 
 def keep_applied(file: Path, model: str, forecast: Row, targets: str) -> None:
-    """Keeps what is expected of a model of the stack file from now on."""
+    """Keeps what is expected of a model of the stack file from now on.
+
+    Raises:
+        KitError: it can't be kept, or what was kept is not as it was written.
+    """
     known = _read(file) if file.exists() else {}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     known[model] = Applied(applied=now, targets=targets, forecast=forecast)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     document = {name: each.model_dump(mode="json", exclude_defaults=True) for name, each in known.items()}
     write_whole(file, json.dumps(document, indent=2) + "\n")
 

@@ -90,10 +90,15 @@ def subject(project: Path, stack: str, model: config.Model, applied: Applied) ->
     """What is to be verified.
 
     Raises:
-        KitError: the stack file has another deployment than the forecast.
+        KitError: the stack file has another deployment than the forecast, or its load can't be sent.
     """
     if why := mismatch(model, applied):
         raise KitError(f"{why[0].upper()}{why[1:]}.", f"Apply again: llmd-oke tune apply --stack {stack}")
+    if hits := applied.forecast.prefix_cache_hit_share:
+        message = (
+            f"The forecast counts on prefix cache hits for {hits:.0%} of prompt tokens; prompts of a check share none."
+        )
+        raise KitError(message, f"Hold it against the real load: llmd-oke tune watch --stack {stack}")
     return Subject(project, stack, model, applied)
 
 

@@ -1,6 +1,5 @@
 """Where things are in a world's network."""
 
-POD_NETWORK = "10.244.0.0/16"
 NODE_ADDRESS = "10.244.0.1"
 """The bridge that all pods are on: the API server and everything else that pods must reach listens here."""
 

@@ -87,7 +87,7 @@ def _etcd(program: Path, data: Path) -> ProcessSpec:
         "--initial-election-tick-advance=true",
         "--log-level=warn",
     )
-    return ProcessSpec("etcd", argv, readiness=HttpReady(f"{ETCD}/health"), ready_timeout_s=30)
+    return ProcessSpec("etcd", argv, readiness=HttpReady(f"{ETCD}/health"))
 
 
 def _api_server(program: Path, keys: pki.Pki) -> ProcessSpec:
@@ -115,7 +115,7 @@ def _api_server(program: Path, keys: pki.Pki) -> ProcessSpec:
         certificate_file=str(keys.admin.certificate),
         key_file=str(keys.admin.key),
     )
-    return ProcessSpec("kube-apiserver", argv, after=("etcd",), readiness=ready, ready_timeout_s=90)
+    return ProcessSpec("kube-apiserver", argv, after=("etcd",), readiness=ready)
 
 
 def _controller_manager(program: Path, keys: pki.Pki, kubeconfig: Path) -> ProcessSpec:
@@ -130,10 +130,10 @@ def _controller_manager(program: Path, keys: pki.Pki, kubeconfig: Path) -> Proce
         *_ALONE,
     )
     ready = HttpReady(f"https://127.0.0.1:{addresses.CONTROLLER_MANAGER_PORT}/healthz")
-    return ProcessSpec("kube-controller-manager", argv, after=("kube-apiserver",), readiness=ready, ready_timeout_s=90)
+    return ProcessSpec("kube-controller-manager", argv, after=("kube-apiserver",), readiness=ready)
 
 
 def _scheduler(program: Path, kubeconfig: Path) -> ProcessSpec:
     argv = (str(program), f"--kubeconfig={kubeconfig}", "--authentication-skip-lookup", *_MANY_REQUESTS, *_ALONE)
     ready = HttpReady(f"https://127.0.0.1:{addresses.SCHEDULER_PORT}/healthz")
-    return ProcessSpec("kube-scheduler", argv, after=("kube-apiserver",), readiness=ready, ready_timeout_s=90)
+    return ProcessSpec("kube-scheduler", argv, after=("kube-apiserver",), readiness=ready)

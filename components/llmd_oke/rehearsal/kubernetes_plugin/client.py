@@ -2,7 +2,7 @@
 
 import errno
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,7 +17,8 @@ from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig
 
 FIRST_WRITER: Final = "pulumi-kubernetes"
 REQUEST_LIMIT_S: Final = 60.0
-CONNECT_LIMIT_S: Final = 5.0
+CONNECT_LIMIT_S: Final = 30.0
+CONFLICT_RETRIES: Final = 5
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,17 @@ class Cluster:
         """Asks for an object to be deleted; it may stay for a while."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         self._on_object("DELETE", kind, namespace, name, {}, body)
+
+    def on_latest(self, live: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
+        """What a change comes to that only this version of an object takes; with newer ones where others write too."""
+        for _ in range(CONFLICT_RETRIES):
+            try:
+                return change(live)
+            except ApiError as error:
+                if not error.conflict:
+                    raise
+            live = self.get(kind_of_object(live), namespace_of(live), name_of(live))
+        return change(live)
 
     def get_path(self, path: str, params: Mapping[str, str] | None = None) -> Any:
         """What the API server says at a path."""

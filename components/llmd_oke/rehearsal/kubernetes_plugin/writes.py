@@ -170,8 +170,7 @@ def _change(
     cluster = session.to_write().cluster
     before = cluster.get(order.kind, namespace_of(obj), name_of(recorded.live))
     if order.kind.kind == "CustomResourceDefinition":
-        whole = with_metadata(obj, resourceVersion=dig(before, "metadata", "resourceVersion"))
-        changed = cluster.replace(whole, manager=manager, dry_run=order.preview)
+        changed = cluster.on_latest(before, partial(_replaced, cluster, obj, manager, preview=order.preview))
     else:
         obj = leave_to_others(obj, before, manager, ignored)
         changed = _apply_update(session, cluster, obj, before, manager, order.preview)
@@ -183,14 +182,25 @@ def _change(
 def _apply_update(
     session: Session, cluster: Cluster, obj: JsonObject, before: JsonObject, manager: str, preview: bool
 ) -> JsonObject:
-    fields = None if preview else taken_over(before, manager)
-    if fields is not None:
-        version = dig(before, "metadata", "resourceVersion")
-        replace_fields = {"op": "replace", "path": "/metadata/managedFields", "value": fields}
-        same_version = {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
-        before = cluster.patch(before, [replace_fields, same_version])
+    if not preview:
+        before = cluster.on_latest(before, partial(_take_over, cluster, manager))
     force = _asks_force(session, obj) or must_force(before, preview=preview)
     return _applied(cluster, obj, manager=manager, force=force, preview=preview)
+
+
+def _replaced(cluster: Cluster, obj: JsonObject, manager: str, live: JsonObject, *, preview: bool) -> JsonObject:
+    whole = with_metadata(obj, resourceVersion=dig(live, "metadata", "resourceVersion"))
+    return cluster.replace(whole, manager=manager, dry_run=preview)
+
+
+def _take_over(cluster: Cluster, manager: str, live: JsonObject) -> JsonObject:
+    fields = taken_over(live, manager)
+    if fields is None:
+        return live
+    version = dig(live, "metadata", "resourceVersion")
+    replace_fields = {"op": "replace", "path": "/metadata/managedFields", "value": fields}
+    same_version = {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
+    return cluster.patch(live, [replace_fields, same_version])
 
 
 def _applied(cluster: Cluster, obj: JsonObject, *, manager: str, force: bool, preview: bool) -> JsonObject:

@@ -1,4 +1,4 @@
-"""How OKE's add-ons come into the rehearsal's cluster and leave it."""
+"""How OKE's add-ons come into the rehearsal's cluster and leave it, and what they need there."""
 
 import logging
 import threading
@@ -9,6 +9,8 @@ from llmd_oke.errors import KitError
 from llmd_oke.rehearsal.add_ons import AddOns
 from llmd_oke.rehearsal.oci_plugin.clocks import Clock
 from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
+from llmd_oke.rehearsal.oci_plugin.records import Record, Records
+from llmd_oke.rehearsal.oci_plugin.region import region_facts
 from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
 from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject
 
@@ -81,6 +83,20 @@ class ClusterAddOns:
                     self._add_ons.install(name, configurations)
         except (KitError, Refusal, WorkRequestFailed) as error:
             _log.error("add-on %s: %s", name, error)
+
+
+def need_dependencies(record: Record, records: Records) -> None:
+    """Raises WorkRequestFailed for an add-on whose cluster lacks, or is still installing, what OKE checks for."""
+    check = region_facts().add_on_checks.get(record.state.get("addonName", ""))
+    if check is None or configurations_of(record.state).get(check.skipped_by) == "true":
+        return
+    there = {
+        other.state["addonName"]
+        for other in records.all_of("Addon")
+        if (other.state["clusterId"], other.state["state"]) == (record.state["clusterId"], "ACTIVE")
+    }
+    if missing := [name for name in check.needs if name not in there]:
+        raise WorkRequestFailed(f"Dependency check failed: {', '.join(missing)} must be installed and active")
 
 
 def configurations_of(state: JsonObject) -> dict[str, str]:

@@ -4,6 +4,7 @@ import base64
 import binascii
 import email
 import gzip
+import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,14 @@ from typing import Any, Final
 
 from llmd_oke.rehearsal.nodes.config import Taint
 
-_JOINING: Final = re.compile(r"oke bootstrap|oke[-_]init|oke-install|bootstrap")
+_JOINING: Final = re.compile(r"\boke bootstrap\b|\boke[-_]init\b|\boke-install\.sh\b")
+_JOINING_ALONE: Final = (
+    re.compile(r"\boke bootstrap\b.* --apiserver-host "),
+    re.compile(r"\boke bootstrap\b.* --ca "),
+    re.compile(r"(>|path:)\s*/etc/oke/oke-apiserver\b"),
+    re.compile(r"(>|path:)\s*/etc/kubernetes/ca\.crt\b"),
+)
+"""What a self-managed node's script has (OCI documentation, Running Ubuntu on Worker Nodes Using Custom Images)."""
 _ARGUMENT: Final = r"--{}[= ]+[\"']?([^\s\"']+)"
 _TAINT: Final = re.compile(r"(?P<key>[^=:]+)(=(?P<value>[^:]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/=]{64,}")
@@ -26,15 +34,38 @@ class Boot:
     joins: bool = True
 
 
-def read_boot(metadata: Mapping[str, Any]) -> Boot:
-    """What an instance's metadata make of it. Without user data OKE's own script is used, which joins."""
+def read_boot(metadata: Mapping[str, Any], *, self_managed: bool = False) -> Boot:
+    """What an instance's metadata make of it.
+
+    A node of a pool is told by OKE where its cluster is, and runs OKE's own script if it has no user data. A
+    self-managed node knows nothing but what its metadata and its script say.
+    """
     user_data = metadata.get("user_data") or ""
     text = "\n".join((*_texts(user_data), str(metadata.get("kubelet-extra-args") or "")))
     labels = _pairs(metadata.get("oke-initial-node-labels") or "")
     for found in re.findall(_ARGUMENT.format("node-labels"), text):
         labels |= _pairs(found)
     taints = [taint for found in re.findall(_ARGUMENT.format("register-with-taints"), text) for taint in _taints(found)]
-    return Boot(labels, tuple(dict.fromkeys(taints)), joins=not user_data or _JOINING.search(text) is not None)
+    joins = _joins_alone(metadata, text) if self_managed else not user_data or _JOINING.search(text) is not None
+    return Boot(labels, tuple(dict.fromkeys(taints)), joins=joins)
+
+
+def _joins_alone(metadata: Mapping[str, Any], text: str) -> bool:
+    knows = _is_address(str(metadata.get("apiserver_host"))) and _is_authority(str(metadata.get("cluster_ca_cert")))
+    return knows and all(part.search(text) for part in _JOINING_ALONE)
+
+
+def _is_address(text: str) -> bool:
+    """Whether it is an address alone: OKE's programs put the ports behind it."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_authority(text: str) -> bool:
+    return (_decoded(text) or "").startswith("-----BEGIN CERTIFICATE-----")
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import threading
 from typing import Final
 
-from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
+from llmd_oke.rehearsal.oci_plugin.errors import WaitEnded
 from llmd_oke.rehearsal.oci_plugin.region import lifecycles
 from llmd_oke.rehearsal.oci_plugin.schemas import Resource
 
@@ -23,18 +23,18 @@ class Clock:
         self._cancelled.set()
 
     def wait(self, seconds: float, cancelled: threading.Event | None = None) -> None:
-        """Waits so many of OCI's seconds. Raises WorkRequestFailed when cancelled meanwhile."""
+        """Waits so many of OCI's seconds. Raises WaitEnded when cancelled meanwhile."""
         if (cancelled or self._cancelled).wait(seconds * self.scale):
-            raise WorkRequestFailed("the operation was cancelled")
+            raise WaitEnded("the operation was cancelled")
 
     def work(
         self, resource: Resource, operation: str, limit_s: float, cancelled: threading.Event | None = None
     ) -> None:
-        """Waits as long as an operation takes. Raises WorkRequestFailed where the engine's limit is shorter."""
+        """Waits as long as an operation takes. Raises WaitEnded where the engine's limit is shorter."""
         durations = lifecycles()["durations_s"]
         seconds = durations.get(resource.token, durations["default"])[operation]
         if seconds > limit_s:
             self.wait(limit_s, cancelled)
             minutes = f"{limit_s / 60:.0f}m0s"
-            raise WorkRequestFailed(f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {minutes})")
+            raise WaitEnded(f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {minutes})")
         self.wait(seconds, cancelled)

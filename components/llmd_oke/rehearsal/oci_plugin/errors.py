@@ -36,6 +36,14 @@ class WorkRequestFailed(Exception):
     """Work that OCI accepted and did not get done: what was made of it so far is there."""
 
 
+class NeverJoined(WorkRequestFailed):
+    """Machines run and are no nodes of the cluster."""
+
+
+class WaitEnded(WorkRequestFailed):
+    """Work that nobody waits for any longer, because it took too long or the engine was told to stop."""
+
+
 def invalid(message: str) -> ServiceError:
     """A parameter that OCI doesn't take."""
     return ServiceError(400, "InvalidParameter", message)

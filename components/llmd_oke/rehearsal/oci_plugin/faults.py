@@ -39,11 +39,13 @@ class Fault(enum.StrEnum):
     INTERNAL_ERROR = "internal-error"
     """500, at once."""
     OUT_OF_HOST_CAPACITY = "out-of-host-capacity"
-    """No machine is free: at once for an instance, after a while for a pool, which then is there without its nodes."""
+    """No machine is free: at once for an instance, after a while for a pool. A node pool that is being created goes
+    again with all its nodes; others are there without the missing ones."""
     NODE_NEVER_JOINS = "node-never-joins"
     """Nodes are launched and never show up in the cluster."""
     LATE_FAILURE = "late-failure"
-    """OCI accepts the request and gives up later; the resource is there, in state FAILED."""
+    """OCI accepts the request and gives up later; the resource is there, in state FAILED. A cluster, a node pool or an
+    add-on that is being created goes again."""
 
 
 class FaultRule(Entry):
@@ -74,13 +76,16 @@ def asked(text: str) -> FaultRule:
         KitError: that is no fault; says what is.
     """
     match = _ASKED.fullmatch(text)
+    known = sorted({each.name for each in resources().values()})
+    types = f"Types of OCI's resources here: {', '.join(known)}."
     if match is None or match["fault"] not in set(Fault):
         accepted = f"A type of OCI's resources, a name if it matters, and one of {', '.join(Fault)}"
-        raise KitError(f"{text!r} is no fault.", f"{accepted}: for example NodePool/mi300x*:out-of-host-capacity.")
-    known = {each.name for each in resources().values()}
+        example = "for example NodePool/mi300x*:out-of-host-capacity"
+        raise KitError(f"{text!r} is no fault.", f"{accepted}: {example}. {types}")
     if not fnmatch.filter(known, match["resource"]):
         near = difflib.get_close_matches(match["resource"], known, n=1)
-        raise KitError(f"OCI has no {match['resource']!r} here.", f"Did you mean {near[0]}?" if near else None)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise KitError(f"OCI has no {match['resource']!r} here.", f"{meant}{types}")
     times = int(match["times"]) if match["times"] else None
     own = {"resource": match["resource"], "name": match["name"] or "*", "fault": match["fault"], "times": times}
     return FaultRule.model_validate({**own, "operation": "*"})

@@ -4,7 +4,7 @@ import threading
 from dataclasses import replace
 
 from llmd_oke.rehearsal.nodes.config import NodeConfig
-from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed, request_id
+from llmd_oke.rehearsal.oci_plugin.errors import NeverJoined, WorkRequestFailed, request_id
 from llmd_oke.rehearsal.oci_plugin.faults import Fault, FaultRule
 from llmd_oke.rehearsal.oci_plugin.machines import Plan, fault_domain, plan_of
 from llmd_oke.rehearsal.oci_plugin.node_control import NodeControl
@@ -99,7 +99,7 @@ def _need_all(missing: int, launched: int, joining: int) -> None:
             f"(opc-request-id: {request_id()})"
         )
     if joining < launched:
-        raise WorkRequestFailed(f"{launched - joining} node(s) register timeout")
+        raise NeverJoined(f"{launched - joining} node(s) register timeout")
 
 
 def _node(plan: Plan, machine: JsonObject, region: str) -> NodeConfig:

@@ -139,7 +139,7 @@ def _self_managed(
         shape=launch["shape"],
         count=count,
         placements=[placement],
-        boot=read_boot(metadata),
+        boot=read_boot(metadata, self_managed=True),
         size=launch.get("shapeConfig") or {},
         pods=int(metadata.get("oke-max-pods") or MOST_PODS),
         rdma=rdma,

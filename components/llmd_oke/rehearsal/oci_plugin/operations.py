@@ -2,17 +2,20 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from llmd_oke.rehearsal.oci_plugin.add_on_control import AddOnControl, NoAddOns, configurations_of
+from llmd_oke.rehearsal.oci_plugin.add_on_control import AddOnControl, NoAddOns, configurations_of, need_dependencies
 from llmd_oke.rehearsal.oci_plugin.answers import Birth, first_state, next_state, well
 from llmd_oke.rehearsal.oci_plugin.clocks import Clock
 from llmd_oke.rehearsal.oci_plugin.cluster_store import ClusterStore, NoStore
 from llmd_oke.rehearsal.oci_plugin.differences import META
 from llmd_oke.rehearsal.oci_plugin.errors import (
     Call,
+    NeverJoined,
     ServiceError,
+    WaitEnded,
     WorkRequestFailed,
     not_found,
     out_of_host_capacity,
@@ -34,6 +37,10 @@ RETRY_S: Final = 600.0
 """terraform-provider-oci tries requests again for so long that were one too many (`retry_duration_seconds`)."""
 RETRY_PAUSE_S: Final = 10.0
 _LAUNCHED: Final = frozenset({"Instance"})
+_TAKEN_BACK: Final = frozenset({"Cluster", "NodePool", "Addon"})
+"""What the plug-in deletes again where OCI did not get it made (terraform-provider-oci, `Create` of these resources).
+The engine knows its id by then, so that updates fail until a refresh finds it gone.
+"""
 _WITH_NODES: Final = frozenset({"NodePool", "ClusterNetwork", "Instance"})
 
 
@@ -129,36 +136,48 @@ class Operations:
             after = self.fleets.cycle(before, after)
         except ServiceError as error:
             raise call.refusal(error) from None
-        return self._settle(after, order, call, fault)
+        return self._settle(after, order, call, fault, state)
 
-    def _settle(self, record: Record, order: Order, call: Call, fault: FaultRule | None) -> JsonObject:
-        """Does the work that follows a request, and records how it ended."""
+    def _settle(
+        self, record: Record, order: Order, call: Call, fault: FaultRule | None, before: JsonObject | None = None
+    ) -> JsonObject:
+        """Does the work that follows a request, and records how it ended. `before` is the state before an update."""
         try:
+            need_dependencies(record, self.records)
             self.clock.work(order.resource, call.operation, order.limit_s, order.cancelled)
             if fault is not None and fault.fault is Fault.LATE_FAILURE:
                 raise WorkRequestFailed(fault.message)
-            record = self._with_nodes(record, order, fault)
+            done = _in_state(self._with_nodes(record, order, fault), well(order.resource))
         except WorkRequestFailed as error:
-            failed = _in_state(self.records.get(record.id) or record, "FAILED")
-            self.records.put(failed)
-            raise InitFailed(record.id, _recorded(failed), [call.failed_work(str(error))]) from None
-        done = _in_state(record, well(order.resource))
+            left = self._left(record, call, error)
+            told = _recorded(left) if before is None else before
+            raise InitFailed(record.id, told, [call.failed_work(str(error))]) from None
         self.records.put(done)
         if record.resource.name == "Addon":
             self.add_ons.install(done.state["addonName"], configurations_of(done.state))
         return _recorded(done)
+
+    def _left(self, record: Record, call: Call, error: WorkRequestFailed) -> Record:
+        """What became of a resource whose work failed, as the plug-in saw it last."""
+        now = self.records.get(record.id) or record
+        if call.operation == "create" and record.resource.name in _TAKEN_BACK and not isinstance(error, WaitEnded):
+            with suppress(WorkRequestFailed):
+                self._remove(now)
+                return _in_state(record, "CREATING")
+        failed = _in_state(now, "FAILED")
+        self.records.put(failed)
+        return failed
 
     def _with_nodes(self, record: Record, order: Order, fault: FaultRule | None) -> Record:
         if record.resource.name not in _WITH_NODES:
             return record
         try:
             return self.fleets.converge(record, order.region, fault)
-        except WorkRequestFailed as error:
-            if fault is not None and fault.fault is Fault.NODE_NEVER_JOINS:
-                if record.resource.name != "NodePool":  # nobody waits for machines that join on their own account
-                    return self.records.get(record.id) or record
-                self.clock.wait(lifecycles()["register_timeout_s"], order.cancelled)
-            raise error from None
+        except NeverJoined:
+            if record.resource.name != "NodePool":  # nobody waits for machines that join on their own account
+                return self.records.get(record.id) or record
+            self.clock.wait(lifecycles()["register_timeout_s"], order.cancelled)
+            raise
 
     def delete(self, id_: str, order: Order) -> None:
         """Deletes a resource and waits until it is gone; one that is gone already is no error.

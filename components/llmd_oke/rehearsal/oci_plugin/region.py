@@ -51,6 +51,13 @@ class ShapeLimit(Entry):
     units: int
 
 
+class AddOnCheck(Entry):
+    """Other add-ons that one needs, and its own setting that skips the look for them."""
+
+    needs: tuple[str, ...]
+    skipped_by: str
+
+
 class Region(Entry):
     """Everything that is fixed."""
 
@@ -69,6 +76,7 @@ class Region(Entry):
     images: tuple[ImageFacts, ...]
     services: tuple[Service, ...]
     add_ons: tuple[str, ...]
+    add_on_checks: Mapping[str, AddOnCheck]
     limits: Mapping[str, Mapping[str, int]]
     limit_of_shape: Mapping[str, ShapeLimit]
 

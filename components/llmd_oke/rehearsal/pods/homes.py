@@ -12,6 +12,7 @@ from lightkube.models.core_v1 import Container as ContainerModel
 from lightkube.models.core_v1 import PodSpec
 from lightkube.resources.core_v1 import Pod
 
+from llmd_oke.errors import KitError
 from llmd_oke.rehearsal.pods import tasks
 from llmd_oke.rehearsal.pods.environment import environment, service_links
 from llmd_oke.rehearsal.pods.factory import Setting
@@ -43,7 +44,7 @@ class Home:
     async def enter(self, pod: Pod, warn: Callable[[str, str], None]) -> None:
         """Make folders and then, like a kubelet, the network.
 
-        Waits for ConfigMaps, Secrets and accounts that aren't there yet.
+        Waits for ConfigMaps, Secrets and accounts that aren't there yet, and tries a network that fails again.
         """
         facts = self._claim(pod)
         furnishing = self._furnishing = Furnishing(self._surroundings, self._places, facts)
@@ -55,7 +56,13 @@ class Home:
                 warn("FailedMount", f"MountVolume.SetUp failed: {error}")
             await self._source_change()
         self._keeping = tasks.start(furnishing.keep_current(pod), f"volumes of {self._places.pod.name}")
-        self._network = await self._attach(spec_of(pod), facts)
+        while True:
+            try:
+                self._network = await self._attach(spec_of(pod), facts)
+                break
+            except KitError as error:
+                warn("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
+            await asyncio.sleep(_RETRY_S)
         self.facts = facts
 
     def touch(self) -> None:

@@ -48,7 +48,17 @@ class Networks:
         self._node_networks: dict[str, asyncio.Task[Path]] = {}
 
     async def attach(self, name: str, address: str, link: str) -> Path:
-        """Make namespace `name` with `address` on its eth0, whose other end on the bridge is `link`."""
+        """Make namespace `name` with `address` on its eth0, whose other end on the bridge is `link`.
+
+        KitError when that fails; what was made of it is gone then.
+        """
+        try:
+            return await self._make(name, address, link)
+        except KitError:
+            await self.detach(name, link)
+            raise
+
+    async def _make(self, name: str, address: str, link: str) -> Path:
         await _batch(
             f"netns add {_PREFIX}{name}",
             f"link add {link} type veth peer name eth0 netns {_PREFIX}{name}",
@@ -65,7 +75,8 @@ class Networks:
 
     async def attach_node(self, node: str, address: str) -> Path:
         """Give the namespace that stands for a node's own network, made for the node's first host-network pod."""
-        if node not in self._node_networks:
+        made = self._node_networks.get(node)
+        if made is None or (made.done() and made.exception()):
             link = f"vethn{address.rpartition('.')[2]}"
             self._node_networks[node] = asyncio.create_task(self.attach(f"node-{node}", address, link))
         return await asyncio.shield(self._node_networks[node])

@@ -12,6 +12,8 @@ import httpx2
 from llmd_oke.rehearsal.pods.containers import StartError
 
 _LONG_POLL_S = 30
+_START_LIMIT_S = 30
+_POLL_TRIES = 3
 _LOST = 137
 _OK, _CREATED, _NO_CONTENT = 200, 201, 204
 
@@ -25,6 +27,11 @@ class SimulatorSpec:
     environment: Mapping[str, str]
     image: str
     log: Path
+
+
+def simulator_client(url: str) -> httpx2.AsyncClient:
+    """A way to the simulator; each server keeps a connection, on which its end is waited for."""
+    return httpx2.AsyncClient(base_url=url, limits=httpx2.Limits(max_connections=None), trust_env=False)
 
 
 class SimulatorContainer:
@@ -49,29 +56,42 @@ class SimulatorContainer:
             "image": spec.image,
         }
         try:
-            response = await self._client.post("/servers", json=body)
+            response = await self._client.post("/servers", json=body, timeout=_START_LIMIT_S)
         except httpx2.HTTPError as error:
+            await self._forget(0)  # it may have been made all the same, and would keep the port
             raise StartError("CreateContainerError", f"simulated vLLM can't be reached: {error}") from error
         if response.status_code != _CREATED:
             raise StartError("CreateContainerError", f"simulated vLLM refused: {response.text}")
 
     async def wait(self) -> int:
         """Give the exit code; 137 when the simulator has forgotten the server or has gone itself."""
-        path, limits = f"/servers/{self._id}/wait", httpx2.Timeout(_LONG_POLL_S + 10)
-        while True:
+        unanswered = 0
+        while unanswered < _POLL_TRIES:
             try:
-                response = await self._client.get(path, params={"timeout_s": _LONG_POLL_S}, timeout=limits)
-            except httpx2.HTTPError:
+                response = await self._poll()
+            except httpx2.ConnectError:
                 return _LOST
+            except httpx2.HTTPError:
+                unanswered += 1
+                continue
+            unanswered = 0
             if response.status_code == _OK:
                 await self._fetch_log()
                 return int(response.json().get("exit_code") or 0)
             if response.status_code != _NO_CONTENT:
                 return _LOST
+        return _LOST
 
     async def stop(self, grace_s: float) -> None:
         """End the server; running requests may end within the grace period."""
         await self._fetch_log()
+        await self._forget(grace_s)
+
+    async def _poll(self) -> httpx2.Response:
+        limits = httpx2.Timeout(_LONG_POLL_S + 10)
+        return await self._client.get(f"/servers/{self._id}/wait", params={"timeout_s": _LONG_POLL_S}, timeout=limits)
+
+    async def _forget(self, grace_s: float) -> None:
         with suppress(httpx2.HTTPError):
             timeout = httpx2.Timeout(grace_s + 10)
             await self._client.delete(f"/servers/{self._id}", params={"grace_s": grace_s}, timeout=timeout)

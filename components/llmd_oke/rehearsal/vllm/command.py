@@ -80,6 +80,7 @@ class Settings:
     prompt_tokens_details: bool
     shutdown_timeout_s: float
     all_reduce_bytes_factor: float
+    attention_backend: str | None
     transfer: KeyValueTransfer | None
 
 
@@ -147,6 +148,7 @@ def _settings(namespace: argparse.Namespace, model: str, environment: Mapping[st
         prompt_tokens_details=bool(namespace.enable_prompt_tokens_details),
         shutdown_timeout_s=namespace.shutdown_timeout,
         all_reduce_bytes_factor=_all_reduce_bytes_factor(environment),
+        attention_backend=_attention_backend(namespace),
         transfer=_transfer(namespace.kv_transfer_config, environment),
     )
 
@@ -187,12 +189,16 @@ def _all_reduce_bytes_factor(environment: Mapping[str, str]) -> float:
         ) from None
 
 
+def _attention_backend(namespace: argparse.Namespace) -> str | None:
+    """The backend's name in capitals, as vLLM takes it; None leaves the choice to vLLM."""
+    asked = namespace.attention_backend or _object(namespace.attention_config or {}, "attention-config").get("backend")
+    return str(asked).upper() if asked else None
+
+
 def _transfer(config: Any, environment: Mapping[str, str]) -> KeyValueTransfer | None:
     if config is None:
         return None
-    if not isinstance(config, dict):
-        raise Refusal(2, "vllm serve: error: argument --kv-transfer-config: not an object")
-    values = cast("dict[str, Any]", config)
+    values = _object(config, "kv-transfer-config")
     _check_transfer(values)
     return KeyValueTransfer(
         connector=values["kv_connector"],
@@ -203,6 +209,12 @@ def _transfer(config: Any, environment: Mapping[str, str]) -> KeyValueTransfer |
         abort_timeout_s=_number(environment, "VLLM_NIXL_ABORT_REQUEST_TIMEOUT", 480),
         corrupted_percent=_number(environment, CORRUPTED_PERCENT, 0),
     )
+
+
+def _object(value: Any, flag: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Refusal(2, f"vllm serve: error: argument --{flag}: not an object")
+    return cast("dict[str, Any]", value)
 
 
 def _check_transfer(config: Mapping[str, Any]) -> None:

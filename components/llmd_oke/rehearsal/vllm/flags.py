@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal, NoReturn, cast
@@ -10,6 +11,8 @@ from llmd_oke.catalogue.files import Entry, entry
 from llmd_oke.rehearsal.vllm.refusal import Refusal
 
 _SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+_FLAG = re.compile(r"--|-[A-Za-z]+\.")
+"""A flag's long name, or its short name with a key of its JSON object."""
 
 
 class Flag(Entry):
@@ -133,7 +136,7 @@ def _normalised(argv: Sequence[str]) -> list[str]:
             pending = None
             continue
         name, equals, value = word.partition("=")
-        if not name.startswith("--"):
+        if not _FLAG.match(name):
             words.append(word)
             continue
         flag, dot, path = name.partition(".")

@@ -15,6 +15,7 @@ from llmd_oke.catalogue import Model, Shape, model_names
 from llmd_oke.catalogue.models import model as model_of_name
 from llmd_oke.rehearsal.vllm import sockets
 from llmd_oke.rehearsal.vllm.api import Api
+from llmd_oke.rehearsal.vllm.attention import check_backend
 from llmd_oke.rehearsal.vllm.cache_size import CacheSize, cache_size
 from llmd_oke.rehearsal.vllm.clocks import WallClock
 from llmd_oke.rehearsal.vllm.command import Settings, settings
@@ -137,6 +138,7 @@ class SimulatedServer:
             Refusal: vLLM would not start.
         """
         asked = settings(self.container.argv, self.container.environment)
+        check_backend(asked, self.container.image)
         model = _model(asked.model)
         cache = cache_size(asked, model, self._simulation.shape, self.container.gpus)
         latency = latency_model(model, self._simulation.shape, cache.bytes_per_token)

@@ -9,11 +9,14 @@ from operator import add
 from pathlib import Path
 
 from llmd_oke.errors import KitError
+from llmd_oke.results import requests
 from llmd_oke.results.readers import bench_csv, bench_log, inference_perf, own, report_v01, report_v02, vllm_bench
 from llmd_oke.results.readers.source import Source
 from llmd_oke.results.reading import Hints, Read, Rejected
 
 SUFFIXES = frozenset({".json", ".jsonl", ".csv", ".yaml", ".yml", ".log", ".txt"})
+
+_OF_RECORDS = frozenset({".jsonl", ".csv"})
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,16 @@ def _read_files(paths: Sequence[Path], hints: Hints) -> Read:
             continue
         if found:
             known.append((found, source))
+        elif wrong := _unfinished(source):
+            rejected.append(wrong)
     kept = _without_repeats(known)
     return reduce(add, (found.read(source, hints) for found, source in kept), Read(rejected=tuple(rejected)))
+
+
+def _unfinished(source: Source) -> Rejected | None:
+    """What is wrong with a file of no known format that looks like results which were not written to their end."""
+    is_empty = source.path.suffix in _OF_RECORDS and source.path.name != requests.FILE and not source.text.strip()
+    return source.rejected("is empty") if is_empty else source.broken
 
 
 def _without_repeats(known: list[tuple[Format, Source]]) -> Iterator[tuple[Format, Source]]:

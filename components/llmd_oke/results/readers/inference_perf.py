@@ -50,7 +50,6 @@ def _row(source: Source, hints: Hints) -> Row:
     latency, throughput = good.part("latency"), good.part("throughput")
     requests_per_s = throughput.number("requests_per_sec")
     found = {
-        "subject": "end-to-end",
         "origin": source.origin(TOOL),
         "model": config.part("server").text("model_name"),
         "input_tokens": _mean(good, "prompt_tokens", "prompt_len"),

@@ -27,7 +27,6 @@ def _row(source: Source, hints: Hints) -> Row:
     requests, throughput, load = metrics.part("requests"), metrics.part("throughput"), scenario.part("load")
     requests_per_s = throughput.number("requests_per_sec")
     found = {
-        "subject": "end-to-end",
         "origin": source.origin(load.part("metadata").text("tool") or load.text("name") or "llm-d-benchmark"),
         "model": scenario.part("model").text("name") or load.part("args", "server").text("model_name"),
         **_hosts(scenario.part("host")),

@@ -27,7 +27,6 @@ def _row(source: Source, hints: Hints) -> Row:
     load, own = report.part("scenario", "load"), report.part("results", "observability", "llmd_oke")
     requests_per_s = throughput.part("request_rate").number("mean")
     found = {
-        "subject": "end-to-end",
         "origin": _origin(source, report, own),
         **_engines(report.part("scenario")),
         **report_parts.lengths(requests),

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from llmd_oke.catalogue import model_of_repository
+from llmd_oke.catalogue import gpu_names, model_of_repository
 from llmd_oke.config.topology import Topology
 from llmd_oke.results.files import explain
 from llmd_oke.results.readers.document import UnreadableError
@@ -32,7 +32,6 @@ _HINTED = {
 }
 
 _NEEDED = {
-    "subject": "whether it is end-to-end, prefill or decode (subject)",
     "model": "the model (model)",
     "gpu": "which GPU it ran on (gpu)",
     "gpus_counted": "how many GPUs were used (gpus, or topology)",
@@ -42,11 +41,15 @@ _NEEDED = {
 }
 """Fields that a row can't be without, and the hints that give them."""
 
+_OTHER_BOARDS = frozenset({"PCIe", "NVL"})
+"""Boards of a product that have other limits than the catalogue's."""
+
 _VENDORS = ("AMD-Instinct-", "AMD Instinct ", "NVIDIA-", "NVIDIA ")
 
 
 def to_row(found: Mapping[str, Any], hints: Hints) -> Row:
-    """The row of what a file says, completed by hints; GPUs follow from the topology where neither says them.
+    """The row of what a file says, completed by hints. Where neither says it, all of a deployment was
+    measured, and its GPUs follow from its topology.
 
     Raises:
         UnreadableError: something needed is in neither, or a value is impossible.
@@ -56,6 +59,7 @@ def to_row(found: Mapping[str, Any], hints: Hints) -> Row:
         value = getattr(hints, hint)
         if value is not None:
             fields.setdefault(name, value)
+    fields.setdefault("subject", "end-to-end")
     if "gpus_counted" not in fields and "topology" in fields:
         fields["gpus_counted"] = fields.get("copies", 1) * _gpus(fields["topology"])
     missing = [what for name, what in _NEEDED.items() if name not in fields]
@@ -86,7 +90,11 @@ def _gpus(topology: str) -> int:
 
 
 def gpu_product(name: str | None) -> str | None:
-    """The product without its vendor: `MI300X` of `AMD-Instinct-MI300X`."""
+    """The product without its vendor: `MI300X` of `AMD-Instinct-MI300X`, `H100` of `NVIDIA-H100-80GB-HBM3`."""
+    words = (name or "").replace(" ", "-").split("-")
+    known = [word for word in words if word in gpu_names()]
+    if known and not _OTHER_BOARDS.intersection(words):
+        return known[0]
     for vendor in _VENDORS:
         if name and name.startswith(vendor):
             return name.removeprefix(vendor)

@@ -57,6 +57,8 @@ class Source:
                     return None, None
         except json.JSONDecodeError as error:
             return None, self.rejected(f"is not JSON: {error.msg}", error.lineno)
+        except RecursionError:
+            return None, self.rejected("is nested too deeply")
         except yaml.YAMLError as error:
             mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
             return None, self.rejected(f"is not YAML: {error}", mark.line + 1 if mark else None)

@@ -77,7 +77,6 @@ def _row(source: Source, line: int | None, content: Mapping[str, Any] | None, hi
     total_input, total_output = result.number("total_input_tokens"), result.number("total_output_tokens")
     duration_s = result.number("duration")
     found = {
-        "subject": "end-to-end",
         **{name: content[name] for name in _METADATA if name in content},
         "gpus_counted": content.get("gpus"),
         "origin": source.origin(TOOL, line),

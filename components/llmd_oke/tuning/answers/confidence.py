@@ -23,6 +23,11 @@ class Confidence:
     """Where the question leaves what was measured."""
 
     @property
+    def measured(self) -> bool:
+        """Whether a role was fitted to anything."""
+        return self.prefill_error is not None or self.decode_error is not None
+
+    @property
     def tag(self) -> str:
         """For table headings: `calibrated`, `calibrated, extrapolated`, `bound`."""
         extrapolated = self.beyond and self.basis is not Basis.BOUND

@@ -8,6 +8,7 @@ from llmd_oke.tuning.search.question import Question
 
 def forecast_row(model: str, gpu: str, question: Question, confidence: Confidence, deployment: Deployment) -> Row:
     """What a deployment is expected to do at its load. Latencies are means; the notes say how sure they are."""
+    usd = question.hardware.price_usd_per_hour
     return Row(
         subject="end-to-end",
         basis=confidence.basis,
@@ -31,6 +32,7 @@ def forecast_row(model: str, gpu: str, question: Question, confidence: Confidenc
         itl_ms=Quantiles(mean=deployment.itl_s * 1000),
         e2e_ms=Quantiles(mean=deployment.e2e_s * 1000),
         max_num_seqs=deployment.max_num_seqs,
-        price_usd_per_hour=deployment.gpus_reserved * question.hardware.price_usd_per_hour,
+        prefix_cache_hit_share=question.workload.prefix_cache_hit_share or None,
+        price_usd_per_hour=usd and deployment.gpus_reserved * usd,
         notes=(confidence.sentence,),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from llmd_oke.catalogue import Model, Shape
+from llmd_oke.catalogue import Model, Node
 from llmd_oke.results.row import Row
 from llmd_oke.tuning.search.deployments import Deployment
 from llmd_oke.tuning.search.question import Question
@@ -38,7 +38,7 @@ class SecondLook:
 def look_again(
     question: Question,
     model: Model,
-    shape: Shape,
+    node: Node,
     deployments: Sequence[Deployment],
     seeds: Sequence[int] = SEEDS,
     duration_s: float = DURATION_S,
@@ -51,7 +51,7 @@ def look_again(
     ]
     for each in deployments:
         made = simulated_deployment(
-            model, shape, each.topology, copies=each.copies, max_num_seqs=question.room.max_num_seqs
+            model, node, each.topology, copies=each.copies, max_num_seqs=question.room.max_num_seqs
         )
         arrivals = PoissonRate(each.requests_per_s)
         result = simulate(made, classes, arrivals, question.model, seeds=seeds, duration_s=duration_s)

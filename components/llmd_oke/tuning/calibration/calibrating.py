@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llmd_oke.catalogue import Model, Shape
+from llmd_oke.catalogue import Model, Node
 from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis, Row
 from llmd_oke.tuning.calibration.fit import DECODE, PREFILL, Role, errors
@@ -23,23 +23,23 @@ class Calibration:
     fitted: tuple[str, ...]
 
 
-def calibrate(rows: Sequence[Row], model: Model, shape: Shape, base: LatencyFigures) -> Calibration:
+def calibrate(rows: Sequence[Row], model: Model, node: Node, base: LatencyFigures) -> Calibration:
     """The figures that the rows make of `base`: each role with enough points gets new factors, the others stay.
 
     Raises:
         KitError: the rows are of several images, of none of this model and GPU, or too few of either role.
     """
-    own = [row for row in rows if row.model in {model.name, model.repository} and row.gpu == shape.gpu.product]
+    own = [row for row in rows if row.model in {model.name, model.repository} and row.gpu == node.gpu.product]
     image = _one_image(own)
     figures = base
     fitted: list[str] = []
     for role in (PREFILL, DECODE):
         points = _POINTS[role.name](own)
         if len(points) >= FEWEST_POINTS:
-            figures = _with_role(figures, role, points, latency_model_of(base, model, shape), _sources(own))
+            figures = _with_role(figures, role, points, latency_model_of(base, model, node), _sources(own))
             fitted.append(role.name)
     if not fitted:
-        found = f"{len(own)} of {len(rows)} rows are of {model.name} on {shape.gpu.product}"
+        found = f"{len(own)} of {len(rows)} rows are of {model.name} on {node.gpu.product}"
         remedy = f"A fit takes at least {FEWEST_POINTS} prefill-only or decode-only rows: see `llmd-oke tune plan`."
         raise KitError(f"There is too little to fit: {found}.", remedy)
     whole = len(fitted) == 2

@@ -20,9 +20,6 @@ from llmd_oke.tuning.measurements.points import Point
 from llmd_oke.tuning.servers.curves import TOKEN_BUDGET
 from llmd_oke.tuning.servers.latency import LatencyModel
 
-Predict = Callable[[Point], float]
-"""The time of a point, in seconds, as a fitted model has it."""
-
 Fitter = Callable[[Sequence[Point], LatencyModel], LatencyModel]
 """Fits the factors of one role and leaves the others."""
 

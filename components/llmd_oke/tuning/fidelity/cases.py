@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.shapes import Shape
+from llmd_oke.catalogue.nodes import Node
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress, SilentProgress, Ticker
 from llmd_oke.results.errors import Compared, compared
@@ -77,16 +77,16 @@ class Held:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model on a shape, and the latency figures that are to be judged."""
+    """A model on nodes, and the latency figures that are to be judged."""
 
     model: Model
-    shape: Shape
+    node: Node
     known: Known
 
     def simulator(self, run: Run) -> Simulator:
         """What stands in for the deployment of a run."""
-        latency = latency_model_of(self.known.figures, self.model, self.shape, run.key_value_bytes_per_token)
-        return Simulator(self.model, self.shape, latency, self.known.basis(run.row))
+        latency = latency_model_of(self.known.figures, self.model, self.node, run.key_value_bytes_per_token)
+        return Simulator(self.model, self.node, latency, self.known.basis(run.row))
 
 
 def held_against(
@@ -136,7 +136,7 @@ def _omissions(subject: Subject, runs: Iterable[Run], inspection: Inspection | N
 def _case(subject: Subject, run: Run, rehearsed: Sequence[Row]) -> Case:
     row = run.row
     standing = subject.known.standing(row)
-    found = simulated(row, subject.simulator(run), run.policy, run.window)
+    found = simulated(row, subject.simulator(run), run.policy, run.window, run.lengths)
     other = next((each for each in rehearsed if alike(each, row)), None)
     return Case(standing, row, found, None if standing is Standing.REHEARSED else other)
 
@@ -146,7 +146,7 @@ def _left_out(subject: Subject, cases: Sequence[Case]) -> Iterator[Case]:
     if subject.known.fitted is None:
         return
     rows = [case.reference for case in cases if case.standing is Standing.IN_SAMPLE]
-    base = latency_model_of(subject.known.figures, subject.model, subject.shape)
+    base = latency_model_of(subject.known.figures, subject.model, subject.node)
     for row, latency in unseen(rows, base):
         simulator = replace(subject.simulator(Run(row=row)), latency=latency)
         yield Case(Standing.LEFT_OUT, row, simulated(row, simulator))

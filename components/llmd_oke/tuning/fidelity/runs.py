@@ -11,13 +11,14 @@ from llmd_oke.tuning.simulation.result import Window
 class Run(Entry):
     """One run. `policy` is how its router picks servers, `window` what counts of its time (its tool's usual one where
     there is none); `key_value_bytes_per_token` is told where its KV cache has another number format than the
-    catalogue's.
+    catalogue's; `lengths` are shares of the row's mean lengths that its requests have, each as many.
     """
 
     row: Row
     policy: Policy = "queue"
     window: Window | None = None
     key_value_bytes_per_token: float | None = None
+    lengths: tuple[float, ...] = (1.0,)
 
 
 class PublishedRuns(Entry):
@@ -28,9 +29,9 @@ class PublishedRuns(Entry):
 
 
 @cache
-def published_runs(model: str) -> tuple[Run, ...]:
-    """The published runs of a model, on whatever GPUs."""
+def published_runs(model: str, gpu: str) -> tuple[Run, ...]:
+    """The published runs of a model on a GPU product."""
     found = entry("tuning", "published-runs", PublishedRuns)
     if found is None:
         raise AssertionError("values/tuning/published-runs.yaml belongs to the kit")
-    return tuple(run for run in found.runs if run.row.model == model)
+    return tuple(run for run in found.runs if (run.row.model, run.row.gpu) == (model, gpu))

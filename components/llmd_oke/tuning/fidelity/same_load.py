@@ -1,15 +1,17 @@
 """A measured load, sent to simulated servers of the same deployment.
 
-Lengths are the measured means, each request alike. A server that was measured by itself is one that does all: prompts
-of decode measurements are in its cache, as DecodeBench fills it and as prompts of two tokens nearly are.
+Lengths are the measured means, each request alike, unless the run says how they scatter. A server that was measured by
+itself is one that does all: prompts of decode measurements are in its cache, as DecodeBench fills it and as prompts of
+two tokens nearly are.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.shapes import Shape
+from llmd_oke.catalogue.nodes import Node
 from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis, Row
 from llmd_oke.tuning.servers.latency import LatencyModel
@@ -21,6 +23,10 @@ from llmd_oke.tuning.simulation.sweeps import concurrency_sweep
 
 TRIMMED_NOTES = ("counted: ", "steady state: ")
 """How notes of this kit's rows begin that say which part of a run was counted."""
+
+
+ALIKE = (1.0,)
+"""Requests of the mean lengths, all of them."""
 
 
 class Limits(Entry):
@@ -40,10 +46,10 @@ def limits() -> Limits:
 
 @dataclass(frozen=True)
 class Simulator:
-    """What runs are simulated of: a model on a shape, with a latency model and the basis of its figures."""
+    """What runs are simulated of: a model on nodes, with a latency model and the basis of its figures."""
 
     model: Model
-    shape: Shape
+    node: Node
     latency: LatencyModel
     basis: Basis = Basis.CALIBRATED
 
@@ -75,15 +81,22 @@ def _too_long(row: Row, window: Window) -> str | None:
     return f"{requests:,} requests would have to be simulated, at most {most:,} are"
 
 
-def simulated(row: Row, simulator: Simulator, policy: Policy = "queue", window: Window | None = None) -> Row:
+def simulated(
+    row: Row,
+    simulator: Simulator,
+    policy: Policy = "queue",
+    window: Window | None = None,
+    lengths: Sequence[float] = ALIKE,
+) -> Row:
     """What simulated servers do under the row's load. The steady part counts where the row's notes say that it did when
-    it was measured, else the whole run, unless `window` says otherwise.
+    it was measured, else the whole run, unless `window` says otherwise. `lengths` are shares of the mean lengths, each
+    as frequent as the others.
 
     Raises:
         KitError: the deployment or the load can't be simulated.
     """
     servers = _servers(row, simulator, policy)
-    workload = _workload(row)
+    workload = _workload(row, lengths)
     if row.arrival == "closed" and not row.requests:
         (found,) = concurrency_sweep(servers, workload, [_users(row)], simulator.latency).rows
         return found.model_copy(update={"basis": simulator.basis})
@@ -107,7 +120,7 @@ def _servers(row: Row, simulator: Simulator, policy: Policy) -> Deployment:
     topology = row.topology if row.subject == "end-to-end" else f"agg-tp{row.tensor_parallel_size}-1r"
     return deployment(
         simulator.model,
-        simulator.shape,
+        simulator.node,
         topology or "",
         copies=row.copies,
         policy=policy,
@@ -115,12 +128,16 @@ def _servers(row: Row, simulator: Simulator, policy: Policy) -> Deployment:
     )
 
 
-def _workload(row: Row) -> list[RequestClass]:
-    """Requests of the mean lengths; what a prefix cache answered are prompts that are cached whole."""
-    prompt, answer = max(1, round(row.input_tokens)), max(1, round(row.output_tokens))
+def _workload(row: Row, lengths: Sequence[float]) -> list[RequestClass]:
+    """Requests of those lengths; what a prefix cache answered are prompts that are cached whole."""
     cached = 1.0 if row.subject == "decode" else row.prefix_cache_hit_share or 0.0
+    return [each for length in lengths for each in _requests_of(row, length, cached)]
+
+
+def _requests_of(row: Row, length: float, cached: float) -> Iterator[RequestClass]:
+    prompt, answer = max(1, round(row.input_tokens * length)), max(1, round(row.output_tokens * length))
     shares = ((1 - cached, 0), (cached, prompt))
-    return [RequestClass(prompt, answer, share, tokens) for share, tokens in shares if share > 0]
+    yield from (RequestClass(prompt, answer, share, tokens) for share, tokens in shares if share > 0)
 
 
 def _users(row: Row) -> int:

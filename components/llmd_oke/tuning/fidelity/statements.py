@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from llmd_oke.progress import Progress
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.proving.checks import Outcome, check_findings
-from llmd_oke.tuning.proving.findings import Throughput, published_findings
+from llmd_oke.tuning.proving.findings import Sweep, Throughput, published_findings
+from llmd_oke.tuning.search.asking import known_shape
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,19 @@ class Statement:
         return self.simulated / most - 1 if most is not None and self.simulated > most else 0.0
 
 
-def statements(model: str, progress: Progress | None = None) -> tuple[Statement, ...]:
-    """The statements about a model; some seconds of simulation with the kit's own latency figures."""
+def statements(model: str, gpu: str, progress: Progress | None = None) -> tuple[Statement, ...]:
+    """The statements about a model on a GPU; some seconds of simulation with the kit's own latency figures."""
     found = published_findings()
     asked = tuple(
         finding
         for finding in found.findings
-        if isinstance(finding.evaluate, Throughput) and found.sweeps[finding.evaluate.sweep].model == model
+        if isinstance(finding.evaluate, Throughput) and _is_of(found.sweeps[finding.evaluate.sweep], model, gpu)
     )
     return tuple(_statements(check_findings(found.model_copy(update={"findings": asked}), progress)))
+
+
+def _is_of(sweep: Sweep, model: str, gpu: str) -> bool:
+    return (sweep.model, known_shape(sweep.shape).gpu.product) == (model, gpu)
 
 
 def _statements(outcomes: list[Outcome]) -> Iterator[Statement]:

@@ -76,11 +76,6 @@ class Match:
         """Tokens per second and GPU that is used."""
         return self.decode_replicas * self.decode.tokens_per_s / self.gpus
 
-    @property
-    def tpsg_reserved(self) -> float:
-        """Tokens per second and GPU that is held."""
-        return self.decode_replicas * self.decode.tokens_per_s / self.gpus_reserved
-
 
 def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settings: Settings) -> Match:
     """The fewest prefill GPUs that keep up; of equally many, the server size that comes first.
@@ -133,12 +128,16 @@ def prefill_capacity(rows: Iterable[Row]) -> dict[int, float]:
 
 
 def decode_capability(rows: Iterable[Row]) -> Sequence[DecodePoint]:
-    """What each decode row says."""
+    """What each decode row says; its rate is what TPOT makes of its concurrency where it has none."""
     return [
-        DecodePoint(row.gpus_counted, row.concurrency, row.output_tokens_per_s)
+        DecodePoint(row.gpus_counted, row.concurrency, rate)
         for row in rows
-        if row.subject == "decode" and row.concurrency and row.output_tokens_per_s
+        if row.subject == "decode" and row.concurrency and (rate := row.output_tokens_per_s or _rate(row))
     ]
+
+
+def _rate(row: Row) -> float | None:
+    return row.concurrency * 1000 / row.tpot_ms.mean if row.concurrency and row.tpot_ms.mean else None
 
 
 def _fits(decode: DecodePoint, settings: Settings) -> bool:

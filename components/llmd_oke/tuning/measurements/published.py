@@ -5,28 +5,35 @@ from functools import cache
 
 from pydantic import Field
 
-from llmd_oke.catalogue.files import Entry, entry
-from llmd_oke.results.row import Basis, Origin, Row, Subject
+from llmd_oke.catalogue.files import Entry, entry, names
+from llmd_oke.catalogue.gpus import gpu_names
+from llmd_oke.results.row import Basis, Origin, Quantiles, Row, Subject
 
-TokensPerS = dict[int, dict[int, float]]
+ByLoad = dict[int, dict[int, float]]
 """By tensor parallel size, then by concurrency."""
 
 
 class DecodePoints(Entry):
-    """Servers that decode: output tokens per second."""
+    """Servers that decode after prompts of one length: output tokens per second, or milliseconds for each token of a
+    sequence. `max_num_seqs` is None where it isn't told.
+    """
 
     input_tokens: int
     output_tokens: int
-    max_num_seqs: int
-    output_tokens_per_s: TokensPerS
+    max_num_seqs: int | None = None
+    output_tokens_per_s: ByLoad = Field(default_factory=dict[int, dict[int, float]])
+    tpot_ms: ByLoad = Field(default_factory=dict[int, dict[int, float]])
 
 
 class PrefillPoints(Entry):
-    """Servers that prefill: prompt and output tokens per second. `prefix_cache_hit_share` is by concurrency."""
+    """Servers that prefill prompts of one length: prompt and output tokens per second, or the time of a prompt alone to
+    its first token in milliseconds, by tensor parallel size. `prefix_cache_hit_share` is by concurrency.
+    """
 
     input_tokens: int
     output_tokens: int
-    total_tokens_per_s: TokensPerS
+    total_tokens_per_s: ByLoad = Field(default_factory=dict[int, dict[int, float]])
+    first_token_ms: dict[int, float] = Field(default_factory=dict[int, float])
     prefix_cache_hit_share: dict[int, float] = Field(default_factory=dict[int, float])
 
 
@@ -46,8 +53,10 @@ class PublishedPoints(Entry):
     gpu: str
     source: str
     image: str
-    decode: DecodePoints
-    prefill: PrefillPoints
+    decode: tuple[DecodePoints, ...]
+    prefill: tuple[PrefillPoints, ...]
+    notes: tuple[str, ...] = ()
+    """What is uncertain about all points."""
     set_aside: tuple[SetAside, ...] = ()
 
     def rows(self) -> list[Row]:
@@ -56,34 +65,44 @@ class PublishedPoints(Entry):
 
     def kept_rows(self) -> list[Row]:
         """The points that are not set aside."""
-        return [row for row in self.rows() if not row.notes]
+        aside = {(each.subject, each.tensor_parallel_size, each.concurrency) for each in self.set_aside}
+        return [row for row in self.rows() if (row.subject, row.tensor_parallel_size, row.concurrency) not in aside]
 
     def _decode_rows(self) -> Iterator[Row]:
-        for size, rates in self.decode.output_tokens_per_s.items():
-            for concurrency, rate in rates.items():
-                row = self._row("decode", size, concurrency, self.decode.input_tokens, self.decode.output_tokens)
-                yield row.model_copy(
-                    update={"output_tokens_per_s": rate, "max_num_seqs": self.decode.max_num_seqs},
-                )
+        for points in self.decode:
+            most = points.max_num_seqs
+            for size, concurrency, rate in _by_load(points.output_tokens_per_s):
+                row = self._row("decode", size, concurrency, points)
+                yield row.model_copy(update={"output_tokens_per_s": rate, "max_num_seqs": most})
+            for size, concurrency, mean_ms in _by_load(points.tpot_ms):
+                row = self._row("decode", size, concurrency, points)
+                yield row.model_copy(update={"tpot_ms": Quantiles(mean=mean_ms), "max_num_seqs": most})
 
     def _prefill_rows(self) -> Iterator[Row]:
-        points = self.prefill
-        for size, rates in points.total_tokens_per_s.items():
-            for concurrency, rate in rates.items():
-                row = self._row("prefill", size, concurrency, points.input_tokens, points.output_tokens)
+        for points in self.prefill:
+            for size, concurrency, rate in _by_load(points.total_tokens_per_s):
                 requests_per_s = rate / (points.input_tokens + points.output_tokens)
-                yield row.model_copy(
-                    update={
-                        "achieved_requests_per_s": requests_per_s,
-                        "input_tokens_per_s": requests_per_s * points.input_tokens,
-                        "output_tokens_per_s": requests_per_s * points.output_tokens,
-                        "prefix_cache_hit_share": points.prefix_cache_hit_share.get(concurrency),
-                    }
-                )
+                share = points.prefix_cache_hit_share.get(concurrency)
+                row = self._served(points, size, concurrency, requests_per_s)
+                yield row.model_copy(update={"prefix_cache_hit_share": share})
+            for size, time_ms in points.first_token_ms.items():
+                row = self._served(points, size, 1, 1000 / time_ms)
+                yield row.model_copy(update={"ttft_ms": Quantiles(p50=time_ms)})
 
-    def _row(self, subject: Subject, size: int, concurrency: int, input_tokens: int, output_tokens: int) -> Row:
+    def _served(self, points: PrefillPoints, size: int, concurrency: int, requests_per_s: float) -> Row:
+        """A prefill server's row, with its rates."""
+        row = self._row("prefill", size, concurrency, points)
+        return row.model_copy(
+            update={
+                "achieved_requests_per_s": requests_per_s,
+                "input_tokens_per_s": requests_per_s * points.input_tokens,
+                "output_tokens_per_s": requests_per_s * points.output_tokens,
+            }
+        )
+
+    def _row(self, subject: Subject, size: int, concurrency: int, points: DecodePoints | PrefillPoints) -> Row:
         place = (subject, size, concurrency)
-        notes = tuple(
+        whys = (
             each.why for each in self.set_aside if (each.subject, each.tensor_parallel_size, each.concurrency) == place
         )
         return Row(
@@ -95,14 +114,25 @@ class PublishedPoints(Entry):
             image=self.image,
             tensor_parallel_size=size,
             gpus_counted=size,
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
+            input_tokens=points.input_tokens,
+            output_tokens=points.output_tokens,
             concurrency=concurrency,
-            notes=notes,
+            notes=(*self.notes, *whys),
         )
 
 
+def _by_load(table: ByLoad) -> Iterator[tuple[int, int, float]]:
+    for size, values in table.items():
+        for concurrency, value in values.items():
+            yield size, concurrency, value
+
+
 @cache
-def published_points(model: str) -> PublishedPoints | None:
-    """The published points of a model, or None where the kit has none."""
-    return entry("tuning/points", model, PublishedPoints)
+def published_points(model: str, gpu: str) -> PublishedPoints | None:
+    """The published points of a model on a GPU product, or None where the kit has none."""
+    return entry(f"tuning/points/{gpu}", model, PublishedPoints)
+
+
+def published_names() -> list[tuple[str, str]]:
+    """Models and GPUs that have published points."""
+    return [(model, gpu) for gpu in gpu_names() for model in names(f"tuning/points/{gpu}")]

@@ -41,14 +41,6 @@ def mmc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> flo
     return erlang_c(servers, arrivals_per_s * service_s) / spare_per_s
 
 
-def md1_wait_s(arrivals_per_s: float, service_s: float) -> float:
-    """Mean wait for one server (M/D/1): W = rho s / (2 (1 - rho)). Pollaczek 1930, Khinchine 1932; exact."""
-    utilization = arrivals_per_s * service_s
-    if utilization >= 1:
-        return math.inf
-    return utilization * service_s / (2 * (1 - utilization))
-
-
 def mdc_wait_s(arrivals_per_s: float, service_s: float, servers: int = 1) -> float:
     """Mean wait for several servers with one queue (M/D/c).
 

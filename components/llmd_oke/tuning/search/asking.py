@@ -1,13 +1,13 @@
-"""A question to the search from a catalogue's model and shape and what is wanted of them."""
+"""A question to the search from a catalogue's model and node and what is wanted of them."""
 
-from llmd_oke.catalogue import Model, Shape, model_names, shape_names
+from llmd_oke.catalogue import Model, Node, Shape, gpu_names, model_names, node_of_gpu, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
 from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.search.question import Hardware, Question, Targets
 from llmd_oke.tuning.servers.curves import Room
-from llmd_oke.tuning.servers.figures import LatencyFigures, latency_figure_names, latency_figures, latency_model_of
+from llmd_oke.tuning.servers.figures import LatencyFigures, bound_figures, latency_figures, latency_model_of
 from llmd_oke.tuning.servers.workload import Workload
 
 
@@ -33,40 +33,49 @@ def known_shape(name: str) -> Shape:
     raise KitError(f"There is no shape {name!r} in the catalogue.", f"Shapes: {', '.join(shape_names())}.")
 
 
-def known_figures(model: Model, shape: Shape) -> LatencyFigures:
-    """The kit's own latency figures of a model on a shape's GPUs.
+def known_gpu(product: str) -> Node:
+    """The nodes that a GPU product comes in; its case is all one.
 
     Raises:
-        KitError: there are none.
+        KitError: the catalogue has no such GPU.
     """
-    found = latency_figures(model.name)
-    if found is None:
-        message = f"There are no latency figures of {model.name}."
-        raise KitError(message, f"Models with figures: {', '.join(latency_figure_names())}. Others: --figures FILE.")
-    return checked_figures(found, model, shape)
+    if found := node_of_gpu(gpu_named(product)):
+        return found
+    raise KitError(f"There is no GPU {product!r} in the catalogue.", f"GPUs: {', '.join(gpu_names())}.")
 
 
-def checked_figures(figures: LatencyFigures, model: Model, shape: Shape) -> LatencyFigures:
+def gpu_named(product: str) -> str:
+    """The catalogue's spelling of a GPU product; the same where it has none."""
+    return next((each for each in gpu_names() if each.lower() == product.lower()), product)
+
+
+def known_figures(model: Model, node: Node) -> LatencyFigures:
+    """The kit's own latency figures of a model on a node's GPUs; bounds of the hardware where it has none."""
+    return latency_figures(model.name, node.gpu.product) or bound_figures(model, node.gpu)
+
+
+def checked_figures(figures: LatencyFigures, model: Model, node: Node) -> LatencyFigures:
     """The same figures.
 
     Raises:
         KitError: they are of another model or GPU.
     """
-    if (figures.model, figures.gpu) != (model.name, shape.gpu.product):
-        wanted, found = f"{model.name} on {shape.gpu.product}", f"{figures.model} on {figures.gpu}"
-        raise KitError(f"The latency figures are of {found}, not of {wanted}.", "Fit rows of this model and GPU.")
+    if (figures.model, figures.gpu) != (model.name, node.gpu.product):
+        wanted, found = f"{model.name} on {node.gpu.product}", f"{figures.model} on {figures.gpu}"
+        remedy = f"Without a stack: --model {figures.model} --gpu {figures.gpu}. Else fit rows of {wanted}."
+        raise KitError(f"The latency figures are of {found}, not of {wanted}.", remedy)
     return figures
 
 
-def sizes_of(model: Model, shape: Shape) -> tuple[int, ...]:
+def sizes_of(model: Model, node: Node) -> tuple[int, ...]:
     """Tensor parallel sizes that split the model's heads evenly within a node: powers of two."""
-    powers = (1 << power for power in range(shape.gpus.bit_length()))
-    return tuple(size for size in powers if size <= shape.gpus and model.architecture.attention_heads % size == 0)
+    powers = (1 << power for power in range(node.gpus.bit_length()))
+    return tuple(size for size in powers if size <= node.gpus and model.architecture.attention_heads % size == 0)
 
 
 def question_of(
     model: Model,
-    shape: Shape,
+    node: Node,
     figures: LatencyFigures,
     workload: Workload,
     targets: Targets,
@@ -76,13 +85,13 @@ def question_of(
     gpu_memory_utilization: float = 0.95,
 ) -> Question:
     """The question which deployment of `gpus` GPUs serves the workload within the targets."""
-    sizes = sizes_of(model, shape)
-    room = {size: key_value_tokens(model, shape, size, gpu_memory_utilization) for size in sizes}
+    sizes = sizes_of(model, node)
+    room = {size: key_value_tokens(model, node, size, gpu_memory_utilization) for size in sizes}
     return Question(
-        model=latency_model_of(figures, model, shape),
+        model=latency_model_of(figures, model, node),
         workload=workload,
         targets=targets,
-        hardware=Hardware(gpus, shape.gpus, shape.price_usd_per_hour / shape.gpus),
+        hardware=Hardware(gpus, node.gpus, node.price_usd_per_gpu_hour),
         room=Room(room, max_num_seqs),
         sizes=sizes,
     )

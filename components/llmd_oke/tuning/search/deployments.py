@@ -33,7 +33,8 @@ class Deployment:
     itl_s: float
     e2e_s: float
     output_tokens_per_s: float
-    usd_per_million_output_tokens: float
+    usd_per_million_output_tokens: float | None
+    """None where GPUs have no list price."""
     binding: str
     """The constraint that is nearest to its limit, or furthest beyond it."""
     ratio: float
@@ -70,7 +71,7 @@ def deployment_of(question: Question, judged: Judged, capacity: float, place: in
     held = int(reserved(gpus, hardware.gpus_per_node))
     load = float(judged.requests_per_s[place])
     tokens_per_s = load * question.workload.output_tokens
-    binding = int(judged.ratios[:, place].argmax())
+    usd, binding = hardware.price_usd_per_hour, int(judged.ratios[:, place].argmax())
     return Deployment(
         family=judged.family.name,
         topology=judged.family.topology(prefill, decode),
@@ -90,7 +91,7 @@ def deployment_of(question: Question, judged: Judged, capacity: float, place: in
         itl_s=float(scores.itl_s[place]),
         e2e_s=float(scores.e2e_s[place]),
         output_tokens_per_s=tokens_per_s,
-        usd_per_million_output_tokens=held * hardware.price_usd_per_hour / (tokens_per_s * 3600) * 1e6,
+        usd_per_million_output_tokens=usd and held * usd / (tokens_per_s * 3600) * 1e6,
         binding=CONSTRAINTS[binding],
         ratio=float(judged.ratios[binding, place]),
         max_num_seqs=_max_num_seqs(question, judged.family),

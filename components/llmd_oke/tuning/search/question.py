@@ -43,11 +43,11 @@ def headroom() -> Headroom:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The GPUs that there are. `price_usd_per_hour` is that of one GPU; nodes are rented whole."""
+    """The GPUs that there are. `price_usd_per_hour` is that of one GPU, None if unknown; nodes are rented whole."""
 
     gpus: int
     gpus_per_node: int
-    price_usd_per_hour: float
+    price_usd_per_hour: float | None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The latency figures in `values/latency`, and the latency model that they make of a catalogue's model and shape."""
+"""The latency figures in `values/latency`, and the latency model that they make of a catalogue's model and node."""
 
 from functools import cache
 from pathlib import Path
@@ -7,9 +7,10 @@ from typing import Any, cast
 import yaml
 from pydantic import Field, ValidationError
 
-from llmd_oke.catalogue.files import Entry, entry, names, read_yaml
+from llmd_oke.catalogue.files import Entry, entry, read_yaml, required_entry
+from llmd_oke.catalogue.gpus import Gpu
 from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.shapes import Shape
+from llmd_oke.catalogue.nodes import Node
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import explain
 from llmd_oke.results.row import Basis
@@ -33,23 +34,6 @@ class Fit(Entry):
     """Of each load, predicted from the others; None where there are too few."""
     unseen_size_error: float | None = None
     """Of each tensor parallel size, predicted from the others; None where there are too few."""
-
-
-class SizeFigures(Entry):
-    """Parameters in billions and weights in GB (10^9 bytes) that a token passes through or a step reads."""
-
-    prefill_parameters_billions: float
-    decode_parameters_billions: float
-    dense_weight_gb: float
-    expert_weight_gb: float
-
-
-class HardwareFigures(Entry):
-    """Limits for this model's number format; memory bandwidth and ports are the shape's."""
-
-    basis: Basis
-    dense_tflops: float
-    link_gb_per_s: float
 
 
 class PrefillFigures(Entry):
@@ -83,29 +67,43 @@ class TransferFigures(Entry):
     handshake_s: float
 
 
+@cache
+def assumed_transfer() -> TransferFigures:
+    """`values/tuning/transfer.yaml`, for figures that don't tell their own."""
+    return required_entry("tuning", "transfer", TransferFigures)
+
+
 class LatencyFigures(Entry):
-    """One file of `values/latency`: a model on a GPU product."""
+    """One file of `values/latency`: a model on a GPU product. Sizes are the model's, limits the GPU's."""
 
     model: str
     gpu: str
     image: str | None = None
     """The vLLM image that was measured; None where figures of several are joined."""
-    sizes: SizeFigures
-    hardware: HardwareFigures
     prefill: PrefillFigures
     decode: DecodeFigures
-    transfer: TransferFigures
+    transfer: TransferFigures = Field(default_factory=assumed_transfer)
+
+    @property
+    def measured(self) -> bool:
+        """Whether a role was fitted to anything; else they are bounds or assumptions, all of them."""
+        return self.prefill.fit is not None or self.decode.fit is not None
 
 
 @cache
-def latency_figures(model_name: str) -> LatencyFigures | None:
-    """The figures of that model, or None where the kit has none."""
-    return entry("latency", model_name, LatencyFigures)
+def latency_figures(model_name: str, gpu: str) -> LatencyFigures | None:
+    """The kit's own figures of a model on a GPU product, or None where it has none."""
+    return entry(f"latency/{gpu}", model_name, LatencyFigures)
 
 
-def latency_figure_names() -> list[str]:
-    """All models that have latency figures."""
-    return names("latency")
+def bound_figures(model: Model, gpu: Gpu) -> LatencyFigures:
+    """Figures of servers that lose nothing to their hardware's limits: where a fit starts, and never a forecast."""
+    return LatencyFigures(
+        model=model.name,
+        gpu=gpu.product,
+        prefill=PrefillFigures(basis=Basis.BOUND, overhead_s=0.0, compute_efficiency=1.0, all_reduce_efficiency=1.0),
+        decode=DecodeFigures(basis=Basis.BOUND, layer_s=0.0, bytes_factor=1.0, flops_factor=0.0, sequence_s=0.0),
+    )
 
 
 def read_figures(path: Path) -> LatencyFigures:
@@ -121,9 +119,8 @@ def read_figures(path: Path) -> LatencyFigures:
     except yaml.YAMLError as error:
         raise KitError(f"{path} is not YAML: {error}") from error
     except ValidationError as error:
-        raise KitError(
-            f"{path} has no latency figures: {explain(error)}", "`llmd-oke tune fit` makes such files."
-        ) from error
+        wrong = explain(error, "the file")
+        raise KitError(f"{path} has no latency figures: {wrong}", "`llmd-oke tune fit` makes such files.") from error
 
 
 def figures_text(figures: LatencyFigures) -> str:
@@ -132,23 +129,21 @@ def figures_text(figures: LatencyFigures) -> str:
     return yaml.safe_dump(_rounded(document), sort_keys=False, width=120)
 
 
-def latency_model(model: Model, shape: Shape, key_value_bytes_per_token: float | None = None) -> LatencyModel | None:
-    """The latency model of a model on a shape, or None where there are no figures for its GPU.
+def latency_model(model: Model, node: Node, key_value_bytes_per_token: float | None = None) -> LatencyModel | None:
+    """The latency model of a model on a node, or None where there are no figures for its GPU.
 
     `key_value_bytes_per_token` replaces the catalogue's, for a KV cache in another number format.
     """
-    figures = latency_figures(model.name)
-    if figures is None or figures.gpu != shape.gpu.product:
-        return None
-    return latency_model_of(figures, model, shape, key_value_bytes_per_token)
+    figures = latency_figures(model.name, node.gpu.product)
+    return None if figures is None else latency_model_of(figures, model, node, key_value_bytes_per_token)
 
 
 def latency_model_of(
-    figures: LatencyFigures, model: Model, shape: Shape, key_value_bytes_per_token: float | None = None
+    figures: LatencyFigures, model: Model, node: Node, key_value_bytes_per_token: float | None = None
 ) -> LatencyModel:
-    """The latency model that some figures make of a model and a shape."""
+    """The latency model that some figures make of a model and a node."""
     cached = model.kv_cache.bytes_per_token if key_value_bytes_per_token is None else key_value_bytes_per_token
-    return LatencyModel(_sizes(model, figures.sizes, cached), _hardware(shape, figures.hardware), _factors(figures))
+    return LatencyModel(_sizes(model, cached), _hardware(model, node), _factors(figures))
 
 
 def _rounded(value: Any) -> Any:
@@ -157,18 +152,18 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _sizes(model: Model, figures: SizeFigures, key_value_bytes_per_token: float) -> Sizes:
-    architecture = model.architecture
+def _sizes(model: Model, key_value_bytes_per_token: float) -> Sizes:
+    architecture, work = model.architecture, model.work
     experts, window = architecture.experts, architecture.sliding_window
     return Sizes(
         layers=architecture.layers,
         hidden_size=architecture.hidden_size,
         attention_heads=architecture.attention_heads,
         head_dim=architecture.head_dim,
-        prefill_parameters=figures.prefill_parameters_billions * 1e9,
-        decode_parameters=figures.decode_parameters_billions * 1e9,
-        dense_bytes=figures.dense_weight_gb * 1e9,
-        expert_bytes=figures.expert_weight_gb * 1e9,
+        prefill_parameters=work.prefill_parameters_billions * 1e9,
+        decode_parameters=work.decode_parameters_billions * 1e9,
+        dense_bytes=work.dense_weight_gb * 1e9,
+        expert_bytes=work.expert_weight_gb * 1e9,
         experts=experts.count if experts else 0,
         active_experts=experts.active if experts else 0,
         key_value_bytes_per_token=key_value_bytes_per_token,
@@ -177,12 +172,14 @@ def _sizes(model: Model, figures: SizeFigures, key_value_bytes_per_token: float)
     )
 
 
-def _hardware(shape: Shape, figures: HardwareFigures) -> Hardware:
+def _hardware(model: Model, node: Node) -> Hardware:
+    gpu = node.gpu
     return Hardware(
-        memory_bytes_per_s=shape.gpu.memory_bandwidth_gb_per_s * 1e9,
-        flops=figures.dense_tflops * 1e12,
-        link_bytes_per_s=figures.link_gb_per_s * 1e9,
-        port_bytes_per_s=shape.rdma.port_gbit_per_s * 1e9 / 8,
+        memory_bytes_per_s=gpu.memory_bandwidth_gb_per_s * 1e9,
+        flops=gpu.dense_tflops.of(model.weights.format) * 1e12,
+        link_bytes_per_s=gpu.link.gb_per_s * 1e9,
+        port_bytes_per_s=node.port_gbit_per_s * 1e9 / 8,
+        switched=gpu.link.switched,
     )
 
 

@@ -36,12 +36,15 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Limits of one GPU and its ports, in bytes and operations per second. A link is counted in one direction."""
+    """Limits of one GPU and its ports, in bytes and operations per second. A link is counted in one direction; a GPU
+    has one to each other GPU, or a single one to all of them through a switch.
+    """
 
     memory_bytes_per_s: float
     flops: float
     link_bytes_per_s: float
     port_bytes_per_s: float
+    switched: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,6 @@ class LatencyModel:
     def prefill_s(self, tokens: int, context_tokens: int = 0, tensor_parallel_size: int = 1) -> float:
         """GPU time of a prompt chunk of `tokens` behind `context_tokens` that are computed already, in seconds."""
         return self.server(tensor_parallel_size).prefill_s(tokens, context_tokens)
-
-    def unloaded_prefill_s(self, tokens: int, tensor_parallel_size: int = 1) -> float:
-        """From the arrival of a prompt at an idle server to its first token, with the overhead, in seconds."""
-        return self.factors.prefill_overhead_s + self.prefill_s(tokens, 0, tensor_parallel_size)
 
     def decode_step_s(self, batch: int, context_tokens: float, tensor_parallel_size: int = 1) -> float:
         """One token for each of `batch` sequences with a mean context of `context_tokens`, in seconds."""
@@ -135,13 +134,14 @@ class ServerLatency:
 
     @cached_property
     def _all_reduce_token_s(self) -> float:
-        """Two ring all-reduces of a BF16 activation for each layer; a GPU sends over tp - 1 links at once."""
+        """Two ring all-reduces of a BF16 activation for each layer; a GPU sends over all its links at once."""
         tensor_parallel_size = self.tensor_parallel_size
         if tensor_parallel_size == 1:
             return 0.0
         sizes, hardware = self.model.sizes, self.model.hardware
         sent = 2 * sizes.layers * 2 * (tensor_parallel_size - 1) / tensor_parallel_size * sizes.hidden_size * 2
-        rate = hardware.link_bytes_per_s * (tensor_parallel_size - 1) * self.model.factors.all_reduce_efficiency
+        links = 1 if hardware.switched else tensor_parallel_size - 1
+        rate = hardware.link_bytes_per_s * links * self.model.factors.all_reduce_efficiency
         return sent * self.all_reduce_bytes_factor / rate
 
     @cached_property

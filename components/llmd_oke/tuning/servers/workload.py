@@ -80,9 +80,11 @@ class Workload:
         return replace(self, classes=classes)
 
     def __str__(self) -> str:
-        """`4096/256`, or the means of several classes."""
+        """`4096/256`, or the means of several classes, and what of it is cached."""
         lengths = f"{self.input_tokens:.0f}/{self.output_tokens:.0f}"
-        return lengths if len(self.classes) == 1 else f"{lengths} on average of {len(self.classes)} classes"
+        several = f" on average of {len(self.classes)} classes" if len(self.classes) > 1 else ""
+        cached = f", {self.prefix_cache_hit_share:.0%} of prompt tokens cached" if self.prefix_cache_hit_share else ""
+        return lengths + several + cached
 
 
 def of_lengths(input_tokens: float, output_tokens: float) -> Workload:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.shapes import Shape
+from llmd_oke.catalogue.nodes import Node
 from llmd_oke.config.topology import Role, Topology
 
 Policy = Literal["random", "queue", "active"]
@@ -55,7 +55,7 @@ class Deployment:
 
 def deployment(
     model: Model,
-    shape: Shape,
+    node: Node,
     topology: Topology | str,
     *,
     copies: int = 1,
@@ -63,22 +63,22 @@ def deployment(
     max_num_seqs: int = 256,
     gpu_memory_utilization: float = 0.95,
 ) -> Deployment:
-    """The deployment of a catalogue's model on a shape; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
+    """The deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
     chosen = Topology.model_validate(topology)
     limits: dict[Role, ServerLimits] = {
         role: ServerLimits(
             servers.tensor_parallel_size,
-            key_value_tokens(model, shape, servers.tensor_parallel_size, gpu_memory_utilization),
+            key_value_tokens(model, node, servers.tensor_parallel_size, gpu_memory_utilization),
             max_num_seqs,
         )
         for role, servers in chosen.servers().items()
     }
     return Deployment(
         model.name,
-        shape.gpu.product,
+        node.gpu.product,
         chosen,
         limits,
         copies,
         policy,
-        price_usd_per_gpu_hour=shape.price_usd_per_hour / shape.gpus,
+        price_usd_per_gpu_hour=node.price_usd_per_gpu_hour,
     )

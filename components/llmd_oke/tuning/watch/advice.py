@@ -56,6 +56,8 @@ def rank_command(seen: Seen, place: Place) -> str:
     words: list[str] = []
     if seen.input_tokens and seen.output_tokens and seen.answered >= tolerances().latency_requests:
         words += ["--workload", f"{max(1, round(seen.input_tokens))}/{max(1, round(seen.output_tokens))}"]
+    if seen.prefix_cache_hit_share and seen.prefix_cache_hit_share > tolerances().prefix_cache_share:
+        words += ["--prefix-hits", f"{seen.prefix_cache_hit_share:.2g}"]
     rate = float(f"{seen.requests_per_s:.3g}") if seen.requests_per_s else place.targets.requests_per_s
     slo = str(replace(place.targets, requests_per_s=rate))
     return place.command("rank", *words, *(["--slo", slo] if slo else []))
@@ -65,5 +67,5 @@ def _of_load(seen: Seen) -> str:
     why = "The load is another one than assumed: rank for what is seen."
     hits = seen.prefix_cache_hit_share
     if hits is not None and hits > tolerances().prefix_cache_share:
-        why += f" The ranking counts no prefix cache hits; {hits:.0%} of prompt tokens are, so prefill has more room."
+        why += f" Prefix caches answer {hits:.0%} of prompt tokens; the ranking then counts on as much."
     return why

@@ -69,18 +69,21 @@ def of_forecast(
     """
     return (
         *_load(forecast, targets, load_share),
-        *of_lengths(forecast.input_tokens, forecast.output_tokens, load_share),
+        *of_lengths(
+            forecast.input_tokens, forecast.output_tokens, load_share, hit_share=forecast.prefix_cache_hit_share or 0.0
+        ),
         *_forecast(forecast, servers, forecast_share),
         *of_targets(targets),
     )
 
 
-def of_lengths(input_tokens: float, output_tokens: float, share: float) -> Iterator[Assumption]:
-    """Lengths of the requests, and that no prefix cache answers them."""
+def of_lengths(
+    input_tokens: float, output_tokens: float, share: float, *, hit_share: float = 0.0
+) -> Iterator[Assumption]:
+    """Lengths of the requests, and how much of them a prefix cache answers."""
     for figure, tokens in ((seen.INPUT_TOKENS, input_tokens), (seen.OUTPUT_TOKENS, output_tokens)):
         yield Assumption(figure, Kind.LOAD, tokens, "given", tolerance=share * tokens)
-    hits = tolerances().prefix_cache_share
-    yield Assumption(seen.HITS, Kind.LOAD, 0.0, "given", tolerance=hits)
+    yield Assumption(seen.HITS, Kind.LOAD, hit_share, "given", tolerance=tolerances().prefix_cache_share)
 
 
 def of_targets(targets: Targets) -> Iterator[Assumption]:

@@ -17,6 +17,7 @@ from llmd_oke.bench.in_cluster.smoke_result import (
 from llmd_oke.bench.reporting.report import build_report
 from llmd_oke.bench.reporting.summary import summarize_result
 from llmd_oke.bench.reporting.tables import render
+from llmd_oke.bench.smoke.hygiene import TOO_SLOW
 from llmd_oke.bench.smoke.smoke import SmokeResult, smoke
 from llmd_oke.bench.smoke.thresholds import Thresholds
 from llmd_oke.errors import KitError
@@ -85,7 +86,12 @@ async def test_last_words_say_which_threshold_was_missed_and_where_there_is_more
     words = json.loads(last_words("gpt", result))
     assert words["failed"] == ["TTFT p95"]
     assert words["message"].startswith("gpt failed its smoke benchmark: TTFT p95")
-    assert words["message"].endswith("llmd-oke smoke --fetch")
+    assert words["message"].endswith("llmd-oke smoke --fetch --stack mine")
+
+
+async def test_last_words_say_that_the_machine_was_too_slow_where_that_is_why(result):
+    slow = f"{TOO_SLOW}: 34% of its steps were late"
+    assert slow in json.loads(last_words("gpt", replace(result, notes=(slow,))))["message"]
 
 
 def test_last_words_are_never_longer_than_kubernetes_keeps():

@@ -55,9 +55,9 @@ async def test_a_stage_may_end_by_time(deployment):
 
 
 async def test_a_closed_loop_may_end_by_time(deployment):
-    (result,) = await run(deployment, Stage(ClosedLoop(1), duration_s=0.1))
+    (result,) = await run(deployment, Stage(ClosedLoop(1), duration_s=0.5))
     assert result.records
-    assert max(record.started_s for record in result.records) < 0.2
+    assert max(record.started_s for record in result.records) < 1
 
 
 async def test_stages_of_a_sweep_have_different_prompts(deployment):
@@ -101,7 +101,7 @@ async def test_a_turn_waits_for_the_answer_before_it_and_that_is_no_slip(deploym
     workload = Workload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=1, turns=2))
     (result,) = await run(deployment, Stage(ConstantRate(100), requests=3), workload=workload)
     assert result.records[1].started_s > result.records[2].started_s
-    assert result.records[1].slip_s < 0.01
+    assert result.records[1].slip_s < 0.1
 
 
 async def test_processes_keep_the_turns_of_a_conversation_together(deployment):
@@ -119,7 +119,7 @@ async def test_failures_are_records(deployment):
 
 async def test_the_limit_ends_all_stages(deployment):
     deployment.script = lambda _: Answer(hang=True)
-    results = await run(deployment, *sweep(ClosedLoop, (1, 2), requests=3), limit_s=0.3)
+    results = await run(deployment, *sweep(ClosedLoop, (1, 2), requests=3), limit_s=1)
     assert [[record.failure for record in result.records] for result in results] == [[Failure.TIMEOUT]]
 
 
@@ -184,9 +184,9 @@ async def test_the_last_look_at_a_stage_has_everything(deployment):
 
 
 async def test_a_run_can_begin_at_a_given_moment(deployment):
-    start_s = time.time() + 0.3
+    start_s = time.time() + 2
     (result,) = await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=Conditions(start_at_s=start_s))
-    assert result.started.timestamp() == pytest.approx(start_s, abs=0.005)
+    assert result.started.timestamp() == pytest.approx(start_s, abs=0.1)
 
 
 async def test_the_limit_begins_at_the_start(deployment):
@@ -200,6 +200,23 @@ async def test_trimming_is_told(deployment):
     (result,) = await run(deployment, Stage(ConstantRate(100), requests=11), conditions=trim)
     assert len(result.counted) < 11
     assert result.window.rule == "without the first 20% of the time, without the last 20% of the time"
+
+
+async def test_no_request_is_started_after_the_limit_by_a_generator_that_is_late(deployment):
+    (result,) = await run(deployment, Stage(ConstantRate(10_000), duration_s=0.4), limit_s=0.5)
+    assert result.planned == 4000
+    assert max(record.started_s for record in result.records) < 1
+
+
+async def test_more_requests_than_can_be_counted_soon_are_not_counted(deployment):
+    (result,) = await run(deployment, Stage(ConstantRate(10), duration_s=1e9), limit_s=0.3)
+    assert result.planned is None
+
+
+async def test_a_rate_that_no_process_can_send_is_refused(deployment):
+    with pytest.raises(Refused) as refused:
+        await run(deployment, Stage(ConstantRate(1e9), duration_s=1), processes=2)
+    assert [problem.accepted for problem in refused.value.problems] == ["at most 20000 requests/s, or more processes"]
 
 
 async def test_all_that_is_wrong_is_told_before_anything_is_sent(deployment):

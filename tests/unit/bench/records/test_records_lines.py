@@ -1,7 +1,7 @@
 from array import array
 
 import pytest
-from llmd_oke.bench.records.lines import as_line, read_file, read_lines
+from llmd_oke.bench.records.lines import as_line, read_lines
 from llmd_oke.bench.records.request import Failure, RequestRecord
 from llmd_oke.errors import KitError
 
@@ -28,8 +28,3 @@ def test_a_line_that_was_cut_off_at_the_end_is_left_out():
 def test_a_bad_line_in_the_middle_is_told():
     with pytest.raises(KitError, match="line 1 of requests is no request"):
         read_lines(["{}", as_line(0, WHOLE)])
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(KitError, match="can't be read"):
-        read_file(tmp_path / "none.jsonl")

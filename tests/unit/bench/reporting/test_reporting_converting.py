@@ -1,8 +1,8 @@
 import pytest
 import yaml
-from llmd_oke.bench.records.lines import read_file
+from llmd_oke.bench.records.lines import read_lines
 from llmd_oke.bench.reporting.converting import to_v01
-from llmd_oke.bench.reporting.files import read_report
+from llmd_oke.bench.reporting.format_v01 import BenchmarkReportV01
 from llmd_oke.bench.reporting.report import build_report
 from llmd_oke.bench.reporting.rows import smoke_row, split_copies
 from llmd_oke.bench.reporting.store import REPORT_FILE, REPORT_FILE_V01, store
@@ -48,10 +48,10 @@ def test_the_load_generator_is_one_that_the_format_knows(result):
     assert (load["name"], load["metadata"]["tool"]) == ("nop", "llmd-oke")
 
 
-def test_a_report_of_version_01_is_read_back(result, tmp_path):
-    stored = store(result, tmp_path, "dev")
-    assert read_report(stored.folder / REPORT_FILE_V01).metrics.requests.total == 8
-    assert yaml.safe_load((stored.folder / REPORT_FILE_V01).read_text())["version"] == "0.1"
+def test_a_report_of_version_01_is_stored_too(result, tmp_path):
+    older = yaml.safe_load((store(result, tmp_path, "dev").folder / REPORT_FILE_V01).read_text())
+    assert older["version"] == "0.1"
+    assert BenchmarkReportV01.model_validate(older).metrics.requests.total == 8
 
 
 def test_what_the_older_format_can_not_be_without_makes_it_impossible(result):
@@ -61,7 +61,7 @@ def test_what_the_older_format_can_not_be_without_makes_it_impossible(result):
 
 
 def test_requests_are_kept_with_the_time_of_each_token(result, tmp_path):
-    kept = read_file(store(result, tmp_path, "dev").requests)
+    kept = read_lines(store(result, tmp_path, "dev").requests.read_text().splitlines())
     assert [len(record.event_times_s) for _, record in kept] == [len(each.event_times_s) for each in result.records]
 
 

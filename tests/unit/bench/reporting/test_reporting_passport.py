@@ -75,7 +75,7 @@ def test_a_person_reads_what_runs_and_what_speaks_for_it():
 def test_what_is_unknown_is_called_so():
     text = markdown(passport(remote_prefill=None, accuracy=None, cold_start=None))
     assert "not evaluated in this configuration" in text
-    assert "| cold start | unknown |" in text
+    assert "| cold start | not seen: the servers did not start together |" in text
 
 
 def test_a_failed_benchmark_stands_out():

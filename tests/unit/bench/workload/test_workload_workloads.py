@@ -2,7 +2,7 @@ from random import Random
 from statistics import fmean, stdev
 
 import pytest
-from llmd_oke.bench.workload.lengths import Fixed, LogNormal, Normal, draw, mean_tokens
+from llmd_oke.bench.workload.lengths import Fixed, LogNormal, Normal, draw
 from llmd_oke.bench.workload.shapes import TraceEntry
 from llmd_oke.bench.workload.workloads import Conversations, Place, SharedPrefix, Workload
 
@@ -15,7 +15,7 @@ def dice() -> Random:
 def test_lengths_have_the_mean_and_deviation_that_were_asked_for(length):
     random = dice()
     drawn = [draw(length, random) for _ in range(20000)]
-    assert fmean(drawn) == pytest.approx(mean_tokens(length), rel=0.02)
+    assert fmean(drawn) == pytest.approx(length.mean, rel=0.02)
     assert stdev(drawn) == pytest.approx(length.stddev, rel=0.05)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from llmd_oke.bench.load.stage import Stage, StageResult
 from llmd_oke.bench.records.health import Health
-from llmd_oke.bench.records.lines import read_file
+from llmd_oke.bench.records.lines import read_lines
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.records.windows import Window
 from llmd_oke.bench.reporting.rows import stage_row
@@ -30,7 +30,7 @@ def kept(folder: Path, **files: str):
 def test_rows_and_requests_of_each_stage_are_kept(tmp_path: Path):
     keep(Measured((ROW,), (STAGE, STAGE)), Keeping(tmp_path, Hints()))
     assert read_rows(tmp_path / "rows.jsonl") == [ROW]
-    assert [number for number, _ in read_file(tmp_path / "requests.jsonl")] == [0, 1]
+    assert [number for number, _ in read_lines((tmp_path / "requests.jsonl").read_text().splitlines())] == [0, 1]
 
 
 def test_files_of_a_tool_keep_their_places(tmp_path: Path):

@@ -1,5 +1,7 @@
 """Cold-start times as the cluster tells them."""
 
+from datetime import datetime
+
 from lightkube.codecs import from_dict
 from llmd_oke.experiments.deployed.passport import cold_start
 
@@ -17,21 +19,41 @@ def pod(created, ready=None):
 FIRST, SECOND = "2026-03-01T00:00:00Z", "2026-03-01T00:00:10Z"
 
 
-def test_it_counts_from_the_first_pod_to_the_last_ready_one_and_to_the_first_answer():
+def at(*moments: str) -> list[datetime]:
+    """Moments at which benchmarks had their first answer."""
+    return [datetime.fromisoformat(f"2026-03-01T{moment}+00:00") for moment in moments]
+
+
+def test_it_counts_from_the_first_server_to_the_last_ready_one_and_to_the_first_answer():
     pods = [pod(SECOND, "2026-03-01T00:01:00Z"), pod(FIRST, "2026-03-01T00:01:30Z")]
-    found = cold_start(pods, "2026-03-01T00:02:00+00:00")
+    found = cold_start(pods, at("00:02:00"))
     assert (found.ready_s, found.first_token_s) == (90.0, 120.0)
 
 
-def test_a_pod_that_is_not_ready_leaves_the_moment_open():
-    found = cold_start([pod(FIRST), pod(SECOND, "2026-03-01T00:01:00Z")], None)
+def test_a_server_that_is_not_ready_leaves_the_moment_open():
+    found = cold_start([pod(FIRST), pod(SECOND, "2026-03-01T00:01:00Z")], [])
     assert (found.ready_s, found.first_token_s) == (None, None)
 
 
-def test_without_pods_there_is_nothing_to_say():
-    assert cold_start([], None) is None
+def test_without_servers_there_is_nothing_to_say():
+    assert cold_start([], []) is None
 
 
-def test_a_pod_that_lost_its_readiness_since_is_not_taken_for_a_slow_one():
-    found = cold_start([pod(FIRST, "2026-03-01T00:05:00Z")], "2026-03-01T00:02:00+00:00")
+def test_a_server_that_lost_its_readiness_since_is_not_taken_for_a_slow_one():
+    found = cold_start([pod(FIRST, "2026-03-01T00:05:00Z")], at("00:02:00"))
     assert (found.ready_s, found.first_token_s) == (None, 120.0)
+
+
+def test_servers_that_an_update_left_beside_newer_ones_did_not_start_together():
+    old, new = pod(FIRST, "2026-03-01T00:01:00Z"), pod("2026-03-01T00:05:00Z", "2026-03-01T00:05:41Z")
+    assert cold_start([old, new], at("00:06:00")) is None
+
+
+def test_a_later_benchmark_of_the_same_servers_does_not_make_their_start_longer():
+    found = cold_start([pod(FIRST, "2026-03-01T00:01:00Z")], at("01:00:00", "00:02:00"))
+    assert found.first_token_s == 120.0
+
+
+def test_answers_of_servers_that_went_before_do_not_count():
+    found = cold_start([pod(SECOND, "2026-03-01T00:01:00Z")], at("00:00:05", "00:02:00"))
+    assert found.first_token_s == 110.0

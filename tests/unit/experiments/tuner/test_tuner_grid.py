@@ -33,7 +33,7 @@ def test_no_level_is_above_what_a_server_takes_and_the_largest_batch_is_one(grid
 
 
 def kept_points(role: Role) -> list[Point]:
-    published = published_points("gpt-oss-120b")
+    published = published_points("gpt-oss-120b", "MI300X")
     assert published is not None
     rows = inspect(published.kept_rows(), Limits(LATENCY)).accepted
     return decode_points(rows) if role is DECODE else prefill_points(rows)

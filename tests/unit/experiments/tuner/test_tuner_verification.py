@@ -72,6 +72,11 @@ def test_a_stack_file_that_was_changed_since_is_refused(tmp_path: Path, changes:
         subject(tmp_path, **changes)
 
 
+def test_a_forecast_that_counts_on_prefix_cache_hits_is_left_to_the_real_load(tmp_path: Path):
+    with pytest.raises(KitError, match=r"for 40% of prompt tokens.*\n.*tune watch --stack s"):
+        subject(tmp_path, prefix_cache_hit_share=0.4)
+
+
 def test_the_load_is_the_forecasts(tmp_path: Path):
     recipe = subject(tmp_path).recipe
     (stage,) = stages(recipe, recipe.deployments[0])

@@ -8,7 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster
+from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError
 from llmd_oke.rehearsal.kubernetes_plugin.kubeconfig import Access
+from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject
 
 CALLERS, CALLS = 48, 40
 
@@ -47,6 +49,23 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
         cluster.close()
         server.shutdown()
+
+
+def test_a_change_goes_by_the_object_as_others_left_it_meanwhile(monkeypatch: pytest.MonkeyPatch, cluster: Cluster):
+    versions = iter([2, 3])
+    monkeypatch.setattr(cluster, "get", lambda *_: config_map(next(versions)))
+
+    def change(live: JsonObject) -> JsonObject:
+        if live["metadata"]["resourceVersion"] != "3":
+            raise ApiError(409, {"reason": "Conflict"})
+        return live
+
+    assert cluster.on_latest(config_map(1), change) == config_map(3)
+
+
+def config_map(version: int) -> JsonObject:
+    metadata = {"name": "c", "namespace": "n", "resourceVersion": str(version)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
 
 @pytest.mark.usefixtures("hasty_threads")

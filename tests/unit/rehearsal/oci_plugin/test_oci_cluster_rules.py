@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
+from llmd_oke.rehearsal.plugin_protocol.errors import InitFailed, Refusal
 from oci_region import DOMAIN, PLACE, RDMA_SHAPE, Region, pool
 
 OTHER_DOMAIN = "Uocm:US-ASHBURN-AD-2"
@@ -119,6 +119,26 @@ def test_add_ons_are_those_of_the_catalogue_each_once(region: Region, parts: tup
         region.create("Addon", addonName="CertManager", **inputs)
     with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound, Addon Nonsense is not available"):
         region.create("Addon", addonName="Nonsense", **inputs)
+
+
+@pytest.mark.parametrize("name", ["NvidiaNetworkOperator", "AmdGpuOperator"])
+def test_an_add_on_fails_and_is_gone_where_the_one_that_it_needs_is_not_active(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]], name: str
+):
+    inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
+    with pytest.raises(InitFailed, match="Dependency check failed: NodeFeatureDiscovery"):
+        region.create("Addon", addonName=name, **inputs)
+    assert region.records.all_of("Addon") == []
+    region.create("Addon", addonName="NodeFeatureDiscovery", **inputs)
+    assert region.create("Addon", addonName=name, **inputs)["state"] == "ACTIVE"
+
+
+def test_an_add_on_may_be_told_not_to_look_for_the_one_that_it_needs(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
+    skip = {"key": "skipNodeFeatureDiscoveryDependencyCheck", "value": "true"}
+    inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True, "configurations": [skip]}
+    assert region.create("Addon", addonName="AmdGpuOperator", **inputs)["state"] == "ACTIVE"
 
 
 def test_basic_clusters_have_no_add_ons(region: Region):

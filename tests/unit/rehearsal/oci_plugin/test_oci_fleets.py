@@ -7,16 +7,28 @@ from email.mime.text import MIMEText
 from typing import Any
 
 import pytest
+from llmd_oke.cluster.instance_metadata import Boot, user_data
 from llmd_oke.rehearsal.nodes.config import Taint
 from llmd_oke.rehearsal.oci_plugin.boot_scripts import read_boot
 from llmd_oke.rehearsal.plugin_protocol.errors import InitFailed
 from oci_region import DOMAIN, PLACE, RDMA_SHAPE, Region, pool
 
 SCRIPT = "oke bootstrap --kubelet-extra-args '--register-with-taints=a=b:NoSchedule,c:NoExecute --node-labels=l=1,m=2'"
+ALONE = """oke bootstrap --apiserver-host 10.0.0.5 --ca "$authority" --kubelet-extra-args --node-labels=l=1
+echo 10.0.0.5 >/etc/oke/oke-apiserver
+base64 --decode <<<"$authority" >/etc/kubernetes/ca.crt
+"""
 
 
 def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
+
+
+JOINS_ALONE = {
+    "user_data": encoded(ALONE),
+    "apiserver_host": "10.0.0.5",
+    "cluster_ca_cert": encoded("-----BEGIN CERTIFICATE-----\nMII\n"),
+}
 
 
 def archive(text: str) -> str:
@@ -53,6 +65,35 @@ def test_a_script_that_does_not_join_is_told_from_none():
     assert not read_boot({"user_data": encoded("#!/bin/sh\necho hello\n")}).joins
     assert read_boot({}).joins
     assert read_boot({"oke-initial-node-labels": "x=y"}).labels == {"x": "y"}
+
+
+def test_what_a_node_of_no_pool_needs_makes_it_join():
+    assert read_boot(JOINS_ALONE, self_managed=True).joins
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"user_data": encoded(SCRIPT)},
+        {"user_data": encoded(ALONE.replace("--apiserver-host 10.0.0.5 ", ""))},
+        {"user_data": encoded(ALONE.replace('--ca "$authority" ', ""))},
+        {"user_data": encoded(ALONE.replace("/etc/oke/oke-apiserver", "/tmp/x"))},
+        {"user_data": encoded(ALONE.replace("/etc/kubernetes/ca.crt", "/tmp/x"))},
+        {"apiserver_host": "10.0.0.5:6443"},
+        {"apiserver_host": ""},
+        {"cluster_ca_cert": "-----BEGIN CERTIFICATE-----"},
+        {"cluster_ca_cert": ""},
+    ],
+)
+def test_a_node_of_no_pool_that_lacks_anything_does_not_join(change: dict[str, str]):
+    assert not read_boot({**JOINS_ALONE, **change}, self_managed=True).joins
+
+
+@pytest.mark.parametrize("self_managed", [True, False])
+def test_our_own_scripts_make_nodes_join(self_managed: bool):
+    boot = Boot("gpu", "v1.34.2", ["a=b:NoSchedule"], self_managed=self_managed)
+    metadata = {**JOINS_ALONE, "user_data": encoded(user_data(boot))}
+    assert read_boot(metadata, self_managed=self_managed).joins
 
 
 def test_a_pool_of_nine_registers_nine_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
@@ -138,7 +179,7 @@ def test_deleting_a_cluster_takes_its_nodes_along(region: Region, parts: tuple[d
 
 
 def test_a_cluster_networks_machines_join_on_their_own_account(region: Region):
-    metadata = {"user_data": encoded(SCRIPT), "oke-initial-node-labels": "pool=gpu", "oke-max-pods": "60"}
+    metadata = {**JOINS_ALONE, "oke-initial-node-labels": "pool=gpu", "oke-max-pods": "60"}
     launch = {"shape": RDMA_SHAPE, "metadata": metadata}
     details = {"instanceType": "compute", "launchDetails": launch}
     configuration = region.create("InstanceConfiguration", compartmentId=PLACE, instanceDetails=details)
@@ -161,7 +202,7 @@ def test_an_instance_with_user_data_becomes_a_node(region: Region):
         availabilityDomain=DOMAIN,
         shape=RDMA_SHAPE,
         displayName="gpu-a",
-        metadata={"user_data": encoded(SCRIPT)},
+        metadata=JOINS_ALONE,
     )
     region.create("Instance", compartmentId=PLACE, availabilityDomain=DOMAIN, shape=RDMA_SHAPE, displayName="bastion")
     assert sorted(region.nodes.there) == ["gpu-a"]

@@ -119,34 +119,60 @@ class TestFaults:
         assert region.records.all_of("Vcn") == []
         region.vcn()
 
-    def test_a_pool_without_machines_to_be_had_is_there_and_repaired_by_the_next_update(
+    def test_a_pool_that_oci_can_not_make_is_deleted_again_but_the_engine_is_told_its_id(
         self, region: Region, faults: Path, inputs: dict[str, Any]
     ):
         faults.write_text("faults: [{resource: NodePool, fault: out-of-host-capacity, nodes: 2, times: 1}]")
         with pytest.raises(InitFailed, match=r"2 node\(s\) launch failure\. .* Out of host capacity\.") as failure:
             region.create("NodePool", **inputs)
-        assert len(region.nodes.there) == 7
-        left: dict[str, Any] = failure.value.properties
-        assert (left["state"], len(left["nodes"])) == ("FAILED", 7)
-        repaired = region.update("NodePool", left, **inputs)
-        assert (repaired["state"], len(repaired["nodes"]), len(region.nodes.there)) == ("ACTIVE", 9, 9)
+        assert failure.value.properties["state"] == "CREATING"
+        assert (region.nodes.there, region.operations.read(failure.value.id, {})) == ({}, None)
 
-    def test_nodes_that_never_join_are_told_of_and_launched_again(
+    def test_a_pool_that_was_deleted_again_can_not_be_updated_but_made_anew(
         self, region: Region, faults: Path, inputs: dict[str, Any]
     ):
-        faults.write_text("faults: [{resource: NodePool, name: gpu, fault: node-never-joins, nodes: 1, times: 1}]")
-        with pytest.raises(InitFailed, match=r"1 node\(s\) register timeout") as failure:
+        faults.write_text("faults: [{resource: NodePool, fault: late-failure, times: 1}]")
+        with pytest.raises(InitFailed) as failure:
             region.create("NodePool", **inputs)
-        left: dict[str, Any] = failure.value.properties
-        assert ([node["state"] for node in left["nodes"]].count("FAILING"), len(region.nodes.there)) == (1, 8)
-        region.update("NodePool", left, **inputs)
+        with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound"):
+            region.update("NodePool", failure.value.properties, **inputs)
+        region.create("NodePool", **inputs)
         assert len(region.nodes.there) == 9
 
-    def test_a_late_failure_leaves_the_resource_failed(self, region: Region, faults: Path):
+    def test_a_pool_that_can_not_grow_keeps_what_it_has_and_is_repaired_by_the_next_update(
+        self, region: Region, faults: Path, inputs: dict[str, Any]
+    ):
+        made = region.create("NodePool", **inputs)
+        inputs["nodeConfigDetails"]["size"] = 11
+        write(faults, [asked("NodePool:out-of-host-capacity:1")])
+        with pytest.raises(InitFailed, match=r"2 node\(s\) launch failure") as failure:
+            region.update("NodePool", made, **inputs)
+        assert (failure.value.properties, len(region.nodes.there)) == (made, 9)
+        repaired = region.update("NodePool", made, **inputs)
+        assert (repaired["state"], len(repaired["nodes"]), len(region.nodes.there)) == ("ACTIVE", 11, 11)
+
+    def test_a_pool_whose_nodes_never_join_is_deleted_again(self, region: Region, faults: Path, inputs: dict[str, Any]):
+        faults.write_text("faults: [{resource: NodePool, name: gpu, fault: node-never-joins, nodes: 1, times: 1}]")
+        with pytest.raises(InitFailed, match=r"1 node\(s\) register timeout"):
+            region.create("NodePool", **inputs)
+        assert (region.nodes.there, region.records.all_of("NodePool")) == ({}, [])
+
+    def test_a_pool_that_takes_longer_than_the_engine_waits_stays(self, region: Region, inputs: dict[str, Any]):
+        with pytest.raises(InitFailed, match="timeout while waiting"):
+            region.operations.create(region.order("NodePool", inputs, "gpu", timeout_s=60))
+        assert [pool.state["state"] for pool in region.records.all_of("NodePool")] == ["FAILED"]
+
+    def test_a_cluster_that_oci_can_not_make_is_deleted_again(self, region: Region, faults: Path):
         faults.write_text("faults: [{resource: Cluster, fault: late-failure, times: 1, message: No quota left}]")
         vcn = region.vcn()
-        with pytest.raises(InitFailed, match=r"Work Request error(.|\n)*Message: No quota left") as failure:
+        with pytest.raises(InitFailed, match=r"Work Request error(.|\n)*Message: No quota left"):
             region.cluster(vcn)
+        assert region.records.all_of("Cluster") == []
+
+    def test_a_late_failure_leaves_other_resources_failed(self, region: Region, faults: Path):
+        faults.write_text("faults: [{resource: Vcn, fault: late-failure, times: 1}]")
+        with pytest.raises(InitFailed) as failure:
+            region.vcn()
         assert failure.value.properties["state"] == "FAILED"
 
     def test_a_fault_hits_the_names_that_it_is_for(self, region: Region, faults: Path):
@@ -177,11 +203,13 @@ class TestFaults:
         with pytest.raises(KitError, match="is no fault") as refused:
             asked(text)
         assert "out-of-host-capacity" in (refused.value.remedy or "")
+        assert "ClusterNetwork" in (refused.value.remedy or "")
 
-    def test_a_type_that_oci_has_not_is_refused_with_the_nearest(self):
+    def test_a_type_that_oci_has_not_is_refused_with_the_nearest_and_all_others(self):
         with pytest.raises(KitError, match="OCI has no 'NodePol' here") as refused:
             asked("NodePol:internal-error")
-        assert refused.value.remedy == "Did you mean NodePool?"
+        assert refused.value.remedy is not None
+        assert refused.value.remedy.startswith("Did you mean NodePool? Types of OCI's resources here: Addon,")
 
     def test_a_file_that_holds_no_faults_is_named(self, region: Region, faults: Path):
         faults.write_text("faults: [{fault: earthquake}]")

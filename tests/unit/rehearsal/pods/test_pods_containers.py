@@ -218,6 +218,33 @@ async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_p
     assert spec.log.read_text() == "error: unrecognized arguments: --foo"
 
 
+async def test_a_simulated_server_whose_start_was_not_answered_is_not_left_behind(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def answers(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.method)
+        if request.method == "POST":
+            raise httpx2.ReadTimeout("late", request=request)
+        return httpx2.Response(204)
+
+    container = SimulatorContainer(SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log"), simulator(answers))
+    with pytest.raises(StartError):
+        await container.start()
+    assert asked == ["POST", "DELETE"]
+
+
+async def test_an_answer_that_is_lost_while_a_server_runs_is_asked_for_again(tmp_path: Path) -> None:
+    lost = iter([True, True, False])
+
+    def answers(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/wait") and next(lost):
+            raise httpx2.RemoteProtocolError("disconnected", request=request)
+        return httpx2.Response(200, json={"exit_code": 0})
+
+    container = SimulatorContainer(SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log"), simulator(answers))
+    assert await container.wait() == 0
+
+
 async def test_a_simulator_that_is_gone_counts_as_a_kill(tmp_path: Path) -> None:
     def answers(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("gone", request=request)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from llmd_oke.catalogue import model, shape
 from llmd_oke.rehearsal.vllm.cache_size import cache_size
-from llmd_oke.rehearsal.vllm.clocks import Lag, VirtualClock
+from llmd_oke.rehearsal.vllm.clocks import Lag
 from llmd_oke.rehearsal.vllm.command import settings
 from llmd_oke.rehearsal.vllm.engine import Engine
 from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
@@ -13,6 +13,7 @@ from llmd_oke.rehearsal.vllm.prompts import Prompt
 from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks, Sequence
 from llmd_oke.rehearsal.vllm.transfers import Identity, Network
 from llmd_oke.tuning.servers.figures import latency_model
+from virtual_clock import VirtualClock
 
 
 @dataclass

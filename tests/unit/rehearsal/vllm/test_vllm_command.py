@@ -4,6 +4,7 @@ import json
 
 import pytest
 from llmd_oke.catalogue import model, release, release_names, shape
+from llmd_oke.rehearsal.vllm.attention import check_backend
 from llmd_oke.rehearsal.vllm.cache_size import cache_size
 from llmd_oke.rehearsal.vllm.command import settings
 from llmd_oke.rehearsal.vllm.refusal import Refusal
@@ -207,3 +208,44 @@ def test_a_longer_context_than_the_models_own_needs_the_override():
     """VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."""
     asked = serve("--max-model-len", "200000", environment={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
     assert cache_size(asked, model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")).max_model_len == 200_000
+
+
+UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
+NEW, OLD = (release(name).vllm.image for name in ("llm-d-0.8", "llm-d-0.7"))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--attention-backend", UNIFIED],
+        ["--attention-backend=rocm_attn"],
+        ["--attention-backend=TRITON_ATTN", f"--attention-backend={UNIFIED}"],
+        ["-ac.backend", UNIFIED],
+        ["--attention-config", json.dumps({"backend": UNIFIED})],
+    ],
+)
+def test_a_backend_whose_kv_cache_cannot_be_handed_over_is_refused_beside_a_kv_connector(flags):
+    """In each form of the flag; exit code 1 and vLLM's words."""
+    with pytest.raises(Refusal, match=r"Reason: \['KV connector not supported'\]") as caught:
+        check_backend(serve("--kv-transfer-config", NIXL, *flags), NEW)
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "image"),
+    [
+        (["--attention-backend", UNIFIED], NEW),
+        (["--kv-transfer-config", NIXL, "--attention-backend", "TRITON_ATTN"], NEW),
+        (["--kv-transfer-config", NIXL], NEW),
+        (["--kv-transfer-config", NIXL, "--attention-backend", UNIFIED], OLD),
+        (["--kv-transfer-config", NIXL, "--attention-backend", UNIFIED], "vllm:v1"),
+    ],
+)
+def test_a_backend_is_refused_only_beside_a_kv_connector_and_by_the_image_that_does_so(flags, image):
+    """Older vLLM knows no such refusal; nothing is known of other images."""
+    check_backend(serve(*flags), image)
+
+
+def test_an_attention_config_that_is_no_object_is_refused():
+    """As other flags that take JSON."""
+    assert "--attention-config: not an object" in refusal("--attention-config", "[1]").text

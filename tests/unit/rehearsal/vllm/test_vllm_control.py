@@ -19,11 +19,17 @@ def port_fixture():
         return probe.getsockname()[1]
 
 
+@pytest.fixture(name="startup_scale")
+def startup_scale_fixture():
+    """Loading takes milliseconds."""
+    return 0.0001
+
+
 @pytest.fixture(name="control")
-async def control_fixture():
-    """Loading takes milliseconds here; a tenth of real time otherwise."""
+async def control_fixture(startup_scale):
+    """A tenth of real time."""
     clock = WallClock(asyncio.get_running_loop(), 0.1)
-    simulation = Simulation(clock, shape("BM.GPU.MI300X.8"), startup_scale=0.0001, seed=0)
+    simulation = Simulation(clock, shape("BM.GPU.MI300X.8"), startup_scale=startup_scale, seed=0)
     async with test_utils.TestClient(test_utils.TestServer(Control(simulation).application())) as client:
         yield client
 
@@ -32,9 +38,9 @@ async def control_fixture():
 def run_fixture(control, port):
     """Posts a server and waits until it isn't starting any more."""
 
-    async def run(*flags, id_="one", argv=None):
+    async def run(*flags, id_="one", argv=None, image="vllm:v0.27.1"):
         command = argv or ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port), *flags]
-        body = {"id": id_, "netns": None, "argv": command, "env": {}, "image": "vllm:v0.27.1"}
+        body = {"id": id_, "netns": None, "argv": command, "env": {}, "image": image}
         response = await control.post("/servers", json=body)
         assert (response.status, await response.json()) == (201, {"id": id_})
         async with asyncio.timeout(10):
@@ -63,6 +69,7 @@ async def test_a_server_serves_once_it_has_loaded(control, run, client):
     assert "Application startup complete." in await log(control)
 
 
+@pytest.mark.parametrize("startup_scale", [1.0])
 async def test_a_server_does_not_listen_while_it_loads(control, client, port):
     """Connection refused, as vLLM."""
     command = ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port)]
@@ -83,6 +90,15 @@ async def test_a_server_with_bad_flags_exits_with_vllms_code_and_words(control, 
     """It is created all the same."""
     assert await run(*flags) == {"state": "exited", "exit_code": code}
     assert words in await log(control)
+
+
+async def test_a_server_whose_image_refuses_the_backend_exits(control, run):
+    """The image says which vLLM it would be."""
+    transfer = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
+    backend = ("--attention-backend", "ROCM_AITER_UNIFIED_ATTN")
+    state = await run(*transfer, *backend, image="docker.io/vllm/vllm-openai-rocm:v0.27.1")
+    assert state == {"state": "exited", "exit_code": 1}
+    assert "KV connector not supported" in await log(control)
 
 
 async def test_a_model_that_the_catalogue_does_not_know_is_not_found(control, run):

@@ -10,7 +10,8 @@ def test_a_lone_request_takes_a_prefill_and_a_decode_step_for_each_further_token
     server = serve()
     request = server.request(4096, 4)
     clock.run()
-    assert request.times[0] == pytest.approx(server.latency.unloaded_prefill_s(4096))
+    latency = server.latency
+    assert request.times[0] == pytest.approx(latency.factors.prefill_overhead_s + latency.prefill_s(4096))
     steps = [server.latency.decode_step_s(1, 4096 + generated) for generated in range(3)]
     assert request.gaps == pytest.approx(steps)
 

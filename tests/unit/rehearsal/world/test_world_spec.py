@@ -1,5 +1,5 @@
 import pytest
-from llmd_oke.rehearsal.processes import FileReady, HttpReady, ProcessSpec, TcpReady, WorldSpec
+from llmd_oke.rehearsal.processes import FileReady, HttpReady, ProcessSpec, TcpReady, WorldSpec, differences
 
 SPEC = WorldSpec(
     processes=(
@@ -29,3 +29,12 @@ def test_two_processes_of_one_name_are_refused():
 def test_a_process_can_only_start_after_one_listed_before_it():
     with pytest.raises(ValueError, match="a starts after b, which must be listed before it"):
         WorldSpec(processes=(ProcessSpec("a", ("x",), after=("b",)), ProcessSpec("b", ("y",))))
+
+
+def test_what_makes_another_world_is_told_by_the_facts_that_differ():
+    before, now = (WorldSpec((), facts={"time_scale": scale, "agent_digest": scale}) for scale in ("1.0", "3.0"))
+    assert differences(before, now) == ["time scale 1.0 becomes 3.0"]
+
+
+def test_what_no_fact_tells_is_told_in_general():
+    assert differences(SPEC, WorldSpec(processes=SPEC.processes[:1])) == ["other programs, or other nodes"]

@@ -63,3 +63,12 @@ def test_several_files_are_read_together(tmp_path):
     for name in ("a.jsonl", "b.jsonl"):
         write_rows([row()], tmp_path / name)
     assert len(read_all([tmp_path / "a.jsonl", tmp_path / "b.jsonl"]).rows) == 2
+
+
+def test_what_is_broken_in_a_folder_is_named(tmp_path):
+    write_rows([row()], tmp_path / "rows.jsonl")
+    for name, text in (("a.yaml", "a: [\n"), ("b.json", '{"x":'), ("c.jsonl", ""), ("requests.jsonl", "")):
+        (tmp_path / name).write_text(text)
+    found = read(tmp_path)
+    assert len(found.rows) == 1
+    assert [each.file.rsplit("/", 1)[1] for each in found.rejected] == ["a.yaml", "b.json", "c.jsonl"]

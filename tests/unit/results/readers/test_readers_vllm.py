@@ -71,6 +71,12 @@ def test_requests_that_were_not_completed_failed(tmp_path):
     assert (row.requests, row.failures) == (200, 10)
 
 
+def test_what_was_measured_is_told_by_a_hint(tmp_path):
+    hints = Hints(gpu="H200", gpus=2, tensor_parallel_size=2, subject="decode")
+    (row,) = read_one(tmp_path, hints).rows
+    assert (row.subject, row.tensor_parallel_size) == ("decode", 2)
+
+
 def test_metadata_of_the_run_goes_before_hints(tmp_path):
     (row,) = read_one(tmp_path, topology="agg-tp4-1r", gpus="4").rows
     assert (row.topology, row.gpus_counted) == ("agg-tp4-1r", 4)

@@ -76,7 +76,7 @@ def test_within_the_fit_batches_stay_at_what_was_measured():
 
 
 def test_figures_that_are_assumptions_are_bounds():
-    figures = latency_figures("llama-3.3-70b-instruct-fp8-dynamic")
+    figures = latency_figures("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")
     assert figures is not None
     _, trust = confined(question(), figures, allow_extrapolation=True)
     assert trust.basis is Basis.BOUND

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from llmd_oke.tuning.fidelity.left_out import unseen
-from tuning_for_tests import LATENCY, row
+from tuning_for_tests import LATENCY, row, unloaded_prefill_s
 
 
 def exact(size, concurrency):
@@ -40,9 +40,9 @@ def test_points_of_one_load_are_left_out_by_size():
             concurrency=1,
             input_tokens=4096,
             output_tokens=1,
-            achieved_requests_per_s=1 / LATENCY.unloaded_prefill_s(4096, size),
+            achieved_requests_per_s=1 / unloaded_prefill_s(LATENCY, 4096, size),
         )
 
     base = replace(LATENCY, factors=replace(LATENCY.factors, prefill_overhead_s=1.0))
     found = {each.tensor_parallel_size: model for each, model in unseen([prefill(size) for size in (1, 2, 4, 8)], base)}
-    assert found[8].unloaded_prefill_s(4096, 8) == pytest.approx(LATENCY.unloaded_prefill_s(4096, 8), rel=0.01)
+    assert unloaded_prefill_s(found[8], 4096, 8) == pytest.approx(unloaded_prefill_s(LATENCY, 4096, 8), rel=0.01)

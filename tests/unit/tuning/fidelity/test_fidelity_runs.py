@@ -11,7 +11,7 @@ REPORT = Path(__file__).parents[2] / "bench" / "data" / "published-guide-report-
 
 @pytest.fixture(name="guide")
 def guide_fixture():
-    return next(run.row for run in published_runs("gpt-oss-120b") if run.row.topology == "8p-tp1-2d-tp4")
+    return next(run.row for run in published_runs("gpt-oss-120b", "H200") if run.row.topology == "8p-tp1-2d-tp4")
 
 
 @pytest.mark.parametrize(
@@ -36,5 +36,6 @@ def test_throughput_of_the_guide_is_that_of_its_report(guide):
 
 
 def test_runs_of_a_model_are_its_own():
-    assert {run.row.model for run in published_runs("gpt-oss-120b")} == {"gpt-oss-120b"}
-    assert len(published_runs("llama-3.3-70b-instruct-fp8-dynamic")) == 16
+    runs = published_runs("gpt-oss-120b", "H200")
+    assert {(run.row.model, run.row.gpu) for run in runs} == {("gpt-oss-120b", "H200")}
+    assert len(published_runs("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")) == 16

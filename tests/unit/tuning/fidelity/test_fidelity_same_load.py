@@ -4,7 +4,7 @@ import pytest
 from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.fidelity.same_load import Simulator, simulated, unsuitable
-from tuning_for_tests import LATENCY, MODEL, SHAPE, row
+from tuning_for_tests import LATENCY, MODEL, SHAPE, row, unloaded_prefill_s
 
 SIMULATOR = Simulator(MODEL, SHAPE, LATENCY)
 
@@ -20,7 +20,7 @@ def open_loop(**changes):
 
 
 def test_a_prompt_alone_takes_what_the_latency_model_says():
-    assert simulated(prefill(), SIMULATOR).ttft_ms.mean == pytest.approx(1000 * LATENCY.unloaded_prefill_s(4096, 2))
+    assert simulated(prefill(), SIMULATOR).ttft_ms.mean == pytest.approx(1000 * unloaded_prefill_s(LATENCY, 4096, 2))
 
 
 def test_prompts_that_a_cache_answered_are_cached_in_the_simulation():

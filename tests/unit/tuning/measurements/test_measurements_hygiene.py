@@ -13,7 +13,7 @@ def found(*rows, limits=LIMITS):
 
 
 def test_cached_prefill_of_the_published_table_is_above_the_hardware_bound():
-    points = published_points("gpt-oss-120b")
+    points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     rejected = inspect(points.rows(), Limits(LATENCY)).rejected
     cached = [each for each in rejected if each.rule is Rule.HARDWARE_BOUND]
@@ -22,7 +22,7 @@ def test_cached_prefill_of_the_published_table_is_above_the_hardware_bound():
 
 
 def test_the_published_table_keeps_all_points_up_to_its_server_cap():
-    points = published_points("gpt-oss-120b")
+    points = published_points("gpt-oss-120b", "MI300X")
     assert points is not None
     inspection = inspect(points.rows(), Limits(LATENCY))
     assert sum(each.subject == "decode" for each in inspection.accepted) == 24

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from llmd_oke.tuning.queues.formulas import (
     erlang_b,
     erlang_c,
-    md1_wait_s,
     mdc_wait_s,
     mgc_wait_s,
     mmc_wait_s,
@@ -57,9 +56,10 @@ def test_with_one_server_the_chance_to_wait_is_the_utilization(utilization):
 
 
 @given(utilizations, service_times)
-def test_one_server_of_many_is_one_server(utilization, service_s):
-    rate = utilization / service_s
-    assert mdc_wait_s(rate, service_s, 1) == pytest.approx(md1_wait_s(rate, service_s))
+def test_one_server_with_constant_service_waits_as_pollaczek_and_khinchine_say(utilization, service_s):
+    """M/D/1: W = rho s / (2 (1 - rho))."""
+    exact_s = utilization * service_s / (2 * (1 - utilization))
+    assert mdc_wait_s(utilization / service_s, service_s, 1) == pytest.approx(exact_s)
 
 
 @pytest.mark.parametrize("count", [2, 4, 8, 16])
@@ -94,7 +94,7 @@ def test_the_wait_scales_with_the_unit_of_time(count, utilization, service_s, sc
     )
 
 
-@pytest.mark.parametrize("wait", [md1_wait_s, mdc_wait_s, mmc_wait_s, mgc_wait_s])
+@pytest.mark.parametrize("wait", [mdc_wait_s, mmc_wait_s, mgc_wait_s])
 @pytest.mark.parametrize("rate", [1.0, 1.5])
 def test_an_overloaded_queue_never_settles(wait, rate):
     assert math.isinf(wait(rate, 1.0))

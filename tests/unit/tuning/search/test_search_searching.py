@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llmd_oke.tuning.answers.second_look import look_again
-from llmd_oke.tuning.queues.formulas import md1_wait_s, mdc_wait_s
+from llmd_oke.tuning.queues.formulas import mdc_wait_s
 from llmd_oke.tuning.queues.waits import waits_s
 from llmd_oke.tuning.search.families import Disaggregated, Fleet
 from llmd_oke.tuning.search.frontiers import curve_of, frontier_of
@@ -35,7 +35,7 @@ def scored(family, prefill, decode, copies, load):
 
 
 @given(COUNTS, COUNTS, SHARES, st.floats(1.01, 1.5))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_more_load_never_makes_anything_faster(prefill, decode, share, more):
     family = disaggregated()
     load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0]) / more
@@ -46,7 +46,7 @@ def test_more_load_never_makes_anything_faster(prefill, decode, share, more):
 
 
 @given(COUNTS, COUNTS, SHARES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_twice_the_copies_carry_twice_the_load_alike(prefill, decode, share):
     family = disaggregated()
     load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0])
@@ -55,7 +55,7 @@ def test_twice_the_copies_carry_twice_the_load_alike(prefill, decode, share):
 
 
 @given(COUNTS, COUNTS, SHARES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_twice_the_servers_have_the_same_load_and_itl(prefill, decode, share):
     family = disaggregated()
     load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0])
@@ -65,7 +65,7 @@ def test_twice_the_servers_have_the_same_load_and_itl(prefill, decode, share):
 
 
 @given(COUNTS, COUNTS, SHARES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_throughput_stays_below_what_decode_alone_would_do(prefill, decode, share):
     family = disaggregated()
     fleet = fleet_of_counts([(prefill, decode, 1)])
@@ -82,7 +82,7 @@ def test_looked_up_waits_are_those_of_the_formula(servers, utilization):
 
 
 def test_a_single_server_waits_as_in_m_d_1():
-    assert waits_s(np.array([1]), np.array([0.8]), 1.0, 0.0)[0] == pytest.approx(md1_wait_s(0.8, 1.0), rel=1e-6)
+    assert waits_s(np.array([1]), np.array([0.8]), 1.0, 0.0)[0] == pytest.approx(mdc_wait_s(0.8, 1.0, 1), rel=1e-6)
 
 
 def test_an_overloaded_queue_has_no_wait_that_ends():

@@ -8,6 +8,7 @@ from llmd_oke.results.row import Basis
 from llmd_oke.tuning.simulation.arrivals import ClosedLoop, ConstantRate, PoissonRate, RecordedTimes, RequestClass
 from llmd_oke.tuning.simulation.confidence import estimate
 from llmd_oke.tuning.simulation.simulation import simulate
+from tuning_for_tests import unloaded_prefill_s
 
 GUIDE = [RequestClass(4096, 256)]
 MIXED = [RequestClass(8000, 100, weight=1), RequestClass(1000, 400, weight=3)]
@@ -100,8 +101,8 @@ def test_recorded_requests_come_with_their_own_sizes(deploy, latency):
     recorded = RecordedTimes([0.0, 5.0, 10.0])
     sizes = [RequestClass(tokens, 8) for tokens in (1000, 2000, 4000)]
     row = simulate(deploy("agg-tp1-1r"), sizes, recorded, latency, seeds=[0], window="whole").row
-    assert row.ttft_ms.max == pytest.approx(1000 * latency.unloaded_prefill_s(4000))
-    assert row.ttft_ms.p50 == pytest.approx(1000 * latency.unloaded_prefill_s(2000))
+    assert row.ttft_ms.max == pytest.approx(1000 * unloaded_prefill_s(latency, 4000))
+    assert row.ttft_ms.p50 == pytest.approx(1000 * unloaded_prefill_s(latency, 2000))
     assert row.arrival == "trace"
 
 

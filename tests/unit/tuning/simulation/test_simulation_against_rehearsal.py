@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from llmd_oke.catalogue import model, shape
 from llmd_oke.rehearsal.vllm.cache_size import cache_size
-from llmd_oke.rehearsal.vllm.clocks import Lag, VirtualClock
+from llmd_oke.rehearsal.vllm.clocks import Lag
 from llmd_oke.rehearsal.vllm.command import settings
 from llmd_oke.rehearsal.vllm.engine import Engine
 from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
@@ -19,6 +19,7 @@ from llmd_oke.rehearsal.vllm.transfers import Identity, Network
 from llmd_oke.tuning.servers.figures import latency_model
 from llmd_oke.tuning.simulation.arrivals import RecordedTimes, RequestClass
 from llmd_oke.tuning.simulation.run import Extent, run_once
+from virtual_clock import VirtualClock
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 WARM_S = 20.0

@@ -1,10 +1,11 @@
 """The event simulation against what queueing theory says exactly, and against the latency model's own curves."""
 
 import pytest
-from llmd_oke.tuning.queues.formulas import md1_wait_s, mdc_wait_s
+from llmd_oke.tuning.queues.formulas import mdc_wait_s
 from llmd_oke.tuning.simulation import system
 from llmd_oke.tuning.simulation.arrivals import ClosedLoop, ConstantRate, PoissonRate, RequestClass
 from llmd_oke.tuning.simulation.simulation import simulate
+from tuning_for_tests import unloaded_prefill_s
 
 PROMPT = 4096
 PROMPTS_ONLY = [RequestClass(PROMPT, 1)]
@@ -13,7 +14,7 @@ GUIDE = [RequestClass(4096, 256)]
 
 def wait_s(result, latency):
     """The mean wait of prompts that are computed one by one: what TTFT has beside overhead and service."""
-    return result.row.ttft_ms.mean / 1000 - latency.unloaded_prefill_s(PROMPT)
+    return result.row.ttft_ms.mean / 1000 - unloaded_prefill_s(latency, PROMPT)
 
 
 def little_in_flight(arrivals_per_s, time_in_system_s):
@@ -28,14 +29,14 @@ def test_one_server_that_computes_prompts_one_by_one_is_m_d_1(deploy, latency, u
     rate = utilization / service_s
     one = deploy("agg-tp1-1r", max_num_batched_tokens=PROMPT)
     result = simulate(one, PROMPTS_ONLY, PoissonRate(rate), latency, requests=20_000)
-    assert wait_s(result, latency) == pytest.approx(md1_wait_s(rate, service_s), rel=0.02)
+    assert wait_s(result, latency) == pytest.approx(mdc_wait_s(rate, service_s, 1), rel=0.02)
 
 
 def test_servers_that_are_picked_at_random_are_as_many_m_d_1(deploy, latency):
     service_s = latency.prefill_s(PROMPT)
     four = deploy("agg-tp1-4r", policy="random", max_num_batched_tokens=PROMPT)
     result = simulate(four, PROMPTS_ONLY, PoissonRate(4 * 0.6 / service_s), latency, requests=30_000)
-    assert wait_s(result, latency) == pytest.approx(md1_wait_s(0.6 / service_s, service_s), rel=0.02)
+    assert wait_s(result, latency) == pytest.approx(mdc_wait_s(0.6 / service_s, service_s, 1), rel=0.02)
 
 
 @pytest.mark.parametrize("servers", [2, 4])
@@ -63,14 +64,14 @@ def test_fewest_requests_first_lies_between_one_common_queue_and_random(deploy, 
     rate = 0.75 * 4 / service_s
     four = deploy("agg-tp1-4r", policy="active", max_num_batched_tokens=PROMPT)
     wait = wait_s(simulate(four, PROMPTS_ONLY, PoissonRate(rate), latency, requests=10_000), latency)
-    assert mdc_wait_s(rate, service_s, 4) < wait < md1_wait_s(rate / 4, service_s)
+    assert mdc_wait_s(rate, service_s, 4) < wait < mdc_wait_s(rate / 4, service_s, 1)
 
 
 def test_even_arrivals_below_capacity_never_wait(deploy, latency):
     """A server that is free when the next prompt comes."""
     one = deploy("agg-tp1-1r", max_num_batched_tokens=PROMPT)
     result = simulate(one, PROMPTS_ONLY, ConstantRate(0.99 / latency.prefill_s(PROMPT)), latency, requests=500)
-    assert result.row.ttft_ms.max == pytest.approx(1000 * latency.unloaded_prefill_s(PROMPT))
+    assert result.row.ttft_ms.max == pytest.approx(1000 * unloaded_prefill_s(latency, PROMPT))
 
 
 @pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp2-8r"])

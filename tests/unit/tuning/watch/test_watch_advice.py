@@ -39,6 +39,11 @@ def test_prompts_that_are_not_prefilled_remotely_are_the_smoke_benchmarks_matter
 def test_prefix_cache_hits_are_said_where_they_matter():
     (only,) = advice(judged(prefix_cache_hit_share=0.4), as_forecast(prefix_cache_hit_share=0.4), HERE)
     assert "40% of prompt tokens" in only.why
+    assert "--prefix-hits 0.4 " in only.command
+
+
+def test_few_prefix_cache_hits_are_none_to_count_on():
+    assert "--prefix-hits" not in rank_command(as_forecast(prefix_cache_hit_share=0.1), HERE)
 
 
 def test_one_of_several_models_is_named():

@@ -32,3 +32,8 @@ def test_without_a_rate_nothing_that_follows_from_it_is_assumed():
 def test_prefix_cache_hits_are_allowed_a_share_of_all_prompt_tokens():
     hits = list(of_lengths(forecast().input_tokens, forecast().output_tokens, 0.1))[-1]
     assert (hits.figure.name, hits.value, hits.tolerance) == ("prefix_cache_hit_share", 0.0, 0.1)
+
+
+def test_prefix_cache_hits_that_a_forecast_counts_on_are_assumed():
+    (hits,) = (each for each in assumptions(prefix_cache_hit_share=0.4) if each.figure.name == "prefix_cache_hit_share")
+    assert hits.value == 0.4

@@ -1,0 +1,84 @@
+"""Tables whose figures are never cut: in a narrow terminal headings are broken, or rows become paragraphs."""
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass, replace
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
+_WIDEST = 10_000
+_BETWEEN = Text("   ")
+_INDENT = 4
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A table where there is room for its cells; a paragraph for each row otherwise."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """As Rich asks for it."""
+        if _widest(console, options, self.table) <= options.max_width:
+            yield self.table
+            return
+        narrow = _narrowed(console, self.table)
+        if _widest(console, options, narrow) <= options.max_width:
+            yield narrow
+            return
+        if self.table.title:
+            yield self.table.title
+        yield from _paragraphs(console, self.table, options.max_width - _INDENT)
+
+
+def _widest(console: Console, options: ConsoleOptions, table: Table) -> int:
+    return Measurement.get(console, options.update(max_width=_WIDEST), table).maximum
+
+
+def _narrowed(console: Console, table: Table) -> Table:
+    """The same with columns as wide as their cells, or the longest words of their headings."""
+    narrow = copy(table)
+    narrow.columns = [
+        replace(column, width=max(_words_of(console, column), default=1), no_wrap=False) for column in table.columns
+    ]
+    return narrow
+
+
+def _words_of(console: Console, column: Column) -> Iterator[int]:
+    """The widths of what is not to be broken."""
+    yield from (cell_len(word) for word in _text(console, column.header).plain.split())
+    yield from (line.cell_len for cell in column.cells for line in _text(console, cell).split())
+
+
+def _paragraphs(console: Console, table: Table, width: int) -> Iterator[RenderableType]:
+    names = [" ".join(_text(console, column.header).plain.split()) for column in table.columns]
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        first, *others = (Text(", ").join(_text(console, cell).split()) for cell in cells)
+        yield first
+        pairs = [
+            Text.assemble((f"{name} " if name else "", "dim"), cell)
+            for name, cell in zip(names[1:], others, strict=True)
+            if cell.plain.strip()
+        ]
+        yield from (Padding(line, (0, 0, 0, _INDENT)) for line in _lines(pairs, width))
+
+
+def _lines(pairs: Iterable[Text], width: int) -> Iterator[Text]:
+    """As many names with their figures on each line as it has room for."""
+    line: list[Text] = []
+    for pair in pairs:
+        if line and _BETWEEN.join([*line, pair]).cell_len > width:
+            yield _BETWEEN.join(line)
+            line = []
+        line.append(pair)
+    if line:
+        yield _BETWEEN.join(line)
+
+
+def _text(console: Console, cell: RenderableType) -> Text:
+    return cell if isinstance(cell, Text) else console.render_str(str(cell))

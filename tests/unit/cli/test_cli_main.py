@@ -1,0 +1,77 @@
+"""How the command ends after Ctrl-C, SIGTERM, and what the system refuses."""
+
+import errno
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from llmd_oke.cli import console, main
+from llmd_oke.rehearsal import rehearsal
+
+
+@pytest.fixture(name="ended")
+def ended_fixture(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Runs the command line with these words; gives its exit code and what it said on standard error."""
+
+    def run(*words: str) -> tuple[Any, str]:
+        monkeypatch.setattr(sys, "argv", ["llmd-oke", *words])
+        with pytest.raises(SystemExit) as end:
+            main.main()
+        return end.value.code, capfd.readouterr().err
+
+    return run
+
+
+def test_a_command_that_is_interrupted_says_so_once(ended: Any, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rehearsal, "rehearsed_stacks", interrupted)
+    status, said = ended("rehearse", "status")
+    assert (status, said) == (130, "interrupted\n")
+
+
+def test_last_words_are_left_to_the_command_that_runs_inside(ended: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rehearsal, "run_command", lambda *_, **__: console.INTERRUPTED)
+    status, said = ended("rehearse", "run", "--", "llmd-oke", "bench")
+    assert (status, said) == (130, "")
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does_with_its_own_code(ended: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rehearsal, "rehearsed_stacks", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert ended("rehearse", "status") == (143, "interrupted\n")
+
+
+def test_sigterm_is_heeded_where_ctrl_c_is_ignored(ended: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rehearsal, "rehearsed_stacks", lambda *_: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert ended("rehearse", "status")[0] == 143
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_what_the_system_refuses_is_told_in_a_sentence_with_the_file(ended: Any, monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied", "/some/file")
+
+    monkeypatch.setattr(rehearsal, "rehearsed_stacks", refused)
+    assert ended("rehearse", "status") == (1, "error /some/file: Permission denied.\n")
+
+
+def test_a_full_disk_is_told_once():
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        words = [sys.executable, "-m", "llmd_oke", "schema"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error No space left on device.\n")
+
+
+def test_a_reader_that_stops_is_no_error_of_the_stack():
+    words = [sys.executable, "-m", "llmd_oke", "schema"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert (process.wait(), process.stderr.read()) == (141, "")

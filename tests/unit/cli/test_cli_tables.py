@@ -1,0 +1,43 @@
+"""Tables in narrow terminals."""
+
+from io import StringIO
+
+import pytest
+from llmd_oke.cli.tables import Fitting
+from rich.console import Console
+from rich.table import Table
+
+CELLS = ("8p-tp1-4d-tp2", "1,234,567", "17,408", "4 of 8")
+
+
+def shown(width: int) -> list[str]:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("topology", "decode tok/s", "prompt tok/s", "GPUs"):
+        table.add_column(heading)
+    table.add_row(*CELLS)
+    out = StringIO()
+    Console(file=out, width=width).print(Fitting(table))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_a_table_with_room_is_one():
+    assert shown(80)[0].split() == ["topology", "decode", "tok/s", "prompt", "tok/s", "GPUs"]
+
+
+def test_headings_are_broken_first():
+    lines = shown(48)
+    assert len(lines) == 3
+    assert all(cell in lines[-1] for cell in CELLS)
+
+
+def test_rows_become_paragraphs_after_that():
+    assert shown(40) == [
+        "8p-tp1-4d-tp2",
+        "    decode tok/s 1,234,567",
+        "    prompt tok/s 17,408   GPUs 4 of 8",
+    ]
+
+
+@pytest.mark.parametrize("width", range(22, 80, 6))
+def test_no_figure_is_ever_cut(width: int):
+    assert "1,234,567" in "\n".join(shown(width))

@@ -1,0 +1,196 @@
+"""`up`, `destroy` and `tunnel` on the way to a private API endpoint. OCI, the Pulumi CLI and `ssh` are stand-ins."""
+
+import copy
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke.access import forwarding, tunnel
+from llmd_oke.access.sign_in import SignIn
+from llmd_oke.cli import main, token
+from llmd_oke.cli.tunnel import wanted_of
+from llmd_oke.config import validate
+from llmd_oke.errors import KitError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
+from oci_for_tests import FakeOci, Sequence
+from ssh_for_tests import put_ssh
+
+PLACE: dict[str, Any] = {
+    "mode": "create",
+    "name": "prod",
+    "region": "us-ashburn-1",
+    "compartmentId": "ocid1.compartment.oc1..c",
+    "tenancyId": "ocid1.tenancy.oc1..t",
+    "kubernetesVersion": "v1.34.2",
+    "network": {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}},
+}
+STACK: dict[str, Any] = {
+    "layer": "cluster",
+    "cluster": PLACE,
+    "gpuPools": [
+        {
+            "name": "mi300x",
+            "shape": "BM.GPU.MI300X.8",
+            "size": 2,
+            "availabilityDomain": "Uocm:US-ASHBURN-AD-1",
+            "image": {"ocid": "ocid1.image.oc1.iad.i"},
+        }
+    ],
+    "release": "llm-d-0.8",
+}
+CLUSTER = {
+    "id": "x",
+    "name": "prod",
+    "lifecycleState": "ACTIVE",
+    "compartmentId": "c",
+    "vcnId": "vcn",
+    "endpoints": {"privateEndpoint": "10.0.0.6:6443"},
+}
+BASTION = {"id": "b", "targetVcnId": "vcn", "lifecycleState": "ACTIVE"}
+COMMAND = "ssh -i <privateKey> -N -L <localPort>:10.0.0.6:6443 -p 22 s@host"
+ANSWERS: dict[str, Any] = {
+    "containerengine /clusters": [CLUSTER],
+    "containerengine /clusters/x": CLUSTER,
+    "bastion /bastions": [BASTION],
+    "bastion /bastions/b": BASTION,
+    "POST bastion /sessions": {"id": "s"},
+    "bastion /sessions/s": {"lifecycleState": "ACTIVE", "sshMetadata": {"command": COMMAND}},
+    "DELETE bastion /sessions/s": None,
+}
+
+# `preview` and `destroy` say whether the tunnel is open; `up` waits until it is.
+CLI = """#!/bin/bash
+here=$(dirname "$0")
+reached() { (exec 3<>/dev/tcp/127.0.0.1/$(cat "$here/port")) 2>/dev/null; }
+case "$1 $2" in
+  "preview "*) reached && echo "preview reached" >> "$here/log"; echo '{"steps": []}' ;;
+  "stack export") echo '{"deployment": {"resources": []}}' ;;
+  "stack history") echo '[]' ;;
+  "up "*) until reached || [ $SECONDS -gt 20 ]; do :; done; reached && echo "up reached" >> "$here/log" ;;
+  "destroy "*) reached && echo "destroy reached" >> "$here/log" ;;
+esac
+"""
+
+QUICK = forwarding.Pace(seek_s=0.01, look_s=0.01, again_s=0.01)
+Command = Callable[..., tuple[int, list[str], str]]
+
+
+class Tenancy(FakeOci):
+    """Keeps who signed in, too."""
+
+    def __init__(self) -> None:
+        super().__init__(ANSWERS)
+        self.who: list[SignIn] = []
+
+    def signed_in(self, who: SignIn, _: str) -> FakeOci:
+        self.who.append(who)
+        return self
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def oci(monkeypatch: pytest.MonkeyPatch) -> Tenancy:
+    client = Tenancy()
+    monkeypatch.setattr(tunnel, "KEY_BITS", 1024)
+    monkeypatch.setattr(forwarding, "Pace", lambda: QUICK)
+    monkeypatch.setattr(token, "client_of", client.signed_in)
+    return client
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], port: int) -> Command:
+    """Runs `llmd-oke` on a stack whose file has these keys too; gives exit code, the engine's log, standard error."""
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "pulumi").write_text(CLI)
+    (tmp_path / "pulumi").chmod(0o755)
+    (tmp_path / "port").write_text(str(port))
+    put_ssh(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def run(*words: str, **settings: str) -> tuple[int, list[str], str]:
+        keys = {key.replace("_", ":"): text for key, text in settings.items()}
+        document = {"config": {"llmd-oke:stack": copy.deepcopy(STACK), **keys}}
+        (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump(document))
+        monkeypatch.setattr(sys, "argv", ["llmd-oke", *words, "--stack", "prod", "--project", str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        log = tmp_path / "log"
+        return int(ended.value.code or 0), log.read_text().splitlines() if log.exists() else [], capfd.readouterr().err
+
+    return run
+
+
+def through(port: int) -> dict[str, str]:
+    return {"llmd-oke_apiServer": f"https://127.0.0.1:{port}"}
+
+
+def test_where_the_cluster_is_there_the_tunnel_is_open_before_anything_is_previewed(
+    command: Command, oci: Tenancy, port: int
+) -> None:
+    code, log, _ = command("up", "--yes", "--tunnel", "--no-benchmark", **through(port))
+    assert (code, log) == (0, ["preview reached", "up reached"])
+    assert oci.sent[-1][:2] == ("DELETE", "bastion /sessions/s")
+
+
+def test_where_the_cluster_is_still_to_come_the_tunnel_opens_while_the_update_runs(
+    command: Command, oci: Tenancy, port: int
+) -> None:
+    answers = [[], [], *[[CLUSTER]] * 9]
+    oci.answers["containerengine /clusters"] = Sequence(answers)
+    code, log, errors = command("up", "--yes", "--tunnel", "--no-benchmark", **through(port))
+    assert (code, log[-1]) == (0, "up reached")
+    assert "as soon as the cluster and its bastion are there" in errors
+
+
+def test_a_destruction_has_its_tunnel_too(command: Command, oci: Tenancy, port: int) -> None:
+    assert command("destroy", "--yes", "--tunnel", **through(port))[:2] == (0, ["destroy reached"])
+
+
+def test_objects_that_go_elsewhere_are_refused_with_what_sends_them_through_it(command: Command, oci: Tenancy) -> None:
+    code, log, errors = command("up", "--yes", "--tunnel")
+    assert (code, log) == (1, [])
+    assert "pulumi config set llmd-oke:apiServer https://127.0.0.1:6443 --stack prod" in errors
+
+
+def test_an_update_without_its_tunnel_says_what_opens_one(command: Command, oci: Tenancy, port: int) -> None:
+    _, _, errors = command("destroy", "--yes", **through(port))
+    assert f"nothing listens at 127.0.0.1:{port}" in errors
+    assert "--tunnel" in errors
+
+
+def test_an_address_of_another_machine_is_no_tunnels(command: Command, oci: Tenancy) -> None:
+    code, _, errors = command("up", "--tunnel", **{"llmd-oke_apiServer": "https://10.0.0.6:6443"})
+    assert code == 1
+    assert "llmd-oke:apiServer is https://10.0.0.6:6443" in errors
+
+
+def test_the_tunnel_signs_in_as_the_stack_does(command: Command, oci: Tenancy, port: int) -> None:
+    command("up", "--yes", "--tunnel", "--no-benchmark", **through(port), oci_configFileProfile="PROD")
+    assert set(oci.who) == {SignIn(None, "PROD")}
+
+
+def test_a_tunnel_that_finds_nothing_ends_its_wait_with_what_is_missing(command: Command, oci: Tenancy) -> None:
+    oci.answers["bastion /bastions"] = []
+    code, _, errors = command("tunnel", "--wait", "0")
+    assert code == 1
+    assert "no active bastion in the cluster's VCN" in errors
+
+
+def test_a_cluster_without_an_ocid_needs_one_given() -> None:
+    stack = validate({**STACK, "cluster": {"mode": "existing", "identifier": "mine"}})
+    with pytest.raises(KitError, match="no OCID of its cluster"):
+        wanted_of(stack)
+    assert wanted_of(stack, "ocid1.cluster.oc1.iad.x").cluster_id == "ocid1.cluster.oc1.iad.x"

@@ -1,0 +1,204 @@
+"""What the boot scripts do: they run in a folder of their own, with commands that write down how they were called."""
+
+import base64
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.cluster.instance_metadata import Boot, user_data
+
+STEP = re.compile(r"^step ([a-z-]+) <<'LLMD_OKE_END_OF_STEP'\n(.*?)^LLMD_OKE_END_OF_STEP$", re.MULTILINE | re.DOTALL)
+PLACES = re.compile(r"(?<!\w)/(etc|opt|var|dev/console)\b")
+REAL = ("bash", "base64", "cat", "chmod", "install", "tail", "tee")
+BASH = shutil.which("bash") or "bash"
+
+PACKAGE = r"[install][^oci-oke-node-all-1\.34\.2$]"
+INSTALLS_OKE = 'if [[ $* == *install* ]]; then printf "#!$BASH\\n" >"$ROOT/bin/oke"; chmod 0755 "$ROOT/bin/oke"; fi'
+AUTHORITY = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nMII\n").decode()
+
+
+class Machine:
+    """A machine's file system and its commands."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in ("bin", "etc/apt/sources.list.d", "opt", "var/run", "var/log", "dev", "metadata/identity"):
+            (root / folder).mkdir(parents=True)
+        for name in REAL:
+            (root / "bin" / name).symlink_to(shutil.which(name) or name)
+        (root / "calls").touch()
+        self.write("etc/os-release", "ID=ubuntu\nVERSION_CODENAME=noble\n")
+        self.write("metadata/identity/cert.pem", "-----BEGIN CERTIFICATE-----")
+        self.command("sleep")
+        self.command("curl", 'cat "$ROOT/metadata/${*: -1:1}" 2>/dev/null || exit 22')
+
+    def write(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def read(self, path: str) -> str:
+        return (self.root / path).read_text()
+
+    def command(self, name: str, body: str = "") -> None:
+        call = f"printf '[%s]' \"$@\" | {{ printf '%s' {name}; cat; echo; }} >>\"$ROOT/calls\""
+        shorter = 'set -- "${@//http:\\/\\/169.254.169.254\\/opc\\/v2\\//}"' if name == "curl" else ""
+        self.write(f"bin/{name}", f"#!{BASH}\n{shorter}\n{call}\n{body}\n")
+        (self.root / "bin" / name).chmod(0o755)
+
+    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BASH, "-c", PLACES.sub(lambda found: f"{self.root}{found[0]}", script)],
+            env={"PATH": f"{self.root}/bin", "ROOT": str(self.root), "BASH": BASH},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+
+    def calls(self, of: str) -> list[str]:
+        return [line.removeprefix(of) for line in self.read("calls").splitlines() if line.startswith(f"{of}[")]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def step(name: str, *, self_managed: bool = False, file_storage: bool = False, taints: tuple[str, ...] = ()) -> str:
+    boot = Boot("gpu", "v1.34.2", taints, self_managed=self_managed, file_storage=file_storage)
+    return dict(STEP.findall(user_data(boot)))[name]
+
+
+def out_of_time(script: str) -> str:
+    return script.replace(f"SECONDS + {cloud_init().packages.timeout_s}", "SECONDS + 0")
+
+
+class TestPackages:
+    def test_nothing_is_installed_where_the_image_has_it(self, machine: Machine):
+        for name in ("apt-get", "oke", "mount.nfs"):
+            machine.command(name)
+        assert machine.run(step("packages", file_storage=True)).returncode == 0
+        assert machine.calls("apt-get") == []
+
+    def test_the_packages_are_those_of_the_image(self, machine: Machine):
+        repository = machine.root / "opt/oke-node-client-packages/ubuntu-noble/kubernetes-1.34"
+        (repository / "dists").mkdir(parents=True)
+        machine.command("apt-get", INSTALLS_OKE)
+        assert machine.run(step("packages")).returncode == 0
+        assert f"URIs: file://{repository}\n" in machine.read("etc/apt/sources.list.d/oke-node-client.sources")
+        update, install = machine.calls("apt-get")
+        assert update.endswith("[Dir::Etc::sourceparts=-][-o][APT::Get::List-Cleanup=0][update]")
+        assert install.endswith(PACKAGE)
+
+    def test_packages_that_the_image_lacks_come_from_oracles_repository(self, machine: Machine):
+        machine.command("apt-get", INSTALLS_OKE)
+        assert machine.run(step("packages")).returncode == 0
+        sources = machine.read("etc/apt/sources.list.d/oke-node-client.sources")
+        assert f"URIs: {cloud_init().packages.repository}/ubuntu-noble/kubernetes-1.34\n" in sources
+
+    def test_an_install_that_fails_is_tried_with_fresh_lists(self, machine: Machine):
+        fails_once = 'if [[ $* == *install* && ! -e $ROOT/failed ]]; then >"$ROOT/failed"; exit 100; fi\n'
+        machine.command("apt-get", fails_once + INSTALLS_OKE)
+        assert machine.run(step("packages")).returncode == 0
+        assert [call.split("[-o]")[-1].partition("]")[2] for call in machine.calls("apt-get")] == [
+            "[update]",
+            PACKAGE,
+            "[update]",
+            PACKAGE,
+        ]
+
+    def test_locks_are_waited_for(self, machine: Machine):
+        machine.command("sleep", '>"$ROOT/free"')
+        machine.command("apt-get", f"[[ -e $ROOT/free ]] || exit 100\n{INSTALLS_OKE}")
+        assert machine.run(step("packages")).returncode == 0
+        assert machine.calls("sleep") == [f"[{cloud_init().packages.pause_s}]"]
+
+    def test_it_ends_with_words_when_its_time_is_up(self, machine: Machine):
+        machine.command("apt-get", "exit 100")
+        ended = machine.run(out_of_time(step("packages")))
+        assert (ended.returncode, machine.calls("sleep")) == (1, [])
+        assert "oke is missing and could not be installed" in ended.stderr
+
+    def test_an_install_without_the_command_is_no_success(self, machine: Machine):
+        machine.command("apt-get")
+        assert machine.run(out_of_time(step("packages"))).returncode == 1
+
+    def test_nodes_that_mount_file_storage_get_what_mounts_it(self, machine: Machine):
+        machine.command("oke")
+        machine.command("apt-get", INSTALLS_OKE.replace("bin/oke", "bin/mount.nfs"))
+        assert machine.run(step("packages", file_storage=True)).returncode == 0
+        assert [call.endswith("[install][nfs-common]") for call in machine.calls("apt-get")] == [True]
+
+    def test_another_system_than_ubuntu_must_have_what_mounts_file_storage(self, machine: Machine):
+        machine.write("etc/os-release", "ID=ol\n")
+        ended = machine.run(step("packages", file_storage=True))
+        assert ended.returncode == 1
+        assert "the image has no mount.nfs" in ended.stderr
+
+    def test_another_system_than_ubuntu_brings_its_packages(self, machine: Machine):
+        machine.write("etc/os-release", "ID=ol\n")
+        assert machine.run(step("packages")).returncode == 0
+
+
+class TestJoining:
+    @pytest.fixture
+    def machine(self, machine: Machine) -> Machine:
+        machine.write("metadata/instance/metadata/apiserver_host", "10.140.0.5")
+        machine.write("metadata/instance/metadata/cluster_ca_cert", AUTHORITY)
+        return machine
+
+    def test_a_node_of_a_pool_is_told_its_cluster_by_oke(self, machine: Machine):
+        machine.command("oke")
+        assert machine.run(step("join")).returncode == 0
+        assert machine.calls("oke") == ["[bootstrap]"]
+
+    def test_kubelets_arguments_are_one_argument(self, machine: Machine):
+        machine.command("oke")
+        machine.run(step("join", taints=("a=b:NoSchedule",)))
+        assert machine.calls("oke") == ["[bootstrap][--kubelet-extra-args][--register-with-taints=a=b:NoSchedule]"]
+
+    def test_a_node_of_a_pool_without_the_program_runs_okes_script(self, machine: Machine):
+        script = base64.b64encode(b'echo "joins${1-}" >"$ROOT/joined"').decode()
+        machine.write("metadata/instance/metadata/oke_init_script", script)
+        assert machine.run(step("join")).returncode == 0
+        assert machine.read("joined") == "joins\n"
+
+    def test_a_self_managed_node_says_where_its_cluster_is(self, machine: Machine):
+        machine.command("oke")
+        assert machine.run(step("join", self_managed=True)).returncode == 0
+        assert machine.calls("oke") == [f"[bootstrap][--apiserver-host][10.140.0.5][--ca][{AUTHORITY}]"]
+
+    def test_a_self_managed_node_has_its_clusters_files(self, machine: Machine):
+        machine.command("oke")
+        machine.run(step("join", self_managed=True))
+        assert machine.read("etc/oke/oke-apiserver") == "10.140.0.5"
+        assert machine.read("etc/kubernetes/ca.crt") == "-----BEGIN CERTIFICATE-----\nMII\n"
+
+    def test_a_self_managed_node_without_the_program_runs_the_images_script(self, machine: Machine):
+        machine.write("etc/oke/oke-install.sh", 'echo "$*" >"$ROOT/joined"')
+        machine.run(step("join", self_managed=True, taints=("a=:NoSchedule",)))
+        expected = f"--apiserver-endpoint 10.140.0.5 --kubelet-ca-cert {AUTHORITY}"
+        assert machine.read("joined") == f"{expected} --kubelet-extra-args --register-with-taints=a=:NoSchedule\n"
+
+    def test_a_self_managed_node_that_was_told_nothing_says_so(self, machine: Machine):
+        machine.command("oke")
+        (machine.root / "metadata/instance/metadata/cluster_ca_cert").unlink()
+        ended = machine.run(step("join", self_managed=True))
+        assert (ended.returncode, machine.calls("oke")) == (1, [])
+        assert "the metadata of the instance have no cluster_ca_cert" in ended.stderr
+
+    def test_joining_is_tried_again(self, machine: Machine):
+        machine.command("sleep", '>"$ROOT/later"')
+        machine.command("oke", "[[ -e $ROOT/later ]]")
+        assert machine.run(step("join")).returncode == 0
+        assert len(machine.calls("oke")) == 2
+
+
+def test_a_step_that_fails_ends_the_boot_and_is_told_on_the_console(machine: Machine):
+    machine.write("etc/os-release", "echo 'no such system' >&2; exit 3")
+    ended = machine.run(user_data(Boot("cpu", "v1.34.2")))
+    assert ended.returncode == 1
+    assert machine.read("dev/console") == "no such system\nllmd-oke: step packages failed\n"

@@ -1,0 +1,28 @@
+"""What is looked at never takes the place of what is deployed."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from llmd_oke.config import stack_file
+from llmd_oke.rehearsal.project_copy import PREVIEWED, copy_project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "stacks").mkdir(parents=True)
+    for name in ("Pulumi.yaml", "__main__.py"):
+        (folder / name).touch()
+    stack_file(folder, "s").write_text("config: {llmd-oke:stack: {release: llm-d-0.8}}")
+    return folder
+
+
+def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(project: Path, tmp_path: Path):
+    deployed = stack_file(copy_project(project, "s", tmp_path / "state", "llm-d-0.7").folder, "s")
+    deployed.write_text(f"encryptionsalt: v1:salt\n{deployed.read_text()}")
+    before = deployed.read_text()
+    previewed = copy_project(project, "s", tmp_path / "state", "llm-d-0.6", PREVIEWED)
+    written = yaml.safe_load(stack_file(previewed.folder, "s").read_text())
+    assert (written["encryptionsalt"], written["config"]["llmd-oke:stack"]["release"]) == ("v1:salt", "llm-d-0.6")
+    assert deployed.read_text() == before

@@ -1,0 +1,21 @@
+"""What readers share: names of GPUs as files have them."""
+
+import pytest
+from llmd_oke.results.readers.rows import gpu_product
+
+
+@pytest.mark.parametrize(
+    ("name", "product"),
+    [
+        ("AMD-Instinct-MI300X", "MI300X"),
+        ("AMD Instinct MI325X", "MI325X"),
+        ("NVIDIA-H100-80GB-HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA-B200", "B200"),
+        (None, None),
+    ],
+)
+def test_a_gpu_is_named_by_its_product(name: str | None, product: str | None):
+    """Boards of a product with other limits keep their names."""
+    assert gpu_product(name) == product

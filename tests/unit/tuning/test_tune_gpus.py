@@ -1,0 +1,162 @@
+"""The tuner without a stack, on GPUs that the kit knows by their data alone."""
+
+import json
+
+import pytest
+from llmd_oke.cli.tune import app
+from llmd_oke.errors import KitError
+from llmd_oke.results.files import read_rows, write_rows
+from llmd_oke.results.row import Basis
+from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.servers.bounds import least_step_s
+from llmd_oke.tuning.servers.figures import bound_figures, latency_model_of
+from tuning_for_tests import MODEL, row, tpot
+from typer.testing import CliRunner
+
+GPT = ["--model", "gpt-oss-120b", "--gpus", "16", "--slo", "ttft=2000,itl=25,qps=20"]
+MI325X = asking.known_gpu("MI325X")
+PROMPTS = {"gpu": "MI325X", "concurrency": 1, "input_tokens": 4096, "output_tokens": 1}
+STACK = """\
+config:
+  llmd-oke:stack:
+    cluster: {mode: existing, identifier: here}
+    gpuPools: [{name: mi355x, shape: BM.GPU.MI355X-v1.8, size: 1}]
+    release: llm-d-0.8
+    models: [{model: gpt-oss-120b, topology: agg-tp1-8r, workload: {inputTokens: 4096, outputTokens: 256}}]
+"""
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=True, env={"COLUMNS": "120"})
+
+
+def refusal(*arguments):
+    error = run(*arguments).exception
+    assert isinstance(error, KitError)
+    return f"{error.message} {error.remedy}"
+
+
+def test_rank_on_a_gpu_with_figures_of_its_own_is_a_forecast():
+    found = json.loads(run("rank", *GPT, "--gpu", "h200", "--json").stdout)
+    assert (found["gpu"], found["shape"]) == ("H200", None)
+    assert found["confidence"]["basis"] == "calibrated"
+    assert found["confidence"]["beyond"] == []
+    assert found["best"]["usd_per_million_output_tokens"] > 0
+
+
+def test_batches_stay_at_what_was_measured_on_the_gpu():
+    found = json.loads(run("rank", *GPT, "--gpu", "H100", "--json").stdout)
+    assert max(each["max_num_seqs"] for each in found["first"]) <= 64
+
+
+def test_rank_on_a_gpu_without_figures_is_refused():
+    assert "nothing was fitted" in refusal("rank", *GPT, "--gpu", "MI325X")
+
+
+def test_rank_by_bounds_is_no_forecast_and_has_no_price_where_no_list_has_one():
+    result = run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation")
+    assert "no forecasts: bound: decode not measured, prefill not measured" in result.stdout
+    assert "no $, as OCI lists no price of MI325X" in result.stdout.replace("\n", " ")
+    found = json.loads(run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation", "--json").stdout)
+    assert found["best"]["usd_per_million_output_tokens"] is None
+
+
+def test_a_plot_by_bounds_says_so(tmp_path):
+    page = tmp_path / "plot.html"
+    assert run("plot", *GPT, "--gpu", "MI325X", "--allow-extrapolation", "--html", str(page)).exit_code == 0
+    assert "No forecasts: bound" in page.read_text()
+
+
+def test_a_shape_and_a_gpu_exclude_each_other():
+    told = refusal("rank", *GPT, "--gpu", "H200", "--shape", "BM.GPU.MI300X.8")
+    assert "--shape BM.GPU.MI300X.8 or --gpu H200" in told
+
+
+def test_a_stack_and_a_gpu_exclude_each_other(tmp_path):
+    told = refusal("rank", "--stack", "some", "--project", str(tmp_path), "--gpu", "H200")
+    assert "name --model instead of --stack" in told
+
+
+def test_an_unknown_gpu_is_refused_with_those_that_are_known():
+    assert "GPUs: H100, H200, MI300X, MI325X, MI355X" in refusal("rank", *GPT, "--gpu", "H300")
+
+
+def test_figures_of_another_gpu_are_refused_with_the_option_that_takes_them(tmp_path):
+    figures = tmp_path / "fit.yaml"
+    assert run("fit", "--published", "--model", "gpt-oss-120b", "--gpu", "H200", "-o", str(figures)).exit_code == 0
+    assert "--gpu H200" in refusal("rank", *GPT, "--figures", str(figures))
+
+
+def test_apply_does_not_deploy_by_bounds(tmp_path):
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "Pulumi.small.yaml").write_text(STACK)
+    told = refusal("apply", "--stack", "small", "--project", str(tmp_path), "--allow-extrapolation")
+    assert "Nothing is measured of gpt-oss-120b on MI355X" in told
+
+
+def measured(step_share, size, batch):
+    """A decode row of MI325X whose step takes so much of the least that its hardware allows."""
+    model = latency_model_of(bound_figures(MODEL, MI325X.gpu), MODEL, MI325X)
+    step_s = least_step_s(model, batch, 4224, size) * step_share
+    own = {"gpu": "MI325X", "tensor_parallel_size": size, "gpus_counted": size, "concurrency": batch}
+    return row(**own, input_tokens=4096, tpot_ms=tpot(step_s * 1000))
+
+
+def test_rows_are_held_against_the_bound_of_their_own_gpu(tmp_path):
+    source, target = tmp_path / "runs.jsonl", tmp_path / "rows.jsonl"
+    write_rows([measured(0.9, 1, 32), measured(1.5, 1, 32)], source)
+    result = run("import", str(source), "-o", str(target))
+    assert "above the hardware's bound" in result.stderr
+    assert len(read_rows(target)) == 1
+
+
+def test_rows_of_an_unknown_gpu_are_imported_and_named(tmp_path):
+    source = tmp_path / "runs.jsonl"
+    write_rows([row(gpu="B200", output_tokens_per_s=1000)], source)
+    result = run("import", str(source), "-o", str(tmp_path / "rows.jsonl"))
+    assert "B200 is no GPU of the catalogue" in result.stderr
+
+
+def test_a_fit_of_rows_is_of_their_gpu_and_serves_rank(tmp_path):
+    rows, figures = tmp_path / "rows.jsonl", tmp_path / "fit.yaml"
+    decode = [measured(2.0, size, batch) for size in (1, 2) for batch in (4, 32, 128)]
+    prefill = [
+        row("prefill", **PROMPTS, tensor_parallel_size=size, gpus_counted=size, achieved_requests_per_s=rate)
+        for size, rate in ((1, 4.0), (2, 6.0), (4, 8.0))
+    ]
+    write_rows([*decode, *prefill], rows)
+    assert run("fit", str(rows), "-o", str(figures)).exit_code == 0
+    arguments = ("--gpu", "MI325X", "--figures", str(figures), "--workload", "4000/256", "--json")
+    found = json.loads(run("rank", *GPT, *arguments).stdout)
+    assert found["confidence"]["basis"] == "calibrated"
+    assert found["best"]["topology"]
+
+
+def test_the_recipe_that_llm_d_publishes_for_h200_is_on_the_frontier_there():
+    """llm-d guides, pd-disaggregation: 8p-tp1-2d-tp4 on 16 H200, 5000 tokens in and 250 out."""
+    asked = ("--model", "gpt-oss-120b", "--gpu", "H200", "--gpus", "16", "--workload", "5000/250")
+    found = json.loads(run("rank", *asked, "--json").stdout)
+    assert "8p-tp1-2d-tp4" in {each["topology"] for each in found["frontier"]}
+
+
+def test_published_points_of_a_gpu_are_matched():
+    found = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--gpu", "H200", "--json").stdout)
+    assert len(found) == 35
+
+
+def test_bounds_lose_nothing_to_the_hardware():
+    figures = asking.known_figures(MODEL, MI325X)
+    assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.BOUND)
+    assert not figures.measured
+    step_s = latency_model_of(figures, MODEL, MI325X).decode_step_s(1, 1, 1)
+    read = MODEL.work.dense_weight_gb + MODEL.work.expert_weight_gb * 4 / 128
+    assert step_s == pytest.approx(read / 6000, rel=0.01)
+
+
+def test_a_switch_gives_two_gpus_the_rate_that_it_gives_eight():
+    """All-reduce of a prompt over NVLink: a share of (tp - 1) / tp of the activations, at one rate."""
+    h200 = asking.known_gpu("H200")
+    model = latency_model_of(bound_figures(MODEL, h200.gpu), MODEL, h200)
+    alone_s = model.prefill_s(4096)
+    reduced = {size: model.server(size).prefill_s(4096) - alone_s / size for size in (2, 8)}
+    assert reduced[8] / reduced[2] == pytest.approx((7 / 8) / (1 / 2))
