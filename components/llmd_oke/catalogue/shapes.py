@@ -53,6 +53,7 @@ class LocalDisks(Entry):
 
 
 POOL_LABEL = "oke.oraclecloud.com/pool.name"
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 """The label that says which pool a node is of."""
 
 

@@ -10,13 +10,12 @@ import pulumi_oci as oci
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.cloud_init import cloud_init
 from llmd_oke.catalogue.eviction import eviction
-from llmd_oke.catalogue.shapes import POOL_LABEL
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, metadata, self_managed
 from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
 from llmd_oke.cluster.pool_parts import NodeNetworkArgs, TaintArgs, eviction_settings, kubelet_taints, pod_network
 from llmd_oke.cluster.timeouts import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL
 
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 """A label that only the cloud's own controller sets."""
 
 DEFAULT_BOOT_VOLUME_GIB = 512
@@ -62,7 +61,7 @@ class Subject:
     @property
     def labels(self) -> dict[str, str]:
         """Labels that the nodes register with."""
-        of_shape = {key: value for key, value in self.shape.node.labels.items() if key != INSTANCE_TYPE}
+        of_shape = {key: value for key, value in self.shape.node.labels.items() if key != INSTANCE_TYPE_LABEL}
         return {**of_shape, **self.args.get("labels", {}), POOL_LABEL: self.args["pool_name"]}
 
     @property

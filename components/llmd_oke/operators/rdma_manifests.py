@@ -4,10 +4,10 @@ import json
 
 from llmd_oke.catalogue import Shape, operators
 from llmd_oke.catalogue.operators import RdmaByFunctions
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.errors import KitError
 from llmd_oke.objects import PART_OF, Manifest
 
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _SRIOV = "sriovnetwork.openshift.io/v1"
 
 
@@ -19,7 +19,7 @@ def label_of(shape: Shape) -> str:
 def pool_config(shapes: list[Shape]) -> Manifest:
     """How many of the shapes' nodes may be drained at a time while their virtual functions are made."""
     facts = operators.rdma()
-    names = {"key": INSTANCE_TYPE, "operator": "In", "values": [shape.name for shape in shapes]}
+    names = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [shape.name for shape in shapes]}
     spec = {"maxUnavailable": facts.pool_config.max_unavailable, "nodeSelector": {"matchExpressions": [names]}}
     return _object(_SRIOV, "SriovNetworkPoolConfig", facts.pool_config.name, spec)
 
@@ -46,7 +46,7 @@ def policy(shape: Shape) -> Manifest:
         "isRdma": True,
         "mtu": facts.policy.mtu,
         "nicSelector": {"rootDevices": list(shape.rdma.sriov.ports), "vendor": shape.rdma.sriov.vendor},
-        "nodeSelector": {INSTANCE_TYPE: shape.name},
+        "nodeSelector": {INSTANCE_TYPE_LABEL: shape.name},
         "numVfs": facts.policy.functions_per_port,
         "priority": facts.policy.priority,
         "resourceName": resource_name(shape, facts),

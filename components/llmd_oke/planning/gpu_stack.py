@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.operators import AddOn
-from llmd_oke.catalogue.shapes import Shape, Taint
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, Shape, Taint
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 from llmd_oke.config.gpu_stack import GpuStack
 from llmd_oke.errors import Problem
@@ -131,7 +131,13 @@ def _unsplit(config: StackConfig, *, created: bool) -> Iterator[Problem]:
 
 
 def _gpu_selector(components: tuple[str, ...], shapes: list[Shape]) -> dict[str, str]:
-    """By what was found in the node where the kit's own discovery looks; otherwise by the shape, which is certain."""
+    """By what was found in the node where the kit's own discovery looks; otherwise by the shape, which is certain.
+
+    Nodes of several shapes are found by the labels that all of them have.
+    """
     if "node-feature-discovery" in components or not shapes:
         return operators.device_config().selector
-    return {"node.kubernetes.io/instance-type": shapes[0].name}
+    if len({shape.name for shape in shapes}) == 1:
+        return {INSTANCE_TYPE_LABEL: shapes[0].name}
+    first, *others = (shape.node.labels for shape in shapes)
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmd_oke.catalogue.cache import cache_folder
 from llmd_oke.catalogue.files import values_folder
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
 from llmd_oke.rehearsal.control_plane import addresses, plane
@@ -33,7 +34,7 @@ OCI_FAULTS_FILE = "oci-faults.yaml"
 SYSTEM_NODE = {
     "name": "system-0",
     "capacity": {"cpu": "128", "memory": "512Gi", "pods": "110"},
-    "labels": {"node.kubernetes.io/instance-type": "VM.Standard.E5.Flex"},
+    "labels": {INSTANCE_TYPE_LABEL: "VM.Standard.E5.Flex"},
 }
 """Stands for the pool of ordinary nodes that every cluster has for what needs no GPU."""
 

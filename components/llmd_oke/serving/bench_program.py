@@ -15,6 +15,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from llmd_oke.catalogue.bench_jobs import JobFacts
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 
 PACKAGE = "llmd_oke"
 FOLDER = "/opt/llmd-oke"
@@ -100,7 +101,7 @@ def pod_security(how: JobFacts) -> dict[str, Any]:
 
 def rather_on(shape: str) -> dict[str, Any]:
     """Nodes of the shape if there is room: they have vLLM's image, which others would have to pull."""
-    term = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [shape]}
+    term = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [shape]}
     preferred = {"weight": 100, "preference": {"matchExpressions": [term]}}
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
 

@@ -10,6 +10,7 @@ from llmd_oke.bench.in_cluster.parcels import PART_LABEL
 from llmd_oke.bench.kv_path.request import SIDES, KvPathRequest, Transfer
 from llmd_oke.catalogue import Model
 from llmd_oke.catalogue.bench_jobs import KvPathFacts
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.serving import bench_program, vllm
 from llmd_oke.serving.load_jobs import REQUEST_FILE
 from llmd_oke.serving.model_pod import network_annotations
@@ -47,7 +48,7 @@ def kv_path_job(
         "serviceAccountName": place.job,
         "restartPolicy": "Never",
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "nodeSelector": {"node.kubernetes.io/instance-type": place.shape.name},
+        "nodeSelector": {INSTANCE_TYPE_LABEL: place.shape.name},
         "affinity": _affinity(place, nodes),
         "tolerations": place.tolerations(),
         "containers": [_container(place, spec, facts)],

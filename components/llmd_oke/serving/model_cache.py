@@ -5,6 +5,7 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.catalogue import Model, Shape
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.catalogue.storage import model_cache as facts
 from llmd_oke.errors import KitError
 from llmd_oke.objects import PART_OF, Manifest, when_declared
@@ -208,7 +209,7 @@ def _pod(kept: Model, nodes: Shape, args: ModelCacheArgs, cache: ModelCacheMount
         "automountServiceAccountToken": False,
         "restartPolicy": "OnFailure",
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "nodeSelector": {"node.kubernetes.io/instance-type": nodes.name},
+        "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
         "tolerations": tolerations(nodes, args.get("node_taints", ())),
         **({"affinity": _apart(kept)} if args["kind"] == "node-disk" else {}),
         "containers": [prewarm.container(kept, cache.get("prewarm", {"source": "hugging-face"}))],

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmd_oke.catalogue import Shape
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.planning import rollout
 from llmd_oke.serving import labels, prewarm, priorities, vllm
 from llmd_oke.serving.args import NodeTaintArgs, UnitArgs
@@ -34,7 +35,7 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": rollout.TERMINATION_GRACE_S,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "nodeSelector": {"node.kubernetes.io/instance-type": spec.shape.name},
+        "nodeSelector": {INSTANCE_TYPE_LABEL: spec.shape.name},
         "tolerations": tolerations(spec.shape, args.get("node_taints", ())),
         **priority,
         **({"initContainers": first} if (first := init_containers(spec)) else {}),

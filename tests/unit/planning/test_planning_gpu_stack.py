@@ -47,6 +47,13 @@ def test_with_rdma_discovery_is_okes_add_on_and_nodes_are_selected_by_shape():
     assert dict(plan.gpu_selector) == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
 
 
+def test_nodes_of_several_shapes_are_selected_by_what_all_of_them_have():
+    pools = [{"name": shape.lower(), "shape": f"BM.GPU.{shape}.8", "size": 1} for shape in ("MI300X", "MI355X-v1")]
+    plan = gpu_stack(stack(gpuPools=pools))
+
+    assert dict(plan.gpu_selector) == {"amd.com/gpu": "true"}
+
+
 def test_okes_own_plug_in_is_kept_from_nodes_of_the_operator():
     assert dict(gpu_stack(stack()).node_labels) == {"oci.oraclecloud.com/disable-gpu-device-plugin": "true"}
     assert dict(gpu_stack(stack(gpuStack="oke-plugin")).node_labels) == {}

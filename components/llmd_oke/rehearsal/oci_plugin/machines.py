@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.rehearsal.nodes.config import NodeConfig, Taint
 from llmd_oke.rehearsal.oci_plugin.boot_scripts import Boot, read_boot
 from llmd_oke.rehearsal.oci_plugin.records import Record, Records
@@ -40,7 +41,7 @@ class Plan:
         """The node that the machine with that index becomes."""
         known = catalogue.shape(self.shape)
         domain = str(self.placements[index % len(self.placements)]["availabilityDomain"])
-        own = {"node.kubernetes.io/instance-type": self.shape, **(known.node.labels if known else {})}
+        own = {INSTANCE_TYPE_LABEL: self.shape, **(known.node.labels if known else {})}
         places = {
             "topology.kubernetes.io/region": region_facts().key(region).lower(),
             "topology.kubernetes.io/zone": domain.rpartition(":")[2],
