@@ -58,6 +58,7 @@ def other_problems(subject: Subject) -> Iterator[Problem]:
     yield from _lengths(subject)
     yield from _router(subject)
     yield from _extra_arguments(subject)
+    yield from _attention_backend(subject)
     yield from scaling_problems(subject.model, subject.path)
 
 
@@ -198,6 +199,22 @@ def _extra_arguments(subject: Subject) -> Iterator[Problem]:
         if key is not None and not (name == _TRANSFER and not subject.model.topology.disaggregated):
             why = f"{name} would contradict what was planned"
             yield Problem(f"{subject.path}.engine.extraArgs[{i}]", argument, key, why)
+
+
+def _attention_backend(subject: Subject) -> Iterator[Problem]:
+    """A backend of the user's own that vLLM of the release doesn't start with where KV cache is handed over."""
+    arguments = subject.model.engine.extra_args
+    connected = subject.model.topology.disaggregated or any(each.startswith(_TRANSFER) for each in arguments)
+    release = catalogue.release(subject.stack.release)
+    if release is None or not connected:
+        return
+    known = release.vllm.attention_backend
+    for i, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        backend = (value or "".join(arguments[i + 1 : i + 2])).upper()
+        if name == "--attention-backend" and backend in known.refused_with_kv_connector:
+            why = f"vLLM of {release.name} does not start with {backend} and a KV connector"
+            yield Problem(f"{subject.path}.engine.extraArgs[{i}]", argument, f"{known.kv_connector}, or none", why)
 
 
 def _sizes(sizes: list[int]) -> str:

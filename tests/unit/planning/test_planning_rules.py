@@ -146,6 +146,13 @@ def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_el
     assert problems(model("agg-tp1-1r", engine=connector)) == []
 
 
+@pytest.mark.parametrize("arguments", [["--attention-backend=ROCM_ATTN"], ["--attention-backend", "rocm_attn"]])
+def test_an_attention_backend_that_vllm_refuses_beside_a_connector_is_refused(arguments: list[str]):
+    problem = only(model(engine={"extraArgs": arguments}), release="llm-d-0.8")
+    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "TRITON_ATTN, or none")
+    assert problems(model("agg-tp1-1r", engine={"extraArgs": arguments}), release="llm-d-0.8") == []
+
+
 def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
     found = problems(
         model(model="openai/gpt-oss-120b"),
