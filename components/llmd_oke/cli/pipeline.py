@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from llmd_oke import planning
-from llmd_oke.cli import console, options, up
+from llmd_oke.cli import console, options, tunnel, up
 from llmd_oke.operations.previews import Preview, of_document
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 from llmd_oke.operations.refreshing import reading_first
@@ -53,10 +53,11 @@ def deploy(
     project: options.Project = options.HERE,
     rehearse: Rehearse = False,
     allow_replace: options.AllowReplace = False,
+    through_tunnel: tunnel.OfCommand = False,
 ) -> None:
     """Update a stack without questions, then run the smoke benchmark, which decides how this ends."""
     if not rehearse:
-        up.up(stack, project, yes=True, allow_replace=allow_replace, benchmark=True)
+        up.up(stack, project, yes=True, allow_replace=allow_replace, benchmark=True, through_tunnel=through_tunnel)
         return
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
     os.execv(argv[0], argv)  # noqa: S606 - in place of this process, so that signals reach it

@@ -159,6 +159,11 @@ def test_a_destruction_has_its_tunnel_too(command: Command, oci: Tenancy, port: 
     assert command("destroy", "--yes", "--tunnel", **through(port))[:2] == (0, ["destroy reached"])
 
 
+def test_a_pipelines_deployment_too(command: Command, oci: Tenancy, port: int) -> None:
+    code, log, _ = command("pipeline", "deploy", "--tunnel", **through(port))
+    assert (code, log[-1]) == (0, "up reached")
+
+
 def test_objects_that_go_elsewhere_are_refused_with_what_sends_them_through_it(command: Command, oci: Tenancy) -> None:
     code, log, errors = command("up", "--yes", "--tunnel")
     assert (code, log) == (1, [])
