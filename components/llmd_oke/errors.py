@@ -2,7 +2,6 @@
 
 KitError                 anything that the kit explains in its own words; shown without a traceback
 └── Refused              a stack file that can't be deployed: carries every problem that was found
-Terminated               SIGTERM, handled as Ctrl-C
 """
 
 from collections.abc import Sequence
@@ -41,10 +40,6 @@ class KitError(Exception):
         super().__init__(message if remedy is None else f"{message}\n{remedy}")
         self.message = message
         self.remedy = remedy
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does; unlike Ctrl-C of a terminal it has not reached its children."""
 
 
 @dataclass(frozen=True)

@@ -101,9 +101,9 @@ class Tunnel:
             KitError: the port is taken.
         """
         _require_free(self.port)
-        thread = threading.Thread(target=self._keep_and_tell, name="tunnel", daemon=True)
-        thread.start()
+        thread = threading.Thread(target=self._keep_and_tell, name="tunnel")  # ends `ssh` even if nobody waits for it
         try:
+            thread.start()
             yield
         finally:
             self._ending.set()
@@ -131,7 +131,10 @@ class Tunnel:
             self.keep()
         except KitError as error:
             self.failure = error
-            self._progress.step(f"there is no tunnel any more: {error.message}")
+        except (OSError, ValueError) as error:  # of the system, and of answers that nobody understands
+            self.failure = KitError(f"The tunnel can't be kept: {error}.")
+        if self.failure:
+            self._progress.step(f"there is no tunnel any more: {self.failure.message}")
 
     def _session(self, public_key: str, patience_s: float | None) -> tuple[ExitStack, Session, float]:
         """An active session in a stack that ends it, and when it has to be renewed on the monotonic clock."""

@@ -1,4 +1,7 @@
-"""Where a stack's cluster is."""
+"""Where a stack's cluster and its API server are."""
+
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
 from llmd_oke.errors import KitError
@@ -12,6 +15,7 @@ _REGIONS_BY_KEY = {
 """The regions whose OCIDs have their keys; all others have their names (OCI documentation, Regions)."""
 
 _REGION_PART = 3
+_HTTPS_PORT = 443
 
 
 def region_of(config: StackConfig, asked: str | None = None) -> str:
@@ -30,3 +34,19 @@ def region_of(config: StackConfig, asked: str | None = None) -> str:
     if not named:
         raise KitError("The stack does not say which region its cluster is in.", "Give --region.")
     return _REGIONS_BY_KEY.get(named, named)
+
+
+def host_and_port(api_server: str) -> tuple[str, int]:
+    """Where an API server's address (`https://127.0.0.1:6443`) leads to.
+
+    Raises:
+        KitError: it is none of HTTPS.
+    """
+    with suppress(ValueError):  # of a port that is none
+        place = urlsplit(api_server)
+        port = place.port or _HTTPS_PORT
+        if place.scheme == "https" and place.hostname:
+            return place.hostname, port
+    raise KitError(
+        f"{api_server} is no address of an API server.", "Such as llmd-oke:apiServer: https://127.0.0.1:6443"
+    )

@@ -89,21 +89,23 @@ def main() -> None:
 def _guarded(run: Callable[[], Any]) -> int:
     try:
         run()
-        sys.stdout.flush()
     except SystemExit as end:
         return _ended(end)
     except KitError as error:
-        json_output.print_error(error)
-        console.show_error(error)
-        return 1
+        return _failed(error)
     except OSError as error:
         _give_output_up()
-        console.show_error(KitError(_words(error)))
-        return 1
+        return _failed(KitError(_words(error)))
     except KeyboardInterrupt:
         console.errors().print("interrupted")
         return console.INTERRUPTED
     return 0
+
+
+def _failed(error: KitError) -> int:
+    json_output.print_error(error)
+    console.show_error(error)
+    return 1
 
 
 def _ended(end: SystemExit) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import FrameType
 
 from llmd_oke.cli import console
-from llmd_oke.errors import Terminated
 
 TERMINATED = 128 + signal.SIGTERM
 """Exit code after SIGTERM."""
@@ -31,9 +30,7 @@ def heeded() -> Generator[Heeded]:
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         found.came = True
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            raise Terminated
-        signal.raise_signal(signal.SIGINT)  # an event loop, or whoever else handles Ctrl-C in a way of its own
+        signal.raise_signal(signal.SIGINT)  # event loops handle Ctrl-C in a way of their own
 
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0}
-_TIME = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
+_TIME = re.compile(r"(\d{1,9}(?:\.\d+)?)([smh]?)")
 
 
 def option(

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -18,7 +17,7 @@ from llmd_oke.access import forwarding
 from llmd_oke.access import tunnel as tunnels
 from llmd_oke.access.forwarding import Find, Tunnel
 from llmd_oke.access.oci_client import OciClient
-from llmd_oke.access.places import region_of
+from llmd_oke.access.places import host_and_port, region_of
 from llmd_oke.access.sign_in import SignIn
 from llmd_oke.access.tunnel import NotYet, Target, Wanted
 from llmd_oke.cli import console, options, preflight, times, token
@@ -105,9 +104,13 @@ def remind(project: Path, stack: str, progress: Progress) -> None:
 
 
 def _local_port(address: str | None) -> int | None:
-    """The port of an address on this machine; None for any other."""
-    place = urlsplit(address or "")
-    return place.port if place.hostname in {forwarding.HERE, "localhost"} else None
+    """The port of an address on this machine; None for any other.
+
+    Raises:
+        KitError: it is no address.
+    """
+    host, port = host_and_port(address) if address else ("", None)
+    return port if host in {forwarding.HERE, "localhost"} else None
 
 
 @dataclass(frozen=True)

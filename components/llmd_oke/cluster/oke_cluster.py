@@ -5,6 +5,7 @@ from typing import Any, NotRequired, TypedDict
 import pulumi
 import pulumi_oci as oci
 
+from llmd_oke.access.places import host_and_port
 from llmd_oke.cluster import kubeconfig
 from llmd_oke.cluster.iam_home import sign_in
 from llmd_oke.cluster.kubeconfig import Access
@@ -152,8 +153,14 @@ class OkeCluster(pulumi.ComponentResource):
 
 
 def _assemble(args: OkeClusterArgs) -> Any:
-    """The kubeconfig, once the API server answers where a tunnel leads to it."""
+    """The kubeconfig, once the API server answers where a tunnel leads to it.
+
+    Raises:
+        KitError: the address is none, or the stack's way to sign in to OCI is none that the kit has.
+    """
     who, api_server = sign_in(), args.get("api_server")
+    if api_server:
+        host_and_port(api_server)
 
     async def assembled(found: Any) -> str:
         access, cluster_id = found

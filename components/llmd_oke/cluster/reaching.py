@@ -9,17 +9,16 @@ import asyncio
 import base64
 import ssl
 import time
-from urllib.parse import urlsplit
 
 import pulumi
 
+from llmd_oke.access.places import host_and_port
 from llmd_oke.cluster.kubeconfig import Access
 from llmd_oke.errors import KitError
 
 PATIENCE_S = 900.0
 LOOK_S = 2.0
 ANSWER_S = 10.0
-API_PORT = 6443
 
 TUNNEL = "Use `llmd-oke up --tunnel`, or keep `llmd-oke tunnel` running in a second shell, on the port of that address."
 
@@ -28,10 +27,11 @@ async def wait_until_reached(api_server: str, access: Access, patience_s: float 
     """Returns once the cluster's API server answers at that address.
 
     Raises:
-        KitError: nothing does in time, or another server does.
+        KitError: nothing answers in time, another server does, or address or authority can't be read.
     """
+    authority = _authority(access)
     ends_at_s, told = time.monotonic() + patience_s, False
-    while cause := await _hindrance(api_server, access):
+    while cause := await _hindrance(api_server, access.host, authority):
         if time.monotonic() >= ends_at_s:
             raise KitError(f"The API server does not answer at {api_server} after {patience_s:g} s: {cause}.", TUNNEL)
         if not told:
@@ -40,13 +40,11 @@ async def wait_until_reached(api_server: str, access: Access, patience_s: float 
         await asyncio.sleep(LOOK_S)
 
 
-async def _hindrance(api_server: str, access: Access) -> str:
+async def _hindrance(api_server: str, name: str, authority: ssl.SSLContext) -> str:
     """Why the API server is not reached; empty if it is. Its certificate must be of the cluster's authority."""
-    place = urlsplit(api_server)
+    host, port = host_and_port(api_server)
     try:
-        opening = asyncio.open_connection(
-            place.hostname, place.port or API_PORT, ssl=_authority(access), server_hostname=access.host
-        )
+        opening = asyncio.open_connection(host, port, ssl=authority, server_hostname=name)
         _, writer = await asyncio.wait_for(opening, ANSWER_S)
         writer.close()
     except ssl.SSLCertVerificationError as error:
@@ -63,5 +61,9 @@ def _authority(access: Access) -> ssl.SSLContext:
     """Trusts the cluster's authority alone; the name that a tunnel has is not the server's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(cadata=base64.b64decode(access.certificate_authority).decode())
+    try:
+        context.load_verify_locations(cadata=base64.b64decode(access.certificate_authority).decode())
+    except (ValueError, ssl.SSLError) as error:
+        remedy = "A tunnel can't be told from another one without it (certificate-authority-data)."
+        raise KitError("The cluster's kubeconfig has no certificate authority that can be read.", remedy) from error
     return context

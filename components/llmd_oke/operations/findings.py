@@ -1,9 +1,11 @@
 """What a look at the tenancy found."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+
+from llmd_oke.access.oci_client import OciError
 
 
 class Verdict(StrEnum):
@@ -27,6 +29,17 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
+
+
+def guarded(name: str, path: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """The findings of a check, as far as it came, and that OCI did not answer if it did not."""
+    found: list[Finding] = []
+    try:
+        found.extend(check())
+    except OciError as error:
+        remedy = "Is the sign-in right, and may this user read it?" if error.status in {401, 403, 404} else "Try again."
+        found.append(Finding(name, path, Verdict.UNKNOWN, error.message, remedy))
+    return found
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

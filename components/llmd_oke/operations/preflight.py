@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network, ip_network
 
 from llmd_oke.access.objects import stored_file
-from llmd_oke.access.oci_client import OciClient, OciError
+from llmd_oke.access.oci_client import OciClient
 from llmd_oke.catalogue.iam import Need
 from llmd_oke.catalogue.iam import policies as policy_facts
 from llmd_oke.catalogue.network import reserved_ranges
 from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, StackConfig
 from llmd_oke.errors import KitError
-from llmd_oke.operations.findings import Finding, Verdict
+from llmd_oke.operations.findings import Finding, Verdict, guarded
 from llmd_oke.operations.preflight_images import ReadLink, image_findings
 from llmd_oke.operations.preflight_limits import limit_findings
 from llmd_oke.operations.tenancy import Tenancy
@@ -33,24 +33,13 @@ def preflight(client: OciClient, config: StackConfig, read_link: ReadLink = stor
         KitError: the stack says too little to ask anything.
     """
     if isinstance(config.cluster, ExistingCluster):
-        return _guarded("cluster", "cluster.identifier", lambda: _existing_cluster(client, config))
+        return guarded("cluster", "cluster.identifier", lambda: _existing_cluster(client, config))
     if not isinstance(config.cluster, CreateCluster):
         raise KitError("The stack says nothing of its cluster.", "Run this on the stack of the cluster layer.")
     tenancy = Tenancy(client, config, config.cluster)
-    found = [finding for name, path, check in CHECKS for finding in _guarded(name, path, lambda c=check: c(tenancy))]
+    found = [finding for name, path, check in CHECKS for finding in guarded(name, path, lambda c=check: c(tenancy))]
     for path, image, shape in tenancy.created_images:
-        found += _guarded("image", path, lambda p=path, i=image, s=shape: image_findings(tenancy, p, i, s, read_link))
-    return found
-
-
-def _guarded(name: str, path: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of a check, as far as it came, and that OCI did not answer if it did not."""
-    found: list[Finding] = []
-    try:
-        found.extend(check())
-    except OciError as error:
-        remedy = "Is the sign-in right, and may this user read it?" if error.status in {401, 403, 404} else "Try again."
-        found.append(Finding(name, path, Verdict.UNKNOWN, error.message, remedy))
+        found += guarded("image", path, lambda p=path, i=image, s=shape: image_findings(tenancy, p, i, s, read_link))
     return found
 
 

@@ -11,12 +11,15 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.flexible_shapes import flexible_shape
 from llmd_oke.catalogue.limits import limits
 from llmd_oke.config import GpuPool, SystemPool
-from llmd_oke.operations.findings import Finding, Verdict
+from llmd_oke.operations.findings import Finding, Verdict, guarded
 from llmd_oke.operations.tenancy import Tenancy
 
 COMPUTE = "compute"
 INCREASE = "Request a service limit increase in the OCI console. What this stack has rented already counts as used."
 REGION = ""
+
+Definitions = Callable[[str], list[dict[str, Any]]]
+"""The limits of a service, as OCI defines them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Demand:
     domains: tuple[str, ...] = ()
 
     @property
-    def all(self) -> float:
+    def total(self) -> float:
         """For all nodes."""
         return self.each * self.nodes
 
@@ -45,20 +48,20 @@ def limit_findings(tenancy: Tenancy) -> Iterator[Finding]:
     """What there is to say of each limit that the stack meets; pools that share one are judged together.
 
     Raises:
-        OciError: OCI doesn't answer.
+        OciError: OCI doesn't tell which limits there are. One whose rest it doesn't tell hides no other.
     """
-    definitions = cache(partial(_definitions, tenancy))
+    definitions: Definitions = cache(partial(_definitions, tenancy))
     yield from _unnamed(tenancy, definitions)
     together: defaultdict[tuple[str, tuple[str, ...]], list[Demand]] = defaultdict(list)
     for demand in _demands(tenancy):
         together[demand.service, demand.names].append(demand)
     for (service, names), demands in together.items():
-        definition = _definition(definitions(service), names)
+        definition, path = _definition(definitions(service), names), demands[0].path
         if definition is None:
-            value = f"the region has no limit {' or '.join(names)}"
-            yield Finding("limits", demands[0].path, Verdict.UNKNOWN, value)
+            yield Finding("limits", path, Verdict.UNKNOWN, f"the region has no limit {' or '.join(names)}")
         else:
-            yield _judged(tenancy, service, definition, demands)
+            judged = partial(_judged, tenancy, service, definition, demands)
+            yield from guarded("limits", path, lambda judge=judged: [judge()])
 
 
 def _demands(tenancy: Tenancy) -> Iterator[Demand]:
@@ -111,7 +114,7 @@ def _domains(tenancy: Tenancy, pool: SystemPool) -> tuple[str, ...]:
     return tuple(str(each["name"]) for each in found)
 
 
-def _unnamed(tenancy: Tenancy, definitions: Callable[[str], list[dict[str, Any]]]) -> Iterator[Finding]:
+def _unnamed(tenancy: Tenancy, definitions: Definitions) -> Iterator[Finding]:
     """Shapes whose limit has no published name."""
     for i, pool in _on_demand(tenancy):
         shape = catalogue.shape(pool.shape)
@@ -146,7 +149,7 @@ def _judged(tenancy: Tenancy, service: str, definition: dict[str, Any], demands:
     free = {place: _available(tenancy, service, name, place) for place in (places if by_domain else [REGION])}
     told = ", ".join(f"{_number(amount)} available{f' in {place}' if place else ''}" for place, amount in free.items())
     also = "".join(f", {demand.path}" for demand in demands[1:])
-    value = f"{name}: {told}; {sum(demand.all for demand in demands):g} {unit} wanted ({path}{also})"
+    value = f"{name}: {told}; {sum(demand.total for demand in demands):g} {unit} wanted ({path}{also})"
     verdict, remedy = _verdict(free, demands)
     return Finding("limits", path, verdict, value, remedy)
 
@@ -156,8 +159,8 @@ def _verdict(free: dict[str, float | None], demands: Sequence[Demand]) -> tuple[
     known = {place: amount for place, amount in free.items() if amount is not None}
     if len(known) < len(free):
         return Verdict.UNKNOWN, "OCI does not say how much of it is available."
-    alone = {place: sum(each.all for each in demands if each.domains == (place,)) for place in known}
-    if sum(known.values()) < sum(each.all for each in demands) or any(known[at] < alone[at] for at in known):
+    alone = {place: sum(each.total for each in demands if each.domains == (place,)) for place in known}
+    if sum(known.values()) < sum(each.total for each in demands) or any(known[at] < alone[at] for at in known):
         return Verdict.PROBLEM, INCREASE
     if any(known[at] < sum(each.of_one(at) for each in demands) for at in known):
         return Verdict.UNKNOWN, "Enough in all, but not for an even share of the nodes in each availability domain."

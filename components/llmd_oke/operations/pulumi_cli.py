@@ -40,9 +40,8 @@ def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> Ended:
     """
     pipe = subprocess.PIPE if capture else None
     shown = _STANDARD_ERROR if aside else None
-    process = subprocess.Popen(list(argv), stdout=pipe or shown, stderr=pipe, text=True, env=_environment())
-    output, errors = to_its_end(process)
-    return Ended(process.returncode, output or "", errors or "")
+    options: dict[str, Any] = {"stdout": pipe or shown, "stderr": pipe, "env": _environment()}
+    return Ended(*to_its_end(lambda: subprocess.Popen(list(argv), text=True, **options)))
 
 
 def _environment() -> dict[str, str]:

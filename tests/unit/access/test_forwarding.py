@@ -150,10 +150,10 @@ def test_the_next_session_is_there_before_the_last_one_goes(ssh: Any, port: int)
         return oci, Target("bastion", "10.0.0.6", 6443, next(lives_s, 1800.0))
 
     with Tunnel(find, port, told, QUICK).beside():
-        while "DELETE s1" not in oci.sent:
+        told.until_open()
+        while "s2" not in starts():
             told.until_open()
     assert oci.sent[:3] == ["POST s1", "POST s2", "DELETE s1"]
-    assert starts()[-1] == "s2"
 
 
 def test_at_the_end_neither_session_nor_listener_is_left(ssh: Any, port: int):
@@ -180,3 +180,14 @@ def test_whoever_waits_for_it_is_told_why_it_does_not_open(ssh: Any, port: int):
     kept = Tunnel(found(Oci()), port, Told(), QUICK)
     with kept.beside(), pytest.raises(SshFailed, match="Permission denied"):
         kept.wait_until_open(LIMIT_S)
+
+
+def test_what_the_system_refuses_ends_the_wait_for_it_with_a_sentence(ssh: Any, port: int):
+    def find() -> tuple[OciClient, Target]:
+        raise PermissionError(13, "Permission denied", "/some/key")
+
+    told = Told()
+    kept = Tunnel(find, port, told, QUICK)
+    with kept.beside(), pytest.raises(KitError, match="Permission denied"):
+        kept.wait_until_open(LIMIT_S)
+    assert "there is no tunnel any more" in told.steps.get(timeout=LIMIT_S)

@@ -1,6 +1,7 @@
 """How the command ends after Ctrl-C, SIGTERM, and what the system refuses."""
 
 import errno
+import json
 import signal
 import subprocess
 import sys
@@ -59,6 +60,19 @@ def test_what_the_system_refuses_is_told_in_a_sentence_with_the_file(ended: Any,
 
     monkeypatch.setattr(rehearsal, "rehearsed_stacks", refused)
     assert ended("rehearse", "status") == (1, "error /some/file: Permission denied.\n")
+
+
+def test_what_the_system_refuses_is_told_as_json_where_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def refused(*_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied", "/some/file")
+
+    monkeypatch.setattr(rehearsal, "rehearsed_stacks", refused)
+    monkeypatch.setattr(sys, "argv", ["llmd-oke", "rehearse", "status", "--json"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert json.loads(capsys.readouterr().out) == {"error": "/some/file: Permission denied.", "remedy": None}
 
 
 def test_a_full_disk_is_told_once():

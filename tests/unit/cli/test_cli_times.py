@@ -37,6 +37,11 @@ def test_other_times_are_refused_with_what_is_accepted(text: str):
     assert f"{text!r} is no time from 1s to 24h; accepted: 90s, 10m, 2h, or seconds." in refused.stderr
 
 
+def test_no_time_is_endless():
+    refused = CliRunner().invoke(app, ["bench", "--limit", "9" * 400], env=WIDE)
+    assert (refused.exit_code, "is no time" in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("time_s", "text"), [(0, "0s"), (0.001, "0.001s"), (15, "15s"), (90, "90s"), (600, "10m"), (10_800, "3h")]
 )

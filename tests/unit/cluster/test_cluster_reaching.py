@@ -84,3 +84,10 @@ async def test_the_tunnel_of_another_cluster_is_told_at_once(tmp_path: Path, own
     async with api_server(tmp_path, certificate("10.0.0.6")) as port:
         with pytest.raises(KitError, match="is not this cluster's API server"):
             await reaching.wait_until_reached(f"https://127.0.0.1:{port}", access(own), 20)
+
+
+@pytest.mark.parametrize("authority", ["", "####", base64.b64encode(b"no certificate").decode()])
+async def test_without_an_authority_nothing_is_waited_for(authority: str):
+    unknown = Access("https://10.0.0.6:6443", authority, {})
+    with pytest.raises(KitError, match="no certificate authority"):
+        await reaching.wait_until_reached("https://127.0.0.1:1", unknown, 20)

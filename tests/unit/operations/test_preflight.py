@@ -114,6 +114,13 @@ def test_pools_that_share_a_limit_are_judged_together():
     assert "112 OCPUs wanted (systemPool.ocpus, cpuPools[0].ocpus)" in finding.value
 
 
+def test_a_limit_that_oci_does_not_tell_hides_no_other():
+    refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses the clusters' limit")
+    found = look({available("container-engine", "enhanced-cluster-count"): refused})
+    assert limit("cluster", found).verdict is Verdict.UNKNOWN
+    assert limit("gpuPools[0].size", found).verdict is Verdict.FINE
+
+
 @pytest.mark.parametrize(
     ("service", "name", "path"),
     [("container-engine", "enhanced-cluster-count", "cluster"), ("vcn", "vcn-count", "cluster.network")],
