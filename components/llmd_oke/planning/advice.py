@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from llmd_oke.config import CreateCluster, NodeDisk
+from llmd_oke.config import CreateCluster, FileStorage, NodeDisk
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
 from llmd_oke.planning.placeholders import placeholder_advice
@@ -26,6 +26,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     return (
         *placeholder_advice(plan.config),
         *_way_in(plan),
+        *_without_internet(plan),
         *_oci_metrics(plan),
         *_cache_of_scaled_nodes(plan),
         *_idle_nodes(plan),
@@ -48,6 +49,19 @@ def _way_in(plan: Plan) -> Iterator[Advice]:
     else:
         text = "a private API endpoint is reached from its VCN only: update from there, or with `llmd-oke up --tunnel`"
         yield Advice("cluster.apiEndpoint.access", text)
+
+
+def _without_internet(plan: Plan) -> Iterator[Advice]:
+    """What nodes otherwise fetch as they start (`values/cloud-init`), and where images would have to be."""
+    cluster = plan.config.cluster
+    if not isinstance(cluster, CreateCluster) or plan.config.layer == "serving" or cluster.network.worker_internet:
+        return
+    nfs = " and nfs-common" if isinstance(plan.config.storage.model_cache, FileStorage) else ""
+    text = (
+        "nodes reach no package repository: their image must carry OKE's packages of "
+        f"{cluster.kubernetes_version}{nfs}, and container images must come from OCI's registry"
+    )
+    yield Advice("cluster.network.workerInternet", text)
 
 
 def _oci_metrics(plan: Plan) -> Iterator[Advice]:

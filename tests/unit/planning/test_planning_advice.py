@@ -111,6 +111,14 @@ def test_a_private_endpoint_that_no_bastion_leads_to_is_told():
     assert not way_in(apiEndpoint=public)
 
 
+def test_nodes_without_a_way_to_the_internet_need_all_in_their_image():
+    storage = {"storage": {"modelCache": {"kind": "file-storage"}}}
+    made = created(network={"workerInternet": False}, stack_changes=storage)
+    text = advice(*made.pop("models"), **made)["cluster.network.workerInternet"]
+    assert "OKE's packages of v1." in text
+    assert "nfs-common" in text
+
+
 @pytest.mark.parametrize(("launch", "told"), [("managed-compute-cluster", True), ("cluster-network", False)])
 def test_a_right_to_publish_metrics_that_no_node_may_use_is_told(launch: str, told: bool):
     made = created(gpu_pool(launch=launch), iam={"grants": ["oci-metrics"]})
