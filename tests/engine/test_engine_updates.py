@@ -116,7 +116,9 @@ def engine_options(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
     }
-    return automation.LocalWorkspaceOptions(env_vars=settings)
+    work = tmp_path / "work"
+    work.mkdir()
+    return automation.LocalWorkspaceOptions(work_dir=str(work), env_vars=settings)
 
 
 @pytest.fixture
