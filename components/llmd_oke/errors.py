@@ -4,7 +4,7 @@ KitError                 anything that the kit explains in its own words; shown 
 └── Refused              a stack file that can't be deployed: carries every problem that was found
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from reprlib import Repr
@@ -68,6 +68,13 @@ class Problem:
             list(cast("tuple[object, ...]", self.value)) if isinstance(self.value, tuple) else self.value
         )
         return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, then what led to it, the nearest first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class Refused(KitError):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llmd_oke.access import tunnel as tunnels
 from llmd_oke.access.oci_client import OciClient, OciError
+from llmd_oke.access.reachability import is_reachable
 from llmd_oke.access.tunnel import NotYet, Session, Target
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
@@ -68,7 +69,9 @@ class Tunnel:
         self._open = threading.Event()
 
     def keep(self, patience_s: float | None = None) -> None:
-        """Keeps it open until it is ended; waits for cluster and bastion, so long at most if a limit is given.
+        """Keeps it open until the block of `beside` is left, or an interrupt.
+
+        It waits for cluster and bastion, so long at most if a limit is given.
 
         Raises:
             NotYet: they did not come in time.
@@ -121,10 +124,6 @@ class Tunnel:
                 raise self.failure
             if time.monotonic() >= ends_at:
                 raise KitError(f"The tunnel did not open in {timeout_s:g} s.", "`llmd-oke tunnel` shows its steps.")
-
-    def end(self) -> None:
-        """Ends it."""
-        self._ending.set()
 
     def _keep_and_tell(self) -> None:
         try:
@@ -190,20 +189,13 @@ class Tunnel:
 
     def _tell_if_open(self) -> None:
         """It listens only after the bastion has let it in."""
-        if listens(self.port):
+        if is_reachable(HERE, self.port):
             self._progress.step(f"https://{HERE}:{self.port} leads to the API server")
             self._open.set()
 
     def _pause(self, pause_s: float) -> None:
         if self._ending.wait(pause_s):
             raise _Ended
-
-
-def listens(port: int) -> bool:
-    """Whether something listens at that port of this machine."""
-    with suppress(OSError), socket.create_connection((HERE, port), timeout=1.0):
-        return True
-    return False
 
 
 def _is_final(error: KitError) -> bool:

@@ -53,8 +53,10 @@ class LocalDisks(Entry):
 
 
 POOL_LABEL = "oke.oraclecloud.com/pool.name"
-INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 """The label that says which pool a node is of."""
+
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+"""The label that says which shape a node has; only the cloud's own controller sets it."""
 
 
 class Taint(Entry):

@@ -18,6 +18,7 @@ from llmd_oke.access import tunnel as tunnels
 from llmd_oke.access.forwarding import Find, Tunnel
 from llmd_oke.access.oci_client import OciClient
 from llmd_oke.access.places import host_and_port, region_of
+from llmd_oke.access.reachability import is_reachable
 from llmd_oke.access.sign_in import SignIn
 from llmd_oke.access.tunnel import NotYet, Target, Wanted
 from llmd_oke.cli import console, options, preflight, times, token
@@ -97,7 +98,7 @@ def during(project: Path, stack: str, progress: Progress) -> Generator[None]:
 def remind(project: Path, stack: str, progress: Progress) -> None:
     """Says that the stack's objects go through a tunnel, where none is open."""
     port = _local_port(config.settings(project, stack).get(API_SERVER))
-    if port and not forwarding.listens(port):
+    if port and not is_reachable(forwarding.HERE, port):
         progress.step(
             f"nothing listens at {forwarding.HERE}:{port} ({API_SERVER}) yet: use --tunnel, or `llmd-oke tunnel`"
         )

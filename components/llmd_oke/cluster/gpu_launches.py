@@ -16,8 +16,6 @@ from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
 from llmd_oke.cluster.pool_parts import NodeNetworkArgs, TaintArgs, eviction_settings, kubelet_taints, pod_network
 from llmd_oke.cluster.timeouts import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL
 
-"""A label that only the cloud's own controller sets."""
-
 DEFAULT_BOOT_VOLUME_GIB = 512
 DEFAULT_MAX_PODS = 64
 

@@ -58,7 +58,7 @@ async def _hindrance(api_server: str, name: str, authority: ssl.SSLContext) -> s
 
 
 def _authority(access: Access) -> ssl.SSLContext:
-    """Trusts the cluster's authority alone; the name that a tunnel has is not the server's."""
+    """Trusts the cluster's authority alone; its name is checked by whoever uses the kubeconfig."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     try:

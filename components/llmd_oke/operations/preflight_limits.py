@@ -101,17 +101,9 @@ def _of_cpu_pool(tenancy: Tenancy, path: str, pool: SystemPool) -> Iterator[Dema
     shape = flexible_shape(pool.shape)
     if shape is None or shape.limits is None:
         return
-    domains, nodes = _domains(tenancy, pool), pool.limits.most
+    domains, nodes = tuple(pool.availability_domains) or tenancy.availability_domains, pool.limits.most
     yield Demand(f"{path}.ocpus", COMPUTE, shape.limits.ocpus, "OCPUs", pool.ocpus, nodes, domains)
     yield Demand(f"{path}.memoryGib", COMPUTE, shape.limits.memory_gb, "GB", pool.memory_gib, nodes, domains)
-
-
-def _domains(tenancy: Tenancy, pool: SystemPool) -> tuple[str, ...]:
-    told = pool.availability_domains or tenancy.cluster.given.availability_domains
-    if told:
-        return tuple(told)
-    found = tenancy.client.get("identity", "/availabilityDomains", compartmentId=tenancy.cluster.tenancy_id)
-    return tuple(str(each["name"]) for each in found)
 
 
 def _unnamed(tenancy: Tenancy, definitions: Definitions) -> Iterator[Finding]:

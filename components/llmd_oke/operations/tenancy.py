@@ -1,6 +1,7 @@
 """What a look at a tenancy is about."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from llmd_oke.access.oci_client import OciClient
 from llmd_oke.config import CreateCluster, GpuPool, Image, StackConfig
@@ -13,6 +14,18 @@ class Tenancy:
     client: OciClient
     config: StackConfig
     cluster: CreateCluster
+
+    @cached_property
+    def availability_domains(self) -> tuple[str, ...]:
+        """The region's availability domains, by their whole names: as the stack file gives them, or as OCI does.
+
+        Raises:
+            OciError: OCI doesn't tell.
+        """
+        if self.cluster.given.availability_domains:
+            return tuple(self.cluster.given.availability_domains)
+        found = self.client.get("identity", "/availabilityDomains", compartmentId=self.cluster.tenancy_id)
+        return tuple(str(each["name"]) for each in found)
 
     @property
     def created_pools(self) -> list[tuple[int, GpuPool]]:

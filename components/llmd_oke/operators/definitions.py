@@ -17,7 +17,7 @@ from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 
-from llmd_oke.errors import KitError
+from llmd_oke.errors import KitError, causes
 from llmd_oke.updating import is_update
 
 LOOK_S = 2.0
@@ -103,11 +103,9 @@ def _unheard(error: httpx2.HTTPError) -> str:
     Raises:
         KitError: its certificate is not trusted, which no waiting changes.
     """
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise KitError(f"The API server's certificate is not trusted: {cause}.", WAY) from error
-        cause = cause.__cause__ or cause.__context__
     return str(error) or type(error).__name__
 
 

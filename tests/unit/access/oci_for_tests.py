@@ -5,6 +5,16 @@ from typing import Any
 
 from llmd_oke.access.oci_client import OciError
 
+CLUSTER = {
+    "id": "x",
+    "name": "prod",
+    "lifecycleState": "ACTIVE",
+    "compartmentId": "c",
+    "vcnId": "vcn",
+    "endpoints": {"privateEndpoint": "10.0.0.6:6443"},
+}
+"""A cluster that a tunnel leads to."""
+
 
 class FakeOci:
     """Answers by `service path`; an answer that is an error is raised, one that is a list of answers is used up."""

@@ -13,7 +13,7 @@ from llmd_oke.access.forwarding import Pace, SshFailed, Tunnel
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.access.tunnel import NotYet, Target
 from llmd_oke.errors import KitError
-from ssh_for_tests import put_ssh
+from ssh_for_tests import free_port, put_ssh
 
 LIMIT_S = 20.0
 QUICK = Pace(seek_s=0.01, look_s=0.01, listen_s=LIMIT_S, steady_s=LIMIT_S, again_s=0.01, tries=3, sessions=2)
@@ -56,9 +56,7 @@ class Told:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -10,16 +10,8 @@ import pytest
 from llmd_oke.access import tunnel
 from llmd_oke.errors import KitError
 from llmd_oke.progress import SilentProgress
-from oci_for_tests import FakeOci, Sequence
+from oci_for_tests import CLUSTER, FakeOci, Sequence
 
-CLUSTER = {
-    "id": "x",
-    "name": "prod",
-    "lifecycleState": "ACTIVE",
-    "compartmentId": "c",
-    "vcnId": "vcn",
-    "endpoints": {"privateEndpoint": "10.0.0.6:6443"},
-}
 BASTIONS = [
     {"id": "elsewhere", "targetVcnId": "other", "lifecycleState": "ACTIVE"},
     {"id": "gone", "targetVcnId": "vcn", "lifecycleState": "DELETED"},

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,8 @@ from llmd_oke.config import validate
 from llmd_oke.errors import KitError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
-from oci_for_tests import FakeOci, Sequence
-from ssh_for_tests import put_ssh
+from oci_for_tests import CLUSTER, FakeOci, Sequence
+from ssh_for_tests import free_port, put_ssh
 
 PLACE: dict[str, Any] = {
     "mode": "create",
@@ -43,14 +42,6 @@ STACK: dict[str, Any] = {
         }
     ],
     "release": "llm-d-0.8",
-}
-CLUSTER = {
-    "id": "x",
-    "name": "prod",
-    "lifecycleState": "ACTIVE",
-    "compartmentId": "c",
-    "vcnId": "vcn",
-    "endpoints": {"privateEndpoint": "10.0.0.6:6443"},
 }
 BASTION = {"id": "b", "targetVcnId": "vcn", "lifecycleState": "ACTIVE"}
 COMMAND = "ssh -i <privateKey> -N -L <localPort>:10.0.0.6:6443 -p 22 s@host"
@@ -95,9 +86,7 @@ class Tenancy(FakeOci):
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ Straight, where it is inside; otherwise through the API server's proxy.
 """
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
@@ -17,10 +16,9 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.resources.core_v1 import Pod, Service
 
+from llmd_oke.access.reachability import is_reachable
 from llmd_oke.bench.deployment.directory import PodAddress, Way
 from llmd_oke.errors import KitError
-
-CONNECT_TIMEOUT_S = 1.0
 
 RENEW_S = 60.0
 """How long a token of the kubeconfig's program serves; OKE's live four minutes (`access/cluster_token.py`)."""
@@ -71,7 +69,7 @@ class ClusterAccess:
                 f"The Service {namespace}/{name} can't be read: {error}", "Is the stack deployed?"
             ) from error
         address = service.spec.clusterIP if service.spec else None
-        if address and _reachable(address, 80):
+        if address and is_reachable(address, 80):
             return Way(f"http://{address}")
         return self._proxied(f"/api/v1/namespaces/{namespace}/services/{name}:80/proxy")
 
@@ -94,7 +92,7 @@ class ClusterAccess:
 
     def pod(self, namespace: str, pod: PodAddress, port: int) -> Way:
         """The way to a port of a pod."""
-        if _reachable(pod.address, port):
+        if is_reachable(pod.address, port):
             return Way(f"http://{pod.address}:{port}")
         return self._proxied(f"/api/v1/namespaces/{namespace}/pods/{pod.name}:{port}/proxy")
 
@@ -158,11 +156,3 @@ def _authorization(config: SingleConfig) -> dict[str, str]:
     except _FAILURES as error:
         raise KitError(f"The kubeconfig's user can't sign in: {error}", "Does `kubectl get pods` work?") from error
     return {"Authorization": request.headers["Authorization"]}
-
-
-def _reachable(address: str, port: int) -> bool:
-    try:
-        with socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S):
-            return True
-    except OSError:
-        return False

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from llmd_oke.errors import causes
 from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError, NoMatch, Unreachable
 from llmd_oke.rehearsal.kubernetes_plugin.kinds import Kind, kind_of_object
 from llmd_oke.rehearsal.kubernetes_plugin.kubeconfig import Access
@@ -199,12 +200,8 @@ def _dry_run(dry_run: bool) -> dict[str, str]:
     return {"dryRun": "All"} if dry_run else {}
 
 
-def _has_errno(error: BaseException | None, number: int) -> bool:
-    while error is not None:
-        if isinstance(error, OSError) and error.errno == number:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+def _has_errno(error: BaseException, number: int) -> bool:
+    return any(isinstance(each, OSError) and each.errno == number for each in causes(error))
 
 
 def _api_error(response: httpx2.Response) -> ApiError:
