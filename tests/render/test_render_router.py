@@ -13,7 +13,7 @@ from render_support import SHARED_DATA, find_program, need_chart, pod, selects
 EPP = "gpt-oss-120b-epp"
 
 ROUTER: router.RouterArgs = {
-    "release": "llm-d-0.8",
+    "release": "llm-d-0.7.0",
     "namespace": "llm-d",
     "model": "m",
     "unit": "u",
@@ -164,7 +164,7 @@ def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
 
 
 def test_resources_are_the_charts_objects_field_by_field(rehearsal):
-    args: router.RouterArgs = {**ROUTER, "release": "llm-d-0.7", "model": "gpt-oss-120b", "unit": "gpt-oss-120b"}
+    args: router.RouterArgs = {**ROUTER, "release": "llm-d-0.6.0", "model": "gpt-oss-120b", "unit": "gpt-oss-120b"}
     for manifest in router.router_manifests(args):
         assert rehearsal.kubernetes(manifest["kind"], manifest["metadata"]["name"]) == manifest
 
@@ -209,7 +209,7 @@ def test_every_value_of_0_8_is_one_of_the_recorded_chart():
     recorded = SHARED_DATA / "chart-values" / "gaie-standalone-v1.5.0.yaml"
     if not recorded.is_file():
         pytest.skip(f"{recorded} is absent")
-    assert unknown_keys(values("llm-d-0.8"), yaml.safe_load(recorded.read_text())) == []
+    assert unknown_keys(values("llm-d-0.7.0"), yaml.safe_load(recorded.read_text())) == []
 
 
 def test_a_misspelt_value_would_be_noticed():

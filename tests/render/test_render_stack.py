@@ -117,7 +117,7 @@ def test_definitions_stay_on_destroy_and_can_be_taken_over(rehearsal):
 
 
 def test_definitions_are_those_of_the_release_unchanged(rehearsal):
-    release = catalogue.release("llm-d-0.7")
+    release = catalogue.release("llm-d-0.6.0")
     assert release is not None
     for manifest in crd_manifests(release.crds):
         declared = rehearsal.kubernetes("CustomResourceDefinition", manifest["metadata"]["name"])

@@ -17,7 +17,7 @@ def names(rendered: Rendered) -> set[tuple[str, str]]:
 
 
 def test_another_release_changes_images_but_no_selector_and_no_name(varied):
-    old, new = varied(), varied(stack={"release": "llm-d-0.8"})
+    old, new = varied(), varied(stack={"release": "llm-d-0.7.0"})
     assert vllm(old, DECODE)["image"] != vllm(new, DECODE)["image"]
     for deployment in (PREFILL, DECODE, "gpt-oss-120b-epp"):
         assert selector(old, deployment) == selector(new, deployment)

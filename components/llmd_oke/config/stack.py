@@ -53,7 +53,7 @@ class StackConfig(Part):
 
     release: str
     """llm-d release: the versions of endpoint picker, sidecar, charts, CRDs and vLLM that belong together, for example
-    `llm-d-0.8`."""
+    `llm-d-0.7.0`."""
 
     namespace: DnsLabel = "llm-d"
     """Namespace of all models of this stack."""

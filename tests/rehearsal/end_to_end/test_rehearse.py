@@ -93,10 +93,10 @@ def test_aggregated_servers_are_served_behind_a_plain_service(project: Project) 
 
 
 def test_a_release_without_programs_is_rehearsed_with_the_nearest(project: Project) -> None:
-    project.write("newer", release="llm-d-0.8")
+    project.write("newer", release="llm-d-0.7.0")
     ended = project.command("rehearse", "--stack", "newer", "--json", "--time-scale", "0.5", "--no-benchmark")
     assert ended.status == 0, ended.errors
-    assert (ended.document["asked_release"], ended.document["plan"]["release"]) == ("llm-d-0.8", "llm-d-0.7")
+    assert (ended.document["asked_release"], ended.document["plan"]["release"]) == ("llm-d-0.7.0", "llm-d-0.6.0")
     assert project.command("rehearse", "down", "--stack", "newer").status == 0
 
 

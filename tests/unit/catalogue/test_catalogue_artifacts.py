@@ -77,7 +77,7 @@ def test_a_file_that_cant_be_had_says_where_to_put_it(folder, server):
 
 
 def test_a_chart_is_there_only_if_its_module_is(folder):
-    chart = release("llm-d-0.8").chart
+    chart = release("llm-d-0.7.0").chart
     assert artifacts.chart_folder(chart) is None
     put(cache.module_folder(chart.module, chart.version) / chart.folder / "Chart.yaml")
     assert artifacts.chart_folder(chart) == cache.module_folder(chart.module, chart.version) / chart.folder

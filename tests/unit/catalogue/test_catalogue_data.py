@@ -21,7 +21,7 @@ by_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name
 
 def test_what_the_first_stacks_need_is_there():
     assert {"gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic"} <= set(catalogue.model_names())
-    assert {"llm-d-0.7", "llm-d-0.8"} <= set(catalogue.release_names())
+    assert {"llm-d-0.6.0", "llm-d-0.7.0"} <= set(catalogue.release_names())
     assert "BM.GPU.MI300X.8" in catalogue.shape_names()
 
 

@@ -62,15 +62,15 @@ def choice(asked: str, used: str) -> ReleaseChoice:
 
 
 def test_a_release_that_stands_in_for_another_is_told():
-    replaced = choice("llm-d-0.8", "llm-d-0.7")
-    assert rehearse_view.release(replaced) == "llm-d-0.7, in place of llm-d-0.8"
-    assert "llm-d-0.7, the nearest that has, is rehearsed" in (rehearse_view.substitution(replaced) or "")
-    assert rehearse_view.releases_as_json(replaced) == {"asked_release": "llm-d-0.8", "release": "llm-d-0.7"}
+    replaced = choice("llm-d-0.7.0", "llm-d-0.6.0")
+    assert rehearse_view.release(replaced) == "llm-d-0.6.0, in place of llm-d-0.7.0"
+    assert "llm-d-0.6.0, the nearest that has, is rehearsed" in (rehearse_view.substitution(replaced) or "")
+    assert rehearse_view.releases_as_json(replaced) == {"asked_release": "llm-d-0.7.0", "release": "llm-d-0.6.0"}
 
 
 def test_a_release_that_can_be_rehearsed_goes_without_saying():
-    same = choice("llm-d-0.7", "llm-d-0.7")
-    assert rehearse_view.release(same) == "llm-d-0.7"
+    same = choice("llm-d-0.6.0", "llm-d-0.6.0")
+    assert rehearse_view.release(same) == "llm-d-0.6.0"
     assert rehearse_view.substitution(same) is None
 
 

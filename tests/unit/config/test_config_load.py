@@ -21,7 +21,7 @@ config:
     cluster: {mode: existing, identifier: here}
     gpuPools:
       - {name: mi300x, shape: BM.GPU.MI300X.8, size: 2}
-    release: llm-d-0.8
+    release: llm-d-0.7.0
     models:
       - model: gpt-oss-120b
         topology: 8p-tp1-2d-tp4
@@ -150,9 +150,9 @@ def test_a_missing_key_has_the_line_of_the_object_around_it(project: Path):
 
 
 def test_a_key_that_is_there_twice_is_refused(project: Path):
-    (problem,) = refused(project, STACK + "    release: llm-d-0.7\n")
+    (problem,) = refused(project, STACK + "    release: llm-d-0.6.0\n")
     assert (problem.path, problem.line) == ("release", 16)
-    assert (problem.value, problem.why) == ("llm-d-0.7", "the key is in line 11 already")
+    assert (problem.value, problem.why) == ("llm-d-0.6.0", "the key is in line 11 already")
 
 
 def test_aliases_work_and_endless_ones_are_refused(project: Path):

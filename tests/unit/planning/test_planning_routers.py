@@ -17,7 +17,7 @@ def of_pools(system: dict[str, Any], copies: int = 4, **changes: Any) -> dict[st
 
 
 def test_the_default_pool_holds_three_routers_on_each_node():
-    release = catalogue.release("llm-d-0.8")
+    release = catalogue.release("llm-d-0.7.0")
     assert release is not None
     assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)
     assert places_on_node(SystemPool(), release.router_requests) == 3

@@ -160,7 +160,7 @@ STACKS = st.fixed_dictionaries(
             min_size=1,
             max_size=2,
         ),
-        "release": st.sampled_from(["llm-d-0.7", "llm-d-0.8", "llm-d-0.9"]),
+        "release": st.sampled_from(["llm-d-0.6.0", "llm-d-0.7.0", "llm-d-0.9"]),
         "models": st.lists(MODELS, min_size=1, max_size=3),
     },
     optional={"rdma": st.sampled_from(["sriov-vf", "none"])},

@@ -5,7 +5,7 @@ from llmd_oke import catalogue
 from llmd_oke.errors import KitError
 from llmd_oke.serving.chart import render_chart
 
-CHART = catalogue.release("llm-d-0.8").chart
+CHART = catalogue.release("llm-d-0.7.0").chart
 
 
 def helm(folder, script):

@@ -9,7 +9,7 @@ from llmd_oke.serving import labels, model_pod, model_server, priorities, vllm
 from llmd_oke.serving.args import UnitArgs
 
 ARGS: UnitArgs = {
-    "release": "llm-d-0.8",
+    "release": "llm-d-0.7.0",
     "model": "gpt-oss-120b",
     "shape": "BM.GPU.MI300X.8",
     "namespace": "llm-d",
@@ -102,7 +102,7 @@ def test_version_changes_with_what_prefill_and_decode_must_agree_on(engine):
 
 
 def test_version_differs_between_releases():
-    other = catalogue.release("llm-d-0.7")
+    other = catalogue.release("llm-d-0.6.0")
     assert model_pod.version(spec()) != model_pod.version(spec(release=other))
 
 

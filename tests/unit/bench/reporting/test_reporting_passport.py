@@ -35,7 +35,7 @@ def passport(**changes):
         "stack": "prod",
         "model": "gpt-oss-120b",
         "config_hash": "0123456789abcdef",
-        "release": "llm-d-0.8",
+        "release": "llm-d-0.7.0",
         "topology": "8p-tp1-4d-tp2",
         "copies": 4,
         "gpus": 64,

@@ -14,12 +14,12 @@ def project(tmp_path: Path) -> Path:
     (folder / "stacks").mkdir(parents=True)
     for name in ("Pulumi.yaml", "__main__.py"):
         (folder / name).touch()
-    stack_file(folder, "s").write_text("config: {llmd-oke:stack: {release: llm-d-0.8}}")
+    stack_file(folder, "s").write_text("config: {llmd-oke:stack: {release: llm-d-0.7.0}}")
     return folder
 
 
 def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(project: Path, tmp_path: Path):
-    deployed = stack_file(copy_project(project, "s", tmp_path / "state", "llm-d-0.7").folder, "s")
+    deployed = stack_file(copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder, "s")
     deployed.write_text(f"encryptionsalt: v1:salt\n{deployed.read_text()}")
     before = deployed.read_text()
     previewed = copy_project(project, "s", tmp_path / "state", "llm-d-0.6", PREVIEWED)
