@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from llmd_oke.catalogue.endpoint_pickers import Api
 from llmd_oke.catalogue.files import Entry, entry, names
 
 
@@ -77,7 +78,8 @@ class KeyValueCache(Entry):
 class Model(Entry):
     """A model of the catalogue.
 
-    `max_model_len` in tokens; `startup_budget_s` in seconds, from the start of the container to readiness.
+    `apis` are those that it is used by, the main one first; `max_model_len` in tokens; `startup_budget_s` in seconds,
+    from the start of the container to readiness.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Model(Entry):
     weights: Weights
     work: Work
     kv_cache: KeyValueCache
+    apis: tuple[Api, ...]
     max_model_len: int
     activation_gib_per_gpu: float
     startup_budget_s: int

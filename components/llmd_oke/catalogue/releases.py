@@ -1,7 +1,10 @@
 """llm-d releases: the versions that belong together and the dialect that they speak."""
 
+from collections.abc import Mapping
 from functools import cache
+from typing import Literal
 
+from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, endpoint_picker
 from llmd_oke.catalogue.files import Entry, entry, names
 
 
@@ -28,18 +31,17 @@ class Requests(Entry):
 
 
 class EndpointPicker(Entry):
-    """The endpoint picker (EPP).
-
-    `feature_gates` are those that its config must name, `decision_metric` counts its routing decisions.
-    """
+    """The endpoint picker (EPP)."""
 
     image: Image
     program: Program
-    config_api_version: str
-    feature_gates: tuple[str, ...]
-    decision_metric: str
     requests: Requests
     memory_limit_gib: int
+
+    @property
+    def dialect(self) -> EndpointPickerVersion:
+        """What this version reads, counts and can't do."""
+        return endpoint_picker(self.program.version)
 
 
 class ImageKeys(Entry):
@@ -111,13 +113,24 @@ class Vllm(Entry):
     scratch_folders: tuple[str, ...]
 
 
+QuickReduce = Literal["NONE", "FP", "INT8", "INT6", "INT4"]
+"""Number formats of vLLM's quick all-reduce on ROCm (VLLM_ROCM_QUICK_REDUCE_QUANTIZATION)."""
+
+
 class Release(Entry):
-    """An llm-d release. `order` says which releases are near each other."""
+    """An llm-d release: versions that belong together, by one source.
+
+    `order` says which releases are near each other, `former_names` what the kit called it before, `images_gone` why
+    its images can't be pulled any more.
+    """
 
     name: str
     order: int
+    source: str
+    former_names: tuple[str, ...] = ()
+    images_gone: str | None = None
     endpoint_picker: EndpointPicker
-    chart: Chart
+    chart: Chart | None = None
     crds: Crds
     proxy: Proxy
     routing_sidecar: RoutingSidecar
@@ -130,6 +143,63 @@ class Release(Entry):
         return Requests(cpus=picker.cpus + proxy.cpus, memory_gib=picker.memory_gib + proxy.memory_gib)
 
 
+class Override(Entry):
+    """What of a release is replaced, by the user's own choice.
+
+    `router` names the release whose endpoint picker, proxy and routing sidecar run instead; images are full references.
+    """
+
+    router: str | None = None
+    vllm_image: str | None = None
+    endpoint_picker_image: str | None = None
+    routing_sidecar_image: str | None = None
+    proxy_image: str | None = None
+    attention_backend: str | None = None
+    quick_reduce: QuickReduce | None = None
+
+    def said(self) -> Mapping[str, str]:
+        """What is replaced, by its name."""
+        return self.model_dump(exclude_none=True)
+
+
+QUICK_REDUCE_VARIABLE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
+
+
+def overridden(base: Release, override: Override) -> Release:
+    """A release with what the user put in place of its parts; a router of a release that isn't known is left out."""
+    router = (release(override.router) if override.router else None) or base
+    picker, proxy, sidecar, vllm = router.endpoint_picker, router.proxy, router.routing_sidecar, base.vllm
+    if override.endpoint_picker_image:
+        picker = picker.model_copy(update={"image": _parts(override.endpoint_picker_image)})
+    if override.proxy_image:
+        proxy = proxy.model_copy(update={"image": override.proxy_image})
+    if override.routing_sidecar_image:
+        sidecar = sidecar.model_copy(update={"image": override.routing_sidecar_image})
+    if override.vllm_image:
+        vllm = vllm.model_copy(update={"image": override.vllm_image})
+    if backend := override.attention_backend:
+        both = vllm.attention_backend.model_copy(update={"default": backend, "kv_connector": backend})
+        vllm = vllm.model_copy(update={"attention_backend": both})
+    if override.quick_reduce:
+        several = {**vllm.tensor_parallel_environment, QUICK_REDUCE_VARIABLE: override.quick_reduce}
+        vllm = vllm.model_copy(update={"tensor_parallel_environment": several})
+    return base.model_copy(
+        update={
+            "endpoint_picker": picker,
+            "chart": router.chart,
+            "proxy": proxy,
+            "routing_sidecar": sidecar,
+            "vllm": vllm,
+        }
+    )
+
+
+def _parts(reference: str) -> Image:
+    folder, _, last = reference.rpartition("/")
+    name, _, tag = last.partition(":")
+    return Image(registry=folder, repository=name, tag=tag)
+
+
 @cache
 def release(name: str) -> Release | None:
     """The release of that name, or None."""
@@ -139,6 +209,12 @@ def release(name: str) -> Release | None:
 def release_of_vllm(image: str) -> Release | None:
     """The release whose servers run that image, or None."""
     return next((found for found in map(release, release_names()) if found and found.vllm.image == image), None)
+
+
+def release_of_former_name(name: str) -> Release | None:
+    """The release that the kit once called so, or None."""
+    every = (found for known in release_names() if (found := release(known)))
+    return next((found for found in every if name in found.former_names), None)
 
 
 def release_names() -> list[str]:

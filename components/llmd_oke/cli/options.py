@@ -33,7 +33,7 @@ Simulated = Annotated[
     typer.Option("--simulated", help="What was not real, for the report; may be given several times."),
 ]
 
-Release = Annotated[str | None, typer.Option("--release", help="Release that runs instead of the stack's own.")]
+Router = Annotated[str | None, typer.Option("--router", help="Release whose router runs instead of the stack's own.")]
 
 TimeScale = Annotated[
     float,

@@ -227,7 +227,7 @@ def _show_failed_benchmark(prepared: Prepared) -> None:
 
 
 def _smoke(prepared: Prepared, words: Sequence[str], *, as_json: bool) -> int:
-    own = ["--stack", prepared.stack, "--project", str(prepared.project), "--release", prepared.plan.release.name]
+    own = ["--stack", prepared.stack, "--project", str(prepared.project), "--router", prepared.router]
     argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *words]
     environment = console.inherited_environment()
     output = sys.stderr if as_json else None

@@ -40,7 +40,7 @@ def smoke(
     simulated: options.Simulated = None,
     ran: Ran = None,
     reports: options.Reports = None,
-    release: options.Release = None,
+    router: options.Router = None,
     rehearse: options.Rehearse = False,
 ) -> None:
     """Benchmark every model of a deployed stack, hold it against the stack's thresholds and store a report.
@@ -51,7 +51,7 @@ def smoke(
         words = ["smoke", *(["--json"] if as_json else []), *(["--fetch"] if fetch else [])]
         raise console.Told(_rehearsed(project, stack, words, reports))
     how = circumstances(time_scale, tuple(simulated or ()), ran or ())
-    plan = planning.plan_stack_file(project, stack, release)
+    plan = planning.plan_stack_file(project, stack, router)
     folder = reports or project / "reports"
     make_folder(folder)
     if if_failed:

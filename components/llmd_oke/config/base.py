@@ -24,3 +24,13 @@ class Part(BaseModel):
         strict=True,
         allow_inf_nan=False,
     )
+
+
+def is_absent(value: object) -> bool:
+    """Whether a stack file doesn't say a key. It then leaves no trace in `Plan.config_hash`, which results have."""
+    return value is None
+
+
+def is_zero(value: object) -> bool:
+    """The same for a number whose default is 0."""
+    return value == 0

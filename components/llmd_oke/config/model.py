@@ -4,12 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmd_oke.config.base import Items, Part
+from llmd_oke.config.base import Items, Part, is_absent, is_zero
 from llmd_oke.config.names import DnsLabel, EnvironmentName
 from llmd_oke.config.scaling import Scaling
 from llmd_oke.config.topology import Role, Topology
 
 MOST_COPIES = 64
+
+
+def _is_prefix(value: object) -> bool:
+    return value == "prefix"
 
 
 class Router(Part):
@@ -23,6 +27,15 @@ class Router(Part):
     """Prompts with at least this many tokens that decode has not cached are prefilled remotely; shorter ones stay on
     decode. Never 0: the endpoint picker takes that for "never remotely"."""
 
+    decider: Annotated[Literal["prefix", "always"], Field(exclude_if=_is_prefix)] = "prefix"
+    """Which prompts are prefilled remotely: `prefix`, those with `nonCachedTokens` uncached tokens; `always`, all."""
+
+    profile: Annotated[Literal["prefix", "token-load", "running-requests"] | None, Field(exclude_if=is_absent)] = None
+    """How servers are chosen. `prefix`: by cached prefixes and waiting requests. `token-load`: by the tokens and
+    requests that the picker has sent and that are not answered yet. `running-requests`: by running and waiting requests
+    as servers report them. If left out, `prefix` where `workload.sharedPrefixTokens` are a good part of a prompt,
+    otherwise by load as the release can."""
+
 
 class Workload(Part):
     """The lengths that the deployment is planned and benchmarked for."""
@@ -32,6 +45,9 @@ class Workload(Part):
 
     output_tokens: Annotated[int, Field(ge=1)]
     """Output length (OSL) in tokens."""
+
+    shared_prefix_tokens: Annotated[int, Field(ge=0, exclude_if=is_zero)] = 0
+    """Tokens that prompts begin with and share with others, such as a system prompt or a conversation so far."""
 
 
 class Slo(Part):
@@ -66,11 +82,6 @@ class Engine(Part):
     """Further environment variables of every server; they win over the kit's own."""
 
 
-def _is_absent(value: object) -> bool:
-    """What a stack file doesn't say leaves no trace in `Plan.config_hash`, by which results are found again."""
-    return value is None
-
-
 class Model(Part):
     """A model, its topology and its router."""
 
@@ -98,7 +109,7 @@ class Model(Part):
     engine: Engine = Engine()
     """vLLM settings."""
 
-    scaling: Annotated[Scaling | None, Field(exclude_if=_is_absent)] = None
+    scaling: Annotated[Scaling | None, Field(exclude_if=is_absent)] = None
     """Limits and thresholds between which the number of servers follows the load; it stays if left out."""
 
     @property

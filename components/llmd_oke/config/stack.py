@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmd_oke.config.base import Items, Part
+from llmd_oke.config.base import Items, Part, is_absent
 from llmd_oke.config.cluster import Cluster
 from llmd_oke.config.gpu_pool import GpuPool
 from llmd_oke.config.gpu_stack import GpuStack
@@ -16,6 +16,34 @@ from llmd_oke.config.storage import Storage
 
 Layer = Literal["cluster", "serving", "all"]
 Rdma = Literal["sriov-vf", "none"]
+
+
+class Override(Part):
+    """What of the release is replaced. Versions that llm-d has not released together are nobody's but yours to prove:
+    plan, passport and reports show them.
+    """
+
+    router: str | None = None
+    """Release whose endpoint picker, proxy and routing sidecar run in place of the release's own."""
+
+    vllm_image: str | None = None
+    """Image of vLLM, as registry/repository:tag or registry/repository@sha256:digest."""
+
+    endpoint_picker_image: str | None = None
+    """Image of the endpoint picker, of a version that reads the same config."""
+
+    routing_sidecar_image: str | None = None
+    """Image of the routing sidecar, of a version that knows the same flags."""
+
+    proxy_image: str | None = None
+    """Image of Envoy."""
+
+    attention_backend: str | None = None
+    """vLLM's `--attention-backend` for all servers, for example `ROCM_AITER_UNIFIED_ATTN`."""
+
+    quick_reduce: Literal["NONE", "FP", "INT8", "INT6", "INT4"] | None = None
+    """Number format of all-reduce between the GPUs of a server (`VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). All but `NONE`
+    change answers: run `llmd-oke eval` before it serves anybody."""
 
 
 class StackConfig(Part):
@@ -53,7 +81,10 @@ class StackConfig(Part):
 
     release: str
     """llm-d release: the versions of endpoint picker, sidecar, charts, CRDs and vLLM that belong together, for example
-    `llm-d-0.7.0`."""
+    `llm-d-0.9.0`."""
+
+    override: Annotated[Override | None, Field(exclude_if=is_absent)] = None
+    """Parts of the release that are replaced by your own choice."""
 
     namespace: DnsLabel = "llm-d"
     """Namespace of all models of this stack."""

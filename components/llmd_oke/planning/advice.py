@@ -8,6 +8,7 @@ from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
 from llmd_oke.planning.placeholders import placeholder_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPlan
+from llmd_oke.planning.releases import release_advice
 from llmd_oke.planning.scaling import scaling_advice
 
 SHORT_PROMPT_TOKENS = 1000
@@ -25,6 +26,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     """All advice on a plan, in the order of the stack file."""
     return (
         *placeholder_advice(plan.config),
+        *release_advice(plan),
         *_way_in(plan),
         *_without_internet(plan),
         *_oci_metrics(plan),

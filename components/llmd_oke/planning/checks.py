@@ -25,6 +25,7 @@ from llmd_oke.planning.placement import (
 from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import pool_problems
 from llmd_oke.planning.registration import registration_problems
+from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.routers import router_problems
 from llmd_oke.planning.rules import Subject, other_problems, topology_problems
 from llmd_oke.planning.scaling import room_problems
@@ -47,6 +48,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
     return [
         *layer_problems(config),
         *_names(config),
+        *release_problems(config),
         *_shapes(config),
         *network_problems(config),
         *iam_problems(config),
@@ -89,8 +91,6 @@ def _subjects(config: StackConfig) -> dict[int, Subject]:
 
 def _names(config: StackConfig) -> Iterator[Problem]:
     """Names that the catalogue doesn't have, and names that are given twice."""
-    if catalogue.release(config.release) is None:
-        yield _unknown("release", config.release, catalogue.release_names())
     for i, pool in enumerate(config.gpu_pools):
         if catalogue.shape(pool.shape) is None:
             yield _unknown(f"gpuPools[{i}].shape", pool.shape, catalogue.shape_names())

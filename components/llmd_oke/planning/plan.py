@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.config import (
     Cluster,
     Engine,
@@ -96,12 +97,13 @@ class UnitPlan:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """A model with all its units."""
+    """A model with all its units. `profile` is what its routers choose servers by."""
 
     name: str
     model: Model
     topology: Topology
     router: Router
+    profile: RouterProfileName
     workload: Workload
     slo: Slo | None
     engine: Engine

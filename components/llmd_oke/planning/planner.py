@@ -11,6 +11,7 @@ from llmd_oke.planning.advice import advice
 from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan
+from llmd_oke.planning.releases import router_profile, used_release
 from llmd_oke.planning.storage import download_limit_s
 
 Entry = TypeVar("Entry")
@@ -27,14 +28,15 @@ def plan(config: StackConfig) -> Plan:
     pools = checks.pools(config)
     nodes, _ = place(servers(config, config.models), empty_nodes(pools))
     room = _Room(config, pools, nodes)
+    release = _known(used_release(config))
     made = Plan(
         config=config,
         cluster=config.cluster,
         namespace=config.namespace,
         pools=pools,
         rdma=config.rdma == "sriov-vf",
-        release=_known(catalogue.release(config.release)),
-        models=tuple(_model(model, pools[0], room) for model in config.models),
+        release=release,
+        models=tuple(_model(model, pools[0], room, release) for model in config.models),
         nodes=tuple(nodes),
         smoke=config.smoke,
         advice=(),
@@ -66,7 +68,7 @@ class _Room:
         return rollout.sure_room(spare // parts, size, mixed_nodes)
 
 
-def _model(model: Model, pool: Pool, room: _Room) -> ModelPlan:
+def _model(model: Model, pool: Pool, room: _Room, release: catalogue.Release) -> ModelPlan:
     facts = _known(catalogue.model(model.model))
     roles = tuple(_role(role, model, facts, pool.shape, room) for role in model.topology.servers())
     return ModelPlan(
@@ -74,6 +76,7 @@ def _model(model: Model, pool: Pool, room: _Room) -> ModelPlan:
         model=facts,
         topology=model.topology,
         router=model.router,
+        profile=router_profile(model, release.endpoint_picker.dialect),
         workload=model.workload,
         slo=model.slo,
         engine=model.engine,

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.releases import Requests
 from llmd_oke.config import CpuPool, CreateCluster, StackConfig, SystemPool
 from llmd_oke.errors import Problem
+from llmd_oke.planning.releases import used_release
 
 
 def router_problems(config: StackConfig) -> Iterator[Problem]:
@@ -14,7 +14,7 @@ def router_problems(config: StackConfig) -> Iterator[Problem]:
 
     Routers tolerate no taint. A pool whose shape isn't flexible says nothing of its size, and is taken to be enough.
     """
-    release = catalogue.release(config.release)
+    release = used_release(config)
     if not isinstance(config.cluster, CreateCluster) or config.layer != "all" or release is None:
         return
     routers = sum(model.copies for model in config.models if model.router.mode != "none")

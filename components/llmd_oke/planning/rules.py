@@ -10,6 +10,7 @@ from llmd_oke.errors import Problem
 from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import lacks_virtual_functions, virtual_functions
 from llmd_oke.planning.plan import Memory
+from llmd_oke.planning.releases import used_release
 from llmd_oke.planning.scaling import scaling_problems
 
 
@@ -205,7 +206,7 @@ def _attention_backend(subject: Subject) -> Iterator[Problem]:
     """A backend of the user's own that vLLM of the release doesn't start with where KV cache is handed over."""
     arguments = subject.model.engine.extra_args
     connected = subject.model.topology.disaggregated or any(each.startswith(_TRANSFER) for each in arguments)
-    release = catalogue.release(subject.stack.release)
+    release = used_release(subject.stack)
     if release is None or not connected:
         return
     known = release.vllm.attention_backend

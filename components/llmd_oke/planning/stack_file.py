@@ -10,10 +10,11 @@ from llmd_oke.errors import Problem, Refused
 from llmd_oke.planning import checks
 from llmd_oke.planning.plan import Plan
 from llmd_oke.planning.planner import plan
+from llmd_oke.planning.releases import with_router
 
 
-def plan_stack_file(project: Path, stack: str, release: str | None = None) -> Plan:
-    """The plan of a stack's file; `release` takes the place of its own, where another one runs.
+def plan_stack_file(project: Path, stack: str, router: str | None = None) -> Plan:
+    """The plan of a stack's file; `router` is the release whose router runs, where that is not the release's own.
 
     Raises:
         KitError: there is no such file, or it is not YAML.
@@ -23,7 +24,7 @@ def plan_stack_file(project: Path, stack: str, release: str | None = None) -> Pl
         asked = plan_object(read(project, stack))
     except Refused as refused:
         raise Refused(locate(refused.problems, stack_file(project, stack))) from refused
-    return plan(asked.config.model_copy(update={"release": release})) if release else asked
+    return plan(with_router(asked.config, router)) if router else asked
 
 
 def plan_object(value: Any) -> Plan:

@@ -20,7 +20,7 @@ HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 
 @dataclass(frozen=True)
 class Inventory:
-    """Programs by name, all of them there, and the release that they make up."""
+    """Programs by name, all of them there, and the release whose router they make up."""
 
     release: ReleaseChoice
     programs: Mapping[str, Program]
@@ -48,7 +48,8 @@ def take_inventory(asked: Release, progress: Progress) -> Inventory:
     choice = choose_release(asked, obtainable_program)
     wanted = {program.name: program.version for program in programs(choice.used)}
     found = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS], progress, wanted)
-    fetch_manifests(choice.used, progress)
+    for release in (asked, choice.used):
+        fetch_manifests(release, progress)
     return Inventory(choice, found)
 
 
@@ -58,7 +59,7 @@ def fetch_manifests(release: Release, progress: Progress) -> None:
     Raises:
         KitError: they can't be downloaded, or are not what the release names.
     """
-    for source in (release.chart, release.crds):
+    for source in filter(None, (release.chart, release.crds)):
         module_folder(source.module, source.version, progress)
 
 

@@ -45,8 +45,9 @@ class ProjectCopy:
         }
 
 
-def copy_project(project: Path, stack: str, state: Path, release: str, kind: str = DEPLOYED) -> ProjectCopy:
-    """Brings the copy in the folder `kind` up to date with the project; `release` replaces the stack's own."""
+def copy_project(project: Path, stack: str, state: Path, router: str, kind: str = DEPLOYED) -> ProjectCopy:
+    """Brings the copy in the folder `kind` up to date with the project; `router` is the release whose router
+    runs, where that is not the stack's own."""
     copy = ProjectCopy(state / kind, state / "backend", state / "pulumi", state / "passphrase")
     for folder in (copy.folder / "stacks", copy.backend, copy.pulumi_home):
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,7 @@ def copy_project(project: Path, stack: str, state: Path, release: str, kind: str
         shutil.copyfile(project / name, copy.folder / name)
     _write_passphrase(copy.passphrase_file)
     salted = stack_file(state / DEPLOYED, stack)
-    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), release, salted)
+    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), router, salted)
     return copy
 
 
@@ -64,10 +65,13 @@ def _write_passphrase(path: Path) -> None:
         path.write_text(secrets.token_urlsafe(32))
 
 
-def _write_stack_file(source: Path, target: Path, release: str, salted: Path) -> None:
+def _write_stack_file(source: Path, target: Path, router: str, salted: Path) -> None:
     """Writes a copy's stack file, with the salt of the file that was deployed."""
     document: dict[str, Any] = read(source).value
-    stack = {**document["config"][CONFIG_KEY], "release": release}
+    stack: dict[str, Any] = document["config"][CONFIG_KEY]
+    override: dict[str, Any] = stack.get("override") or {}
+    if router != override.get("router", stack.get("release")):
+        stack = {**stack, "override": {**override, "router": router}}
     kept: dict[str, Any] = read(salted).value if salted.exists() else {}
     own = {key: kept[key] for key in ("encryptionsalt",) if key in kept}
     target.write_text(text_of({**own, "config": {CONFIG_KEY: stack, SOURCE_URL_KEY: outside().bucket_url}}))

@@ -17,6 +17,7 @@ from llmd_oke.catalogue.cache import cache_folder
 from llmd_oke.catalogue.remedies import remedy_for
 from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
+from llmd_oke.planning.releases import with_router
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import ending
 from llmd_oke.rehearsal.exclusive import exclusive
@@ -63,6 +64,11 @@ class Prepared:
     plan: Plan
     inventory: Inventory
     settings: Settings
+
+    @property
+    def router(self) -> str:
+        """The release whose endpoint picker and routing sidecar run."""
+        return self.inventory.release.used.name
 
     @property
     def state(self) -> Path:
@@ -115,7 +121,7 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
         fetch_charts(progress)
     if is_scaled(asked):
         fetch_scaling(progress)
-    used = config.load(project, stack).model_copy(update={"release": inventory.release.used.name})
+    used = with_router(config.load(project, stack), inventory.release.used.name)
     prepared = Prepared(
         project=project,
         stack=stack,
@@ -174,7 +180,7 @@ def run_engine(
 
 def _run_engine(prepared: Prepared, words: Sequence[str], progress: Progress) -> dict[str, Any]:
     folder = PREVIEWED if words[0] == "preview" else DEPLOYED
-    copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.plan.release.name, folder)
+    copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.router, folder)
     result_file = prepared.state / "engine.json"
     result_file.unlink(missing_ok=True)
     own = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file)]

@@ -11,7 +11,7 @@ from llmd_oke.errors import KitError
 
 @dataclass(frozen=True)
 class ReleaseChoice:
-    """The release that a stack asks for and the one that it is rehearsed with."""
+    """The release that a stack asks for, and the one whose endpoint picker and routing sidecar it is rehearsed with."""
 
     asked: Release
     used: Release

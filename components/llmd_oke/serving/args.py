@@ -8,6 +8,7 @@ from typing import NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.serving.cache_args import ModelCacheMountArgs
+from llmd_oke.serving.lookup import OverrideArgs
 
 
 class NodeTaintArgs(TypedDict):
@@ -62,6 +63,8 @@ class UnitArgs(TypedDict):
 
     release: str
     """llm-d release of the catalogue."""
+    override: NotRequired[OverrideArgs]
+    """Parts of the release that others take the place of; none if left out."""
     model: str
     """Model of the catalogue."""
     shape: str

@@ -40,7 +40,7 @@ def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerS
         KitError: the catalogue has no such release, model or shape.
     """
     return ServerSpec(
-        release=release(args["release"]),
+        release=release(args["release"], args.get("override")),
         model=model(args["model"]),
         shape=named_by(shape(args["shape"]), args.get("virtual_functions")),
         role=role,

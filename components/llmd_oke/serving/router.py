@@ -1,17 +1,21 @@
 """The llm-d router of one unit, in standalone mode: endpoint picker, Envoy beside it, and the InferencePool."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NotRequired, TypedDict, cast
 
 import pulumi
+import yaml
 
+from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.catalogue.releases import Release
+from llmd_oke.errors import KitError
 from llmd_oke.objects import Manifest, when_declared
 from llmd_oke.serving import labels, templates
 from llmd_oke.serving.chart import render_chart
-from llmd_oke.serving.lookup import release
+from llmd_oke.serving.lookup import OverrideArgs, release
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.router_pod import completed
 from llmd_oke.serving.timeouts import ROUTER_S, timeouts
@@ -31,6 +35,8 @@ class RouterArgs(TypedDict):
 
     release: str
     """llm-d release of the catalogue."""
+    override: NotRequired[OverrideArgs]
+    """Parts of the release that others take the place of; none if left out."""
     namespace: str
     """Namespace of the unit."""
     model: str
@@ -39,6 +45,10 @@ class RouterArgs(TypedDict):
     """Unit whose servers the router picks from."""
     disaggregated: bool
     """Whether the unit has prefill and decode servers."""
+    profile: NotRequired[str]
+    """How servers are chosen: prefix, token-load or running-requests; prefix if left out."""
+    decider: NotRequired[str]
+    """Which prompts are prefilled remotely: prefix, those with uncached tokens, or always; prefix if left out."""
     non_cached_tokens: NotRequired[int]
     """Prompts with at least this many uncached tokens are prefilled remotely; 16 if left out."""
 
@@ -72,27 +82,20 @@ def router_manifests(args: RouterArgs) -> list[Manifest]:
 
 def rendered(args: RouterArgs) -> list[dict[str, Any]]:
     """The chart's objects. Units differ in their names only: Helm runs once for all whose names it keeps whole."""
-    choices = args["disaggregated"], args.get("non_cached_tokens", DEFAULT_NON_CACHED_TOKENS)
-    if len(args["unit"]) > CHART_NAME_LIMIT:
-        return _render(args["release"], args["namespace"], args["unit"], *choices)
-    of_any = _render(args["release"], args["namespace"], ANY_UNIT, *choices)
+    unit = args["unit"] if len(args["unit"]) > CHART_NAME_LIMIT else ANY_UNIT
+    of_any = _render(json.dumps({**args, "unit": unit, "model": unit}, sort_keys=True))
+    if unit == args["unit"]:
+        return of_any
     return [_named(manifest, args["unit"]) for manifest in of_any]
 
 
 @cache
-def _render(
-    release_name: str, namespace: str, unit: str, disaggregated: bool, non_cached_tokens: int
-) -> list[dict[str, Any]]:
-    facts = release(release_name)
-    args: RouterArgs = {
-        "release": release_name,
-        "namespace": namespace,
-        "model": unit,
-        "unit": unit,
-        "disaggregated": disaggregated,
-        "non_cached_tokens": non_cached_tokens,
-    }
-    return render_chart(facts.chart, unit, namespace, chart_values(facts, args))
+def _render(text: str) -> list[dict[str, Any]]:
+    args = cast("RouterArgs", json.loads(text))
+    facts = release(args["release"], args.get("override"))
+    if facts.chart is None:
+        raise KitError(f"The router of {facts.name} has no chart.")
+    return render_chart(facts.chart, args["unit"], args["namespace"], chart_values(facts, args))
 
 
 def _named(value: Any, unit: str) -> Any:
@@ -112,7 +115,7 @@ def chart_values(facts: Release, args: RouterArgs) -> str:
     return templates.render(
         "gaie-standalone.yaml.j2",
         name=args["unit"],
-        image_keys=facts.chart.image_keys,
+        image_keys=facts.chart.image_keys if facts.chart else None,
         endpoint_picker=facts.endpoint_picker,
         proxy=facts.proxy,
         config=config,
@@ -123,13 +126,14 @@ def chart_values(facts: Release, args: RouterArgs) -> str:
 
 def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
     """The endpoint picker's config in the dialect of the release."""
-    kind = "prefill-decode" if args["disaggregated"] else "aggregated"
-    return templates.render(
-        f"endpoint-picker-{kind}.yaml.j2",
-        api_version=facts.endpoint_picker.config_api_version,
-        feature_gates=facts.endpoint_picker.feature_gates,
+    profile, decider = args.get("profile", "prefix"), args.get("decider", "prefix")
+    config = facts.endpoint_picker.dialect.config(
+        cast("RouterProfileName", profile),
+        disaggregated=args["disaggregated"],
+        decider="always" if decider == "always" else "prefix",
         non_cached_tokens=args.get("non_cached_tokens", DEFAULT_NON_CACHED_TOKENS),
     )
+    return yaml.safe_dump(config, sort_keys=False)
 
 
 def config_file_name(config: str) -> str:

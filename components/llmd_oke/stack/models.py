@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 import pulumi
 
 from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.gpu_stack import functions_made_by
+from llmd_oke.planning.releases import used_override
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
 from llmd_oke.serving.chart import find_helm
 from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
+from llmd_oke.serving.lookup import OverrideArgs
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
@@ -87,10 +90,13 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
     """The arguments of a unit's router."""
     return {
         "release": plan.release.name,
+        **_override(plan),
         "namespace": plan.namespace,
         "model": model.name,
         "unit": unit.name,
         "disaggregated": model.topology.disaggregated,
+        "profile": model.profile,
+        "decider": model.router.decider,
         "non_cached_tokens": model.router.non_cached_tokens,
     }
 
@@ -119,6 +125,7 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
     """What the units of a model have in common, but for a model cache."""
     args: UnitArgs = {
         "release": plan.release.name,
+        **_override(plan),
         "model": model.model.name,
         "shape": plan.pools[0].shape.name,
         "namespace": plan.namespace,
@@ -161,3 +168,13 @@ def engine_args(model: ModelPlan) -> EngineArgs:
         "extra_args": list(engine.extra_args),
         "env": dict(engine.env),
     }
+
+
+class _WithOverride(TypedDict):
+    override: NotRequired[OverrideArgs]
+
+
+def _override(plan: Plan) -> _WithOverride:
+    """What the user put in place of the release's parts, where there is anything."""
+    said = used_override(plan.config).said()
+    return {"override": OverrideArgs(**said)} if said else {}

@@ -142,12 +142,20 @@ def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
         return (RouterPart("service", "Kubernetes Service", "v1"),)
     release = plan.release
     parts = [
-        RouterPart("endpoint-picker", "llm-d-inference-scheduler", release.endpoint_picker.image.tag),
+        RouterPart(
+            "endpoint-picker", _name(release.endpoint_picker.image.repository), release.endpoint_picker.image.tag
+        ),
         RouterPart("proxy", "Envoy", _tag(release.proxy.image)),
     ]
     if model.topology.disaggregated:
-        parts.append(RouterPart("routing-proxy", "llm-d-routing-sidecar", _tag(release.routing_sidecar.image)))
+        parts.append(
+            RouterPart("routing-proxy", _name(release.routing_sidecar.image), _tag(release.routing_sidecar.image))
+        )
     return tuple(parts)
+
+
+def _name(image: str) -> str:
+    return image.rsplit("/", 1)[-1].split(":", 1)[0]
 
 
 def _tag(image: str) -> str:
@@ -167,6 +175,6 @@ def _groups(model: ModelPlan) -> Iterator[PodGroup]:
 def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:
     if not model.topology.disaggregated or model.router.mode != "standalone":
         return None
-    metric = plan.release.endpoint_picker.decision_metric
+    metric = plan.release.endpoint_picker.dialect.metrics.decisions
     decisions = DecisionCounter((metric,), "decision_type", ("prefill-decode",))
     return EvidenceSettings(decisions, block_size=model.engine.block_size)

@@ -72,7 +72,7 @@ def measure(assignment: Assignment, progress: Progress) -> None:
 
 def base_plan(assignment: Assignment) -> SmokePlan:
     """Where the deployment is, what it consists of, and what its servers have to say."""
-    planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.release)
+    planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.router)
     model = next(model for model in planned.models if model.name == assignment.deployment)
     basis = Basis.CALIBRATED if assignment.simulated else Basis.MEASURED
     how = Circumstances(assignment.time_scale, basis, assignment.simulated, assignment.ran)

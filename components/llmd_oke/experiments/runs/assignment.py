@@ -27,7 +27,7 @@ class Assignment(BaseModel):
     deployment: str
     subject: Subject
     limits_s: dict[str, float]
-    release: str
+    router: str
     time_scale: float = 1.0
     simulated: tuple[str, ...] = ()
     ran: dict[str, str] = {}

@@ -13,6 +13,7 @@ from llmd_oke.experiments.runs import stack_file
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.planning import Plan
+from llmd_oke.planning.releases import router_of
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import ending, making_room, rehearsal
 from llmd_oke.rehearsal.inventory import IN_PODS
@@ -26,11 +27,11 @@ Simulated = Callable[[Plan, Mapping[str, int]], tuple[str, ...]]
 class Deployed:
     """What the measurement must know of what was deployed.
 
-    `release` is the one that runs, `simulated` lists what is not real, `ran` the versions of programs that run instead
-    of the release's own.
+    `router` is the release whose router runs, `simulated` lists what is not real, `ran` the versions of programs that
+    run instead of the release's own.
     """
 
-    release: str
+    router: str
     simulated: tuple[str, ...] = ()
     ran: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -94,7 +95,7 @@ class RehearsedDeployer:
         update = rehearsal.run_engine(prepared, "up", progress)
         programs = prepared.inventory.programs
         ran = {name: programs[name].version for name in IN_PODS}
-        return Deployed(prepared.plan.release.name, self._simulated(prepared.plan, update["placeholders"]), ran)
+        return Deployed(prepared.router, self._simulated(prepared.plan, update["placeholders"]), ran)
 
     def _prepare(self, models: Sequence[config.Model], progress: Progress) -> Prepared:
         base = config.load(self._project, self._stack)
@@ -136,7 +137,7 @@ class PulumiDeployer:
         self._of_stack("select", "--create")
         if updates.update(self._pulumi, plan, progress, lambda _: True, yes=True, allow_replace=False):
             raise KitError("The update failed.", "The Pulumi CLI said why.")
-        return Deployed(plan.release.name)
+        return Deployed(router_of(plan.config))
 
     def run(self, argv: Sequence[str]) -> int:
         """Runs a program on this machine; it ends with the block, in a session of its own that Ctrl-C doesn't reach."""

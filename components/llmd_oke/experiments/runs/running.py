@@ -126,7 +126,7 @@ class Runner:
             deployment=deployment.object_name,
             subject=deployment.subject,
             limits_s=self._limits_s(deployment),
-            release=deployed.release,
+            router=deployed.router,
             time_scale=settings.time_scale,
             simulated=deployed.simulated,
             ran=dict(deployed.ran),

@@ -18,6 +18,7 @@ from llmd_oke.experiments.runs.assignment import FAILURE_FILE, Assignment
 from llmd_oke.experiments.runs.deployer import Deployed, Simulated
 from llmd_oke.experiments.runs.folders import RunFolder, Settings
 from llmd_oke.experiments.tuner.applied import Applied, mismatch
+from llmd_oke.planning.releases import router_of
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import rehearsal
 from llmd_oke.rehearsal.inventory import IN_PODS
@@ -111,8 +112,8 @@ def measure_deployed(subject: Subject, most_requests: int | None, progress: Prog
     from llmd_oke.experiments.measurements import measuring  # noqa: PLC0415 - slow to import
 
     settings = _settings(subject, most_requests, rehearsed=False)
-    release = config.load(subject.project, subject.stack).release
-    folder, file = _begin(subject, settings, Deployed(release))
+    router = router_of(config.load(subject.project, subject.stack))
+    folder, file = _begin(subject, settings, Deployed(router))
     assignment = Assignment.model_validate_json(file.read_text(encoding="utf-8"))
     require_deployed(measuring.base_plan(assignment), subject.stack)
     measuring.measure(assignment, progress)
@@ -185,7 +186,7 @@ def _rehearsed(subject: Subject, simulated: Simulated, progress: Progress) -> tu
     programs = prepared.inventory.programs
     ran = {name: programs[name].version for name in IN_PODS}
     told = simulated(prepared.plan, preview["placeholders"])
-    return Deployed(prepared.plan.release.name, told, ran), settings.time_scale
+    return Deployed(prepared.router, told, ran), settings.time_scale
 
 
 def _begin(subject: Subject, settings: Settings, deployed: Deployed) -> tuple[RunFolder, Path]:
@@ -204,7 +205,7 @@ def _begin(subject: Subject, settings: Settings, deployed: Deployed) -> tuple[Ru
         deployment=subject.name,
         subject="end-to-end",
         limits_s={stage.name: limit_s},
-        release=deployed.release,
+        router=deployed.router,
         time_scale=settings.time_scale,
         simulated=deployed.simulated,
         ran=dict(deployed.ran),

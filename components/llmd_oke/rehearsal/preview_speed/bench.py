@@ -219,7 +219,7 @@ class _Bench:
         """
         planning.plan_stack_file(of.folder, of.stack)
         state = of.folder / "state"
-        copied = copy_project(of.folder, of.stack, state, self.prepared.plan.release.name)
+        copied = copy_project(of.folder, of.stack, state, self.prepared.router)
         result, log = state / "engine.json", state / "engine.log"
         argv = [sys.executable, "-m", "llmd_oke.rehearsal.engine", "--project", str(copied.folder)]
         environment = {

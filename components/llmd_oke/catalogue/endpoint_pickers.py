@@ -1,0 +1,206 @@
+"""Endpoint pickers: what each version of llm-d's reads in its config, and the kit's scheduling profiles for it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Literal, get_args
+
+from pydantic import Field, JsonValue
+
+from llmd_oke.catalogue.files import Entry, required_entry
+
+Api = Literal["completions", "chat", "responses", "messages"]
+"""The APIs of vLLM that answer prompts: `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages`."""
+
+JsonType = Literal["string", "integer", "number", "boolean", "object", "array"]
+
+RouterProfileName = Literal["prefix", "token-load", "running-requests"]
+"""How servers are scored: by prefixes that they have cached and waiting requests; by the tokens and requests that the
+picker has sent them and that are not answered yet; by the running and waiting requests that they report."""
+
+PROFILE_NAMES: tuple[RouterProfileName, ...] = get_args(RouterProfileName)
+
+_PYTHON_TYPES: Mapping[JsonType, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list,),
+}
+
+PickerConfig = dict[str, JsonValue]
+"""A config of the endpoint picker, as YAML has it."""
+
+
+class Plugin(Entry):
+    """A type of plugin: its parameters by their JSON types. `deprecated` says what does its work now."""
+
+    kind: Literal[
+        "handler", "decider", "headers", "filter", "scorer", "picker", "producer", "source", "extractor", "parser"
+    ]
+    parameters: dict[str, JsonType] = Field(default_factory=dict[str, JsonType])
+    experimental: bool = False
+    deprecated: str | None = None
+
+
+class RouterProfile(Entry):
+    """The scorers of each kind of server with their weights, and plugins that bring what scorers and deciders read."""
+
+    prefill: dict[str, float]
+    decode: dict[str, float]
+    aggregated: dict[str, float]
+    producers: tuple[str, ...] = ()
+
+
+class KnownLimit(Entry):
+    """What a version can't do: where servers are `disaggregated`, and, with `api`, for models used by that API."""
+
+    text: str
+    source: str
+    disaggregated: bool = False
+    api: Api | None = None
+
+
+class Metrics(Entry):
+    """Names of counters: routing decisions and requests."""
+
+    decisions: str
+    requests: str
+
+
+class EndpointPickerVersion(Entry):
+    """A version of the endpoint picker.
+
+    `api_versions` are those that it reads, the first the one to write; `written_gates` are the feature gates that a
+    prefill/decode config must name, `always` the plugins that it needs, `parameters` those of plugins wherever a
+    profile has them. `disaggregating_apis` are the APIs whose prompts may be prefilled remotely.
+    """
+
+    version: str
+    api_versions: tuple[str, ...]
+    top_level: tuple[str, ...]
+    feature_gates: tuple[str, ...]
+    unknown_parameters: Literal["refused", "ignored"]
+    plugins: dict[str, Plugin]
+    always: tuple[str, ...]
+    written_gates: tuple[str, ...] = ()
+    parameters: dict[str, dict[str, JsonValue]]
+    profiles: dict[RouterProfileName, RouterProfile]
+    disaggregating_apis: tuple[Api, ...]
+    metrics: Metrics
+    limits: tuple[KnownLimit, ...]
+
+    def nearest_profile(self, name: RouterProfileName) -> RouterProfileName:
+        """The profile of that name, or what comes nearest to it in this version."""
+        if name in self.profiles:
+            return name
+        return "running-requests" if "running-requests" in self.profiles else "prefix"
+
+    def config(
+        self,
+        profile: RouterProfileName,
+        *,
+        disaggregated: bool,
+        decider: Literal["prefix", "always"],
+        non_cached_tokens: int,
+    ) -> PickerConfig:
+        """The config of a router in the dialect of this version.
+
+        `decider` says which prompts are prefilled remotely: those with at least `non_cached_tokens` that decode has not
+        cached, or all.
+        """
+        scoring = self.profiles[profile]
+        roles = (
+            {"prefill": scoring.prefill, "decode": scoring.decode} if disaggregated else {"default": scoring.aggregated}
+        )
+        scorers = dict.fromkeys(name for weights in roles.values() for name in weights)
+        names = dict.fromkeys([*(self.always if disaggregated else ()), *scoring.producers, *scorers])
+        plugins: list[JsonValue] = [self._plugin(name) for name in names]
+        if disaggregated:
+            plugins += map(_typed, ("prefill-filter", "decode-filter", "max-score-picker"))
+            plugins += _decision(decider, non_cached_tokens)
+        return {
+            "apiVersion": self.api_versions[0],
+            "kind": "EndpointPickerConfig",
+            **({"featureGates": list(self.written_gates)} if disaggregated and self.written_gates else {}),
+            "plugins": plugins,
+            "schedulingProfiles": [_scheduling(role, weights) for role, weights in roles.items()],
+        }
+
+    def _plugin(self, name: str) -> JsonValue:
+        parameters = self.parameters.get(name)
+        return {"type": name, "parameters": dict(parameters)} if parameters else {"type": name}
+
+    def refusals(self, config: Mapping[str, JsonValue]) -> Iterator[str]:
+        """Why this version would not start with a config, or would leave a part of it unread without a word."""
+        yield from (f"unknown key {key}" for key in config if key not in self.top_level)
+        if config.get("apiVersion") not in self.api_versions:
+            yield f"apiVersion {config.get('apiVersion')} is not one of {', '.join(self.api_versions)}"
+        for gate in _texts(config.get("featureGates")):
+            if gate.split("=")[0] not in self.feature_gates:
+                yield f"feature gate {gate} is unknown or unregistered"
+        plugins = _mappings(config.get("plugins"))
+        for plugin in plugins:
+            yield from self._plugin_refusals(plugin)
+        names = {str(plugin.get("name", plugin.get("type"))) for plugin in plugins}
+        for profile in _mappings(config.get("schedulingProfiles")):
+            for reference in _mappings(profile.get("plugins")):
+                if reference.get("pluginRef") not in names:
+                    yield f"profile {profile.get('name')} names plugin {reference.get('pluginRef')}, which is not there"
+
+    def _plugin_refusals(self, plugin: Mapping[str, JsonValue]) -> Iterator[str]:
+        name = str(plugin.get("type"))
+        known = self.plugins.get(name)
+        if known is None:
+            yield f"no plugin {name} is registered"
+            return
+        if known.experimental:
+            yield f"plugin {name} is experimental and wants --allow-experimental-plugins"
+        parameters = plugin.get("parameters")
+        for key, value in parameters.items() if isinstance(parameters, dict) else ():
+            type_ = known.parameters.get(key)
+            if type_ is None:
+                yield f"plugin {name} has no parameter {key}: it would be {self.unknown_parameters}"
+            elif not _is(value, type_):
+                yield f"parameter {key} of plugin {name} is not of type {type_}"
+
+
+def _typed(name: str) -> JsonValue:
+    return {"type": name}
+
+
+def _decision(decider: Literal["prefix", "always"], non_cached_tokens: int) -> list[JsonValue]:
+    """The decider before the handler, which older versions look it up for when it is made."""
+    name = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
+    parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}
+    return [
+        {"type": name, "parameters": parameters} if decider == "prefix" else {"type": name},
+        {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": name}}},
+    ]
+
+
+def _scheduling(role: str, weights: Mapping[str, float]) -> JsonValue:
+    scored: list[JsonValue] = [{"pluginRef": name, "weight": weight} for name, weight in weights.items()]
+    if role == "default":
+        return {"name": role, "plugins": scored}
+    return {"name": role, "plugins": [{"pluginRef": f"{role}-filter"}, {"pluginRef": "max-score-picker"}, *scored]}
+
+
+def _mappings(value: JsonValue) -> Sequence[Mapping[str, JsonValue]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _texts(value: JsonValue) -> Sequence[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _is(value: JsonValue, type_: JsonType) -> bool:
+    if isinstance(value, bool):
+        return type_ == "boolean"
+    return isinstance(value, _PYTHON_TYPES[type_])
+
+
+@cache
+def endpoint_picker(version: str) -> EndpointPickerVersion:
+    """The endpoint picker of that version, which some release of the catalogue has."""
+    return required_entry("endpoint-pickers", version, EndpointPickerVersion)

@@ -1,0 +1,155 @@
+"""Which versions a stack runs: its release with the user's overrides, and how the picker of each model chooses."""
+
+import re
+from collections.abc import Iterator
+
+from llmd_oke import catalogue
+from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, RouterProfileName
+from llmd_oke.catalogue.releases import Override, Release, overridden, release_of_former_name
+from llmd_oke.config import Model, StackConfig
+from llmd_oke.config.likely import among
+from llmd_oke.config.stack import Override as StackOverride
+from llmd_oke.errors import Problem
+from llmd_oke.planning.plan import Advice, ModelPlan, Plan
+
+SHARED_PREFIX_SHARE = 0.25
+"""From this share of a prompt on, a cached prefix is taken to save more than an even load; the line is ours."""
+
+_IMAGE = re.compile(
+    r"[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+"""A full reference with a tag, a digest or both; Docker's grammar (distribution/reference), less rare forms."""
+
+
+def used_override(config: StackConfig) -> Override:
+    """The overrides of a stack, as the catalogue has them."""
+    return Override() if config.override is None else Override(**config.override.model_dump())
+
+
+def used_release(config: StackConfig) -> Release | None:
+    """The release of a stack with its overrides; None where the catalogue has no such release."""
+    base = catalogue.release(config.release)
+    return None if base is None else overridden(base, used_override(config))
+
+
+def router_of(config: StackConfig) -> str:
+    """The release whose router a stack runs."""
+    return (config.override.router if config.override else None) or config.release
+
+
+def with_router(config: StackConfig, router: str) -> StackConfig:
+    """The config with the router of that release, as an override; unchanged where it is the release's own."""
+    if router == router_of(config):
+        return config
+    override = config.override or StackOverride()
+    return config.model_copy(update={"override": override.model_copy(update={"router": router})})
+
+
+def router_profile(model: Model, picker: EndpointPickerVersion) -> RouterProfileName:
+    """The profile that a model's router goes by: the one asked for, or what comes nearest to it in this version."""
+    if model.router.profile is not None:
+        return picker.nearest_profile(model.router.profile)
+    shared = model.workload.shared_prefix_tokens / model.workload.input_tokens
+    return picker.nearest_profile("prefix" if shared >= SHARED_PREFIX_SHARE else "token-load")
+
+
+def release_problems(config: StackConfig) -> Iterator[Problem]:
+    """Releases that the catalogue doesn't have, overrides that name nothing, and routers that a release can't have."""
+    base = catalogue.release(config.release)
+    if base is None:
+        yield _unknown("release", config.release)
+    yield from _override_problems(config)
+    release = used_release(config)
+    if release is not None:
+        for i, model in enumerate(config.models):
+            if model.router.mode != "none":
+                yield from _router_problems(config, model, f"models[{i}]", release)
+
+
+def _unknown(path: str, name: str) -> Problem:
+    former = release_of_former_name(name)
+    if former is None:
+        return Problem(path, name, among(name, catalogue.release_names()), "the catalogue has no such release")
+    number = former.name.removeprefix("llm-d-")
+    why = f"releases carry llm-d's own numbers, and what was called {name} is llm-d's {number}"
+    return Problem(path, name, former.name, why)
+
+
+def _override_problems(config: StackConfig) -> Iterator[Problem]:
+    override = config.override
+    if override is None:
+        return
+    if override.router is not None and catalogue.release(override.router) is None:
+        yield _unknown("override.router", override.router)
+    images = {
+        "vllmImage": override.vllm_image,
+        "endpointPickerImage": override.endpoint_picker_image,
+        "routingSidecarImage": override.routing_sidecar_image,
+        "proxyImage": override.proxy_image,
+    }
+    for key, image in images.items():
+        if image is not None and not (_IMAGE.fullmatch(image) and (":" in image.rsplit("/", 1)[-1])):
+            why = "a node could pull another image tomorrow than today, or none"
+            yield Problem(f"override.{key}", image, "registry/repository:tag or registry/repository@sha256:digest", why)
+    base = catalogue.release(config.release)
+    refused = base.vllm.attention_backend.refused_with_kv_connector if base and not override.vllm_image else ()
+    if override.attention_backend in refused and any(model.topology.disaggregated for model in config.models):
+        why = f"vLLM of {config.release} does not start with {override.attention_backend} and a KV connector"
+        yield Problem("override.attentionBackend", override.attention_backend, "another backend, or none", why)
+
+
+def _router_problems(config: StackConfig, model: Model, path: str, release: Release) -> Iterator[Problem]:
+    picker = release.endpoint_picker.dialect
+    asked = model.router.profile
+    replaced = config.override is not None and config.override.router is not None
+    if asked is not None and asked not in picker.profiles and not replaced:
+        known = ", ".join(name for name in PROFILE_NAMES if name in picker.profiles)
+        why = f"the endpoint picker of {release.name}, {picker.version}, has no scorers for it"
+        yield Problem(f"{path}.router.profile", asked, f"one of {known}, or a later release", why)
+        return
+    written = picker.config(
+        router_profile(model, picker),
+        disaggregated=model.topology.disaggregated,
+        decider=model.router.decider,
+        non_cached_tokens=model.router.non_cached_tokens,
+    )
+    for refusal in picker.refusals(written):
+        yield Problem(f"{path}.router", None, f"what endpoint picker {picker.version} reads", refusal)
+    if model.workload.shared_prefix_tokens > model.workload.input_tokens:
+        why = f"prompts have {model.workload.input_tokens} tokens"
+        tokens = model.workload.shared_prefix_tokens
+        yield Problem(f"{path}.workload.sharedPrefixTokens", tokens, f"at most {model.workload.input_tokens}", why)
+
+
+def release_advice(plan: Plan) -> Iterator[Advice]:
+    """What of the release can't be pulled, is replaced, or can't do what a model is used for."""
+    if plan.release.images_gone:
+        yield Advice("release", f"nodes can't pull what {plan.release.name} needs: {plan.release.images_gone}")
+    for name, value in used_override(plan.config).said().items():
+        text = f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with"
+        yield Advice("override", text)
+    quick_reduce = plan.config.override.quick_reduce if plan.config.override else None
+    if quick_reduce not in {None, "NONE"}:
+        text = (
+            f"{quick_reduce} in all-reduce changes answers; `llmd-oke eval` says by how much, before anybody is served"
+        )
+        yield Advice("override.quickReduce", text)
+    if plan.layer == "cluster":
+        return
+    for i, model in enumerate(plan.models):
+        if model.router.mode != "none":
+            yield from _model_advice(plan, model, f"models[{i}]")
+
+
+def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
+    picker = plan.release.endpoint_picker.dialect
+    if model.router.profile is None and model.profile != "prefix":
+        why = "prompts are not said to share a prefix (workload.sharedPrefixTokens)"
+        lacking = (
+            "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"
+        )
+        yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}")
+    for limit in picker.limits:
+        concerns = model.topology.disaggregated or not limit.disaggregated
+        if concerns and (limit.api is None or limit.api in model.model.apis):
+            yield Advice(path, f"endpoint picker {picker.version}: {limit.text} ({limit.source})")
