@@ -8,23 +8,14 @@ from pathlib import Path
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue.files import values_folder
+from llmd_oke.catalogue.releases import overridden, release_of_former_name
 
 RELEASES = [found for name in catalogue.release_names() if (found := catalogue.release(name)) is not None]
 by_release = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 
-GATES = {
-    "v1.4.0": {"dataLayer", "flowControl", "prepareDataPlugins"},
-    "v1.5.0": {"dataLayer", "enableLegacyMetrics", "flowControl"},
-}
-"""Feature gates that each version of the endpoint picker's framework registers; it refuses to start with any other."""
-
-
-def version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.removeprefix("v").split(".")))
-
 
 def test_releases_are_in_order_with_the_nearest_side_by_side():
-    assert catalogue.release_names() == ["llm-d-0.6.0", "llm-d-0.7.0"]
+    assert catalogue.release_names() == ["llm-d-0.6.0", "llm-d-0.7.0", "llm-d-0.9.0"]
     assert len({release.order for release in RELEASES}) == len(RELEASES)
 
 
@@ -40,43 +31,44 @@ def test_picker_and_sidecar_are_of_one_version(release: catalogue.Release):
 
 
 @by_release
-def test_chart_and_crds_are_of_the_version_that_the_picker_is_built_with(release: catalogue.Release):
-    expected = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0"}[release.endpoint_picker.image.tag]
-    assert release.chart.version == release.crds.version == expected
-    assert release.chart.module == release.crds.module
+def test_definitions_are_of_the_version_that_the_picker_is_built_with(release: catalogue.Release):
+    expected = {"v0.7.1": "v1.4.0", "v0.8.0": "v1.5.0", "v0.10.0": "v1.5.0"}[release.endpoint_picker.image.tag]
+    assert release.crds.version == expected
 
 
 @by_release
-def test_only_registered_feature_gates_are_named(release: catalogue.Release):
-    assert set(release.endpoint_picker.feature_gates) <= GATES[release.chart.version]
-
-
-@by_release
-def test_prefix_data_is_prepared_by_a_gate_where_there_is_one_and_by_default_later(release: catalogue.Release):
-    needed = version(release.chart.version) < (1, 5)
-    assert ("prepareDataPlugins" in release.endpoint_picker.feature_gates) is needed
-
-
-@by_release
-def test_the_chart_is_asked_for_the_image_in_its_own_words(release: catalogue.Release):
-    keys = (release.chart.image_keys.registry, release.chart.image_keys.repository)
-    assert keys == (("hub", "name") if version(release.chart.version) < (1, 5) else ("registry", "repository"))
-
-
-@by_release
-def test_the_picker_is_llm_ds_own_that_knows_prefill_and_decode(release: catalogue.Release):
-    image = release.endpoint_picker.image
-    assert (image.registry, image.repository) == ("ghcr.io", "llm-d/llm-d-inference-scheduler")
+def test_what_is_known_of_a_picker_is_of_the_version_that_the_release_has(release: catalogue.Release):
+    assert release.endpoint_picker.dialect.version == release.endpoint_picker.image.tag
 
 
 @by_release
 def test_routing_decisions_are_counted_by_the_metric_that_is_not_deprecated(release: catalogue.Release):
-    assert release.endpoint_picker.decision_metric == "llm_d_inference_scheduler_disagg_decision_total"
+    names = {"v0.10.0": "llm_d_epp_disagg_decision_total"}
+    expected = names.get(release.endpoint_picker.image.tag, "llm_d_inference_scheduler_disagg_decision_total")
+    assert release.endpoint_picker.dialect.metrics.decisions == expected
 
 
-@by_release
-def test_the_pickers_config_is_of_the_group_that_it_knows(release: catalogue.Release):
-    assert release.endpoint_picker.config_api_version == "inference.networking.x-k8s.io/v1alpha1"
+def test_former_names_are_of_the_release_whose_picker_they_had():
+    assert release_of_former_name("llm-d-0.7") is catalogue.release("llm-d-0.6.0")
+    assert release_of_former_name("llm-d-0.8") is catalogue.release("llm-d-0.7.0")
+    assert release_of_former_name("llm-d-0.6.0") is None
+
+
+def test_images_of_the_removed_repository_are_said_to_be_gone():
+    gone = {release.name for release in RELEASES if release.images_gone}
+    assert gone == {r.name for r in RELEASES if r.endpoint_picker.image.repository == "llm-d/llm-d-inference-scheduler"}
+
+
+def test_an_override_replaces_what_it_names_and_nothing_else():
+    base = catalogue.release("llm-d-0.9.0")
+    assert base is not None
+    router = catalogue.release("llm-d-0.6.0")
+    assert router is not None
+    changed = overridden(base, catalogue.Override(router="llm-d-0.6.0", quick_reduce="INT4"))
+    assert (changed.endpoint_picker, changed.routing_sidecar) == (router.endpoint_picker, router.routing_sidecar)
+    assert (changed.vllm.image, changed.crds, changed.name) == (base.vllm.image, base.crds, base.name)
+    assert changed.vllm.tensor_parallel_environment["VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"] == "INT4"
+    assert overridden(base, catalogue.Override()) == base
 
 
 @by_release

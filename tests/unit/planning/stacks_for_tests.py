@@ -19,7 +19,7 @@ def stack(*models: dict[str, Any], nodes: int = 9, **changes: Any) -> dict[str, 
     return {
         "cluster": {"mode": "existing", "identifier": "here"},
         "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": nodes}],
-        "release": "llm-d-0.7.0",
+        "release": "llm-d-0.9.0",
         "models": list(models) or [model()],
         **changes,
     }

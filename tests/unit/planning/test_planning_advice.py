@@ -14,7 +14,8 @@ def advice(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
 
 
 def test_a_fitting_stack_gets_no_advice():
-    assert advice(model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}), nodes=2) == {}
+    fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
+    assert advice(fitting, nodes=2) == {}
 
 
 def test_idle_nodes_come_with_their_price_and_the_copies_that_would_fit():

@@ -148,9 +148,9 @@ def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_el
 
 @pytest.mark.parametrize("arguments", [["--attention-backend=ROCM_ATTN"], ["--attention-backend", "rocm_attn"]])
 def test_an_attention_backend_that_vllm_refuses_beside_a_connector_is_refused(arguments: list[str]):
-    problem = only(model(engine={"extraArgs": arguments}), release="llm-d-0.7.0")
+    problem = only(model(engine={"extraArgs": arguments}), release="llm-d-0.9.0")
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "TRITON_ATTN, or none")
-    assert problems(model("agg-tp1-1r", engine={"extraArgs": arguments}), release="llm-d-0.7.0") == []
+    assert problems(model("agg-tp1-1r", engine={"extraArgs": arguments}), release="llm-d-0.9.0") == []
 
 
 def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
@@ -161,7 +161,7 @@ def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
         gpuPools=[{"name": "a", "shape": "BM.GPU.MI300X.4", "size": 9}],
     )
     assert {problem.path: problem.accepted.split("?", 1)[0] for problem in found} == {
-        "release": "llm-d-0.7.0" if "llm-d-0.7.0" in found[0].accepted.split("?", 1)[0] else "llm-d-0.6.0",
+        "release": "llm-d-0.9.0",
         "gpuPools[0].shape": "BM.GPU.MI300X.8",
         "models[0].model": "gpt-oss-120b",
         "models[1].model": "gpt-oss-120b",

@@ -9,7 +9,7 @@ from llmd_oke.serving import labels, model_pod, model_server, priorities, vllm
 from llmd_oke.serving.args import UnitArgs
 
 ARGS: UnitArgs = {
-    "release": "llm-d-0.7.0",
+    "release": "llm-d-0.9.0",
     "model": "gpt-oss-120b",
     "shape": "BM.GPU.MI300X.8",
     "namespace": "llm-d",

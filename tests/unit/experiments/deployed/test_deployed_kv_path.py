@@ -138,7 +138,7 @@ def test_pieces_are_those_of_the_stacks_own_release_and_blocks(plan):
     engine = plan.models[0].engine.model_copy(update={"block_size": 64})
     (_, pieces, *_) = kv_path.request_of(plan, replace(plan.models[0], engine=engine)).transfers
     assert plan.release.name == "llm-d-0.7.0"
-    assert pieces.descriptor_bytes == 131_072
+    assert pieces.descriptor_bytes == 65_536
 
 
 def test_a_model_that_the_stack_has_not_is_told_with_the_options_name():

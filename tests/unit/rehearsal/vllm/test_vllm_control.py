@@ -96,7 +96,7 @@ async def test_a_server_whose_image_refuses_the_backend_exits(control, run):
     """The image says which vLLM it would be."""
     transfer = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
     backend = ("--attention-backend", "ROCM_AITER_UNIFIED_ATTN")
-    state = await run(*transfer, *backend, image="docker.io/vllm/vllm-openai-rocm:v0.27.1")
+    state = await run(*transfer, *backend, image="docker.io/vllm/vllm-openai-rocm:v0.26.0")
     assert state == {"state": "exited", "exit_code": 1}
     assert "KV connector not supported" in await log(control)
 

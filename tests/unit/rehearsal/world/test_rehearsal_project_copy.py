@@ -22,7 +22,9 @@ def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(
     deployed = stack_file(copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder, "s")
     deployed.write_text(f"encryptionsalt: v1:salt\n{deployed.read_text()}")
     before = deployed.read_text()
-    previewed = copy_project(project, "s", tmp_path / "state", "llm-d-0.6", PREVIEWED)
+    previewed = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0", PREVIEWED)
     written = yaml.safe_load(stack_file(previewed.folder, "s").read_text())
-    assert (written["encryptionsalt"], written["config"]["llmd-oke:stack"]["release"]) == ("v1:salt", "llm-d-0.6")
+    assert written["encryptionsalt"] == "v1:salt"
+    stack = written["config"]["llmd-oke:stack"]
+    assert stack == {"release": "llm-d-0.7.0", "override": {"router": "llm-d-0.6.0"}}
     assert deployed.read_text() == before

@@ -1,0 +1,86 @@
+"""Endpoint pickers: configs that each version would start with, and what it would refuse."""
+
+from typing import Any
+
+import pytest
+from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, PickerConfig, endpoint_picker
+from llmd_oke.catalogue.files import names
+
+PICKERS = [endpoint_picker(name) for name in names("endpoint-pickers")]
+by_picker = pytest.mark.parametrize("picker", PICKERS, ids=lambda picker: picker.version)
+
+
+def config(picker: EndpointPickerVersion, profile: str = "prefix", **changes: Any) -> PickerConfig:
+    settings: dict[str, Any] = {"disaggregated": True, "decider": "prefix", "non_cached_tokens": 16, **changes}
+    return picker.config(profile, **settings)  # pyright: ignore[reportArgumentType]
+
+
+@by_picker
+@pytest.mark.parametrize("disaggregated", [True, False])
+@pytest.mark.parametrize("decider", ["prefix", "always"])
+def test_every_profile_is_written_as_the_version_reads_it(
+    picker: EndpointPickerVersion, disaggregated: bool, decider: str
+):
+    for profile in picker.profiles:
+        written = config(picker, profile, disaggregated=disaggregated, decider=decider)
+        assert list(picker.refusals(written)) == []
+
+
+@by_picker
+def test_every_plugin_of_a_profile_is_a_scorer_or_brings_what_scorers_read(picker: EndpointPickerVersion):
+    for profile in picker.profiles.values():
+        weights = {**profile.prefill, **profile.decode, **profile.aggregated}
+        assert {picker.plugins[name].kind for name in weights} == {"scorer"}
+        assert not any(picker.plugins[name].experimental or picker.plugins[name].deprecated for name in weights)
+
+
+def test_parameters_that_moved_to_the_producer_are_refused_by_the_scorer_of_later_versions():
+    older = config(endpoint_picker("v0.8.0"))
+    refusals = list(endpoint_picker("v0.10.0").refusals(older))
+    assert "plugin prefix-cache-scorer has no parameter lruCapacityPerServer: it would be refused" in refusals
+    assert "plugin prefix-cache-scorer has no parameter maxPrefixBlocksToMatch: it would be refused" in refusals
+    assert len(refusals) == 2
+
+
+def test_the_older_api_group_is_read_by_later_versions_and_not_the_other_way_round():
+    newer = config(endpoint_picker("v0.10.0"))
+    assert newer["apiVersion"] == "llm-d.ai/v1alpha1"
+    assert any("apiVersion" in refusal for refusal in endpoint_picker("v0.8.0").refusals(newer))
+
+
+def test_the_gate_that_prepares_prefix_data_is_named_where_it_exists_and_refused_elsewhere():
+    written = config(endpoint_picker("v0.7.1"))
+    assert written["featureGates"] == ["prepareDataPlugins"]
+    for later in ("v0.8.0", "v0.10.0"):
+        assert "featureGates" not in config(endpoint_picker(later))
+        assert "feature gate prepareDataPlugins is unknown or unregistered" in endpoint_picker(later).refusals(written)
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal"),
+    [
+        ({"apiVersion": "llm-d.ai/v1"}, "apiVersion llm-d.ai/v1 is not one of"),
+        ({"schedulingProfile": []}, "unknown key schedulingProfile"),
+        ({"plugins": [{"type": "queue-scorer"}]}, "names plugin"),
+        ({"plugins": [{"type": "topology-affinity-filter"}]}, "experimental"),
+        ({"plugins": [{"type": "pd-scorer"}]}, "no plugin pd-scorer is registered"),
+        ({"plugins": [{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": "16"}}]}, "not of type"),
+        ({"plugins": [{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": True}}]}, "not of type"),
+    ],
+)
+def test_what_the_version_would_refuse_is_refused(change: dict[str, Any], refusal: str):
+    picker = endpoint_picker("v0.10.0")
+    assert any(refusal in told for told in picker.refusals({**config(picker), **change}))
+
+
+def test_the_decider_stands_before_the_handler_that_looks_it_up():
+    for decider, name in (("prefix", "prefix-based-pd-decider"), ("always", "always-disagg-pd-decider")):
+        plugins: Any = config(endpoint_picker("v0.7.1"), decider=decider)["plugins"]
+        types = [plugin["type"] for plugin in plugins]
+        assert types.index(name) < types.index("disagg-profile-handler")
+
+
+def test_profiles_that_a_version_lacks_have_a_nearest_one_by_load():
+    assert endpoint_picker("v0.7.1").nearest_profile("token-load") == "running-requests"
+    assert endpoint_picker("v0.10.0").nearest_profile("token-load") == "token-load"
+    assert all(set(picker.profiles) <= set(PROFILE_NAMES) for picker in PICKERS)

@@ -1,0 +1,87 @@
+"""Releases, overrides and the profiles of routers."""
+
+import pytest
+from stacks_for_tests import model, plan, problems
+
+
+def texts(*models: dict[str, object], **changes: object) -> list[str]:
+    return [f"{advice.path}: {advice.text}" for advice in plan(*models, **changes).advice]
+
+
+@pytest.mark.parametrize(("former", "name"), [("llm-d-0.7", "llm-d-0.6.0"), ("llm-d-0.8", "llm-d-0.7.0")])
+def test_a_former_name_is_refused_with_the_name_that_it_has_now(former: str, name: str):
+    (problem,) = problems(release=former)
+    assert (problem.path, problem.accepted) == ("release", name)
+    assert f"what was called {former}" in problem.why
+
+
+def test_a_release_whose_images_are_gone_says_so():
+    assert any("was removed from its registry" in text for text in texts(release="llm-d-0.7.0"))
+    assert not any("registry" in text for text in texts(release="llm-d-0.9.0"))
+
+
+def test_known_limits_are_told_where_they_matter():
+    told = texts(release="llm-d-0.7.0")
+    assert any("/v1/responses are never prefilled remotely" in text for text in told)
+    aggregated = texts(model("agg-tp1-1r"), release="llm-d-0.7.0")
+    assert not any("prefilled remotely" in text for text in aggregated)
+    llama = model(model="llama-3.3-70b-instruct-fp8-dynamic")
+    assert not any("/v1/responses" in text for text in texts(llama, release="llm-d-0.7.0"))
+
+
+@pytest.mark.parametrize(
+    ("shared", "release", "profile"),
+    [
+        (0, "llm-d-0.9.0", "token-load"),
+        (0, "llm-d-0.7.0", "running-requests"),
+        (1023, "llm-d-0.9.0", "token-load"),
+        (1024, "llm-d-0.9.0", "prefix"),
+        (4096, "llm-d-0.7.0", "prefix"),
+    ],
+)
+def test_the_profile_follows_the_workload_and_what_the_release_can(shared: int, release: str, profile: str):
+    workload = {"inputTokens": 4096, "outputTokens": 256, "sharedPrefixTokens": shared}
+    assert plan(model(workload=workload), release=release).models[0].profile == profile
+
+
+def test_a_profile_that_is_asked_for_is_used_or_refused():
+    asked = model(router={"profile": "token-load"})
+    assert plan(asked).models[0].profile == "token-load"
+    (problem,) = problems(asked, release="llm-d-0.7.0")
+    assert (problem.path, problem.accepted) == (
+        "models[0].router.profile",
+        "one of prefix, running-requests, or a later release",
+    )
+
+
+def test_the_router_of_another_release_takes_the_nearest_profile():
+    with_older = plan(model(router={"profile": "token-load"}), override={"router": "llm-d-0.6.0"})
+    assert with_older.models[0].profile == "running-requests"
+    assert with_older.release.name == "llm-d-0.9.0"
+    assert with_older.release.endpoint_picker.image.tag == "v0.7.1"
+
+
+def test_overrides_are_shown_by_every_plan():
+    told = texts(override={"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1", "quickReduce": "INT4"})
+    assert any("vllm image docker.io/vllm/vllm-openai-rocm:v0.27.1 is not what llm-d-0.9.0" in text for text in told)
+    assert any("override.quickReduce" in text and "llmd-oke eval" in text for text in told)
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ({"router": "llm-d-0.8"}, "override.router"),
+        ({"vllmImage": "vllm-openai-rocm"}, "override.vllmImage"),
+        ({"vllmImage": "docker.io/vllm/vllm-openai-rocm"}, "override.vllmImage"),
+        ({"proxyImage": "docker.io/envoyproxy/envoy@sha256:abc"}, "override.proxyImage"),
+        ({"attentionBackend": "ROCM_AITER_UNIFIED_ATTN"}, "override.attentionBackend"),
+    ],
+)
+def test_overrides_that_name_nothing_that_would_start_are_refused(override: dict[str, str], path: str):
+    assert [problem.path for problem in problems(override=override)] == [path]
+
+
+def test_a_prefix_longer_than_the_prompt_is_refused():
+    workload = {"inputTokens": 100, "outputTokens": 10, "sharedPrefixTokens": 101}
+    (problem,) = problems(model(workload=workload))
+    assert problem.path == "models[0].workload.sharedPrefixTokens"
