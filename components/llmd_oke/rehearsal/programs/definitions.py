@@ -58,9 +58,9 @@ class Build(Entry):
 
 
 class GoTool(Entry):
-    """How Go is installed."""
+    """The Go that builds where the machine has none that will do."""
 
-    install: str
+    python: PythonSource
 
 
 class Definitions(Entry):

@@ -81,7 +81,7 @@ def _outside_run(path: Path) -> Path:
 
 def _in_distribution(name: str, definition: ProgramDefinition, version: str) -> Program | None:
     source = definition.source.python
-    path = None if source is None else _packaged_file(source)
+    path = None if source is None else packaged_file(source)
     if source is None or path is None:
         return None
     has = versions.normal(metadata.version(source.distribution))
@@ -90,7 +90,8 @@ def _in_distribution(name: str, definition: ProgramDefinition, version: str) -> 
     return Program(name, path, has, f"the Python package {source.distribution}")
 
 
-def _packaged_file(source: PythonSource) -> Path | None:
+def packaged_file(source: PythonSource) -> Path | None:
+    """The file in the installed distribution; None where it isn't installed."""
     spec = importlib.util.find_spec(source.package)
     if spec is None or spec.origin is None:
         return None

@@ -5,6 +5,7 @@ import pytest
 from listener import Listener
 from llmd_oke.errors import KitError
 from llmd_oke.rehearsal import programs
+from llmd_oke.rehearsal.programs import golang
 from llmd_oke.rehearsal.programs.definitions import definitions, tools_folder
 
 FAKE_GO = """
@@ -70,15 +71,67 @@ def test_a_second_program_that_builds_the_same_waits_and_takes_what_was_made(cac
     assert programs.locate("etcd") is not None
 
 
-def test_without_go_the_command_that_installs_it_is_shown(cache, path):
-    with pytest.raises(KitError, match=r"(?s)Go 1\.25\.11 or later is needed.*go\.dev/dl/go"):
+@pytest.fixture
+def packaged_go(tmp_path, monkeypatch):
+    """Sets what the Python package of Go has: a shell script, or nothing."""
+
+    def put(body):
+        file = tmp_path / "packaged-go"
+        if body is not None:
+            file.write_text(f"#!/bin/sh\n{body}\n")
+            file.chmod(0o755)
+        monkeypatch.setattr(golang, "packaged_file", lambda _: file if body is not None else None)
+        return file
+
+    return put
+
+
+TOO_OLD = "echo 'go: go.mod requires go >= 1.24.0 (running go 1.19; GOTOOLCHAIN=local)' >&2; exit 1"
+FITS = "echo go1.27.3"
+
+
+def test_without_any_go_the_command_that_installs_it_is_shown(cache, path, packaged_go):
+    packaged_go(None)
+    with pytest.raises(KitError, match=r"(?s)Go 1\.25\.11 or later is needed.*there is none.*llmd-oke\[rehearsal\]"):
         programs.ensure(["etcd"], Listener())
 
 
-def test_a_go_that_is_too_old_is_quoted(cache, script):
-    script("go", "echo 'go: go.mod requires go >= 1.24.0 (running go 1.19; GOTOOLCHAIN=local)' >&2; exit 1")
-    with pytest.raises(KitError, match=r"running go 1\.19"):
+@pytest.mark.parametrize("too_old", [TOO_OLD, "echo go1.19.8"])
+def test_a_go_that_is_too_old_is_quoted_where_there_is_no_other(cache, script, packaged_go, too_old):
+    script("go", too_old)
+    packaged_go(None)
+    with pytest.raises(KitError, match=r"path/go says: .*go 1\.19|Go 1\.19"):
         programs.ensure(["etcd"], Listener())
+
+
+@pytest.mark.parametrize("on_path", [None, TOO_OLD, "echo go1.19.8", "exit 127"])
+def test_go_of_the_python_package_builds_where_none_on_path_will_do(cache, path, script, packaged_go, on_path):
+    if on_path is not None:
+        script("go", on_path)
+    expected = packaged_go('[ "$GOTOOLCHAIN" = local ] && [ -z "$GOROOT" ] && ' + FITS)
+    assert golang.find_go(tools_folder() / "etcd") == expected
+
+
+def test_go_on_path_is_taken_before_the_packages_own(cache, script, packaged_go):
+    packaged_go(FITS)
+    on_path = script("go", FITS)
+    assert golang.find_go(tools_folder() / "etcd") == on_path
+
+
+def test_the_script_that_the_python_package_puts_on_path_is_no_go_of_the_machine(
+    cache, script, path, packaged_go, monkeypatch
+):
+    script("go", FITS)
+    monkeypatch.setattr(golang.sysconfig, "get_path", lambda _: str(path))
+    expected = packaged_go(FITS)
+    assert golang.find_go(tools_folder() / "etcd") == expected
+
+
+def test_a_root_of_another_go_is_not_handed_on(monkeypatch):
+    monkeypatch.setenv("GOROOT", "/usr/lib/go-1.19")
+    monkeypatch.setenv("GOTOOLCHAIN", "auto")
+    assert "GOROOT" not in golang.environment()
+    assert golang.environment()["GOTOOLCHAIN"] == "local"
 
 
 def test_what_cannot_be_had_is_all_named_before_anything_is_built(cache, calls, monkeypatch):
