@@ -151,7 +151,7 @@ def render(
 
     Raises:
         Refused: the stack can't be deployed.
-        KitError: there is no such stack, Helm is missing, or the program does not end.
+        KitError: there is no such stack, or the program does not end.
     """
     if isinstance(config, str):
         config = stack_config.load(project or Path.cwd(), config)

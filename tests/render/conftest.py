@@ -1,34 +1,21 @@
-"""Stacks rendered to the resources that they declare. It takes `helm` and the charts and CRDs of the releases."""
+"""Stacks rendered to the resources that they declare. It takes the CRDs of the releases."""
 
 import copy
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import yaml
 from llmd_oke.config import load, validate
 from llmd_oke.testing import Rendered, render
-from render_support import PROJECT, STACKS, find_program, need_chart
+from render_support import PROJECT, STACKS, need_definitions
 
 Render = Callable[..., Rendered]
 
 
 @pytest.fixture(scope="session")
-def helm() -> Iterator[None]:
-    """`helm` on PATH, or a reason to skip."""
-    found = find_program("helm")
-    if found is None:
-        pytest.skip("there is no `helm` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{Path(found).parent}{os.pathsep}{os.environ['PATH']}")
-        yield
-
-
-@pytest.fixture(scope="session")
-def rendered(helm: None) -> Render:
+def rendered() -> Render:
     """Renders a stack, by name or by its config; equal ones only once."""
     known: dict[str, Rendered] = {}
 
@@ -36,7 +23,7 @@ def rendered(helm: None) -> Render:
         key = json.dumps([config, secrets], sort_keys=True)
         if key not in known:
             read = load(PROJECT, config) if isinstance(config, str) else validate(config)
-            need_chart(read.release)
+            need_definitions(read.release)
             known[key] = render(read, secrets=secrets)
         return known[key]
 

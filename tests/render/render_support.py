@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.catalogue.artifacts import chart_folder
-from llmd_oke.catalogue.cache import cache_folder
+from llmd_oke.catalogue.cache import module_folder
 from llmd_oke.rehearsal.programs import locate
 from llmd_oke.testing import Rendered
 
@@ -23,13 +22,14 @@ def find_program(name: str) -> str | None:
     return str(found.path) if found else None
 
 
-def need_chart(release_name: str) -> Path:
-    """The folder of the router's chart of a release; skips where that is not on the machine."""
+def need_definitions(release_name: str) -> None:
+    """Skips where the definitions of a release are not on the machine."""
     release = catalogue.release(release_name)
-    folder = chart_folder(release.chart) if release else None
-    if folder is None:
-        pytest.skip(f"the router's chart of {release_name} is not in {cache_folder() / 'modules'}")
-    return folder
+    if release is None:
+        return
+    folder = module_folder(release.crds.module, release.crds.version) / release.crds.folder
+    if not folder.is_dir():
+        pytest.skip(f"the definitions of {release_name} are not in {folder}")
 
 
 def pod(rendered: Rendered, deployment: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def serving_stack(taints: list[dict[str, str]]) -> Rendered:
 
 
 def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any):
-    rendered(created())  # has `helm` and the chart at hand, or skips
+    rendered(created())
     stack = serving_stack([{"key": "team", "value": "search"}])
     provider = stack.resource("pulumi:providers:kubernetes", "cluster")
     assert provider.inputs["clusterIdentifier"] == "ocid1.cluster.oc1.iad.c"
@@ -101,7 +101,7 @@ def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any)
 
 
 def test_a_serving_layer_whose_pods_would_tolerate_less_than_the_nodes_have_is_refused(rendered: Any):
-    rendered(created())  # has `helm` and the chart at hand, or skips
+    rendered(created())
     with pytest.raises(pulumi.RunError, match=r"gpuPools\[0\].taints: .*team=search:NoSchedule"):
         serving_stack([])
 

@@ -97,7 +97,7 @@ class SmallerPool(ClusterMocks):
 
 def test_no_gate_waits_for_more_nodes_than_a_scaled_pool_has(rendered: Any):
     config = created(pool={"scaling": SCALED})
-    rendered(config)  # has `helm` and the chart at hand, or skips
+    rendered(config)
     stack = declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=SmallerPool())
     assert awaited(stack) == "1"
 

@@ -1,14 +1,11 @@
-"""The router: endpoint picker, Envoy and InferencePool, as the chart of the release renders them."""
+"""The router: endpoint picker, Envoy and InferencePool."""
 
 import subprocess
-from collections.abc import Mapping
 
 import pytest
 import yaml
-from llmd_oke import catalogue
 from llmd_oke.serving import router
-from llmd_oke.serving.chart import render_chart
-from render_support import SHARED_DATA, find_program, need_chart, pod, selects
+from render_support import find_program, pod, selects
 
 EPP = "gpt-oss-120b-epp"
 
@@ -19,13 +16,6 @@ ROUTER: router.RouterArgs = {
     "unit": "u",
     "disaggregated": True,
 }
-
-FREE_FORM = [
-    # Keys of the chart that its values file leaves out, or whose content is the user's.
-    "inferenceExtension.pluginsCustomConfig",
-    "inferenceExtension.resources",
-    "inferencePool.modelServers.matchLabels",
-]
 
 LOADED = "loaded configuration from file/text successfully"
 
@@ -163,57 +153,16 @@ def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
     assert many.kubernetes("Service", f"{name}-1-epp")
 
 
-def test_resources_are_the_charts_objects_field_by_field(rehearsal):
+def test_resources_are_the_routers_objects_field_by_field(rehearsal):
     args: router.RouterArgs = {**ROUTER, "release": "llm-d-0.6.0", "model": "gpt-oss-120b", "unit": "gpt-oss-120b"}
     for manifest in router.router_manifests(args):
         assert rehearsal.kubernetes(manifest["kind"], manifest["metadata"]["name"]) == manifest
 
 
-@pytest.mark.parametrize("unit", ["u", "gpt-oss-120b-63", "m" * 40, "m" * 41])
-@pytest.mark.parametrize("release_name", catalogue.release_names())
-def test_a_units_objects_are_those_that_helm_would_render_for_it(helm, release_name, unit):
-    need_chart(release_name)
-    args: router.RouterArgs = {**ROUTER, "release": release_name, "unit": unit}
-    release = catalogue.release(release_name)
-    assert release is not None
-    assert router.rendered(args) == render_chart(release.chart, unit, "llm-d", router.chart_values(release, args))
-
-
-def unknown_keys(ours: Mapping, chart: Mapping, path: str = "") -> list[str]:
-    """Paths that we set and the chart doesn't have. Lists and free-form objects are the user's."""
-    found = []
-    for key, value in ours.items():
-        here = f"{path}.{key}".removeprefix(".")
-        if here in FREE_FORM:
-            continue
-        if key not in chart and not any(free.startswith(f"{here}.") for free in FREE_FORM):
-            found.append(here)
-        elif isinstance(value, Mapping):
-            found += unknown_keys(value, chart.get(key) or {}, here)
-    return found
-
-
-def values(release_name: str) -> Mapping:
-    release = catalogue.release(release_name)
-    assert release is not None
-    return yaml.safe_load(router.chart_values(release, {**ROUTER, "release": release_name}))
-
-
-@pytest.mark.parametrize("release_name", catalogue.release_names())
-def test_every_value_that_we_set_is_one_that_the_chart_has(release_name):
-    chart = yaml.safe_load((need_chart(release_name) / "values.yaml").read_text())
-    assert unknown_keys(values(release_name), chart) == []
-
-
-def test_every_value_of_0_8_is_one_of_the_recorded_chart():
-    recorded = SHARED_DATA / "chart-values" / "gaie-standalone-v1.5.0.yaml"
-    if not recorded.is_file():
-        pytest.skip(f"{recorded} is absent")
-    assert unknown_keys(values("llm-d-0.7.0"), yaml.safe_load(recorded.read_text())) == []
-
-
-def test_a_misspelt_value_would_be_noticed():
-    assert unknown_keys({"a": {"b": 1, "x": 2}}, {"a": {"b": 0}}) == ["a.x"]
+def test_neither_helm_nor_a_chart_is_needed(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("LLMD_OKE_CACHE", "/nowhere")
+    assert router.router_manifests(ROUTER)
 
 
 @pytest.mark.rehearsal

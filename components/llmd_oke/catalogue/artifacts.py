@@ -1,4 +1,4 @@
-"""Custom resource definitions and charts of a release, as files on this machine."""
+"""Custom resource definitions of a release, as files on this machine."""
 
 import hashlib
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from llmd_oke.catalogue.cache import cache_folder, module_folder
 from llmd_oke.catalogue.files import read_yaml
-from llmd_oke.catalogue.releases import Chart, Crds
+from llmd_oke.catalogue.releases import Crds
 from llmd_oke.errors import KitError
 
 DOWNLOAD_TIMEOUT_S = 60.0
@@ -22,12 +22,6 @@ def crd_manifests(crds: Crds) -> list[dict[str, Any]]:
         KitError: a file can't be had, or isn't the one that the release names.
     """
     return [read_yaml(_crd_file(crds, name, digest)) for name, digest in crds.files.items()]
-
-
-def chart_folder(chart: Chart) -> Path | None:
-    """The folder of the release's Go module that holds the chart, where that is on the machine."""
-    folder = module_folder(chart.module, chart.version) / chart.folder
-    return folder if folder.is_dir() else None
 
 
 def _crd_file(crds: Crds, name: str, digest: str) -> Path:

@@ -9,11 +9,16 @@ from llmd_oke.catalogue.files import Entry, entry, names
 
 
 class Image(Entry):
-    """A container image in parts, as the router's chart asks for it."""
+    """A container image in parts."""
 
     registry: str
     repository: str
     tag: str
+
+    @property
+    def reference(self) -> str:
+        """The image as a container names it."""
+        return f"{self.registry}/{self.repository}:{self.tag}"
 
 
 class Program(Entry):
@@ -44,21 +49,23 @@ class EndpointPicker(Entry):
         return endpoint_picker(self.program.version)
 
 
-class ImageKeys(Entry):
-    """What the chart calls the parts of the endpoint picker's image."""
+class RouterDialect(Entry):
+    """How a release's upstream chart writes the objects of a router, where releases differ.
 
-    registry: str
-    repository: str
+    `chart` is the one that the kit's own objects are held to. `selector_label` selects a router's pods and can't be
+    changed in a Deployment; `mode_label` marks them as upstream does. `picker_arguments` are the endpoint picker's
+    beside those that say which pool and which config, `objective_groups` the API groups of objectives and rewrites that
+    it reads, and the protocols what Service and InferencePool say of their ports, if anything.
+    """
 
-
-class Chart(Entry):
-    """The router's chart: a folder of a Go module, published as an OCI artifact too."""
-
-    module: str
-    version: str
-    folder: str
-    oci: str
-    image_keys: ImageKeys
+    chart: str
+    selector_label: str
+    mode_label: dict[str, str]
+    proxy_container: str
+    picker_arguments: tuple[str, ...]
+    objective_groups: tuple[str, ...]
+    picker_protocol: str | None = None
+    pool_protocol: str | None = None
 
 
 class Crds(Entry):
@@ -130,7 +137,7 @@ class Release(Entry):
     former_names: tuple[str, ...] = ()
     images_gone: str | None = None
     endpoint_picker: EndpointPicker
-    chart: Chart | None = None
+    router: RouterDialect
     crds: Crds
     proxy: Proxy
     routing_sidecar: RoutingSidecar
@@ -186,7 +193,7 @@ def overridden(base: Release, override: Override) -> Release:
     return base.model_copy(
         update={
             "endpoint_picker": picker,
-            "chart": router.chart,
+            "router": router.router,
             "proxy": proxy,
             "routing_sidecar": sidecar,
             "vllm": vllm,

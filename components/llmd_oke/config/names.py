@@ -14,8 +14,8 @@ WORDS = {
 """The patterns in words."""
 
 DnsLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL, max_length=36)]
-"""A DNS label (RFC 1035, as Services want it), short enough that a unit's number and a role still fit the 40 characters
-of the router's chart.
+"""A DNS label (RFC 1035, as Services want it), short enough that a unit's number, a version and a role still fit the 63
+characters of a Service's name.
 """
 
 EnvironmentName = Annotated[str, StringConstraints(pattern=ENVIRONMENT_NAME)]

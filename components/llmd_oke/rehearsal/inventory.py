@@ -54,13 +54,12 @@ def take_inventory(asked: Release, progress: Progress) -> Inventory:
 
 
 def fetch_manifests(release: Release, progress: Progress) -> None:
-    """Has the chart and the CRDs of a release on this machine.
+    """Has the CRDs of a release on this machine.
 
     Raises:
         KitError: they can't be downloaded, or are not what the release names.
     """
-    for source in filter(None, (release.chart, release.crds)):
-        module_folder(source.module, source.version, progress)
+    module_folder(release.crds.module, release.crds.version, progress)
 
 
 def fetch_scaling(progress: Progress) -> None:

@@ -5,13 +5,10 @@ from typing import NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.objects import PART_OF, Manifest
-from llmd_oke.serving import labels
+from llmd_oke.serving import envoy, labels
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.timeouts import timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
-
-PROXY_PORT = 8081
-"""Envoy's listener in the standalone chart."""
 
 DEFAULT_READY_TIMEOUT_S = 600
 
@@ -65,7 +62,7 @@ def service(args: ModelEndpointArgs) -> Manifest:
                 {
                     "name": "http",
                     "port": 80,
-                    "targetPort": PROXY_PORT if routed else SERVER_PORT,
+                    "targetPort": envoy.REQUESTS_PORT if routed else SERVER_PORT,
                     "protocol": "TCP",
                 }
             ],

@@ -40,5 +40,5 @@ def model_server(model: str, unit: str, role: str) -> dict[str, str]:
 
 
 def router(model: str, unit: str) -> dict[str, str]:
-    """Labels that a router's pods carry beside the chart's own."""
+    """Labels that a router's pods carry beside those that a release's upstream chart gives them."""
     return {**PART_OF, MODEL: model, UNIT: unit, ROUTED: "true"}

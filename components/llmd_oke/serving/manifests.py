@@ -15,6 +15,7 @@ _KINDS = {
     ("v1", "ServiceAccount"),
     ("apps/v1", "Deployment"),
     ("batch/v1", "Job"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
     ("policy/v1", "PodDisruptionBudget"),
     ("rbac.authorization.k8s.io/v1", "Role"),
     ("rbac.authorization.k8s.io/v1", "RoleBinding"),
@@ -28,7 +29,7 @@ def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> Kube
     """The resource for a manifest.
 
     Raises:
-        KitError: a kind that serving is not known to need; a chart that begins to render it needs a look first.
+        KitError: a kind that serving is not known to need.
     """
     api_version, kind = manifest["apiVersion"], manifest["kind"]
     if api_version.split("/")[0] not in _CUSTOM_GROUPS and (api_version, kind) not in _KINDS:

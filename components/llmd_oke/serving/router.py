@@ -1,33 +1,42 @@
-"""The llm-d router of one unit, in standalone mode: endpoint picker, Envoy beside it, and the InferencePool."""
+"""The llm-d router of one unit: endpoint picker, Envoy beside it, and the InferencePool.
+
+Its objects are the kit's own. A test holds them to what the upstream chart of each release renders; what differs stands
+with its reason in `values/router/deviations.yaml`.
+"""
 
 import hashlib
 import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict, cast
 
 import pulumi
 import yaml
 
 from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
-from llmd_oke.catalogue.releases import Release
-from llmd_oke.errors import KitError
-from llmd_oke.objects import Manifest, when_declared
-from llmd_oke.serving import labels, templates
-from llmd_oke.serving.chart import render_chart
+from llmd_oke.catalogue.releases import Release, Requests
+from llmd_oke.objects import PART_OF, Manifest, when_declared
+from llmd_oke.serving import envoy, labels
 from llmd_oke.serving.lookup import OverrideArgs, release
 from llmd_oke.serving.manifests import declare
-from llmd_oke.serving.router_pod import completed
 from llmd_oke.serving.timeouts import ROUTER_S, timeouts
+from llmd_oke.serving.vllm import SERVER_PORT
 
 DEFAULT_NON_CACHED_TOKENS = 16
 """llm-d-inference-scheduler, deploy/config/pd-epp-config.yaml."""
 
-CHART_NAME_LIMIT = 40
-"""The chart cuts the name of its release here when it names its objects."""
+METRICS_PORT = 9090
+"""Where the endpoint picker gives its metrics."""
 
-ANY_UNIT = "unit-of-this-router"
-"""Stands for the unit's name in what Helm renders once for all units."""
+CONFIG_ANNOTATION = "llmd-oke/config"
+
+POOL_GROUP = "inference.networking.k8s.io"
+
+_HEALTH_PORT = 9003
+_GRACE_S = 130
+"""The charts': as long as the longest grace of a pool's pods."""
+
+_RBAC = "rbac.authorization.k8s.io"
+_READ = ["get", "watch", "list"]
 
 
 class RouterArgs(TypedDict):
@@ -67,61 +76,194 @@ class Router(pulumi.ComponentResource):
 
 
 def service_name(unit: str) -> str:
-    """Name of a unit's router Service."""
-    return f"{unit[:CHART_NAME_LIMIT]}-epp"
+    """Name of a unit's router Service, and of most objects of the router."""
+    return f"{unit}-epp"
 
 
 def router_manifests(args: RouterArgs) -> list[Manifest]:
-    """The router's objects: the chart's, with what it can't be told.
+    """The router's objects.
 
     Raises:
-        KitError: the catalogue has no such release, Helm is missing, or the chart refuses the values.
+        KitError: the catalogue has no such release.
     """
-    return completed(rendered(args), labels.router(args["model"], args["unit"]))
-
-
-def rendered(args: RouterArgs) -> list[dict[str, Any]]:
-    """The chart's objects. Units differ in their names only: Helm runs once for all whose names it keeps whole."""
-    unit = args["unit"] if len(args["unit"]) > CHART_NAME_LIMIT else ANY_UNIT
-    of_any = _render(json.dumps({**args, "unit": unit, "model": unit}, sort_keys=True))
-    if unit == args["unit"]:
-        return of_any
-    return [_named(manifest, args["unit"]) for manifest in of_any]
-
-
-@cache
-def _render(text: str) -> list[dict[str, Any]]:
-    args = cast("RouterArgs", json.loads(text))
     facts = release(args["release"], args.get("override"))
-    if facts.chart is None:
-        raise KitError(f"The router of {facts.name} has no chart.")
-    return render_chart(facts.chart, args["unit"], args["namespace"], chart_values(facts, args))
+    return manifests(facts, args, endpoint_picker_config(facts, args))
 
 
-def _named(value: Any, unit: str) -> Any:
-    """A copy with the unit's name wherever the stand-in for it is."""
-    if isinstance(value, str):
-        return value.replace(ANY_UNIT, unit)
-    if isinstance(value, list):
-        return [_named(item, unit) for item in cast("list[Any]", value)]
-    if isinstance(value, dict):
-        return {_named(key, unit): _named(item, unit) for key, item in cast("dict[str, Any]", value).items()}
-    return value
+def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Manifest]:
+    """The router's objects in the dialect of a release, with this text as the endpoint picker's config."""
+    objects = _Objects(facts, args, picker_config)
+    return [
+        objects.service_account(),
+        *objects.config_maps(),
+        *objects.rights(),
+        objects.service(),
+        objects.deployment(),
+        objects.pool(),
+    ]
 
 
-def chart_values(facts: Release, args: RouterArgs) -> str:
-    """The values of the standalone chart, as YAML."""
-    config = endpoint_picker_config(facts, args)
-    return templates.render(
-        "gaie-standalone.yaml.j2",
-        name=args["unit"],
-        image_keys=facts.chart.image_keys if facts.chart else None,
-        endpoint_picker=facts.endpoint_picker,
-        proxy=facts.proxy,
-        config=config,
-        config_file=config_file_name(config),
-        match_labels=labels.unit_selector(args["unit"]),
-    )
+class _Objects:
+    """The objects of one router."""
+
+    def __init__(self, facts: Release, args: RouterArgs, picker_config: str) -> None:
+        self.facts, self.dialect = facts, facts.router
+        self.unit, self.namespace = args["unit"], args["namespace"]
+        self.name, self.proxy_name = service_name(args["unit"]), f"{args['unit']}-envoy"
+        self.pod_labels = labels.router(args["model"], args["unit"])
+        self.picker_config = picker_config
+        self.selector = {self.dialect.selector_label: self.name}
+
+    def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+        own = {"app.kubernetes.io/name": self.name, "app.kubernetes.io/version": self.facts.endpoint_picker.image.tag}
+        return {"name": name, "namespace": self.namespace, "labels": {**own, **(more or {}), **PART_OF}}
+
+    def service_account(self) -> Manifest:
+        return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.metadata(self.name)}
+
+    def config_maps(self) -> list[Manifest]:
+        picker = {config_file_name(self.picker_config): self.picker_config}
+        data = {self.name: picker, self.proxy_name: {envoy.CONFIG_FILE: envoy.bootstrap()}}
+        return [
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self.metadata(name), "data": files}
+            for name, files in data.items()
+        ]
+
+    def rights(self) -> list[Manifest]:
+        """What the endpoint picker reads: the pods of its namespace, pools, and what requests are asked for."""
+        objectives = [_rule(group, ["inferenceobjectives", "inferencemodelrewrites"]) for group in self.groups()]
+        rules = {"sa": [_rule("", ["pods"])], "non-sa": [*objectives, _rule(POOL_GROUP, ["inferencepools"])]}
+        return [
+            manifest
+            for part, granted in rules.items()
+            for manifest in self.role_and_binding(f"{self.name}-{part}", granted)
+        ]
+
+    def groups(self) -> Sequence[str]:
+        return self.dialect.objective_groups
+
+    def role_and_binding(self, name: str, rules: Sequence[Mapping[str, Any]]) -> list[Manifest]:
+        role = {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": self.metadata(name), "rules": list(rules)}
+        binding = {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": self.metadata(name),
+            "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}],
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+        }
+        return [role, binding]
+
+    def service(self) -> Manifest:
+        protocol = {"appProtocol": self.dialect.picker_protocol} if self.dialect.picker_protocol else {}
+        ports = [
+            {"name": "grpc-ext-proc", "protocol": "TCP", "port": envoy.PICKER_PORT, **protocol},
+            {"name": "http-metrics", "protocol": "TCP", "port": METRICS_PORT},
+            {"name": "http", "protocol": "TCP", "port": 80, "targetPort": envoy.REQUESTS_PORT},
+        ]
+        return {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": self.metadata(self.name),
+            "spec": {"type": "ClusterIP", "selector": self.selector, "ports": ports},
+        }
+
+    def deployment(self) -> Manifest:
+        """Its pods are replaced when a ConfigMap of theirs changes, which is read only at the start."""
+        read = json.dumps([config_map["data"] for config_map in self.config_maps()], sort_keys=True)
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": self.metadata(self.name, self.dialect.mode_label),
+            "spec": {
+                "replicas": 1,
+                "strategy": {"type": "Recreate"},
+                "selector": {"matchLabels": self.selector},
+                "template": {
+                    "metadata": {
+                        "labels": {**self.selector, **self.dialect.mode_label, **self.pod_labels},
+                        "annotations": {CONFIG_ANNOTATION: _digest(read)},
+                    },
+                    "spec": self.pod(),
+                },
+            },
+        }
+
+    def pod(self) -> dict[str, Any]:
+        proxy_file = {"key": envoy.CONFIG_FILE, "path": envoy.CONFIG_FILE}
+        return {
+            "serviceAccountName": self.name,
+            "terminationGracePeriodSeconds": _GRACE_S,
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [self.proxy(), self.picker()],
+            "volumes": [
+                {"name": "config", "configMap": {"name": self.proxy_name, "items": [proxy_file]}},
+                {"name": "plugins-config-volume", "configMap": {"name": self.name}},
+            ],
+        }
+
+    def proxy(self) -> dict[str, Any]:
+        return {
+            "name": self.dialect.proxy_container,
+            "image": self.facts.proxy.image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["envoy"],
+            "args": list(self.facts.proxy.arguments),
+            "env": [_field("NS_NAME", "metadata.namespace"), _field("POD_NAME", "metadata.name")],
+            "ports": [
+                {"name": f"http-{envoy.REQUESTS_PORT}", "containerPort": envoy.REQUESTS_PORT},
+                {"name": f"metrics-{envoy.METRICS_PORT}", "containerPort": envoy.METRICS_PORT},
+            ],
+            "readinessProbe": {
+                "httpGet": {"path": "/ready", "port": envoy.METRICS_PORT, "scheme": "HTTP"},
+                "failureThreshold": 1,
+                "periodSeconds": 5,
+                "successThreshold": 1,
+                "timeoutSeconds": 1,
+            },
+            "resources": {"requests": _quantities(self.facts.proxy.requests)},
+            "securityContext": _restricted(),
+            "volumeMounts": [{"name": "config", "mountPath": "/etc/envoy", "readOnly": True}],
+        }
+
+    def picker(self) -> dict[str, Any]:
+        facts = self.facts.endpoint_picker
+        pool = ["--pool-name", self.unit, "--pool-namespace", self.namespace, "--pool-group", POOL_GROUP]
+        config = ["--config-file", f"/config/{config_file_name(self.picker_config)}"]
+        health = {"grpc": {"port": _HEALTH_PORT, "service": "inference-extension"}}
+        return {
+            "name": "epp",
+            "image": facts.image.reference,
+            "imagePullPolicy": "IfNotPresent",
+            "args": [*pool, *config, *self.dialect.picker_arguments],
+            "env": [_field("NAMESPACE", "metadata.namespace"), _field("POD_NAME", "metadata.name")],
+            "ports": [
+                {"name": "grpc", "containerPort": envoy.PICKER_PORT},
+                {"name": "grpc-health", "containerPort": _HEALTH_PORT},
+                {"name": "metrics", "containerPort": METRICS_PORT},
+            ],
+            "livenessProbe": {**health, "initialDelaySeconds": 5, "periodSeconds": 10},
+            "readinessProbe": {**health, "periodSeconds": 2},
+            "resources": {
+                "requests": _quantities(facts.requests),
+                "limits": {"memory": f"{facts.memory_limit_gib}Gi"},
+            },
+            "securityContext": _restricted(),
+            "volumeMounts": [{"name": "plugins-config-volume", "mountPath": "/config"}],
+        }
+
+    def pool(self) -> Manifest:
+        protocol = {"appProtocol": self.dialect.pool_protocol} if self.dialect.pool_protocol else {}
+        return {
+            "apiVersion": f"{POOL_GROUP}/v1",
+            "kind": "InferencePool",
+            "metadata": self.metadata(self.unit),
+            "spec": {
+                "targetPorts": [{"number": SERVER_PORT}],
+                **protocol,
+                "selector": {"matchLabels": labels.unit_selector(self.unit)},
+                "endpointPickerRef": {"name": self.name, "port": {"number": envoy.PICKER_PORT}},
+            },
+        }
 
 
 def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
@@ -138,7 +280,27 @@ def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
 
 def config_file_name(config: str) -> str:
     """A name that changes with the content: the endpoint picker reads its config at start only, and must be rolled."""
-    return f"plugins-{hashlib.sha256(config.encode()).hexdigest()[:10]}.yaml"
+    return f"plugins-{_digest(config)}.yaml"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def _rule(group: str, resources: Sequence[str]) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": list(resources), "verbs": _READ}
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _quantities(requests: Requests) -> dict[str, str]:
+    return {"cpu": str(requests.cpus), "memory": f"{requests.memory_gib}Gi"}
+
+
+def _restricted() -> dict[str, Any]:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifest]) -> pulumi.Resource:

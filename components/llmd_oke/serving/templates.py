@@ -1,4 +1,4 @@
-"""Templates of `values/charts`: chart values and the endpoint picker's config."""
+"""Templates of `values/charts`: the endpoint picker's config."""
 
 from functools import cache
 from typing import Any

@@ -1,6 +1,5 @@
 """The Pulumi program, and what each layer of a stack declares."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import Plan
 from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
 from llmd_oke.stack.access import ClusterAccess, existing
-from llmd_oke.stack.models import begin_rendering, declare_model
+from llmd_oke.stack.models import declare_model
 from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import keda_namespace
 from llmd_oke.stack.smoke import declare_smoke
@@ -44,10 +43,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     if isinstance(plan.cluster, CreateCluster):
         protected = plan.cluster.protect and not settings.get_bool("allowReplace")
         cluster = plan.cluster.model_copy(update={"protect": protected})
-        with ThreadPoolExecutor(1) as beside:  # Helm is a process of its own
-            rendering = begin_rendering(plan, beside)
-            access, outputs = _create(plan, cluster, settings.get("apiServer"))
-            rendering.result()
+        access, outputs = _create(plan, cluster, settings.get("apiServer"))
     else:
         access = existing(plan)
     crds = _crds(plan, access) if plan.layer != "serving" else None

@@ -1,7 +1,6 @@
 """The models of a plan: units, routers and endpoints."""
 
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict
 
@@ -13,13 +12,12 @@ from llmd_oke.planning.gpu_stack import functions_made_by
 from llmd_oke.planning.releases import used_override
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
-from llmd_oke.serving.chart import find_helm
 from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
 from llmd_oke.serving.lookup import OverrideArgs
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
-from llmd_oke.serving.router import Router, RouterArgs, rendered
+from llmd_oke.serving.router import Router, RouterArgs
 from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import declare_scaling
 from llmd_oke.stack.storage import model_cache_mount
@@ -66,24 +64,6 @@ def declare_model(
     }
     endpoint = ModelEndpoint(f"{model.name}-endpoint", args, inside)
     return DeclaredModel(endpoint.url, [*declared, endpoint])
-
-
-def begin_rendering(plan: Plan, beside: Executor) -> Future[None]:
-    """Has Helm render the routers' chart as the plan needs it; what is declared when that is done finds it so.
-
-    Raises:
-        KitError: Helm is missing.
-    """
-    served = () if plan.layer == "cluster" else plan.models
-    routed = [model for model in served if model.router.mode == "standalone"]
-    if routed:
-        find_helm()
-
-    def render() -> None:
-        for model in routed:
-            rendered(router_args(plan, model, model.units[0]))
-
-    return beside.submit(render)
 
 
 def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:

@@ -76,13 +76,6 @@ def test_a_file_that_cant_be_had_says_where_to_put_it(folder, server):
     assert str(folder / "crds" / "v1" / "a.yaml") in error.value.remedy
 
 
-def test_a_chart_is_there_only_if_its_module_is(folder):
-    chart = release("llm-d-0.7.0").chart
-    assert artifacts.chart_folder(chart) is None
-    put(cache.module_folder(chart.module, chart.version) / chart.folder / "Chart.yaml")
-    assert artifacts.chart_folder(chart) == cache.module_folder(chart.module, chart.version) / chart.folder
-
-
 def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.delenv("LLMD_OKE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Manifests declared as resources, and the parts of the router that need no chart."""
+"""Manifests declared as resources, and the router's."""
 
 import pulumi
 import pytest
@@ -6,21 +6,17 @@ import yaml
 from llmd_oke import catalogue
 from llmd_oke.errors import KitError
 from llmd_oke.objects import when_declared
-from llmd_oke.serving import router, router_pod
+from llmd_oke.serving import router
 from llmd_oke.serving.endpoint import ModelEndpoint
 from llmd_oke.serving.manifests import declare
 from llmd_oke.testing import declared
 
 NO_OPTIONS = pulumi.ResourceOptions()
+ROUTER = {"release": "llm-d-0.6.0", "namespace": "n", "model": "m", "unit": "u", "disaggregated": True}
 
 
 def config_map(name, text):
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"file": text}}
-
-
-def deployment():
-    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "epp", "image": "i:1"}]}}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {"template": pod}}
 
 
 def test_an_object_is_declared_field_by_field():
@@ -63,22 +59,17 @@ def test_a_value_known_beforehand_depends_on_its_object():
     assert second.depends_on == (found.kubernetes_resource("ConfigMap", "first").urn,)
 
 
-def test_router_pods_follow_every_config_map():
-    before = router_pod.completed([config_map("a", "1"), config_map("b", "1"), deployment()], {})
-    after = router_pod.completed([config_map("a", "1"), config_map("b", "2"), deployment()], {})
-    templates = [found[-1]["spec"]["template"]["metadata"]["annotations"] for found in (before, after)]
-    assert templates[0] != templates[1]
+@pytest.mark.parametrize("part", ["picker", "envoy"])
+def test_router_pods_follow_what_they_read_at_their_start(monkeypatch, part):
+    def hashed(config):
+        manifests = router.manifests(catalogue.release("llm-d-0.6.0"), ROUTER, config)
+        (found,) = [each for each in manifests if each["kind"] == "Deployment"]
+        return found["spec"]["template"]["metadata"]["annotations"][router.CONFIG_ANNOTATION]
 
-
-def test_router_pods_keep_the_charts_labels_beside_the_kits():
-    found = router_pod.completed([deployment()], {"llmd-oke/router": "true"})
-    assert found[0]["spec"]["template"]["metadata"]["labels"] == {"a": "b", "llmd-oke/router": "true"}
-
-
-def test_the_charts_manifests_are_not_changed_in_place():
-    original = deployment()
-    router_pod.completed([original], {"llmd-oke/router": "true"})
-    assert original == deployment()
+    before = hashed("a: 1")
+    if part == "envoy":
+        monkeypatch.setattr(router.envoy, "bootstrap", lambda *_args: "b: 1")
+    assert hashed("a: 2" if part == "picker" else "a: 1") != before
 
 
 @pytest.mark.parametrize("release", catalogue.release_names())
@@ -93,9 +84,10 @@ def test_every_plugin_that_a_profile_refers_to_is_listed_once(release, disaggreg
     assert referred <= set(listed)
 
 
-@pytest.mark.parametrize(("unit", "service"), [("u", "u-epp"), ("u" * 45, "u" * 40 + "-epp")])
-def test_the_routers_service_is_named_as_the_chart_names_it(unit, service):
-    assert router.service_name(unit) == service
+def test_no_two_units_share_a_name_of_their_routers_objects():
+    both = [router.router_manifests({**ROUTER, "unit": unit}) for unit in ("m" * 45, "m" * 45 + "-1")]
+    first, second = ({(each["kind"], each["metadata"]["name"]) for each in manifests} for manifests in both)
+    assert not first & second
 
 
 def test_an_endpoint_takes_a_namespace_that_is_not_known_yet():

@@ -26,12 +26,12 @@ def go(tmp_path, script):
     return put
 
 
-def test_the_charts_and_crds_of_a_module_are_kept_and_nothing_else(cache, go):
+def test_the_definitions_of_a_module_are_kept_and_nothing_else(cache, go):
     go(modules()[GAIE].versions["v1.5.0"])
     folder = programs.module_folder(GAIE, "v1.5.0")
     assert folder == cache / f"modules/{GAIE}@v1.5.0"
     kept = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-    assert kept == ["config/charts/standalone/Chart.yaml", "config/crd/bases/pools.yaml"]
+    assert kept == ["config/crd/bases/pools.yaml"]
     assert (folder / "config/crd/bases").stat().st_mode & 0o200
 
 

@@ -1,0 +1,160 @@
+"""A router's objects beside those that the upstream chart of its release renders, difference by difference."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke import catalogue
+from llmd_oke.catalogue.files import values_folder
+from llmd_oke.serving import router
+from render_support import PROJECT, SHARED_DATA
+
+UNIT = "gpt-oss-120b"
+
+CHARTS = {
+    "llm-d-0.6.0": PROJECT / "tests" / "render" / "charts" / "gaie-standalone-v1.4.0.yaml",
+    "llm-d-0.7.0": PROJECT / "tests" / "render" / "charts" / "gaie-standalone-v1.5.0.yaml",
+    "llm-d-0.9.0": SHARED_DATA / "router-chart-0.10.0" / "standalone-ha.yaml",
+}
+"""What each release's chart renders for a unit: with one replica of the router, or with as many as the release has."""
+
+_IDENTITIES = ("name", "mountPath", "topologyKey", "number")
+"""What tells the elements of a list apart."""
+
+Objects = Mapping[str, Mapping[str, Any]]
+
+
+def upstream(release: str) -> Objects:
+    """What the chart renders, by kind and name; skips where the recording is absent."""
+    if not CHARTS[release].is_file():
+        pytest.skip(f"{CHARTS[release]} is absent")
+    return _by_name(yaml.safe_load_all(CHARTS[release].read_text()))
+
+
+def ours(release: str) -> Objects:
+    """The kit's objects for the same unit, with the picker's config that the chart was given."""
+    facts = catalogue.release(release)
+    assert facts is not None
+    args: router.RouterArgs = {
+        "release": release,
+        "namespace": "llm-d",
+        "model": UNIT,
+        "unit": UNIT,
+        "disaggregated": True,
+    }
+    config = upstream(release)["ConfigMap <unit>-epp"]["data"]["pd-config.yaml"]
+    return _by_name(router.manifests(facts, args, config))
+
+
+def differences(release: str) -> dict[str, tuple[str, str]]:
+    """What differs, by its path: upstream's value and ours, empty where there is none."""
+    theirs, own = upstream(release), ours(release)
+    renamed = {row["upstream"]: row["ours"] for row in table()["renamed"]}
+    theirs = {renamed.get(name, name): manifest for name, manifest in theirs.items()}
+    found: dict[str, tuple[str, str]] = {}
+    for name in sorted({*theirs, *own}):
+        if name not in theirs or name not in own:
+            found[name] = ("", "the object") if name in own else ("the object", "")
+            continue
+        left, right = dict(_flat(theirs[name])), dict(_flat(own[name]))
+        for path in sorted({*left, *right}):
+            if left.get(path) != right.get(path):
+                found[f"{name} {path}"] = (left.get(path, ""), right.get(path, ""))
+    return found
+
+
+def table() -> Mapping[str, Any]:
+    """The deviations that are meant, with their reasons."""
+    return yaml.safe_load((values_folder() / "router" / "deviations.yaml").read_text())
+
+
+def rows(release: str) -> list[tuple[str, str]]:
+    """Patterns of paths and reasons of the deviations that a release has."""
+    return [
+        (path, row["reason"])
+        for row in table()["deviations"]
+        if release in row.get("releases", CHARTS)
+        for path in row["paths"]
+    ]
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a path is one of the pattern, or lies in it; `*` stands for any text."""
+    return re.match(re.escape(pattern).replace(r"\*", ".*") + r"($|[.\[ /])", path) is not None
+
+
+def page() -> str:
+    """The page of the docs."""
+    lines = [
+        "# Where the router's objects differ from upstream's charts",
+        "",
+        "The kit declares the objects of a router itself. A test holds them to what the chart of the same release",
+        "renders, field by field: what is not in this table fails the test, and so does a row that no longer holds.",
+        "The table is made from `values/router/deviations.yaml`.",
+        "",
+        "| Release | Chart |",
+        "|---|---|",
+        *(f"| {name} | {release.router.chart} |" for name in CHARTS if (release := catalogue.release(name))),
+        "",
+        "| Where | Releases | Reason |",
+        "|---|---|---|",
+    ]
+    renamed = [{"paths": [f"{row['upstream']} (here {row['ours']})"], **row} for row in table()["renamed"]]
+    for row in [*renamed, *table()["deviations"]]:
+        where = "<br>".join(f"`{path}`" for path in row["paths"])
+        lines += [f"| {where} | {', '.join(row.get('releases', ['all']))} | {row['reason'].strip()} |"]
+    return "\n".join([*lines, ""])
+
+
+def page_file() -> Path:
+    """Where the page lies."""
+    return PROJECT / "docs" / "router-deviations.md"
+
+
+def _by_name(manifests: Any) -> Objects:
+    return {
+        f"{manifest['kind']} {manifest['metadata']['name'].replace(UNIT, '<unit>')}": manifest
+        for manifest in manifests
+        if manifest
+    }
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for key, part in value.items():
+            yield from _flat(part, f"{path}.{key}".removeprefix("."))
+    elif path.endswith(".args"):
+        for flag, given in _flags(value).items():
+            yield f"{path}[{flag}]", given
+    elif isinstance(value, list) and value:
+        for index, part in enumerate(value):
+            yield from _flat(part, f"{path}[{_identity(part, index)}]")
+    elif path == "data.envoy.yaml":
+        yield from _flat(yaml.safe_load(value), f"{path}:")
+    else:
+        yield path, str(value)
+
+
+def _identity(part: Any, index: int) -> str:
+    if isinstance(part, Mapping):
+        if "apiGroups" in part:
+            return f"{'+'.join(part['apiGroups'])}/{'+'.join(part['resources'])}"
+        if "address" in part:  # of Envoy
+            return str(part.get("name", index))
+        return next((str(part[key]) for key in _IDENTITIES if key in part), str(index))
+    return str(index)
+
+
+def _flags(arguments: Sequence[str]) -> dict[str, str]:
+    flags: dict[str, str] = {}
+    last = ""
+    for argument in map(str, arguments):
+        if argument.startswith("-"):
+            last, _, value = argument.partition("=")
+            flags[last] = value
+        else:
+            flags[last] = argument
+    return flags

@@ -1,0 +1,34 @@
+"""The router's objects against what the upstream chart of the same release renders."""
+
+import os
+
+import pytest
+from llmd_oke import catalogue
+from router_contract import differences, matches, page, page_file, rows
+
+by_release = pytest.mark.parametrize("release", catalogue.release_names())
+
+
+@by_release
+def test_what_differs_from_the_upstream_chart_stands_in_the_table_with_its_reason(release: str):
+    known = rows(release)
+    unlisted = {
+        path: values
+        for path, values in differences(release).items()
+        if not any(matches(pattern, path) for pattern, _ in known)
+    }
+    assert unlisted == {}
+
+
+@by_release
+def test_what_stands_in_the_table_differs_still(release: str):
+    found = differences(release)
+    gone = [pattern for pattern, _ in rows(release) if not any(matches(pattern, path) for path in found)]
+    assert gone == []
+
+
+def test_the_page_of_the_docs_is_the_tables():
+    """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
+    if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
+        page_file().write_text(page())
+    assert page_file().read_text() == page()
