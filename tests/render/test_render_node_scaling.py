@@ -114,8 +114,8 @@ def test_servers_on_scaled_nodes_have_time_to_download(rendered: Any):
     for scaling, download_s in ((SCALED, 5000), ({"mode": "fixed"}, 0)):
         stack = rendered(created(pool={"scaling": scaling}, storage=disks))
         deployment = stack.kubernetes_resource("Deployment", "gpt-oss-120b-decode")
-        assert deployment.inputs["spec"]["progressDeadlineSeconds"] == 2400 + download_s
-        assert deployment.timeouts["create"] == f"{2400 + download_s}s"
+        assert deployment.inputs["spec"]["progressDeadlineSeconds"] == 4200 + download_s
+        assert deployment.timeouts["create"] == f"{4200 + download_s}s"
 
 
 def test_the_autoscaler_has_rights_of_its_own(scaled: Rendered):

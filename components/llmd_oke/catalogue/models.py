@@ -1,6 +1,7 @@
 """Models that the kit knows: what planning needs of their architecture, and how vLLM is started for them."""
 
 from functools import cache
+from typing import Literal
 
 from llmd_oke.catalogue.endpoint_pickers import Api
 from llmd_oke.catalogue.files import Entry, entry, names
@@ -75,6 +76,23 @@ class KeyValueCache(Entry):
     bytes_per_token: int
 
 
+class PassedEvaluation(Entry):
+    """An evaluation of `values/evals` that a model passed, with which release, and its score as a share of 1."""
+
+    name: str
+    release: str
+    score: float
+
+
+class QuickReduce(Entry):
+    """Quantized all-reduce between a server's GPUs (vLLM's `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`): it changes answers,
+    so that no model has it without the evaluation that it passed.
+    """
+
+    quantization: Literal["FP", "INT8", "INT6", "INT4"]
+    evaluation: PassedEvaluation
+
+
 class Model(Entry):
     """A model of the catalogue.
 
@@ -95,6 +113,7 @@ class Model(Entry):
     startup_budget_s: int
     arguments: tuple[str, ...]
     environment: dict[str, str]
+    quick_reduce: QuickReduce | None = None
 
 
 @cache

@@ -109,15 +109,26 @@ class AttentionBackend(Entry):
     refused_with_kv_connector: tuple[str, ...]
 
 
+class BlockSize(Entry):
+    """vLLM's `--block-size` in tokens: of servers that have a KV connector, and of all others."""
+
+    default: int
+    kv_connector: int
+
+
 class Vllm(Entry):
-    """The vLLM image and what every server of it is started with."""
+    """The vLLM image and what every server of it is started with.
+
+    `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
+    """
 
     image: str
     arguments: tuple[str, ...]
+    block_size: BlockSize
     attention_backend: AttentionBackend
     environment: dict[str, str]
-    tensor_parallel_environment: dict[str, str]
     scratch_folders: tuple[str, ...]
+    scratch_gib: int
 
 
 QuickReduce = Literal["NONE", "FP", "INT8", "INT6", "INT4"]

@@ -72,8 +72,9 @@ class Engine(Part):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.95
     """vLLM's `--gpu-memory-utilization`: the share of each GPU's memory that vLLM may take."""
 
-    block_size: Literal[16, 32, 64, 128] = 16
-    """vLLM's `--block-size` in tokens, equal on prefill and decode."""
+    block_size: Literal[16, 32, 64, 128] | None = None
+    """vLLM's `--block-size` in tokens, equal on prefill and decode; the release's if left out: 128 where KV cache is
+    handed over, which fewer and larger pieces do faster, else 16."""
 
     extra_args: Items[str] = ()
     """Further vLLM arguments, passed as they are to every server of the model; none that the kit sets itself."""

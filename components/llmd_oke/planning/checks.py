@@ -29,7 +29,7 @@ from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.routers import router_problems
 from llmd_oke.planning.rules import Subject, other_problems, topology_problems
 from llmd_oke.planning.scaling import room_problems
-from llmd_oke.planning.storage import storage_problems
+from llmd_oke.planning.storage import pod_disk_problems, storage_problems
 
 
 def problems(config: StackConfig) -> list[Problem]:
@@ -150,6 +150,7 @@ def _capacity(config: StackConfig, models: Sequence[Model]) -> Iterator[Problem]
         yield from of_scaling or [_too_few_nodes(known, list(servers(counted, models)), left)]
     else:
         yield from _at_first(counted, models, known)
+    yield from pod_disk_problems(counted, nodes)
     used = sum(bool(node.servers) for node in nodes)
     if config.rdma == "none" and used > 1 and any(model.topology.disaggregated for model in models):
         accepted = "sriov-vf" if known[0].shape.rdma.virtual_functions else "units that fit one node, or another shape"

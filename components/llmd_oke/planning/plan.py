@@ -108,6 +108,7 @@ class ModelPlan:
     slo: Slo | None
     engine: Engine
     max_model_len: int
+    block_size: int
     units: tuple[UnitPlan, ...]
     scaling: Scaling | None = None
 

@@ -12,6 +12,7 @@ from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan
 from llmd_oke.planning.releases import router_profile, used_release
+from llmd_oke.planning.rules import has_kv_connector
 from llmd_oke.planning.storage import download_limit_s
 
 Entry = TypeVar("Entry")
@@ -70,6 +71,7 @@ class _Room:
 
 def _model(model: Model, pool: Pool, room: _Room, release: catalogue.Release) -> ModelPlan:
     facts = _known(catalogue.model(model.model))
+    known = release.vllm.block_size
     roles = tuple(_role(role, model, facts, pool.shape, room) for role in model.topology.servers())
     return ModelPlan(
         name=model.object_name,
@@ -81,6 +83,7 @@ def _model(model: Model, pool: Pool, room: _Room, release: catalogue.Release) ->
         slo=model.slo,
         engine=model.engine,
         max_model_len=model.engine.max_model_len or facts.max_model_len,
+        block_size=model.engine.block_size or (known.kv_connector if has_kv_connector(model) else known.default),
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
         scaling=model.scaling,
     )

@@ -202,12 +202,16 @@ def _extra_arguments(subject: Subject) -> Iterator[Problem]:
             yield Problem(f"{subject.path}.engine.extraArgs[{i}]", argument, key, why)
 
 
+def has_kv_connector(model: Model) -> bool:
+    """Whether a model's servers have a KV connector: the kit's own, or one of the user's."""
+    return model.topology.disaggregated or any(each.startswith(_TRANSFER) for each in model.engine.extra_args)
+
+
 def _attention_backend(subject: Subject) -> Iterator[Problem]:
     """A backend of the user's own that vLLM of the release doesn't start with where KV cache is handed over."""
     arguments = subject.model.engine.extra_args
-    connected = subject.model.topology.disaggregated or any(each.startswith(_TRANSFER) for each in arguments)
     release = used_release(subject.stack)
-    if release is None or not connected:
+    if release is None or not has_kv_connector(subject.model):
         return
     known = release.vllm.attention_backend
     for i, argument in enumerate(arguments):

@@ -1,15 +1,21 @@
 """Whether the weights of all models fit the model cache, and whether a stack can have such a cache."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from llmd_oke import catalogue
-from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, NodeDisk, StackConfig
+from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, NodeDisk, NoModelCache, StackConfig
 from llmd_oke.errors import Problem
+from llmd_oke.planning.placement import unit_names
+from llmd_oke.planning.plan import Node
 
 PATH = "storage.modelCache"
 
 SPARE_SHARE = 0.05
 """What is left free beside the weights: tokenizers, partial downloads, the file system itself; ours."""
+
+POD_SHARE = 0.9
+"""The kubelet evicts pods where less than a tenth of its file system is free (`nodefs.available<10%`, its default)."""
 
 GIB_PER_GB = 10**9 / 2**30
 
@@ -34,6 +40,14 @@ def weights_gib(config: StackConfig) -> float:
     return sum(model.weights.gib for model in known if model is not None) * (1 + SPARE_SHARE)
 
 
+def server_disk_gib(release: catalogue.Release, model: catalogue.Model, *, own_weights: bool) -> int:
+    """Room in GiB that a server may fill on its node's disk: compiled kernels and logs, and weights of its own where
+    there is no model cache.
+    """
+    weights = model.weights.gib * (1 + SPARE_SHARE) if own_weights else 0.0
+    return release.vllm.scratch_gib + math.ceil(weights)
+
+
 def node_disk_gib(pool: GpuPool) -> float | None:
     """Room in GiB on a node's own disks; None where the catalogue doesn't know them."""
     shape = catalogue.shape(pool.shape)
@@ -41,6 +55,36 @@ def node_disk_gib(pool: GpuPool) -> float | None:
         return None
     share = {"raid-0": 1.0, "raid-10": 0.5, "none": 0.0}[pool.nvme]
     return shape.disks.count * shape.disks.terabytes * 1000 * GIB_PER_GB * share
+
+
+def pod_disk_gib(pool: GpuPool) -> float:
+    """Room in GiB that the pods of a node may fill: its own disks where they became one file system, else its boot
+    volume, less what the kubelet keeps free.
+    """
+    return (node_disk_gib(pool) or pool.boot_volume_gib) * POD_SHARE
+
+
+def pod_disk_problems(config: StackConfig, nodes: Sequence[Node]) -> Iterator[Problem]:
+    """Nodes whose servers may fill more than their disks hold. Disks of nodes that are there already aren't known."""
+    release = catalogue.release(config.release)
+    if release is None or not isinstance(config.cluster, CreateCluster):
+        return
+    own_weights = isinstance(config.storage.model_cache, NoModelCache)
+    known = [(model, facts) for model in config.models if (facts := catalogue.model(model.model))]
+    of_unit = {
+        unit: server_disk_gib(release, facts, own_weights=own_weights)
+        for model, facts in known
+        for unit in unit_names(model)
+    }
+    cached = weights_gib(config) if isinstance(config.storage.model_cache, NodeDisk) else 0.0
+    for i, pool in enumerate(config.gpu_pools):
+        of_pool = [node for node in nodes if node.pool == pool.name]
+        needed = max((sum(of_unit.get(server.unit, 0) for server in node.servers) for node in of_pool), default=0)
+        room = pod_disk_gib(pool) - (cached if pool.nvme != "none" else 0.0)
+        if pool.pool_id is None and needed > room:
+            key, value = ("bootVolumeGib", pool.boot_volume_gib) if pool.nvme == "none" else ("nvme", pool.nvme)
+            why = f"the servers of one node may write {needed} GiB, its disks have {room:.0f} GiB for pods"
+            yield Problem(f"gpuPools[{i}].{key}", value, "more room, or a storage.modelCache", why)
 
 
 def download_limit_s(config: StackConfig) -> int:

@@ -12,6 +12,7 @@ from llmd_oke.catalogue.files import values_folder
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
+from llmd_oke.planning.storage import pod_disk_gib
 from llmd_oke.rehearsal.control_plane import addresses, plane
 from llmd_oke.rehearsal.control_plane.pki import Pki
 from llmd_oke.rehearsal.foreign import foreign_definitions
@@ -33,7 +34,7 @@ OCI_FAULTS_FILE = "oci-faults.yaml"
 
 SYSTEM_NODE = {
     "name": "system-0",
-    "capacity": {"cpu": "128", "memory": "512Gi", "pods": "110"},
+    "capacity": {"cpu": "128", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"},
     "labels": {INSTANCE_TYPE_LABEL: "VM.Standard.E5.Flex"},
 }
 """Stands for the pool of ordinary nodes that every cluster has for what needs no GPU."""
@@ -121,9 +122,15 @@ def _node(plan: Plan, node: Node) -> dict[str, Any]:
     devices = {shape.gpu.resource: str(shape.gpus)}
     if plan.rdma:
         devices[shape.rdma.resource] = str(shape.rdma.virtual_functions)
+    pool = next(pool for pool in plan.config.gpu_pools if pool.name == node.pool)
+    own = {
+        "cpu": str(shape.cpus),
+        "memory": f"{shape.memory_gib}Gi",
+        "ephemeral-storage": f"{pod_disk_gib(pool):.0f}Gi",
+    }
     return {
         "name": f"{node.pool}-{node.index}",
-        "capacity": {"cpu": str(shape.cpus), "memory": f"{shape.memory_gib}Gi", "pods": "64", **devices},
+        "capacity": {**own, "pods": "64", **devices},
         "labels": {**shape.node.labels, "oke.oraclecloud.com/pool.name": node.pool},
         "taints": [taint.model_dump() for taint in shape.node.taints],
     }

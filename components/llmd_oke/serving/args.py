@@ -51,7 +51,7 @@ class EngineArgs(TypedDict):
     gpu_memory_utilization: NotRequired[float]
     """vLLM's `--gpu-memory-utilization`; 0.95 if left out."""
     block_size: NotRequired[int]
-    """vLLM's `--block-size` in tokens; 16 if left out."""
+    """vLLM's `--block-size` in tokens; the release's if left out."""
     extra_args: NotRequired[list[str]]
     """Further vLLM arguments."""
     env: NotRequired[dict[str, str]]

@@ -53,7 +53,8 @@ def init_containers(spec: ServerSpec) -> list[dict[str, Any]]:
 def routing_sidecar(spec: ServerSpec) -> dict[str, Any]:
     """The proxy that has prompts prefilled elsewhere; a native sidecar, so it starts before vLLM and ends after it.
 
-    Its own `/health` says nothing of vLLM, so it has no probe; whether the pod is ready is vLLM's to say.
+    Its own `/health` says nothing of vLLM, so that whether the pod is ready is asked of vLLM's own port too. It ends
+    with 0 where its configuration is bad: the probes of its port keep such a pod from loading weights and being Ready.
     """
     sidecar = spec.release.routing_sidecar
     return {
@@ -63,7 +64,14 @@ def routing_sidecar(spec: ServerSpec) -> dict[str, Any]:
         "restartPolicy": "Always",
         "args": [f"--port={vllm.SERVER_PORT}", f"--vllm-port={vllm.BEHIND_SIDECAR_PORT}", *sidecar.arguments],
         "ports": [{"name": "proxy", "containerPort": vllm.SERVER_PORT, "protocol": "TCP"}],
-        "resources": {"requests": {"cpu": "1", "memory": "512Mi"}},
+        "startupProbe": {"tcpSocket": {"port": "proxy"}, "periodSeconds": 2, "failureThreshold": 60},
+        "readinessProbe": {
+            "tcpSocket": {"port": "proxy"},
+            "periodSeconds": 5,
+            "timeoutSeconds": 2,
+            "failureThreshold": 3,
+        },
+        "resources": {"requests": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "256Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "runAsNonRoot": True,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.planning.storage import server_disk_gib
 from llmd_oke.serving.args import EngineArgs
 from llmd_oke.serving.cache_args import ModelCacheMountArgs
 
@@ -19,7 +20,7 @@ NIXL_PORT = 5600
 """vLLM's NIXL side channel (llm-d guides)."""
 
 STARTUP_PERIOD_S = 5
-"""The guides look every 30 s for 30 min; the same budget in finer steps lets a server serve as soon as it can."""
+"""The guides look every 30 s for an hour; the same budget in finer steps lets a server serve as soon as it can."""
 
 CACHE_FOLDER = "/model-cache"
 """Where weights are in every pod; the releases set it as HF_HOME."""
@@ -59,6 +60,18 @@ class ServerSpec:
         return self.role in {"prefill", "decode"}
 
     @property
+    def has_kv_connector(self) -> bool:
+        """Whether vLLM has a KV connector: the kit's own, or one of the user's."""
+        return self.transfers_cache or any(
+            argument.startswith(_KV_TRANSFER) for argument in self.engine.get("extra_args", [])
+        )
+
+    @property
+    def cpus(self) -> int:
+        """Processors (hardware threads) that the server asks of its node."""
+        return self.shape.server_requests_per_gpu.cpus * self.tensor_parallel_size
+
+    @property
     def prewarmed(self) -> bool:
         """Whether weights are in the cache before vLLM starts, which then reads nothing else."""
         return "prewarm" in self.cache
@@ -93,7 +106,7 @@ def arguments(spec: ServerSpec) -> list[str]:
         f"--max-model-len={engine.get('max_model_len', spec.model.max_model_len)}",
         f"--max-num-seqs={engine.get('max_num_seqs', 256)}",
         f"--gpu-memory-utilization={engine.get('gpu_memory_utilization', 0.95):g}",
-        f"--block-size={engine.get('block_size', 16)}",
+        f"--block-size={engine.get('block_size') or _block_size(spec)}",
     ]
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
@@ -102,11 +115,16 @@ def arguments(spec: ServerSpec) -> list[str]:
     return [*own, *transfer, *release, *spec.model.arguments, *engine.get("extra_args", [])]
 
 
+def _block_size(spec: ServerSpec) -> int:
+    """The release's for what the server is."""
+    size = spec.release.vllm.block_size
+    return size.kv_connector if spec.has_kv_connector else size.default
+
+
 def _attention_backend(spec: ServerSpec) -> str:
     """The release's for what the server is; a user's own argument comes later and wins."""
     backend = spec.release.vllm.attention_backend
-    asked = any(argument.startswith(_KV_TRANSFER) for argument in spec.engine.get("extra_args", []))
-    return backend.kv_connector if spec.transfers_cache or asked else backend.default
+    return backend.kv_connector if spec.has_kv_connector else backend.default
 
 
 def kv_transfer_config() -> str:
@@ -117,31 +135,46 @@ def kv_transfer_config() -> str:
 def environment(spec: ServerSpec) -> list[dict[str, Any]]:
     """Environment variables, each name once; later sources win: release, size, RDMA, model, cache transfer, user.
 
-    RCCL is told of the network where a server has several GPUs, between which it is used.
+    RCCL is told of the network where a server has several GPUs, between which it is used. Kernels that the image lacks
+    are compiled by as many jobs as the pod has processors; PyTorch would start one for each of the node's. The token of
+    Hugging Face is for servers that download weights themselves.
     """
     values = {
         **spec.release.vllm.environment,
         "PYTORCH_ROCM_ARCH": spec.shape.gpu.architecture,
-        **(spec.release.vllm.tensor_parallel_environment if spec.tensor_parallel_size > 1 else {}),
+        "MAX_JOBS": str(spec.cpus),
+        **_quick_reduce(spec),
         **(spec.shape.rdma.environment if spec.rdma else {}),
         **(spec.shape.rdma.rccl if spec.rdma and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
         **(_OFFLINE if spec.prewarmed else {}),
     }
-    entries = [*_plain(values), hugging_face_token(), *(_side_channel() if spec.transfers_cache else ())]
+    token = [] if spec.prewarmed else [hugging_face_token()]
+    entries = [*_plain(values), *token, *(_side_channel() if spec.transfers_cache else ())]
     return list({entry["name"]: entry for entry in [*entries, *_plain(spec.engine.get("env", {}))]}.values())
 
 
+def _quick_reduce(spec: ServerSpec) -> dict[str, str]:
+    """Between the GPUs of a server, and only for a model that an evaluation has passed with it: it changes answers."""
+    quick_reduce = spec.model.quick_reduce
+    if quick_reduce is None or spec.tensor_parallel_size == 1:
+        return {}
+    return {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": quick_reduce.quantization}
+
+
 def resources(spec: ServerSpec) -> dict[str, Any]:
-    """GPUs and virtual functions as limits, processors and memory as requests, in proportion to the GPUs."""
+    """GPUs and virtual functions as limits, processors and memory as requests, in proportion to the GPUs; and room on
+    the node's disk for what the pod writes.
+    """
     size = spec.tensor_parallel_size
     devices = {spec.shape.gpu.resource: str(size)}
     if spec.rdma:
         devices[spec.shape.rdma.resource] = str(size)
-    share = spec.shape.server_requests_per_gpu
+    memory = f"{spec.shape.server_requests_per_gpu.memory_gib * size}Gi"
+    disk = f"{server_disk_gib(spec.release, spec.model, own_weights=not spec.cache)}Gi"
     return {
-        "limits": {**devices, "memory": f"{share.memory_gib * size}Gi"},
-        "requests": {**devices, "cpu": str(share.cpus * size), "memory": f"{share.memory_gib * size}Gi"},
+        "limits": {**devices, "memory": memory},
+        "requests": {**devices, "cpu": str(spec.cpus), "memory": memory, "ephemeral-storage": disk},
     }
 
 

@@ -144,7 +144,7 @@ def engine_args(model: ModelPlan) -> EngineArgs:
         "max_model_len": model.max_model_len,
         "max_num_seqs": engine.max_num_seqs,
         "gpu_memory_utilization": engine.gpu_memory_utilization,
-        "block_size": engine.block_size,
+        "block_size": model.block_size,
         "extra_args": list(engine.extra_args),
         "env": dict(engine.env),
     }

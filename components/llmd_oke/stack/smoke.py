@@ -177,4 +177,4 @@ def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:
         return None
     metric = plan.release.endpoint_picker.dialect.metrics.decisions
     decisions = DecisionCounter((metric,), "decision_type", ("prefill-decode",))
-    return EvidenceSettings(decisions, block_size=model.engine.block_size)
+    return EvidenceSettings(decisions, block_size=model.block_size)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from llmd_oke import catalogue
+from llmd_oke.catalogue.evals import evals
 from llmd_oke.catalogue.files import values_folder
 from llmd_oke.config import Model, Topology, Workload
 from llmd_oke.config.names import DnsLabel
@@ -74,7 +75,7 @@ def test_figures_of_a_model_are_of_one_mind(model: catalogue.Model):
     assert model.parameters.active_billions <= model.parameters.total_billions
     assert (sizes.experts is None) == (model.parameters.active_billions == model.parameters.total_billions)
     assert sizes.sliding_window is None or sizes.sliding_window.layers < sizes.layers
-    assert model.startup_budget_s >= 600
+    assert model.startup_budget_s == 3600  # as long as upstream's longest overlay gives
 
 
 @by_name
@@ -119,3 +120,14 @@ def test_the_published_figures_of_the_shape():
     assert (shape.gpus, shape.rdma.virtual_functions, shape.price_usd_per_hour) == (8, 8, 48.0)
     assert shape.gpu.memory_gib == 191.7
     assert (shape.gpu.resource, shape.rdma.resource) == ("amd.com/gpu", "nvidia.com/sriov-rdma-vf")
+
+
+@by_name
+def test_reduction_that_changes_answers_comes_with_an_evaluation_that_the_model_passed(model: catalogue.Model):
+    if model.quick_reduce is None:
+        return
+    passed = model.quick_reduce.evaluation
+    floor = evals().floor(passed.name, model.name)
+    assert floor is not None
+    assert passed.score >= floor.score
+    assert passed.release in catalogue.release_names()

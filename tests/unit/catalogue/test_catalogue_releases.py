@@ -95,10 +95,9 @@ def test_the_proxy_logs_little_and_has_a_bound_on_its_threads(release: catalogue
 
 
 @by_release
-def test_vllm_has_the_attention_and_reduction_that_amd_measured(release: catalogue.Release):
+def test_vllm_has_the_attention_that_amd_measured(release: catalogue.Release):
     assert release.vllm.attention_backend.default == "ROCM_AITER_UNIFIED_ATTN"
     assert release.vllm.environment["VLLM_ROCM_USE_AITER"] == "1"
-    assert release.vllm.tensor_parallel_environment == {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}
 
 
 @by_release
@@ -108,15 +107,18 @@ def test_servers_with_a_kv_connector_have_no_backend_that_vllm_refuses_with_one(
 
 
 @by_release
-def test_no_variable_is_set_that_nothing_reads(release: catalogue.Release):
-    names = {*release.vllm.environment, *release.vllm.tensor_parallel_environment}
-    assert not [name for name in names if name.endswith("_VALS")]
-    assert "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION" not in release.vllm.environment
+def test_no_release_changes_answers_or_hides_the_kernels_of_its_image(release: catalogue.Release):
+    assert not [name for name in release.vllm.environment if "QUICK_REDUCE" in name or name == "AITER_JIT_DIR"]
+
+
+@by_release
+def test_blocks_are_those_of_amds_overlays_where_cache_is_handed_over(release: catalogue.Release):
+    assert release.vllm.block_size.kv_connector == 128
 
 
 @by_release
 def test_caches_go_to_folders_that_the_image_may_write(release: catalogue.Release):
-    for name in ("AITER_JIT_DIR", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"):
+    for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR"):
         folder = release.vllm.environment[name]
         assert any(folder == root or folder.startswith(f"{root}/") for root in release.vllm.scratch_folders)
 

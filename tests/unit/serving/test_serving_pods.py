@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from llmd_oke import catalogue
+from llmd_oke.catalogue.models import QuickReduce
 from llmd_oke.errors import KitError
 from llmd_oke.serving import labels, model_pod, model_server, priorities, vllm
 from llmd_oke.serving.args import UnitArgs
@@ -70,9 +71,60 @@ def test_the_models_environment_wins_over_the_releases():
     assert values(vllm.environment(spec(model=model)))["VLLM_ROCM_USE_AITER"] == "0"
 
 
-@pytest.mark.parametrize(("size", "quick"), [(1, False), (2, True), (8, True)])
+QUICK_REDUCE = QuickReduce.model_validate(
+    {"quantization": "INT4", "evaluation": {"name": "gpqa", "release": "llm-d-0.7.0", "score": 0.66}}
+)
+
+
+@pytest.mark.parametrize(("size", "quick"), [(1, None), (2, "INT4"), (8, "INT4")])
 def test_quick_reduce_only_where_gpus_reduce(size, quick):
-    assert ("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION" in values(vllm.environment(spec(size=size)))) is quick
+    model = spec().model.model_copy(update={"quick_reduce": QUICK_REDUCE})
+    assert values(vllm.environment(spec(size=size, model=model))).get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") == quick
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_answers_are_reduced_exactly_unless_a_models_own_file_says_otherwise(size):
+    assert not [name for name in values(vllm.environment(spec(size=size))) if "QUICK_REDUCE" in name]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
+def test_the_kernels_of_the_image_are_used_and_further_ones_compiled_within_the_pods_share(role):
+    environment = values(vllm.environment(spec(role, 2)))
+    assert "AITER_JIT_DIR" not in environment
+    assert environment["MAX_JOBS"] == vllm.resources(spec(role, 2))["requests"]["cpu"] == "32"
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_servers_keep_connections_longer_than_the_sidecar(role):
+    sidecar_idle_s = 90  # net/http's DefaultTransport, which the sidecar uses
+    assert int(values(vllm.environment(spec(role)))["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] or 0) > sidecar_idle_s
+
+
+def blocks(role, extra_args=()):
+    arguments = vllm.arguments(spec(role, engine={"extra_args": list(extra_args)}))
+    return [argument for argument in arguments if argument.startswith("--block-size")]
+
+
+def test_blocks_are_large_where_cache_is_handed_over():
+    assert blocks("prefill") == blocks("decode") == blocks("aggregated", [DECODE_BENCH]) == ["--block-size=128"]
+    assert blocks("aggregated") == ["--block-size=16"]
+
+
+def test_room_for_what_a_server_writes_is_asked_of_its_node():
+    own, cached = (vllm.resources(spec(cache=cache))["requests"] for cache in ({}, {"path": "/models"}))
+    assert (own["ephemeral-storage"], cached["ephemeral-storage"]) == ("74Gi", "10Gi")  # 60.8 GiB of weights, 5 % spare
+
+
+def test_only_servers_that_download_weights_have_the_token():
+    cache = {"path": "/models", "prewarm": {"source": "hugging-face"}}
+    assert "HF_TOKEN" not in values(vllm.environment(spec(cache=cache)))
+    assert "HF_TOKEN" in values(vllm.environment(spec(cache={"path": "/models"})))
+
+
+def test_a_sidecar_that_does_not_listen_keeps_vllm_from_starting_and_the_pod_from_being_ready():
+    sidecar = model_pod.routing_sidecar(spec())
+    for probe in ("startupProbe", "readinessProbe"):
+        assert sidecar[probe]["tcpSocket"] == {"port": "proxy"}
 
 
 def test_a_token_given_as_environment_replaces_the_secret():

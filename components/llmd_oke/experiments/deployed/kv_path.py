@@ -98,7 +98,7 @@ def request_of(plan: Plan, model: ModelPlan) -> KvPathRequest:
         namespace=plan.namespace,
         job=f"kv-path-{model.name}-{secrets.token_hex(3)}",
         transfers=kv_path_job.transfers(
-            model.model, facts.prompt_tokens, model.engine.block_size, facts.regions_per_layer[plan.release.name]
+            model.model, facts.prompt_tokens, model.block_size, facts.regions_per_layer[plan.release.name]
         ),
         repeats=facts.repeats,
         warm_ups=facts.warm_ups,

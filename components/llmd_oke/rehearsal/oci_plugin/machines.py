@@ -15,6 +15,8 @@ from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject, dig
 
 GIB_PER_OCPU: Final = 16
 """Memory of a flexible shape where none is asked for (OCI documentation, Flexible Shapes)."""
+DISK: Final = "1Ti"
+"""Room for pods on a machine's disks, whatever they are."""
 MOST_PODS: Final = 110
 """Pods on a node unless told otherwise (kubelet's own default)."""
 
@@ -59,7 +61,7 @@ class Plan:
 
     def _capacity(self) -> dict[str, str]:
         known, facts = catalogue.shape(self.shape), region_facts().shapes.get(self.shape)
-        pods = {"pods": str(self.pods)}
+        pods = {"pods": str(self.pods), "ephemeral-storage": DISK}
         if known is not None:
             return {"cpu": str(known.cpus), "memory": f"{known.memory_gib}Gi", **pods}
         ocpus = self.size.get("ocpus") or (facts.ocpus if facts else 1)

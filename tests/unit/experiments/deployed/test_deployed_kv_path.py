@@ -135,8 +135,7 @@ def test_a_dry_run_of_servers_is_of_their_first_pair(cluster):
 
 
 def test_pieces_are_those_of_the_stacks_own_release_and_blocks(plan):
-    engine = plan.models[0].engine.model_copy(update={"block_size": 64})
-    (_, pieces, *_) = kv_path.request_of(plan, replace(plan.models[0], engine=engine)).transfers
+    (_, pieces, *_) = kv_path.request_of(plan, replace(plan.models[0], block_size=64)).transfers
     assert plan.release.name == "llm-d-0.7.0"
     assert pieces.descriptor_bytes == 65_536
 

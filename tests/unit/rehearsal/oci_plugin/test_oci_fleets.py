@@ -127,7 +127,8 @@ def test_a_pool_without_a_compute_cluster_has_no_rdma(region: Region, parts: tup
 def test_flexible_machines_are_as_large_as_asked_for(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
     small = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0, "memoryInGbs": 16.0}}
     region.create("NodePool", **pool(*parts, size=1, name="system", **small))
-    assert region.nodes.there["system-0"].capacity == {"cpu": "8", "memory": "16Gi", "pods": "110"}
+    own = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "1Ti", "pods": "110"}
+    assert region.nodes.there["system-0"].capacity == own
 
 
 def test_nodes_come_and_go_with_the_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
