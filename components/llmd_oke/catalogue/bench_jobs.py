@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from llmd_oke.catalogue.container_images import LockedImage
 from llmd_oke.catalogue.files import Entry, required_entry
 
 
@@ -38,7 +39,7 @@ def bench_jobs() -> JobFacts:
 class InferencePerf(Entry):
     """inference-perf's image and how it is run: a process for each `requests_per_worker` of a second's requests."""
 
-    image: str
+    image: LockedImage
     command: str
     config_option: str
     resources: Resources

@@ -65,7 +65,6 @@ class EvalPackage(Entry):
 class Evals(Entry):
     """`values/evals/evals.yaml`: floors by evaluation and model, and packages by evaluation."""
 
-    image: str
     floors: dict[str, dict[str, Floor]]
     packages: dict[str, EvalPackage]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from llmd_oke.catalogue.container_images import LockedImage
 from llmd_oke.catalogue.files import Entry, entry, required_entry
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.errors import KitError
@@ -19,8 +20,25 @@ class HelmChart(Entry):
     repository: str | None = None
 
 
+class ImagePlace(Entry):
+    """Where an image goes: in one text, or `in_parts` as a map of repository and tag."""
+
+    at: tuple[str, ...]
+    image: LockedImage
+    in_parts: bool = False
+
+    @property
+    def value(self) -> str | dict[str, str]:
+        """What goes there."""
+        image = self.image
+        if not self.in_parts:
+            return image.pinned
+        return {"repository": f"{image.registry}/{image.repository}", "tag": image.pinned_tag}
+
+
 class Operator(Entry):
-    """A Helm release. `values` are the chart's; `tolerations_at` is their list that tolerates the GPU nodes' taints.
+    """A Helm release. `values` are the chart's, and `images` what of them is an image; the chart's own images are the
+    chart's matter. `tolerations_at` is their list that tolerates the GPU nodes' taints.
 
     `timeout_s` is how long Helm may wait for all of it to be ready, in seconds; `oldest_minor` the oldest minor version
     of Kubernetes 1 that the chart accepts.
@@ -32,17 +50,21 @@ class Operator(Entry):
     chart: HelmChart
     timeout_s: int
     values: dict[str, Any]
+    images: tuple[ImagePlace, ...] = ()
     oldest_minor: int = 0
     tolerations_at: tuple[str, ...] = ()
 
 
 class DeviceConfig(Entry):
-    """The AMD GPU operator's custom resource. `tolerations_at` are the lists that tolerate the GPU nodes' taints."""
+    """The AMD GPU operator's custom resource. `images` belong into its `spec`; `tolerations_at` are the lists that
+    tolerate the GPU nodes' taints.
+    """
 
     name: str
     api_version: str
     selector: dict[str, str]
     spec: dict[str, Any]
+    images: tuple[ImagePlace, ...]
     tolerations_at: tuple[tuple[str, ...], ...]
 
 

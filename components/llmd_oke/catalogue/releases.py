@@ -2,23 +2,11 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
+from llmd_oke.catalogue.container_images import LockedImage, locked
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, endpoint_picker
 from llmd_oke.catalogue.files import Entry, entry, names
-
-
-class Image(Entry):
-    """A container image in parts."""
-
-    registry: str
-    repository: str
-    tag: str
-
-    @property
-    def reference(self) -> str:
-        """The image as a container names it."""
-        return f"{self.registry}/{self.repository}:{self.tag}"
 
 
 class Program(Entry):
@@ -38,7 +26,7 @@ class Requests(Entry):
 class EndpointPicker(Entry):
     """The endpoint picker (EPP)."""
 
-    image: Image
+    image: LockedImage
     program: Program
     requests: Requests
     memory_limit_gib: int
@@ -84,7 +72,7 @@ class Crds(Entry):
 class Proxy(Entry):
     """The Envoy beside the endpoint picker."""
 
-    image: str
+    image: LockedImage
     arguments: tuple[str, ...]
     requests: Requests
 
@@ -92,7 +80,7 @@ class Proxy(Entry):
 class RoutingSidecar(Entry):
     """The proxy in front of each decode server."""
 
-    image: str
+    image: LockedImage
     program: Program
     arguments: tuple[str, ...]
 
@@ -116,23 +104,25 @@ class BlockSize(Entry):
     kv_connector: int
 
 
+QuickReduce = Literal["NONE", "FP", "INT8", "INT6", "INT4"]
+"""Number formats of vLLM's quick all-reduce on ROCm (VLLM_ROCM_QUICK_REDUCE_QUANTIZATION)."""
+
+
 class Vllm(Entry):
     """The vLLM image and what every server of it is started with.
 
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
+    `quick_reduce` is the user's override: no release has any.
     """
 
-    image: str
+    image: LockedImage
     arguments: tuple[str, ...]
     block_size: BlockSize
     attention_backend: AttentionBackend
     environment: dict[str, str]
     scratch_folders: tuple[str, ...]
     scratch_gib: int
-
-
-QuickReduce = Literal["NONE", "FP", "INT8", "INT6", "INT4"]
-"""Number formats of vLLM's quick all-reduce on ROCm (VLLM_ROCM_QUICK_REDUCE_QUANTIZATION)."""
+    quick_reduce: QuickReduce | None = None
 
 
 class Release(Entry):
@@ -180,42 +170,33 @@ class Override(Entry):
         return self.model_dump(exclude_none=True)
 
 
-QUICK_REDUCE_VARIABLE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
+Part = TypeVar("Part", EndpointPicker, Proxy, RoutingSidecar, Vllm)
 
 
 def overridden(base: Release, override: Override) -> Release:
-    """A release with what the user put in place of its parts; a router of a release that isn't known is left out."""
+    """A release with what the user put in place of its parts; a router of a release that isn't known is left out.
+
+    Raises:
+        ValueError: an image has the wrong form, or a digest that isn't the lock's.
+    """
     router = (release(override.router) if override.router else None) or base
-    picker, proxy, sidecar, vllm = router.endpoint_picker, router.proxy, router.routing_sidecar, base.vllm
-    if override.endpoint_picker_image:
-        picker = picker.model_copy(update={"image": _parts(override.endpoint_picker_image)})
-    if override.proxy_image:
-        proxy = proxy.model_copy(update={"image": override.proxy_image})
-    if override.routing_sidecar_image:
-        sidecar = sidecar.model_copy(update={"image": override.routing_sidecar_image})
-    if override.vllm_image:
-        vllm = vllm.model_copy(update={"image": override.vllm_image})
+    vllm = _with_image(base.vllm, override.vllm_image)
     if backend := override.attention_backend:
         both = vllm.attention_backend.model_copy(update={"default": backend, "kv_connector": backend})
         vllm = vllm.model_copy(update={"attention_backend": both})
-    if override.quick_reduce:
-        several = {**vllm.tensor_parallel_environment, QUICK_REDUCE_VARIABLE: override.quick_reduce}
-        vllm = vllm.model_copy(update={"tensor_parallel_environment": several})
     return base.model_copy(
         update={
-            "endpoint_picker": picker,
+            "endpoint_picker": _with_image(router.endpoint_picker, override.endpoint_picker_image),
             "router": router.router,
-            "proxy": proxy,
-            "routing_sidecar": sidecar,
-            "vllm": vllm,
+            "proxy": _with_image(router.proxy, override.proxy_image),
+            "routing_sidecar": _with_image(router.routing_sidecar, override.routing_sidecar_image),
+            "vllm": vllm.model_copy(update={"quick_reduce": override.quick_reduce}),
         }
     )
 
 
-def _parts(reference: str) -> Image:
-    folder, _, last = reference.rpartition("/")
-    name, _, tag = last.partition(":")
-    return Image(registry=folder, repository=name, tag=tag)
+def _with_image(part: Part, image: str | None) -> Part:
+    return part if image is None else part.model_copy(update={"image": locked(image)})
 
 
 @cache
@@ -225,8 +206,11 @@ def release(name: str) -> Release | None:
 
 
 def release_of_vllm(image: str) -> Release | None:
-    """The release whose servers run that image, or None."""
-    return next((found for found in map(release, release_names()) if found and found.vllm.image == image), None)
+    """The release whose servers run that image, pinned or not; None where there is none."""
+    reference = image.partition("@")[0]
+    return next(
+        (known for known in map(release, release_names()) if known and known.vllm.image.reference == reference), None
+    )
 
 
 def release_of_former_name(name: str) -> Release | None:

@@ -1,4 +1,4 @@
-"""What the model cache is made of: images, storage drivers, mount options."""
+"""What the model cache is made of: storage drivers, mount options, and what the pods that fill it ask for."""
 
 from functools import cache
 
@@ -29,9 +29,8 @@ class LustreDriver(Entry):
 
 
 class ModelCacheFacts(Entry):
-    """The image that fills caches, and the drivers of shared ones."""
+    """What fills caches, and the drivers of shared ones."""
 
-    image: str
     requests: PrewarmRequests
     file_storage: FileStorageDriver
     lustre: LustreDriver

@@ -111,7 +111,7 @@ def _document(plan: "Plan", model: "ModelPlan", paths: "Sequence[KvPath]") -> di
     published = facts().rccl.get(shape.name)
     return {
         "model": model.model.name,
-        "image": plan.release.vllm.image,
+        "image": plan.release.vllm.image.reference,
         "shape": shape.name,
         "port_gb_per_s": shape.rdma.port_gbit_per_s / 8,
         "rccl_published": published.model_dump() if published else None,

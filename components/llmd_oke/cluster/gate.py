@@ -7,8 +7,8 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
-from llmd_oke.catalogue.storage import model_cache
 from llmd_oke.objects import KubernetesObject, Manifest, when_declared
 
 NAMESPACE = "kube-system"
@@ -151,7 +151,7 @@ def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -
 def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, Any]:
     return {
         "name": "gate",
-        "image": model_cache().image,
+        "image": job_images().python.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-B", f"{FOLDER}/gate.py"],
         "args": [

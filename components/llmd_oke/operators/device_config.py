@@ -4,7 +4,7 @@ from typing import Any
 
 from llmd_oke.catalogue import operators
 from llmd_oke.objects import PART_OF
-from llmd_oke.operators.releases import Toleration, with_tolerations
+from llmd_oke.operators.releases import Toleration, with_images, with_tolerations
 
 KIND = "DeviceConfig"
 
@@ -18,7 +18,7 @@ def device_config(namespace: Any, selector: dict[str, str] | None, tolerations: 
         tolerations: of the GPU nodes' taints, for each of the three.
     """
     facts = operators.device_config()
-    spec = with_tolerations(facts.spec, list(facts.tolerations_at), tolerations)
+    spec = with_tolerations(with_images(facts.spec, facts.images), list(facts.tolerations_at), tolerations)
     return {
         "apiVersion": facts.api_version,
         "kind": KIND,

@@ -1,12 +1,12 @@
 """An operator's Helm release, in a namespace of its own."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pulumi
 
-from llmd_oke.catalogue.operators import HelmChart, Operator
+from llmd_oke.catalogue.operators import HelmChart, ImagePlace, Operator
 from llmd_oke.objects import PART_OF, HelmRelease, KubernetesObject, when_declared
 
 DELETE_S = 900
@@ -53,8 +53,17 @@ def namespace_of(release: HelmRelease, operator: Operator) -> pulumi.Output[str]
 
 
 def chart_values(operator: Operator, tolerations: list[Toleration]) -> dict[str, Any]:
-    """The chart's values, with these tolerations beside those that the list has already."""
-    return with_tolerations(operator.values, [operator.tolerations_at] if operator.tolerations_at else [], tolerations)
+    """The chart's values with its images, and with these tolerations beside those that the list has already."""
+    values = with_images(operator.values, operator.images)
+    return with_tolerations(values, [operator.tolerations_at] if operator.tolerations_at else [], tolerations)
+
+
+def with_images(tree: dict[str, Any], images: Iterable[ImagePlace]) -> dict[str, Any]:
+    """A copy of a tree with these images in their places."""
+    made = copy.deepcopy(tree)
+    for place in images:
+        _map_at(made, place.at[:-1])[place.at[-1]] = place.value
+    return made
 
 
 def with_tolerations(
@@ -63,11 +72,16 @@ def with_tolerations(
     """A copy of a tree with tolerations added to the lists at these places; maps on the way are made where missing."""
     made = copy.deepcopy(tree)
     for *path, last in places:
-        part = made
-        for key in path:
-            part = part.setdefault(key, {})
+        part = _map_at(made, path)
         part[last] = [*part.get(last, []), *tolerations]
     return made
+
+
+def _map_at(tree: dict[str, Any], path: Iterable[str]) -> dict[str, Any]:
+    """The map at a place; it is made where it is missing."""
+    for key in path:
+        tree = tree.setdefault(key, {})
+    return tree
 
 
 def _source(chart: HelmChart) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Which versions a stack runs: its release with the user's overrides, and how the picker of each model chooses."""
 
-import re
 from collections.abc import Iterator
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.container_images import locked
 from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, RouterProfileName
 from llmd_oke.catalogue.releases import Override, Release, overridden, release_of_former_name
 from llmd_oke.config import Model, StackConfig
@@ -15,12 +15,6 @@ from llmd_oke.planning.plan import Advice, ModelPlan, Plan
 SHARED_PREFIX_SHARE = 0.25
 """From this share of a prompt on, a cached prefix is taken to save more than an even load; the line is ours."""
 
-_IMAGE = re.compile(
-    r"[a-z0-9]+([.-][a-z0-9]+)*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
-)
-"""A full reference with a tag, a digest or both; Docker's grammar (distribution/reference), less rare forms."""
-
-
 def used_override(config: StackConfig) -> Override:
     """The overrides of a stack, as the catalogue has them."""
     return Override() if config.override is None else Override(**config.override.model_dump())
@@ -29,7 +23,10 @@ def used_override(config: StackConfig) -> Override:
 def used_release(config: StackConfig) -> Release | None:
     """The release of a stack with its overrides; None where the catalogue has no such release."""
     base = catalogue.release(config.release)
-    return None if base is None else overridden(base, used_override(config))
+    try:
+        return None if base is None else overridden(base, used_override(config))
+    except ValueError:  # an image that is a problem of its own
+        return base
 
 
 def router_of(config: StackConfig) -> str:
@@ -88,9 +85,12 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
         "proxyImage": override.proxy_image,
     }
     for key, image in images.items():
-        if image is not None and not (_IMAGE.fullmatch(image) and (":" in image.rsplit("/", 1)[-1])):
-            why = "a node could pull another image tomorrow than today, or none"
-            yield Problem(f"override.{key}", image, "registry/repository:tag or registry/repository@sha256:digest", why)
+        if image is None:
+            continue
+        try:
+            locked(image)
+        except ValueError as error:
+            yield Problem(f"override.{key}", image, "registry/repository:tag, and @sha256:… of its own", str(error))
     base = catalogue.release(config.release)
     refused = base.vllm.attention_backend.refused_with_kv_connector if base and not override.vllm_image else ()
     if override.attention_backend in refused and any(model.topology.disaggregated for model in config.models):

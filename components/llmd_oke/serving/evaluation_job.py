@@ -34,7 +34,7 @@ def evaluation_job(place: Place, evaluation: Evaluation, how: JobFacts, limit_s:
     """The Job, on `place.image`, a plain Python one."""
     container: dict[str, Any] = {
         "name": "evaluation",
-        "image": place.image,
+        "image": place.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", f"{FOLDER}/{PROGRAM_FILE}"],
         "workingDir": SCRATCH,

@@ -79,7 +79,7 @@ def _container(place: Place, spec: ServerSpec, facts: KvPathFacts) -> dict[str, 
     devices = {spec.shape.gpu.resource: "1", spec.shape.rdma.resource: "1"}
     return {
         "name": "kv-path",
-        "image": place.image,
+        "image": place.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": bench_program.command(),
         "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],

@@ -21,7 +21,7 @@ def load_job(place: Place, request: LoadRequest, how: JobFacts) -> dict[str, Any
     """The Indexed Job of a load: each pod sends its share. One that fails is not tried again and ends no other."""
     container = {
         "name": "load",
-        "image": place.image,
+        "image": place.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": bench_program.command(),
         "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
@@ -58,7 +58,7 @@ def tool_job(place: Place, tool: InferencePerf, how: JobFacts, limit_s: float) -
     scratch = {"name": "scratch", "mountPath": "/tmp"}  # noqa: S108 - a path in the container
     measuring: dict[str, Any] = {
         "name": "inference-perf",
-        "image": tool.image,
+        "image": tool.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": [tool.command],
         "args": [tool.config_option, f"{CONFIG_FOLDER}/{CONFIG_FILE}"],
@@ -71,7 +71,7 @@ def tool_job(place: Place, tool: InferencePerf, how: JobFacts, limit_s: float) -
     }
     publishing: dict[str, Any] = {
         "name": "publish",
-        "image": place.image,
+        "image": place.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": bench_program.command(),
         "args": [RESULTS_FOLDER],

@@ -59,7 +59,7 @@ def routing_sidecar(spec: ServerSpec) -> dict[str, Any]:
     sidecar = spec.release.routing_sidecar
     return {
         "name": "routing-proxy",
-        "image": sidecar.image,
+        "image": sidecar.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
         "args": [f"--port={vllm.SERVER_PORT}", f"--vllm-port={vllm.BEHIND_SIDECAR_PORT}", *sidecar.arguments],
@@ -107,5 +107,5 @@ def version(spec: ServerSpec) -> str:
     shows how far an update is, and a change of one role's size does not restart the other role.
     """
     common = replace(spec, role="prefill" if spec.transfers_cache else spec.role, tensor_parallel_size=1)
-    parts = [common.release.vllm.image, vllm.arguments(common), vllm.environment(common)]
+    parts = [common.release.vllm.image.pinned, vllm.arguments(common), vllm.environment(common)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]

@@ -10,6 +10,7 @@ from typing import Any
 
 from llmd_oke.bench.in_cluster import parcels
 from llmd_oke.catalogue import Shape
+from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.bench_program import from_label
 from llmd_oke.serving.model_pod import tolerations
@@ -28,7 +29,7 @@ class Place:
 
     namespace: str
     job: str
-    image: str
+    image: ContainerImage
     shape: Shape
     node_taints: tuple[NodeTaintArgs, ...] = ()
 

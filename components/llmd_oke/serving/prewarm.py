@@ -6,6 +6,7 @@ from importlib import resources
 from typing import Any
 
 from llmd_oke.catalogue import Model
+from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.storage import model_cache
 from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.serving.cache_args import PrewarmArgs
@@ -45,7 +46,7 @@ def container(model: Model, prewarm: PrewarmArgs) -> dict[str, Any]:
     facts = model_cache()
     return {
         "name": "prewarm",
-        "image": facts.image,
+        "image": job_images().python.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-B", "-m", "prewarm"],
         "args": [

@@ -81,7 +81,7 @@ def container(spec: ServerSpec) -> Container:
     """The container `vllm`."""
     return {
         "name": "vllm",
-        "image": spec.release.vllm.image,
+        "image": spec.release.vllm.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": ["vllm", "serve"],
         "args": arguments(spec),
@@ -155,11 +155,14 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
 
 
 def _quick_reduce(spec: ServerSpec) -> dict[str, str]:
-    """Between the GPUs of a server, and only for a model that an evaluation has passed with it: it changes answers."""
-    quick_reduce = spec.model.quick_reduce
-    if quick_reduce is None or spec.tensor_parallel_size == 1:
+    """Between the GPUs of a server, for a model that an evaluation has passed with it, or by the user's override: it
+    changes answers.
+    """
+    of_model = spec.model.quick_reduce.quantization if spec.model.quick_reduce else None
+    quantization = spec.release.vllm.quick_reduce or of_model
+    if quantization is None or spec.tensor_parallel_size == 1:
         return {}
-    return {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": quick_reduce.quantization}
+    return {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": quantization}
 
 
 def resources(spec: ServerSpec) -> dict[str, Any]:

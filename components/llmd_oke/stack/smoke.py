@@ -6,6 +6,7 @@ from typing import Any
 
 import pulumi
 
+from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.bench.deployment.topology import RouterPart, Servers, Topology
 from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
 from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
@@ -44,7 +45,7 @@ def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
     args: SmokeBenchmarkArgs = {
         "namespace": plan.namespace,
         "model": model.name,
-        "image": plan.release.vllm.image,
+        "image": plan.release.vllm.image.pinned,
         "shape": plan.pools[0].shape.name,
         "request": smoke_request(plan, model).to_json(),
         "facts": json.dumps(facts(stack, plan, model), indent=1),
@@ -130,7 +131,7 @@ def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Serve
         role.role,
         role.replicas * copies,
         role.tensor_parallel_size,
-        plan.release.vllm.image,
+        plan.release.vllm.image.reference,
         {"args": vllm.arguments(spec)},
         env,
     )
@@ -142,24 +143,16 @@ def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
         return (RouterPart("service", "Kubernetes Service", "v1"),)
     release = plan.release
     parts = [
-        RouterPart(
-            "endpoint-picker", _name(release.endpoint_picker.image.repository), release.endpoint_picker.image.tag
-        ),
-        RouterPart("proxy", "Envoy", _tag(release.proxy.image)),
+        RouterPart("endpoint-picker", _name(release.endpoint_picker.image), release.endpoint_picker.image.tag),
+        RouterPart("proxy", "Envoy", release.proxy.image.tag),
     ]
     if model.topology.disaggregated:
-        parts.append(
-            RouterPart("routing-proxy", _name(release.routing_sidecar.image), _tag(release.routing_sidecar.image))
-        )
+        parts.append(RouterPart("routing-proxy", _name(release.routing_sidecar.image), release.routing_sidecar.image.tag))
     return tuple(parts)
 
 
-def _name(image: str) -> str:
-    return image.rsplit("/", 1)[-1].split(":", 1)[0]
-
-
-def _tag(image: str) -> str:
-    return image.rsplit(":", 1)[1]
+def _name(image: ContainerImage) -> str:
+    return image.repository.rsplit("/", 1)[-1]
 
 
 def _groups(model: ModelPlan) -> Iterator[PodGroup]:

@@ -99,7 +99,7 @@ def test_charts_are_pinned(name):
 
 
 def test_every_image_of_the_device_config_is_pinned():
-    parts = operators.device_config().spec.values()
+    parts = device_config("ns", None, WANTED)["spec"].values()
     images = [value for part in parts for key, value in part.items() if key.lower().endswith("image")]
 
     assert len(images) == 4

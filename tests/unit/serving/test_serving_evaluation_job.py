@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from llmd_oke.bench.evals import package_job
 from llmd_oke.catalogue.bench_jobs import bench_jobs
+from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.evals import evals, requirements
 from llmd_oke.catalogue.shapes import shape
 from llmd_oke.serving.evaluation_job import Evaluation, evaluation_job, evaluation_objects
 from llmd_oke.serving.operation_jobs import Place
 
-PLACE = Place("llm-d", "eval-gpqa-1", evals().image, shape("BM.GPU.MI300X.8"))
+PLACE = Place("llm-d", "eval-gpqa-1", job_images().python, shape("BM.GPU.MI300X.8"))
 
 
 def evaluation(name="gpqa"):

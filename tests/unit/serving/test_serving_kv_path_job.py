@@ -2,6 +2,7 @@
 
 from llmd_oke.bench.kv_path.request import KvPathRequest
 from llmd_oke.catalogue.bench_jobs import kv_path
+from llmd_oke.catalogue.container_images import parsed
 from llmd_oke.catalogue.files import names
 from llmd_oke.catalogue.models import LatentAttention
 from llmd_oke.serving import kv_path_job, lookup
@@ -10,7 +11,7 @@ from llmd_oke.serving.vllm import ServerSpec
 
 MODEL = lookup.model("gpt-oss-120b")
 SHAPE = lookup.shape("BM.GPU.MI300X.8")
-PLACE = Place("llm-d", "kv-path-1", "vllm:1", SHAPE)
+PLACE = Place("llm-d", "kv-path-1", parsed("ghcr.io/llm-d/vllm:1"), SHAPE)
 SPEC = ServerSpec(lookup.release("llm-d-0.7.0"), MODEL, SHAPE, "prefill", 1, True, {"env": {"UCX_TLS": "rc"}})
 TRANSFERS = kv_path_job.transfers(MODEL, kv_path().prompt_tokens, block_tokens=16, regions_per_layer=1)
 REQUEST = KvPathRequest("llm-d", "kv-path-1", TRANSFERS, 2, 1, 60)

@@ -3,11 +3,13 @@
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.parcels import MOST_CHUNKS
 from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
+from llmd_oke.catalogue.container_images import parsed
 from llmd_oke.serving import load_jobs, operation_jobs
 from llmd_oke.serving.lookup import shape
 from llmd_oke.serving.operation_jobs import Place
 
-PLACE = Place("llm-d", "load-gpt-1", "vllm:1", shape("BM.GPU.MI300X.8"))
+IMAGE = parsed("ghcr.io/llm-d/vllm:1")
+PLACE = Place("llm-d", "load-gpt-1", IMAGE, shape("BM.GPU.MI300X.8"))
 REQUEST = LoadRequest(
     namespace="llm-d",
     job="load-gpt-1",
@@ -61,12 +63,12 @@ def test_files_are_published_only_once_the_tool_has_ended():
 
 
 def test_the_tools_image_is_pinned_by_digest():
-    assert "@sha256:" in inference_perf().image
+    assert "@sha256:" in inference_perf().image.pinned
 
 
 def test_pods_tolerate_the_taints_of_the_shape_and_those_of_the_stack_file():
     of_a_team = {"key": "team", "value": "search", "effect": "NoSchedule"}
-    place = Place("llm-d", "load-gpt-1", "vllm:1", shape("BM.GPU.MI300X.8"), (of_a_team,))
+    place = Place("llm-d", "load-gpt-1", IMAGE, shape("BM.GPU.MI300X.8"), (of_a_team,))
     for made in (
         load_jobs.load_job(place, REQUEST, bench_jobs()),
         load_jobs.tool_job(place, inference_perf(), bench_jobs(), 60),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from llmd_oke.bench.evals.result import EvalResult
 from llmd_oke.catalogue.bench_jobs import bench_jobs
+from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.evals import evals, requirements
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
@@ -35,7 +36,7 @@ def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: Asking, progr
         concurrency=how.concurrency,
     )
     job, taints = f"eval-{name}-{secrets.token_hex(3)}", tuple(node_taints(plan))
-    place = Place(plan.namespace, job, evals().image, plan.pools[0].shape, taints)
+    place = Place(plan.namespace, job, job_images().python, plan.pools[0].shape, taints)
     jobs = ClusterJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
     manifest = evaluation_job(place, evaluation, bench_jobs(), how.timeout_s)
     with jobs.running(manifest, lambda uid: evaluation_objects(place, evaluation, uid)):

@@ -69,7 +69,7 @@ def evaluated(
         evaluation=evaluation,
         question_set=question_set,
         model=model.model.name,
-        image=plan.release.vllm.image,
+        image=plan.release.vllm.image.reference,
         topology=str(model.topology),
         config_hash=plan.config_hash,
         basis=Basis.CALIBRATED if how.simulated else Basis.MEASURED,

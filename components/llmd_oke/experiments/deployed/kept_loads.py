@@ -61,7 +61,7 @@ def hints(plan: Plan, model: ModelPlan, how: Circumstances) -> Hints:
         gpus=model.gpus,
         topology=str(model.topology),
         copies=len(model.units),
-        image=plan.release.vllm.image,
+        image=plan.release.vllm.image.reference,
         basis=how.basis,
     )
 

@@ -202,7 +202,7 @@ def _rows(
             basis=how.basis,
             topology=str(model.topology),
             copies=len(model.units),
-            image=plan.release.vllm.image,
+            image=plan.release.vllm.image.reference,
             max_num_seqs=model.engine.max_num_seqs,
             price_usd_per_hour=round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
             seed=request.seed,

@@ -180,7 +180,7 @@ class SimulatedServer:
         )
 
     async def _serve(self, parts: _Parts, listener: socket.socket) -> None:
-        version = self.container.image.rpartition(":")[2]
+        version = self.container.image.partition("@")[0].rpartition(":")[2]
         api = Api(parts.settings, parts.engine, version, self._simulation.seed, int(time.time()))
         server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=75.0)
         self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)

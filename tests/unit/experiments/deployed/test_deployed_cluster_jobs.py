@@ -4,6 +4,7 @@ import httpx2
 import pytest
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
+from llmd_oke.catalogue.container_images import parsed
 from llmd_oke.catalogue.shapes import shape
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed import cluster_jobs
@@ -11,7 +12,7 @@ from llmd_oke.experiments.deployed.cluster_jobs import ClusterJobs
 from llmd_oke.progress import SilentProgress
 from llmd_oke.serving.operation_jobs import Place
 
-PLACE = Place("llm-d", "job", "image", shape("BM.GPU.MI300X.8"))
+PLACE = Place("llm-d", "job", parsed("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
 
 
 def job(condition):

@@ -17,6 +17,7 @@ from llmd_oke.bench.load.stage import Stage, StageResult
 from llmd_oke.bench.records.health import Health
 from llmd_oke.bench.records.windows import Window
 from llmd_oke.bench.workload.shapes import ConstantRate
+from llmd_oke.catalogue.container_images import parsed
 from llmd_oke.catalogue.shapes import shape
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed import cluster_jobs
@@ -24,7 +25,7 @@ from llmd_oke.experiments.deployed.load_jobs import INDEX_ANNOTATION, LoadJobs
 from llmd_oke.progress import SilentProgress
 from llmd_oke.serving.operation_jobs import Place
 
-PLACE = Place("llm-d", "job", "image", shape("BM.GPU.MI300X.8"))
+PLACE = Place("llm-d", "job", parsed("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
 REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r", parallelism=3)
 STAGE = Stage(ConstantRate(4))
 RESULT = StageResult(STAGE, (), Health(), Window(0, 5), started=datetime(2026, 1, 1, tzinfo=UTC))

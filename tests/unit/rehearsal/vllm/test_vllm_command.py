@@ -211,7 +211,7 @@ def test_a_longer_context_than_the_models_own_needs_the_override():
 
 
 UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
-NEW, OLD = (release(name).vllm.image for name in ("llm-d-0.9.0", "llm-d-0.6.0"))
+NEW, OLD = (release(name).vllm.image.reference for name in ("llm-d-0.9.0", "llm-d-0.6.0"))
 
 
 @pytest.mark.parametrize(

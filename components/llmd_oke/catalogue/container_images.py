@@ -1,0 +1,128 @@
+"""Container images by name, tag and digest. Whoever decides on an image names it once, by registry, repository and tag
+(`values/releases`, `values/container-images/jobs.yaml` and others); the lock has the digest of each."""
+
+import re
+from functools import cache
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from llmd_oke.catalogue.files import Entry, required_entry
+
+LOCK = ("container-images", "lock")
+"""Folder and name of the lock in `values/`."""
+
+DIGEST = r"sha256:[0-9a-f]{64}"
+_HOST = r"localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+(?=:[0-9])"
+_REFERENCE = re.compile(
+    rf"(?P<registry>(?:{_HOST})(?::[0-9]{{1,5}})?)"
+    r"/(?P<repository>[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*)"
+    rf":(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})(?:@(?P<digest>{DIGEST}))?"
+)
+"""The grammar of references (distribution, reference/regexp.go), with what it leaves open: registry and tag."""
+
+
+class ContainerImage(Entry):
+    """A container image. Without a `digest` what is pulled is whatever the registry has under the tag that day."""
+
+    registry: str
+    repository: str
+    tag: str
+    digest: str | None = None
+
+    @property
+    def reference(self) -> str:
+        """By tag: what reports, comparisons and the lock call it."""
+        return f"{self.registry}/{self.repository}:{self.tag}"
+
+    @property
+    def pinned(self) -> str:
+        """What manifests ask for: tag and digest, where the digest is known."""
+        return f"{self.registry}/{self.repository}:{self.pinned_tag}"
+
+    @property
+    def pinned_tag(self) -> str:
+        """The tag with the digest, for charts that want an image in parts."""
+        return self.tag if self.digest is None else f"{self.tag}@{self.digest}"
+
+
+class LockedDigest(Entry):
+    """What the lock has of one image: its digest with its source, or None and the reason.
+
+    `download_bytes` is the sum of its compressed layers for linux/amd64, None where no registry has told it.
+    """
+
+    digest: str | None
+    source: str | None = None
+    reason: str | None = None
+    download_bytes: int | None = None
+
+    @model_validator(mode="after")
+    def _explained(self) -> Self:
+        if self.digest is not None and not re.fullmatch(DIGEST, self.digest):
+            raise ValueError("digest must be sha256: and 64 hexadecimal digits, or null")
+        if (self.source if self.digest else self.reason) is None:
+            raise ValueError("a digest needs its source, and null its reason")
+        return self
+
+
+class Lock(Entry):
+    """Digests by reference (`registry/repository:tag`)."""
+
+    images: dict[str, LockedDigest]
+
+
+@cache
+def lock() -> Lock:
+    """The digests of `values/container-images/lock.yaml`."""
+    return required_entry(*LOCK, Lock)
+
+
+def parsed(reference: str) -> ContainerImage:
+    """The image of a reference as it is written.
+
+    Raises:
+        ValueError: it isn't `registry/repository:tag`, with or without `@sha256:…`.
+    """
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise ValueError(
+            f"{reference!r} is no container image: registry/repository:tag, and @sha256: with 64 hexadecimal digits"
+            " where it is pinned"
+        )
+    return ContainerImage(**match.groupdict())
+
+
+def locked(reference: str) -> ContainerImage:
+    """The image of a reference, with the lock's digest where it has none of its own.
+
+    Raises:
+        ValueError: the reference has the wrong form, or a digest that isn't the lock's.
+    """
+    image = parsed(reference)
+    known = lock().images.get(image.reference)
+    if known is None or known.digest is None:
+        return image
+    if image.digest not in {None, known.digest}:
+        raise ValueError(f"{image.reference} is locked as {known.digest}, not as {image.digest}")
+    return image.model_copy(update={"digest": known.digest})
+
+
+def _locked(value: object) -> object:
+    return locked(value) if isinstance(value, str) else value
+
+
+LockedImage = Annotated[ContainerImage, BeforeValidator(_locked)]
+"""An image that a record of `values/` names by its reference, with its digest from the lock."""
+
+
+class JobImages(Entry):
+    """Images of Jobs that several parts of the kit run."""
+
+    python: LockedImage
+
+
+@cache
+def job_images() -> JobImages:
+    """The images of `values/container-images/jobs.yaml`."""
+    return required_entry("container-images", "jobs", JobImages)

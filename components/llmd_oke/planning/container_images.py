@@ -1,0 +1,87 @@
+"""The container images that the pods of a stack run, and all that the kit can deploy. Charts bring further ones, which
+are the charts' matter."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmd_oke.catalogue import Release, operators, release, release_names
+from llmd_oke.catalogue.bench_jobs import inference_perf
+from llmd_oke.catalogue.container_images import ContainerImage, job_images
+from llmd_oke.config import CreateCluster, NoModelCache
+from llmd_oke.planning.gpu_stack import gpu_stack
+from llmd_oke.planning.plan import Plan
+
+_GPU_OPERATOR = "amd-gpu-operator"
+
+
+@dataclass(frozen=True)
+class UsedImage:
+    """An image, who runs it, and the place in the stack file that brings it."""
+
+    image: ContainerImage
+    used_by: str
+    path: str
+
+
+def images_of(plan: Plan) -> tuple[UsedImage, ...]:
+    """The images that an update of a stack pulls, each once."""
+    first: dict[str, UsedImage] = {}
+    for used in (*_of_cluster(plan), *(_of_serving(plan) if plan.layer != "cluster" else ())):
+        first.setdefault(used.image.reference, used)
+    return tuple(first.values())
+
+
+def kit_images() -> tuple[ContainerImage, ...]:
+    """All images that `values/` names, by their references."""
+    releases = (known for name in release_names() if (known := release(name)))
+    found = [used.image for each in releases for used in _of_release(each)]
+    found += [used.image for used in _of_gpu_operator()]
+    found += [job_images().python, inference_perf().image]
+    return tuple(sorted({image.reference: image for image in found}.values(), key=lambda image: image.reference))
+
+
+def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
+    """What to say of images without a digest; None where all have one."""
+    unpinned = [used for used in images if used.image.digest is None]
+    if not unpinned:
+        return None
+    return (
+        f"{len(unpinned)} of {len(images)} container images are named by tag alone, so that nodes may pull something"
+        " else another day: `llmd-oke images update` asks the registries for their digests"
+    )
+
+
+def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
+    if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
+        return
+    yield UsedImage(job_images().python, "gate", "gpuPools")
+    if _GPU_OPERATOR in gpu_stack(plan.config).components:
+        yield from _of_gpu_operator()
+
+
+def _of_gpu_operator() -> Iterator[UsedImage]:
+    for place in (*operators.operator(_GPU_OPERATOR).images, *operators.device_config().images):
+        yield UsedImage(place.image, f"{_GPU_OPERATOR} ({'.'.join(place.at)})", "gpuStack")
+
+
+def _of_serving(plan: Plan) -> Iterator[UsedImage]:
+    cache = plan.config.storage
+    if not isinstance(cache.model_cache, NoModelCache) and cache.prewarm.source != "none":
+        yield UsedImage(job_images().python, "pre-warm", "storage.prewarm")
+    routed = any(model.router.mode == "standalone" for model in plan.models)
+    disaggregated = any(model.topology.disaggregated for model in plan.models)
+    for used in _of_release(plan.release):
+        if (routed or used.used_by not in _ROUTER) and (disaggregated or used.used_by != _SIDECAR):
+            yield used
+
+
+_ROUTER = ("endpoint picker", "Envoy")
+_SIDECAR = "routing sidecar"
+
+
+def _of_release(known: Release) -> Iterator[UsedImage]:
+    picker, proxy = _ROUTER
+    yield UsedImage(known.vllm.image, "vLLM", "release")
+    yield UsedImage(known.endpoint_picker.image, picker, "release")
+    yield UsedImage(known.proxy.image, proxy, "release")
+    yield UsedImage(known.routing_sidecar.image, _SIDECAR, "release")

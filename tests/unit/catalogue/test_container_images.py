@@ -1,0 +1,121 @@
+"""References of container images, and the lock of their digests."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from llmd_oke.catalogue import container_images
+from llmd_oke.catalogue.container_images import Lock, LockedDigest, lock, locked, parsed
+from llmd_oke.catalogue.files import read_yaml, values_folder
+from llmd_oke.planning.container_images import kit_images
+from pydantic import ValidationError
+
+NAME = "ghcr.io/llm-d/llm-d-rocm:v0.6.0"
+DIGEST = "sha256:" + "0a" * 32
+MEASURED_OR_REHEARSED = ("latency", "tuning", "rehearsal", "container-images")
+"""Folders that say what was measured once, or what stands for which image, and deploy nothing."""
+
+
+@pytest.fixture
+def one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = LockedDigest(digest=DIGEST, source="a test")
+    monkeypatch.setattr(container_images, "lock", lambda: Lock(images={NAME: entry}))
+
+
+def test_an_image_without_a_digest_is_asked_for_by_tag():
+    assert parsed(NAME).pinned == parsed(NAME).reference == NAME
+
+
+@pytest.mark.usefixtures("one_digest")
+def test_a_locked_image_is_asked_for_by_tag_and_digest():
+    image = locked(NAME)
+    assert (image.reference, image.pinned) == (NAME, f"{NAME}@{DIGEST}")
+    assert locked(f"{NAME}@{DIGEST}") == image
+
+
+@pytest.mark.usefixtures("one_digest")
+def test_a_digest_that_is_not_the_locks_is_refused_with_both():
+    other = "sha256:" + "0b" * 32
+    with pytest.raises(ValueError, match=f"locked as {DIGEST}, not as {other}"):
+        locked(f"{NAME}@{other}")
+
+
+@pytest.mark.usefixtures("one_digest")
+def test_an_image_that_is_not_in_the_lock_keeps_its_own_digest():
+    other = f"example.com/team/vllm:1@{DIGEST}"
+    assert locked(other).pinned == other
+
+
+@pytest.mark.parametrize("registry", ["ghcr.io", "localhost:5000", "127.0.0.1:5000", "registry:5000", "localhost"])
+def test_a_registry_is_told_from_a_repository(registry: str):
+    image = parsed(f"{registry}/llm-d/x:v1")
+    assert (image.registry, image.repository, image.tag) == (registry, "llm-d/x", "v1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python:3.12",  # of which registry?
+        "vllm/vllm-openai:v1",
+        "ghcr.io/llm-d/x",  # which tag?
+        f"ghcr.io/llm-d/x@{DIGEST}",
+        "ghcr.io/llm-d/X:v1",
+        "ghcr.io/llm-d/x:v1@sha256:short",
+        f"ghcr.io/llm-d/x:v1@{DIGEST}0",
+        "ghcr.io/llm-d/x:v1 ",
+        "",
+    ],
+)
+def test_what_is_no_whole_reference_is_refused_with_what_would_be(text: str):
+    with pytest.raises(ValueError, match="registry/repository:tag"):
+        parsed(text)
+
+
+def test_the_lock_has_the_images_of_the_catalogue_and_no_others():
+    assert list(lock().images) == [image.reference for image in kit_images()]
+
+
+def test_every_image_that_values_name_is_one_of_the_catalogue():
+    known = {image.reference for image in kit_images()}
+    assert set(_references()) == known
+
+
+def test_no_image_is_named_in_the_code():
+    sources = (path.read_text() for path in (values_folder().parent / "components").rglob("*.py"))
+    known = [image.reference.rpartition(":")[0] for image in kit_images()]
+    named = [name for source in sources for name in known if re.search(re.escape(name) + ":[a-z0-9]", source)]
+    assert not named
+
+
+def test_a_digest_has_a_source_and_null_has_a_reason():
+    for entry in lock().images.values():
+        assert entry.source if entry.digest else entry.reason
+    for wrong in ({"digest": DIGEST}, {"digest": None}, {"digest": "sha256:1", "source": "a test"}):
+        with pytest.raises(ValidationError):
+            LockedDigest.model_validate(wrong)
+
+
+def _references() -> Iterator[str]:
+    for path in values_folder().rglob("*.yaml"):
+        if path.relative_to(values_folder()).parts[0] not in MEASURED_OR_REHEARSED:
+            yield from filter(_is_reference, _texts(read_yaml(path)))
+    yield from _texts(read_yaml(values_folder() / "container-images" / "jobs.yaml"))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, str):
+        yield value
+
+
+def _is_reference(text: str) -> bool:
+    try:
+        return bool(parsed(text))
+    except ValueError:
+        return False

@@ -1,0 +1,45 @@
+"""Which container images a stack's pods run."""
+
+from typing import Any
+
+from created_stacks import validated
+from llmd_oke import planning
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.planning.container_images import UsedImage, images_of, tag_only_sentence
+from stacks_for_tests import model, plan
+
+NODE_DISK = {"modelCache": {"kind": "node-disk"}}
+
+
+def used(*models: dict[str, Any], **changes: Any) -> list[str]:
+    return [image.used_by for image in images_of(plan(*models, **changes))]
+
+
+def test_a_disaggregated_model_runs_vllm_router_and_sidecar():
+    assert used(model("8p-tp1-4d-tp2"), nodes=2) == ["vLLM", "endpoint picker", "Envoy", "routing sidecar"]
+
+
+def test_aggregated_servers_have_no_sidecar_and_without_a_router_nothing_else():
+    assert used(model("agg-tp1-8r"), nodes=1) == ["vLLM", "endpoint picker", "Envoy"]
+    assert used(model("agg-tp1-8r", router={"mode": "none"}), nodes=1) == ["vLLM"]
+
+
+def test_a_cache_that_is_filled_beforehand_brings_the_pre_warm_image():
+    assert "pre-warm" in used(model("agg-tp1-8r"), nodes=1, storage=NODE_DISK)
+    assert "pre-warm" not in used(model("agg-tp1-8r"), nodes=1, storage={**NODE_DISK, "prewarm": {"source": "none"}})
+
+
+def test_a_created_cluster_runs_gate_and_operator_too_each_image_once():
+    images = images_of(planning.plan(validated(stack_changes={"storage": NODE_DISK})))
+    names = [image.used_by for image in images]
+    assert names[0] == "gate"
+    assert sum("amd-gpu-operator" in name for name in names) == 5
+    references = [image.image.reference for image in images]
+    assert len(set(references)) == len(references)
+
+
+def test_images_by_tag_alone_are_counted_in_one_sentence():
+    by_tag = UsedImage(ContainerImage(registry="ghcr.io", repository="a/b", tag="v1"), "x", "release")
+    pinned = UsedImage(by_tag.image.model_copy(update={"digest": "sha256:" + "0" * 64}), "y", "release")
+    assert (tag_only_sentence((by_tag, pinned)) or "").startswith("1 of 2 container images are named by tag alone")
+    assert tag_only_sentence((pinned,)) is None
