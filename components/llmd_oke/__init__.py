@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from llmd_oke.serving.autoscaling import ModelScaling, ModelScalingArgs, ScaledServersArgs
     from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
     from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
+    from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.prefill_decode import PrefillDecodeUnit, PrefillDecodeUnitArgs
@@ -64,6 +65,7 @@ _MODULES = {
     "llmd_oke.serving.args": ("EngineArgs", "ServersArgs", "UnitArgs"),
     "llmd_oke.serving.autoscaling": ("ModelScaling", "ModelScalingArgs", "ScaledServersArgs"),
     "llmd_oke.serving.endpoint": ("ModelEndpoint", "ModelEndpointArgs"),
+    "llmd_oke.serving.front_door": ("FrontDoor", "FrontDoorArgs"),
     "llmd_oke.serving.cache_args": ("ModelCacheMountArgs", "PrewarmArgs"),
     "llmd_oke.serving.model_cache": ("ModelCache", "ModelCacheArgs"),
     "llmd_oke.serving.namespace": ("ServingNamespace", "ServingNamespaceArgs"),
@@ -88,6 +90,8 @@ __all__ = [
     "CrdsArgs",
     "CyclingArgs",
     "EngineArgs",
+    "FrontDoor",
+    "FrontDoorArgs",
     "GpuPool",
     "GpuPoolArgs",
     "Iam",

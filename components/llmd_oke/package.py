@@ -32,6 +32,7 @@ from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.autoscaling import ModelScaling
 from llmd_oke.serving.endpoint import ModelEndpoint
+from llmd_oke.serving.front_door import FrontDoor
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
@@ -47,6 +48,7 @@ COMPONENTS: list[type[pulumi.ComponentResource]] = [
     CertManager,
     CpuPool,
     Crds,
+    FrontDoor,
     GpuPool,
     Iam,
     ModelCache,

@@ -26,7 +26,7 @@ AggregatedUnit(
 )
 endpoint = ModelEndpoint(
     "gpt-oss-120b-endpoint",
-    {"namespace": "chat", "model": "gpt-oss-120b", "routed": False, "ready_timeout_s": 2400},
+    {"namespace": "chat", "model": "gpt-oss-120b", "ready_timeout_s": 2400},
     after_namespace,
 )
 

@@ -1,5 +1,7 @@
 """The stack as a whole: what units share, what waits for what, what is exported."""
 
+import json
+
 import yaml
 from llmd_oke import catalogue
 from llmd_oke.catalogue.artifacts import crd_manifests
@@ -16,14 +18,20 @@ def test_outputs_say_where_models_are_and_how_they_are_served(rehearsal):
     }
 
 
-def test_a_routed_models_service_selects_its_routers_only(rehearsal):
-    spec = rehearsal.kubernetes("Service", "gpt-oss-120b")["spec"]
-    hit = [
+def deployments_behind(stack, service):
+    """The names of the Deployments whose pods a Service selects."""
+    chosen = stack.kubernetes("Service", service)["spec"]["selector"]
+    return [
         m["metadata"]["name"]
-        for m in rehearsal.manifests()
-        if m["kind"] == "Deployment" and selects(spec["selector"], m["spec"]["template"]["metadata"]["labels"])
+        for m in stack.manifests()
+        if m["kind"] == "Deployment" and selects(chosen, m["spec"]["template"]["metadata"]["labels"])
     ]
-    assert hit == ["gpt-oss-120b-epp"]
+
+
+def test_a_routed_models_service_selects_its_front_door_only(rehearsal):
+    (door,) = deployments_behind(rehearsal, "gpt-oss-120b")
+    assert door.startswith("gpt-oss-120b-front-door-")
+    spec = rehearsal.kubernetes("Service", "gpt-oss-120b")["spec"]
     assert (spec["ports"][0]["port"], spec["ports"][0]["targetPort"]) == (80, 8081)
 
 
@@ -34,12 +42,17 @@ def test_the_baselines_service_selects_its_servers(baseline):
     assert not [m for m in baseline.manifests() if m["kind"] == "InferencePool"]
 
 
-def test_copies_share_one_service_and_have_a_router_each(varied):
+def test_copies_share_one_front_door_that_leads_to_a_router_each(varied):
     two = varied(copies=2)
-    routers = [m for m in two.manifests() if m["kind"] == "Deployment" and m["metadata"]["name"].endswith("-epp")]
-    chosen = two.kubernetes("Service", "gpt-oss-120b")["spec"]["selector"]
-    assert [m["metadata"]["name"] for m in routers] == ["gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"]
-    assert all(selects(chosen, m["spec"]["template"]["metadata"]["labels"]) for m in routers)
+    (door,) = deployments_behind(two, "gpt-oss-120b")
+    (volume,) = pod(two, door)["spec"]["volumes"]
+    bootstrap = json.loads(two.kubernetes("ConfigMap", volume["configMap"]["name"])["data"]["envoy.yaml"])
+    (units, *_) = bootstrap["static_resources"]["clusters"]
+    found = [endpoint["endpoint"] for endpoint in units["load_assignment"]["endpoints"][0]["lb_endpoints"]]
+    hosts = [endpoint["address"]["socket_address"]["address"] for endpoint in found]
+    routers = [m["metadata"]["name"] for m in two.manifests() if m["kind"] == "Service" and "epp" in str(m["spec"])]
+    assert hosts == [f"{name}.llm-d.svc.cluster.local" for name in routers]
+    assert len(hosts) == 2
 
 
 def test_no_two_objects_have_the_same_kind_and_name(varied):
@@ -101,8 +114,22 @@ def test_routers_wait_for_the_definitions(rehearsal):
     assert definitions <= set(router.depends_on)
 
 
-def test_the_endpoint_does_not_wait_for_pods_that_its_own_wait_covers(rehearsal):
-    (endpoint,) = rehearsal.of_type("llmd-oke:index:ModelEndpoint")
+def test_requests_are_moved_when_all_that_they_go_to_is_ready_and_it_stays_while_they_do(rehearsal):
+    """The engine deletes what leaves a stack in the opposite order of what was waited for."""
+    (name,) = deployments_behind(rehearsal, "gpt-oss-120b")
+    door = rehearsal.kubernetes_resource("Deployment", name)
+    units = {
+        rehearsal.kubernetes_resource("Deployment", m["metadata"]["name"]).urn
+        for m in rehearsal.manifests()
+        if m["kind"] == "Deployment" and m["metadata"]["name"] != name
+    }
+    assert len(units) == 3
+    assert units <= set(door.depends_on)
+    assert door.urn in rehearsal.kubernetes_resource("Service", "gpt-oss-120b").depends_on
+
+
+def test_an_endpoint_without_routers_does_not_wait_for_pods_that_its_own_wait_covers(baseline):
+    (endpoint,) = baseline.of_type("llmd-oke:index:ModelEndpoint")
     assert not [urn for urn in endpoint.depends_on if "Deployment" in urn]
 
 

@@ -1,11 +1,11 @@
-"""The one address of a model, whatever stands behind it."""
+"""The one address of a model without routers."""
 
 from typing import NotRequired, TypedDict
 
 import pulumi
 
 from llmd_oke.objects import PART_OF, Manifest
-from llmd_oke.serving import envoy, labels
+from llmd_oke.serving import labels
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.timeouts import timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
@@ -20,14 +20,12 @@ class ModelEndpointArgs(TypedDict):
     """Namespace of the model."""
     model: str
     """Name that the model's objects carry as label, and name of the Service."""
-    routed: bool
-    """Whether requests go to the routers of the model's units or straight to its servers."""
     ready_timeout_s: NotRequired[int]
     """Limit of the wait for what stands behind the Service to be ready, in seconds; 600 if left out."""
 
 
 class ModelEndpoint(pulumi.ComponentResource):
-    """A Service that spreads connections over the routers of all units of a model, or over its servers.
+    """A Service that spreads connections over the servers of all units of a model, as the published baseline does.
 
     Declare it beside the units, not after them: the Kubernetes plug-in gives every Service ten seconds to settle.
     """
@@ -45,8 +43,8 @@ class ModelEndpoint(pulumi.ComponentResource):
 
 
 def service(args: ModelEndpointArgs) -> Manifest:
-    """The Service. Routers and servers of a model have its label in common, so the selector says which of the two."""
-    model, routed = args["model"], args["routed"]
+    """The Service."""
+    model = args["model"]
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -57,14 +55,7 @@ def service(args: ModelEndpointArgs) -> Manifest:
         },
         "spec": {
             "type": "ClusterIP",
-            "selector": labels.router_selector(model) if routed else labels.model_selector(model),
-            "ports": [
-                {
-                    "name": "http",
-                    "port": 80,
-                    "targetPort": envoy.REQUESTS_PORT if routed else SERVER_PORT,
-                    "protocol": "TCP",
-                }
-            ],
+            "selector": labels.model_selector(model),
+            "ports": [{"name": "http", "port": 80, "targetPort": SERVER_PORT, "protocol": "TCP"}],
         },
     }

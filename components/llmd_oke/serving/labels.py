@@ -6,6 +6,7 @@ MODEL = "llmd-oke/model"
 UNIT = "llmd-oke/unit"
 VERSION = "llmd-oke/version"
 ROUTED = "llmd-oke/router"
+FRONT_DOOR = "llmd-oke/front-door"
 TENSOR_PARALLEL_SIZE = "llmd-oke/tensor-parallel-size"
 SERVING = "llm-d.ai/inference-serving"
 ROLE = "llm-d.ai/role"
@@ -17,11 +18,6 @@ _ROLE_VALUES = {"prefill": "prefill", "decode": "decode", "aggregated": "prefill
 def model_selector(model: str) -> dict[str, str]:
     """Selects all servers of a model, whatever their unit and role."""
     return {SERVING: "true", MODEL: model}
-
-
-def router_selector(model: str) -> dict[str, str]:
-    """Selects the routers of all units of a model."""
-    return {ROUTED: "true", MODEL: model}
 
 
 def unit_selector(unit: str) -> dict[str, str]:
@@ -42,3 +38,9 @@ def model_server(model: str, unit: str, role: str) -> dict[str, str]:
 def router(model: str, unit: str) -> dict[str, str]:
     """Labels that a router's pods carry beside those that a release's upstream chart gives them."""
     return {**PART_OF, MODEL: model, UNIT: unit, ROUTED: "true"}
+
+
+def front_door_selector(model: str, version: str | None = None) -> dict[str, str]:
+    """Selects the front door of a model: that of one version, or all."""
+    chosen = {MODEL: model, "app.kubernetes.io/component": "front-door"}
+    return chosen if version is None else {**chosen, FRONT_DOOR: version}

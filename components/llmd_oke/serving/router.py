@@ -204,7 +204,7 @@ class _Objects:
     def proxy(self) -> dict[str, Any]:
         return {
             "name": self.dialect.proxy_container,
-            "image": self.facts.proxy.image,
+            "image": self.facts.proxy.image.pinned,
             "imagePullPolicy": "IfNotPresent",
             "command": ["envoy"],
             "args": list(self.facts.proxy.arguments),
@@ -232,7 +232,7 @@ class _Objects:
         health = {"grpc": {"port": _HEALTH_PORT, "service": "inference-extension"}}
         return {
             "name": "epp",
-            "image": facts.image.reference,
+            "image": facts.image.pinned,
             "imagePullPolicy": "IfNotPresent",
             "args": [*pool, *config, *self.dialect.picker_arguments],
             "env": [_field("NAMESPACE", "metadata.namespace"), _field("POD_NAME", "metadata.name")],

@@ -1,4 +1,4 @@
-"""The models of a plan: units, routers and endpoints."""
+"""The models of a plan: units, routers and front doors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,12 @@ from llmd_oke.planning.releases import used_override
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
 from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
+from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs
 from llmd_oke.serving.lookup import OverrideArgs
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
-from llmd_oke.serving.router import Router, RouterArgs
+from llmd_oke.serving.router import Router, RouterArgs, service_name
 from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import declare_scaling
 from llmd_oke.stack.storage import model_cache_mount
@@ -41,7 +42,8 @@ def declare_model(
     opts: pulumi.ResourceOptions,
     keda: pulumi.Input[str] | None = None,
 ) -> DeclaredModel:
-    """Units, routers and endpoint are declared side by side: each waits for its own pods only.
+    """Units and routers are declared side by side: each waits for its own pods only. The front door comes after them,
+    because it takes requests from what served before; an endpoint without routers comes beside.
 
     `keda` is the models' namespace, known once ScaledObjects can be declared in it.
     """
@@ -56,14 +58,28 @@ def declare_model(
         if routed:
             needed = after(opts, namespace, *([crds] if crds else []))
             declared.append(Router(f"{unit.name}-router", router_args(plan, model, unit), needed))
+    address = _front_door(plan, model, after(inside, *declared)) if routed else _endpoint(plan, model, inside)
+    return DeclaredModel(address.url, [*declared, address])
+
+
+def _front_door(plan: Plan, model: ModelPlan, opts: pulumi.ResourceOptions) -> FrontDoor:
+    args: FrontDoorArgs = {
+        "namespace": plan.namespace,
+        "release": plan.release.name,
+        **_override(plan),
+        "model": model.name,
+        "routers": [service_name(unit.name) for unit in model.units],
+    }
+    return FrontDoor(f"{model.name}-front-door", args, opts)
+
+
+def _endpoint(plan: Plan, model: ModelPlan, opts: pulumi.ResourceOptions) -> ModelEndpoint:
     args: ModelEndpointArgs = {
         "namespace": plan.namespace,
         "model": model.name,
-        "routed": routed,
         "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
     }
-    endpoint = ModelEndpoint(f"{model.name}-endpoint", args, inside)
-    return DeclaredModel(endpoint.url, [*declared, endpoint])
+    return ModelEndpoint(f"{model.name}-endpoint", args, opts)
 
 
 def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:

@@ -145,6 +145,7 @@ def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
     parts = [
         RouterPart("endpoint-picker", _name(release.endpoint_picker.image), release.endpoint_picker.image.tag),
         RouterPart("proxy", "Envoy", release.proxy.image.tag),
+        RouterPart("front-door", "Envoy", release.proxy.image.tag),
     ]
     if model.topology.disaggregated:
         parts.append(RouterPart("routing-proxy", _name(release.routing_sidecar.image), release.routing_sidecar.image.tag))

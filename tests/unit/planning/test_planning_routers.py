@@ -7,7 +7,7 @@ from created_stacks import refusals
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.config.node_pools import SystemPool
-from llmd_oke.planning.routers import places_on_node
+from llmd_oke.planning.routers import FRONT_DOOR_REQUESTS, places_on_node
 from stacks_for_tests import model
 
 
@@ -16,11 +16,11 @@ def of_pools(system: dict[str, Any], copies: int = 4, **changes: Any) -> dict[st
     return refusals(stack_changes={"systemPool": system, "models": models, **changes})
 
 
-def test_the_default_pool_holds_three_routers_on_each_node():
+def test_the_default_pool_holds_three_routers_and_an_envoy_of_a_front_door_on_each_node():
     release = catalogue.release("llm-d-0.7.0")
     assert release is not None
     assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)
-    assert places_on_node(SystemPool(), release.router_requests) == 3
+    assert places_on_node(SystemPool(), release.router_requests, 1) == 3
 
 
 @pytest.mark.parametrize(("copies", "refused"), [(9, False), (10, True)])
@@ -39,9 +39,10 @@ def test_the_remedy_is_enough():
     [({"ocpus": 4, "memoryGib": 16}, "ocpus"), ({"ocpus": 16, "memoryGib": 20}, "memoryGib")],
 )
 def test_a_node_that_holds_no_router_has_to_be_larger(pool: dict[str, Any], key: str):
-    allowance = operators.system_nodes().allowance
+    allowance, door = operators.system_nodes().allowance, FRONT_DOOR_REQUESTS
+    cpus, memory_gib = 8 + allowance.cpus + door.cpus, 16 + allowance.memory_gib + door.memory_gib
     told = of_pools(pool)[f"systemPool.{key}"]
-    assert f"{(8 + allowance.cpus) / 2:g} OCPUs and {16 + allowance.memory_gib} GiB" in told
+    assert f"{cpus / 2:g} OCPUs and {memory_gib} GiB" in told
 
 
 def test_further_pools_count_unless_they_are_tainted():

@@ -93,7 +93,7 @@ def test_no_two_units_share_a_name_of_their_routers_objects():
 def test_an_endpoint_takes_a_namespace_that_is_not_known_yet():
     def program():
         name = pulumi.Output.from_input("late")
-        endpoint = ModelEndpoint("e", {"namespace": name, "model": "m", "routed": False})
+        endpoint = ModelEndpoint("e", {"namespace": name, "model": "m"})
         pulumi.export("url", endpoint.url)
 
     assert declared(program).outputs == {"url": "http://m.late.svc.cluster.local"}

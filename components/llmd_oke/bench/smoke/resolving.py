@@ -11,7 +11,7 @@ from llmd_oke.bench.deployment.topology import RouterPart, Topology
 from llmd_oke.bench.smoke.request import SmokeRequest
 from llmd_oke.bench.smoke.smoke import SmokePlan
 
-PROGRAMS = {"endpoint-picker": "epp", "proxy": "envoy", "routing-proxy": "pd-sidecar"}
+PROGRAMS = {"endpoint-picker": "epp", "proxy": "envoy", "front-door": "envoy", "routing-proxy": "pd-sidecar"}
 """The programs that are parts of a router, by the labels of the parts."""
 
 

@@ -134,7 +134,8 @@ def _pods(access: ClusterAccess, namespace: str, model: str) -> list[Pod]:
 
 def _images(pods: Iterable[Pod]) -> Iterable[tuple[str, str]]:
     for pod in pods:
-        role = texts(metadata(pod), "labels").get(labels.ROLE, "router")
+        carried = texts(metadata(pod), "labels")
+        role = carried.get(labels.ROLE, "front-door" if labels.FRONT_DOOR in carried else "router")
         for status in _statuses(pod):
             yield f"{role}/{status.name}", status.imageID or status.image
 

@@ -1,0 +1,221 @@
+"""The real Envoy with a front door's bootstrap, four units behind it, and clients. Prints what they saw.
+
+Run as the first process of a new network namespace; everything ends with it.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from llmd_oke.serving.front_door_config import DRAIN_PORT, READY_PORT, REQUEST_PORT, bootstrap
+
+UNITS = ["127.0.1.1", "127.0.1.2", "127.0.1.3", "127.0.1.4"]
+PORT = 9080
+HERE = "127.0.0.1"
+LIMIT_S = 30
+CHUNK = b"5\r\ntoken\r\n"
+
+
+class Unit:
+    """Answers like a router: at once, as a stream of tokens, broken, or not at all."""
+
+    def __init__(self, address):
+        self.address = address
+        self.seen = []
+        self.refuses = False
+        self.hold = asyncio.Event()
+        self.server = None
+
+    async def start(self):
+        self.server = await asyncio.start_server(self.serve, self.address, PORT)
+
+    def stop(self):
+        self.server.close()
+
+    async def serve(self, reader, writer):
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                await self.answer(head.decode(), writer)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            writer.close()
+
+    async def answer(self, head, writer):
+        path = head.split()[1]
+        self.seen.append(path)
+        if self.refuses:
+            writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+        elif path == "/headers":
+            writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(head)}\r\n\r\n{head}".encode())
+        elif path == "/stream":
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + CHUNK)
+            await self.hold.wait()
+            writer.write(CHUNK + b"0\r\n\r\n")
+        elif path == "/broken":
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + CHUNK)
+            await writer.drain()
+            writer.close()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+
+class Client:
+    """One connection that is kept open."""
+
+    @classmethod
+    async def to(cls, port):
+        client = cls()
+        client.reader, client.writer = await asyncio.open_connection(HERE, port)
+        return client
+
+    async def get(self, path, *headers):
+        """Status, headers and body of an answer; the body of a stream is left."""
+        lines = [f"GET {path} HTTP/1.1", "host: model", *headers, "", ""]
+        self.writer.write("\r\n".join(lines).encode())
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
+        fields = dict(line.split(": ", 1) for line in head.split("\r\n")[1:] if line)
+        body = await self.reader.readexactly(int(fields.get("content-length", 0)))
+        return int(head.split()[1]), fields, body.decode()
+
+    async def chunk(self):
+        """A chunk of a stream; empty at its end, None where it broke."""
+        try:
+            size = int(await self.reader.readuntil(b"\r\n"), 16)
+            return (await self.reader.readexactly(size + 2))[:-2].decode()
+        except (asyncio.IncompleteReadError, OSError):
+            return None
+
+
+async def until_ready(wanted):
+    """Waits until the readiness is as it is wanted."""
+    for _ in range(LIMIT_S * 20):
+        try:
+            status, _, _ = await (await Client.to(READY_PORT)).get("/ready")
+        except OSError:
+            status = 503
+        if (status == 200) is wanted:
+            return
+        await asyncio.sleep(0.05)
+    raise TimeoutError(f"not {'ready' if wanted else 'unready'} within {LIMIT_S} s")
+
+
+async def statuses(client, number):
+    """How often each status was answered."""
+    seen = {}
+    for _ in range(number):
+        status, _, _ = await client.get("/v1/models")
+        seen[status] = seen.get(status, 0) + 1
+    return seen
+
+
+def forget(units):
+    for unit in units:
+        unit.seen.clear()
+
+
+async def streams(units):
+    """Twelve streams at a time, while one unit is busy with three already."""
+    busy = [await Client.to(REQUEST_PORT) for _ in range(12)]
+    for client in busy:
+        await client.get("/stream")
+    begun = [await client.chunk() for client in busy]
+    shares = [len(unit.seen) for unit in units]
+    for unit in units:
+        unit.hold.set()
+    ended = [[await client.chunk(), await client.chunk()] for client in busy]
+    return {"shares": shares, "begun": begun, "ended": ended}
+
+
+async def drained(units):
+    """What a pod does that ends while a stream is under way and a client keeps its connection."""
+    for unit in units:
+        unit.hold = asyncio.Event()
+    stream, kept, hook = [await Client.to(port) for port in (REQUEST_PORT, REQUEST_PORT, DRAIN_PORT)]
+    await stream.get("/stream")
+    hooked = asyncio.create_task(hook.get("/drain"))
+    await until_ready(wanted=False)
+    status, headers, _ = await kept.get("/v1/models")
+    await asyncio.sleep(7)  # longer than a pod without requests waits
+    waited = not hooked.done()
+    for unit in units:
+        unit.hold.set()
+    chunks = [await stream.chunk() for _ in range(3)]
+    return {
+        "status": status,
+        "connection": headers.get("connection"),
+        "waited": waited,
+        "chunks": chunks,
+        "hook": (await hooked)[0],
+    }
+
+
+async def added_ms(requests):
+    """Milliseconds of a request through the front door and without it, the median of many."""
+    unit = await asyncio.open_connection(UNITS[0], PORT)
+    direct, through = Client(), await Client.to(REQUEST_PORT)
+    direct.reader, direct.writer = unit
+    taken = {"direct": [], "through": []}
+    for _ in range(requests):
+        for name, client in (("direct", direct), ("through", through)):
+            start_s = time.perf_counter()
+            await client.get("/v1/models")
+            taken[name].append((time.perf_counter() - start_s) * 1e3)
+    return {name: sorted(each)[requests // 2] for name, each in taken.items()}
+
+
+async def observe():
+    units = [Unit(address) for address in UNITS]
+    for unit in units:
+        await unit.start()
+    await until_ready(wanted=True)
+    seen = {}
+    client = await Client.to(REQUEST_PORT)
+    while not all(unit.seen for unit in units):  # Envoy is ready with the first of them
+        await statuses(client, 20)
+    forget(units)
+    await statuses(client, 4000)
+    seen["shares"] = [len(unit.seen) for unit in units]
+    forget(units)
+    named = ("x-prefiller-host-port: evil:1", "x-gateway-destination-endpoint: evil:1", "authorization: kept")
+    seen["headers"] = (await client.get("/headers", *named))[2]
+    forget(units)
+    seen["streams"] = await streams(units)
+    forget(units)
+    broken = await Client.to(REQUEST_PORT)
+    await broken.get("/broken")
+    seen["broken"] = {"chunks": [await broken.chunk(), await broken.chunk()], "sent": sum(len(u.seen) for u in units)}
+    units[0].refuses = True
+    seen["refused"] = await statuses(client, 200)
+    units[1].stop()
+    seen["one_gone"] = await statuses(client, 200)
+    for unit in units:
+        unit.refuses = True
+    seen["all_refuse"] = await statuses(client, 5)
+    for unit in units:
+        unit.refuses = False
+    await units[1].start()
+    seen["added_ms"] = await added_ms(300)
+    seen["drained"] = await drained(units)
+    return seen
+
+
+def main():
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=30)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "envoy.yaml"
+        file.write_text(bootstrap(UNITS, PORT))
+        argv = [sys.argv[1], "-c", str(file), "--log-level", "warn", "--concurrency", "2", "--disable-hot-restart"]
+        with subprocess.Popen(argv, stdout=sys.stderr) as envoy:
+            try:
+                print(json.dumps(asyncio.run(observe())))
+            finally:
+                envoy.kill()
+
+
+if __name__ == "__main__":
+    main()

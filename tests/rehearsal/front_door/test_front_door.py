@@ -1,0 +1,70 @@
+"""What a front door's bootstrap makes of requests: the real Envoy, four units, and clients."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llmd_oke.rehearsal import namespaces
+from llmd_oke.rehearsal.programs import locate
+
+pytestmark = pytest.mark.rehearsal
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    envoy = locate("envoy")
+    if envoy is None:
+        pytest.skip("there is no `envoy` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
+    log = tmp_path_factory.mktemp("front-door") / "envoy.log"
+    script = Path(__file__).with_name("front_door_world.py")
+    argv = namespaces.create_command([sys.executable, str(script), str(envoy.path)], user_namespace=os.geteuid() != 0)
+    with log.open("w") as errors:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=240, check=False)
+    if "unshare" in log.read_text():
+        pytest.skip(f"no namespaces on this machine: {log.read_text().strip()}")
+    assert done.returncode == 0, log.read_text()
+    return json.loads(done.stdout)
+
+
+def test_requests_of_one_connection_are_spread_evenly_over_four_units(seen):
+    assert sum(seen["shares"]) == 4000
+    assert max(seen["shares"]) <= 1.15 * min(seen["shares"])
+
+
+def test_a_client_cant_say_where_its_request_goes(seen):
+    assert "evil" not in seen["headers"]
+    assert "authorization: kept" in seen["headers"]
+
+
+def test_streams_go_where_the_fewest_are_and_every_token_at_once(seen):
+    streams = seen["streams"]
+    assert streams["shares"] == [3, 3, 3, 3]
+    assert streams["begun"] == ["token"] * 12  # while the units still held the rest back
+    assert streams["ended"] == [["token", ""]] * 12
+
+
+def test_a_stream_that_breaks_is_not_sent_again(seen):
+    assert seen["broken"] == {"chunks": ["token", None], "sent": 1}
+
+
+def test_what_one_unit_refuses_another_answers(seen):
+    assert seen["refused"] == {"200": 200}
+
+
+def test_a_unit_that_is_gone_loses_no_request(seen):
+    assert seen["one_gone"] == {"200": 200}
+
+
+def test_refusals_of_all_units_reach_the_client(seen):
+    assert seen["all_refuse"] == {"503": 5}
+
+
+def test_a_pod_that_ends_lets_clients_go_and_waits_for_the_last_answer(seen):
+    drained = seen["drained"]
+    assert (drained["status"], drained["connection"]) == (200, "close")
+    assert drained["waited"]
+    assert drained["chunks"] == ["token", "token", ""]
+    assert drained["hook"] == 200
