@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from llmd_oke.cli import console, experiment_view, options, rehearse_view
+from llmd_oke.cli import console, experiment_view, options
 from llmd_oke.cli.gathering import gathered
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.reporting import comparison
@@ -174,7 +174,4 @@ def _deployer(experiment: Experiment) -> Deployer:
     settings, environment = experiment.settings, console.inherited_environment()
     if not settings.rehearsed:
         return PulumiDeployer(experiment.project, settings.stack, environment)
-    simulated = rehearse_view.simulated
-    return RehearsedDeployer(
-        experiment.project, settings.stack, experiment.nodes, settings.time_scale, simulated, environment
-    )
+    return RehearsedDeployer(experiment.project, settings.stack, experiment.nodes, settings.time_scale, environment)

@@ -7,8 +7,9 @@ from pathlib import Path
 from llmd_oke.cli import console
 from llmd_oke.errors import KitError
 from llmd_oke.rehearsal import rehearsal
+from llmd_oke.rehearsal.plugins import PluginChoice
 from llmd_oke.rehearsal.project_copy import DEPLOYED
-from llmd_oke.rehearsal.simulated import SIMULATED
+from llmd_oke.rehearsal.simulated import SIMULATED, SIMULATED_PLUGIN
 
 
 def run_inside(
@@ -31,7 +32,9 @@ def run_inside(
     if not copy.is_dir():
         raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: scripts/rehearse --stack {stack}")
     own = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
-    simulated = [word for part in SIMULATED for word in ("--simulated", part) if measures]
+    real = rehearsal.running_settings(project, stack).plugin is PluginChoice.REAL
+    parts = (*SIMULATED, *([] if real else [SIMULATED_PLUGIN]))
+    simulated = [word for part in parts for word in ("--simulated", part) if measures]
     argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated]
     environment = console.inherited_environment()
     return rehearsal.run_command(project, stack, argv, env=environment, interruptible=interruptible)

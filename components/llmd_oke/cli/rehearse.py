@@ -16,6 +16,7 @@ from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import making_room, rehearsal
 from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.oci_plugin.faults import asked
+from llmd_oke.rehearsal.plugins import PluginChoice
 from llmd_oke.rehearsal.rehearsal import Prepared, Settings
 
 app = typer.Typer(
@@ -37,6 +38,15 @@ AskedFaults = Annotated[
         "all that there are.",
     ),
 ]
+WhichPlugin = Annotated[
+    PluginChoice,
+    typer.Option(
+        "--plugin",
+        help="Pulumi's Kubernetes plug-in: the real one, or its stand-in. `auto` is the real one where it is installed "
+        "in the version of the Python package, and the stack installs no operators. Another one than before starts "
+        "the rehearsal anew.",
+    ),
+]
 Benchmark = Annotated[
     bool,
     typer.Option(
@@ -55,6 +65,7 @@ def rehearse(
     time_scale: options.TimeScale = Settings.time_scale,
     benchmark: Benchmark = True,
     fault: AskedFaults = None,
+    plugin: WhichPlugin = PluginChoice.AUTO,
 ) -> None:
     """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
     if context.invoked_subcommand is not None:
@@ -63,7 +74,7 @@ def rehearse(
     faults = [asked(text) for text in fault or []]
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
-    prepared = rehearsal.prepare(project, stack, Settings(time_scale=time_scale), progress)
+    prepared = rehearsal.prepare(project, stack, Settings(time_scale=time_scale, plugin=plugin), progress)
     _tell_release(prepared, progress)
     if not as_json:
         plan_view.show(stack, prepared.plan, release=rehearse_view.release(prepared.inventory.release))
@@ -76,7 +87,7 @@ def rehearse(
         _show_failed_benchmark(prepared)
         raise
     progress.step(rehearse_view.changes(update))
-    simulated = rehearse_view.simulated(prepared.plan, update["placeholders"])
+    simulated = prepared.simulated(update["placeholders"])
     began_s = time.time()
     status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
     report = _report_folder(project, stack, began_s)

@@ -9,19 +9,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_oke.cli import console, plan_view
-from llmd_oke.planning import Plan
-from llmd_oke.rehearsal import simulated as not_real
 from llmd_oke.rehearsal.inventory import IN_PODS, Inventory
+from llmd_oke.rehearsal.plugins import KubernetesPlugin
 from llmd_oke.rehearsal.rehearsal import Prepared
 from llmd_oke.rehearsal.release_choice import ReleaseChoice
 
 _REAL = ("pulumi", "kube-apiserver")
-
-
-def simulated(plan: Plan, placeholders: Mapping[str, int]) -> tuple[str, ...]:
-    """What is not real in a rehearsal of a plan, whose pods have these images without a program, with their number."""
-    known = (f"{image} (no program, pods: {count})" for image, count in placeholders.items())
-    return (*not_real.simulated(plan), *known)
 
 
 def changes(result: Mapping[str, Any]) -> str:
@@ -55,7 +48,8 @@ def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) 
         "plan": plan_view.as_json(prepared.plan),
         **releases_as_json(prepared.inventory.release),
         "programs": {name: _program(prepared.inventory, name) for name in prepared.inventory.programs},
-        "simulated": list(simulated(prepared.plan, update["placeholders"])),
+        "kubernetes_plugin": _plugin(prepared.plugin),
+        "simulated": list(prepared.simulated(update["placeholders"])),
         "time_scale": prepared.settings.time_scale,
         "update": dict(update),
         "smoke": [json.loads(path.read_text()) for path in summaries],
@@ -100,9 +94,10 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     routed = any(model.router.mode != "none" for model in prepared.plan.models)
     real = ", ".join(f"{name} {programs[name].version}" for name in (*_REAL, *(IN_PODS if routed else ())))
     told = substitution(prepared.inventory.release)
+    plugin = f", Kubernetes plug-in {prepared.plugin.version}" if prepared.plugin.is_real else ""
     return [
-        ("real", real),
-        ("simulated", f"{', '.join(not_real.simulated(prepared.plan))}{_scale(prepared.settings.time_scale)}"),
+        ("real", f"{real}{plugin}"),
+        ("simulated", f"{', '.join(prepared.simulated({}))}{_scale(prepared.settings.time_scale)}"),
         *([("not run", _not_run(placeholders))] if placeholders else []),
         *([("release", told)] if told else []),
         *([("report", str(report))] if report else []),
@@ -123,3 +118,7 @@ def _scale(time_scale: float) -> str:
 def _program(inventory: Inventory, name: str) -> dict[str, str]:
     program = inventory.programs[name]
     return {"version": program.version, "origin": program.origin, "path": str(program.path)}
+
+
+def _plugin(plugin: KubernetesPlugin) -> dict[str, str | bool | None]:
+    return {"real": plugin.is_real, "version": plugin.version, "path": str(plugin.path) if plugin.path else None}

@@ -15,6 +15,7 @@ from llmd_oke.planning.plan import Advice, ModelPlan, Plan
 SHARED_PREFIX_SHARE = 0.25
 """From this share of a prompt on, a cached prefix is taken to save more than an even load; the line is ours."""
 
+
 def used_override(config: StackConfig) -> Override:
     """The overrides of a stack, as the catalogue has them."""
     return Override() if config.override is None else Override(**config.override.model_dump())

@@ -20,11 +20,13 @@ from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import ending
+from llmd_oke.rehearsal import simulated as not_real
 from llmd_oke.rehearsal.exclusive import exclusive
 from llmd_oke.rehearsal.foreign import is_scaled
 from llmd_oke.rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, fetch_scaling, take_inventory
 from llmd_oke.rehearsal.oci_plugin.faults import FaultRule
 from llmd_oke.rehearsal.oci_plugin.faults import write as write_faults
+from llmd_oke.rehearsal.plugins import KubernetesPlugin, PluginChoice, choose_plugin
 from llmd_oke.rehearsal.project_copy import DEPLOYED, PREVIEWED, copy_project
 from llmd_oke.rehearsal.simulated import pod_environment
 from llmd_oke.rehearsal.state_files import OCI_FOLDER
@@ -52,6 +54,7 @@ class Settings:
 
     time_scale: float = 1.0
     probe_time_scale: float = 0.1
+    plugin: PluginChoice = PluginChoice.AUTO
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Prepared:
     world: World
     plan: Plan
     inventory: Inventory
+    plugin: KubernetesPlugin
     settings: Settings
 
     @property
@@ -74,6 +78,10 @@ class Prepared:
     def state(self) -> Path:
         """The world's folder."""
         return self.world.folder.path
+
+    def simulated(self, placeholders: Mapping[str, int]) -> tuple[str, ...]:
+        """What is not real in it; its pods have these images without a program, with their number."""
+        return not_real.simulated(self.plan, self.plugin, placeholders)
 
 
 _STACK_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
@@ -116,6 +124,7 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
         KitError: a program can't be had, or the world doesn't get ready; says why.
     """
     asked = planning.plan_stack_file(project, stack)
+    plugin = choose_plugin(settings.plugin, asked)
     inventory = take_inventory(asked.release, progress)
     if isinstance(asked.cluster, config.CreateCluster):
         fetch_charts(progress)
@@ -128,6 +137,7 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
         world=World(rehearsal_folder(project, stack)),
         plan=planning.plan(used),
         inventory=inventory,
+        plugin=plugin,
         settings=settings,
     )
     _start(prepared, progress)
@@ -145,7 +155,9 @@ def running_settings(project: Path, stack: str) -> Settings:
     if record is None:
         return Settings()
     names = ("time_scale", "probe_time_scale")
-    return Settings(**{name: float(record.facts[name]) for name in names if name in record.facts})
+    scales = {name: float(record.facts[name]) for name in names if name in record.facts}
+    plugin, _, _version = record.facts.get("kubernetes_plugin", PluginChoice.AUTO).partition(" ")
+    return Settings(**scales, plugin=PluginChoice(plugin))
 
 
 def _start(prepared: Prepared, progress: Progress) -> None:
@@ -153,8 +165,9 @@ def _start(prepared: Prepared, progress: Progress) -> None:
     state, settings = prepared.state, prepared.settings
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
-    told = pod_environment(prepared.plan, prepared.inventory.programs, settings.time_scale)
-    spec = world_spec(state, prepared.plan, paths, settings.time_scale, settings.probe_time_scale, told)
+    told = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, settings.time_scale)
+    scales = (settings.time_scale, settings.probe_time_scale)
+    spec = world_spec(state, prepared.plan, paths, *scales, told, plugin=prepared.plugin)
     prepared.world.start(spec, progress, discard=[state / name for name in _GONE_WITH_A_WORLD])
 
 
@@ -181,6 +194,7 @@ def run_engine(
 def _run_engine(prepared: Prepared, words: Sequence[str], progress: Progress) -> dict[str, Any]:
     folder = PREVIEWED if words[0] == "preview" else DEPLOYED
     copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.router, folder)
+    prepared.plugin.install(copy.pulumi_home)
     result_file = prepared.state / "engine.json"
     result_file.unlink(missing_ok=True)
     own = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file)]
@@ -234,12 +248,16 @@ def _engine_result(stack: str, result_file: Path, log: Path) -> dict[str, Any]:
 
 
 def _engine_environment(prepared: Prepared) -> Mapping[str, str]:
-    """What the program and the engine are told of the world: kubeconfig, stand-ins, and where their programs are."""
+    """What the program and the engine are told of the world: kubeconfig, where their programs are, and the stand-ins
+    that the engine attaches to instead of starting a plug-in.
+    """
     programs = prepared.inventory.link_engine(prepared.state / "bin")
+    left_out = {"kubernetes"} if prepared.plugin.is_real else set[str]()
+    attached = [f"{name}:{port}" for name, port in PLUGIN_PORTS.items() if name not in left_out]
     return {
         **_inside_environment(prepared.state),
         "PATH": f"{programs}:{prepared.world.environment()['PATH']}",
-        "PULUMI_DEBUG_PROVIDERS": ",".join(f"{name}:{port}" for name, port in PLUGIN_PORTS.items()),
+        "PULUMI_DEBUG_PROVIDERS": ",".join(attached),
     }
 
 

@@ -18,6 +18,7 @@ from llmd_oke.rehearsal.control_plane.pki import Pki
 from llmd_oke.rehearsal.foreign import foreign_definitions
 from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.outside.facts import PORT, outside
+from llmd_oke.rehearsal.plugins import KubernetesPlugin
 from llmd_oke.rehearsal.processes import HttpReady, ProcessSpec, TcpReady, WorldSpec
 from llmd_oke.rehearsal.state_files import journal_file
 
@@ -27,7 +28,7 @@ SIMULATOR_URL = f"http://127.0.0.1:{SIMULATOR_PORT}"
 OCI_PLUGIN_PORT = 9303
 NODE_CONTROL_PORT = 9304
 PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
-"""The stand-in plug-ins by the names of their packages."""
+"""The stand-in plug-ins by the names of their packages; that for Kubernetes runs where the real one doesn't."""
 
 OCI_FAULTS_FILE = "oci-faults.yaml"
 """Which requests to OCI fail, in the world's folder; nobody needs to write it."""
@@ -47,6 +48,8 @@ def world_spec(
     time_scale: float,
     probe_time_scale: float,
     pod_environment: Mapping[str, str] | None = None,
+    *,
+    plugin: KubernetesPlugin,
 ) -> WorldSpec:
     """The processes of the world of a plan. Writes keys and the agent's config into the state folder.
 
@@ -59,6 +62,7 @@ def world_spec(
         time_scale: wall seconds for a second of model time in the simulated vLLM.
         probe_time_scale: wall seconds for a second of a probe's delays and periods.
         pod_environment: what Python programs in pods are told beside their own variables.
+        plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
     """
     control = plane.prepare(state, programs)
     agent = _agent(state, plan, programs, probe_time_scale, control.pki.authority.certificate)
@@ -70,7 +74,7 @@ def world_spec(
             *control.processes,
             _simulator(plan, time_scale),
             _outside(control.pki),
-            *_plugins(state, programs["helm"]),
+            *_plugins(state, programs["helm"], plugin),
             _agent_process(agent_file),
         ),
         bridge_address=f"{addresses.NODE_ADDRESS}/16",
@@ -78,6 +82,7 @@ def world_spec(
         facts={
             "agent_digest": hashlib.sha256(agent_config.encode()).hexdigest(),
             "nodes": str(len(agent["nodes"])),
+            "kubernetes_plugin": str(plugin),
             "time_scale": str(time_scale),
             "probe_time_scale": str(probe_time_scale),
         },
@@ -148,14 +153,17 @@ def _outside(keys: Pki) -> ProcessSpec:
     return ProcessSpec("outside", argv, readiness=TcpReady(PORT, addresses.NODE_ADDRESS))
 
 
-def _plugins(state: Path, helm: Path) -> tuple[ProcessSpec, ProcessSpec]:
+def _plugins(state: Path, helm: Path, plugin: KubernetesPlugin) -> list[ProcessSpec]:
     """Both install charts with Helm, and find the charts of modules in the user's cache, which isn't the world's."""
     cluster = (sys.executable, "-m", "llmd_oke.rehearsal.kubernetes_plugin", "--port", str(KUBERNETES_PLUGIN_PORT))
     charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm))
-    return (
-        ProcessSpec("kubernetes-plugin", (*cluster, *tool), env=charts, readiness=TcpReady(KUBERNETES_PLUGIN_PORT)),
-        ProcessSpec("oci-plugin", (*_oci_plugin(state), *tool), env=charts, readiness=TcpReady(OCI_PLUGIN_PORT)),
-    )
+    stand_ins = [
+        ProcessSpec("oci-plugin", (*_oci_plugin(state), *tool), env=charts, readiness=TcpReady(OCI_PLUGIN_PORT))
+    ]
+    if not plugin.is_real:
+        ready = TcpReady(KUBERNETES_PLUGIN_PORT)
+        stand_ins.append(ProcessSpec("kubernetes-plugin", (*cluster, *tool), env=charts, readiness=ready))
+    return stand_ins
 
 
 def _oci_plugin(state: Path) -> tuple[str, ...]:

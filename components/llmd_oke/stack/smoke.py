@@ -6,11 +6,11 @@ from typing import Any
 
 import pulumi
 
-from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.bench.deployment.topology import RouterPart, Servers, Topology
 from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
 from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
 from llmd_oke.bench.smoke.thresholds import Thresholds
+from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.serving import labels, vllm
@@ -148,7 +148,9 @@ def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
         RouterPart("front-door", "Envoy", release.proxy.image.tag),
     ]
     if model.topology.disaggregated:
-        parts.append(RouterPart("routing-proxy", _name(release.routing_sidecar.image), release.routing_sidecar.image.tag))
+        parts.append(
+            RouterPart("routing-proxy", _name(release.routing_sidecar.image), release.routing_sidecar.image.tag)
+        )
     return tuple(parts)
 
 

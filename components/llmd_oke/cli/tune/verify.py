@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from llmd_oke import config
-from llmd_oke.cli import console, options, rehearse_view
+from llmd_oke.cli import console, options
 from llmd_oke.cli.tune import inputs, verify_view
 from llmd_oke.cli.tune.verify_view import Verified
 from llmd_oke.experiments.tuner import forecast_errors, verification
@@ -42,7 +42,7 @@ def verify(
     progress = console.progress()
     if rehearse:
         environment = console.inherited_environment()
-        seen, folder = verification.measure_rehearsed(subject, requests, rehearse_view.simulated, environment, progress)
+        seen, folder = verification.measure_rehearsed(subject, requests, environment, progress)
     else:
         seen, folder = verification.measure_deployed(subject, requests, progress)
     allowed = verification.verifying().tolerance if tolerance is None else tolerance

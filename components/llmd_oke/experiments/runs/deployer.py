@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -12,14 +12,12 @@ from llmd_oke.errors import KitError
 from llmd_oke.experiments.runs import stack_file
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import pulumi_cli
-from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import router_of
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import ending, making_room, rehearsal
 from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.rehearsal import Prepared, Settings
 
-Simulated = Callable[[Plan, Mapping[str, int]], tuple[str, ...]]
 """What is not real in a rehearsal of a plan whose pods have these images without a program, each with its number."""
 
 
@@ -73,14 +71,12 @@ class RehearsedDeployer:
         stack: str,
         nodes: int,
         time_scale: float,
-        simulated: Simulated,
         environment: Mapping[str, str],
     ) -> None:
         self._project = project
         self._stack = stack
         self._nodes = nodes
         self._settings = Settings(time_scale=time_scale)
-        self._simulated = simulated
         self._environment = environment
         self._prepared: Prepared | None = None
 
@@ -95,7 +91,7 @@ class RehearsedDeployer:
         update = rehearsal.run_engine(prepared, "up", progress)
         programs = prepared.inventory.programs
         ran = {name: programs[name].version for name in IN_PODS}
-        return Deployed(prepared.router, self._simulated(prepared.plan, update["placeholders"]), ran)
+        return Deployed(prepared.router, prepared.simulated(update["placeholders"]), ran)
 
     def _prepare(self, models: Sequence[config.Model], progress: Progress) -> Prepared:
         base = config.load(self._project, self._stack)

@@ -15,7 +15,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.experiments.recipes.recipe import Deployment, Load, Recipe
 from llmd_oke.experiments.runs import folders
 from llmd_oke.experiments.runs.assignment import FAILURE_FILE, Assignment
-from llmd_oke.experiments.runs.deployer import Deployed, Simulated
+from llmd_oke.experiments.runs.deployer import Deployed
 from llmd_oke.experiments.runs.folders import RunFolder, Settings
 from llmd_oke.experiments.tuner.applied import Applied, mismatch
 from llmd_oke.planning.releases import router_of
@@ -123,7 +123,6 @@ def measure_deployed(subject: Subject, most_requests: int | None, progress: Prog
 def measure_rehearsed(
     subject: Subject,
     most_requests: int | None,
-    simulated: Simulated,
     environment: Mapping[str, str],
     progress: Progress,
 ) -> tuple[Row, RunFolder]:
@@ -132,7 +131,7 @@ def measure_rehearsed(
     Raises:
         KitError: it is not, or the model does not answer.
     """
-    deployed, time_scale = _rehearsed(subject, simulated, progress)
+    deployed, time_scale = _rehearsed(subject, progress)
     most = most_requests or verifying().rehearsal_requests
     settings = _settings(subject, most, rehearsed=True, time_scale=time_scale)
     folder, file = _begin(subject, settings, deployed)
@@ -171,7 +170,7 @@ def require_deployed(plan: SmokePlan, stack: str) -> None:
             raise KitError(message, f"Deploy it: llmd-oke up --stack {stack}")
 
 
-def _rehearsed(subject: Subject, simulated: Simulated, progress: Progress) -> tuple[Deployed, float]:
+def _rehearsed(subject: Subject, progress: Progress) -> tuple[Deployed, float]:
     """What is up in the rehearsal, and its time scale."""
     project, stack = subject.project, subject.stack
     remedy = f"Rehearse it: llmd-oke rehearse --stack {stack}"
@@ -185,7 +184,7 @@ def _rehearsed(subject: Subject, simulated: Simulated, progress: Progress) -> tu
         raise KitError("The stack file has changes that are not deployed.", remedy)
     programs = prepared.inventory.programs
     ran = {name: programs[name].version for name in IN_PODS}
-    told = simulated(prepared.plan, preview["placeholders"])
+    told = prepared.simulated(preview["placeholders"])
     return Deployed(prepared.router, told, ran), settings.time_scale
 
 

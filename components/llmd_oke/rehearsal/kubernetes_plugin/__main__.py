@@ -1,18 +1,28 @@
-"""`python -m llmd_oke.rehearsal.kubernetes_plugin --port PORT`: serves until it is told to end."""
+"""`python -m llmd_oke.rehearsal.kubernetes_plugin`: serves until it is told to end.
+
+As every plug-in of Pulumi's it takes the engine's address, which it has no use for, and prints its port.
+"""
 
 import argparse
 
 from llmd_oke.rehearsal.kubernetes_plugin.server import start
-from llmd_oke.rehearsal.plugin_protocol.serving import serve_until_told
+from llmd_oke.rehearsal.plugin_protocol.serving import Server, serve_until_told
 
 
 def main() -> None:
-    """Serves on a port of 127.0.0.1 and logs every call to standard error."""
+    """Serves on a port of 127.0.0.1, prints it, and logs every call to standard error."""
     parser = argparse.ArgumentParser(prog="llmd_oke.rehearsal.kubernetes_plugin", description=__doc__)
-    parser.add_argument("--port", type=int, required=True, help="the port on 127.0.0.1")
+    parser.add_argument("engine", nargs="?", help="the engine's address")
+    parser.add_argument("--port", type=int, default=0, help="the port on 127.0.0.1; a free one if left out")
     parser.add_argument("--helm", default="", help="path of Helm; from PATH if left out")
     arguments = parser.parse_args()
-    serve_until_told(lambda: start(arguments.port, helm=arguments.helm))
+
+    def announced() -> Server:
+        server = start(arguments.port, helm=arguments.helm)
+        print(server.port, flush=True)
+        return server
+
+    serve_until_told(announced)
 
 
 if __name__ == "__main__":

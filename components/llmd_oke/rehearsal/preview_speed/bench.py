@@ -15,6 +15,7 @@ from llmd_oke.catalogue.cache import cache_folder
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import rehearsal
+from llmd_oke.rehearsal.plugins import PluginChoice
 from llmd_oke.rehearsal.preview_speed import graph, projects
 from llmd_oke.rehearsal.preview_speed.projects import BenchProject
 from llmd_oke.rehearsal.project_copy import copy_project
@@ -144,7 +145,7 @@ def measure(project: Path, stack: str, runs: int, sizes: Sequence[int], progress
 @contextmanager
 def _world(of: BenchProject, progress: Progress) -> Generator[Prepared]:
     try:
-        yield rehearsal.prepare(of.folder, of.stack, Settings(), progress)
+        yield rehearsal.prepare(of.folder, of.stack, Settings(plugin=PluginChoice.STAND_IN), progress)
     finally:
         rehearsal.down(of.folder, of.stack)
 

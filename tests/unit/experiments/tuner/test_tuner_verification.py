@@ -87,7 +87,7 @@ def test_the_load_is_the_forecasts(tmp_path: Path):
 def test_what_is_not_up_in_a_rehearsal_says_how_to_bring_it_up(tmp_path: Path):
     verified = subject(tmp_path)
     with pytest.raises(KitError, match="rehearse --stack s"):
-        verification.measure_rehearsed(verified, None, lambda _plan, _counts: (), {}, SilentProgress())
+        verification.measure_rehearsed(verified, None, {}, SilentProgress())
 
 
 def test_errors_are_of_what_was_seen():

@@ -11,11 +11,15 @@ from lightkube.models.meta_v1 import Status
 from llmd_oke import config, planning
 from llmd_oke.rehearsal import foreign
 from llmd_oke.rehearsal.nodes.installing import install
+from llmd_oke.rehearsal.plugins import KubernetesPlugin
 from llmd_oke.rehearsal.simulated import SIMULATED_NODE_SCALING, SIMULATED_SCALING, simulated
 
 STACK = Path(__file__).resolve().parents[4] / "stacks" / "Pulumi.rehearsal.yaml"
 SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespaced", "versions": []}
 DEFINITION = {"metadata": {"name": "ks.g"}, "spec": SPEC}
+
+
+STAND_IN = KubernetesPlugin("4.30.0")
 
 
 def planned(scaling: dict[str, Any] | None = None) -> planning.Plan:
@@ -48,15 +52,15 @@ def test_kedas_definition_is_there_where_something_is_scaled(scaled, monkeypatch
 
 
 def test_that_nothing_scales_is_told(scaled):
-    assert SIMULATED_SCALING in simulated(scaled)
-    assert SIMULATED_SCALING not in simulated(planned())
+    assert SIMULATED_SCALING in simulated(scaled, STAND_IN)
+    assert SIMULATED_SCALING not in simulated(planned(), STAND_IN)
 
 
 def test_that_nothing_adds_nodes_is_told():
     stack = yaml.safe_load(STACK.with_name("Pulumi.reference.yaml").read_text())["config"]["llmd-oke:stack"]
-    assert SIMULATED_NODE_SCALING not in simulated(planning.plan(config.validate(stack)))
+    assert SIMULATED_NODE_SCALING not in simulated(planning.plan(config.validate(stack)), STAND_IN)
     stack["gpuPools"][0]["scaling"] = {"mode": "cluster-autoscaler", "minSize": 8, "maxSize": 12}
-    assert SIMULATED_NODE_SCALING in simulated(planning.plan(config.validate(stack)))
+    assert SIMULATED_NODE_SCALING in simulated(planning.plan(config.validate(stack)), STAND_IN)
 
 
 async def test_definitions_are_made_unless_they_are_there():

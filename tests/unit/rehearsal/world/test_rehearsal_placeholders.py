@@ -4,10 +4,10 @@ from lightkube.models.core_v1 import Container, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 from llmd_oke import planning
-from llmd_oke.cli import rehearse_view
 from llmd_oke.rehearsal.placeholders import count_images
+from llmd_oke.rehearsal.plugins import KubernetesPlugin
 from llmd_oke.rehearsal.pods.pod_worker import SIMULATED_ANNOTATION
-from llmd_oke.rehearsal.simulated import SIMULATED
+from llmd_oke.rehearsal.simulated import SIMULATED, simulated
 
 PROJECT = Path(__file__).resolve().parents[4]
 
@@ -25,6 +25,6 @@ def test_images_without_a_program_are_counted_by_their_pods():
 
 def test_they_are_told_beside_what_is_always_simulated():
     plan = planning.plan_stack_file(PROJECT, "rehearsal")
-    told = rehearse_view.simulated(plan, {"one:1": 2, "two:2": 1})
+    told = simulated(plan, KubernetesPlugin("4.30.0"), {"one:1": 2, "two:2": 1})
     assert told[: len(SIMULATED)] == SIMULATED
     assert told[-2:] == ("one:1 (no program, pods: 2)", "two:2 (no program, pods: 1)")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from llmd_oke import config, planning
-from llmd_oke.rehearsal.processes import WorldSpec
+from llmd_oke.rehearsal.plugins import KubernetesPlugin
+from llmd_oke.rehearsal.processes import WorldSpec, differences
 from llmd_oke.rehearsal.world_plan import PLUGIN_PORTS, world_spec
 
 MODEL = {
@@ -32,6 +33,9 @@ CREATED_POOL = {
 }
 
 
+STAND_IN = KubernetesPlugin("4.30.0")
+
+
 class _Programs(dict[str, Path]):
     """Every program, somewhere."""
 
@@ -39,9 +43,11 @@ class _Programs(dict[str, Path]):
         return Path("/programs") / name
 
 
-def _spec(state: Path, cluster: Mapping[str, Any], pool: Mapping[str, Any]) -> WorldSpec:
+def _spec(
+    state: Path, cluster: Mapping[str, Any], pool: Mapping[str, Any], plugin: KubernetesPlugin = STAND_IN
+) -> WorldSpec:
     stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.7.0", "models": [MODEL]}
-    return world_spec(state, planning.plan(config.validate(stack)), _Programs(), 1, 1)
+    return world_spec(state, planning.plan(config.validate(stack)), _Programs(), 1, 1, plugin=plugin)
 
 
 def _nodes(state: Path) -> list[str]:
@@ -63,6 +69,13 @@ def test_every_world_has_both_stand_ins(tmp_path: Path, cluster: Mapping[str, An
     processes = {process.name: process for process in _spec(tmp_path, cluster, pool).processes}
     for name, port in PLUGIN_PORTS.items():
         assert str(port) in processes[f"{name}-plugin"].argv
+
+
+def test_the_engine_starts_a_real_plug_in_itself_and_another_choice_is_another_world(tmp_path: Path):
+    before = _spec(tmp_path, EXISTING, POOL)
+    now = _spec(tmp_path, EXISTING, POOL, KubernetesPlugin("4.30.0", Path("/there")))
+    assert "kubernetes-plugin" not in {process.name for process in now.processes}
+    assert differences(before, now) == ["kubernetes plugin stand-in 4.30.0 becomes real 4.30.0"]
 
 
 def test_ocis_stand_in_finds_cluster_nodes_and_faults_of_its_world(tmp_path: Path):

@@ -1,0 +1,101 @@
+"""A rehearsal with a plug-in that the engine starts itself: Pulumi's own where it is installed, and for every machine
+an executable in Pulumi's plug-in folder that is the stand-in.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.progress import SilentProgress
+from llmd_oke.rehearsal import rehearsal
+from llmd_oke.rehearsal.plugins import EXECUTABLE, PluginChoice, installed
+from llmd_oke.rehearsal.simulated import SIMULATED_PLUGIN
+from llmd_oke.sdk_modules import plugin_version
+from user_project import ROOT, Ended, Project
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+STACK = "rehearsal"
+VERSION = plugin_version("pulumi_kubernetes")
+
+
+@dataclass(frozen=True)
+class Life:
+    """What the stack went through: made, left alone, refreshed; and what was said of a change of the plug-in."""
+
+    path: Path
+    made: Ended
+    left_alone: Ended
+    refreshed: dict[str, Any]
+    changed: Ended
+
+
+@pytest.fixture(scope="module", params=["shaped like one", "installed"])
+def life(request: pytest.FixtureRequest, project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+    with pytest.MonkeyPatch.context() as environment:
+        if request.param == "installed":
+            path = installed(VERSION)
+            if path is None:
+                pytest.skip(f"Pulumi's Kubernetes plug-in v{VERSION} is neither in its plug-in folder nor on PATH")
+        else:
+            home = tmp_path_factory.mktemp("pulumi-home")
+            path = shaped_like_a_plugin(home / "plugins" / f"resource-kubernetes-v{VERSION}" / EXECUTABLE)
+            environment.setenv("PULUMI_HOME", str(home))
+        shutil.copyfile(ROOT / "stacks" / f"Pulumi.{STACK}.yaml", project.folder / "stacks" / f"Pulumi.{STACK}.yaml")
+        made, left_alone = rehearse(project, "real"), rehearse(project, "auto")
+        settings = rehearsal.running_settings(project.folder, STACK)
+        assert settings.plugin is PluginChoice.REAL
+        prepared = rehearsal.prepare(project.folder, STACK, settings, SilentProgress())
+        refreshed = rehearsal.run_engine(prepared, "refresh", SilentProgress())
+        yield Life(path, made, left_alone, refreshed, rehearse(project, "stand-in"))
+        project.command("rehearse", "down", "--stack", STACK)
+
+
+def rehearse(project: Project, plugin: str) -> Ended:
+    return project.command("rehearse", "--stack", STACK, "--plugin", plugin, "--no-benchmark", "--json")
+
+
+def shaped_like_a_plugin(path: Path) -> Path:
+    """The stand-in as an executable that notes beside itself each time it is started."""
+    path.parent.mkdir(parents=True)
+    search = os.pathsep.join(sys.path)
+    lines = [
+        "#!/bin/sh",
+        f'echo "$1" >> {path.parent}/started',
+        f'PYTHONPATH="{search}" exec {sys.executable} -m llmd_oke.rehearsal.kubernetes_plugin "$@"',
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_real_plug_in_makes_the_stack_and_leaves_it_alone_afterwards(life: Life) -> None:
+    assert life.made.status == 0, life.made.errors
+    assert life.made.document["update"]["changes"]["create"] > 20
+    assert life.left_alone.status == 0, life.left_alone.errors
+    assert set(life.left_alone.document["update"]["changes"]) == {"same"}
+    assert set(life.refreshed["changes"]) == {"same"}
+
+
+def test_the_engine_attached_to_the_other_stand_in_only_and_started_this_one(life: Life) -> None:
+    assert life.made.document["update"]["plugins"].keys() == {"oci"}
+    started = life.path.parent / "started"
+    assert not started.exists() or len(started.read_text().splitlines()) >= 3
+
+
+def test_the_summary_says_which_plug_in_it_was(life: Life) -> None:
+    assert life.made.document["kubernetes_plugin"] == {"real": True, "version": VERSION, "path": str(life.path)}
+    assert SIMULATED_PLUGIN not in life.made.document["simulated"]
+    assert life.changed.document["kubernetes_plugin"]["real"] is False
+    assert SIMULATED_PLUGIN in life.changed.document["simulated"]
+
+
+def test_another_plug_in_begins_anew_and_that_is_said(life: Life) -> None:
+    assert life.changed.status == 0, life.changed.errors
+    assert f"kubernetes plugin real {VERSION} becomes stand-in {VERSION}" in life.changed.errors
+    assert "create" in life.changed.document["update"]["changes"]

@@ -1,0 +1,116 @@
+"""Which Kubernetes plug-in a rehearsal uses, by what is installed and asked for."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke import config, planning
+from llmd_oke.errors import KitError
+from llmd_oke.planning import Plan
+from llmd_oke.rehearsal.plugins import EXECUTABLE, KubernetesPlugin, PluginChoice, choose_plugin
+from llmd_oke.rehearsal.simulated import SIMULATED_PLUGIN, simulated
+from llmd_oke.sdk_modules import plugin_version
+
+VERSION = plugin_version("pulumi_kubernetes")
+EXISTING = {"mode": "existing", "identifier": "here"}
+CREATED = {
+    "mode": "create",
+    "name": "prod",
+    "region": "us-ashburn-1",
+    "compartmentId": "ocid1.compartment.oc1..cluster",
+    "tenancyId": "ocid1.tenancy.oc1..tenancy",
+    "kubernetesVersion": "v1.34.2",
+}
+POOL = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}
+CREATED_POOL = {**POOL, "availabilityDomain": "Uocm:US-ASHBURN-AD-1", "image": {"ocid": "ocid1.image.oc1.iad.there"}}
+MODEL = {
+    "model": "gpt-oss-120b",
+    "topology": "8p-tp1-4d-tp2",
+    "workload": {"inputTokens": 4096, "outputTokens": 256},
+}
+
+
+def plan(cluster: dict[str, Any] = EXISTING, pool: dict[str, Any] = POOL) -> Plan:
+    stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.7.0", "models": [MODEL]}
+    return planning.plan(config.validate(stack))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pulumi's home, with no plug-in, and none on PATH."""
+    monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "home"
+
+
+def executable(path: Path, script: str = "exit 1") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def in_folder(home: Path, version: str = VERSION) -> Path:
+    return executable(home / "plugins" / f"resource-kubernetes-v{version}" / EXECUTABLE)
+
+
+def test_without_a_real_one_the_stand_in_is_used():
+    assert choose_plugin(PluginChoice.AUTO, plan()) == KubernetesPlugin(VERSION)
+
+
+def test_a_real_one_that_is_not_there_is_asked_for_in_vain_and_the_command_is_told():
+    with pytest.raises(KitError) as refused:
+        choose_plugin(PluginChoice.REAL, plan())
+    assert refused.value.remedy == f"Install it: pulumi plugin install resource kubernetes v{VERSION}"
+
+
+def test_one_in_pulumis_folder_is_used_unless_the_stand_in_is_asked_for(home: Path):
+    there = in_folder(home)
+    assert choose_plugin(PluginChoice.AUTO, plan()).path == there
+    assert choose_plugin(PluginChoice.REAL, plan()).path == there
+    assert not choose_plugin(PluginChoice.STAND_IN, plan()).is_real
+
+
+def test_another_version_and_half_an_installation_do_not_count(home: Path):
+    in_folder(home, "4.1.0")
+    folder = in_folder(home).parent
+    folder.with_name(f"{folder.name}.partial").touch()
+    assert not choose_plugin(PluginChoice.AUTO, plan()).is_real
+
+
+def test_one_on_path_is_used_if_it_says_that_version(tmp_path: Path):
+    stand_in = (
+        f'PYTHONPATH="{os.pathsep.join(sys.path)}" exec {sys.executable} -m llmd_oke.rehearsal.kubernetes_plugin "$@"'
+    )
+    there = executable(tmp_path / "bin" / EXECUTABLE, stand_in)
+    assert choose_plugin(PluginChoice.AUTO, plan()) == KubernetesPlugin(VERSION, there)
+
+
+def test_one_on_path_that_says_nothing_is_not_used(tmp_path: Path):
+    executable(tmp_path / "bin" / EXECUTABLE)
+    assert not choose_plugin(PluginChoice.AUTO, plan()).is_real
+
+
+def test_operators_are_the_stand_ins_because_the_real_one_would_download_their_charts(home: Path):
+    in_folder(home)
+    created = plan(CREATED, CREATED_POOL)
+    assert not choose_plugin(PluginChoice.AUTO, created).is_real
+    with pytest.raises(KitError, match="no way out"):
+        choose_plugin(PluginChoice.REAL, created)
+
+
+def test_an_engine_finds_the_real_one_in_its_home_until_the_stand_in_takes_its_place(home: Path, tmp_path: Path):
+    real = KubernetesPlugin(VERSION, in_folder(home))
+    real.install(tmp_path / "engine")
+    (found,) = (tmp_path / "engine").rglob(EXECUTABLE)
+    assert (found.parent.name, found.resolve()) == (f"resource-kubernetes-v{VERSION}", real.path)
+    KubernetesPlugin(VERSION).install(tmp_path / "engine")
+    assert not found.exists()
+
+
+def test_only_the_stand_in_is_told_as_simulated():
+    assert SIMULATED_PLUGIN in simulated(plan(), KubernetesPlugin(VERSION))
+    assert SIMULATED_PLUGIN not in simulated(plan(), KubernetesPlugin(VERSION, Path("/there")))
