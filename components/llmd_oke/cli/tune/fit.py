@@ -18,6 +18,7 @@ from llmd_oke.tuning.calibration.calibrating import calibrate
 from llmd_oke.tuning.measurements.published import published_names, published_points
 from llmd_oke.tuning.search import asking
 from llmd_oke.tuning.servers.figures import Fit, LatencyFigures, figures_text
+from llmd_oke.tuning.servers.physical import unphysical
 
 RowFiles = Annotated[list[Path] | None, typer.Argument(help="Rows of `tune import` or `tune run`.", metavar="ROWS")]
 KeptOf = Annotated[str | None, typer.Option("--stack", "-s", help="Take the rows that `tune run` keeps of this stack.")]
@@ -118,6 +119,10 @@ def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
     for name, fit_ in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
         table.add_row(name, *_cells(fit_ if name in fitted else None))
     console.errors().print(Fitting(table))
+    for fault in unphysical(figures):
+        if fault.role in fitted:
+            console.errors().print(f"not physical  {fault}", markup=False, soft_wrap=True)
+            console.errors().print(f"  to tell it: {fault.remedy}", markup=False, soft_wrap=True)
 
 
 def _cells(fit_: Fit | None) -> list[str]:

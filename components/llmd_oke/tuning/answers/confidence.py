@@ -1,12 +1,13 @@
 """How far a forecast may be trusted: what its latency figures were fitted to, and where a question leaves that."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.search.question import Question
 from llmd_oke.tuning.servers.figures import Fit, LatencyFigures
+from llmd_oke.tuning.servers.physical import Reach, Unphysical, unphysical
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Confidence:
     fitted_errors: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
     """Where the question leaves what was measured."""
+    unphysical: tuple[str, ...] = ()
+    """Factors of the figures that no hardware has, and what follows."""
 
     @property
     def measured(self) -> bool:
@@ -37,8 +40,7 @@ class Confidence:
     def sentence(self) -> str:
         """The tag with its errors and where it leaves what was measured."""
         errors = f"{self._error('decode', self.decode_error)}, {self._error('prefill', self.prefill_error)}"
-        beyond = "".join(f"; {each}" for each in self.beyond)
-        return f"{self.tag}: {errors}{beyond}"
+        return "; ".join((f"{self.tag}: {errors}", *self.beyond, *self.unphysical))
 
     def _error(self, role: str, error: float | None) -> str:
         if error is None:
@@ -50,46 +52,68 @@ def confined(question: Question, figures: LatencyFigures, allow_extrapolation: b
     """The question within what the figures were fitted to, and how far its answer may be trusted.
 
     Tensor parallel sizes beyond the fit are left out, and batches held to the largest that was measured, unless
-    extrapolation is allowed.
+    extrapolation is allowed. Where a factor of the fit is not physical it is not, whatever is allowed.
 
     Raises:
-        KitError: no answer stays within the fit, and extrapolation is not allowed.
+        KitError: no answer stays within the fit, and extrapolation is not allowed or has nothing to go by.
     """
+    faults = unphysical(figures)
     beyond = tuple(_beyond(question, figures))
     fits = {"prefill": figures.prefill.fit, "decode": figures.decode.fit}
     bound = Basis.BOUND in {figures.prefill.basis, figures.decode.basis}
-    if not allow_extrapolation:
-        if beyond:
-            listed = "\n".join(f"  {each}" for each in beyond)
-            remedy = (
-                "Measure (`llmd-oke tune plan`) and fit, or allow it with --allow-extrapolation: results are tagged."
-            )
-            raise KitError(f"The latency figures don't reach that far:\n{listed}", remedy)
-        question = _within(question, figures)
-        if not question.sizes:
-            remedy = "Measure sizes that both roles share, or add --allow-extrapolation: all results will say so."
-            raise KitError("No tensor parallel size was measured for prefill and decode both.", remedy)
+    _refuse_blind(beyond, faults)
+    if beyond and not allow_extrapolation:
+        listed = "\n".join(f"  {each.text}" for each in beyond)
+        remedy = "Measure (`llmd-oke tune plan`) and fit, or allow it with --allow-extrapolation: results are tagged."
+        raise KitError(f"The latency figures don't reach that far:\n{listed}", remedy)
+    held = {"sizes", "batches"} if not allow_extrapolation else {fault.reach for fault in faults}
+    question = _within(question, figures, sizes="sizes" in held, batches="batches" in held)
+    if not question.sizes:
+        remedy = "Measure sizes that both roles share, or add --allow-extrapolation: all results will say so."
+        raise KitError("No tensor parallel size was measured for prefill and decode both.", remedy)
     return question, Confidence(
         basis=Basis.BOUND if bound else Basis.CALIBRATED,
         prefill_error=_error(figures.prefill.fit),
         decode_error=_error(figures.decode.fit),
         fitted_errors=tuple(name for name, fit in fits.items() if fit and not _held_out(fit)),
-        beyond=(*beyond, *_choices_beyond(question, figures)),
+        beyond=(*(each.text for each in beyond), *_choices_beyond(question, figures)),
+        unphysical=tuple(map(str, faults)),
     )
 
 
-def _beyond(question: Question, figures: LatencyFigures) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Beyond:
+    """Where a question leaves the fit of a role."""
+
+    role: str
+    reach: Reach | None
+    text: str
+
+
+def _refuse_blind(beyond: Sequence[_Beyond], faults: Sequence[Unphysical]) -> None:
+    """No extrapolation along a factor that is not physical: nothing says what lies beyond."""
+    blind = [
+        (each, fault) for each in beyond for fault in faults if (fault.role, fault.reach) == (each.role, each.reach)
+    ]
+    if blind:
+        listed = "\n".join(f"  {each.text}; {fault}" for each, fault in blind)
+        remedy = f"Measure and fit again: {', '.join(dict.fromkeys(fault.remedy for _, fault in blind))}."
+        raise KitError(f"The latency figures can't be extrapolated so far:\n{listed}", remedy)
+
+
+def _beyond(question: Question, figures: LatencyFigures) -> Iterator[_Beyond]:
     """Where no choice of deployment could stay within the fits."""
-    for name, fit, tokens in (
-        ("prefill", figures.prefill.fit, question.workload.longest_input_tokens),
-        ("decode", figures.decode.fit, question.workload.context_tokens),
-    ):
+    prefill, decode = figures.prefill.fit, figures.decode.fit
+    for name, fit in (("prefill", prefill), ("decode", decode)):
         if fit is None:
-            yield f"{name}: nothing was fitted; the figures are bounds or assumptions"
-            continue
-        if tokens > fit.most_tokens:
-            what = "prompts" if name == "prefill" else "contexts"
-            yield f"{name}: {what} of {tokens:,.0f} tokens, measured up to {fit.most_tokens:,.0f}"
+            yield _Beyond(name, None, f"{name}: nothing was fitted; the figures are bounds or assumptions")
+    longest, context = question.workload.longest_input_tokens, question.workload.context_tokens
+    if prefill and longest > prefill.most_tokens:
+        text = f"prefill: prompts of {longest:,.0f} tokens, measured up to {prefill.most_tokens:,.0f}"
+        yield _Beyond("prefill", "prompts", text)
+    if decode and context > decode.most_tokens:
+        text = f"decode: contexts of {context:,.0f} tokens, measured up to {decode.most_tokens:,.0f}"
+        yield _Beyond("decode", "contexts", text)
 
 
 def _choices_beyond(question: Question, figures: LatencyFigures) -> Iterator[str]:
@@ -104,12 +128,16 @@ def _choices_beyond(question: Question, figures: LatencyFigures) -> Iterator[str
         yield f"decode: batches up to {question.room.max_num_seqs}, measured up to {most:g}"
 
 
-def _within(question: Question, figures: LatencyFigures) -> Question:
+def _within(question: Question, figures: LatencyFigures, *, sizes: bool, batches: bool) -> Question:
+    """The question held to the sizes and the batches that were measured, or to one of them."""
     fits = [fit for fit in (figures.prefill.fit, figures.decode.fit) if fit]
-    sizes = tuple(size for size in question.sizes if all(_covers(fit, size) for fit in fits))
-    most = round(figures.decode.fit.most_sequences) if figures.decode.fit else question.room.max_num_seqs
-    room = replace(question.room, max_num_seqs=min(question.room.max_num_seqs, most))
-    return replace(question, sizes=sizes, room=room)
+    if sizes:
+        covered = tuple(size for size in question.sizes if all(_covers(fit, size) for fit in fits))
+        question = replace(question, sizes=covered)
+    if batches and figures.decode.fit:
+        most = min(question.room.max_num_seqs, round(figures.decode.fit.most_sequences))
+        question = replace(question, room=replace(question.room, max_num_seqs=most))
+    return question
 
 
 def _covers(fit: Fit, size: int) -> bool:
