@@ -155,8 +155,9 @@ class Results:
 def bench(subject: Subject, load: Load, clock: Clock, sender: Sender, results: Results) -> None:
     """Load a model and tell its latencies and rates, what went wrong, and how well the generator itself did.
 
-    Ctrl-C ends the run and keeps what was measured. Exit code 1 where no request succeeded. A token for --url is taken
-    from LLMD_OKE_BENCH_TOKEN.
+    A stage of which not all could be sent is tried again once; if that falls short too, it has no row, and the exit
+    code is 1, as it is where no request succeeded. Ctrl-C ends the run and keeps what was measured until then: rows of
+    whole stages, and all requests. A token for --url is taken from LLMD_OKE_BENCH_TOKEN.
     """
     if sender.pods:
         _from_pods(subject, load, clock, sender, results)

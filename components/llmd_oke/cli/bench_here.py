@@ -12,9 +12,9 @@ from rich.markup import escape
 
 from llmd_oke.bench.generator.addresses import address_of
 from llmd_oke.bench.load.checks import check
-from llmd_oke.bench.load.stage import StageResult
+from llmd_oke.bench.load.stage import StageResult, unmeasured
 from llmd_oke.bench.load.stages import run_stages
-from llmd_oke.bench.records.lines import as_line
+from llmd_oke.bench.records.lines import as_line, write_file
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.reporting.rows import stage_row
 from llmd_oke.cli import bench_view, console
@@ -58,6 +58,8 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
             conditions=conditions,
         )
         results = asyncio.run(load)
+    if any(result.second_try_because for result in results) and files.requests and files.requests.is_file():
+        write_file(files.requests, *(result.records for result in results))  # without those of first tries
     rows = _rows(results, subject, timing.basis, wanted.seed, workload.run)
     if as_json:
         typer.echo(_json(results, rows, timing.basis))
@@ -66,13 +68,16 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
     if files.rows and rows:
         write_rows(rows, files.rows)
     _tell(results, rows, files)
-    _exit(results)
+    short = [*unmeasured(results), *(f"{stage.name}: not begun" for stage in stages[len(results) :])]
+    bench_view.show_unmeasured(short)
+    _exit(results, failed=bool(short))
 
 
 def _rows(results: Sequence[StageResult], subject: Subject, basis: Basis, seed: int, run: str) -> list[Row]:
     if subject.facts is None:
         return []
-    return [stage_row(result, **subject.facts, basis=basis, seed=seed, run=run) for result in results]
+    whole = (result for result in results if not result.shortfall)
+    return [stage_row(result, **subject.facts, basis=basis, seed=seed, run=run) for result in whole]
 
 
 def _json(results: Sequence[StageResult], rows: Sequence[Row], basis: Basis) -> str:
@@ -84,17 +89,17 @@ def _json(results: Sequence[StageResult], rows: Sequence[Row], basis: Basis) -> 
 def _tell(results: Sequence[StageResult], rows: Sequence[Row], files: Files) -> None:
     for remark in bench_view.remarks(results):
         console.errors().print(f"[yellow]note[/] {escape(remark)}", soft_wrap=True)
-    if files.rows and not rows:
+    if files.rows and not rows and not any(result.shortfall for result in results):
         console.errors().print("[yellow]note[/] no rows were written: give --gpu and --gpus", soft_wrap=True)
     for name, path in (("requests", files.requests), ("rows", files.rows if rows else None)):
         if path:
             console.errors().print(f"{name}  {path}", soft_wrap=True, markup=False)
 
 
-def _exit(results: Sequence[StageResult]) -> None:
+def _exit(results: Sequence[StageResult], *, failed: bool) -> None:
     if any(result.interrupted for result in results):
         raise typer.Exit(console.INTERRUPTED)
-    if not any(record.succeeded for result in results for record in result.records):
+    if failed or not any(record.succeeded for result in results for record in result.records):
         raise typer.Exit(1)
 
 

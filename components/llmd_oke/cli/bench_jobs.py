@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from llmd_oke import planning
-from llmd_oke.cli import bench_target, console
+from llmd_oke.cli import bench_target, bench_view, console
 from llmd_oke.cli.bench_wanted import Timing, Wanted
 from llmd_oke.cli.manifests import as_yaml
 from llmd_oke.cli.results import show_rejected
@@ -56,9 +56,10 @@ def run(
     keeping = kept_loads.Keeping(folder, kept_loads.hints(plan, chosen, how))
     kept = send(plan, chosen, asked, keeping, console.progress())
     _show(kept, folder)
+    bench_view.show_unmeasured(kept.unmeasured)
     if kept.interrupted:
         raise typer.Exit(console.INTERRUPTED)
-    if not any((row.requests or 0) > row.failures for row in kept.found.rows):
+    if kept.unmeasured or not any((row.requests or 0) > row.failures for row in kept.found.rows):
         raise typer.Exit(1)
 
 

@@ -14,6 +14,7 @@ from llmd_oke.bench.load.stage import StageResult
 from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.reporting.rows import quantiles_ms
 from llmd_oke.cli import console
+from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis, Quantiles
 
 PLAIN_INTERVAL_S = 10.0
@@ -96,16 +97,21 @@ def remarks(results: Sequence[StageResult]) -> Iterator[str]:
     """What a reader has to know: failures with an example of each kind, what was left out, what spoiled a stage."""
     for result in results:
         name = result.stage.name
-        if result.interrupted:
-            yield f"{name}: interrupted; {result.health.abandoned} requests in flight were given up and are not counted"
+        if result.second_try_because:
+            yield f"{name}: measured at the second try; the first: {result.second_try_because}"
         if len(result.counted) != len(result.records):
             outside = len(result.records) - len(result.counted)
             yield f"{name}: {outside} of {len(result.records)} requests don't count ({result.window.rule})"
-        if result.planned is not None and not result.interrupted and len(result.records) < result.planned:
-            yield f"{name}: {result.planned - len(result.records)} requests were not sent before the time limit"
         yield from (f"{name}: {failure}" for failure in classify(result.records))
         if result.health.spoiled:
             yield f"{name}: {result.health.spoiled}"
+
+
+def show_unmeasured(stages: Sequence[str]) -> None:
+    """Shows the stages that are no measurement, each with the reason."""
+    if stages:
+        remedy = "Requests were kept, rows were not. Has this machine time to spare, and the model time to answer?"
+        console.show_error(KitError(f"No measurement: {'; '.join(stages)}", remedy))
 
 
 def summary(result: StageResult) -> dict[str, Any]:
@@ -116,6 +122,7 @@ def summary(result: StageResult) -> dict[str, Any]:
         "requests": len(result.counted),
         "planned": result.planned,
         "interrupted": result.interrupted,
+        "shortfall": result.shortfall,
         "started": result.started.isoformat(timespec="milliseconds") if result.started else None,
         "window": {"begin_s": result.window.begin_s, "end_s": result.window.end_s, "rule": result.window.rule},
         "achieved_requests_per_s": result.requests_per_s,

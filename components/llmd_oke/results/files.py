@@ -119,11 +119,16 @@ def _scan(entries: Iterable[tuple[int, object]], name: str) -> Read:
     rejected: list[Rejected] = []
     for line, entry in entries:
         try:
-            rows.append(Row.model_validate(entry if isinstance(entry, dict) else json.loads(cast("str", entry))))
+            row = Row.model_validate(entry if isinstance(entry, dict) else json.loads(cast("str", entry)))
         except ValidationError as error:
             rejected.append(Rejected(name, line, explain(error)))
         except ValueError as error:
             rejected.append(Rejected(name, line, f"is not JSON: {error}"))
+        else:
+            if why := row.nothing_measured:
+                rejected.append(Rejected(name, line, f"measured nothing: {why}"))
+            else:
+                rows.append(row)
     return Read(tuple(rows), tuple(rejected))
 
 

@@ -108,6 +108,19 @@ class Row(_Part):
     notes: tuple[str, ...] = ()
 
     @property
+    def nothing_measured(self) -> str | None:
+        """Why this is no measurement: nothing was sent in it, or nothing came of what was; None for all others, of
+        which all requests may have failed.
+        """
+        if self.requests == 0:
+            return "no request was sent (requests: 0)"
+        if self.duration_s == 0:
+            return "it lasted no time (duration_s: 0)"
+        rates = (self.achieved_requests_per_s, self.input_tokens_per_s, self.output_tokens_per_s)
+        known = [rate for rate in rates if rate is not None]
+        return "all its rates are 0, and no request failed" if known and not any(known) and not self.failures else None
+
+    @property
     def tpsg(self) -> float | None:
         """Output tokens per second and GPU."""
         return None if self.output_tokens_per_s is None else self.output_tokens_per_s / self.gpus_counted

@@ -44,8 +44,9 @@ def load_job(place: Place, request: LoadRequest, how: JobFacts) -> dict[str, Any
 def load_objects(place: Place, request: LoadRequest, uid: str) -> list[dict[str, Any]]:
     """What the pods of a load need besides; all of it belongs to the Job."""
     parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MOST_CHUNKS)]
+    ready = [request.ready_name(pod) for pod in range(request.parallelism)]
     return [
-        *account(place, uid, parts, [request.start_name]),
+        *account(place, uid, [*parts, *ready], [request.start_name]),
         config_map(place, uid, "program", {REQUEST_FILE: request.to_json()}, bench_program.binary_data(LOAD_PROGRAM)),
     ]
 

@@ -1,10 +1,12 @@
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
+from llmd_oke.bench.generator import crews, workers
 from llmd_oke.bench.records.lines import read_lines
 from llmd_oke.cli.main import app
 from llmd_oke.errors import KitError
@@ -70,9 +72,38 @@ def test_one_thing_is_loaded(choice, said):
     assert said in str(ran.exception)
 
 
-def test_ctrl_c_keeps_what_was_measured(url, tmp_path):
-    output = tmp_path / "requests.jsonl"
+def test_a_stage_of_which_not_all_was_sent_has_no_row_and_fails(url, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    known = ["--gpu", "MI300X", "--gpus", "8", "--rows", str(rows)]
+    stages = ["--shape", "constant:0.001", "--shape", "closed:2", "--requests", "3"]
+    ran = bench("--url", url, *stages, *SHORT, *known, "--limit", "100s")
+    assert ran.exit_code == 1
+    said = " ".join(ran.stderr.split())
+    assert "No measurement: constant:0.001: 2 of 3 requests were not sent within the time limit Requests" in said
+    assert [row.concurrency for row in read_rows(rows)] == [2]
+
+
+def test_a_stage_that_was_not_begun_in_time_is_told_and_fails(url):
+    ran = bench("--url", url, "--shape", "closed:1,2", "--requests", "300", *SHORT, "--limit", "1s")
+    assert ran.exit_code == 1
+    assert "within the time limit; closed:2: not begun" in " ".join(ran.stderr.split())
+
+
+def test_a_stage_that_is_measured_at_the_second_try_says_so_and_leaves_one_set_of_requests(url, tmp_path, monkeypatch):
+    output, begun = tmp_path / "requests.jsonl", []
+    monkeypatch.setattr(crews, "work", lambda *given: workers.work(*given) if len(begun) > 1 else os._exit(3))
+    fork = crews.Crew._fork
+    monkeypatch.setattr(crews.Crew, "_fork", lambda *given: begun.append(given) or fork(*given))
+    ran = bench("--url", url, "--shape", "closed:1", "--requests", "2", *SHORT, "--output", str(output), "--json")
+    assert ran.exit_code == 0, ran.output
+    assert "measured at the second try; the first: process 1 ended with code 3" in " ".join(ran.stderr.split())
+    assert [record.index for _, record in read_lines(output.read_text().splitlines())] == [0, 1]
+
+
+def test_ctrl_c_keeps_the_requests_until_then_and_no_row(url, tmp_path):
+    output, rows = tmp_path / "requests.jsonl", tmp_path / "rows.jsonl"
     arguments = ["--url", url, "--shape", "closed:1", "--duration", "60", *SHORT, "--output", str(output), "--json"]
+    arguments += ["--gpu", "MI300X", "--gpus", "8", "--rows", str(rows)]
     command = ["env", "--default-signal=INT", sys.executable, "-m", "llmd_oke", "bench", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
@@ -84,6 +115,8 @@ def test_ctrl_c_keeps_what_was_measured(url, tmp_path):
     assert process.returncode == 130, said
     assert stage["interrupted"]
     assert stage["requests"] == len(read_lines(output.read_text().splitlines())) > 0
+    assert "No measurement: closed:1: interrupted" in " ".join(said.split())
+    assert not rows.exists()
 
 
 def test_rows_that_could_not_be_written_are_refused_before_anything_is_sent(url, tmp_path):

@@ -47,6 +47,30 @@ def test_lines_that_are_no_rows_are_named_and_the_rest_is_read(tmp_path):
     assert "model: is missing" in found.rejected[1].why
 
 
+EMPTY = [
+    ({"requests": 0}, "no request was sent"),
+    ({"duration_s": 0.0}, "it lasted no time"),
+    ({"output_tokens_per_s": 0.0, "achieved_requests_per_s": 0.0}, "all its rates are 0"),
+]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv"])
+@pytest.mark.parametrize(("fields", "why"), EMPTY, ids=["requests", "duration", "rates"])
+def test_a_row_that_measured_nothing_is_refused_by_file_and_line(tmp_path, name, fields, why):
+    path = tmp_path / name
+    write_rows([row(), row(**fields)], path)
+    found = scan_rows(path)
+    assert len(found.rows) == 1
+    assert str(found.rejected[0]).startswith(f"{path}:{3 if name.endswith('csv') else 2}: measured nothing: {why}")
+
+
+def test_a_load_of_which_every_request_failed_is_a_measurement(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    failed = row(output_tokens_per_s=0.0, achieved_requests_per_s=0.0, requests=100, failures=100, duration_s=3.0)
+    write_rows([failed], path)
+    assert read_rows(path) == [failed]
+
+
 def test_a_csv_cell_that_is_no_number_is_named_by_its_line(tmp_path):
     path = tmp_path / "rows.csv"
     write_rows([row(), row(input_tokens=123.5)], path)

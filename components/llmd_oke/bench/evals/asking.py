@@ -13,9 +13,12 @@ from llmd_oke.bench.deployment.streams import PATHS
 from llmd_oke.bench.evals.grading import right
 from llmd_oke.bench.evals.items import Item
 from llmd_oke.bench.load.load import CONNECT_TIMEOUT_S, Target
+from llmd_oke.errors import KitError
 
 ATTEMPTS = 3
 """For a question that gets no answer; only after that does it count as wrong."""
+
+NO_TIME = "there was no time left"
 
 _MAX_SHOWN_CHARACTERS = 300
 
@@ -43,6 +46,9 @@ async def ask_all(
     """Asks all questions, some at a time, and judges the answers, in the order of the questions.
 
     A question without an answer after `ATTEMPTS`, or within `limit_s` of the whole, is wrong: evaluations fail closed.
+
+    Raises:
+        KitError: `limit_s` was over before all of them were asked, or none was answered: that evaluates nothing.
     """
     deadline_s = asyncio.get_running_loop().time() + limit_s
     gate, done = asyncio.Semaphore(concurrency), 0
@@ -59,11 +65,20 @@ async def ask_all(
             on_answer(done)
             return answered
 
-        return list(await asyncio.gather(*map(ask, items)))
+        answered = list(await asyncio.gather(*map(ask, items)))
+    errors = [each.error for each in answered if each.error is not None]
+    if unasked := errors.count(NO_TIME):
+        raise KitError(
+            f"{unasked} of {len(items)} questions were not asked: the limit of {limit_s:g} s was over.",
+            "Give it more time (--timeout), or more questions at a time (--concurrency).",
+        )
+    if len(errors) == len(items):
+        raise KitError(f"None of {len(items)} questions was answered; the last: {errors[-1]}")
+    return answered
 
 
 async def _ask(client: httpx.AsyncClient, body: Mapping[str, Any], item: Item, deadline_s: float) -> Answered:
-    error = "there was no time left"
+    error = NO_TIME
     for _ in range(ATTEMPTS):
         if (left_s := deadline_s - asyncio.get_running_loop().time()) <= 0:
             break

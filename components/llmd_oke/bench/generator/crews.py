@@ -2,12 +2,13 @@
 
 import asyncio
 import multiprocessing
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from llmd_oke.bench.generator.channels import Channel
 from llmd_oke.bench.generator.workers import Assignment, Begin, Done, News, Ready, Stop, work
@@ -18,6 +19,10 @@ STOP_GRACE_S = 5.0
 
 READY_LIMIT_S = 30.0
 """For forked processes to wait for orders; milliseconds on a machine that has time for them."""
+
+
+class NotReady(Exception):
+    """A process of the generator can't send; the text says which and why."""
 
 
 @dataclass
@@ -41,49 +46,65 @@ class Counts:
 
 
 class _Member:
-    """One process, seen from the program that started it."""
+    """One process, seen from the program that started it.
+
+    It is `starting` until it waits for orders, runs a section, and has to say that it is ready again.
+    """
 
     def __init__(self, number: int, own_end: socket.socket, process: BaseProcess) -> None:
+        self.number = number
         self.name = f"process {number + 1}"
         self.end = own_end
         self.process = process
         self.channel: Channel | None = None
+        self.reader: asyncio.Task[None] | None = None
         self.counts = Counts()
-        self.busy = True
-        """Whether it is getting ready, or running a section."""
+        self.state: Literal["starting", "ready", "running", "ended"] = "starting"
+        self.lost = ""
+        """Why it has ended, where nobody ended it."""
+
+    def dismiss(self) -> None:
+        """End it, whatever it does."""
+        self.state = "ended"
+        if self.reader:
+            self.reader.cancel()
+        if self.channel:
+            self.channel.close()
+        self.process.kill()
+        self.process.join()
 
 
 class Crew:
     """Processes that share each section of a load; use it as an asynchronous context."""
 
     def __init__(self, assignment: Assignment, processes: int) -> None:
+        self.processes = processes
         self._assignment = assignment
-        self._processes = processes
         self._members: list[_Member] = []
-        self._readers: list[asyncio.Task[None]] = []
         self._findings = Findings()
         self._on_records: Callable[[Sequence[RequestRecord]], None] = lambda _: None
         self._changed = asyncio.Event()
 
     def _fork(self, number: int) -> _Member:
-        assignment = replace(self._assignment, share=self._assignment.share.part(number, self._processes))
+        assignment = replace(self._assignment, share=self._assignment.share.part(number, self.processes))
         ours, theirs = socket.socketpair()
-        others = [ours, *(member.end for member in self._members)]
+        others = [ours, *(member.end for member in self._members if member.number != number)]
         context = multiprocessing.get_context("fork")
         process = context.Process(target=work, args=(theirs, others, assignment), daemon=True)
         process.start()
         theirs.close()
         return _Member(number, ours, process)
 
+    async def _listen(self, member: _Member) -> None:
+        member.channel = await Channel.over(member.end)
+        member.reader = asyncio.create_task(self._read(member, member.channel))
+        member.reader.add_done_callback(lambda _: self._changed.set())
+
     async def __aenter__(self) -> Self:
         try:
-            self._members.extend(self._fork(number) for number in range(self._processes))
+            self._members.extend(self._fork(number) for number in range(self.processes))
             for member in self._members:
-                member.channel = await Channel.over(member.end)
-                reader = asyncio.create_task(self._read(member, member.channel))
-                reader.add_done_callback(lambda _: self._changed.set())
-                self._readers.append(reader)
-            await self.finish(READY_LIMIT_S)
+                await self._listen(member)
         except BaseException:
             self._end()
             raise
@@ -95,13 +116,34 @@ class Crew:
         self._end()
 
     def _end(self) -> None:
-        for reader in self._readers:
-            reader.cancel()
         for member in self._members:
-            if member.channel:
-                member.channel.close()
-            member.process.kill()
-            member.process.join()
+            member.dismiss()
+
+    async def get_ready(self) -> None:
+        """Have every process wait for orders, so that the start of a section can be the same for all of them.
+
+        One that ended in an earlier section is started anew.
+
+        Raises:
+            NotReady: one of them ends, or does not wait for orders within `READY_LIMIT_S`.
+        """
+        for number, member in enumerate(self._members):
+            if member.state == "ended":
+                member.dismiss()
+                self._members[number] = self._fork(number)
+                await self._listen(self._members[number])
+        in_time = await self._until(lambda: all(member.state != "starting" for member in self._members), READY_LIMIT_S)
+        lost = [member.lost for member in self._members if member.state == "ended"]
+        if lost:
+            raise NotReady(f"{', '.join(lost)} before it could send anything")
+        if not in_time:
+            late = [member for member in self._members if member.state == "starting"]
+            for member in late:
+                member.dismiss()
+            raise NotReady(
+                f"{', '.join(member.name for member in late)} of the load generator did not get ready within "
+                f"{READY_LIMIT_S:g} s (load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors)"
+            )
 
     @property
     def counts(self) -> Counts:
@@ -110,21 +152,21 @@ class Crew:
         return Counts(*(sum(getattr(each, name) for each in every) for name in ("sent", "in_flight", "tokens")))
 
     def begin(self, order: Begin, on_records: Callable[[Sequence[RequestRecord]], None]) -> Findings:
-        """Start a section; what is found is complete when `finish` returns."""
+        """Start a section in all processes, which are ready; what is found is complete when `finish` returns."""
         self._findings, self._on_records = Findings(), on_records
         for member in self._members:
             member.counts = Counts()
-            member.busy = member.process.is_alive()
-            if member.busy and member.channel:
+            if member.state == "ready" and member.channel:
+                member.state = "running"
                 member.channel.send(order)
             else:
-                self._findings.lost.append(f"{member.name} is not there")
+                self._findings.lost.append(member.lost or f"{member.name} is not there")
         return self._findings
 
     def stop(self) -> None:
         """Ask all processes to give up what is in flight."""
         for member in self._members:
-            if member.busy and member.channel:
+            if member.state == "running" and member.channel:
                 member.channel.send(Stop())
 
     async def finish(self, limit_s: float) -> None:
@@ -132,19 +174,26 @@ class Crew:
 
         Raises what the listener of the records raised.
         """
+        if await self._until(lambda: all(member.state != "running" for member in self._members), limit_s):
+            return
+        for member in self._members:
+            if member.state == "running":
+                self._lose(member, f"{member.name} hung and was ended")
+                member.process.kill()
+
+    async def _until(self, reached: Callable[[], bool], limit_s: float) -> bool:
+        """Wait for something that processes tell; False if it doesn't come in time."""
         try:
             async with asyncio.timeout(limit_s):
-                while any(member.busy for member in self._members):
+                while not reached():
                     self._changed.clear()
                     await self._changed.wait()
-                    for reader in self._readers:
-                        if reader.done():
-                            reader.result()
+                    for member in self._members:
+                        if member.reader and member.reader.done() and not member.reader.cancelled():
+                            member.reader.result()
         except TimeoutError:
-            for member in self._members:
-                if member.busy:
-                    self._lose(member, f"{member.name} hung and was ended")
-                    member.process.kill()
+            return False
+        return True
 
     async def _read(self, member: _Member, channel: Channel) -> None:
         while (message := await channel.receive()) is not None:
@@ -152,23 +201,22 @@ class Crew:
                 member.counts = Counts(message.sent, message.in_flight, message.tokens)
                 self._findings.records.extend(message.records)
                 self._on_records(message.records)
-            elif isinstance(message, Done | Ready):
-                self._note(message)
-                member.busy = False
-                self._changed.set()
-        if member.busy:
-            member.process.join(STOP_GRACE_S)
-            self._lose(member, f"{member.name} ended with code {member.process.exitcode}")
-
-    def _note(self, done: Done | Ready) -> None:
-        if isinstance(done, Ready):
-            return
-        self._findings.lags_s.extend(done.lags_s)
-        self._findings.cpu_share.append(done.cpu_share)
-        self._findings.abandoned += done.abandoned
+            elif isinstance(message, Done):
+                self._findings.lags_s.extend(message.lags_s)
+                self._findings.cpu_share.append(message.cpu_share)
+                self._findings.abandoned += message.abandoned
+                member.state = "starting"
+            elif isinstance(message, Ready):
+                member.state = "ready"
+            self._changed.set()
+        member.process.join(STOP_GRACE_S)
+        self._lose(member, f"{member.name} ended with code {member.process.exitcode}")
 
     def _lose(self, member: _Member, text: str) -> None:
-        self._findings.lost.append(text)
-        self._findings.abandoned += member.counts.in_flight
-        member.busy = False
+        if member.state == "ended":
+            return
+        if member.state == "running":
+            self._findings.lost.append(text)
+            self._findings.abandoned += member.counts.in_flight
+        member.state, member.lost = "ended", text
         self._changed.set()

@@ -32,9 +32,9 @@ TICKS_PER_NEWS = 5
 
 @dataclass(frozen=True)
 class Section:
-    """One stage as a process needs it: times are wall seconds."""
+    """One stage as a process needs it: times are wall seconds; prompts of sections with different labels differ."""
 
-    number: int
+    label: str
     shape: LoadShape
     requests: int | None
     duration_s: float | None
@@ -60,7 +60,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Ready:
-    """A process waits for orders."""
+    """A process waits for orders: it has begun, or has tidied up after a section."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,7 @@ class _Run:
         self._channel.send(Done(cpu_share, self._lags_s, abandoned))
         gc.enable()
         gc.collect()
+        self._channel.send(Ready())
 
     def stop(self) -> None:
         """End it now."""
@@ -185,8 +186,7 @@ class _Run:
 
 
 def _questions(workload: Workload, section: Section) -> Callable[[int], Question]:
-    label = str(section.number)
-    shape = section.shape
+    label, shape = section.label, section.shape
     if isinstance(shape, Trace):
         return lambda index: workload.question(index, label=label, recorded=shape.entries[index])
     return lambda index: workload.question(index, label=label)
@@ -194,21 +194,24 @@ def _questions(workload: Workload, section: Section) -> Callable[[int], Question
 
 def _driver(sender: Sender, assignment: Assignment, order: Begin) -> Driver:
     section, share = order.section, assignment.share
-    mine = _own(assignment)
     if isinstance(section.shape, ClosedLoop):
-        users = share.of(min(section.shape.concurrency, section.requests or section.shape.concurrency))
+        every = min(section.shape.concurrency, section.requests or section.shape.concurrency)
+        users, mine = share.of(every), _own(assignment, min(share.count, every))
         stop_s = order.start_s + section.duration_s if section.duration_s is not None else order.deadline_s
         indices = (index for index, _ in enumerate(section.moments_s()) if mine(index))
         return ClosedDriver(sender, indices, users, stop_s=stop_s)
+    mine = _own(assignment, share.count)
     schedule: Iterator[Due] = (
         (index, order.start_s + moment_s) for index, moment_s in enumerate(section.moments_s()) if mine(index)
     )
     return OpenDriver(sender, schedule)
 
 
-def _own(assignment: Assignment) -> Callable[[int], bool]:
-    """Which requests are this process's: every n-th, with all turns of a conversation in one process."""
-    share, conversations = assignment.share, assignment.workload.conversations
+def _own(assignment: Assignment, count: int) -> Callable[[int], bool]:
+    """Which requests are this process's of the `count` that send any: every n-th, with all turns of a conversation in
+    one process. A closed loop has no more senders than users.
+    """
+    index, conversations = assignment.share.index, assignment.workload.conversations
     if conversations is None:
-        return lambda index: index % share.count == share.index
-    return lambda index: index % conversations.at_a_time % share.count == share.index
+        return lambda request: request % count == index
+    return lambda request: request % conversations.at_a_time % count == index

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from llmd_oke.bench.in_cluster.cluster import InCluster, from_environment
 from llmd_oke.bench.in_cluster.parcels import owned
-from llmd_oke.bench.in_cluster.polling import polled
 from llmd_oke.bench.kv_path.counters import read_counters
 from llmd_oke.bench.kv_path.endpoint import PATTERN, Endpoint, Region, nixl, pytorch
 from llmd_oke.bench.kv_path.measuring import measure
@@ -60,14 +59,13 @@ class Board:
         Raises:
             KitError: it doesn't in time, or the API server refuses.
         """
-
-        def ask() -> Mapping[str, str] | None:
-            return self._cluster.config_map(self._request.namespace, name)
-
-        told = polled(ask, limit_s, PAUSE_S, self._pause, self._clock)
-        if told is None:
-            raise KitError(f"Waited {limit_s:.0f} s for {what}.")
-        return told[KEY]
+        deadline_s = self._clock() + limit_s
+        while self._clock() < deadline_s:
+            told = self._cluster.config_map(self._request.namespace, name)
+            if told is not None:
+                return told[KEY]
+            self._pause(PAUSE_S)
+        raise KitError(f"Waited {limit_s:.0f} s for {what}.")
 
 
 def main() -> int:

@@ -5,18 +5,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from llmd_oke.bench.deployment import circumstances
 from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.bench.in_cluster.cluster import InCluster, from_environment
 from llmd_oke.bench.in_cluster.load_request import LoadRequest, from_json
 from llmd_oke.bench.in_cluster.load_result import pack
-from llmd_oke.bench.in_cluster.parcels import config_maps
-from llmd_oke.bench.in_cluster.polling import polled
+from llmd_oke.bench.in_cluster.parcels import config_maps, owned
 from llmd_oke.bench.load.live import Live
 from llmd_oke.bench.load.stage import StageResult
 from llmd_oke.bench.load.stages import run_stages
@@ -26,8 +26,8 @@ TERMINATION_LOG = Path("/dev/termination-log")
 LONGEST_WORDS = 2000
 
 LEAD_S = 4.0
-"""Between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods ask four times a
-second.
+"""Between the ConfigMap that begins a load, whose time is in whole seconds, and the start: pods, all of them ready, ask
+four times a second.
 """
 
 START_LIMIT_S = 900.0
@@ -72,15 +72,19 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster) -> list[StageResult]:
-    """Waits for the common start and sends this pod's share.
+    """Waits for the common start, once all is ready, and sends this pod's share.
 
     Raises:
         KitError: the start is never told or too far away, or the target's URL is none.
     """
     how = circumstances.from_environment(environment)
     pod = int(environment["JOB_COMPLETION_INDEX"])
-    print(f"pod {pod} of {request.parallelism} waits for the common start", flush=True)
-    start_at_s = wait_for_start(request, cluster)
+
+    async def start_at() -> float:
+        cluster.apply(ready_config_map(request, pod, environment["JOB_UID"]))
+        print(f"pod {pod} of {request.parallelism} waits for the common start", flush=True)
+        return await wait_for_start(request, cluster)
+
     load = run_stages(
         Target(request.base_url, request.model),
         request.stages(),
@@ -88,17 +92,23 @@ def run(request: LoadRequest, environment: Mapping[str, str], cluster: InCluster
         limit_s=request.limit_s,
         processes=request.processes,
         on_progress=_tell,
-        conditions=request.conditions(pod, how.time_scale, start_at_s),
+        conditions=request.conditions(pod, how.time_scale, start_at),
     )
     return asyncio.run(load)
 
 
-def wait_for_start(
+def ready_config_map(request: LoadRequest, pod: int, uid: str) -> dict[str, Any]:
+    """By being there it says that the pod's generator waits for the start."""
+    metadata = owned(request.ready_name(pod), request.namespace, request.job, uid)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+async def wait_for_start(
     request: LoadRequest,
     cluster: InCluster,
     *,
     limit_s: float = START_LIMIT_S,
-    pause: Callable[[float], None] = time.sleep,
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
 ) -> float:
@@ -107,14 +117,13 @@ def wait_for_start(
     Raises:
         KitError: it is not told in time, or by this pod's clock it is too far away.
     """
-
-    def ask() -> float | None:
-        return cluster.created_s(request.namespace, request.start_name)
-
-    created_s = polled(ask, limit_s, START_PAUSE_S, pause, clock)
-    if created_s is None:
-        raise KitError(f"nobody said within {limit_s:.0f} s when to begin: ConfigMap {request.start_name}")
-    return _start_s(created_s, now())
+    deadline_s = clock() + limit_s
+    while clock() < deadline_s:
+        created_s = cluster.created_s(request.namespace, request.start_name)
+        if created_s is not None:
+            return _start_s(created_s, now())
+        await pause(START_PAUSE_S)
+    raise KitError(f"nobody said within {limit_s:.0f} s when to begin: ConfigMap {request.start_name}")
 
 
 def _start_s(created_s: float, now_s: float) -> float:

@@ -1,5 +1,6 @@
 """A load that several pods send together, as plain data that fits a file."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter
@@ -55,21 +56,25 @@ class LoadRequest:
         """
         return Workload(read_length(self.input_tokens), read_length(self.output_tokens), self.seed, self.run)
 
-    def conditions(self, pod: int, time_scale: float, start_at_s: float | None) -> Conditions:
-        """How pod number `pod` runs its share, from that moment of the epoch on."""
+    def conditions(self, pod: int, time_scale: float, start_at: Callable[[], Awaitable[float]] | None) -> Conditions:
+        """How pod number `pod` runs its share, from the moment of the epoch on that it is told once it is ready."""
         return Conditions(
             time_scale=time_scale,
             trim=read_trim(self.trim),
             rest_s=self.rest_s,
             request_timeout_s=self.request_timeout_s,
             share=Share(pod, self.parallelism),
-            start_at_s=start_at_s,
+            start_at=start_at,
         )
 
     @property
     def start_name(self) -> str:
         """The ConfigMap that says when to begin."""
         return f"{self.job}-start"
+
+    def ready_name(self, pod: int) -> str:
+        """The ConfigMap by which a pod says that it waits for the start."""
+        return f"{self.job}-{pod}-ready"
 
     def part_name(self, pod: int, chunk: int) -> str:
         """The ConfigMap with a piece of a pod's result."""

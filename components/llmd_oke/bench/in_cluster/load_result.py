@@ -36,14 +36,15 @@ LATEST_START_S = 1.0
 
 @dataclass(frozen=True)
 class Part:
-    """One stage as one pod saw it, in model time; `started` is on the wall clock, `thinned` says that the times of
-    single tokens are missing.
+    """One stage as one pod saw it, in model time; `started` is on the wall clock, `shortfall` says why the pod did not
+    send its whole share, `thinned` that the times of single tokens are missing.
     """
 
     records: tuple[RequestRecord, ...]
     health: Health
     started: datetime | None
     interrupted: bool
+    shortfall: str | None = None
     thinned: bool = False
 
 
@@ -80,32 +81,28 @@ def _part(stage: Mapping[str, Any]) -> Part:
         health=_HEALTH.validate_python(stage["health"]),
         started=datetime.fromisoformat(stage["started"]) if stage["started"] else None,
         interrupted=stage["interrupted"],
+        shortfall=stage["shortfall"],
         thinned=stage["thinned"],
     )
 
 
 def merge(request: LoadRequest, pods: Sequence[PodResult]) -> list[StageResult]:
-    """The stages of the whole load. Requests of pods that began later are later by as much; where pods are missing, or
-    did not come to a stage, it is spoiled and says so.
+    """All stages of the whole load. Requests of pods that began later are later by as much; a stage of which pods sent
+    less than their shares, where some are missing for example, falls short.
     """
     stages, time_scale = request.stages(), pods[0].how.time_scale
     missing = request.parallelism - len(pods)
     return [
-        _merged(request, stages[number], parts, time_scale, missing) for number, parts in enumerate(_by_stage(pods))
+        _merged(request, stage, [pod.parts[number] for pod in pods if number < len(pod.parts)], time_scale, missing)
+        for number, stage in enumerate(stages)
     ]
-
-
-def _by_stage(pods: Sequence[PodResult]) -> Iterator[list[Part]]:
-    """The parts of each stage; a pod that was interrupted has no part of later ones."""
-    for number in range(max((len(pod.parts) for pod in pods), default=0)):
-        yield [pod.parts[number] for pod in pods if number < len(pod.parts)]
 
 
 def notes(pods: Sequence[PodResult]) -> Iterator[str]:
     """What a reader of the merged result must know."""
     if any(part.thinned for pod in pods for part in pod.parts):
         yield "times of single tokens were left out: too many for ConfigMaps"
-    for number, parts in enumerate(_by_stage(pods), 1):
+    for number, parts in enumerate(zip(*(pod.parts for pod in pods), strict=False), 1):
         starts = [part.started for part in parts if part.started]
         apart_s = (max(starts) - min(starts)).total_seconds() if starts else 0.0
         if apart_s > LATEST_START_S:
@@ -118,15 +115,27 @@ def _merged(request: LoadRequest, stage: Stage, parts: Sequence[Part], time_scal
     records = sorted(
         (record for part in parts for record in _shifted(part, began, time_scale)), key=lambda record: record.index
     )
-    return StageResult(
+    result = StageResult(
         stage=stage,
         records=tuple(records),
-        health=_of_all(request.parallelism, missing, parts, _merged_health(records, parts, stage, time_scale)),
+        health=_merged_health(records, parts, stage, time_scale),
         window=window_of(records, stage.shape, read_trim(request.trim)),
         started=began,
         wall_s=time_scale * max((record.ended_s for record in records), default=0.0),
         interrupted=any(part.interrupted for part in parts),
     )
+    return replace(result, shortfall="; ".join(_short_of(request.parallelism, missing, parts, result)) or None)
+
+
+def _short_of(pods: int, missing: int, parts: Sequence[Part], merged: StageResult) -> Iterator[str]:
+    """Why a stage is not the load that was asked for: what `pods` pods, whose shares are equal, did not send of it."""
+    if missing:
+        yield f"{missing} of {pods} pods left no result: {missing / pods:.0%} of the load is missing"
+    if absent := pods - missing - len(parts):
+        yield f"not reached by {absent} of {pods} pods"
+    yield from dict.fromkeys(part.shortfall for part in parts if part.shortfall)
+    if parts and not (merged.counted and merged.window.duration_s):
+        yield f"nothing was sent in what counts ({merged.window.rule})"
 
 
 def _shifted(part: Part, began: datetime | None, time_scale: float) -> Iterable[RequestRecord]:
@@ -161,20 +170,6 @@ def _merged_health(records: Sequence[RequestRecord], merged: Sequence[Part], sta
     return replace(health, spoiled="; ".join(dict.fromkeys(text for text in told if text)) or None)
 
 
-def _of_all(pods: int, missing: int, parts: Sequence[Part], health: Health) -> Health:
-    """The health of a stage as all pods should have sent it; their shares are equal; `missing` left no result."""
-    absent, offered = pods - missing - len(parts), health.offered_requests_per_s
-    early = sum(part.interrupted for part in parts)
-    told = [
-        *([f"{missing} of {pods} pods left no result: {missing / pods:.0%} of the load is missing"] if missing else []),
-        *([f"not reached by {absent} of {pods} pods"] if absent else []),
-        *([f"{early} of {pods} pods ended before the others"] if 0 < early < len(parts) else []),
-        *([health.spoiled] if health.spoiled else []),
-    ]
-    whole = offered and offered * pods / len(parts)
-    return replace(health, offered_requests_per_s=whole, spoiled="; ".join(told) or None)
-
-
 def _sum(rates: Iterable[float | None]) -> float | None:
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known else None
@@ -187,6 +182,7 @@ def _encoded(how: Circumstances, results: Sequence[StageResult], *, thinned: boo
             "health": asdict(result.health),
             "started": result.started.isoformat() if result.started else None,
             "interrupted": result.interrupted,
+            "shortfall": result.shortfall,
             "thinned": thinned,
         }
         for result in results

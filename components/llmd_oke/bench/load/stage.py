@@ -1,6 +1,6 @@
 """One stage of load: what it is, under which conditions, and what it came to."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -36,7 +36,10 @@ class StageResult:
 
     - `records`: every request that was sent, by index, also those outside of the window;
     - `window`: the part that counts;
-    - `interrupted`: the run was ended before the stage was over.
+    - `interrupted`: the run was ended before the stage was over;
+    - `shortfall`: why it is not the load that was asked for, or None. Such a stage is no measurement: what was sent of
+      it may be shown, and never becomes a row;
+    - `second_try_because`: the shortfall of a first try, whose requests are not among these.
     """
 
     stage: Stage
@@ -47,6 +50,8 @@ class StageResult:
     started: datetime | None = None
     wall_s: float = 0.0
     interrupted: bool = False
+    shortfall: str | None = None
+    second_try_because: str | None = None
 
     @cached_property
     def counted(self) -> tuple[RequestRecord, ...]:
@@ -69,6 +74,11 @@ class StageResult:
         return self.window.in_flight(self.records)
 
 
+def unmeasured(results: Iterable[StageResult]) -> list[str]:
+    """The stages that are no measurement, each with the reason."""
+    return [f"{result.stage.name}: {result.shortfall}" for result in results if result.shortfall]
+
+
 def sweep(
     shape: Callable[[float], LoadShape],
     values: Iterable[float],
@@ -89,7 +99,8 @@ class Conditions:
     - `rest_s`: wall seconds between two stages;
     - `request_timeout_s`: wall seconds for one request;
     - `share`: the part of every stage that this program sends, where others send the rest at the same time;
-    - `start_at_s`: when the first stage begins, in seconds of the epoch, so that several programs begin together.
+    - `start_at`: tells when the first stage begins, in seconds of the epoch, so that several programs begin together;
+      it is asked once this one is ready to send.
     """
 
     time_scale: float = 1.0
@@ -97,7 +108,7 @@ class Conditions:
     rest_s: float = 0.0
     request_timeout_s: float = 300.0
     share: Share = WHOLE
-    start_at_s: float | None = None
+    start_at: Callable[[], Awaitable[float]] | None = None
 
 
 AS_IT_IS = Conditions()

@@ -21,6 +21,8 @@ def main(url: str, requests_per_s: float, duration_s: float) -> None:
     stage = Stage(ConstantRate(requests_per_s), duration_s=duration_s)
     workload = Workload(Fixed(128), Fixed(50))
     (result,) = asyncio.run(run_stages(Target(url, "model"), [stage], workload, limit_s=duration_s + 30))
+    if result.shortfall:
+        sys.exit(result.shortfall)
     ttfts_ms = sorted(1000 * record.ttft_s for record in result.records if record.ttft_s is not None)
     found = {
         "mean_ms": sum(ttfts_ms) / len(ttfts_ms),

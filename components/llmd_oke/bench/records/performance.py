@@ -48,11 +48,6 @@ class Performance:
         """Input and output tokens per second."""
         return self.input_tokens_per_s + self.output_tokens_per_s
 
-    @property
-    def unsent(self) -> int:
-        """Requests that the time limit left no time for."""
-        return self.planned - self.requests
-
 
 def summarize(
     records: Sequence[RequestRecord], *, planned: int, gpus: int, concurrency: int | None = None

@@ -159,7 +159,7 @@ def _own_facts(result: SmokeResult) -> v02.Json:
         "gpus_reserved": topology.gpus_reserved,
         "provenance": provenance(result),
         "wall_s": result.wall_s,
-        **{name: numbers[name] for name in ("tpsg", "tpsu", "tpsu_decode", "users", "unsent", "failure_reasons")},
+        **{name: numbers[name] for name in ("tpsg", "tpsu", "tpsu_decode", "users", "failure_reasons")},
         "passed": result.passed,
         "checks": describe_checks(result.verdict),
         "remote_prefill": describe_remote_prefill(result.remote_prefill),

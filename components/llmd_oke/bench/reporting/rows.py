@@ -98,7 +98,9 @@ def stage_row(
     notes: Iterable[str] = (),
     **facts: Unpack[StageFacts],
 ) -> Row:
-    """What a stage did: latencies of the requests that were sent in its window, rates of what arrived in it."""
+    """What a stage without `shortfall` did: latencies of the requests that were sent in its window, rates of what
+    arrived in it.
+    """
     good = [record for record in result.counted if record.succeeded]
     shape = result.stage.shape
     input_tokens = _mean(record.input_tokens for record in good) or 0.0
@@ -141,8 +143,8 @@ def _notes(result: StageResult) -> Iterable[str]:
     if result.health.spoiled:
         yield result.health.spoiled
     yield from map(str, classify(result.records))
-    if result.interrupted:
-        yield f"interrupted: {result.health.abandoned} requests in flight were given up"
+    if result.second_try_because:
+        yield f"measured at the second try; the first: {result.second_try_because}"
 
 
 def _arrival(shape: LoadShape) -> Arrival:

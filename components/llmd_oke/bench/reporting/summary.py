@@ -64,7 +64,6 @@ def describe_performance(performance: Performance) -> Json:
         "requests": performance.requests,
         "failures": performance.failures,
         "incomplete": performance.incomplete,
-        "unsent": performance.unsent,
         "failure_reasons": list(performance.failure_reasons),
         "duration_s": performance.duration_s,
         "ttft_ms": _milliseconds(performance.ttft),

@@ -14,6 +14,7 @@ from llmd_oke.bench.deployment.topology import Topology
 from llmd_oke.bench.load.introductions import introduce
 from llmd_oke.bench.load.load import Load, Target, run_load
 from llmd_oke.bench.load.waiting import wait_for_answer
+from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.records.performance import Performance, summarize
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.smoke.evidence import EvidenceSettings, RemotePrefill, Sent, prove_remote_prefill
@@ -21,6 +22,7 @@ from llmd_oke.bench.smoke.hygiene import TOO_SLOW, remarks
 from llmd_oke.bench.smoke.thresholds import Thresholds, Verdict, judge
 from llmd_oke.bench.workload.prompts import PromptSource
 from llmd_oke.bench.workload.shapes import ClosedLoop
+from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis
 
 WARMUP_OUTPUT_TOKENS = 16
@@ -134,8 +136,8 @@ def run_smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None = 
 async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None = None) -> SmokeResult:
     """Wait for an answer, warm up, measure, and judge.
 
-    Raises `KitError` if the model doesn't answer within `router_timeout_s`. All that goes wrong afterwards is in the
-    result.
+    Raises `KitError` if the model doesn't answer within `router_timeout_s`, or if `timeout_s` is over before all was
+    sent: that is no measurement. All else that goes wrong afterwards is in the result.
     """
     report = on_progress or _quiet
     loop = asyncio.get_running_loop()
@@ -153,8 +155,19 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     ended, wall_s = datetime.now(UTC), loop.time() - started_s
     after = await scrape(plan.metrics)
     records = tuple(sorted((each.in_model_time(plan.time_scale) for each in wall_records), key=lambda each: each.index))
+    if len(records) < plan.requests:
+        raise _unsent(plan, records)
     result = _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after))
     return replace(result, first_answer=answered)
+
+
+def _unsent(plan: SmokePlan, records: Sequence[RequestRecord]) -> KitError:
+    failures = "".join(f"; {failure}" for failure in classify(records))
+    return KitError(
+        f"Only {len(records)} of {plan.requests} requests to {plan.model} could be sent: the benchmark's limit of "
+        f"{plan.timeout_s:g} s was over{failures}",
+        "Does it answer as fast as it should? If so: more time (smoke.timeoutS) or fewer requests (smoke.requests).",
+    )
 
 
 async def _introduce(

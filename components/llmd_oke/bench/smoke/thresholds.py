@@ -61,22 +61,29 @@ class Verdict:
 
 
 def judge(thresholds: Thresholds, performance: Performance, remote_prefill: RemotePrefill | None) -> Verdict:
-    """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated."""
+    """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated.
+
+    A run without any answer measured nothing and passes nothing, whatever the thresholds are.
+    """
     checks = [*_failures(thresholds, performance), *_latencies(thresholds, performance)]
     if thresholds.min_output_tokens_per_s is not None:
         checks.append(_throughput(thresholds.min_output_tokens_per_s, performance))
     if thresholds.min_remote_prefill_share is not None and remote_prefill is not None:
         checks.append(_remote_prefill(thresholds.min_remote_prefill_share, remote_prefill))
+    if performance.failures >= performance.requests:
+        checks.append(Check("answers", "at least", 1, 0, "requests", _failed(performance)))
     return Verdict(tuple(checks))
 
 
 def _failures(thresholds: Thresholds, performance: Performance) -> Iterator[Check]:
     if thresholds.max_failures is None:
         return
-    unsent = (f"{performance.unsent} not sent within the time limit",) if performance.unsent else ()
-    evidence = "; ".join((*unsent, *performance.failure_reasons[:3])) or f"all {performance.planned} requests answered"
-    failed = performance.failures + performance.unsent
-    yield Check("failures", "at most", thresholds.max_failures, failed, "requests", evidence)
+    evidence = _failed(performance) or f"all {performance.requests} requests answered"
+    yield Check("failures", "at most", thresholds.max_failures, performance.failures, "requests", evidence)
+
+
+def _failed(performance: Performance) -> str:
+    return "; ".join(performance.failure_reasons[:3])
 
 
 def _latencies(thresholds: Thresholds, performance: Performance) -> Iterator[Check]:

@@ -62,20 +62,25 @@ class ClusterJobs:
         """Waits until so many pods of the Job run, or it has ended. One that fails ends the wait."""
 
         def there() -> str | None:
-            if any(_phase(pod) == "Failed" for pod in self.pods(place)):
-                raise self._failure(place)
+            self.refuse_failed(place)
             running = sum(_phase(pod) == "Running" for pod in self.pods(place))
             return None if running == count else f"{running} of {count} pods run{_waiting(self.pods(place))}"
 
-        self._await(place, there, STARTING_S, "for pods to start")
+        self.await_that(place, there, STARTING_S, "for pods to start")
+
+    def refuse_failed(self, place: Place) -> None:
+        """Raises KitError where a pod of the Job has failed."""
+        if any(_phase(pod) == "Failed" for pod in self.pods(place)):
+            raise self._failure(place)
 
     def await_end(self, place: Place, limit_s: float) -> None:
         """Waits for the Job's end."""
-        self._await(place, lambda: f"Job {place.job} runs", limit_s, "for its end", until_end=True)
+        self.await_that(place, lambda: f"Job {place.job} runs", limit_s, "for its end", until_end=True)
 
-    def _await(
+    def await_that(
         self, place: Place, missing: Callable[[], str | None], limit_s: float, what: str, *, until_end: bool = False
     ) -> None:
+        """Waits until nothing is `missing`, or the Job has ended; a Job that fails ends the wait with its cause."""
         began_s = said_s = time.monotonic()
         while True:
             over = ended(self._job(place))

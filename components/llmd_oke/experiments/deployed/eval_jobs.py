@@ -42,14 +42,21 @@ def evaluate_package(name: str, plan: Plan, model: ModelPlan, how: Asking, progr
     with jobs.running(manifest, lambda uid: evaluation_objects(place, evaluation, uid)):
         jobs.await_end(place, how.timeout_s + STARTING_S)
         words = JobReader(jobs.client, place.namespace).last_words(place.job)
-    return evaluated(plan, model, how, (name, _question_set(evaluation)), started, _answers(place, words))
+    return evaluated(plan, model, how, (name, _question_set(evaluation)), started, _answers(place, evaluation, words))
 
 
-def _answers(place: Place, words: str | None) -> str:
+def _answers(place: Place, evaluation: Evaluation, words: str | None) -> str:
     try:
-        return str(json.loads(words or "")["answers"])
+        answers = str(json.loads(words or "")["answers"])
     except (ValueError, LookupError, TypeError) as error:
         raise KitError(f"Job {place.job} left no result: {words or 'it says nothing'}") from error
+    questions = evaluation.package.questions
+    if len(answers) < questions:
+        raise KitError(
+            f"Job {place.job} judged {len(answers)} of the {questions} answers of {evaluation.name}.",
+            "A part of an evaluation can't be compared. Its log says why; run it again.",
+        )
+    return answers
 
 
 def _question_set(evaluation: Evaluation) -> str:

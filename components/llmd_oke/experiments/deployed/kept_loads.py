@@ -29,7 +29,6 @@ class Measured:
     rows: tuple[Row, ...]
     stages: tuple[StageResult, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict[str, str])
-    interrupted: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,13 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Kept:
-    """The rows of a load that was kept, and what of a tool's files was not readable."""
+    """The rows of a load that was kept, and what of a tool's files was not readable; `unmeasured` are the stages of
+    which not all was sent, each with the reason: they have no row.
+    """
 
     found: Read
     interrupted: bool = False
+    unmeasured: tuple[str, ...] = ()
 
 
 def new_folder(reports: Path, stack: str) -> Path:
@@ -97,7 +99,7 @@ def keep(measured: Measured, keeping: Keeping) -> Kept:
             write_file(folder / REQUESTS_FILE, *(stage.records for stage in measured.stages))
     except OSError as error:
         raise KitError(f"{error.filename or folder} can't be written: {error.strerror}") from error
-    return Kept(found, measured.interrupted)
+    return Kept(found)
 
 
 def _write_files(files: Mapping[str, str], folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,9 @@ from llmd_oke.bench.in_cluster import load_result
 from llmd_oke.bench.in_cluster.inference_perf import ToolLoad, config
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.load.checks import check
-from llmd_oke.bench.load.stage import Stage, StageResult
+from llmd_oke.bench.load.stage import Stage, StageResult, unmeasured
 from llmd_oke.bench.load.texts import read_trim
+from llmd_oke.bench.records.health import LEAST_SENT_SHARE
 from llmd_oke.bench.reporting import rows
 from llmd_oke.bench.workload.shapes import ConstantRate, PoissonRate
 from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
@@ -88,25 +89,56 @@ def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRe
 
 
 def in_cluster(plan: Plan, model: ModelPlan, asked: Asked, keeping: Keeping, progress: Progress) -> Kept:
-    """Sends the load from pods, merges what they measured and keeps it. Where pods are missing, rows say so.
+    """Sends the load from pods, merges what they measured and keeps it. Stages of which not all was sent, because pods
+    are missing for example, are sent once more by a second Job; what falls short then too has no row.
 
     Raises:
         Refused: the load can't be run.
         KitError: the folder can't be written, the cluster does not answer, or no pod left a result.
     """
-    job = new_name(model.name)
-    request = load_request(plan, model, asked, job)
+    request = load_request(plan, model, asked, new_name(model.name))
     jobs = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
-    with folder_for_results(keeping.folder), jobs.send(place_of(plan, job), request) as sent:
-        return keep(_measured(plan, model, request, sent), keeping)
+    with folder_for_results(keeping.folder):
+        with jobs.send(place_of(plan, request.job), request) as sent:
+            merged = _merged(plan, model, request, sent)
+            kept = _keep(merged, keeping, sent)
+        short = [number for number, (stage, _) in enumerate(merged) if stage.shortfall]
+        if not short or sent.interrupted:
+            return kept
+        progress.step(f"sending once more what fell short: {'; '.join(kept.unmeasured)}")
+        again = _again(model, request, [merged[number][0].stage for number in short])
+        with jobs.send(place_of(plan, again.job), again) as sent:
+            second = _merged(plan, model, again, sent, [merged[number][0].shortfall for number in short])
+            merged_again = dict(zip(short, second, strict=True))
+            return _keep([merged_again.get(number, one) for number, one in enumerate(merged)], keeping, sent)
 
 
-def _measured(plan: Plan, model: ModelPlan, request: LoadRequest, sent: Sent) -> Measured:
+def _again(model: ModelPlan, request: LoadRequest, stages: Sequence[Stage]) -> LoadRequest:
+    """A request for some of a request's stages, which all have the same limit, with other prompts."""
+    limit_s = request.limit_s * len(stages) / len(request.stages())
+    shapes = tuple(str(stage.shape) for stage in stages)
+    return replace(request, job=new_name(model.name), run=uuid.uuid4().hex, shapes=shapes, limit_s=limit_s)
+
+
+def _keep(merged: Sequence[tuple[StageResult, Row | None]], keeping: Keeping, sent: Sent) -> Kept:
+    stages = tuple(stage for stage, _ in merged)
+    kept = keep(Measured(tuple(row for _, row in merged if row), stages), keeping)
+    return replace(kept, interrupted=sent.interrupted, unmeasured=tuple(unmeasured(stages)))
+
+
+def _merged(
+    plan: Plan, model: ModelPlan, request: LoadRequest, sent: Sent, first_tries: Sequence[str | None] = ()
+) -> list[tuple[StageResult, Row | None]]:
+    """The stages of a load with their rows, None for those that are no measurement; `first_tries` has what those of an
+    earlier try fell short by.
+    """
     stages = load_result.merge(request, sent.pods)
+    if first_tries:
+        stages = [replace(stage, second_try_because=why) for stage, why in zip(stages, first_tries, strict=True)]
     lost = (f"pod {pod} left no result ({why})" for pod, why in sent.missing.items())
     notes = (f"sent by {request.parallelism} pods in the cluster", *lost, *load_result.notes(sent.pods))
-    rows_ = _rows(plan, model, stages, sent.pods[0].how, request, notes)
-    return Measured(rows_, tuple(stages), interrupted=sent.interrupted)
+    how = sent.pods[0].how
+    return [(stage, None if stage.shortfall else _row(plan, model, stage, how, request, notes)) for stage in stages]
 
 
 def with_tool(plan: Plan, model: ModelPlan, asked: Asked, keeping: Keeping, progress: Progress) -> Kept:
@@ -120,7 +152,18 @@ def with_tool(plan: Plan, model: ModelPlan, asked: Asked, keeping: Keeping, prog
     config = tool_config(model, request)
     jobs = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
     with folder_for_results(keeping.folder), jobs.run_tool(place_of(plan, job), config, request.limit_s) as files:
-        return keep(Measured((), files=files), keeping)
+        kept = keep(Measured((), files=files), keeping)
+        return replace(kept, unmeasured=tuple(_short_of(request, kept.found.rows)))
+
+
+def _short_of(request: LoadRequest, measured: Sequence[Row]) -> Iterator[str]:
+    """What a tool should have sent and did not; how many a random rate comes to is not known beforehand."""
+    (stage,) = request.stages()
+    rate = stage.shape.requests_per_s if isinstance(stage.shape, ConstantRate) else 0.0
+    asked = stage.requests or LEAST_SENT_SHARE * rate * (stage.duration_s or 0.0)
+    sent = sum(row.requests or 0 for row in measured)
+    if not measured or sent < asked:
+        yield f"{stage.name}: {sent} of {stage.requests or rate * (stage.duration_s or 0.0):.0f} requests were sent"
 
 
 def tool_config(model: ModelPlan, request: LoadRequest) -> str:
@@ -185,30 +228,22 @@ def _limit_s(request: LoadRequest) -> float:
     return sum((stage.duration_s or UNLIMITED_S) + GRACE_S for stage in request.stages())
 
 
-def _rows(
-    plan: Plan,
-    model: ModelPlan,
-    stages: Sequence[StageResult],
-    how: Circumstances,
-    request: LoadRequest,
-    notes: Sequence[str],
-) -> tuple[Row, ...]:
-    return tuple(
-        rows.stage_row(
-            stage,
-            model=model.model.repository,
-            gpu=plan.pools[0].shape.gpu.product,
-            gpus_counted=model.gpus,
-            basis=how.basis,
-            topology=str(model.topology),
-            copies=len(model.units),
-            image=plan.release.vllm.image.reference,
-            max_num_seqs=model.engine.max_num_seqs,
-            price_usd_per_hour=round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
-            seed=request.seed,
-            run=request.run,
-            config_hash=plan.config_hash,
-            notes=notes,
-        )
-        for stage in stages
+def _row(
+    plan: Plan, model: ModelPlan, stage: StageResult, how: Circumstances, request: LoadRequest, notes: Sequence[str]
+) -> Row:
+    return rows.stage_row(
+        stage,
+        model=model.model.repository,
+        gpu=plan.pools[0].shape.gpu.product,
+        gpus_counted=model.gpus,
+        basis=how.basis,
+        topology=str(model.topology),
+        copies=len(model.units),
+        image=plan.release.vllm.image.reference,
+        max_num_seqs=model.engine.max_num_seqs,
+        price_usd_per_hour=round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
+        seed=request.seed,
+        run=request.run,
+        config_hash=plan.config_hash,
+        notes=notes,
     )

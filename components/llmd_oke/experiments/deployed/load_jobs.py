@@ -47,17 +47,30 @@ class LoadJobs(ClusterJobs):
         """Sends a load from `request.parallelism` pods; gives what each of them measured. The Job goes after the block,
         in which the result is best kept.
 
-        A pod that fails takes nothing from the others. Ctrl-C has the pods publish what they have.
+        The load begins once the generators of all pods wait for it. A pod that fails after that takes nothing from the
+        others. Ctrl-C has the pods publish what they have.
 
         Raises:
-            KitError: no pod left a result.
+            KitError: a pod does not get ready, or none left a result.
         """
         manifest = load_jobs.load_job(place, request, bench_jobs())
         with self.running(manifest, lambda uid: load_jobs.load_objects(place, request, uid)) as uid:
             self.await_pods(place, request.parallelism)
+            self._await_generators(place, request)
             self.create([load_jobs.start_config_map(place, request, uid)])
             self.progress.step(f"{request.parallelism} pods begin together in {LEAD_S:.0f} s")
             yield self._collected(place, request, self._failure_of(place, LEAD_S + request.limit_s + STOPPING_S))
+
+    def _await_generators(self, place: Place, request: LoadRequest) -> None:
+        """Waits until each pod has said that it waits for the start; one that fails ends the wait."""
+        unready = set(range(request.parallelism))
+
+        def missing() -> str | None:
+            self.refuse_failed(place)
+            unready.difference_update([pod for pod in unready if self.config_map(place, request.ready_name(pod))])
+            return f"pods {', '.join(map(str, sorted(unready)))} are not ready to send" if unready else None
+
+        self.await_that(place, missing, STARTING_S, "for the generators")
 
     def _failure_of(self, place: Place, limit_s: float) -> KitError | KeyboardInterrupt | None:
         """Why the Job did not end well, once it has ended; None where it did."""

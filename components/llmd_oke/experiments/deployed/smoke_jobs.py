@@ -62,7 +62,8 @@ def _result(reader: JobReader, model: str, job: str) -> SmokeResult | None:
 
 def _from_words(reader: JobReader, model: ModelPlan, job: Job) -> Outcome:
     words = _parsed(reader.last_words(name_of(job)) or why_failed(job) or "")
-    failed: tuple[str, ...] = () if ended(job) else tuple(words.get("failed", ["no measurement"]))
+    passed = ended(job) and words.get("passed") is True
+    failed: tuple[str, ...] = () if passed else tuple(words.get("failed") or ["no measurement"])
     text = Text(str(words["message"]) or f"{name_of(job)} left no result and no last words", style="bold")
     return Outcome(model.name, failed, {**words, "model": model.model.repository}, text, None)
 

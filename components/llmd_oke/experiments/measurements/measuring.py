@@ -28,7 +28,7 @@ from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.records.windows import Trim
 from llmd_oke.bench.smoke.hygiene import remarks
 from llmd_oke.bench.smoke.smoke import WARMUP_OUTPUT_TOKENS, SmokePlan, SmokeResult, prove
-from llmd_oke.bench.smoke.thresholds import Verdict
+from llmd_oke.bench.smoke.thresholds import Thresholds, judge
 from llmd_oke.bench.workload.lengths import Fixed
 from llmd_oke.bench.workload.prompts import PromptSource
 from llmd_oke.bench.workload.shapes import ClosedLoop
@@ -59,10 +59,10 @@ BUSY_TIMEOUT_S = 24 * 3600.0
 
 
 def measure(assignment: Assignment, progress: Progress) -> None:
-    """Measures what isn't there yet.
+    """Measures what isn't there yet. What is interrupted leaves nothing of the stage that it was in.
 
     Raises:
-        KitError: the deployment does not answer.
+        KitError: the deployment does not answer, or not all of a stage could be sent.
     """
     folder = RunFolder(assignment.folder)
     with exclusive(folder.path / "measuring.lock", "finish measuring in this run", progress, BUSY_TIMEOUT_S):
@@ -126,12 +126,27 @@ async def _stage(
         on_progress=lambda live: said.tell(_news(live)),
         conditions=Conditions(assignment.time_scale, Trim(busy=stage.steady_state), request_timeout_s=limit_s),
     )
+    if found.interrupted:
+        raise asyncio.CancelledError
+    if found.shortfall:
+        raise KitError(*_unmeasured(assignment, stage, found, limit_s))
     after = await scrape(base.metrics)
     result = _conclude(plan, stage, workload.run, found, (before, after))
     notes = remarks(
         stage.input_tokens, stage.concurrency or 1, result.performance, warmup, found.records, (before, after)
     )
     return replace(result, notes=(*_notes(assignment, stage, found), *notes))
+
+
+def _unmeasured(assignment: Assignment, stage: Stage, found: StageResult, limit_s: float) -> tuple[str, str]:
+    """What is wrong with a stage that is no measurement, and what would be right."""
+    tries = f"; the first try: {found.second_try_because}" if found.second_try_because else ""
+    failures = "".join(f"; {failure}" for failure in classify(found.records))
+    return (
+        f"{assignment.deployment} was not measured under {stage.name}: {found.shortfall} "
+        f"(limit {limit_s:.0f} s){tries}{failures}",
+        "Does the deployment answer, and has this machine time to spare? The same command tries it again.",
+    )
 
 
 def _plan_of(base: SmokePlan, stage: Stage, limit_s: float) -> SmokePlan:
@@ -151,6 +166,7 @@ def _conclude(
 ) -> SmokeResult:
     started = found.started or datetime.now(UTC)
     gpus = plan.topology.gpus
+    whole = performance.of_all(found, stage, gpus)
     return SmokeResult(
         plan=plan,
         run=run,
@@ -159,8 +175,8 @@ def _conclude(
         wall_s=found.wall_s,
         records=found.records,
         performance=performance.of_window(found, stage, gpus),
-        remote_prefill=prove(plan, performance.of_all(found, stage, gpus), snapshots),
-        verdict=Verdict(()),
+        remote_prefill=prove(plan, whole, snapshots),
+        verdict=judge(Thresholds(max_failures=None), whole, None),
         before=snapshots[0],
         after=snapshots[1],
         notes=(),
@@ -169,14 +185,14 @@ def _conclude(
 
 def _notes(assignment: Assignment, stage: Stage, found: StageResult) -> Iterator[str]:
     """What a reader must know beside the remarks of every benchmark."""
+    if found.second_try_because:
+        yield f"measured at the second try; the first: {found.second_try_because}"
     if found.health.spoiled:
         yield found.health.spoiled
     yield from map(str, classify(found.records))
     if stage.requests < stage.recipe_requests:
         waits = "" if stage.concurrency else "; waiting for the last answers weighs on rates"
         yield f"scaled down: {stage.requests} requests where the recipe has {stage.recipe_requests}{waits}"
-    if unsent := stage.requests - len(found.records):
-        yield f"{unsent} requests were not sent within {assignment.limits_s[stage.name]:.0f} s"
     if stage.steady_state:
         yield f"steady state: {found.window.rule}, {found.window.duration_s:.1f} s"
     if assignment.subject == "decode-only":

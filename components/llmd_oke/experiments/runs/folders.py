@@ -111,13 +111,17 @@ class RunFolder:
         return [stage for stage in self.deployments()[deployment] if not self.stage(deployment, stage.name).exists()]
 
     def gather(self) -> list[Row]:
-        """All rows that are there, in the order of the recipe; rows.jsonl is written anew from them."""
+        """All rows that are there, in the order of the recipe; rows.jsonl is written anew from them.
+
+        Raises:
+            KitError: one of them is no row, or measured nothing.
+        """
         files = (
             self.stage(deployment, stage.name) / "row.json"
             for deployment, wanted in self.deployments().items()
             for stage in wanted
         )
-        rows = [Row.model_validate_json(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+        rows = [_row(file) for file in files if file.is_file()]
         write_rows(rows, self.rows_file)
         return rows
 
@@ -130,6 +134,17 @@ class RunFolder:
         unfinished.mkdir(parents=True)
         yield unfinished
         unfinished.rename(final)
+
+
+def _row(file: Path) -> Row:
+    again = f"Remove {file.parent} and run the same command again: it is measured anew."
+    try:
+        row = Row.model_validate_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise KitError(f"{file} is no row: {error}", again) from error
+    if why := row.nothing_measured:
+        raise KitError(f"{file} measured nothing: {why}.", again)
+    return row
 
 
 def runs_of(project: Path, stack: str, recipe: str) -> list[RunFolder]:

@@ -52,7 +52,7 @@ def to_row(found: Mapping[str, Any], hints: Hints) -> Row:
     measured, and its GPUs follow from its topology.
 
     Raises:
-        UnreadableError: something needed is in neither, or a value is impossible.
+        UnreadableError: something needed is in neither, a value is impossible, or nothing was measured.
     """
     fields = {name: value for name, value in found.items() if value is not None}
     for name, hint in _HINTED.items():
@@ -69,9 +69,12 @@ def to_row(found: Mapping[str, Any], hints: Hints) -> Row:
     fields["model"] = known.name if known else fields["model"]
     fields["notes"] = (*fields.get("notes", ()), *hints.notes)
     try:
-        return Row.model_validate(fields)
+        row = Row.model_validate(fields)
     except ValidationError as error:
         raise UnreadableError(explain(error)) from error
+    if why := row.nothing_measured:
+        raise UnreadableError(f"measured nothing: {why}")
+    return row
 
 
 def one_row(source: Source, row: Callable[[], Row]) -> Read:

@@ -7,6 +7,7 @@ import pytest
 from llmd_oke.bench.evals.asking import ask_all
 from llmd_oke.bench.evals.items import Item
 from llmd_oke.bench.load.load import Target
+from llmd_oke.errors import KitError
 
 ITEMS = tuple(Item(f"sum-{n}", "arithmetic", f"What is {n} + 1?", str(n + 1)) for n in range(6))
 
@@ -82,6 +83,11 @@ async def test_a_passing_fault_is_asked_again(ask):
     assert all(each.right for each in answered)
 
 
-async def test_nothing_waits_beyond_the_limit_and_what_is_left_is_wrong(ask):
-    answered, _ = await ask(lambda prompt: (200, "1"), limit_s=0.0)
-    assert not any(each.right for each in answered)
+async def test_questions_that_there_was_no_time_for_are_an_error(ask):
+    with pytest.raises(KitError, match="6 of 6 questions were not asked: the limit of 0 s was over"):
+        await ask(lambda _: (200, "1"), limit_s=0.0)
+
+
+async def test_a_set_of_which_no_question_is_answered_is_an_error(ask):
+    with pytest.raises(KitError, match="None of 6 questions was answered; the last: HTTP 503"):
+        await ask(lambda _: (503, ""))

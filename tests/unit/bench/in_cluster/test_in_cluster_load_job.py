@@ -1,12 +1,15 @@
 """The program of a pod that sends a load: how it waits for its start, and how it ends early."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
+import time
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from llmd_oke.bench.in_cluster.load_job import LEAD_S, ending_early, wait_for_start
+from llmd_oke.bench.in_cluster.load_job import LEAD_S, ending_early, run, wait_for_start
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.errors import KitError
 
@@ -60,22 +63,57 @@ class Told:
         return None if self.looks else 1000.0
 
 
-def wait(cluster: Any, *, now_s: float) -> float:
-    return wait_for_start(REQUEST, cast("Any", cluster), limit_s=10.0, pause=lambda _: None, now=lambda: now_s)
+async def at_once(_: float) -> None:
+    """No pause."""
 
 
-def test_the_start_is_by_the_api_servers_clock():
-    assert wait(Told(), now_s=1000.4) == 1000.0 + LEAD_S
+async def wait(cluster: Any, *, now_s: float) -> float:
+    return await wait_for_start(REQUEST, cast("Any", cluster), limit_s=10.0, pause=at_once, now=lambda: now_s)
 
 
-def test_a_start_that_a_pods_clock_has_far_ahead_is_refused_with_the_cause():
+async def test_the_start_is_by_the_api_servers_clock():
+    assert await wait(Told(), now_s=1000.4) == 1000.0 + LEAD_S
+
+
+async def test_a_start_that_a_pods_clock_has_far_ahead_is_refused_with_the_cause():
     with pytest.raises(KitError, match="the node's clock is 60 s behind"):
-        wait(Told(), now_s=940.0)
+        await wait(Told(), now_s=940.0)
 
 
-def test_a_start_that_is_never_told_is_told_in_the_end():
+async def test_a_start_that_is_never_told_is_told_in_the_end():
     times = iter([0.0, 1.0, 11.0])
     with pytest.raises(KitError, match="nobody said within 10 s"):
-        wait_for_start(
-            REQUEST, cast("Any", Told(looks=9)), limit_s=10.0, pause=lambda _: None, clock=lambda: next(times)
+        await wait_for_start(
+            REQUEST,
+            cast("Any", Told(looks=9)),
+            limit_s=10.0,
+            pause=at_once,
+            clock=lambda: next(times),
         )
+
+
+class Board(Told):
+    """A cluster that tells the start once this pod has said that it is ready; a generator has to be there by then."""
+
+    def __init__(self) -> None:
+        super().__init__(looks=1)
+        self.ready: list[str] = []
+        self.generators = 0
+
+    def apply(self, config_map: Any) -> None:
+        self.ready.append(config_map["metadata"]["name"])
+        self.generators = len(multiprocessing.active_children())
+
+    def created_s(self, *_: object) -> float | None:
+        return time.time() - LEAD_S if self.ready else None
+
+
+def test_a_pod_says_that_it_is_ready_once_its_generators_are():
+    board = Board()
+    request = replace(
+        REQUEST, base_url="http://127.0.0.1:9", shapes=("closed:1",), requests=1, parallelism=4, processes=2
+    )
+    environment = {"JOB_COMPLETION_INDEX": "3", "JOB_UID": "u"}
+    (stage,) = run(request, environment, cast("Any", board))
+    assert (board.ready, board.generators) == (["job-3-ready"], 2)
+    assert stage.planned == 0

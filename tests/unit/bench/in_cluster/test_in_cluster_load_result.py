@@ -33,6 +33,7 @@ REQUEST = LoadRequest(
     run="r",
     parallelism=2,
 )
+ONE_STAGE = replace(REQUEST, shapes=("constant:4",))
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 HEALTHY = Health(Delay(0.1, 0.1, 0.2, 0.3), Delay(0.1, 0.1, 0.4, 0.5), (0.3,), 2.0, 2.0)
 
@@ -67,18 +68,19 @@ def test_each_value_of_a_shape_is_a_stage():
 
 def test_pods_share_a_load_without_overlap():
     assert [REQUEST.conditions(pod, 1.0, None).share.index for pod in range(2)] == [0, 1]
+    assert len({REQUEST.ready_name(0), REQUEST.ready_name(1), REQUEST.part_name(0, 0), REQUEST.start_name}) == 4
 
 
 def test_the_merged_load_has_every_request_of_every_pod_in_order():
     pods = [travelled(stage(record(0), record(2))), travelled(stage(record(1), record(3)))]
-    (merged,) = merge(REQUEST, pods)
+    (merged,) = merge(ONE_STAGE, pods)
     assert [each.index for each in merged.records] == [0, 1, 2, 3]
     assert merged.requests_per_s == stage(*map(record, range(4))).requests_per_s
 
 
 def test_requests_of_a_pod_that_began_later_are_later():
     late = stage(record(1), began=BEGAN + timedelta(seconds=2))
-    (merged,) = merge(REQUEST, [travelled(stage(record(0))), travelled(late)])
+    (merged,) = merge(ONE_STAGE, [travelled(stage(record(0))), travelled(late)])
     assert [each.started_s for each in merged.records] == [0.0, 2.25]
     assert merged.records[1].slip_s == 0
 
@@ -92,37 +94,44 @@ def test_pods_that_began_apart_are_told():
 
 def test_one_pod_that_was_too_slow_spoils_the_whole():
     slow = replace(HEALTHY, spoiled="the load generator was too slow: it was")
-    (merged,) = merge(REQUEST, [travelled(stage(record(0))), travelled(stage(record(1), health=slow))])
+    (merged,) = merge(ONE_STAGE, [travelled(stage(record(0))), travelled(stage(record(1), health=slow))])
     assert "too slow" in merged.health.spoiled
     assert merged.health.cpu_share == (0.3, 0.3)
     assert merged.health.offered_requests_per_s == 4.0
 
 
-def test_a_missing_pod_spoils_the_whole_and_counts_as_not_sent():
-    (merged,) = merge(REQUEST, [travelled(stage(record(0), record(2)))])
-    assert merged.health.spoiled == "1 of 2 pods left no result: 50% of the load is missing"
-    assert (merged.health.offered_requests_per_s, merged.health.sent_requests_per_s) == (4.0, 2.0)
+def test_a_load_of_which_a_pod_is_missing_falls_short():
+    first, second = merge(REQUEST, [travelled(stage(record(0), record(2)), stage(record(0)))])
+    assert first.shortfall == second.shortfall == "1 of 2 pods left no result: 50% of the load is missing"
+    assert [each.index for each in first.records] == [0, 2]
 
 
-def test_a_stage_that_one_pod_did_not_come_to_is_kept():
-    ended_early = travelled(replace(stage(record(0)), interrupted=True))
+def test_a_stage_that_a_pod_did_not_come_to_falls_short():
+    ended_early = travelled(replace(stage(record(0)), interrupted=True, shortfall="interrupted"))
     first, second = merge(REQUEST, [ended_early, travelled(stage(record(1)), stage(record(1)))])
-    assert (first.interrupted, first.health.spoiled) == (True, "1 of 2 pods ended before the others")
-    assert second.health.spoiled == "not reached by 1 of 2 pods"
+    assert (first.interrupted, first.shortfall) == (True, "interrupted")
+    assert second.shortfall == "not reached by 1 of 2 pods"
 
 
-def test_a_stage_that_no_other_pod_came_to_says_so_apart_from_the_pods_that_are_missing():
-    ended_early, last = travelled(stage(record(0))), travelled(stage(record(1)), stage(record(1)))
-    _, second = merge(replace(REQUEST, parallelism=4), [ended_early, ended_early, last])
-    assert second.health.spoiled.split("; ")[:2] == [
-        "1 of 4 pods left no result: 25% of the load is missing",
-        "not reached by 2 of 4 pods",
-    ]
+def test_a_stage_that_no_pod_came_to_is_there_and_falls_short():
+    *_, last = merge(REQUEST, [travelled(stage(record(0))), travelled(stage(record(1)))])
+    assert (last.records, last.shortfall) == ((), "not reached by 2 of 2 pods")
+
+
+def test_what_a_pod_did_not_send_is_told_of_the_whole():
+    short = replace(stage(record(0)), shortfall="1 of 2 requests were not sent")
+    (merged, _) = merge(REQUEST, [travelled(short), travelled(stage(record(1)))])
+    assert merged.shortfall == "1 of 2 requests were not sent"
+
+
+def test_a_whole_load_does_not_fall_short():
+    pods = [travelled(stage(record(0))), travelled(stage(record(1)))]
+    assert merge(ONE_STAGE, pods)[0].shortfall is None
 
 
 def test_failures_arrive_with_their_kind():
     failed = record(0, failure=Failure.STATUS, error="HTTP 429", status=429, retry_after_s=2.0, event_times_s=())
-    (merged,) = merge(REQUEST, [travelled(stage(failed))])
+    (merged,) = merge(ONE_STAGE, [travelled(stage(failed))])
     assert merged.records[0] == replace(failed, event_times_s=array("d"))
 
 
@@ -139,7 +148,7 @@ def test_what_is_too_much_goes_without_the_times_of_tokens(monkeypatch):
     random = Random(1)  # noqa: S311 - noise
     many = [record(i, event_times_s=sorted(random.random() for _ in range(200))) for i in range(20)]
     found = travelled(stage(*many))
-    (merged,) = merge(REQUEST, [found])
+    (merged,) = merge(ONE_STAGE, [found])
     found_row = stage_row(merged, model="m", gpu="MI300X", gpus_counted=1)
     assert {len(each.event_times_s) for each in merged.records} == {2}
     assert (found_row.itl_ms.mean, found_row.ttft_ms.mean is None) == (None, False)

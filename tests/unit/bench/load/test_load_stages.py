@@ -1,10 +1,15 @@
 import asyncio
+import gc
 import multiprocessing
+import os
 import time
 
 import pytest
 from fake_deployment import Answer
+from llmd_oke.bench.generator import crews, workers
+from llmd_oke.bench.generator.crews import Crew
 from llmd_oke.bench.generator.driving import Share
+from llmd_oke.bench.load import stages as load_stages
 from llmd_oke.bench.load.stage import Conditions, Stage, sweep
 from llmd_oke.bench.load.stages import run_stages
 from llmd_oke.bench.records.request import Failure
@@ -138,19 +143,135 @@ async def test_cancelling_keeps_what_was_measured(deployment):
     (result,) = await running
     assert [record.index for record in result.records] == [0, 1]
     assert (result.interrupted, result.health.abandoned) == (True, 1)
+    assert result.shortfall == "interrupted with 1 requests in flight; 3 of 5 requests were not sent"
 
 
-async def test_a_process_that_dies_spoils_the_stage_and_loses_no_other_requests(deployment):
-    deployment.script = lambda number: Answer(hang=number >= 4)
+def killing(index, times):
+    """Ends the only process once request `index` has ended, so many times."""
+    left = iter(range(times))
 
     def on_records(_, records):
-        if any(record.index == 3 for record in records):
+        if any(record.index == index for record in records) and next(left, None) is not None:
             (child,) = multiprocessing.active_children()
             child.kill()
 
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=6), on_records=on_records)
+    return on_records
+
+
+async def test_a_stage_whose_process_dies_is_tried_again_with_other_prompts(deployment):
+    deployment.script = lambda number: Answer(hang=number == 4)
+    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=6), on_records=killing(3, times=1))
+    assert [record.index for record in result.records] == list(range(6))
+    assert result.shortfall is None
+    assert result.second_try_because.startswith("process 1 ended with code -9; 2 of 6 requests were not sent")
+    assert len({body["prompt"] for body in deployment.requests}) == 5 + 6
+
+
+async def test_a_stage_whose_process_dies_twice_is_no_measurement_and_keeps_its_other_requests(deployment):
+    deployment.script = lambda number: Answer(hang=number in {4, 9})
+    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=6), on_records=killing(3, times=2))
     assert [record.index for record in result.records] == [0, 1, 2, 3]
     assert "process 1 ended with code -9" in result.health.spoiled
+    assert "2 of 6 requests were not sent" in result.shortfall
+
+
+class Gate:
+    """What processes of the generator meet, across forks: `wait` holds the first so many, until it is opened."""
+
+    def __init__(self, holds=1000):
+        context = multiprocessing.get_context("fork")
+        self.open, self._came, self._holds = context.Event(), context.Value("i", 0), holds
+
+    def wait(self):
+        with self._came.get_lock():
+            self._came.value += 1
+            number = self._came.value
+        if number <= self._holds:
+            self.open.wait(60)
+
+
+async def test_a_stage_begins_once_every_process_has_tidied_up_after_the_one_before(deployment, monkeypatch):
+    gate, begins = Gate(), []
+    collect, begin = gc.collect, Crew.begin
+    monkeypatch.setattr(workers.gc, "collect", lambda: (gate.wait(), collect()))
+    monkeypatch.setattr(Crew, "begin", lambda *given: begins.append(gate.open.is_set()) or begin(*given))
+    stages = [Stage(ConstantRate(100), requests=2), Stage(ConstantRate(100), requests=2)]
+
+    def open_later(_, records):
+        if records:
+            asyncio.get_running_loop().call_later(0.3, gate.open.set)
+
+    results = await run(deployment, *stages, processes=2, on_records=open_later)
+    assert begins == [False, True]
+    assert [len(result.records) for result in results] == [2, 2]
+
+
+async def test_a_process_that_is_not_ready_in_time_is_started_anew(deployment, monkeypatch):
+    gate = Gate(holds=1)
+    monkeypatch.setattr(crews, "work", lambda *given: (gate.wait(), workers.work(*given)))
+    monkeypatch.setattr(crews, "READY_LIMIT_S", 3.0)
+    (result,) = await run(deployment, Stage(ClosedLoop(2), requests=6), processes=2)
+    assert (len(result.records), result.shortfall) == (6, None)
+    assert "of the load generator did not get ready within 3 s" in result.second_try_because
+
+
+async def test_a_generator_that_never_gets_ready_says_so_and_measures_nothing(deployment, monkeypatch):
+    monkeypatch.setattr(crews, "work", lambda *_: Gate().wait())
+    monkeypatch.setattr(crews, "READY_LIMIT_S", 0.1)
+    (result,) = await run(deployment, Stage(PoissonRate(100), requests=40))
+    assert "process 1 of the load generator did not get ready within 0.1 s" in result.shortfall
+    assert "40 of 40 requests were not sent" in result.shortfall
+    assert not deployment.requests
+
+
+async def test_a_generator_whose_processes_end_at_once_says_so(deployment, monkeypatch):
+    monkeypatch.setattr(crews, "work", lambda *_: os._exit(3))
+    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=4))
+    assert result.shortfall.startswith("process 1 ended with code 3 before it could send anything")
+
+
+@pytest.mark.parametrize("ends", [{"requests": 7}, {"duration_s": 0.3}])
+async def test_more_processes_than_users_still_send_all(deployment, ends):
+    (result,) = await run(deployment, Stage(ClosedLoop(2), **ends), processes=3)
+    assert result.shortfall is None
+    assert [record.index for record in result.records][:7] == list(range(7))
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_programs_know_what_their_share_of_a_closed_loop_is(deployment, count):
+    parts = [Conditions(share=Share(index, count)) for index in range(count)]
+    results = [await run(deployment, Stage(ClosedLoop(2), requests=5), conditions=part) for part in parts]
+    assert [result.planned for (result,) in results][:3] == [3, 2, 0][:count]
+    assert [result.shortfall for (result,) in results] == [None] * count
+
+
+async def test_what_the_time_limit_left_unsent_is_told(deployment):
+    deployment.script = lambda number: Answer(hang=number > 0)
+    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=5), limit_s=0.5)
+    assert result.shortfall == "3 of 5 requests were not sent within the time limit"
+
+
+async def test_a_time_limit_before_the_end_of_a_stage_is_told(deployment):
+    (result,) = await run(deployment, Stage(ClosedLoop(1), duration_s=60), limit_s=0.5)
+    assert result.shortfall == "the time limit came before its end"
+
+
+async def test_a_window_in_which_nothing_was_sent_is_told(deployment):
+    trim = Conditions(trim=Trim(warmup_s=60))
+    (result,) = await run(deployment, Stage(ConstantRate(100), requests=3), conditions=trim)
+    assert result.shortfall == "nothing was sent in what counts (without the first 60 s)"
+
+
+async def test_what_is_interrupted_before_it_began_is_no_measurement(deployment, monkeypatch):
+    monkeypatch.setattr(load_stages, "LIVE_INTERVAL_S", 1000.0)
+    ended = asyncio.Event()
+    two, rest = sweep(ClosedLoop, (1, 2), requests=1), Conditions(rest_s=1000.0)
+    running = asyncio.create_task(run(deployment, *two, conditions=rest, on_progress=lambda _: ended.set()))
+    await ended.wait()
+    running.cancel()
+    first, second = await running
+    assert (first.shortfall, second.records, second.interrupted) == (None, (), True)
+    assert second.shortfall == "interrupted; 1 of 1 requests were not sent"
 
 
 async def test_requests_are_told_as_they_end(deployment):
@@ -183,14 +304,35 @@ async def test_the_last_look_at_a_stage_has_everything(deployment):
     assert last.offered_requests_per_s == 100
 
 
+def told(moment_s):
+    async def tell():
+        return moment_s
+
+    return tell
+
+
+async def test_the_common_start_is_asked_for_once_all_processes_are_ready(deployment, monkeypatch):
+    gate, asked = Gate(), []
+    monkeypatch.setattr(crews, "work", lambda *given: (gate.wait(), workers.work(*given)))
+
+    async def tell():
+        asked.append(gate.open.is_set())
+        return time.time()
+
+    asyncio.get_running_loop().call_later(0.3, gate.open.set)
+    await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=Conditions(start_at=tell))
+    assert asked == [True]
+
+
 async def test_a_run_can_begin_at_a_given_moment(deployment):
     start_s = time.time() + 2
-    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=Conditions(start_at_s=start_s))
+    together = Conditions(start_at=told(start_s))
+    (result,) = await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=together)
     assert result.started.timestamp() == pytest.approx(start_s, abs=0.1)
 
 
 async def test_the_limit_begins_at_the_start(deployment):
-    later = Conditions(start_at_s=time.time() + 1.0)
+    later = Conditions(start_at=told(time.time() + 1.0))
     (result,) = await run(deployment, Stage(ClosedLoop(1), requests=1), conditions=later, limit_s=0.8)
     assert [record.succeeded for record in result.records] == [True]
 

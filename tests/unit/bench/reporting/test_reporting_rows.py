@@ -44,13 +44,13 @@ def test_users_are_those_of_the_loop_or_those_in_flight(shape, arrival, concurre
 
 def test_what_has_to_be_known_stands_in_the_notes():
     found = of(
-        ConstantRate(1), health=Health(spoiled="too slow", abandoned=4), window=Window(0, 2, "all"), interrupted=True
+        ConstantRate(1), health=Health(spoiled="too slow"), window=Window(0, 2, "all"), second_try_because="it ended"
     )
     assert found.notes == (
         "counted: all",
         "too slow",
         "1 x HTTP 503 (no server is ready), first at 1.5 s: HTTP 503",
-        "interrupted: 4 requests in flight were given up",
+        "measured at the second try; the first: it ended",
     )
 
 

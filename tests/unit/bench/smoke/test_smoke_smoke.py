@@ -78,14 +78,19 @@ async def test_a_model_that_never_answers_is_an_error(deployment):
         await smoke(deployment.plan(router_timeout_s=0.05))
 
 
-async def test_the_time_limit_ends_a_run_with_what_it_has(deployment):
+async def test_a_benchmark_whose_time_is_over_before_all_was_sent_is_no_measurement(deployment):
     deployment.script = lambda number: Answer(hang=number > 3)
-    result = await smoke(deployment.plan(timeout_s=1.0))
-    assert not result.passed
-    assert result.performance.unsent + result.performance.incomplete == 8 - len(
-        [record for record in result.records if record.succeeded]
-    )
-    assert "not sent within the time limit" in result.verdict.failed[0].evidence
+    with pytest.raises(KitError) as error:
+        await smoke(deployment.plan(timeout_s=1.0))
+    assert "Only 4 of 8 requests to openai/gpt-oss-120b could be sent: the benchmark's limit of 1 s" in str(error.value)
+    assert "2 x timeout" in str(error.value)
+    assert "smoke.timeoutS" in str(error.value.remedy)
+
+
+async def test_what_no_request_was_answered_by_does_not_pass_whatever_the_thresholds_allow(deployment):
+    deployment.script = lambda number: Answer(status=503) if number > 1 else Answer()
+    result = await smoke(deployment.plan(thresholds=Thresholds(max_failures=8)))
+    assert [check.name for check in result.verdict.failed] == ["answers"]
 
 
 async def test_remarks_tell_what_limits_the_numbers(deployment):

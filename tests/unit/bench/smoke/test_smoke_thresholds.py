@@ -37,16 +37,22 @@ def test_a_limit_passes_and_fails_by_what_was_measured(limit, generous, strict, 
 
 
 def test_failures_are_judged_with_their_reasons():
-    performance = summarize([request(), failed()], planned=3, gpus=1, concurrency=1)
+    performance = summarize([request(), failed(), failed(8)], planned=3, gpus=1, concurrency=1)
     result = check(Thresholds(max_failures=1), performance)
     assert (result.value, result.passed) == (2, False)
-    assert result.evidence == "1 not sent within the time limit; 1 x status: HTTP 503: x"
+    assert result.evidence == "2 x status: HTTP 503: x"
     assert check(Thresholds(max_failures=2), performance).passed
 
 
+@pytest.mark.parametrize("records", [[], [failed(0), failed(1)]], ids=["sent", "answered"])
+def test_a_run_in_which_nothing_was_measured_passes_no_thresholds(records):
+    nothing = summarize(records, planned=2, gpus=1, concurrency=1)
+    assert [each.name for each in judge(Thresholds(max_failures=2), nothing, None).failed] == ["answers"]
+
+
 def test_a_latency_that_was_not_measured_fails():
-    nothing = summarize([], planned=0, gpus=1, concurrency=1)
-    result = check(replace(NO_LIMITS, max_ttft_p95_ms=10), nothing)
+    short = summarize([request(tokens=1)], planned=1, gpus=1, concurrency=1)
+    result = check(replace(NO_LIMITS, max_itl_p95_ms=10), short)
     assert (result.value, result.passed) == (None, False)
 
 

@@ -1,15 +1,29 @@
+from collections.abc import Set
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from llmd_oke import planning
+from llmd_oke.bench.deployment.circumstances import Circumstances
+from llmd_oke.bench.in_cluster.load_request import LoadRequest
+from llmd_oke.bench.in_cluster.load_result import pack, unpack
+from llmd_oke.bench.in_cluster.parcels import joined
+from llmd_oke.bench.load.stage import StageResult
+from llmd_oke.bench.load.texts import read_shapes
+from llmd_oke.bench.records.health import Health
+from llmd_oke.bench.records.request import RequestRecord
+from llmd_oke.bench.records.windows import Window
 from llmd_oke.config.node_pools import Taint
 from llmd_oke.errors import KitError, Refused
 from llmd_oke.experiments.deployed import load
-from llmd_oke.experiments.deployed.kept_loads import Keeping
+from llmd_oke.experiments.deployed.kept_loads import Keeping, Kept
 from llmd_oke.experiments.deployed.load import Asked, load_request, manifests, place_of
+from llmd_oke.experiments.deployed.load_jobs import Sent
 from llmd_oke.progress import SilentProgress
+from llmd_oke.results.files import read_rows
 from llmd_oke.results.reading import Hints
+from llmd_oke.serving.operation_jobs import Place
 
 PROJECT = Path(__file__).parents[4]
 RATE = Asked(("constant:4",), duration_s=5.0)
@@ -71,6 +85,70 @@ def test_a_folder_that_can_not_be_made_is_refused_before_anything_is_sent(plan, 
     keeping = Keeping(tmp_path / "file" / "bench", Hints())
     with pytest.raises(KitError, match="can't be made"):
         send(plan, plan.models[0], RATE, keeping, SilentProgress())
+
+
+class Pods:
+    """Two pods that send what they are asked; those of `lost` (number of the Job, number of the pod) leave nothing."""
+
+    def __init__(self, lost: Set[tuple[int, int]], *, interrupted: bool = False) -> None:
+        self.requests: list[LoadRequest] = []
+        self._lost, self._interrupted = lost, interrupted
+
+    def __call__(self, *_: object) -> "Pods":
+        return self
+
+    client = None
+
+    @contextmanager
+    def send(self, place: Place, request: LoadRequest):
+        assert place.job == request.job
+        missing = {pod: "OOMKilled" for pod in range(2) if (len(self.requests), pod) in self._lost}
+        self.requests.append(request)
+        stages = [
+            StageResult(stage, (RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2),), Health(), Window(0.0, 1.0))
+            for stage in request.stages()
+        ]
+        pods = [unpack(joined(pack(Circumstances(), stages))) for pod in range(2) if pod not in missing]
+        yield Sent(tuple(pods), missing, self._interrupted)
+
+
+def sent_by(pods, plan, tmp_path, monkeypatch) -> Kept:
+    monkeypatch.setattr(load, "ClusterAccess", Untouched)
+    monkeypatch.setattr(load, "LoadJobs", pods)
+    asked = Asked(("constant:0.25", "poisson:8"), duration_s=5.0, parallelism=2)
+    return load.in_cluster(plan, plan.models[0], asked, Keeping(tmp_path / "bench", Hints()), SilentProgress())
+
+
+def test_a_whole_load_is_sent_once(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch)
+    assert (len(pods.requests), len(kept.found.rows), kept.unmeasured) == (1, 2, ())
+
+
+def test_a_load_of_which_a_pod_was_missing_is_sent_once_more_with_other_prompts(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods({(0, 1)}), plan, tmp_path, monkeypatch)
+    first, again = pods.requests
+    assert (again.shapes, again.limit_s) == (first.shapes, first.limit_s)
+    assert {again.run, again.job}.isdisjoint({first.run, first.job})
+    assert [row.origin.run for row in read_rows(tmp_path / "bench" / "rows.jsonl")] == [again.run] * 2
+    assert "the first: 1 of 2 pods left no result" in str(kept.found.rows[0].notes)
+    assert kept.unmeasured == ()
+
+
+def test_a_load_that_falls_short_twice_has_no_row_and_keeps_its_requests(plan, tmp_path, monkeypatch):
+    kept = sent_by(Pods({(0, 1), (1, 0)}), plan, tmp_path, monkeypatch)
+    assert read_rows(tmp_path / "bench" / "rows.jsonl") == []
+    assert (tmp_path / "bench" / "requests.jsonl").read_text()
+    assert kept.unmeasured[0] == "constant:0.25: 1 of 2 pods left no result: 50% of the load is missing"
+
+
+def test_an_interrupted_load_is_not_sent_again(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods({(0, 1)}, interrupted=True), plan, tmp_path, monkeypatch)
+    assert (len(pods.requests), kept.interrupted) == (1, True)
+
+
+def test_a_shape_can_be_asked_for_by_its_own_name():
+    for text in ("closed:8", "constant:0.125", "poisson:45"):
+        assert [str(shape) for shape in read_shapes(text)] == [text]
 
 
 def test_a_refused_load_leaves_no_folder(plan, tmp_path):

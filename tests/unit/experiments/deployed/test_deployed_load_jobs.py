@@ -10,6 +10,7 @@ import pytest
 from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from llmd_oke.bench.deployment.circumstances import Circumstances
+from llmd_oke.bench.in_cluster.load_job import ready_config_map
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.load_result import pack
 from llmd_oke.bench.in_cluster.parcels import COUNT_ANNOTATION, config_maps
@@ -49,12 +50,17 @@ class Cluster:
         self.suspended = self.deleted = False
         self.refusals: list[Exception] = []
         self.made: list[Any] = []
+        self.later: list[dict[str, Any]] = []
         self._ends, self._pods = ends, pods
         parts = pack(Circumstances(), [RESULT])
         made = [config_maps(parts, [REQUEST.part_name(index, 0)], "llm-d", "job", "u") for index in results]
         self.config_maps = {each["metadata"]["name"]: each for (each,) in made}
+        ready = [ready_config_map(REQUEST, index, "u") for index in range(REQUEST.parallelism)]
+        self.config_maps |= {each["metadata"]["name"]: each for each in ready}
 
     def get(self, _: object, name: str, **__: object) -> Any:
+        if name == "job" and REQUEST.start_name not in {each.metadata.name for each in self.made}:
+            return from_dict({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}})
         if name == "job":
             if isinstance(self._ends, BaseException):
                 raise self._ends
@@ -71,6 +77,7 @@ class Cluster:
 
     def create(self, made: object, **_: object) -> object:
         self.made.append(made)
+        self._pods = [*self._pods, *self.later]
         return made
 
     def delete(self, *_: object, **__: object) -> None:
@@ -107,8 +114,10 @@ def send(cluster: Any):
         return sent
 
 
-def test_a_pod_that_fails_takes_nothing_from_the_others():
-    sent = send(Cluster([0, 2], [pod(1, "Failed", "OOMKilled")], "Failed"))
+def test_a_pod_that_fails_later_takes_nothing_from_the_others():
+    cluster = Cluster([0, 2], [], "Failed")
+    cluster.later = [pod(1, "Failed", "OOMKilled")]
+    sent = send(cluster)
     assert (len(sent.pods), sent.missing) == (2, {1: "OOMKilled, exit code 1"})
 
 
@@ -122,7 +131,8 @@ def test_a_job_without_any_result_is_its_failure():
 
 
 def test_an_interrupt_has_the_pods_publish_what_they_have():
-    cluster = Cluster([0, 1, 2], [pod(index, "Running") for index in range(3)], KeyboardInterrupt())
+    cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
+    cluster.later = [pod(index, "Running") for index in range(3)]
     sent = send(cluster)
     assert (len(sent.pods), sent.interrupted, cluster.suspended) == (3, True, True)
 
@@ -133,7 +143,8 @@ def test_an_interrupt_before_anything_was_measured_leaves_nothing():
 
 
 def test_a_result_of_which_a_piece_is_missing_is_none():
-    cluster = Cluster([0, 1, 2], [pod(1, "Failed", "Error")], "Failed")
+    cluster = Cluster([0, 1, 2], [], "Failed")
+    cluster.later = [pod(1, "Failed", "Error")]
     cluster.config_maps[REQUEST.part_name(1, 0)]["metadata"]["annotations"] = {COUNT_ANNOTATION: "2"}
     assert list(send(cluster).missing) == [1]
 
@@ -153,6 +164,28 @@ def test_an_order_to_end_that_is_not_taken_loses_nothing(refusals: list[Exceptio
     cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
     cluster.refusals = refusals
     assert len(send(cluster).pods) == 3
+
+
+def test_the_start_is_told_once_all_pods_have_said_that_they_are_ready():
+    cluster = Cluster([0, 1, 2], [], "Complete")
+    late = cluster.config_maps.pop(REQUEST.ready_name(1))
+    looks: list[str] = []
+
+    def look(_: object, name: str, **__: object) -> Any:
+        looks.append(name)
+        if name == REQUEST.ready_name(1) and looks.count(name) == 3:
+            assert not cluster.made
+            cluster.config_maps[REQUEST.ready_name(1)] = late
+        return Cluster.get(cluster, _, name)
+
+    cluster.get = look
+    assert len(send(cluster).pods) == 3
+    assert looks.count(REQUEST.ready_name(0)) == 1
+
+
+def test_a_pod_that_fails_before_it_is_ready_ends_the_wait():
+    with pytest.raises(KitError, match="Job job failed"):
+        send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
 
 
 def test_the_start_is_not_told_by_the_clock_of_the_command():

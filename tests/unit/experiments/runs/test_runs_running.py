@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import FakeDeployer, Measure, experiment, fill, measure_all
+from llmd_oke.errors import KitError
 from llmd_oke.experiments.runs import folders
 from llmd_oke.experiments.runs.assignment import Assignment
 from llmd_oke.experiments.runs.folders import RunFolder, State
@@ -119,6 +120,18 @@ def test_a_measurement_that_was_cut_off_leaves_nothing_that_counts(together: Exp
         raise KeyboardInterrupt
     assert stage in folder.left(AGGREGATED)
     assert folder.gather() == []
+
+
+def test_a_row_that_measured_nothing_is_refused_with_its_file_and_what_to_do(together: Experiment):
+    def measure_nothing(deployment: str, folder: RunFolder) -> int:
+        fill(folder, deployment, folder.left(deployment)[0], requests=0)
+        return 0
+
+    with pytest.raises(KitError) as error:
+        run(together, measure_nothing)
+    file = opened(together).path / DISAGGREGATED / "users-c2-s0" / "row.json"
+    assert error.value.message == f"{file} measured nothing: no request was sent (requests: 0)."
+    assert f"Remove {file.parent}" in str(error.value.remedy)
 
 
 def test_another_time_scale_is_another_run(tmp_path: Path):
