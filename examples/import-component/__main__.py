@@ -14,7 +14,7 @@ after_namespace = pulumi.ResourceOptions.merge(inside, pulumi.ResourceOptions(de
 AggregatedUnit(
     "gpt-oss-120b",
     {
-        "release": "llm-d-0.7.0",
+        "release": "llm-d-0.9.0",
         "model": "gpt-oss-120b",
         "shape": "BM.GPU.MI300X.8",
         "namespace": namespace.name,
