@@ -67,7 +67,7 @@ def test_an_override_replaces_what_it_names_and_nothing_else():
     changed = overridden(base, catalogue.Override(router="llm-d-0.6.0", quick_reduce="INT4"))
     assert (changed.endpoint_picker, changed.routing_sidecar) == (router.endpoint_picker, router.routing_sidecar)
     assert (changed.vllm.image, changed.crds, changed.name) == (base.vllm.image, base.crds, base.name)
-    assert changed.vllm.tensor_parallel_environment["VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"] == "INT4"
+    assert changed.vllm.quick_reduce == "INT4"
     assert overridden(base, catalogue.Override()) == base
 
 

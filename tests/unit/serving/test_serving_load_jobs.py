@@ -51,7 +51,7 @@ def test_everything_belongs_to_the_job():
 def test_pods_may_write_their_parts_and_read_the_start_and_nothing_else():
     (role,) = of_kind(load_jobs.load_objects(PLACE, REQUEST, "u"), "Role")
     written, read = role["rules"]
-    assert len(written["resourceNames"]) == 3 * MOST_CHUNKS
+    assert len(written["resourceNames"]) == 3 * (MOST_CHUNKS + 1)  # its parts, and that it is ready
     assert written["verbs"] == ["create", "patch"]
     assert (read["resourceNames"], read["verbs"]) == (["load-gpt-1-start"], ["get"])
 

@@ -136,8 +136,8 @@ def test_a_dry_run_of_servers_is_of_their_first_pair(cluster):
 
 def test_pieces_are_those_of_the_stacks_own_release_and_blocks(plan):
     (_, pieces, *_) = kv_path.request_of(plan, replace(plan.models[0], block_size=64)).transfers
-    assert plan.release.name == "llm-d-0.7.0"
-    assert pieces.descriptor_bytes == 65_536
+    assert plan.release.name == "llm-d-0.9.0"
+    assert pieces.descriptor_bytes == 131_072
 
 
 def test_a_model_that_the_stack_has_not_is_told_with_the_options_name():

@@ -51,7 +51,7 @@ def assignment(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Ass
         deployment=DEPLOYMENT,
         subject="end-to-end",
         limits_s={stage.name: 600.0 for stage in folder.left(DEPLOYMENT)},
-        release="llm-d-0.7.0",
+        router="llm-d-0.9.0",
     )
 
 
