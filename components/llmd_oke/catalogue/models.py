@@ -76,6 +76,16 @@ class KeyValueCache(Entry):
     bytes_per_token: int
 
 
+class Vocabulary(Entry):
+    """A file beside the weights that a model's API needs to start, and the variable that names its folder."""
+
+    variable: str
+    file: str
+    url: str
+    sha256: str
+    bytes: int
+
+
 class PassedEvaluation(Entry):
     """An evaluation of `values/evals` that a model passed, with which release, and its score as a share of 1."""
 
@@ -113,6 +123,7 @@ class Model(Entry):
     startup_budget_s: int
     arguments: tuple[str, ...]
     environment: dict[str, str]
+    vocabulary: Vocabulary | None = None
     quick_reduce: QuickReduce | None = None
 
 

@@ -7,4 +7,6 @@ These files run in pods as they are, as the package `prewarm`, so they use the s
 The cache has the layout of Hugging Face's own (`hub/models--<owner>--<name>/snapshots/<commit>`), so that programs find
 the weights with `HF_HOME` and `HF_HUB_OFFLINE=1`. Once a model is complete the program ends at once and asks no one. It
 takes up broken downloads where they ended, and of several at a time on one cache one works while the others wait.
+
+A model may need a vocabulary beside its weights, which comes from elsewhere: it lies in the cache's folder `encodings`.
 """

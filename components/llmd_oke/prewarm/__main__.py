@@ -1,14 +1,17 @@
 """The command `python -m prewarm`."""
 
 import argparse
+import json
 import os
 import sys
 import time
+import urllib.parse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from .places import Place, sole
-from .sources import Listing, list_hugging_face, list_object_storage
+from .sources import ENCODINGS, REHEARSED_VOCABULARY, Listing, RemoteFile, list_hugging_face, list_object_storage
 from .transfer import Transfer
 from .web import PrewarmError, Web, say
 
@@ -21,12 +24,21 @@ def fill(place: Place, listing: Listing, web: Web, connections: int) -> None:
     place.finish(listing)
 
 
-def ensure(place: Place, listed: Callable[[], Listing], web: Web, connections: int, poll_s: float = 5.0) -> None:
-    """Returns as soon as the model is complete, whoever completed it."""
-    while not place.is_complete():
+def ensure(
+    place: Place,
+    listed: Callable[[], Listing],
+    web: Web,
+    connections: int,
+    vocabulary: Sequence[RemoteFile] = (),
+    poll_s: float = 5.0,
+) -> None:
+    """Returns as soon as the model is complete, whoever completed it. No token goes to where the vocabulary is."""
+    while not (place.is_complete() and place.has(vocabulary)):
         with sole(place) as mine:
             if mine and not place.is_complete():
                 fill(place, listed(), web, connections)
+            if mine and not place.has(vocabulary):
+                Transfer(Web(), place.cache, "vocabulary", vocabulary).run(connections)
         if not mine:
             say(f"{place.repository}: another pod fills the cache")
             time.sleep(poll_s)
@@ -41,15 +53,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--revision", default="main")
     parser.add_argument("--source", choices=["hugging-face", "object-storage"], default="hugging-face")
     parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--vocabulary", type=_vocabulary, help="JSON: file, url, sha256 and bytes of a vocabulary")
     options = parser.parse_args(argv)
     place = Place(options.cache, options.repository, options.revision)
     try:
         web, listed = _source(options)
-        ensure(place, listed, web, options.connections)
+        ensure(place, listed, web, options.connections, _wanted_vocabulary(options))
     except (PrewarmError, OSError) as error:
         print(f"error {error}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def _vocabulary(text: str) -> RemoteFile:
+    facts = json.loads(text)
+    sha256 = os.environ.get(REHEARSED_VOCABULARY) or facts["sha256"]
+    return RemoteFile(f"{ENCODINGS}/{facts['file']}", facts["bytes"], facts["url"], "sha256", sha256)
+
+
+def _wanted_vocabulary(options: argparse.Namespace) -> list[RemoteFile]:
+    """Where weights come from a bucket, the vocabulary does too: such pods may reach nothing else."""
+    if options.vocabulary is None:
+        return []
+    if options.source == "hugging-face":
+        return [options.vocabulary]
+    bucket = os.environ["MODEL_SOURCE_URL"].rstrip("/")
+    return [replace(options.vocabulary, url=f"{bucket}/{urllib.parse.quote(options.vocabulary.path, safe='')}")]
 
 
 def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:

@@ -4,12 +4,12 @@ import json
 import socket
 import threading
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .sources import Listing
+from .sources import Listing, RemoteFile
 
 HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0
@@ -57,6 +57,11 @@ class Place:
         if whole:
             self.point_to(record["commit"])
         return whole
+
+    def has(self, files: Sequence[RemoteFile]) -> bool:
+        """Whether files lie in the cache with their sizes. Their contents were judged when they came."""
+        paths = [(self.cache / file.path, file.size) for file in files]
+        return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
     def point_to(self, commit: str) -> None:
         """Makes the commit the one that is found without naming any."""

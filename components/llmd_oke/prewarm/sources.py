@@ -8,6 +8,12 @@ from typing import Any
 
 from .web import Web
 
+ENCODINGS = "encodings"
+"""Folder of vocabularies in a cache, and prefix of their names in a bucket."""
+
+REHEARSED_VOCABULARY = "LLMD_OKE_REHEARSED_VOCABULARY_SHA256"
+"""Variable with the digest of the file that a rehearsal has in place of the real vocabulary."""
+
 SKIPPED_FOLDERS = ("original", "metal")
 """Weights in formats that vLLM doesn't read; it leaves `original` out too."""
 

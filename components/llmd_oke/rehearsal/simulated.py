@@ -1,13 +1,16 @@
 """What is not real in a rehearsal, in words for reports; and how programs in its pods are told."""
 
+import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from llmd_oke.config import CreateCluster, NoModelCache
 from llmd_oke.planning import Plan
 from llmd_oke.planning.node_scaling import autoscaled_pools
+from llmd_oke.prewarm.sources import REHEARSED_VOCABULARY
 from llmd_oke.rehearsal.foreign import is_scaled
 from llmd_oke.rehearsal.inventory import IN_PODS
+from llmd_oke.rehearsal.outside.tiny_models import vocabulary
 from llmd_oke.rehearsal.plugins import KubernetesPlugin
 from llmd_oke.rehearsal.programs import Program
 
@@ -47,7 +50,11 @@ def pod_environment(
 
     ran = {name: programs[name].version for name in IN_PODS}
     how = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), ran)
-    return {VARIABLE: how.to_text()}
+    told = {VARIABLE: how.to_text()}
+    for model in plan.models:
+        if (real := model.model.vocabulary) is not None:
+            told[REHEARSED_VOCABULARY] = hashlib.sha256(vocabulary(real.file, real.bytes)).hexdigest()
+    return told
 
 
 def _has_weights(plan: Plan) -> bool:

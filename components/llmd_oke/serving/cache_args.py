@@ -9,7 +9,8 @@ class PrewarmArgs(TypedDict):
     """How weights get into a cache before servers start."""
 
     source: str
-    """`hugging-face` or `object-storage`."""
+    """`hugging-face` or `object-storage`; a bucket has each model's files under its repository's name, and vocabularies
+    under `encodings/`."""
     revision: NotRequired[str]
     """Commit of the repository; the head of `main` if left out."""
     connections: NotRequired[int]

@@ -1,12 +1,14 @@
 """The container that has a model complete in the cache: in Jobs, and before vLLM in each pod."""
 
 import hashlib
+import json
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from llmd_oke.catalogue import Model
 from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.models import Vocabulary
 from llmd_oke.catalogue.storage import model_cache
 from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.serving.cache_args import PrewarmArgs
@@ -55,6 +57,7 @@ def container(model: Model, prewarm: PrewarmArgs) -> dict[str, Any]:
             f"--revision={prewarm.get('revision', 'main')}",
             f"--source={prewarm['source']}",
             f"--connections={prewarm.get('connections', 8)}",
+            *([f"--vocabulary={_vocabulary(model.vocabulary)}"] if model.vocabulary else []),
         ],
         "workingDir": PROGRAM_FOLDER,
         "env": [_source_url() if prewarm["source"] == "object-storage" else hugging_face_token()],
@@ -66,6 +69,10 @@ def container(model: Model, prewarm: PrewarmArgs) -> dict[str, Any]:
             {"name": PROGRAM_VOLUME, "mountPath": f"{PROGRAM_FOLDER}/prewarm", "readOnly": True},
         ],
     }
+
+
+def _vocabulary(vocabulary: Vocabulary) -> str:
+    return json.dumps(vocabulary.model_dump(include={"file", "url", "sha256", "bytes"}))
 
 
 def _source_url() -> dict[str, Any]:

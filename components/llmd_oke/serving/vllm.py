@@ -7,6 +7,7 @@ from typing import Any
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.planning.storage import server_disk_gib
+from llmd_oke.prewarm.sources import ENCODINGS
 from llmd_oke.serving.args import EngineArgs
 from llmd_oke.serving.cache_args import ModelCacheMountArgs
 
@@ -27,9 +28,6 @@ CACHE_FOLDER = "/model-cache"
 
 HUGGING_FACE_SECRET = "huggingface-token"  # noqa: S105 - the name of a Secret
 HUGGING_FACE_SECRET_KEY = "token"  # noqa: S105 - a key's name
-
-_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
-"""Weights come from the cache alone, which pods can't write to."""
 
 _KV_TRANSFER = "--kv-transfer-config"
 
@@ -147,11 +145,17 @@ def environment(spec: ServerSpec) -> list[dict[str, Any]]:
         **(spec.shape.rdma.environment if spec.rdma else {}),
         **(spec.shape.rdma.rccl if spec.rdma and spec.tensor_parallel_size > 1 else {}),
         **spec.model.environment,
-        **(_OFFLINE if spec.prewarmed else {}),
+        **(_offline(spec.model) if spec.prewarmed else {}),
     }
     token = [] if spec.prewarmed else [hugging_face_token()]
     entries = [*_plain(values), *token, *(_side_channel() if spec.transfers_cache else ())]
     return list({entry["name"]: entry for entry in [*entries, *_plain(spec.engine.get("env", {}))]}.values())
+
+
+def _offline(model: Model) -> dict[str, str]:
+    """All that a server reads comes from the cache alone, which pods can't write to."""
+    own = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": "/tmp/huggingface-modules"}  # noqa: S108 - in the container
+    return own if model.vocabulary is None else {**own, model.vocabulary.variable: f"{CACHE_FOLDER}/{ENCODINGS}"}
 
 
 def _quick_reduce(spec: ServerSpec) -> dict[str, str]:

@@ -19,6 +19,9 @@ FILES = {
     "original/model.safetensors": b"not read",
 }
 
+VOCABULARY = b"IQ== 0\nIg== 1\n"
+"""In tiktoken's format: tokens in base64 and their ranks."""
+
 
 class Hub:
     """Serves files; `broken[path]` is how many bytes an answer has before the connection ends, once."""
@@ -67,6 +70,7 @@ class Hub:
             f"/api/models/{REPOSITORY}/tree/{COMMIT}": lambda h, _: self._json(h, self._tree()),
             f"/{REPOSITORY}/resolve/{COMMIT}/": self._file,
             "/p/secret/n/ns/b/bucket/o/": self._object,
+            "/encodings/": lambda h, _: self._send(h, self.wrong.pop("vocabulary", VOCABULARY), 200),
         }
 
     def _tree(self) -> list[dict[str, Any]]:
@@ -80,9 +84,14 @@ class Hub:
         return {**entry, "oid": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()}  # noqa: S324
 
     def _object(self, handler: BaseHTTPRequestHandler, name: str) -> None:
-        if name:
+        if name == "encodings/o200k_base.tiktoken":
+            self._send(handler, VOCABULARY, 200)
+        elif name:
             self._file(handler, name.removeprefix(f"{REPOSITORY}/"))
-            return
+        else:
+            self._list(handler)
+
+    def _list(self, handler: BaseHTTPRequestHandler) -> None:
         prefix = parse_qs(urlsplit(handler.path).query)["prefix"][0]
         objects = [
             {"name": prefix + path, "size": len(content), "md5": base64.b64encode(_md5(content)).decode()}

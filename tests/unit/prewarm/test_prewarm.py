@@ -1,5 +1,6 @@
 """The program that fills a model cache, against a loopback stand-in for those who have the weights."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_for_tests import COMMIT, FILES, REPOSITORY, Hub
+from hub_for_tests import COMMIT, FILES, REPOSITORY, VOCABULARY, Hub
 from llmd_oke.prewarm import __main__ as program
 from llmd_oke.prewarm import places, transfer, web
 from llmd_oke.serving import prewarm
@@ -194,3 +195,48 @@ def test_the_files_of_the_config_map_run_by_themselves(hub: Hub, tmp_path: Path)
     )
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "cache/.llmd-oke/models--owner--model@main.json").read_text())["commit"] == COMMIT
+
+
+def with_vocabulary(hub: Hub, cache: Path, *arguments: str, content: bytes = VOCABULARY) -> int:
+    facts = {
+        "file": "o200k_base.tiktoken",
+        "url": f"{hub.url}/encodings/o200k_base.tiktoken",
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "bytes": len(content),
+    }
+    return run(cache, f"--vocabulary={json.dumps(facts)}", *arguments)
+
+
+def vocabularies(cache: Path) -> dict[str, bytes]:
+    return files(cache / "encodings") if (cache / "encodings").is_dir() else {}
+
+
+def test_a_vocabulary_lies_in_the_cache_beside_the_weights(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert with_vocabulary(hub, tmp_path) == 0
+    assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
+    assert files(snapshot(tmp_path)) == WANTED
+    assert [token for _, _, token in hub.asked_for("/encodings/")] == [None]
+
+
+def test_a_vocabulary_comes_to_weights_that_are_there_already(hub: Hub, tmp_path: Path):
+    run(tmp_path)
+    hub.requests.clear()
+    assert with_vocabulary(hub, tmp_path) == 0
+    assert [path for path, _, _ in hub.requests] == ["/encodings/o200k_base.tiktoken"]
+    hub.requests.clear()
+    assert with_vocabulary(hub, tmp_path) == 0
+    assert hub.requests == []
+
+
+def test_a_vocabulary_that_is_not_the_announced_one_is_refused(hub: Hub, tmp_path: Path, capfd):
+    assert with_vocabulary(hub, tmp_path, content=VOCABULARY[::-1]) == 1
+    assert vocabularies(tmp_path) == {}
+    assert "the content is not what was announced" in capfd.readouterr().err
+
+
+def test_from_a_bucket_the_vocabulary_comes_with_the_weights(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
+    assert with_vocabulary(hub, tmp_path, "--source=object-storage") == 0
+    assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
+    assert not [path for path, _, _ in hub.requests if path.startswith("/encodings/")]

@@ -20,7 +20,7 @@ async def serve(address: str, context: ssl.SSLContext) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     models = (catalogue.model(name) for name in catalogue.model_names())
-    sources = ModelSources(outside(), [model.repository for model in models if model])
+    sources = ModelSources(outside(), [model for model in models if model])
     runner = web.AppRunner(sources.application(), access_log_format='%s "%r"')
     await runner.setup()
     await web.TCPSite(runner, address, PORT, ssl_context=context).start()

@@ -12,6 +12,7 @@ class Outside(Entry):
     """Hosts, the path of the bucket's pre-authenticated request, and files by path with their sizes in bytes."""
 
     hugging_face: str
+    vocabularies: str
     object_storage: str
     bucket: str
     files: Mapping[str, int]
@@ -19,7 +20,7 @@ class Outside(Entry):
     @property
     def hosts(self) -> tuple[str, ...]:
         """All of them."""
-        return self.hugging_face, self.object_storage
+        return self.hugging_face, self.vocabularies, self.object_storage
 
     @property
     def bucket_url(self) -> str:

@@ -21,6 +21,11 @@ def content(repository: str, path: str, size: int) -> bytes:
     return (line * (size // len(line) + 1))[:size]
 
 
+def vocabulary(file: str, size: int) -> bytes:
+    """What stands for the vocabulary of that name, as large as it is."""
+    return content("encodings", file, size)
+
+
 def tree(repository: str, files: Mapping[str, int]) -> list[dict[str, Any]]:
     """The files as `/api/models/<repository>/tree/<commit>` lists them: weights are large files (LFS)."""
     return [_tree_entry(path, content(repository, path, size)) for path, size in files.items()]

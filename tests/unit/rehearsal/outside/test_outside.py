@@ -1,6 +1,8 @@
 """Stand-ins for Hugging Face and Object Storage, filled from by the real pre-warm program."""
 
 import asyncio
+import hashlib
+import json
 import socket
 import subprocess
 import sys
@@ -9,17 +11,20 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from llmd_oke import catalogue
+from llmd_oke.prewarm.sources import REHEARSED_VOCABULARY
 from llmd_oke.rehearsal.outside import tiny_models
 from llmd_oke.rehearsal.outside.facts import outside
 from llmd_oke.rehearsal.outside.server import ModelSources
 
 REPOSITORY = "openai/gpt-oss-120b"
+MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if model and model.vocabulary)
 
 
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
     """Where the stand-in answers, without TLS."""
-    runner = web.AppRunner(ModelSources(outside(), [REPOSITORY]).application())
+    runner = web.AppRunner(ModelSources(outside(), [MODEL]).application())
     await runner.setup()
     with socket.create_server(("127.0.0.1", 0)) as own:
         await web.SockSite(runner, own).start()
@@ -63,3 +68,15 @@ async def test_a_repository_that_the_catalogue_does_not_know_is_not_found(addres
 def test_a_commit_names_itself_and_a_branch_names_one_commit() -> None:
     assert tiny_models.commit(REPOSITORY, "a" * 40) == "a" * 40
     assert tiny_models.commit(REPOSITORY, "main") == tiny_models.commit(REPOSITORY, "main") != "main"
+
+
+@pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
+async def test_the_pre_warm_program_has_a_vocabulary_from_both(address: str, tmp_path: Path, source: str):
+    assert MODEL.vocabulary is not None
+    size = MODEL.vocabulary.bytes
+    digest = hashlib.sha256(tiny_models.vocabulary("o200k_base.tiktoken", size)).hexdigest()
+    facts = {**MODEL.vocabulary.model_dump(), "url": f"{address}/encodings/o200k_base.tiktoken"}
+    own = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + outside().bucket, REHEARSED_VOCABULARY: digest}
+    done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", f"--vocabulary={json.dumps(facts)}", **own)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "encodings" / "o200k_base.tiktoken").stat().st_size == size
