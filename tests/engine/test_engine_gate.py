@@ -17,8 +17,7 @@ JOB = "kubernetes:batch/v1:Job"
 POOL: dict[str, Any] = {
     "pool_name": "mi300x",
     "nodes": 6,
-    "resource": "amd.com/gpu",
-    "gpus": 8,
+    "devices": {"amd.com/gpu": 8},
     "timeout_s": 5400,
     "system_pool_name": "system",
     "pool_id": "pool-a",

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import pulumi
@@ -189,8 +190,8 @@ def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):
     assert container["args"] == [
         "--selector=oke.oraclecloud.com/pool.name=mi300x",
         "--nodes=$(NODES)",
-        "--resource=amd.com/gpu",
-        "--gpus=8",
+        "--device=amd.com/gpu=8",
+        "--device=nvidia.com/sriov-rdma-vf=8",
         "--timeout-s=5400",
     ]
     assert whole.kubernetes("ConfigMap", "node-gate-mi300x")["data"]["nodes"] == "9"
@@ -334,6 +335,39 @@ def test_gpu_nodes_can_mount_file_storage_where_models_are_kept_on_it(rendered: 
     stack = rendered(cluster_layer(storage={"modelCache": {"kind": kind}}))
     user_data = stack.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeMetadata"]["user_data"]
     assert ("nfs-common" in base64.b64decode(user_data).decode()) is mounts
+
+
+@pytest.mark.parametrize(
+    ("rdma", "pool", "policy"),
+    [
+        ("sriov-vf", {}, "--topology-manager-policy=best-effort --topology-manager-scope=container"),
+        (
+            "sriov-vf",
+            {"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"},
+            "restricted --topology-manager-scope=pod",
+        ),
+        ("sriov-vf", {"topologyManagerPolicy": "none"}, None),
+        ("none", {}, None),
+    ],
+)
+def test_gpus_and_virtual_functions_of_one_socket_go_together(
+    rendered: Any, rdma: str, pool: dict[str, Any], policy: str | None
+):
+    stack = rendered({**cluster_layer(pool=pool), "rdma": rdma})
+    user_data = base64.b64decode(
+        stack.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeMetadata"]["user_data"]
+    ).decode()
+    assert ("topology-manager" in user_data) is (policy is not None)
+    assert policy is None or policy in user_data
+
+
+@pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
+def test_nodes_that_join_by_themselves_align_devices_too(rendered: Any, launch: str):
+    stack = rendered(cluster_layer(pool={"launch": launch}))
+    texts = json.dumps([resource.inputs for resource in stack.resources])
+    scripts = [base64.b64decode(data).decode() for data in re.findall(r'"user_data": "([^"]+)"', texts)]
+    assert all("--topology-manager-policy=best-effort" in script for script in scripts if "nvme-raid" in script)
+    assert [script for script in scripts if "nvme-raid" in script]
 
 
 TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}

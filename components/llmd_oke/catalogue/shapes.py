@@ -103,6 +103,11 @@ class Shape(Entry):
         """Rate of one RDMA port."""
         return self.rdma.port_gbit_per_s
 
+    def devices(self, *, rdma: bool) -> dict[str, int]:
+        """What pods ask of a node by resource: GPUs, and with `rdma` virtual functions."""
+        functions = {self.rdma.resource: self.rdma.virtual_functions} if rdma and self.rdma.virtual_functions else {}
+        return {self.gpu.resource: self.gpus, **functions}
+
     @property
     def price_usd_per_gpu_hour(self) -> float:
         """List price of a node, for each of its GPUs."""

@@ -30,10 +30,8 @@ class NodeGateArgs(TypedDict):
     """Whether a pool is waited for when it is new and never again, for pools that the cluster autoscaler changes; false
     if left out.
     """
-    resource: str
-    """Resource that the GPUs are, such as `amd.com/gpu`."""
-    gpus: int
-    """GPUs that each node must have to give."""
+    devices: dict[str, int]
+    """What each node must have to give, by resource: GPUs, and virtual functions where servers ask for them."""
     timeout_s: int
     """How long to wait, in seconds."""
     system_pool_name: str
@@ -43,7 +41,7 @@ class NodeGateArgs(TypedDict):
 
 
 class NodeGate(pulumi.ComponentResource):
-    """Waits until as many nodes of a pool as are wanted are Ready with all their GPUs, and fails the update with the
+    """Waits until as many nodes of a pool as are wanted are Ready with all their devices, and fails the update with the
     cause otherwise.
 
     The Job's name says what it waits for, so that a changed pool is waited for again and an unchanged one is not. With
@@ -157,8 +155,7 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, A
         "args": [
             f"--selector={POOL_LABEL}={args['pool_name']}",
             "--nodes=$(NODES)",
-            f"--resource={args['resource']}",
-            f"--gpus={args['gpus']}",
+            *(f"--device={resource}={count:.0f}" for resource, count in sorted(args["devices"].items())),
             f"--timeout-s={args['timeout_s']}",
         ],
         "env": [{"name": "NODES", "valueFrom": {"configMapKeyRef": {"name": config_map, "key": "nodes"}}}],

@@ -1,4 +1,4 @@
-"""Waits until enough nodes of a pool are Ready with all their GPUs. Runs in a pod, with nothing but Python itself.
+"""Waits until enough nodes of a pool are Ready with all their devices. Runs in a pod, with nothing but Python itself.
 
 It ends with 0 when they are; with 1 and the cause, node by node, when the time is up.
 """
@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ TERMINATION_LOG = Path("/dev/termination-log")
 REQUEST_TIMEOUT_S = 30.0
 
 Nodes = list[dict[str, Any]]
+Device = tuple[str, int]
 
 
 def main() -> int:
@@ -28,14 +29,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--selector", required=True)
     parser.add_argument("--nodes", required=True, type=int)
-    parser.add_argument("--resource", required=True)
-    parser.add_argument("--gpus", required=True, type=int)
+    parser.add_argument("--device", required=True, type=_device, action="append", dest="devices")
     parser.add_argument("--timeout-s", required=True, type=float)
     parser.add_argument("--pause-s", default=5.0, type=float)
     wanted = parser.parse_args()
     problems = wait(wanted, lambda: nodes(wanted.selector))
     if not problems:
-        print(f"{wanted.nodes} nodes are Ready with {wanted.gpus} {wanted.resource} each")
+        each = " and ".join(f"{count} {resource}" for resource, count in wanted.devices)
+        print(f"{wanted.nodes} nodes are Ready with {each} each")
         return 0
     cause = f"after {wanted.timeout_s:.0f} s: " + "; ".join(problems)
     print(cause, file=sys.stderr)
@@ -50,7 +51,7 @@ def wait(wanted: argparse.Namespace, found: Callable[[], Nodes]) -> list[str]:
     said: list[str] = []
     while True:
         try:
-            problems = judge(found(), wanted.nodes, wanted.resource, wanted.gpus)
+            problems = judge(found(), wanted.nodes, wanted.devices)
         except (OSError, http.client.HTTPException, ValueError) as error:
             problems = [f"the API server does not answer: {error}"]
         if not problems or time.monotonic() > deadline:
@@ -61,19 +62,26 @@ def wait(wanted: argparse.Namespace, found: Callable[[], Nodes]) -> list[str]:
         time.sleep(wanted.pause_s)
 
 
-def judge(found: Nodes, count: int, resource: str, gpus: int) -> list[str]:
-    """What keeps the nodes from being enough: fewer than `count` that are Ready with all their GPUs."""
+def _device(text: str) -> Device:
+    resource, _, count = text.rpartition("=")
+    return resource, int(count)
+
+
+def judge(found: Nodes, count: int, devices: Sequence[Device]) -> list[str]:
+    """What keeps the nodes from being enough: fewer than `count` that are Ready with all their devices."""
     problems = [f"{len(found)} of {count} nodes have joined"] if len(found) < count else []
     whole = 0
     for node in sorted(found, key=lambda node: node["metadata"]["name"]):
         name, status = node["metadata"]["name"], node.get("status", {})
         conditions: list[dict[str, str]] = status.get("conditions", [])
         ready = next((condition for condition in conditions if condition["type"] == "Ready"), dict[str, str]())
-        has = int(status.get("allocatable", {}).get(resource, 0))
+        allocatable: dict[str, str] = status.get("allocatable", {})
+        has = [(int(allocatable.get(resource, 0)), needed, resource) for resource, needed in devices]
+        lacks = [f"{there} of {needed} {resource}" for there, needed, resource in has if there < needed]
         if ready.get("status") != "True":
             problems.append(f"{name} is not Ready ({ready.get('reason', 'no status')}: {ready.get('message', '')})")
-        elif has < gpus:
-            problems.append(f"{name} has {has} of {gpus} {resource}")
+        elif lacks:
+            problems.append(f"{name} has {' and '.join(lacks)}")
         else:
             whole += 1
     return problems if whole < count else []

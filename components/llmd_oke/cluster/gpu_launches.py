@@ -77,8 +77,18 @@ class Subject:
             max_pods=self.max_pods if flannel else None,
             nvme=self.args.get("nvme", "raid-10"),
             huge_pages_gib=self.args.get("huge_pages_gib", 0),
+            kubelet_arguments=self._topology_manager,
             file_storage=self.args.get("file_storage", False),
         )
+
+    @property
+    def _topology_manager(self) -> list[str]:
+        """GPU and virtual function of one socket: the device plug-ins of both tell the kubelet where they are."""
+        policy = self.args.get("topology_manager_policy", "none")
+        if policy == "none":
+            return []
+        scope = self.args.get("topology_manager_scope", "container")
+        return [f"--topology-manager-policy={policy}", f"--topology-manager-scope={scope}"]
 
 
 def managed_compute_cluster(subject: Subject) -> Launched:

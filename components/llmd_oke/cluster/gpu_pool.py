@@ -78,6 +78,10 @@ class GpuPoolArgs(TypedDict):
     """What the local disks become: `raid-0`, `raid-10` or `none`; `raid-10` if left out."""
     huge_pages_gib: NotRequired[int]
     """Memory that is set aside as huge pages of 2 MiB, in GiB; none if left out."""
+    topology_manager_policy: NotRequired[str]
+    """Kubelet's Topology Manager policy: `none`, `best-effort` or `restricted`; `none` if left out."""
+    topology_manager_scope: NotRequired[str]
+    """What it aligns: `container` or `pod`; `container` if left out."""
     file_storage: NotRequired[bool]
     """Whether the nodes' pods mount OCI File Storage: then the nodes have what mounts NFS. False if left out."""
     cycling: NotRequired[CyclingArgs]

@@ -88,6 +88,15 @@ class GpuPool(Part):
     huge_pages_gib: Annotated[int, Field(ge=0, le=1024)] = 0
     """Memory of each node that is set aside as huge pages of 2 MiB, in GiB."""
 
+    topology_manager_policy: Literal["none", "best-effort", "restricted"] | None = None
+    """Kubelet's Topology Manager policy: `best-effort` gives a server GPUs and virtual functions of one socket where
+    they are free, `restricted` refuses pods for which they aren't; `single-numa-node` would refuse every server that
+    has GPUs of both sockets. `best-effort` if left out where the stack has `rdma: sriov-vf`, else `none`.
+    """
+
+    topology_manager_scope: Literal["container", "pod"] = "container"
+    """What kubelet's Topology Manager aligns: each container, or all containers of a pod together."""
+
     cycling: Cycling | None = None
     """Replace nodes after a change; old nodes stay as they are if left out."""
 

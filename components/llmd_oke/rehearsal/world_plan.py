@@ -124,9 +124,7 @@ def _nodes(plan: Plan) -> list[dict[str, Any]]:
 def _node(plan: Plan, node: Node) -> dict[str, Any]:
     """A node as the shape describes it."""
     shape = next(pool.shape for pool in plan.pools if pool.name == node.pool)
-    devices = {shape.gpu.resource: str(shape.gpus)}
-    if plan.rdma:
-        devices[shape.rdma.resource] = str(shape.rdma.virtual_functions)
+    devices = {resource: str(count) for resource, count in shape.devices(rdma=plan.rdma).items()}
     pool = next(pool for pool in plan.config.gpu_pools if pool.name == node.pool)
     own = {
         "cpu": str(shape.cpus),

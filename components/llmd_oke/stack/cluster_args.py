@@ -188,6 +188,8 @@ def gpu_pool_args(
         "autoscaled": _autoscaled(pool),
         "nvme": pool.nvme,
         "huge_pages_gib": pool.huge_pages_gib,
+        "topology_manager_policy": pool.topology_manager_policy or ("best-effort" if plan.rdma else None),
+        "topology_manager_scope": pool.topology_manager_scope,
         "file_storage": isinstance(plan.config.storage.model_cache, FileStorage) or None,
         "cycling": _cycling(pool.cycling),
         "eviction_grace_minutes": pool.eviction_grace_minutes,

@@ -57,18 +57,17 @@ def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) ->
     gates: list[pulumi.Resource] = []
     for pool in plan.pools:
         made = cluster.gpu_pools[pool.name]
-        args = _gate_args(pool, made, awaited[pool.name], timeouts[pool.name])
+        args = _gate_args(pool, made, awaited[pool.name], timeouts[pool.name], plan.rdma)
         gates.append(NodeGate(f"{pool.name}-gate", args, after(opts, made)))
     return gates
 
 
-def _gate_args(pool: Pool, made: GpuPool, awaited: int, timeout_s: int) -> NodeGateArgs:
+def _gate_args(pool: Pool, made: GpuPool, awaited: int, timeout_s: int, rdma: bool) -> NodeGateArgs:
     """A scaled pool is never waited for beyond what it has: a new one can begin with less than the stack file says."""
     args: NodeGateArgs = {
         "pool_name": pool.name,
         "nodes": awaited,
-        "resource": pool.shape.gpu.resource,
-        "gpus": pool.shape.gpus,
+        "devices": pool.shape.devices(rdma=rdma),
         "timeout_s": timeout_s,
         "system_pool_name": SYSTEM_POOL,
         "pool_id": made.pool_id,

@@ -28,8 +28,7 @@ spec:
       args:
         - --selector=node.kubernetes.io/instance-type=BM.GPU.MI300X.8
         - --nodes={nodes}
-        - --resource=amd.com/gpu
-        - --gpus={gpus}
+        - --device=amd.com/gpu={gpus}
         - --timeout-s=1
         - --pause-s=0.2
       volumeMounts: [{{name: program, mountPath: /opt/gate}}]

@@ -11,7 +11,7 @@ from llmd_oke.catalogue.cloud_init import cloud_init
 from llmd_oke.cluster.instance_metadata import Boot, user_data
 
 STEP = re.compile(r"^step ([a-z-]+) <<'LLMD_OKE_END_OF_STEP'\n(.*?)^LLMD_OKE_END_OF_STEP$", re.MULTILINE | re.DOTALL)
-PLACES = re.compile(r"(?<!\w)/(etc|opt|var|dev/console)\b")
+PLACES = re.compile(r"(?<!\w)/(etc|opt|var|proc|dev/console)\b")
 REAL = ("bash", "base64", "cat", "chmod", "install", "tail", "tee")
 BASH = shutil.which("bash") or "bash"
 
@@ -74,6 +74,21 @@ def step(name: str, *, self_managed: bool = False, file_storage: bool = False, t
 
 def out_of_time(script: str) -> str:
     return script.replace(f"SECONDS + {cloud_init().packages.timeout_s}", "SECONDS + 0")
+
+
+class TestNumaBalancing:
+    def test_the_kernel_leaves_pages_where_they_are(self, machine: Machine):
+        machine.write("proc/sys/kernel/numa_balancing", "1\n")
+        machine.command("sysctl")
+        assert machine.run(step("numa-balancing")).returncode == 0
+        file = "etc/sysctl.d/90-llmd-oke-numa-balancing.conf"
+        assert machine.read(file) == "kernel.numa_balancing = 0\n"
+        assert machine.calls("sysctl") == [f"[--quiet][--load={machine.root}/{file}]"]
+
+    def test_a_kernel_without_it_boots_all_the_same(self, machine: Machine):
+        machine.command("sysctl")
+        assert machine.run(step("numa-balancing")).returncode == 0
+        assert machine.calls("sysctl") == []
 
 
 class TestPackages:

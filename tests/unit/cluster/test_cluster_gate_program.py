@@ -22,12 +22,12 @@ def node(name: str, gpus: int = 8, ready: bool = True) -> dict[str, Any]:
 
 
 def wanted(**changes: Any) -> argparse.Namespace:
-    asked = {"selector": "a=b", "nodes": 2, "resource": "amd.com/gpu", "gpus": 8, "timeout_s": 60.0, "pause_s": 0.0}
+    asked = {"selector": "a=b", "nodes": 2, "devices": [("amd.com/gpu", 8)], "timeout_s": 60.0, "pause_s": 0.0}
     return argparse.Namespace(**{**asked, **changes})
 
 
 def problems(*nodes: dict[str, Any], count: int = 2) -> list[str]:
-    return judge(list(nodes), count, "amd.com/gpu", 8)
+    return judge(list(nodes), count, [("amd.com/gpu", 8)])
 
 
 def test_a_whole_pool_passes():
@@ -59,6 +59,16 @@ def test_a_node_with_too_few_gpus_is_told(gpus: int):
     assert problems(node("a"), node("b", gpus)) == [f"b has {gpus} of 8 amd.com/gpu"]
 
 
+def test_every_device_that_servers_ask_for_is_counted():
+    devices = [("amd.com/gpu", 8), ("nvidia.com/sriov-rdma-vf", 8)]
+    whole, late, bare = node("a"), node("b"), node("c", 6)
+    whole["status"]["allocatable"]["nvidia.com/sriov-rdma-vf"] = "8"
+    late["status"]["allocatable"]["nvidia.com/sriov-rdma-vf"] = "3"
+    assert judge([whole], 1, devices) == []
+    assert judge([whole, late], 2, devices) == ["b has 3 of 8 nvidia.com/sriov-rdma-vf"]
+    assert judge([bare], 1, devices) == ["c has 6 of 8 amd.com/gpu and 0 of 8 nvidia.com/sriov-rdma-vf"]
+
+
 def test_it_waits_until_the_pool_is_whole(capsys: pytest.CaptureFixture[str]):
     seen: Iterator[list[dict[str, Any]]] = iter([[], [node("a")], [node("a")], [node("a"), node("b")]])
     assert wait(wanted(), lambda: next(seen)) == []
@@ -88,7 +98,7 @@ def test_the_cause_is_the_pods_last_word(tmp_path: Any, monkeypatch: pytest.Monk
     log.touch()
     monkeypatch.setattr(gate_program, "TERMINATION_LOG", log)
     monkeypatch.setattr(gate_program, "nodes", lambda selector: [node("a", 7)])
-    arguments = ["gate", "--selector=a=b", "--nodes=1", "--resource=amd.com/gpu", "--gpus=8", "--timeout-s=-1"]
+    arguments = ["gate", "--selector=a=b", "--nodes=1", "--device=amd.com/gpu=8", "--timeout-s=-1"]
     monkeypatch.setattr("sys.argv", arguments)
     assert gate_program.main() == 1
     assert log.read_text().endswith("a has 7 of 8 amd.com/gpu")

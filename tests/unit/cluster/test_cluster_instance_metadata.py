@@ -58,12 +58,15 @@ def test_every_script_ends_at_its_first_failure(boot: Boot):
         assert "set -euo pipefail" in script
 
 
+BOOT_STEPS = ["huge-pages", "nvme-raid", "memlock", "numa-balancing", "networkd", "packages", "join"]
+
+
 def test_disks_are_ready_before_the_node_joins():
-    assert list(steps(user_data(GPU))) == ["huge-pages", "nvme-raid", "memlock", "networkd", "packages", "join"]
+    assert list(steps(user_data(GPU))) == BOOT_STEPS
 
 
 def test_what_was_not_asked_for_does_not_run():
-    assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == ["memlock", "networkd", "packages", "join"]
+    assert list(steps(user_data(Boot("gpu", "v1.34.2")))) == BOOT_STEPS[2:]
     assert list(steps(user_data(CPU))) == ["packages", "join"]
 
 

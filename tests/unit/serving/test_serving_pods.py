@@ -168,6 +168,11 @@ def test_priority_grows_with_the_size():
     assert priorities.priority(1) < priorities.priority(2) < priorities.priority(8)
 
 
+def test_a_server_that_waits_for_gpus_ends_no_other():
+    made = priorities.priority_class("llm-d", 8, {})
+    assert (made["value"], made["preemptionPolicy"]) == (8000, "Never")
+
+
 def test_selectors_have_no_label_that_an_update_changes():
     for role in ("prefill", "decode", "aggregated"):
         chosen = labels.role_selector("u", role)
