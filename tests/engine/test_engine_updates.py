@@ -144,7 +144,7 @@ def update(tmp_path, monkeypatch):
 
 def unit(replicas, size):
     return {
-        "release": "llm-d-0.7.0",
+        "release": "llm-d-0.9.0",
         "model": "gpt-oss-120b",
         "shape": "BM.GPU.MI300X.8",
         "namespace": "n",

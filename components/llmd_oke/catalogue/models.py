@@ -29,7 +29,7 @@ class LatentAttention(Entry):
 
 
 class Architecture(Entry):
-    """Sizes from the model's config.json."""
+    """Sizes from the model's config.json, and whether its attention has sinks, a learned weight for each head."""
 
     layers: int
     hidden_size: int
@@ -41,6 +41,7 @@ class Architecture(Entry):
     sliding_window: SlidingWindow | None = None
     experts: Experts | None = None
     latent_attention: LatentAttention | None = None
+    attention_sinks: bool = False
 
 
 class Parameters(Entry):

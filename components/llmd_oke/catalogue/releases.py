@@ -78,23 +78,32 @@ class Proxy(Entry):
 
 
 class RoutingSidecar(Entry):
-    """The proxy in front of each decode server."""
+    """The proxy in front of each decode server.
+
+    `server_port_flag` names vLLM's port to it. `ssrf_protection` says whether it can refuse to send a prompt anywhere
+    but to pods of an InferencePool (v1), for which it looks them up.
+    """
 
     image: LockedImage
     program: Program
     arguments: tuple[str, ...]
+    server_port_flag: str = "--vllm-port"
+    ssrf_protection: bool = False
 
 
 class AttentionBackend(Entry):
     """vLLM's attention backends: of servers that have a KV connector, and of all others.
 
     Not every backend's layout of the KV cache can be handed over: vLLM doesn't start with a KV connector and one of
-    `refused_with_kv_connector`.
+    `refused_with_kv_connector`. Only those of `split_by_heads` can be handed over between servers of different tensor
+    parallel sizes; with another one answers are garbage. Those `without_sinks` don't run models with attention sinks.
     """
 
     default: str
     kv_connector: str
     refused_with_kv_connector: tuple[str, ...]
+    split_by_heads: tuple[str, ...]
+    without_sinks: tuple[str, ...]
 
 
 class BlockSize(Entry):

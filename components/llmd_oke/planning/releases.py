@@ -135,11 +135,25 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
             f"{quick_reduce} in all-reduce changes answers; `llmd-oke eval` says by how much, before anybody is served"
         )
         yield Advice("override.quickReduce", text)
+    yield from _split_advice(plan)
     if plan.layer == "cluster":
         return
     for i, model in enumerate(plan.models):
         if model.router.mode != "none":
             yield from _model_advice(plan, model, f"models[{i}]")
+
+
+def _split_advice(plan: Plan) -> Iterator[Advice]:
+    """An attention backend of the user's own choice whose KV cache servers of different sizes can't share."""
+    backend, known = used_override(plan.config).attention_backend, plan.release.vllm.attention_backend
+    for model in plan.models:
+        sizes = {role.tensor_parallel_size for role in model.units[0].roles}
+        if backend and backend not in known.split_by_heads and len(sizes) > 1:
+            text = (
+                f"KV cache of {backend} is not known to be split by heads: between servers of different tensor parallel"
+                f" sizes answers of {model.name} may be garbage; serve nobody before `llmd-oke eval` has passed"
+            )
+            yield Advice("override.attentionBackend", text)
 
 
 def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.releases import AttentionBackend
 from llmd_oke.config import Model, Role, StackConfig
 from llmd_oke.config.topology import SHORT_FORMS
 from llmd_oke.errors import Problem
@@ -60,6 +61,7 @@ def other_problems(subject: Subject) -> Iterator[Problem]:
     yield from _router(subject)
     yield from _extra_arguments(subject)
     yield from _attention_backend(subject)
+    yield from _quick_reduce(subject)
     yield from scaling_problems(subject.model, subject.path)
 
 
@@ -148,6 +150,31 @@ def _transfer(subject: Subject) -> Iterator[Problem]:
             f"at least {prefill}",
             f"NIXL hands KV cache only to servers of at least the tensor parallel size of prefill, {prefill}",
         )
+    elif decode > prefill:
+        yield from _split(subject, prefill)
+
+
+def _split(subject: Subject, prefill: int) -> Iterator[Problem]:
+    """A KV cache that can't be split by heads gives garbage answers; who overrides the backend is told, not refused."""
+    release = used_release(subject.stack)
+    if release is None or (subject.stack.override and subject.stack.override.attention_backend):
+        return
+    known = release.vllm.attention_backend
+    backend = _asked_backend(subject.model)[1] or known.kv_connector
+    unusable = (*known.refused_with_kv_connector, *_without_sinks(subject, known))
+    if backend not in (*known.split_by_heads, *unusable):  # those that can't be used are a problem of their own
+        others = [name for name in known.split_by_heads if name not in unusable]
+        accepted = f"{prefill}, as prefill has, or " + (" or ".join(others) or "another release")
+        why = (
+            f"KV cache of {backend} can't be split by heads in vLLM of {release.name}: between servers of different"
+            " tensor parallel sizes answers would be garbage"
+        )
+        yield subject.size_problem("decode", accepted, why)
+
+
+def _without_sinks(subject: Subject, known: AttentionBackend) -> tuple[str, ...]:
+    """Backends that the model can't use."""
+    return known.without_sinks if subject.facts.architecture.attention_sinks else ()
 
 
 def _lengths(subject: Subject) -> Iterator[Problem]:
@@ -208,18 +235,43 @@ def has_kv_connector(model: Model) -> bool:
 
 
 def _attention_backend(subject: Subject) -> Iterator[Problem]:
-    """A backend of the user's own that vLLM of the release doesn't start with where KV cache is handed over."""
-    arguments = subject.model.engine.extra_args
+    """A backend that vLLM doesn't start with: beside a KV connector, or with what the model needs."""
     release = used_release(subject.stack)
-    if release is None or not has_kv_connector(subject.model):
+    if release is None:
         return
-    known = release.vllm.attention_backend
+    known, connected = release.vllm.attention_backend, has_kv_connector(subject.model)
+    i, asked = _asked_backend(subject.model)
+    used = asked or (known.kv_connector if connected else known.default)
+    path, value = "override.attentionBackend", used
+    if asked:
+        path, value = f"{subject.path}.engine.extraArgs[{i}]", subject.model.engine.extra_args[i]
+    if connected and asked in known.refused_with_kv_connector:
+        why = f"vLLM of {release.name} does not start with {asked} and a KV connector"
+        yield Problem(path, value, f"{known.kv_connector}, or none", why)
+    elif used in _without_sinks(subject, known):
+        why = f"{subject.facts.name} has attention sinks, which {used} lacks in vLLM of {release.name}"
+        yield Problem(path, value, "another backend, or none", why)
+
+
+def _asked_backend(model: Model) -> tuple[int, str]:
+    """The last attention backend among the user's arguments, which wins, and its position; empty if there is none."""
+    arguments, last = model.engine.extra_args, (0, "")
     for i, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
-        backend = (value or "".join(arguments[i + 1 : i + 2])).upper()
-        if name == "--attention-backend" and backend in known.refused_with_kv_connector:
-            why = f"vLLM of {release.name} does not start with {backend} and a KV connector"
-            yield Problem(f"{subject.path}.engine.extraArgs[{i}]", argument, f"{known.kv_connector}, or none", why)
+        if name.replace("_", "-") == "--attention-backend":
+            last = i, (value or "".join(arguments[i + 1 : i + 2])).upper()
+    return last
+
+
+_QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
+
+
+def _quick_reduce(subject: Subject) -> Iterator[Problem]:
+    """What changes answers is no environment variable among others."""
+    level = subject.model.engine.env.get(_QUICK_REDUCE, "NONE")
+    if level != "NONE":
+        why = "it changes answers, so that it is told with the stack and judged by `llmd-oke eval`"
+        yield Problem(f"{subject.path}.engine.env.{_QUICK_REDUCE}", level, "override.quickReduce", why)
 
 
 def _sizes(sizes: list[int]) -> str:

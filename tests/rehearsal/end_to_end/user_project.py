@@ -44,7 +44,7 @@ class Project:
         config = {
             "cluster": {"mode": "existing", "identifier": stack},
             "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
-            "release": "llm-d-0.6.0",
+            "release": "llm-d-0.9.0",
             "models": [model()],
             "smoke": {"requests": 8, "concurrency": 2},
         }

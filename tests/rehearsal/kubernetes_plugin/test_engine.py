@@ -143,7 +143,7 @@ def scaled_unit(replicas: int, *, autoscaled: bool, max_num_seqs: int = 256) -> 
         unit = AggregatedUnit(
             "m",
             {
-                "release": "llm-d-0.7.0",
+                "release": "llm-d-0.9.0",
                 "model": "gpt-oss-120b",
                 "shape": "BM.GPU.MI300X.8",
                 "namespace": "scaled",

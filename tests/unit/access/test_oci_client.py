@@ -82,7 +82,7 @@ def existing(identifier: str):
         {
             "cluster": {"mode": "existing", "identifier": identifier},
             "gpuPools": [{"name": "a", "shape": "BM.GPU.MI300X.8", "size": 1}],
-            "release": "llm-d-0.7.0",
+            "release": "llm-d-0.9.0",
             "models": [
                 {
                     "model": "gpt-oss-120b",

@@ -41,7 +41,7 @@ STACK: dict[str, Any] = {
             "image": {"ocid": "ocid1.image.oc1.iad.i"},
         }
     ],
-    "release": "llm-d-0.7.0",
+    "release": "llm-d-0.9.0",
 }
 BASTION = {"id": "b", "targetVcnId": "vcn", "lifecycleState": "ACTIVE"}
 COMMAND = "ssh -i <privateKey> -N -L <localPort>:10.0.0.6:6443 -p 22 s@host"

@@ -16,7 +16,7 @@ from llmd_oke.experiments.deployed.smoke import Outcome
 STACK = {
     "cluster": {"mode": "existing", "identifier": "here"},
     "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
-    "release": "llm-d-0.7.0",
+    "release": "llm-d-0.9.0",
     "models": [
         {
             "model": "gpt-oss-120b",

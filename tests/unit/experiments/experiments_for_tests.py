@@ -57,7 +57,7 @@ def project(folder: Path, **changes: Any) -> Path:
     stack = {
         "cluster": {"mode": "existing", "identifier": "s"},
         "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
-        "release": "llm-d-0.7.0",
+        "release": "llm-d-0.9.0",
         "models": [
             {
                 "model": "gpt-oss-120b",
@@ -124,7 +124,7 @@ class FakeDeployer:
         self.calls.append(f"deploy {' '.join(names)}")
         if wrong := [name for name in names if name in self._broken]:
             raise KitError(f"{wrong[0]} does not start")
-        return Deployed("llm-d-0.7.0", ("vLLM",))
+        return Deployed("llm-d-0.9.0", ("vLLM",))
 
     def run(self, argv: Sequence[str]) -> int:
         assignment = Path(argv[-1])

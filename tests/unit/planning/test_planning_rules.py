@@ -150,7 +150,59 @@ def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_el
 def test_an_attention_backend_that_vllm_refuses_beside_a_connector_is_refused(arguments: list[str]):
     problem = only(model(engine={"extraArgs": arguments}), release="llm-d-0.9.0")
     assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "TRITON_ATTN, or none")
-    assert problems(model("agg-tp1-1r", engine={"extraArgs": arguments}), release="llm-d-0.9.0") == []
+    llama = {"model": "llama-3.3-70b-instruct-fp8-dynamic", "engine": {"extraArgs": arguments}}
+    assert problems(model("agg-tp1-1r", **llama), release="llm-d-0.9.0") == []
+
+
+@pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
+def test_servers_of_different_sizes_need_a_kv_cache_that_can_be_split_by_heads(release: str):
+    problem = only(model("4p-tp1-2d-tp4"), release=release)
+    assert (problem.path, problem.accepted) == (
+        "models[0].topology",
+        "for decode: 1, as prefill has, or another release",
+    )
+    assert "KV cache of ROCM_AITER_UNIFIED_ATTN can't be split by heads" in (problem.why or "")
+    assert problems(model("4p-tp2-4d-tp2"), release=release) == []
+    assert problems(model("4p-tp1-2d-tp4"), release="llm-d-0.9.0") == []
+
+
+def test_a_backend_that_splits_is_named_where_the_model_can_use_it():
+    llama = model("4p-tp1-2d-tp4", model="llama-3.3-70b-instruct-fp8-dynamic", engine={"maxModelLen": 8192})
+    assert only(llama, release="llm-d-0.6.0").accepted == "for decode: 1, as prefill has, or ROCM_ATTN"
+    arguments = [*llama["engine"].get("extraArgs", []), "--attention-backend=ROCM_ATTN"]
+    assert problems({**llama, "engine": {**llama["engine"], "extraArgs": arguments}}, release="llm-d-0.6.0") == []
+
+
+def test_an_overridden_backend_is_told_rather_than_refused():
+    override = {"attentionBackend": "ROCM_AITER_UNIFIED_ATTN"}
+    (told,) = [
+        a for a in plan(model("4p-tp1-2d-tp4"), release="llm-d-0.6.0", override=override).advice if "split" in a.text
+    ]
+    assert (told.path, "llmd-oke eval" in told.text) == ("override.attentionBackend", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"engine": {"extraArgs": ["--attention-backend=ROCM_ATTN"]}}, "models[0].engine.extraArgs[0]"),
+        ({}, "override.attentionBackend"),
+    ],
+)
+def test_a_model_with_sinks_has_no_backend_without_them(changes: dict[str, Any], path: str):
+    override = {} if changes else {"override": {"attentionBackend": "ROCM_ATTN"}}
+    problem = only(model("agg-tp1-1r", **changes), release="llm-d-0.6.0", **override)
+    assert problem.path == path
+    assert "gpt-oss-120b has attention sinks, which ROCM_ATTN lacks" in (problem.why or "")
+
+
+def test_quick_reduce_is_told_with_the_stack():
+    engine = {"env": {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}}
+    problem = only(model(engine=engine))
+    assert (problem.path, problem.accepted) == (
+        "models[0].engine.env.VLLM_ROCM_QUICK_REDUCE_QUANTIZATION",
+        "override.quickReduce",
+    )
+    assert problems(model(), override={"quickReduce": "INT4"}) == []
 
 
 def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():

@@ -12,7 +12,7 @@ PLAN = planning.plan(
         {
             "cluster": {"mode": "existing", "identifier": "here"},
             "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
-            "release": "llm-d-0.7.0",
+            "release": "llm-d-0.9.0",
             "models": [
                 {
                     "model": "gpt-oss-120b",

@@ -33,7 +33,7 @@ MODEL = {
 
 
 def plan(cluster: dict[str, Any] = EXISTING, pool: dict[str, Any] = POOL) -> Plan:
-    stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.7.0", "models": [MODEL]}
+    stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.9.0", "models": [MODEL]}
     return planning.plan(config.validate(stack))
 
 

@@ -16,7 +16,7 @@ def unknown(effect: str, *, own: bool = False) -> list[Problem]:
         "layer": "serving",
         "clusterStack": "org/llmd-oke/cluster",
         "gpuPools": [pool],
-        "release": "llm-d-0.7.0",
+        "release": "llm-d-0.9.0",
         "models": [{"model": "gpt-oss-120b", "topology": "8p-tp1-4d-tp2", "workload": workload}],
     }
     made = {"key": "team", "value": "search", "effect": effect}

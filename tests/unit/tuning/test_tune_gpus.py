@@ -21,7 +21,7 @@ config:
   llmd-oke:stack:
     cluster: {mode: existing, identifier: here}
     gpuPools: [{name: mi355x, shape: BM.GPU.MI355X-v1.8, size: 1}]
-    release: llm-d-0.7.0
+    release: llm-d-0.9.0
     models: [{model: gpt-oss-120b, topology: agg-tp1-8r, workload: {inputTokens: 4096, outputTokens: 256}}]
 """
 

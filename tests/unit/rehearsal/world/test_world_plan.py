@@ -46,7 +46,7 @@ class _Programs(dict[str, Path]):
 def _spec(
     state: Path, cluster: Mapping[str, Any], pool: Mapping[str, Any], plugin: KubernetesPlugin = STAND_IN
 ) -> WorldSpec:
-    stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.7.0", "models": [MODEL]}
+    stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.9.0", "models": [MODEL]}
     return world_spec(state, planning.plan(config.validate(stack)), _Programs(), 1, 1, plugin=plugin)
 
 
