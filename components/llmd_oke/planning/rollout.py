@@ -2,8 +2,11 @@
 
 from llmd_oke.planning.plan import Rollout
 
+DRAIN_S = 15
+"""How long a pod that ends still takes requests, until no router sends it any (llm-d's graceful-shutdown component)."""
+
 TERMINATION_GRACE_S = 90
-"""llm-d guides: pods get 90 s, vLLM's own `--shutdown-timeout` 60 s of them."""
+"""llm-d guides: pods get 90 s, `DRAIN_S` and vLLM's own `--shutdown-timeout` of 60 s are within them."""
 
 SCHEDULING_S = 600
 """Time to schedule pods and pull a large image; ours."""

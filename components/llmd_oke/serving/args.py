@@ -83,6 +83,9 @@ class UnitArgs(TypedDict):
     """Whose names virtual functions have where others made them, such as `oci-hpc-oke`; the kit's own if left out."""
     priority_class_prefix: NotRequired[str]
     """Prefix of the priority classes by size; no priority class if left out."""
+    inference_pool: NotRequired[str]
+    """InferencePool of the unit: where the release can, decode servers have prompts prefilled by its pods alone,
+    whatever a client's headers say; not checked if left out."""
     engine: NotRequired[EngineArgs]
     """vLLM settings."""
     model_cache: NotRequired[ModelCacheMountArgs]

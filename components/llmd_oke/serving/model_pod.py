@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pulumi
+
 from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.planning import rollout
 from llmd_oke.serving import labels, prewarm, priorities, vllm
 from llmd_oke.serving.args import NodeTaintArgs, UnitArgs
 from llmd_oke.serving.vllm import ServerSpec
+
+RBAC = "rbac.authorization.k8s.io"
 
 
 def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
@@ -38,31 +43,43 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "nodeSelector": {INSTANCE_TYPE_LABEL: spec.shape.name},
         "tolerations": tolerations(spec.shape, args.get("node_taints", ())),
         **priority,
-        **({"initContainers": first} if (first := init_containers(spec)) else {}),
+        **({"initContainers": first} if (first := init_containers(spec, args)) else {}),
         "containers": [vllm.container(spec)],
-        "volumes": [*vllm.pod_volumes(spec), *([prewarm.program_volume()] if spec.prewarmed else [])],
+        "volumes": [
+            *vllm.pod_volumes(spec),
+            *([prewarm.program_volume()] if spec.prewarmed else []),
+            *([_api_access_volume()] if protected_pool(spec, args) else []),
+        ],
     }
 
 
-def init_containers(spec: ServerSpec) -> list[dict[str, Any]]:
+def protected_pool(spec: ServerSpec, args: UnitArgs) -> str | None:
+    """The InferencePool whose pods alone may prefill for the routing sidecar; None where none is checked."""
+    protects = spec.role == "decode" and spec.release.routing_sidecar.ssrf_protection
+    return args.get("inference_pool") if protects else None
+
+
+def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
     """What comes before vLLM. The cache is looked at in every pod, because nodes may come after it was filled."""
     cached = [prewarm.container(spec.model, spec.cache["prewarm"])] if "prewarm" in spec.cache else []
-    return [*cached, *([routing_sidecar(spec)] if spec.role == "decode" else [])]
+    return [*cached, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
 
 
-def routing_sidecar(spec: ServerSpec) -> dict[str, Any]:
+def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
     """The proxy that has prompts prefilled elsewhere; a native sidecar, so it starts before vLLM and ends after it.
 
     Its own `/health` says nothing of vLLM, so that whether the pod is ready is asked of vLLM's own port too. It ends
     with 0 where its configuration is bad: the probes of its port keep such a pod from loading weights and being Ready.
     """
-    sidecar = spec.release.routing_sidecar
+    sidecar, pool = spec.release.routing_sidecar, protected_pool(spec, args)
+    ports = [f"--port={vllm.SERVER_PORT}", f"{sidecar.server_port_flag}={vllm.BEHIND_SIDECAR_PORT}"]
+    protection = ["--enable-ssrf-protection", _pool_flag(args["namespace"], pool)] if pool else []
     return {
         "name": "routing-proxy",
         "image": sidecar.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
-        "args": [f"--port={vllm.SERVER_PORT}", f"--vllm-port={vllm.BEHIND_SIDECAR_PORT}", *sidecar.arguments],
+        "args": [*ports, *sidecar.arguments, *protection],
         "ports": [{"name": "proxy", "containerPort": vllm.SERVER_PORT, "protocol": "TCP"}],
         "startupProbe": {"tcpSocket": {"port": "proxy"}, "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {
@@ -77,7 +94,49 @@ def routing_sidecar(spec: ServerSpec) -> dict[str, Any]:
             "runAsNonRoot": True,
             "capabilities": {"drop": ["ALL"]},
         },
+        **({"volumeMounts": [{"name": "api-access", "mountPath": API_ACCESS, "readOnly": True}]} if pool else {}),
     }
+
+
+def _pool_flag(namespace: pulumi.Input[str], pool: str) -> Any:
+    """A pool without its namespace would be looked for in `default`."""
+    if isinstance(namespace, str):
+        return f"--inference-pool={namespace}/{pool}"
+    return pulumi.Output.concat("--inference-pool=", namespace, "/", pool)
+
+
+API_ACCESS = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where Kubernetes' own client libraries look for it."""
+
+
+def _api_access_volume() -> dict[str, Any]:
+    """What Kubernetes mounts into every container of a pod whose account has its token mounted; here for one alone."""
+    authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"configMap": authority},
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+    return {"name": "api-access", "projected": {"sources": sources}}
+
+
+def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
+    """The rights that the routing sidecars of a unit need to look up the pods of their pool."""
+    metadata = {"name": f"{unit}-routing-sidecar", "namespace": args["namespace"], "labels": PART_OF}
+    read = ["get", "list", "watch"]
+    pools = {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": read}
+    rules = [
+        {**pools, "resourceNames": [args.get("inference_pool")]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": read},
+    ]
+    account = {"kind": "ServiceAccount", "name": args["service_account"], "namespace": args["namespace"]}
+    role = {"apiGroup": RBAC, "kind": "Role", "name": metadata["name"]}
+    version = {"apiVersion": f"{RBAC}/v1"}
+    return [
+        {**version, "kind": "Role", "metadata": metadata, "rules": rules},
+        {**version, "kind": "RoleBinding", "metadata": metadata, "roleRef": role, "subjects": [account]},
+    ]
 
 
 def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dict[str, str]]:

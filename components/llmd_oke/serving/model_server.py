@@ -11,7 +11,7 @@ from llmd_oke.serving import labels
 from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.lookup import model, release, shape
 from llmd_oke.serving.manifests import declare
-from llmd_oke.serving.model_pod import pod_template
+from llmd_oke.serving.model_pod import pod_template, pool_reader, protected_pool
 from llmd_oke.serving.timeouts import timeouts
 from llmd_oke.serving.vllm import ServerSpec
 
@@ -28,6 +28,8 @@ def model_servers(
     """
     name = f"{unit}-{role}"
     spec = server_spec(args, role, servers["tensor_parallel_size"])
+    for right in pool_reader(unit, args) if protected_pool(spec, args) else ():
+        declare(f"{name}-{right['kind'].lower()}", right, pulumi.ResourceOptions(parent=parent))
     declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
     manifest = deployment(name, unit, args, servers, spec)
     return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.planning import rollout
 from llmd_oke.planning.storage import server_disk_gib
 from llmd_oke.prewarm.sources import ENCODINGS
 from llmd_oke.serving.args import EngineArgs
@@ -89,6 +90,7 @@ def container(spec: ServerSpec) -> Container:
         "startupProbe": _probe("/v1/models", STARTUP_PERIOD_S, 5, -(-spec.model.startup_budget_s // STARTUP_PERIOD_S)),
         "livenessProbe": _probe("/health", 10, 5, 3),
         "readinessProbe": _probe("/v1/models", 5, 2, 3),
+        "lifecycle": {"preStop": {"sleep": {"seconds": rollout.DRAIN_S}}},
         "securityContext": security_context(spec),
         "volumeMounts": _mounts(spec),
     }

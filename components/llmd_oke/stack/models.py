@@ -106,6 +106,7 @@ def _unit(
     opts: pulumi.ResourceOptions,
 ) -> pulumi.Resource:
     common = unit_args(plan, model, namespace.service_account)
+    common["inference_pool"] = unit.name
     if cache is not None:
         common["model_cache"] = model_cache_mount(plan, model, cache.claim)
     prefill, decode, aggregated = unit.role("prefill"), unit.role("decode"), unit.role("aggregated")

@@ -14,6 +14,7 @@ from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.serving import labels, vllm
+from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.bench_program import digest
 from llmd_oke.serving.model_server import deployment, server_spec
 from llmd_oke.serving.router import router_manifests
@@ -105,7 +106,8 @@ def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
     for unit in model.units:
         for role in unit.roles:
             spec = server_spec(args, role.role, role.tensor_parallel_size)
-            yield deployment(f"{unit.name}-{role.role}", unit.name, args, servers_args(role), spec)
+            of_unit: UnitArgs = {**args, "inference_pool": unit.name}
+            yield deployment(f"{unit.name}-{role.role}", unit.name, of_unit, servers_args(role), spec)
 
 
 def topology(plan: Plan, model: ModelPlan) -> Topology:

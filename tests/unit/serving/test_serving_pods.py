@@ -122,7 +122,7 @@ def test_only_servers_that_download_weights_have_the_token():
 
 
 def test_a_sidecar_that_does_not_listen_keeps_vllm_from_starting_and_the_pod_from_being_ready():
-    sidecar = model_pod.routing_sidecar(spec())
+    sidecar = model_pod.routing_sidecar(spec(), ARGS)
     for probe in ("startupProbe", "readinessProbe"):
         assert sidecar[probe]["tcpSocket"] == {"port": "proxy"}
 
@@ -166,6 +166,45 @@ def test_a_pod_without_a_prefix_has_no_priority_class():
 
 def test_priority_grows_with_the_size():
     assert priorities.priority(1) < priorities.priority(2) < priorities.priority(8)
+
+
+def protecting():
+    release = spec().release
+    sidecar = release.routing_sidecar.model_copy(update={"ssrf_protection": True})
+    return release.model_copy(update={"routing_sidecar": sidecar})
+
+
+POOLED: UnitArgs = {**ARGS, "inference_pool": "u"}
+
+
+def test_a_sidecar_that_can_has_prompts_prefilled_by_its_own_pool_alone():
+    pod = model_pod.pod_spec(spec(release=protecting()), POOLED)
+    (sidecar,) = pod["initContainers"]
+    assert {"--enable-ssrf-protection", "--inference-pool=llm-d/u"} <= set(sidecar["args"])
+    assert pod["automountServiceAccountToken"] is False
+    mounted = [c["name"] for c in (sidecar, *pod["containers"]) for m in c["volumeMounts"] if m["name"] == "api-access"]
+    assert mounted == ["routing-proxy"]
+
+
+@pytest.mark.parametrize(("role", "args"), [("decode", ARGS), ("prefill", POOLED)])
+def test_no_other_pod_has_a_way_to_the_api_server(role, args):
+    pod = model_pod.pod_spec(spec(role, release=protecting()), args)
+    assert "api-access" not in str(pod)
+
+
+def test_a_release_whose_sidecar_knows_no_pool_of_version_1_protects_nothing():
+    assert "ssrf" not in str(model_pod.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
+
+
+def test_the_sidecar_may_look_up_its_pool_and_pods_and_nothing_else():
+    role, binding = model_pod.pool_reader("u", POOLED)
+    assert [(rule["resources"], rule.get("resourceNames")) for rule in role["rules"]] == [
+        (["inferencepools"], ["u"]),
+        (["pods"], None),
+    ]
+    assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in role["rules"])
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "model-server", "namespace": "llm-d"}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 
 def test_a_server_that_waits_for_gpus_ends_no_other():

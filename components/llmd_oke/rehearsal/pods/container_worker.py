@@ -168,7 +168,7 @@ class ContainerWorker:
     async def _before_stop(self, container: Container, grace_s: float) -> None:
         hook = self._model.lifecycle.preStop if self._model.lifecycle else None
         if hook and hook.sleep:
-            await asyncio.sleep(hook.sleep.seconds)
+            await asyncio.sleep(hook.sleep.seconds * self._manner.time_scale)
         elif hook and container.probed:
             question = Probe(exec=hook.exec, httpGet=hook.httpGet)
             await ask(question, self._model, container, self._manner.address, grace_s)

@@ -1,0 +1,181 @@
+"""Prefill and decode pods beside those of llm-d's AMD overlays; `docs/parity.md` has every item and why ours differ."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue.files import read_yaml
+from llmd_oke.serving import model_pod, model_server
+from llmd_oke.serving.args import UnitArgs
+
+UPSTREAM: dict[str, Any] = read_yaml(Path(__file__).parent / "parity" / "amd-overlays.yaml")
+PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+NONE = "-"
+ROLES = ("prefill", "decode")
+
+Items = dict[str, str]
+
+
+def words(arguments: list[str]) -> Iterator[tuple[str, str]]:
+    """Arguments by name; flags are `given`, and JSON is told without quotes."""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if value.startswith("{"):
+            value = " ".join(f"{key}={of_key}" for key, of_key in json.loads(value).items())
+        yield name, value if equals else "given"
+
+
+def container_items(container: Mapping[str, Any], volumes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """What a model server's container says; the model comes first and has no name."""
+    yield from ((f"argument {name}", value) for name, value in words(container["args"][1:]))
+    for entry in container["env"]:
+        yield f"variable {entry['name']}", entry.get("value") or f"from {next(iter(entry['valueFrom']))}"
+    for kind in ("limit", "request"):
+        yield from ((f"{kind} {name}", value) for name, value in container["resources"][f"{kind}s"].items())
+    for kind in ("startup", "liveness", "readiness"):
+        yield f"probe {kind}", probe(container[f"{kind}Probe"])
+    yield from ((f"port {port['name']}", port["containerPort"]) for port in container["ports"])
+    yield from ((f"mount {mount['mountPath']}", volumes[mount["name"]]) for mount in container["volumeMounts"])
+    security = container["securityContext"]
+    verbs = [f"{verb} {' '.join(names)}" for verb, names in sorted(security["capabilities"].items())]
+    yield "security capabilities", ", ".join(verbs)
+    yield "security allowPrivilegeEscalation", security["allowPrivilegeEscalation"]
+    if "lifecycle" in container:
+        yield "lifecycle preStop", f"sleep {container['lifecycle']['preStop']['sleep']['seconds']} s"
+
+
+def probe(asked: Mapping[str, Any]) -> str:
+    """A probe in words."""
+    where = asked["httpGet"]["path"] if "httpGet" in asked else f"TCP {asked['tcpSocket']['port']}"
+    times = f"after {asked.get('initialDelaySeconds', 0)} s, every {asked['periodSeconds']} s"
+    return f"{where}, {times}, {asked.get('timeoutSeconds', 1)} s, {asked['failureThreshold']}"
+
+
+def sidecar_items(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the routing sidecar says."""
+    yield from ((f"sidecar argument {name}", value) for name, value in words(container["args"]))
+    yield "sidecar port", container["ports"][0]["containerPort"]
+    for kind in ("startup", "readiness"):
+        yield f"sidecar probe {kind}", probe(container[f"{kind}Probe"])
+    requests = container["resources"]["requests"]
+    yield "sidecar requests", " ".join(f"{name}={value}" for name, value in sorted(requests.items()))
+    security = container["securityContext"]
+    plain = [f"{name}={str(security[name]).lower()}" for name in ("allowPrivilegeEscalation", "runAsNonRoot")]
+    yield "sidecar security", " ".join(plain)
+    yield "sidecar capabilities", f"drop {' '.join(security['capabilities']['drop'])}"
+    if "volumeMounts" in container:
+        yield "sidecar mounts", " ".join(mount["mountPath"] for mount in container["volumeMounts"])
+
+
+def volume(described: Mapping[str, Any]) -> str:
+    """A volume in words."""
+    if "hostPath" in described:
+        return f"host {described['hostPath']['path']}"
+    if described.get("emptyDir", {}).get("medium") == "Memory":
+        return f"memory {described['emptyDir']['sizeLimit']}"
+    return "scratch"
+
+
+def ours(overlay: Mapping[str, Any], role: str) -> Items:
+    """The items of our pod in the place of an overlay's: newest release, same model family, sizes and network."""
+    args: UnitArgs = {
+        "release": catalogue.release_names()[-1],
+        "model": overlay["model"],
+        "shape": "BM.GPU.MI300X.8",
+        "namespace": "llm-d",
+        "service_account": "model-server",
+        "rdma": overlay["rdma"],
+        "priority_class_prefix": "llm-d",
+        "inference_pool": "unit",
+    }
+    spec = model_server.server_spec(args, role, overlay["sizes"][role])
+    template = model_pod.pod_template("unit", args, spec)
+    pod = template["spec"]
+    volumes = {entry["name"]: volume(entry) for entry in pod["volumes"]}
+    found = dict(container_items(pod["containers"][0], volumes))
+    for container in pod.get("initContainers", ()):
+        found |= dict(sidecar_items(container))
+    for name in (
+        "terminationGracePeriodSeconds",
+        "priorityClassName",
+        "nodeSelector",
+        "tolerations",
+        "securityContext",
+    ):
+        found[f"pod {name}"] = json.dumps(pod[name]).strip('"')
+    found["pod automountServiceAccountToken"] = pod["automountServiceAccountToken"]
+    for name, value in template["metadata"].get("annotations", {}).items():
+        networks = [f"{each['namespace']}/{each['name']}@{each['interface']}" for each in json.loads(value)]
+        found[f"annotation {name}"] = " ".join(networks)
+    return texts(found)
+
+
+def theirs(overlay: Mapping[str, Any], role: str) -> Items:
+    """The items of an overlay's pod, with those of the recipe that it patches."""
+    recipe = UPSTREAM["recipe"]
+    return texts({**recipe["both"], **recipe[role], **overlay["both"], **overlay[role]})
+
+
+def texts(items: Mapping[str, Any]) -> Items:
+    """Items as they are told."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in items.items()}
+
+
+def page() -> str:
+    """The whole table."""
+    lines = [
+        "# Prefill and decode pods beside llm-d's AMD overlays",
+        "",
+        f"Made by `tests/render/test_render_parity.py` from what the kit declares for {catalogue.release_names()[-1]}",
+        "on BM.GPU.MI300X.8 and from `tests/render/parity/amd-overlays.yaml`; it writes",
+        "this page with `LLMD_OKE_UPDATE_GOLDEN=1`. A difference without a reason fails it.",
+    ]
+    for name, overlay in UPSTREAM["overlays"].items():
+        sizes = ", ".join(f"{role} TP{overlay['sizes'][role]}" for role in ROLES)
+        source = f"{UPSTREAM['repository']}/tree/{overlay['commit']}/{overlay['path']}"
+        lines += ["", f"## `{name}`: {overlay['model']}, {sizes}", "", f"[{overlay['commit'][:8]}]({source})", ""]
+        lines += ["| item | role | llm-d | here | why |", "|---|---|---|---|---|", *rows(overlay)]
+    return "\n".join(lines) + "\n"
+
+
+def rows(overlay: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each item, or two where the roles differ."""
+    sides = {role: (theirs(overlay, role), ours(overlay, role)) for role in ROLES}
+    for item in sorted({name for both in sides.values() for side in both for name in side}):
+        pairs = {role: tuple(side.get(item, NONE) for side in sides[role]) for role in ROLES}
+        alike = len(set(pairs.values())) == 1
+        for role in ROLES[:1] if alike else ROLES:
+            upstream, own = pairs[role]
+            if upstream == own == NONE:
+                continue
+            why = "" if upstream == own else UPSTREAM["reasons"].get(item, "")
+            yield f"| {item} | {'both' if alike else role} | {upstream} | {own} | {why} |"
+
+
+def differences() -> set[str]:
+    """Items that are not the same in some overlay's pod and ours."""
+    found: set[str] = set()
+    for overlay in UPSTREAM["overlays"].values():
+        for role in ROLES:
+            upstream, own = theirs(overlay, role), ours(overlay, role)
+            found |= {item for item in upstream.keys() | own.keys() if upstream.get(item) != own.get(item)}
+    return found
+
+
+def test_every_difference_from_the_overlays_has_a_reason_and_every_reason_a_difference():
+    assert differences() == set(UPSTREAM["reasons"])
+
+
+def test_the_page_says_what_is_declared():
+    if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
+        PAGE.write_text(page())
+    assert PAGE.read_text() == page()
+
+
+@pytest.mark.parametrize("name", UPSTREAM["overlays"])
+def test_every_overlay_names_the_commit_that_it_was_read_at(name: str):
+    assert len(UPSTREAM["overlays"][name]["commit"]) == 40
