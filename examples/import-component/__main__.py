@@ -5,7 +5,7 @@ import pulumi_kubernetes as k8s
 from llmd_oke import AggregatedUnit, ModelEndpoint, ServingNamespace
 
 config = pulumi.Config("chat")
-cluster = k8s.Provider("cluster", cluster_identifier="chat")
+cluster = k8s.Provider("cluster", cluster_identifier="chat", enable_patch_force=True)
 inside = pulumi.ResourceOptions(provider=cluster)
 
 namespace = ServingNamespace("chat", {"namespace": "chat", "tensor_parallel_sizes": [1]}, inside)

@@ -154,6 +154,7 @@ def test_definitions_are_those_of_the_release_unchanged(rehearsal):
 def test_only_definitions_take_over_what_is_there(rehearsal):
     cluster = rehearsal.resource("pulumi:providers:kubernetes", "cluster")
     assert "upsertExistingObjects" not in cluster.inputs
+    assert cluster.inputs["enablePatchForce"] == "true"
     for resource in rehearsal.resources:
         if resource.type.startswith("kubernetes:") and "CustomResourceDefinition" not in resource.type:
             assert resource.provider.startswith(cluster.urn), resource.name

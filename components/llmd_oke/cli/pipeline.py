@@ -9,8 +9,9 @@ import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, tunnel, up
+from llmd_oke.operations import drift
 from llmd_oke.operations.previews import Preview, of_document
-from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
+from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.refreshing import reading_first
 from llmd_oke.operations.summary import summarise
 
@@ -35,8 +36,11 @@ def preview(
 ) -> None:
     """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused."""
     plan = planning.plan_stack_file(project, stack)
-    found = _rehearsed(project, stack) if rehearse else _real(project, stack, plan).preview()
-    judged = summarise(stack, plan, found, allow_replace=allow_replace)
+    pulumi = None if rehearse else reading_first(pulumi_cli(project, stack), plan)
+    by_hand = drift.look(pulumi, console.progress()) if pulumi else []
+    found = pulumi.preview() if pulumi else _rehearsed(project, stack)
+    by_hand += drift.found_in_preview(found.changes, by_hand)
+    judged = summarise(stack, plan, found, by_hand=by_hand, allow_replace=allow_replace)
     if summary is None:
         typer.echo(judged.markdown, nl=False)
     else:
@@ -61,11 +65,6 @@ def deploy(
         return
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
     os.execv(argv[0], argv)  # noqa: S606 - in place of this process, so that signals reach it
-
-
-def _real(project: Path, stack: str, plan: planning.Plan) -> PulumiCli:
-    """The CLI of the stack, which reads first what is there where the state is wrong."""
-    return reading_first(pulumi_cli(project, stack), plan)
 
 
 def _rehearsed(project: Path, stack: str) -> Preview:

@@ -78,7 +78,7 @@ def difference(path: str, change: Change) -> str:
 def value_at(inputs: Mapping[str, Any], path: str) -> Any:
     """The value at a property path such as `nodeConfigDetails.computeClusterId` or `placementConfigs[0].subnetId`."""
     current: Any = inputs
-    for step in _steps(path):
+    for step in steps(path):
         try:
             current = current[step]
         except (KeyError, IndexError, TypeError):
@@ -86,8 +86,8 @@ def value_at(inputs: Mapping[str, Any], path: str) -> Any:
     return current
 
 
-def _steps(path: str) -> Iterable[str | int]:
-    """The keys and indices of a path; keys with dots stand in brackets and quotes."""
+def steps(path: str) -> Iterable[str | int]:
+    """The keys and indices of a property path; keys with dots stand in brackets and quotes."""
     rest = path
     while rest:
         if rest.startswith('["'):

@@ -9,16 +9,21 @@ from llmd_oke.errors import KitError
 
 _QUIET = {"same", "read", "refresh", "read-replacement", "read-discard", "discard-replaced"}
 _REPLACES = "-replace"
+_RESULT = "resOutputsEvent"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What would happen to one resource. `replaced_by` are the input properties that make it be replaced."""
+    """What would happen to one resource, from its old inputs and outputs to the new ones. `replaced_by` are the input
+    properties that make it be replaced.
+    """
 
     operation: str
     urn: str
     old: Mapping[str, Any] = field(default_factory=dict[str, Any])
     new: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    old_outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    new_outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     changed: tuple[str, ...] = ()
     replaced_by: tuple[str, ...] = ()
     protected: bool = False
@@ -78,6 +83,40 @@ def parse(text: str) -> Preview:
         raise KitError(f"`pulumi preview --json` answered with no preview: {said}") from error
 
 
+def of_events(text: str) -> tuple[Change, ...]:
+    """What became of each resource, from the engine's events as it streams them, one in each line.
+
+    Raises:
+        KitError: the text is something else.
+    """
+    try:
+        events = [json.loads(line) for line in text.splitlines()]
+        return tuple(_change(_step(event[_RESULT]["metadata"])) for event in events if _RESULT in event)
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise KitError(f"The engine's events can't be read: {text.strip()[-500:] or 'nothing'}") from error
+
+
+def errors_of_events(text: str) -> tuple[str, ...]:
+    """The errors among the engine's events; none where the text is something else."""
+    try:
+        found = [json.loads(line).get("diagnosticEvent") or {} for line in text.splitlines()]
+        return tuple(_errors(found))
+    except (ValueError, AttributeError):
+        return ()
+
+
+def _step(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A step in the words of `pulumi preview --json`."""
+    differences: Mapping[str, Any] = metadata.get("detailedDiff") or {}
+    return {
+        "op": metadata["op"],
+        "urn": metadata["urn"],
+        "oldState": metadata.get("old"),
+        "newState": metadata.get("new"),
+        "detailedDiff": {path: {"kind": how["diffKind"]} for path, how in differences.items()},
+    }
+
+
 def of_document(document: Mapping[str, Any]) -> Preview:
     """The preview in a document as `pulumi preview --json` writes it."""
     steps: list[dict[str, Any]] = document.get("steps") or []
@@ -90,8 +129,10 @@ def _change(step: Mapping[str, Any]) -> Change:
     return Change(
         operation=step["op"],
         urn=step["urn"],
-        old=_inputs(step, "oldState"),
-        new=_inputs(step, "newState"),
+        old=_part(step, "oldState", "inputs"),
+        new=_part(step, "newState", "inputs"),
+        old_outputs=_part(step, "oldState", "outputs"),
+        new_outputs=_part(step, "newState", "outputs"),
         changed=tuple(differences or step.get("diffReasons") or ()),
         replaced_by=tuple(reasons or step.get("replaceReasons") or ()),
         protected=_is_protected(step.get("oldState") or {}),
@@ -102,9 +143,9 @@ def _is_protected(state: Mapping[str, Any]) -> bool:
     return bool(state.get("protect"))
 
 
-def _inputs(step: Mapping[str, Any], state: str) -> Mapping[str, Any]:
+def _part(step: Mapping[str, Any], state: str, part: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = step.get(state) or {}
-    return found.get("inputs") or {}
+    return found.get(part) or {}
 
 
 def _errors(diagnostics: Sequence[Mapping[str, Any]]) -> Iterator[str]:

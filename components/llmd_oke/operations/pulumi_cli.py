@@ -13,11 +13,14 @@ from typing import Any, TypeVar
 
 from llmd_oke.errors import KitError
 from llmd_oke.operations.child import to_its_end
-from llmd_oke.operations.previews import Preview, parse
+from llmd_oke.operations.previews import Change, Preview, errors_of_events, of_events, parse
 
 Found = TypeVar("Found")
 
 _STANDARD_ERROR = 2
+_STREAMING = ("PULUMI_ENABLE_STREAMING_JSON_PREVIEW=true",)
+"""Has a preview tell every event, of resources that stay the same too, instead of its steps."""
+
 _NEWEST = ("history", "--json", "--page-size", "1")
 
 
@@ -82,6 +85,23 @@ class PulumiCli:
             return replace(preview, errors=(ended.errors.strip() or f"the CLI ended with status {ended.status}",))
         return preview
 
+    def look(self, target: str) -> tuple[Change, ...]:
+        """What a refresh of those resources would find; the stack's state stays as it is.
+
+        Raises:
+            KitError: they can't be read; says why.
+        """
+        words = ["refresh", "--preview-only", "--json", "--non-interactive", "--target", target]
+        ended = self._run(*words, capture=True, variables=_STREAMING)
+        if ended.status:
+            raise KitError("\n".join(errors_of_events(ended.output)) or (ended.errors or ended.output).strip())
+        return of_events(ended.output)
+
+    def read(self, urns: Sequence[str]) -> int:
+        """Has the state say of these resources what they are; the answer is the CLI's exit code."""
+        targets = [word for urn in urns for word in ("--target", urn)]
+        return self._run("refresh", "--yes", "--skip-preview", *targets, capture=True).status
+
     def up(self, *, yes: bool, skip_preview: bool = False) -> int:
         """Updates the stack; the answer is the CLI's exit code."""
         return self._run("up", *_yes(yes), *(["--skip-preview"] if skip_preview else []), *self._refreshed()).status
@@ -141,8 +161,9 @@ class PulumiCli:
     def _refreshed(self) -> list[str]:
         return ["--refresh"] if self.refresh else []
 
-    def _run(self, *words: str, capture: bool = False) -> Ended:
-        return self.run([self.program, *words, "--stack", self.stack, "--cwd", str(self.project)], capture)
+    def _run(self, *words: str, capture: bool = False, variables: Sequence[str] = ()) -> Ended:
+        program = ["env", *variables, self.program] if variables else [self.program]
+        return self.run([*program, *words, "--stack", self.stack, "--cwd", str(self.project)], capture)
 
 
 def pulumi_cli(project: Path, stack: str, *, aside: bool = False) -> PulumiCli:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmd_oke.operations import guards
+from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.order import displacement
 from llmd_oke.operations.previews import Change, Preview
 from llmd_oke.planning import Plan
@@ -24,8 +25,10 @@ class Judged:
     refusals: Sequence[str]
 
 
-def summarise(stack: str, plan: Plan, preview: Preview, *, allow_replace: bool = False) -> Judged:
-    """The comment, and the reasons for which an update is refused."""
+def summarise(
+    stack: str, plan: Plan, preview: Preview, *, by_hand: Sequence[Drift] = (), allow_replace: bool = False
+) -> Judged:
+    """The comment, with what was changed by hand, and the reasons for which an update is refused."""
     lost = [] if allow_replace else [guards.describe(change) for change in guards.losses(preview)]
     refusals = [*preview.errors, *lost]
     first = displacement(preview, plan.gpus)
@@ -33,6 +36,7 @@ def summarise(stack: str, plan: Plan, preview: Preview, *, allow_replace: bool =
         MARK.format(stack=stack),
         f"### `{stack}`: {headline(_counts(preview))}",
         *_listed("The update is refused", refusals),
+        *_listed("Changed by hand", [str(drift) for drift in by_hand]),
         *_listed("Before the update", [str(first)] if first else []),
         *_table(preview.effective),
         *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in plan.advice]),

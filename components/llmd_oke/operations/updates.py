@@ -1,9 +1,12 @@
-"""An update with what comes before it: a preview that is judged, and servers that have to go first."""
+"""An update with what comes before it: a look at what was changed by hand, a preview that is judged, and servers that
+have to go first.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llmd_oke.errors import KitError
-from llmd_oke.operations import guards
+from llmd_oke.operations import drift, guards
+from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.order import displacement
 from llmd_oke.operations.previews import Preview
 from llmd_oke.operations.pulumi_cli import PulumiCli
@@ -21,8 +24,10 @@ def update(
     Raises:
         KitError: there is no preview, or it would take a guarded resource away.
     """
+    told = _read_drift(pulumi, progress)
     progress.step("previewing the update")
     preview = pulumi.preview()
+    _tell(drift.found_in_preview(preview.changes, told), progress)
     guards.refuse_losses(preview, allowed=allow_replace)
     unprotected = unprotect(pulumi, preview, progress) if allow_replace else []
     if preview.errors and not unprotected:
@@ -35,6 +40,25 @@ def update(
         if status := pulumi.destroy(yes=True, targets=[change.urn for change in first.first]):
             return status
     return pulumi.up(yes=yes, skip_preview=yes)
+
+
+def _read_drift(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
+    """Tells what was changed by hand, and has the stack's state say it too, so that the update takes it back.
+
+    Raises:
+        KitError: the state can't be changed.
+    """
+    found = drift.look(pulumi, progress)
+    _tell(found, progress)
+    urns = drift.to_read(found)
+    if urns and not pulumi.refresh and pulumi.read(urns):
+        raise KitError("What was changed by hand can't be read into the stack's state.", "`pulumi refresh` says why.")
+    return found
+
+
+def _tell(found: Sequence[Drift], progress: Progress) -> None:
+    for each in found:
+        progress.step(f"changed by hand: {each}")
 
 
 def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from pulumi import automation
@@ -26,6 +26,7 @@ from pulumi.automation import events as engine_events
 
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
+from llmd_oke.rehearsal.engine_drift import read_drift
 from llmd_oke.rehearsal.engine_events import Narrator
 from llmd_oke.rehearsal.engine_protection import release
 from llmd_oke.rehearsal.engine_recovery import adopt, is_wrong
@@ -45,7 +46,7 @@ class EngineResult:
     """What an operation did: resources by what happened to them, stack outputs, seconds.
 
     `placeholders` are the images without a program that pods have since, each with the number of its pods; `steps` are
-    those of a preview, as `pulumi preview --json` lists them.
+    those of a preview, as `pulumi preview --json` lists them; `changed_by_hand` is what an update has taken back.
     """
 
     operation: str
@@ -55,6 +56,7 @@ class EngineResult:
     plugins: dict[str, int]
     placeholders: dict[str, int]
     steps: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    changed_by_hand: list[str] = field(default_factory=list[str])
 
     @property
     def changed(self) -> int:
@@ -119,12 +121,14 @@ def run(
     if operation == "destroy" and not targets:
         release(handle, progress, allowed=unprotect)
     try:
-        changes, outputs = _operate(handle, _operation(operation, targets, is_wrong(checkpoint)), steps.hear)
+        by_hand = _unlocked(handle, lambda: read_drift(handle, checkpoint, progress)) if operation == "up" else []
+        operate = _operation(operation, targets, is_wrong(checkpoint))
+        changes, outputs = _unlocked(handle, lambda: operate(handle, steps.hear))
     except automation.CommandError as error:
         raise narrator.failure(operation, str(error)) from error
     duration_s = time.monotonic() - began
     listed = steps.recorded if operation == "preview" else []
-    return EngineResult(operation, changes, outputs, duration_s, plugins, placeholder_images(), listed)
+    return EngineResult(operation, changes, outputs, duration_s, plugins, placeholder_images(), listed, by_hand)
 
 
 def _loading(modules: Sequence[str]) -> threading.Thread:
@@ -149,6 +153,7 @@ def _program(project: Path, loaded: threading.Thread) -> None:
 Hear = Callable[[engine_events.EngineEvent], Any]
 Outcome = tuple[dict[str, int], dict[str, Any]]
 Run = Callable[[automation.Stack, Hear], Outcome]
+Found = TypeVar("Found")
 _OPERATIONS = ("destroy", "preview", "refresh", "up")
 
 
@@ -165,13 +170,13 @@ def _operation(name: str, targets: Sequence[str], reads_first: bool) -> Run:
             return partial(_destroy, targets=targets)
 
 
-def _operate(stack: automation.Stack, run: Run, hear: Hear) -> Outcome:
-    """Runs an operation; a lock on the stack is one that a killed engine left, for no other runs beside this one."""
+def _unlocked(stack: automation.Stack, run: Callable[[], Found]) -> Found:
+    """What an operation gives; a lock on the stack is one that a killed engine left, for no other runs beside this."""
     try:
-        return run(stack, hear)
+        return run()
     except automation.ConcurrentUpdateError:
         stack.cancel()
-        return run(stack, hear)
+        return run()
 
 
 def _up(stack: automation.Stack, hear: Hear, *, refresh: bool) -> Outcome:

@@ -36,6 +36,14 @@ def step(metadata: events.StepEventMetadata) -> dict[str, Any]:
     }
 
 
+def step_with_outputs(metadata: events.StepEventMetadata) -> dict[str, Any]:
+    """A step with what the resource was and is, beside its inputs."""
+    states = {"oldState": metadata.old, "newState": metadata.new}
+    outputs = {name: dict(state.outputs or {}) if state else {} for name, state in states.items()}
+    told = step(metadata)
+    return {**told, **{name: {**told[name], "outputs": outputs[name]} for name in states}}
+
+
 def _state(state: events.StepEventStateMetadata | None) -> dict[str, Any]:
     return {"protect": bool(state.protect), "inputs": dict(state.inputs or {})} if state else {}
 

@@ -19,9 +19,6 @@ EXECUTABLE: Final = "pulumi-resource-kubernetes"
 ANSWER_TIMEOUT_S: Final = 20.0
 """How long a plug-in on PATH may take to start and to say its version; the real one takes a second."""
 
-_NO_ENGINE: Final = "127.0.0.1:1"
-"""Stands for the engine's address, which plug-ins are given and which only the engine has."""
-
 
 class PluginChoice(StrEnum):
     """Which Kubernetes plug-in to use; `auto` is the real one where it is installed and can do all of the stack."""
@@ -105,9 +102,10 @@ def installed(version: str) -> Path | None:
 
 
 def reported_version(executable: Path) -> str | None:
-    """The version that a plug-in says it has, as `4.30.0`; None where it doesn't say."""
-    argv = [str(executable), _NO_ENGINE]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    """The version that a plug-in says it has, as `4.30.0`; None where it doesn't say. Without an engine's address it waits
+    for one to attach.
+    """
+    with subprocess.Popen([str(executable)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         limit = Timer(ANSWER_TIMEOUT_S, process.kill)
         limit.start()
         try:

@@ -31,13 +31,16 @@ class ClusterAccess:
     def provider(self, name: str, *, upsert: bool = False) -> k8s.Provider:
         """A provider of the cluster.
 
-        Its identity is the cluster's, so that a changed kubeconfig (a tunnel, CI) replaces nothing.
+        Its identity is the cluster's, so that a changed kubeconfig (a tunnel, CI) replaces nothing. Fields that
+        somebody has set by hand are taken back where the program says something else, except those that are ignored
+        because an autoscaler sets them; without force the API server would refuse the update as a conflict.
         """
         return k8s.Provider(
             name,
             cluster_identifier=self.identifier,
             kubeconfig=self.kubeconfig,
             context=self.context,
+            enable_patch_force=True,
             upsert_existing_objects=upsert or None,
         )
 

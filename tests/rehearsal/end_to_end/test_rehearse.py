@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,21 @@ DISAGGREGATED = "disaggregated"
 AGGREGATED = "aggregated"
 
 
+SCALE_BY_HAND = """
+from lightkube import Client
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.types import PatchType
+client = Client(field_manager="kubectl")
+[decode] = [each for each in client.list(Deployment, namespace="*") if each.metadata.name.endswith("-decode")]
+own = {"namespace": decode.metadata.namespace, "patch_type": PatchType.MERGE}
+client.patch(Deployment.Scale, decode.metadata.name, {"spec": {"replicas": 3}}, **own)
+"""
+"""What `kubectl scale` does to the decode servers."""
+
+
 @dataclass(frozen=True)
 class Life:
-    """What a disaggregated stack went through, in order: made, left alone, changed."""
+    """What a disaggregated stack went through, in order: made, left alone, scaled by hand and changed."""
 
     made: Ended
     left_alone: Ended
@@ -30,6 +43,8 @@ class Life:
 def life(project: Project) -> Life:
     project.write(DISAGGREGATED)
     made, left_alone = project.rehearse(DISAGGREGATED), project.rehearse(DISAGGREGATED)
+    scaled = project.command("rehearse", "run", "--stack", DISAGGREGATED, "--", sys.executable, "-c", SCALE_BY_HAND)
+    assert scaled.status == 0, scaled.errors
     project.write(
         DISAGGREGATED, models=[model(topology="1p-tp1-2d-tp2", engine={"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})]
     )
@@ -76,6 +91,14 @@ def test_a_change_of_topology_and_environment_rolls_through(life: Life) -> None:
     (smoke,) = life.changed.document["smoke"]
     assert smoke["topology"] == "1p-tp1-2d-tp2"
     assert smoke["passed"]
+
+
+def test_a_scale_by_hand_is_told_and_taken_back_by_a_change_of_something_else(life: Life) -> None:
+    (told,) = life.changed.document["update"]["changed_by_hand"]
+    assert "-decode: spec.replicas was 1 and is 3, set by kubectl (scale)" in told
+    assert f"changed by hand: {told}" in life.changed.errors
+    (smoke,) = life.changed.document["smoke"]
+    assert smoke["topology"] == "1p-tp1-2d-tp2"
 
 
 def test_the_engine_met_no_plug_in_but_the_stand_in(life: Life) -> None:

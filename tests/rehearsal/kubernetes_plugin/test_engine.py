@@ -90,7 +90,7 @@ def test_a_kind_that_is_not_served_is_named(run: Run):
 
 def test_servers_that_were_scaled_from_outside_stay_so(run: Run, control_plane: ControlPlane):
     """Turning scaling on, scaling by somebody else, and an update of the pods: none of them ends a server. Turning
-    it off does only on demand, because the number is somebody else's by then.
+    it off doesn't either where the provider doesn't force, because the number is somebody else's by then.
     """
     definitions = crd_definitions()
     with control_plane.client() as client:

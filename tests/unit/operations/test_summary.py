@@ -1,6 +1,7 @@
 """The Markdown of a preview: what a reviewer reads."""
 
 from llmd_oke.config import validate
+from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.previews import Preview, parse
 from llmd_oke.operations.summary import Judged, headline, summarise
 from llmd_oke.planning import plan
@@ -59,6 +60,12 @@ def test_errors_of_the_engine_refuse():
 
 def test_servers_that_go_first_are_told():
     assert "m-aggregated must go before they come" in judged(recorded("switch")).markdown
+
+
+def test_changes_by_hand_are_listed():
+    by_hand = [Drift("u", "", "ConfigMap c is gone; the update makes it anew")]
+    said = summarise("prod", PLAN, parse(document()), by_hand=by_hand).markdown
+    assert "**Changed by hand**\n\n- ConfigMap c is gone; the update makes it anew" in said
 
 
 def test_many_changes_are_cut_short_with_their_number():

@@ -12,8 +12,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
 from llmd_oke.planning import plan
-from llmd_oke.progress import SilentProgress
-from previews_for_tests import DATA, document, replaced_pool, step
+from previews_for_tests import DATA, document, replaced_pool, step, urn
 
 POOL = replaced_pool()["urn"]
 PROTECTED = document(errors=(f'unable to replace resource "{POOL}"\nas it is currently marked for protection',))
@@ -31,26 +30,92 @@ STACK = {
 }
 
 
+LOOK = "refresh --preview-only --json --non-interactive --target **kubernetes:**"
+NOTHING_BY_HAND = Ended(0, "")
+
+
+SCALED = urn("kubernetes:apps/v1:Deployment", "d")
+
+
+class Told:
+    """Keeps the news."""
+
+    def __init__(self) -> None:
+        self.news: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.news.append(text)
+
+    def detail(self, text: str) -> None:
+        self.news.append(text)
+
+
 class Cli:
     """Answers like the Pulumi CLI and remembers what it was asked."""
 
-    def __init__(self, preview: str, resources: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, preview: str, resources: Sequence[dict[str, Any]] = (), seen: Ended = NOTHING_BY_HAND) -> None:
         self.asked: list[str] = []
+        self.progress = Told()
         self._answers = {
             "preview": Ended(0, preview),
+            LOOK: seen,
             "stack": Ended(0, json.dumps({"deployment": {"resources": list(resources)}})),
         }
         self.pulumi = PulumiCli(Path("/p"), "prod", "pulumi", self._run)
 
     def _run(self, argv: Sequence[str], capture: bool) -> Ended:
-        own = argv[1 : argv.index("--stack")]
-        self.asked.append(" ".join(own))
-        return self._answers.get(own[0], Ended(0)) if capture else Ended(0)
+        own = argv[argv.index("pulumi") + 1 : argv.index("--stack")]
+        words = " ".join(own)
+        if words != LOOK:
+            self.asked.append(words)
+        return self._answers.get(words, self._answers.get(own[0], Ended(0))) if capture else Ended(0)
 
     def update(self, *, yes: bool = True, allow_replace: bool = False, agreed: bool = True) -> int:
         return updates.update(
-            self.pulumi, plan(validate(STACK)), SilentProgress(), lambda _: agreed, yes=yes, allow_replace=allow_replace
+            self.pulumi, plan(validate(STACK)), self.progress, lambda _: agreed, yes=yes, allow_replace=allow_replace
         )
+
+
+def scaled_by_hand() -> Ended:
+    """A Deployment that somebody scaled from 2 to 3, and a ConfigMap that is gone, as the engine's events tell it."""
+    states = {"old": {"inputs": {"spec": {"replicas": 2}}}, "new": {"inputs": {"spec": {"replicas": 3}}}}
+    scaled = {"op": "update", "urn": SCALED, **states, "detailedDiff": {"spec.replicas": {"diffKind": "update"}}}
+    gone = {"op": "delete", "urn": urn("kubernetes:core/v1:ConfigMap", "config")}
+    return Ended(0, "\n".join(json.dumps({"resOutputsEvent": {"metadata": each}}) for each in (scaled, gone)))
+
+
+def test_what_was_changed_by_hand_is_told_read_and_taken_back():
+    cli = Cli(document(), seen=scaled_by_hand())
+    assert cli.update() == 0
+    config = urn("kubernetes:core/v1:ConfigMap", "config")
+    assert cli.asked == [
+        f"refresh --yes --skip-preview --target {SCALED} --target {config}",
+        "preview --json --show-sames --non-interactive",
+        "up --yes --skip-preview",
+    ]
+    assert [news for news in cli.progress.news if "by hand:" in news] == [
+        "changed by hand: Deployment d: spec.replicas was 2 and is 3; the update makes it what the stack file says",
+        "changed by hand: ConfigMap config is gone; the update makes it anew",
+    ]
+
+
+def test_what_was_read_before_an_update_that_never_came_is_told_with_the_next():
+    owner = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    read = {"spec": {"replicas": 3}}
+    old = {"inputs": read, "outputs": {**read, "metadata": {"managedFields": [owner]}}}
+    undone = {"op": "update", "urn": SCALED, "oldState": old, "newState": {"inputs": {"spec": {"replicas": 2}}}}
+    cli = Cli(document({**undone, "detailedDiff": {"spec.replicas": {"kind": "update"}}}))
+    assert cli.update() == 0
+    assert cli.progress.news[-1] == (
+        "changed by hand: Deployment d: spec.replicas is 3, set by kubectl; the update makes it 2"
+    )
+
+
+def test_an_update_goes_on_where_changes_by_hand_can_not_be_seen():
+    cli = Cli(document(), seen=Ended(255, "", "the cluster does not answer"))
+    assert cli.update() == 0
+    assert "they can't be seen, and so are not taken back: the cluster does not answer" in cli.progress.news
+    assert cli.asked == ["preview --json --show-sames --non-interactive", "up --yes --skip-preview"]
 
 
 def test_what_others_change_is_read_before_it_is_previewed_and_updated():
@@ -118,12 +183,12 @@ def test_nothing_is_destroyed_early_where_the_user_says_no():
 def test_protected_resources_are_not_destroyed():
     cli = Cli(document(), [{"urn": POOL, "protect": True}])
     with pytest.raises(KitError, match="prod-mi300x") as refused:
-        updates.destroy(cli.pulumi, SilentProgress(), yes=True, unprotect=False)
+        updates.destroy(cli.pulumi, cli.progress, yes=True, unprotect=False)
     assert "--unprotect" in (refused.value.remedy or "")
     assert cli.asked == ["stack export"]
 
 
 def test_unprotected_on_request_they_are():
     cli = Cli(document(), [{"urn": POOL, "protect": True}])
-    assert updates.destroy(cli.pulumi, SilentProgress(), yes=True, unprotect=True) == 0
+    assert updates.destroy(cli.pulumi, cli.progress, yes=True, unprotect=True) == 0
     assert cli.asked == ["stack export", f"state unprotect {POOL} --yes", "destroy --yes"]

@@ -1,0 +1,208 @@
+"""Drift: what somebody has changed by hand in objects of a stack's cluster, by which field manager.
+
+The engine's refresh says which inputs of an object are not what they were, and the object's `managedFields` say by
+whom (Kubernetes, server-side apply). What an autoscaler may change is ignored by the engine, and so is no drift.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmd_oke.errors import KitError
+from llmd_oke.operations.guards import LONGEST_VALUES, steps, value_at
+from llmd_oke.operations.previews import Change
+from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.progress import Progress
+
+OBJECTS = "**kubernetes:**"
+"""The URNs of what is in a cluster, as a target of the engine's."""
+
+_OWN_MANAGER = "__fieldManager"
+_FIRST_WRITERS = frozenset({"pulumi-kubernetes", "pulumi-resource-kubernetes"})
+"""Field managers of the plug-in's before an object's first update (pulumi-kubernetes 4.30.0, await.go)."""
+
+_KUBECTL = "kubectl"
+"""How the names of kubectl's field managers begin. An update takes over what they set, so that what the program doesn't
+have is gone then (pulumi-kubernetes 4.30.0, await.go, `fixCSAFieldManagers`)."""
+
+_AUTOSCALERS = ("kube-controller-manager", "keda")
+"""How the names of the field managers begin that scale: the controller of HorizontalPodAutoscalers, and KEDA."""
+
+_REPLICAS = "spec.replicas"
+
+Path = tuple[str | int, ...]
+Tree = Mapping[str, Any]
+"""An object, or a part of one."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A change by hand, in words. `taken_back` says whether an update undoes it once the engine has read it."""
+
+    urn: str
+    path: str
+    words: str
+    taken_back: bool = True
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def found_by_refresh(changes: Iterable[Change]) -> list[Drift]:
+    """What a refresh has found: objects that are gone, fields that are not as the last update set them, fields that
+    kubectl has added. A change's old state is the recorded one, its new state the live one.
+    """
+    found: list[Drift] = []
+    for change in filter(_is_object, changes):
+        if change.operation == "delete":
+            words = f"{change.short_name} is gone; the update makes it anew"
+            found.append(Drift(change.urn, "", words))
+            continue
+        if change.operation == "update":
+            found += [_changed(change, path) for path in change.changed]
+        found += _added(change)
+    return found
+
+
+def found_in_preview(changes: Iterable[Change], told: Iterable[Drift] = ()) -> list[Drift]:
+    """Fields that an update changes and that somebody else set last, as a refresh before it has read them; without
+    those that are told already.
+    """
+    known = {(drift.urn, drift.path) for drift in told}
+    return [
+        _undone(change, path)
+        for change in filter(_is_object, changes)
+        if change.operation in {"update", "replace"}
+        for path in change.changed
+        if (change.urn, path) not in known and _others(change.old_outputs, path)
+    ]
+
+
+def to_read(found: Iterable[Drift]) -> list[str]:
+    """The URNs of what the engine has to read, so that an update undoes the drift."""
+    return list(dict.fromkeys(drift.urn for drift in found if drift.taken_back))
+
+
+def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
+    """What has been changed by hand since the stack's state was written; nothing where that can't be seen."""
+    progress.step("looking for changes by hand")
+    try:
+        return found_by_refresh(pulumi.look(OBJECTS))
+    except KitError as error:
+        progress.step(f"they can't be seen, and so are not taken back: {error.message}")
+        return []
+
+
+def _is_object(change: Change) -> bool:
+    """Whether it is an object; releases of Helm are many, and are Helm's to compare."""
+    return change.type.startswith("kubernetes:") and "helm.sh" not in change.type
+
+
+def _changed(change: Change, path: str) -> Drift:
+    """A field that is not as the last update set it."""
+    was, now = (_told(value_at(inputs, path)) for inputs in (change.old, change.new))
+    values = "was changed" if _are_hidden(was, now) else f"was {was} and is {now}"
+    managers = _others(change.new_outputs, path)
+    words = f"{change.short_name}: {path} {values}{_by(managers)}; the update makes it what the stack file says"
+    if path == _REPLICAS and any(manager.startswith(_AUTOSCALERS) for manager in managers):
+        words += " (`scaling` would leave it to an autoscaler)"
+    return Drift(change.urn, path, words)
+
+
+def _undone(change: Change, path: str) -> Drift:
+    """A field that an update makes what the program says."""
+    now, wanted = (_told(value_at(inputs, path)) for inputs in (change.old, change.new))
+    by = _by(_others(change.old_outputs, path))
+    hidden = _are_hidden(now, wanted)
+    words = f"was changed{by}; the update takes it back" if hidden else f"is {now}{by}; the update makes it {wanted}"
+    return Drift(change.urn, path, f"{change.short_name}: {path} {words}")
+
+
+def _by(managers: Sequence[str]) -> str:
+    return f", set by {' and '.join(managers)}" if managers else ""
+
+
+def _are_hidden(one: str, other: str) -> bool:
+    """Whether values are not to be shown: secrets, which all look alike, and long ones."""
+    return one == other or len(one) + len(other) > LONGEST_VALUES
+
+
+def _told(value: Any) -> str:
+    return "absent" if value is None else repr(value)
+
+
+def _added(change: Change) -> Iterator[Drift]:
+    """What kubectl has set and the program hasn't. No update is made because of it, but the next one removes it."""
+    known = set(_owned(change.old_outputs, _is_kubectl))
+    for path, manager in _owned(change.new_outputs, _is_kubectl):
+        name = _name(path)
+        if (path, manager) not in known and value_at(change.new, name) is None:
+            words = f"{change.short_name}: {name} was added by {manager} and stays until the object's next update"
+            yield Drift(change.urn, name, words, taken_back=False)
+
+
+def _is_kubectl(_: Tree, entry: Tree) -> bool:
+    return str(entry["manager"]).startswith(_KUBECTL)
+
+
+def _is_other(live: Tree, entry: Tree) -> bool:
+    return entry["manager"] not in {live.get(_OWN_MANAGER), *_FIRST_WRITERS}
+
+
+def _others(live: Tree, path: str) -> list[str]:
+    """Field managers, except the plug-in's own, that have set what lies at a path, a part of it or what it is in."""
+    at = tuple(steps(path))
+    owners = (manager for owned, manager in _owned(live, _is_other) if owned[: len(at)] == at[: len(owned)])
+    return list(dict.fromkeys(owners))
+
+
+def _owned(live: Tree, whose: Callable[[Tree, Tree], bool]) -> Iterator[tuple[Path, str]]:
+    """The fields of some field managers in a live object, each with the manager's name."""
+    metadata: Tree = live.get("metadata") or {}
+    for entry in metadata.get("managedFields") or ():
+        subresource: str = entry.get("subresource", "")
+        if subresource != "status" and whose(live, entry):
+            name = f"{entry['manager']} ({subresource})" if subresource else str(entry["manager"])
+            yield from ((path, name) for path in _leaves(entry.get("fieldsV1") or {}, live))
+
+
+def _leaves(fields: Tree, value: Any) -> Iterator[Path]:
+    """The paths in a set of fields (`FieldsV1`); items of lists by their place in the live list."""
+    for key, inside in fields.items():
+        step = _step(key, value)
+        if step is None:
+            continue
+        if any(inner != "." for inner in inside):
+            yield from ((step, *rest) for rest in _leaves(inside, value[step]))
+        else:
+            yield (step,)
+
+
+def _step(key: str, value: Any) -> str | int | None:
+    """The key or place that a field's key leads to in a value; None where there is no such."""
+    kind, _, name = key.partition(":")
+    match kind, value:
+        case "f", {}:
+            return name if name in value else None
+        case "k", [*items]:
+            wanted: dict[str, Any] = json.loads(name)
+            alike = (place for place, item in enumerate(items) if wanted.items() <= item.items())
+            return next(alike, None)
+        case "v", [*items]:
+            return next((place for place, item in enumerate(items) if item == json.loads(name)), None)
+        case _:
+            return None
+
+
+def _name(path: Sequence[str | int]) -> str:
+    """A path as the engine writes it: `spec.ports[0].name`, `metadata.annotations["a.b/c"]`."""
+    name = ""
+    for step in path:
+        if isinstance(step, int):
+            name += f"[{step}]"
+        elif "." in step or "/" in step:
+            name += f'["{step}"]'
+        else:
+            name += f".{step}" if name else step
+    return name

@@ -1,0 +1,113 @@
+"""Changes by hand in words: which object, which field, by which field manager, what it is and what it will be."""
+
+import json
+from typing import Any
+
+import pytest
+from llmd_oke.operations.drift import found_by_refresh, found_in_preview, to_read
+from llmd_oke.operations.previews import Change, errors_of_events, of_events
+from previews_for_tests import urn
+
+DEPLOYMENT = "kubernetes:apps/v1:Deployment"
+TAKEN_BACK = "the update makes it what the stack file says"
+OURS = "pulumi-kubernetes-1a2b3c4d"
+
+
+def live(obj: dict[str, Any], **managers: dict[str, Any]) -> dict[str, Any]:
+    """A live object whose fields these managers have set; `_` in their names stands for a hyphen."""
+    entries = [
+        {"manager": name.replace("_", "-"), "operation": "Update", "fieldsV1": fields}
+        for name, fields in managers.items()
+    ]
+    return {**obj, "metadata": {**obj.get("metadata", {}), "managedFields": entries}, "__fieldManager": OURS}
+
+
+def changed(paths: tuple[str, ...], was: dict[str, Any], now: dict[str, Any], there: dict[str, Any]) -> Change:
+    return Change("update", urn(DEPLOYMENT, "d"), old=was, new=now, new_outputs=there, changed=paths)
+
+
+def containers(image: str) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": image}]}}
+
+
+def test_items_of_lists_are_found_by_their_keys():
+    fields = {"f:spec": {"f:containers": {'k:{"name":"b"}': {"f:image": {}}}}}
+    change = changed(
+        ("spec.containers[1].image",), containers("j"), containers("x"), live(containers("x"), kubectl_set=fields)
+    )
+    (found,) = found_by_refresh([change])
+    assert str(found) == f"Deployment d: spec.containers[1].image was 'j' and is 'x', set by kubectl-set; {TAKEN_BACK}"
+
+
+def test_who_set_a_whole_list_set_its_items():
+    fields = {"f:spec": {"f:args": {}}}
+    was, now = {"spec": {"args": ["a"]}}, {"spec": {"args": ["b"]}}
+    (found,) = found_by_refresh([changed(("spec.args[0]",), was, now, live(now, k9s=fields))])
+    assert "and is 'b', set by k9s" in str(found)
+
+
+def test_a_field_that_nobody_owns_any_longer_was_changed_by_somebody():
+    was, now = {"metadata": {"labels": {"a/b": "c"}}}, {"metadata": {}}
+    (found,) = found_by_refresh([changed(('metadata.labels["a/b"]',), was, now, live(now))])
+    assert str(found) == f"Deployment d: metadata.labels[\"a/b\"] was 'c' and is absent; {TAKEN_BACK}"
+
+
+def test_secrets_and_long_values_are_not_shown():
+    secret = {
+        "data": {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "[secret]"}
+    }
+    (found,) = found_by_refresh([changed(("data.k",), secret, secret, live({}))])
+    assert str(found) == f"Deployment d: data.k was changed; {TAKEN_BACK}"
+
+
+def test_a_scale_that_looks_like_an_autoscalers_says_how_to_leave_the_number_to_one():
+    now = {"spec": {"replicas": 5}}
+    there = live(now, kube_controller_manager={"f:spec": {"f:replicas": {}}})
+    (found,) = found_by_refresh([changed(("spec.replicas",), {"spec": {"replicas": 2}}, now, there)])
+    assert "set by kube-controller-manager" in str(found)
+    assert "`scaling` would leave it to an autoscaler" in str(found)
+
+
+def test_an_addition_is_told_once_and_is_no_reason_to_read_the_object():
+    fields = {"f:metadata": {"f:annotations": {".": {}, "f:x/y": {}}}}
+    there = live({"metadata": {"annotations": {"x/y": "z"}}}, kubectl_annotate=fields)
+    new = Change("same", urn(DEPLOYMENT, "d"), new_outputs=there)
+    (found,) = found_by_refresh([new])
+    assert 'metadata.annotations["x/y"] was added by kubectl-annotate' in str(found)
+    assert to_read([found]) == []
+    assert found_by_refresh([Change("same", new.urn, old_outputs=there, new_outputs=there)]) == []
+
+
+@pytest.mark.parametrize("type_", ["kubernetes:helm.sh/v3:Release", "oci:Core/vcn:Vcn", "pulumi:providers:kubernetes"])
+def test_only_objects_are_looked_at(type_: str):
+    assert found_by_refresh([Change("delete", urn(type_, "d"))]) == []
+
+
+def test_a_preview_tells_the_changes_of_fields_that_others_set_and_no_others():
+    fields = {"f:spec": {"f:replicas": {}}}
+    old, new = {"spec": {"replicas": 3, "paused": True}}, {"spec": {"replicas": 2, "paused": False}}
+    change = Change(
+        "update",
+        urn(DEPLOYMENT, "d"),
+        old=old,
+        new=new,
+        old_outputs=live(old, **{"kubectl": fields, OURS.replace("-", "_"): {"f:spec": {"f:paused": {}}}}),
+        changed=("spec.replicas", "spec.paused"),
+    )
+    (found,) = found_in_preview([change])
+    assert found_in_preview([change], told=[found]) == []
+    assert str(found) == "Deployment d: spec.replicas is 3, set by kubectl; the update makes it 2"
+
+
+def test_events_of_other_kinds_are_passed_over():
+    assert of_events('{"preludeEvent": {}}\n{"resOutputsEvent": {"metadata": {"op": "same", "urn": "u"}}}') == (
+        Change("same", "u"),
+    )
+
+
+def test_of_a_refresh_that_failed_the_errors_are_told_and_not_all_events():
+    said = {"diagnosticEvent": {"severity": "error", "message": "the cluster does not answer\n"}}
+    assert errors_of_events("\n".join(map(json.dumps, ({"preludeEvent": {}}, said)))) == (
+        "the cluster does not answer",
+    )
+    assert errors_of_events("no stack named 'dev' found") == ()
