@@ -3,11 +3,12 @@
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.catalogue.files import Entry, required_entry, values_folder
 
 LOCK = ("container-images", "lock")
 """Folder and name of the lock in `values/`."""
@@ -70,6 +71,11 @@ class Lock(Entry):
     """Digests by reference (`registry/repository:tag`)."""
 
     images: dict[str, LockedDigest]
+
+
+def lock_file() -> Path:
+    """Where the lock lies."""
+    return values_folder() / LOCK[0] / f"{LOCK[1]}.yaml"
 
 
 @cache

@@ -16,6 +16,7 @@ _GROUPS = {
     "Plan": {
         "check": "llmd_oke.cli.check:check",
         "preflight": "llmd_oke.cli.preflight:preflight",
+        "images": "llmd_oke.cli.images:app",
         "rehearse": "llmd_oke.cli.rehearse:app",
         "schema": "llmd_oke.cli.schema:schema",
     },

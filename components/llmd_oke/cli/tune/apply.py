@@ -9,6 +9,7 @@ from llmd_oke.cli import console, options
 from llmd_oke.cli.gathering import gathered
 from llmd_oke.cli.tune import inputs
 from llmd_oke.cli.tune.inputs import Search, Where
+from llmd_oke.config import round_trip
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.applied import applied_file, keep_applied
 from llmd_oke.results.files import write_whole
@@ -51,9 +52,9 @@ def apply(
     found = thresholds(known.question, best, known.confidence.tag)
     choice = Choice(best.topology, best.copies, best.max_num_seqs, found, add_scaling=scaling)
     after = applying.applied(before, index, choice)
-    planning.plan(config.parse(applying.document_of(after)))
+    planning.plan(config.parse(round_trip.plain(after)))
     console.output().print(f"{ranking.named(best)}: {known.confidence.sentence}", markup=False, soft_wrap=True)
-    difference = applying.difference(before, after, str(path))
+    difference = round_trip.difference(before, after, str(path))
     console.output().print(difference or "nothing changes", markup=False, soft_wrap=True)
     if dry_run:
         return

@@ -1,13 +1,10 @@
 """A tuner's answer written into a stack file: only the values change, comments and order stay."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
 from typing import Any, cast
 
-from llmd_oke.config import CONFIG_KEY
-from llmd_oke.errors import KitError
+from llmd_oke.config import CONFIG_KEY, round_trip
 from llmd_oke.tuning.answers.thresholds import RoleThreshold
 
 
@@ -31,7 +28,7 @@ def applied(text: str, model: int, choice: Choice) -> str:
     Raises:
         KitError: ruamel.yaml is not installed, or the file has no such entry.
     """
-    document = _load(text)
+    document = round_trip.load(text)
     entry = _entry(document, model)
     changes: dict[str, Any] = {"topology": choice.topology}
     if choice.copies != entry.get("copies", 1):
@@ -45,18 +42,7 @@ def applied(text: str, model: int, choice: Choice) -> str:
         engine["maxNumSeqs"] = choice.max_num_seqs
     if choice.thresholds and (choice.add_scaling or entry.get("scaling") is not None):
         _put_scaling(entry, choice.thresholds)
-    return _dump(document, text)
-
-
-def difference(before: str, after: str, name: str) -> str:
-    """A unified diff; empty where nothing changes."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm="")
-    return "\n".join(lines)
-
-
-def document_of(text: str) -> Any:
-    """The content of a stack file's text as plain data."""
-    return _yaml(typ="safe").load(text)
+    return round_trip.dump(document, text)
 
 
 def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThreshold]) -> None:
@@ -65,14 +51,14 @@ def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThreshold]) -> None:
     """
     smallest = min(found.replicas for found in thresholds.values())
     if entry.get("scaling") is None:
-        _put(entry, "scaling", _block_map({}), after="engine")
+        _put(entry, "scaling", round_trip.new_map({}), after="engine")
     scaling = entry["scaling"]
     for stale in {"prefill", "decode", "aggregated"} & scaling.keys() - thresholds.keys():
         del scaling[stale]
     for role, found in thresholds.items():
         if scaling.get(role) is None:
             least = round(found.replicas / smallest)
-            scaling[role] = _block_map({"minReplicas": least, "maxReplicas": found.replicas})
+            scaling[role] = round_trip.new_map({"minReplicas": least, "maxReplicas": found.replicas})
         limits = scaling[role]
         limits["minReplicas"] = min(limits.get("minReplicas", 1), found.replicas)
         limits["maxReplicas"] = max(limits.get("maxReplicas", 1), found.replicas)
@@ -98,47 +84,7 @@ def _entry(document: Any, model: int) -> Any:
     return stack["models"][model]
 
 
-def _load(text: str) -> Any:
-    return _round_trip(text).load(text)
-
-
-def _dump(document: Any, text: str) -> str:
-    stream = StringIO()
-    _round_trip(text).dump(document, stream)
-    return stream.getvalue()
-
-
-def _round_trip(text: str) -> Any:
-    """A YAML that writes lists indented as the file has them."""
-    yaml = _yaml(typ="rt")
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    stream = StringIO()
-    yaml.dump(yaml.load(text), stream)
-    if stream.getvalue() != text:
-        yaml.indent(mapping=2, sequence=2, offset=0)
-    return yaml
-
-
 def _flow_map(values: Mapping[str, object]) -> Any:
-    from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415 - an extra; `_yaml` has asked for it
-
-    made = CommentedMap(values)
+    made = round_trip.new_map(values)
     made.fa.set_flow_style()
     return made
-
-
-def _block_map(values: Mapping[str, object]) -> Any:
-    made = _flow_map(values)
-    made.fa.set_block_style()
-    return made
-
-
-def _yaml(typ: str) -> Any:
-    try:
-        from ruamel.yaml import YAML  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        message = "Writing stack files needs ruamel.yaml, which is not installed."
-        raise KitError(message, "Install llmd-oke[analysis].") from error
-    return YAML(typ=typ)

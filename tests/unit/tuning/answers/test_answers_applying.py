@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from llmd_oke import config, planning
-from llmd_oke.tuning.answers.applying import Choice, applied, difference, document_of
+from llmd_oke.config.round_trip import difference
+from llmd_oke.config.round_trip import plain as document_of
+from llmd_oke.tuning.answers.applying import Choice, applied
 from llmd_oke.tuning.answers.thresholds import RoleThreshold, Threshold
 
 STACKS = Path(__file__).parents[4] / "stacks"

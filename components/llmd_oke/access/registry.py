@@ -1,0 +1,303 @@
+"""Asking container registries (OCI Distribution Specification, and Docker Registry HTTP API V2 before it) which images
+they have, as a node without credentials would: nothing is pulled but manifests."""
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.errors import KitError
+from llmd_oke.progress import Progress
+
+TIMEOUT_S = 20.0
+TRIES = 3
+MOST_RETRY_AFTER_S = 10.0
+MOST_MANIFEST_BYTES = 4 * 2**20
+"""What registries must take at least (OCI Distribution Specification, Pushing Manifests); no image has a longer one."""
+
+PLATFORM = ("linux", "amd64")
+"""What the nodes of all shapes of the catalogue are."""
+
+_INDEXES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+_MANIFESTS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+_ACCEPT = ", ".join((*_INDEXES, *_MANIFESTS))
+_HOSTS = {"docker.io": "registry-1.docker.io"}
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+"""Registries on the same machine are asked over HTTP, as Docker and CRI-O do."""
+
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Refusal(StrEnum):
+    """Why a registry doesn't give an image."""
+
+    UNREACHABLE = "unreachable"
+    DENIED = "denied"
+    NOT_FOUND = "no such tag"
+    BUSY = "too many requests"
+    OTHER_PLATFORM = "not for linux/amd64"
+    UNSOUND = "unsound answer"
+
+
+class RegistryError(KitError):
+    """A registry doesn't give an image."""
+
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """What a registry has under a tag: the digest that pulls are pinned by, of the index where there are several
+    platforms; the sum of the compressed layers for linux/amd64 in bytes, None where it was not asked for.
+    """
+
+    digest: str
+    download_bytes: int | None = None
+
+
+class _Platform(BaseModel):
+    os: str = ""
+    architecture: str = ""
+
+
+class _Listed(BaseModel):
+    """An image of an index."""
+
+    digest: str
+    platform: _Platform = _Platform()
+
+
+class _Layer(BaseModel):
+    size: int
+
+
+class _Body(BaseModel):
+    """What of a manifest, or of an index of manifests, is read (OCI Image Format Specification)."""
+
+    mediaType: str | None = None  # noqa: N815 - as the specification spells it
+    manifests: tuple[_Listed, ...] = ()
+    layers: tuple[_Layer, ...] = ()
+
+
+class _Token(BaseModel):
+    """A token under either of its names (distribution, docs/spec/auth/token.md)."""
+
+    token: str = ""
+    access_token: str = ""
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    digest: str
+    media_type: str
+    body: _Body
+
+    @property
+    def layer_bytes(self) -> int | None:
+        """The sum of the compressed layers; None where it lists none."""
+        return sum(layer.size for layer in self.body.layers) if self.body.layers else None
+
+
+class RegistryClient:
+    """Asks registries anonymously. Not for several threads."""
+
+    def __init__(self, http: httpx.Client | None = None, pause: Callable[[float], None] = time.sleep) -> None:
+        self._http = http or httpx.Client(timeout=TIMEOUT_S, follow_redirects=True, max_redirects=3)
+        self._pause = pause
+        self._tokens: dict[tuple[str, str], str] = {}
+
+    def stored(self, image: ContainerImage, *, by_digest: bool = False, measured: bool = False) -> StoredImage:
+        """What the registry has under the image's tag, or under its digest.
+
+        Args:
+            image: what is asked for.
+            by_digest: ask for the image's digest, as nodes do where there is one, instead of its tag.
+            measured: ask for the size of the layers too.
+
+        Raises:
+            RegistryError: the registry doesn't give it, or gives nothing for linux/amd64.
+        """
+        name = image.digest if by_digest and image.digest else image.tag
+        digest, media_type = self._head(image, name)
+        if digest and media_type in _MANIFESTS and not measured:
+            return StoredImage(digest)
+        manifest = self._manifest(image, digest or name)
+        if manifest.media_type not in _INDEXES:
+            return StoredImage(manifest.digest, manifest.layer_bytes)
+        child = _for_platform(image, manifest)
+        if not measured:
+            self._head(image, child)
+            return StoredImage(manifest.digest)
+        return StoredImage(manifest.digest, self._manifest(image, child).layer_bytes)
+
+    def _head(self, image: ContainerImage, name: str) -> tuple[str | None, str]:
+        answer = self._ask("HEAD", image, name)
+        return answer.headers.get("docker-content-digest"), _media_type(answer)
+
+    def _manifest(self, image: ContainerImage, name: str) -> _Manifest:
+        answer = self._ask("GET", image, name)
+        digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        stated = {answer.headers.get("docker-content-digest"), name if name.startswith("sha256:") else None} - {None}
+        if stated - {digest}:
+            message = f"{image.registry} states {', '.join(map(str, stated))} for a manifest of {digest}."
+            raise RegistryError(Refusal.UNSOUND, message)
+        try:
+            body = _Body.model_validate_json(answer.content)
+        except ValidationError as error:
+            message = f"{image.registry} answers {image.reference} with no manifest."
+            raise RegistryError(Refusal.UNSOUND, message) from error
+        return _Manifest(digest, body.mediaType or _media_type(answer), body)
+
+    def _ask(self, method: str, image: ContainerImage, name: str) -> httpx.Response:
+        """The answer to a request for a manifest; with a token if the registry wants one, again where it is busy."""
+        host = _HOSTS.get(image.registry, image.registry)
+        url = f"{_scheme(host)}://{host}/v2/{image.repository}/manifests/{name}"
+        key = host, image.repository
+        attempt = 0
+        while True:
+            attempt += 1
+            answer = self._send(method, url, image, self._tokens.get(key))
+            if answer.status_code == 401 and key not in self._tokens:
+                self._tokens[key] = self._token(answer.headers.get("www-authenticate", ""), image, host)
+                answer = self._send(method, url, image, self._tokens[key])
+            pause_s = _pause_s(answer, attempt)
+            if pause_s is None or attempt == TRIES:
+                _judge(answer, image, name)
+                return answer
+            self._pause(pause_s)
+
+    def _token(self, challenge: str, image: ContainerImage, host: str) -> str:
+        """A token for anybody (distribution, docs/spec/auth/token.md)."""
+        scheme, _, rest = challenge.partition(" ")
+        parameters = dict(_PARAMETER.findall(rest))
+        realm = parameters.get("realm", "")
+        if scheme.lower() != "bearer" or not realm:
+            raise RegistryError(Refusal.DENIED, f"{image.registry} wants a user and a password for {image.repository}.")
+        if urlsplit(realm).scheme != "https" and not _is_loopback(host):
+            raise RegistryError(Refusal.UNSOUND, f"{image.registry} gives out tokens at {realm}, which is not HTTPS.")
+        query = {"scope": parameters.get("scope") or f"repository:{image.repository}:pull"}
+        if "service" in parameters:
+            query["service"] = parameters["service"]
+        answer = self._send("GET", str(httpx.URL(realm, params=query)), image, None)
+        _judge(answer, image, None)
+        try:
+            given = _Token.model_validate_json(answer.content)
+        except ValidationError as error:
+            message = f"{urlsplit(realm).netloc} answers with no token for {image.repository}."
+            raise RegistryError(Refusal.UNSOUND, message) from error
+        return given.token or given.access_token
+
+    def _send(self, method: str, url: str, image: ContainerImage, token: str | None) -> httpx.Response:
+        headers = {"Accept": _ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})}
+        try:
+            with self._http.stream(method, url, headers=headers) as answer:
+                content = b""
+                for chunk in answer.iter_bytes():
+                    content += chunk
+                    if len(content) > MOST_MANIFEST_BYTES:
+                        raise RegistryError(Refusal.UNSOUND, f"{image.registry} answers with more than a manifest.")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = str(error) or type(error).__name__
+            message = f"{urlsplit(url).netloc} does not answer within {TIMEOUT_S:.0f} s: {reason}."
+            raise RegistryError(Refusal.UNREACHABLE, message) from error
+        return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=content)
+
+
+Answers = Mapping[str, StoredImage | RegistryError]
+"""What registries say of images, by reference."""
+
+
+def ask_all(images: Iterable[ContainerImage], progress: Progress, *, measured: bool = False) -> Answers:
+    """What their registries say of images' tags. All registries are asked at once, each for one image at a time."""
+
+    def of_one_registry(images: list[ContainerImage]) -> list[tuple[str, StoredImage | RegistryError]]:
+        client = RegistryClient()
+        found: list[tuple[str, StoredImage | RegistryError]] = []
+        for image in images:
+            progress.detail(f"{image.reference}")
+            found.append((image.reference, _answer(client, image, measured=measured)))
+        return found
+
+    by_registry = [
+        list(group) for _, group in groupby(sorted(images, key=lambda i: i.reference), key=lambda i: i.registry)
+    ]
+    progress.step(f"asking {len(by_registry)} registries for {sum(map(len, by_registry))} images")
+    with ThreadPoolExecutor(max(1, len(by_registry))) as threads:
+        return dict(answer for answers in threads.map(of_one_registry, by_registry) for answer in answers)
+
+
+def _answer(client: RegistryClient, image: ContainerImage, *, measured: bool) -> StoredImage | RegistryError:
+    try:
+        return client.stored(image, measured=measured)
+    except RegistryError as error:
+        return error
+
+
+def _judge(answer: httpx.Response, image: ContainerImage, name: str | None) -> None:
+    """Raises what the status means; `name` is the tag or digest that was asked for, None where it was a token."""
+    status, registry = answer.status_code, image.registry
+    if answer.is_success:
+        return
+    if status in {401, 403}:
+        message = f"{registry} gives {image.repository} to nobody who isn't signed in: it is private, or gone."
+        raise RegistryError(Refusal.DENIED, message)
+    if status == 404:
+        mark = "@" if name and name.startswith("sha256:") else ":"
+        raise RegistryError(Refusal.NOT_FOUND, f"{registry} has no {image.repository}{mark}{name or image.tag}.")
+    if status == 429:
+        after = answer.headers.get("retry-after")
+        raise RegistryError(
+            Refusal.BUSY, f"{registry} takes no more requests" + (f" for {after} s." if after else " for now.")
+        )
+    raise RegistryError(Refusal.UNREACHABLE, f"{registry} answers with status {status}.")
+
+
+def _pause_s(answer: httpx.Response, attempt: int) -> float | None:
+    """How long to wait before asking again; None where that would not help, or not soon."""
+    if answer.status_code == 429:
+        after = answer.headers.get("retry-after", "")
+        wait_s = float(after) if after.isdigit() else 2.0**attempt
+        return wait_s if wait_s <= MOST_RETRY_AFTER_S else None
+    return 2.0**attempt if answer.status_code in {500, 502, 503, 504} else None
+
+
+def _for_platform(image: ContainerImage, index: _Manifest) -> str:
+    """The digest of the manifest for linux/amd64."""
+    for listed in index.body.manifests:
+        if (listed.platform.os, listed.platform.architecture) == PLATFORM:
+            return listed.digest
+    raise RegistryError(Refusal.OTHER_PLATFORM, f"{image.reference} has no manifest for {'/'.join(PLATFORM)}.")
+
+
+def _media_type(answer: httpx.Response) -> str:
+    return answer.headers.get("content-type", "").partition(";")[0].strip()
+
+
+def _plain(headers: httpx.Headers) -> dict[str, str]:
+    """Headers without those of an encoding that is undone already."""
+    return {key: value for key, value in headers.items() if key not in {"content-encoding", "content-length"}}
+
+
+def _scheme(host: str) -> str:
+    return "http" if _is_loopback(host) else "https"
+
+
+def _is_loopback(host: str) -> bool:
+    return host.rpartition(":")[0] in _LOOPBACK or host in _LOOPBACK

@@ -1,0 +1,95 @@
+"""`llmd-oke images`: the container images of a stack, and the lock of their digests."""
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from llmd_oke.catalogue.container_images import lock, lock_file
+from llmd_oke.cli import console, options
+from llmd_oke.cli.tables import Fitting
+from llmd_oke.planning import plan_stack_file
+from llmd_oke.planning.container_images import UsedImage, images_of, kit_images, tag_only_sentence
+
+app = typer.Typer(no_args_is_help=True, help="Container images: what a stack pulls, and the lock of their digests.")
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Write nothing; end with 1 where the lock isn't what the registries say."),
+]
+Moved = Annotated[
+    bool, typer.Option("--moved", help="Take the new digest of a tag that names another image than it did.")
+]
+
+
+@app.command("list")
+def list_images(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
+    """The images that an update of a stack pulls, with their digests and where these are known from."""
+    images = images_of(plan_stack_file(project, stack))
+    if as_json:
+        typer.echo(json.dumps({"stack": stack, "images": [as_plain(used) for used in images]}, indent=2))
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("image", "digest", "runs as", "digest from"):
+        table.add_column(column, overflow="fold")
+    for used in images:
+        table.add_row(used.image.reference, used.image.digest or "tag alone", used.used_by, _origin(used))
+    console.output().print(Fitting(table))
+    if sentence := tag_only_sentence(images):
+        console.output().print(f"\n{sentence}", markup=False)
+
+
+@app.command("update")
+def update(dry_run: DryRun = False, check: Check = False, moved: Moved = False) -> None:
+    """Ask the registries of all images that the kit deploys for digests, and write the lock.
+
+    Comments and order of the file stay. A tag that names another image than the lock has is told and not taken without
+    `--moved`. Ends with 1 where such a tag was found, or a registry gave no answer; the rest is written all the same.
+    """
+    from llmd_oke.access.registry import ask_all  # noqa: PLC0415 - other commands ask no registry
+    from llmd_oke.config.round_trip import difference  # noqa: PLC0415
+    from llmd_oke.operations.image_lock import updated  # noqa: PLC0415
+    from llmd_oke.results.files import write_whole  # noqa: PLC0415
+
+    path, images = lock_file(), kit_images()
+    before = path.read_text(encoding="utf-8")
+    answers = ask_all(images, console.progress(), measured=True)
+    found = updated(before, images, answers, datetime.now(UTC).date(), take_moved=moved)
+    changes = difference(before, found.text, str(path))
+    console.output().print(changes or "nothing changes", markup=False, soft_wrap=True)
+    for reference, (known, now) in found.moved.items():
+        _complain(f"{reference} is {now} now, and was {known}: take it with --moved if that is meant to be")
+    for reference, reason in found.unanswered.items():
+        _complain(f"{reference}: {reason}")
+    if changes and not (dry_run or check):
+        write_whole(path, found.text)
+    if found.moved or found.unanswered or (check and changes):
+        raise typer.Exit(1)
+
+
+def as_plain(used: UsedImage) -> dict[str, Any]:
+    """An image of a stack as plain data."""
+    known = lock().images.get(used.image.reference)
+    return {
+        "image": used.image.reference,
+        "tag": used.image.tag,
+        "digest": used.image.digest,
+        "digest_source": known.source if known else None,
+        "no_digest_because": known.reason if known else None,
+        "used_by": used.used_by,
+        "path": used.path,
+    }
+
+
+def _origin(used: UsedImage) -> str:
+    known = lock().images.get(used.image.reference)
+    if known is None:
+        return "the stack file" if used.image.digest else "not in the lock"
+    return (known.source if used.image.digest else known.reason) or ""
+
+
+def _complain(text: str) -> None:
+    console.errors().print(text, markup=False, soft_wrap=True)

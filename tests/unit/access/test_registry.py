@@ -1,0 +1,175 @@
+"""What is asked of container registries, and what their answers mean."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from llmd_oke.access import registry as registries
+from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, ask_all
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.progress import SilentProgress
+from registry_for_tests import AMD64, ARM64, DOCKER_MANIFEST, Registry, served
+
+REPOSITORY = "llm-d/vllm"
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with served(Registry()) as running:
+        yield running
+
+
+def image(registry: Registry, tag: str = "v1", digest: str | None = None) -> ContainerImage:
+    return ContainerImage(registry=registry.address, repository=REPOSITORY, tag=tag, digest=digest)
+
+
+def refusal(registry: Registry, client: RegistryClient | None = None, tag: str = "v1") -> tuple[Refusal, str]:
+    with pytest.raises(RegistryError) as caught:
+        (client or RegistryClient()).stored(image(registry, tag))
+    return caught.value.refusal, caught.value.message
+
+
+@pytest.mark.parametrize("media_type", [registries._MANIFESTS[0], DOCKER_MANIFEST])
+def test_a_single_manifests_digest_is_what_the_registry_states(registry: Registry, media_type: str):
+    digest = registry.push(REPOSITORY, "v1", 10, 20, media_type=media_type)
+    assert RegistryClient().stored(image(registry)) == StoredImage(digest)
+
+
+def test_a_token_is_asked_for_where_the_registry_wants_one_and_once_for_each_repository(registry: Registry):
+    registry.push(REPOSITORY, "v1", 10)
+    registry.push(REPOSITORY, "v2", 10)
+    client = RegistryClient()
+    client.stored(image(registry))
+    client.stored(image(registry, "v2"))
+    assert [request.split("?")[0] for request in registry.requests] == [
+        f"HEAD /v2/{REPOSITORY}/manifests/v1",
+        "GET /token",
+        f"HEAD /v2/{REPOSITORY}/manifests/v1",
+        f"HEAD /v2/{REPOSITORY}/manifests/v2",
+    ]
+
+
+def test_a_registry_that_wants_no_token_is_asked_once(registry: Registry):
+    registry.wants_token = False
+    registry.push(REPOSITORY, "v1", 10)
+    RegistryClient().stored(image(registry))
+    assert registry.requests == [f"HEAD /v2/{REPOSITORY}/manifests/v1"]
+
+
+def test_of_several_platforms_the_index_is_what_is_pinned(registry: Registry):
+    digest = registry.push_index(REPOSITORY, "v1", ARM64, AMD64)
+    assert RegistryClient().stored(image(registry)).digest == digest
+
+
+def test_the_download_is_that_of_the_nodes_platform(registry: Registry):
+    registry.push_index(REPOSITORY, "v1", ARM64, AMD64, bytes_each=1000)
+    registry.push(REPOSITORY, "v2", 10, 20)
+    assert RegistryClient().stored(image(registry), measured=True).download_bytes == 1001
+    assert RegistryClient().stored(image(registry, "v2"), measured=True).download_bytes == 30
+
+
+def test_an_image_that_is_not_for_the_nodes_platform_is_told(registry: Registry):
+    registry.push_index(REPOSITORY, "v1", ARM64)
+    assert refusal(registry)[0] is Refusal.OTHER_PLATFORM
+
+
+def test_an_image_is_asked_for_by_digest_as_nodes_do(registry: Registry):
+    digest = registry.push(REPOSITORY, "v1", 10)
+    registry.push(REPOSITORY, "v1", 11)
+    pinned = image(registry, digest=digest)
+    assert RegistryClient().stored(pinned, by_digest=True).digest == digest
+    assert RegistryClient().stored(pinned).digest != digest
+
+
+def test_a_tag_that_is_not_there_is_named(registry: Registry):
+    registry.push(REPOSITORY, "v1", 10)
+    kind, message = refusal(registry, tag="v2")
+    assert (kind, message) == (Refusal.NOT_FOUND, f"{registry.address} has no {REPOSITORY}:v2.")
+
+
+def test_a_repository_that_gives_no_token_is_denied(registry: Registry):
+    registry.private.add(REPOSITORY)
+    kind, message = refusal(registry)
+    assert kind is Refusal.DENIED
+    assert "private, or gone" in message
+
+
+def test_a_busy_registry_is_asked_again_after_the_time_that_it_says(registry: Registry):
+    digest = registry.push(REPOSITORY, "v1", 10)
+    registry.busy, registry.retry_after = 2, "3"
+    pauses: list[float] = []
+    assert RegistryClient(pause=pauses.append).stored(image(registry)).digest == digest
+    assert pauses == [3.0, 3.0]
+
+
+def test_a_registry_that_is_busy_for_long_is_not_waited_for(registry: Registry):
+    registry.push(REPOSITORY, "v1", 10)
+    registry.busy, registry.retry_after = 1, "3600"
+    pauses: list[float] = []
+    kind, message = refusal(registry, RegistryClient(pause=pauses.append))
+    assert kind is Refusal.BUSY
+    assert "3600 s" in message
+    assert not pauses
+
+
+def test_a_failing_registry_is_asked_three_times(registry: Registry):
+    registry.push(REPOSITORY, "v1", 10)
+    registry.broken = 9
+    pauses: list[float] = []
+    assert refusal(registry, RegistryClient(pause=pauses.append))[0] is Refusal.UNREACHABLE
+    assert pauses == [2.0, 4.0]
+
+
+def test_a_registry_that_is_not_there_is_unreachable():
+    with served(Registry()) as gone:
+        pass
+    assert refusal(gone)[0] is Refusal.UNREACHABLE
+
+
+def test_a_manifest_that_is_not_what_its_digest_says_is_unsound(registry: Registry):
+    registry.push_index(REPOSITORY, "v1", AMD64)
+    registry.false_digest = "sha256:" + "0" * 64
+    registry.repositories[REPOSITORY][registry.false_digest] = registry.repositories[REPOSITORY]["v1"]
+    assert refusal(registry)[0] is Refusal.UNSOUND
+
+
+def test_an_endless_answer_is_cut_off(registry: Registry, monkeypatch: pytest.MonkeyPatch):
+    registry.push_index(REPOSITORY, "v1", AMD64)
+    monkeypatch.setattr(registries, "MOST_MANIFEST_BYTES", 100)
+    assert refusal(registry)[0] is Refusal.UNSOUND
+
+
+def test_registries_elsewhere_are_asked_over_https_and_docker_hub_at_its_own_address():
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(404)
+
+    client = RegistryClient(httpx.Client(transport=httpx.MockTransport(answer)))
+    with pytest.raises(RegistryError):
+        client.stored(ContainerImage(registry="docker.io", repository="library/python", tag="3.12"))
+    assert asked == ["https://registry-1.docker.io/v2/library/python/manifests/3.12"]
+
+
+def test_tokens_are_not_asked_for_over_plain_http_elsewhere():
+    challenge = {"www-authenticate": 'Bearer realm="http://example.com/token"'}
+    transport = httpx.MockTransport(lambda _: httpx.Response(401, headers=challenge))
+    with pytest.raises(RegistryError) as caught:
+        RegistryClient(httpx.Client(transport=transport)).stored(
+            ContainerImage(registry="example.com", repository="a/b", tag="v1")
+        )
+    assert caught.value.refusal is Refusal.UNSOUND
+
+
+def test_all_registries_are_asked_and_each_image_has_its_answer(registry: Registry):
+    digest = registry.push(REPOSITORY, "v1", 10)
+    with served(Registry()) as other:
+        other_digest = other.push(REPOSITORY, "v1", 30)
+        images = [image(registry), image(registry, "v2"), image(other)]
+        answers = ask_all(images, SilentProgress(), measured=True)
+    assert answers[images[0].reference] == StoredImage(digest, 10)
+    missing = answers[images[1].reference]
+    assert isinstance(missing, RegistryError)
+    assert missing.refusal is Refusal.NOT_FOUND
+    assert answers[images[2].reference] == StoredImage(other_digest, 30)

@@ -1,0 +1,94 @@
+"""`llmd-oke images`, with a registry on the loopback interface."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.cli import images as images_cli
+from llmd_oke.cli.main import app
+from typer.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
+from registry_for_tests import Registry, served
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with served(Registry()) as running:
+        yield running
+
+
+@pytest.fixture
+def lock(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock of one image of that registry, which the kit deploys."""
+    path = tmp_path / "lock.yaml"
+    image = ContainerImage(registry=registry.address, repository="llm-d/vllm", tag="v1")
+    path.write_text(
+        f"# A lock.\nimages:\n  {image.reference}:\n    digest: null\n    reason: its registry was not asked\n"
+    )
+    monkeypatch.setattr(images_cli, "lock_file", lambda: path)
+    monkeypatch.setattr(images_cli, "kit_images", lambda: (image,))
+    return path
+
+
+def update(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["images", "update", *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_lock_is_written_and_then_as_the_registry_says(lock: Path, registry: Registry):
+    digest = registry.push("llm-d/vllm", "v1", 10, 20)
+    assert update("--check")[0] == 1
+    code, output = update()
+    assert (code, f"+    digest: {digest}" in output) == (0, True)
+    assert f"digest: {digest}" in lock.read_text()
+    assert "download_bytes: 30" in lock.read_text()
+    assert lock.read_text().startswith("# A lock.\n")
+    assert update("--check")[0] == 0
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--check"])
+def test_nothing_is_written_where_that_is_not_asked_for(lock: Path, registry: Registry, option: str):
+    registry.push("llm-d/vllm", "v1", 10)
+    before = lock.read_text()
+    assert "+    digest: sha256:" in update(option)[1]
+    assert lock.read_text() == before
+
+
+def test_a_moved_tag_ends_with_1_until_it_is_taken(lock: Path, registry: Registry):
+    registry.push("llm-d/vllm", "v1", 10)
+    update()
+    moved = registry.push("llm-d/vllm", "v1", 11)
+    code, output = update()
+    assert (code, f"is {moved} now" in output) == (1, True)
+    assert moved not in lock.read_text()
+    assert update("--moved")[0] == 0
+    assert moved in lock.read_text()
+
+
+def test_a_registry_that_gives_no_answer_ends_with_1_and_its_reason(lock: Path, registry: Registry):
+    registry.push("llm-d/vllm", "v1", 10)
+    registry.busy, registry.retry_after = 1, "3600"
+    before = lock.read_text()
+    code, output = update()
+    assert (code, "takes no more requests for 3600 s" in output) == (1, True)
+    assert lock.read_text() == before
+
+
+def test_a_stacks_images_are_listed_with_the_place_that_brings_them():
+    result = CliRunner().invoke(app, ["images", "list", "--stack", "guide", "--project", str(PROJECT), "--json"])
+    images = json.loads(result.output)["images"]
+    assert [image["used_by"] for image in images] == ["vLLM", "endpoint picker", "Envoy", "routing sidecar"]
+    assert {image["path"] for image in images} == {"release"}
+    assert all(image["digest"] or image["no_digest_because"] for image in images)
+
+
+def test_the_table_names_images_without_a_digest():
+    result = CliRunner().invoke(app, ["images", "list", "--stack", "guide", "--project", str(PROJECT)])
+    assert result.exit_code == 0
+    assert "tag alone" in result.output
