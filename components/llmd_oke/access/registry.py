@@ -4,11 +4,12 @@ they have, as a node without credentials would: nothing is pulled but manifests.
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -17,6 +18,8 @@ from pydantic import BaseModel, ValidationError
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
+
+Found = TypeVar("Found")
 
 TIMEOUT_S = 20.0
 TRIES = 3
@@ -224,28 +227,30 @@ Answers = Mapping[str, StoredImage | RegistryError]
 """What registries say of images, by reference."""
 
 
-def ask_all(images: Iterable[ContainerImage], progress: Progress, *, measured: bool = False) -> Answers:
-    """What their registries say of images' tags. All registries are asked at once, each for one image at a time."""
+def ask_all(
+    images: Iterable[ContainerImage], ask: Callable[[RegistryClient, ContainerImage], Found], progress: Progress
+) -> dict[str, Found]:
+    """What was found of each image, by reference. All registries are asked at once, each for one image at a time."""
 
-    def of_one_registry(images: list[ContainerImage]) -> list[tuple[str, StoredImage | RegistryError]]:
+    def of_one_registry(images: Sequence[ContainerImage]) -> list[tuple[str, Found]]:
         client = RegistryClient()
-        found: list[tuple[str, StoredImage | RegistryError]] = []
+        found: list[tuple[str, Found]] = []
         for image in images:
-            progress.detail(f"{image.reference}")
-            found.append((image.reference, _answer(client, image, measured=measured)))
+            progress.detail(image.reference)
+            found.append((image.reference, ask(client, image)))
         return found
 
-    by_registry = [
-        list(group) for _, group in groupby(sorted(images, key=lambda i: i.reference), key=lambda i: i.registry)
-    ]
-    progress.step(f"asking {len(by_registry)} registries for {sum(map(len, by_registry))} images")
+    ordered = sorted(images, key=lambda image: (image.registry, image.reference))
+    by_registry = [list(group) for _, group in groupby(ordered, key=lambda image: image.registry)]
+    progress.step(f"asking {', '.join(group[0].registry for group in by_registry)} for {len(ordered)} images")
     with ThreadPoolExecutor(max(1, len(by_registry))) as threads:
         return dict(answer for answers in threads.map(of_one_registry, by_registry) for answer in answers)
 
 
-def _answer(client: RegistryClient, image: ContainerImage, *, measured: bool) -> StoredImage | RegistryError:
+def measured(client: RegistryClient, image: ContainerImage) -> StoredImage | RegistryError:
+    """What a registry has under an image's tag, with its size, or why it doesn't give it."""
     try:
-        return client.stored(image, measured=measured)
+        return client.stored(image, measured=True)
     except RegistryError as error:
         return error
 

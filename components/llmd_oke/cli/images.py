@@ -49,14 +49,14 @@ def update(dry_run: DryRun = False, check: Check = False, moved: Moved = False) 
     Comments and order of the file stay. A tag that names another image than the lock has is told and not taken without
     `--moved`. Ends with 1 where such a tag was found, or a registry gave no answer; the rest is written all the same.
     """
-    from llmd_oke.access.registry import ask_all  # noqa: PLC0415 - other commands ask no registry
+    from llmd_oke.access.registry import ask_all, measured  # noqa: PLC0415 - other commands ask no registry
     from llmd_oke.config.round_trip import difference  # noqa: PLC0415
     from llmd_oke.operations.image_lock import updated  # noqa: PLC0415
     from llmd_oke.results.files import write_whole  # noqa: PLC0415
 
     path, images = lock_file(), kit_images()
     before = path.read_text(encoding="utf-8")
-    answers = ask_all(images, console.progress(), measured=True)
+    answers = ask_all(images, measured, console.progress())
     found = updated(before, images, answers, datetime.now(UTC).date(), take_moved=moved)
     changes = difference(before, found.text, str(path))
     console.output().print(changes or "nothing changes", markup=False, soft_wrap=True)

@@ -10,6 +10,7 @@ from rich.table import Table
 from llmd_oke.cli import console
 from llmd_oke.cli.tables import Fitting
 from llmd_oke.planning import ModelPlan, Plan, Pool
+from llmd_oke.planning.container_images import images_of, tag_only_sentence
 from llmd_oke.planning.cost import Costs, costs
 
 
@@ -28,6 +29,8 @@ def show(stack: str, plan: Plan, release: str | None = None) -> None:
             Fitting(_models(plan)),
         )
     )
+    if sentence := tag_only_sentence(images_of(plan)):
+        console.output().print(f"\n[yellow]images[/] {escape(sentence)}")
     for advice in plan.advice:
         console.output().print(f"\n[yellow]advice[/] [bold]{escape(advice.path)}[/]: {escape(advice.text)}")
 
@@ -47,6 +50,10 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "price_usd_per_hour": plan.price_usd_per_hour,
         "costs": _costs_as_json(costs(plan)),
         "models": [_model(model) for model in plan.models],
+        "images": [
+            {"image": used.image.reference, "digest": used.image.digest, "used_by": used.used_by, "path": used.path}
+            for used in images_of(plan)
+        ],
         "advice": [{"path": advice.path, "text": advice.text} for advice in plan.advice],
     }
 

@@ -1,4 +1,4 @@
-"""`llmd-oke preflight`: has the tenancy what a stack needs?"""
+"""`llmd-oke preflight`: has the tenancy what a stack needs, and can its nodes pull their images?"""
 
 import json
 from typing import Annotated
@@ -11,7 +11,9 @@ from llmd_oke.cli import console, options, token
 from llmd_oke.config import settings
 from llmd_oke.operations.findings import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
+from llmd_oke.operations.preflight_registries import registry_findings
 from llmd_oke.planning import plan_stack_file
+from llmd_oke.planning.container_images import images_of
 
 Region = Annotated[str | None, typer.Option(help="Region; the cluster's if left out.")]
 
@@ -26,14 +28,18 @@ def preflight(
     profile: token.Profile = None,
     region: Region = None,
 ) -> None:
-    """Ask OCI for limits, capacity, images, policies, networks and versions. Ends with 1 where there is a problem.
+    """Ask OCI for limits, capacity, node images, policies, networks and versions, and registries for container images.
+
+    Ends with 1 where there is a problem.
 
     Nothing is changed. The stack file itself is checked first.
     """
-    config = plan_stack_file(project, stack).config
+    plan = plan_stack_file(project, stack)
+    config = plan.config
     where = region_of(config, region)
     who = token.sign_in_of(settings(project, stack), auth, profile)
     findings = look(token.client_of(who, where), config)
+    findings += registry_findings(images_of(plan), console.progress())
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [each.as_json() for each in findings]}, indent=2))
     else:

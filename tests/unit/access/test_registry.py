@@ -167,7 +167,7 @@ def test_all_registries_are_asked_and_each_image_has_its_answer(registry: Regist
     with served(Registry()) as other:
         other_digest = other.push(REPOSITORY, "v1", 30)
         images = [image(registry), image(registry, "v2"), image(other)]
-        answers = ask_all(images, SilentProgress(), measured=True)
+        answers = ask_all(images, registries.measured, SilentProgress())
     assert answers[images[0].reference] == StoredImage(digest, 10)
     missing = answers[images[1].reference]
     assert isinstance(missing, RegistryError)
