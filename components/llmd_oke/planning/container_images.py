@@ -2,7 +2,9 @@
 are the charts' matter."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import Release, operators, release, release_names
 from llmd_oke.catalogue.bench_jobs import inference_perf
@@ -70,13 +72,23 @@ def _of_serving(plan: Plan) -> Iterator[UsedImage]:
         yield UsedImage(job_images().python, "pre-warm", "storage.prewarm")
     routed = any(model.router.mode == "standalone" for model in plan.models)
     disaggregated = any(model.topology.disaggregated for model in plan.models)
+    override = plan.config.override
     for used in _of_release(plan.release):
         if (routed or used.used_by not in _ROUTER) and (disaggregated or used.used_by != _SIDECAR):
-            yield used
+            key = _OVERRIDES[used.used_by]
+            asked = override is not None and getattr(override, key) is not None
+            yield replace(used, path=f"override.{to_camel(key)}") if asked else used
 
 
 _ROUTER = ("endpoint picker", "Envoy")
 _SIDECAR = "routing sidecar"
+_OVERRIDES = {
+    "vLLM": "vllm_image",
+    _ROUTER[0]: "endpoint_picker_image",
+    _ROUTER[1]: "proxy_image",
+    _SIDECAR: "routing_sidecar_image",
+}
+"""What in the stack file's `override` takes the place of each image of a release."""
 
 
 def _of_release(known: Release) -> Iterator[UsedImage]:

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import pytest
 from created_stacks import validated
 from llmd_oke import planning
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.planning.container_images import UsedImage, images_of, tag_only_sentence
-from stacks_for_tests import model, plan
+from llmd_oke.planning.container_images import UsedImage, images_of, kit_images, tag_only_sentence
+from stacks_for_tests import model, plan, problems
 
 NODE_DISK = {"modelCache": {"kind": "node-disk"}}
 
@@ -36,6 +37,20 @@ def test_a_created_cluster_runs_gate_and_operator_too_each_image_once():
     assert sum("amd-gpu-operator" in name for name in names) == 5
     references = [image.image.reference for image in images]
     assert len(set(references)) == len(references)
+
+
+def test_an_image_of_the_stack_file_is_named_by_its_place_there():
+    mine = f"example.com/team/vllm:1@sha256:{'0' * 64}"
+    (vllm, *_) = images_of(plan(model("agg-tp1-8r"), nodes=1, override={"vllmImage": mine}))
+    assert (vllm.path, vllm.image.pinned) == ("override.vllmImage", mine)
+
+
+@pytest.mark.parametrize("digest", ["sha256:1", f"sha256:{'0' * 64}"])
+def test_a_digest_that_is_malformed_or_not_the_locks_is_refused_with_its_place(digest: str):
+    pinned = next(image for image in kit_images() if image.digest)
+    (problem,) = problems(model("agg-tp1-8r"), nodes=1, override={"proxyImage": f"{pinned.reference}@{digest}"})
+    assert problem.path == "override.proxyImage"
+    assert "@sha256:" in problem.accepted
 
 
 def test_images_by_tag_alone_are_counted_in_one_sentence():

@@ -29,6 +29,19 @@ class ColdStart(_Part):
     first_token_s: float | None
 
 
+class RunningImage(_Part):
+    """An image that containers of one name run. Digests are those that nodes pulled; empty where nobody tells."""
+
+    asked: str
+    """What the manifest asks for: tag, and digest where the kit's lock has one."""
+    tag: str
+    locked: str | None
+    """The digest that is asked for; None where only the tag is."""
+    digests: tuple[str, ...]
+    """What runs, as nodes tell: of the index or of the image for their platform. More than one while an update goes
+    on, or where a tag was moved between two pulls."""
+
+
 class Accuracy(_Part):
     """The last evaluation of this configuration."""
 
@@ -53,8 +66,8 @@ class Passport(_Part):
     gpus_reserved: int | None
     price_usd_per_hour: float
     price_includes: str
-    images: dict[str, str]
-    """Image by container, with the digest that runs where the cluster tells it."""
+    images: dict[str, RunningImage]
+    """What was asked for and what runs, by role and container."""
     basis: Basis
     simulated: tuple[str, ...]
     smoke_passed: bool
@@ -104,9 +117,16 @@ def markdown(passport: Passport) -> str:
     lines += [f"| {name} | {text} |" for name, text in _facts(passport)]
     lines += ["", "| check | value | bound | passed |", "|---|---|---|---|"]
     lines += [_check(check) for check in passport.checks]
-    lines += ["", "| container | image |", "|---|---|"]
-    lines += [f"| {container} | `{image}` |" for container, image in passport.images.items()]
+    lines += ["", "| container | image | digest that runs |", "|---|---|---|"]
+    lines += [f"| {container} | `{image.asked}` | {_running(image)} |" for container, image in passport.images.items()]
     return "\n".join(lines) + "\n"
+
+
+def _running(image: RunningImage) -> str:
+    if not image.digests:
+        return "not told"
+    digests = ", ".join(f"`{digest}`" for digest in image.digests)
+    return digests if len(image.digests) == 1 else f"**nodes differ**: {digests}"
 
 
 def _facts(passport: Passport) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Making a deployment's passport: from its plan, its benchmark, its last evaluation, and what the cluster says runs."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,9 @@ from lightkube.models.core_v1 import ContainerStatus
 from lightkube.resources.core_v1 import Pod
 
 from llmd_oke.bench.reporting import passport as passports
-from llmd_oke.bench.reporting.passport import ColdStart, Passport
+from llmd_oke.bench.reporting.passport import ColdStart, Passport, RunningImage
 from llmd_oke.bench.reporting.store import LATEST
+from llmd_oke.catalogue.container_images import DIGEST
 from llmd_oke.catalogue.evals import BUILTIN
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed import evals
@@ -70,7 +72,7 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
         gpus_reserved=summary.get("gpus_reserved"),
         price_usd_per_hour=round(price, 2),
         price_includes="list price of the GPU pools, by this model's share of their GPUs",
-        images=dict(sorted(_images(pods))),
+        images=running_images(pods),
         basis=Basis(summary["provenance"]["numbers"]),
         simulated=tuple(summary["provenance"]["simulated"]),
         smoke_passed=summary["passed"],
@@ -132,12 +134,31 @@ def _pods(access: ClusterAccess, namespace: str, model: str) -> list[Pod]:
     return [pod for pod in found if metadata(pod).deletionTimestamp is None]
 
 
-def _images(pods: Iterable[Pod]) -> Iterable[tuple[str, str]]:
+def running_images(pods: Iterable[Pod]) -> dict[str, RunningImage]:
+    """What containers were asked to run and what they run, by role and name of the container."""
+    found: dict[str, RunningImage] = {}
     for pod in pods:
         carried = texts(metadata(pod), "labels")
         role = carried.get(labels.ROLE, "front-door" if labels.FRONT_DOOR in carried else "router")
-        for status in _statuses(pod):
-            yield f"{role}/{status.name}", status.imageID or status.image
+        digests = {status.name: _digest(status.imageID) for status in _statuses(pod)}
+        spec = pod.spec
+        for container in [*(spec.initContainers or []), *spec.containers] if spec else []:
+            name, asked = f"{role}/{container.name}", container.image or ""
+            seen = {*(found[name].digests if name in found else ()), digests.get(container.name)} - {None}
+            tagged, _, locked = asked.partition("@")
+            found[name] = RunningImage(
+                asked=asked,
+                tag=tagged.rpartition(":")[2],
+                locked=locked or None,
+                digests=tuple(sorted(digest for digest in seen if digest)),
+            )
+    return dict(sorted(found.items()))
+
+
+def _digest(image_id: str) -> str | None:
+    """The digest at the end of what a node calls an image: `docker.io/vllm/vllm-openai@sha256:…`, or `sha256:…`."""
+    digest = image_id.rpartition("@")[2]
+    return digest if re.fullmatch(DIGEST, digest) else None
 
 
 def _statuses(pod: Pod) -> Iterable[ContainerStatus]:

@@ -6,6 +6,7 @@ from llmd_oke.bench.evals.result import EvalResult
 from llmd_oke.bench.reporting.passport import (
     ColdStart,
     Passport,
+    RunningImage,
     accuracy,
     markdown,
     usd_per_million_output_tokens,
@@ -42,7 +43,9 @@ def passport(**changes):
         "gpus_reserved": 64,
         "price_usd_per_hour": 384.0,
         "price_includes": "list price of the GPU pools",
-        "images": {"decode/vllm": "vllm@sha256:1"},
+        "images": {
+            "decode/vllm": RunningImage(asked="ghcr.io/a/vllm:v1", tag="v1", locked=None, digests=("sha256:1",))
+        },
         "basis": "calibrated",
         "simulated": ("vLLM",),
         "smoke_passed": True,

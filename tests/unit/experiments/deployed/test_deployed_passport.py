@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from lightkube.codecs import from_dict
-from llmd_oke.experiments.deployed.passport import cold_start
+from llmd_oke.experiments.deployed.passport import cold_start, running_images
+from llmd_oke.serving import labels
 
 
 def pod(created, ready=None):
@@ -57,3 +58,39 @@ def test_a_later_benchmark_of_the_same_servers_does_not_make_their_start_longer(
 def test_answers_of_servers_that_went_before_do_not_count():
     found = cold_start([pod(SECOND, "2026-03-01T00:01:00Z")], at("00:00:05", "00:02:00"))
     assert found.first_token_s == 110.0
+
+
+ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
+
+
+def running(image: str, *image_ids: str):
+    """What pods that were asked to run an image are said to run; an empty id is one that is still pulled."""
+    return running_images([
+        from_dict({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "labels": {labels.ROLE: "decode"}},
+            "spec": {"containers": [{"name": "vllm", "image": image}]},
+            "status": {"containerStatuses": [status(image, image_id)] if image_id else []},
+        })
+        for image_id in image_ids
+    ])["decode/vllm"]  # fmt: skip
+
+
+def status(image: str, image_id: str):
+    return {"name": "vllm", "image": image, "imageID": image_id, "ready": True, "restartCount": 0}
+
+
+def test_the_passport_has_what_was_asked_for_and_what_runs():
+    found = running(f"ghcr.io/llm-d/vllm:v1@{ONE}", f"ghcr.io/llm-d/vllm@{ONE}", "")
+    assert (found.asked, found.tag, found.locked) == (f"ghcr.io/llm-d/vllm:v1@{ONE}", "v1", ONE)
+    assert found.digests == (ONE,)
+
+
+def test_nodes_that_pulled_different_images_under_one_tag_are_told_apart():
+    found = running("ghcr.io/llm-d/vllm:v1", f"ghcr.io/llm-d/vllm@{TWO}", f"ghcr.io/llm-d/vllm@{ONE}")
+    assert (found.locked, found.digests) == (None, (ONE, TWO))
+
+
+def test_what_is_no_digest_says_nothing_of_what_runs():
+    assert running("localhost:5000/llm-d/vllm:v1", "rehearsal://localhost:5000/llm-d/vllm:v1").digests == ()
