@@ -18,6 +18,7 @@ from llmd_oke.rehearsal.inventory import IN_PODS
 from llmd_oke.rehearsal.oci_plugin.faults import asked
 from llmd_oke.rehearsal.plugins import PluginChoice
 from llmd_oke.rehearsal.rehearsal import Prepared, Settings
+from llmd_oke.rehearsal.time_scale import SLOWEST
 
 app = typer.Typer(
     help="Rehearse a stack on this machine: the real Pulumi engine, Kubernetes API server, endpoint picker, Envoy and "
@@ -47,6 +48,15 @@ WhichPlugin = Annotated[
         "the rehearsal anew.",
     ),
 ]
+TimeScale = Annotated[
+    float | None,
+    typer.Option(
+        help="Wall seconds for a second of model time. If left out, a running rehearsal keeps its own; another gets "
+        "one that suits the stack and this machine's processors.",
+        min=0.01,
+        max=SLOWEST,
+    ),
+]
 Benchmark = Annotated[
     bool,
     typer.Option(
@@ -62,7 +72,7 @@ def rehearse(
     stack: options.Stack = DEFAULT_STACK,
     project: options.Project = options.HERE,
     as_json: options.Json = False,
-    time_scale: options.TimeScale = Settings.time_scale,
+    time_scale: TimeScale = None,
     benchmark: Benchmark = True,
     fault: AskedFaults = None,
     plugin: WhichPlugin = PluginChoice.AUTO,
@@ -225,7 +235,7 @@ def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -
     if prepared.plan.smoke.where == "cluster":
         return _smoke(prepared, ["--fetch"], as_json=as_json)
     parts = [word for part in simulated for word in ("--simulated", part)]
-    scale = ["--time-scale", str(prepared.settings.time_scale)]
+    scale = ["--time-scale", str(prepared.time_scale.scale)]
     programs = prepared.inventory.programs
     ran = [word for name in IN_PODS for word in ("--ran", f"{name}={programs[name].version}")]
     return _smoke(prepared, [*scale, *parts, *ran], as_json=as_json)

@@ -50,7 +50,8 @@ def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) 
         "programs": {name: _program(prepared.inventory, name) for name in prepared.inventory.programs},
         "kubernetes_plugin": _plugin(prepared.plugin),
         "simulated": list(prepared.simulated(update["placeholders"])),
-        "time_scale": prepared.settings.time_scale,
+        "time_scale": prepared.time_scale.scale,
+        "time_scale_because": prepared.time_scale.because,
         "update": dict(update),
         "smoke": [json.loads(path.read_text()) for path in summaries],
         "report": str(report) if report else None,
@@ -97,7 +98,7 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     plugin = f", Kubernetes plug-in {prepared.plugin.version}" if prepared.plugin.is_real else ""
     return [
         ("real", f"{real}{plugin}"),
-        ("simulated", f"{', '.join(prepared.simulated({}))}{_scale(prepared.settings.time_scale)}"),
+        ("simulated", f"{', '.join(prepared.simulated({}))}{_scale(prepared.time_scale.scale)}"),
         *([("not run", _not_run(placeholders))] if placeholders else []),
         *([("release", told)] if told else []),
         *([("report", str(report))] if report else []),
@@ -112,7 +113,10 @@ def _not_run(placeholders: Mapping[str, int]) -> str:
 
 
 def _scale(time_scale: float) -> str:
-    return "" if time_scale == 1 else f"; model time is wall time / {time_scale:g}"
+    if time_scale == 1:
+        return ""
+    picker = ", in which endpoint pickers read servers too" if time_scale > 1 else ""
+    return f"; model time is wall time / {time_scale:g}{picker}"
 
 
 def _program(inventory: Inventory, name: str) -> dict[str, str]:

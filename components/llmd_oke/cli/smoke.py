@@ -70,7 +70,7 @@ def _rehearsed(project: Path, stack: str, words: Sequence[str], reports: Path | 
     from llmd_oke.cli.inside import run_inside  # noqa: PLC0415 - not needed without a rehearsal
     from llmd_oke.rehearsal.rehearsal import running_settings  # noqa: PLC0415 - the same
 
-    scale = ["--time-scale", str(running_settings(project, stack).time_scale)]
+    scale = ["--time-scale", str(running_settings(project, stack).time_scale or 1.0)]
     return run_inside(project, stack, [*words, *scale], reports)
 
 

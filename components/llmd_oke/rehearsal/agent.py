@@ -134,6 +134,7 @@ class Agent:
                 config.programs,
                 pythons.prepare(config.state_folder, config.outside_authority, config.pod_environment),
                 simulator,
+                config.time_scale,
             ),
             recorder=Recorder(client),
             state_folder=config.state_folder,

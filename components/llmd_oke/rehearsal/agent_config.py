@@ -42,6 +42,7 @@ class AgentConfig(BaseModel):
     pod_environment: dict[str, str] = Field(
         default={}, description="what Python programs in pods are told beside theirs"
     )
+    time_scale: float = Field(default=1.0, gt=0, description="wall seconds for a second of the model time of servers")
     probe_time_scale: float = Field(default=1.0, gt=0, description="multiplies delays, periods and timeouts of probes")
     back_off: BackOffConfig = BackOffConfig()
     stop_grace_s: float = Field(default=2.0, ge=0, description="given to each pod's processes when the agent ends")

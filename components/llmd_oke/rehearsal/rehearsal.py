@@ -19,7 +19,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
 from llmd_oke.progress import Progress
-from llmd_oke.rehearsal import ending
+from llmd_oke.rehearsal import ending, time_scale
 from llmd_oke.rehearsal import simulated as not_real
 from llmd_oke.rehearsal.exclusive import exclusive
 from llmd_oke.rehearsal.foreign import is_scaled
@@ -30,6 +30,7 @@ from llmd_oke.rehearsal.plugins import KubernetesPlugin, PluginChoice, choose_pl
 from llmd_oke.rehearsal.project_copy import DEPLOYED, PREVIEWED, copy_project
 from llmd_oke.rehearsal.simulated import pod_environment
 from llmd_oke.rehearsal.state_files import OCI_FOLDER
+from llmd_oke.rehearsal.time_scale import TimeScale
 from llmd_oke.rehearsal.world import World
 from llmd_oke.rehearsal.world_plan import OCI_FAULTS_FILE, PLUGIN_PORTS, world_spec
 from llmd_oke.rehearsal.world_record import end_of_log
@@ -50,9 +51,12 @@ _GONE_WITH_A_WORLD = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
 
 @dataclass(frozen=True)
 class Settings:
-    """How to rehearse. `time_scale` is wall seconds for a second of model time, `probe_time_scale` that of probes."""
+    """How to rehearse. `time_scale` is wall seconds for a second of model time, `probe_time_scale` that of probes.
 
-    time_scale: float = 1.0
+    Where `time_scale` is None, a rehearsal that runs keeps its own, and another gets one that suits stack and machine.
+    """
+
+    time_scale: float | None = None
     probe_time_scale: float = 0.1
     plugin: PluginChoice = PluginChoice.AUTO
 
@@ -67,7 +71,8 @@ class Prepared:
     plan: Plan
     inventory: Inventory
     plugin: KubernetesPlugin
-    settings: Settings
+    time_scale: TimeScale
+    probe_time_scale: float
 
     @property
     def router(self) -> str:
@@ -130,16 +135,18 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
         fetch_charts(progress)
     if is_scaled(asked):
         fetch_scaling(progress)
-    used = with_router(config.load(project, stack), inventory.release.used.name)
+    used = planning.plan(with_router(config.load(project, stack), inventory.release.used.name))
     prepared = Prepared(
         project=project,
         stack=stack,
         world=World(rehearsal_folder(project, stack)),
-        plan=planning.plan(used),
+        plan=used,
         inventory=inventory,
         plugin=plugin,
-        settings=settings,
+        time_scale=_time_scale(project, stack, used, settings),
+        probe_time_scale=settings.probe_time_scale,
     )
+    progress.step(str(prepared.time_scale))
     _start(prepared, progress)
     return prepared
 
@@ -147,6 +154,18 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
 def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
     """Makes the stand-in for OCI fail as these rules say, and no longer as rules before them said."""
     write_faults(prepared.state / OCI_FAULTS_FILE, faults)
+
+
+def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> TimeScale:
+    """The one that is asked for, else that of the world that runs, else the one that suits."""
+    if settings.time_scale is not None:
+        return TimeScale(settings.time_scale, "as asked for")
+    suits = time_scale.chosen(time_scale.demand_of(plan), time_scale.processors())
+    running = running_settings(project, stack).time_scale if phase(project, stack) == "ready" else None
+    if running is None or running == suits.scale:
+        return suits
+    other = f"--time-scale {suits.scale:g} would begin anew with what suits the stack as it is now"
+    return TimeScale(running, f"the running rehearsal keeps its own; {other}")
 
 
 def running_settings(project: Path, stack: str) -> Settings:
@@ -162,12 +181,11 @@ def running_settings(project: Path, stack: str) -> Settings:
 
 def _start(prepared: Prepared, progress: Progress) -> None:
     """Starts the world unless it runs from the same spec already."""
-    state, settings = prepared.state, prepared.settings
+    state, scale = prepared.state, prepared.time_scale.scale
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
-    told = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, settings.time_scale)
-    scales = (settings.time_scale, settings.probe_time_scale)
-    spec = world_spec(state, prepared.plan, paths, *scales, told, plugin=prepared.plugin)
+    told = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, scale)
+    spec = world_spec(state, prepared.plan, paths, scale, prepared.probe_time_scale, told, plugin=prepared.plugin)
     prepared.world.start(spec, progress, discard=[state / name for name in _GONE_WITH_A_WORLD])
 
 

@@ -65,7 +65,8 @@ def world_spec(
         plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
     """
     control = plane.prepare(state, programs)
-    agent = _agent(state, plan, programs, probe_time_scale, control.pki.authority.certificate)
+    agent = _agent(state, plan, programs, control.pki.authority.certificate)
+    agent |= {"time_scale": time_scale, "probe_time_scale": probe_time_scale}
     agent_config = json.dumps({**agent, "pod_environment": dict(pod_environment or {})}, indent=2)
     agent_file = state / "agent.json"
     agent_file.write_text(agent_config)
@@ -89,9 +90,7 @@ def world_spec(
     )
 
 
-def _agent(
-    state: Path, plan: Plan, programs: Mapping[str, Path], probe_time_scale: float, authority: Path
-) -> dict[str, Any]:
+def _agent(state: Path, plan: Plan, programs: Mapping[str, Path], authority: Path) -> dict[str, Any]:
     return {
         "kubeconfig": str(state / "kubeconfig.yaml"),
         "state_folder": str(state),
@@ -109,7 +108,6 @@ def _agent(
         "control_port": NODE_CONTROL_PORT,
         "outside_names": dict.fromkeys(outside().hosts, addresses.NODE_ADDRESS),
         "outside_authority": str(authority),
-        "probe_time_scale": probe_time_scale,
     }
 
 

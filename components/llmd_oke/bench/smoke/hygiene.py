@@ -85,5 +85,5 @@ def about_simulation(before: Snapshot, after: Snapshot) -> Iterator[str]:
         if steps and late and late > LATE_SHARE * steps:
             yield (
                 f"{TOO_SLOW}: {late / steps:.0%} of its steps were late, so that latencies are too long; rehearse with "
-                "three times the --time-scale, which is 1 if left out"
+                "three times the time scale (--time-scale)"
             )

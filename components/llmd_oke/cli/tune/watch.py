@@ -171,7 +171,7 @@ def _inside(project: Path, stack: str, name: str | None, how: How, reports: Path
     from llmd_oke.cli.inside import run_inside  # noqa: PLC0415 - not needed without a rehearsal
     from llmd_oke.rehearsal import rehearsal  # noqa: PLC0415 - the same
 
-    time_scale = rehearsal.running_settings(project, stack).time_scale
+    time_scale = rehearsal.running_settings(project, stack).time_scale or 1.0
     words = ["tune", "watch", *how.words(), "--time-scale", str(time_scale)]
     words += [*(["--name", name] if name else []), *(["--json"] if as_json else [])]
     return run_inside(project, stack, words, reports, interruptible=True)

@@ -185,7 +185,7 @@ def _rehearsed(subject: Subject, progress: Progress) -> tuple[Deployed, float]:
     programs = prepared.inventory.programs
     ran = {name: programs[name].version for name in IN_PODS}
     told = prepared.simulated(preview["placeholders"])
-    return Deployed(prepared.router, told, ran), settings.time_scale
+    return Deployed(prepared.router, told, ran), prepared.time_scale.scale
 
 
 def _begin(subject: Subject, settings: Settings, deployed: Deployed) -> tuple[RunFolder, Path]:

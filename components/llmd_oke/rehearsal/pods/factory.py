@@ -34,7 +34,10 @@ class Setting:
 
 
 class ContainerFactory:
-    """Makes containers by the image table; `programs` are paths by name."""
+    """Makes containers by the image table; `programs` are paths by name.
+
+    With a `time_scale` above 1, programs whose intervals are the simulated servers' are told longer ones.
+    """
 
     def __init__(
         self,
@@ -42,11 +45,13 @@ class ContainerFactory:
         programs: Mapping[str, Path],
         python: Python,
         simulator: httpx2.AsyncClient | None,
+        time_scale: float = 1.0,
     ) -> None:
         self._images = images
         self._programs = programs
         self._python = python
         self._simulator = simulator
+        self._time_scale = time_scale
 
     def is_simulated(self, model: ContainerModel) -> bool:
         """Say whether nothing runs for this container."""
@@ -68,6 +73,7 @@ class ContainerFactory:
         if entry.python is not None:
             mounts = self._python.mounts(packages=entry.python == "packages")
             return _process(model, setting, mounts, self._python.argv(argv), self._python.variables(environment))
+        argv += entry.in_model_time(argv, self._time_scale)
         return _process(model, setting, [self._program(model, entry)], argv, environment)
 
     def _entry(self, model: ContainerModel) -> ImageEntry | None:

@@ -37,6 +37,18 @@ class ImageEntry(BaseModel):
     unless: tuple[str, ...] = ()
     """The row isn't for commands with one of these words, `*` matches any text."""
 
+    model_time: dict[str, float] = {}
+    """Flags of the program for times of its servers' work, with their defaults in seconds: they go with model time."""
+
+    def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
+        """These flags as the program needs them where its servers are slower than in real time; what a manifest gives
+        stays as it is.
+        """
+        if time_scale <= 1:
+            return []
+        given = {word.partition("=")[0] for word in argv}
+        return [f"{flag}={seconds * time_scale:g}s" for flag, seconds in self.model_time.items() if flag not in given]
+
     @model_validator(mode="after")
     def _one_stand_in(self) -> "ImageEntry":
         if [self.program, self.python, self.simulator].count(None) != 2:

@@ -21,7 +21,9 @@ from llmd_oke.rehearsal.pods.simulator_containers import SimulatorContainer, Sim
 
 TABLE = ImageTable(
     [
-        ImageEntry(repositories=("test/program",), program="program", path="/app/program"),
+        ImageEntry(
+            repositories=("test/program",), program="program", path="/app/program", model_time={"--every": 0.05}
+        ),
         ImageEntry(repositories=("test/absent",), program="absent", path="/app/absent"),
         ImageEntry(repositories=("test/vllm",), python="packages", commands=("python*",), unless=("vllm.*",)),
         ImageEntry(repositories=("test/vllm",), simulator="vllm", entrypoint=("vllm", "serve")),
@@ -40,13 +42,26 @@ def model(image: str, **fields: Any) -> ContainerModel:
     return cast("ContainerModel", ContainerModel.from_dict({"name": "c", "image": image, **fields}))
 
 
-def factory(simulator: httpx2.AsyncClient | None = None) -> ContainerFactory:
+def factory(simulator: httpx2.AsyncClient | None = None, time_scale: float = 1.0) -> ContainerFactory:
     programs = {"program": Path("/bin/sh"), "absent": Path("/nowhere/absent")}
-    return ContainerFactory(TABLE, programs, Python(Path("/state/python"), {"B": "2"}), simulator)
+    return ContainerFactory(TABLE, programs, Python(Path("/state/python"), {"B": "2"}), simulator, time_scale)
 
 
 def test_an_image_with_a_program_is_a_process(setting: Setting) -> None:
     assert isinstance(factory().make(model("test/program:1"), setting), ProcessContainer)
+
+
+@pytest.mark.parametrize(
+    ("time_scale", "given", "told"),
+    [(1.0, [], []), (0.5, [], []), (4.0, [], ["--every=0.2s"]), (4.0, ["--every=1s"], ["--every=1s"])],
+    ids=["real time", "faster", "slower", "the manifest's own"],
+)
+def test_intervals_of_a_program_go_with_the_time_of_its_servers(
+    setting: Setting, time_scale: float, given: list[str], told: list[str]
+) -> None:
+    made = factory(time_scale=time_scale).make(model("test/program:1", command=["/x"], args=given), setting)
+    assert isinstance(made, ProcessContainer)
+    assert made._spec.argv == ["/x", *told]
 
 
 def test_a_python_program_is_a_process_with_a_file_for_its_last_words(setting: Setting) -> None:
