@@ -44,11 +44,11 @@ class Servers:
 
     def most_decoding(self, size: int) -> int:
         """Sequences that one server decodes at a time: its limit, or what its KV cache holds."""
-        return self._room(size).sequences(size, self.workload)
+        return self._room(size).sequences(size, self.workload, aggregated=False)
 
     def most_prefilling(self, size: int) -> int:
         """Prompts that one server holds at a time."""
-        return self._room(size).sequences(size, of_lengths(self.workload.longest_input_tokens, 1))
+        return self._room(size).sequences(size, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True)
 
     def _room(self, size: int) -> Room:
         tokens = key_value_tokens(self.model, self.shape, size, self.engine.gpu_memory_utilization)

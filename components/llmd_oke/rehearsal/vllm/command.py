@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from llmd_oke.rehearsal.vllm import flags
 from llmd_oke.rehearsal.vllm.refusal import Refusal
+from llmd_oke.tuning.servers.conditions import QUANTIZATIONS, Quantization
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
@@ -28,7 +29,6 @@ _KNOWN_CONNECTORS = {
     "SharedStorageConnector",
     "ExampleConnector",
 }  # fmt: skip - the names that vLLM's KVConnectorFactory registers
-_QUICK_REDUCE_BYTES_FACTOR = {"NONE": 1.0, "FP": 1.0, "INT8": 0.5, "INT6": 0.375, "INT4": 0.25}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Settings:
     max_num_seqs: int
     prompt_tokens_details: bool
     shutdown_timeout_s: float
-    all_reduce_bytes_factor: float
+    quick_reduce: Quantization
     attention_backend: str | None
     transfer: KeyValueTransfer | None
 
@@ -147,7 +147,7 @@ def _settings(namespace: argparse.Namespace, model: str, environment: Mapping[st
         max_num_seqs=namespace.max_num_seqs,
         prompt_tokens_details=bool(namespace.enable_prompt_tokens_details),
         shutdown_timeout_s=namespace.shutdown_timeout,
-        all_reduce_bytes_factor=_all_reduce_bytes_factor(environment),
+        quick_reduce=_quick_reduce(environment),
         attention_backend=_attention_backend(namespace),
         transfer=_transfer(namespace.kv_transfer_config, environment),
     )
@@ -177,16 +177,17 @@ def _max_model_len(text: str | None) -> int | None:
         ) from None
 
 
-def _all_reduce_bytes_factor(environment: Mapping[str, str]) -> float:
+def _quick_reduce(environment: Mapping[str, str]) -> Quantization:
     """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
     level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
-    try:
-        return _QUICK_REDUCE_BYTES_FACTOR[level]
-    except KeyError:
-        known = list(_QUICK_REDUCE_BYTES_FACTOR)
+    found = next((each for each in QUANTIZATIONS if each == level), None)
+    if found is None:
         raise Refusal(
-            1, f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. Valid options: {known}."
-        ) from None
+            1,
+            f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "
+            f"Valid options: {list(QUANTIZATIONS)}.",
+        )
+    return found
 
 
 def _attention_backend(namespace: argparse.Namespace) -> str | None:

@@ -35,7 +35,7 @@ class Engine:
         self.cache = cache
         self.clock = clock
         self._overhead_s = latency.factors.prefill_overhead_s
-        self._server = latency.server(settings.tensor_parallel_size, settings.all_reduce_bytes_factor)
+        self._server = latency.server(settings.tensor_parallel_size)
         self._scheduler = Scheduler(settings, cache, metrics)
         self._prefills = settings.transfer is None or not settings.transfer.decode_bench
         self._arriving: set[Sequence] = set()

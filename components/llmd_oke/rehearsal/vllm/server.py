@@ -13,6 +13,7 @@ from aiohttp import web
 
 from llmd_oke.catalogue import Model, Shape, model_names
 from llmd_oke.catalogue.models import model as model_of_name
+from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.rehearsal.vllm import sockets
 from llmd_oke.rehearsal.vllm.api import Api
 from llmd_oke.rehearsal.vllm.attention import check_backend
@@ -23,6 +24,7 @@ from llmd_oke.rehearsal.vllm.engine import Engine
 from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
 from llmd_oke.rehearsal.vllm.refusal import Refusal
 from llmd_oke.rehearsal.vllm.transfers import Identity, Network
+from llmd_oke.tuning.servers.conditions import Conditions
 from llmd_oke.tuning.servers.figures import latency_model
 from llmd_oke.tuning.servers.latency import LatencyModel
 
@@ -141,7 +143,11 @@ class SimulatedServer:
         check_backend(asked, self.container.image)
         model = _model(asked.model)
         cache = cache_size(asked, model, self._simulation.shape, self.container.gpus)
-        latency = latency_model(model, self._simulation.shape, cache.bytes_per_token)
+        release = release_of_vllm(self.container.image)
+        started = Conditions(
+            release=release and release.name, quick_reduce=asked.quick_reduce, block_size=asked.block_size
+        )
+        latency = latency_model(model, self._simulation.shape, started, cache.bytes_per_token)
         if latency is None:
             raise Refusal(1, f"llmd-oke rehearsal: values/latency has no figures for {model.name} on this shape.")
         self._write(f"INFO Available KV cache memory: {cache.available_gib_per_gpu:.2f} GiB")

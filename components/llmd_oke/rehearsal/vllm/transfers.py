@@ -86,7 +86,7 @@ class Network:
             del local.met[remote.engine_id]
             return Pull(max(met_s, now_s), 0.0, 0.0, failure)
         rails = min(local.identity.tensor_parallel_size, peer.identity.tensor_parallel_size)
-        duration_s = latency.key_value_transfer_s(tokens, rails)
+        duration_s = latency.key_value_transfer_s(tokens, rails, local.identity.block_size)
         end_s = max(now_s, met_s, peer.port_free_s) + duration_s
         peer.port_free_s = end_s
         return Pull(end_s, duration_s, tokens * latency.sizes.key_value_bytes_per_token)

@@ -7,6 +7,7 @@ from llmd_oke.catalogue import Model, Node
 from llmd_oke.results.row import Row
 from llmd_oke.tuning.search.deployments import Deployment
 from llmd_oke.tuning.search.question import Question
+from llmd_oke.tuning.servers.workload import Lengths, Workload
 from llmd_oke.tuning.simulation.arrivals import PoissonRate, RequestClass
 from llmd_oke.tuning.simulation.deployment import deployment as simulated_deployment
 from llmd_oke.tuning.simulation.simulation import simulate
@@ -44,15 +45,23 @@ def look_again(
     duration_s: float = DURATION_S,
 ) -> Iterator[SecondLook]:
     """Simulates deployments one by one, each with `duration_s` seconds of requests."""
-    share = question.workload.prefix_cache_hit_share
-    classes = [
-        RequestClass(round(each.input_tokens), round(each.output_tokens), each.weight, round(each.input_tokens * share))
-        for each in question.workload.classes
-    ]
     for each in deployments:
+        block_size = question.room.block_size if each.prefill else question.room.aggregated_block_size
         made = simulated_deployment(
-            model, node, each.topology, copies=each.copies, max_num_seqs=question.room.max_num_seqs
+            model,
+            node,
+            each.topology,
+            copies=each.copies,
+            max_num_seqs=question.room.max_num_seqs,
+            block_size=block_size,
         )
+        classes = [_request_class(lengths, question.workload, block_size) for lengths in question.workload.classes]
         arrivals = PoissonRate(each.requests_per_s)
         result = simulate(made, classes, arrivals, question.model, seeds=seeds, duration_s=duration_s)
         yield SecondLook(each, result.row)
+
+
+def _request_class(lengths: Lengths, workload: Workload, block_size: int) -> RequestClass:
+    """Requests of a class. The share that is cached is one of whole blocks, as vLLM counts hits: to the nearest one."""
+    cached = round(lengths.input_tokens * workload.prefix_cache_hit_share / block_size) * block_size
+    return RequestClass(round(lengths.input_tokens), round(lengths.output_tokens), lengths.weight, cached)

@@ -14,6 +14,7 @@ from llmd_oke.tuning.fidelity.runs import Run
 from llmd_oke.tuning.fidelity.same_load import Simulator, simulated, unsuitable
 from llmd_oke.tuning.fidelity.standings import Known, Standing, alike
 from llmd_oke.tuning.measurements.hygiene import Inspection, Rule, place
+from llmd_oke.tuning.servers.conditions import AS_VLLM, DEFAULT_BLOCK_SIZE, Conditions, Started
 from llmd_oke.tuning.servers.figures import latency_model_of
 
 _THROUGHPUT = ("output_tokens_per_s", "tpsg", "tpsu")
@@ -77,16 +78,26 @@ class Held:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model on nodes, and the latency figures that are to be judged."""
+    """A model on nodes, and the latency figures that are to be judged. `started` is what servers are taken to have been
+    started with where a run doesn't tell.
+    """
 
     model: Model
     node: Node
     known: Known
+    started: Started = AS_VLLM
 
     def simulator(self, run: Run) -> Simulator:
         """What stands in for the deployment of a run."""
-        latency = latency_model_of(self.known.figures, self.model, self.node, run.key_value_bytes_per_token)
-        return Simulator(self.model, self.node, latency, self.known.basis(run.row))
+        told = run.conditions or self._started(run.row)
+        cached = run.key_value_bytes_per_token
+        latency = latency_model_of(self.known.figures, self.model, self.node, told, cached)
+        block_size = told.block_size or DEFAULT_BLOCK_SIZE
+        return Simulator(self.model, self.node, latency, self.known.basis(run.row), block_size)
+
+    def _started(self, row: Row) -> Conditions:
+        aggregated = row.topology is not None and row.topology.startswith("agg-")
+        return self.started.aggregated if aggregated else self.started.handing_over
 
 
 def held_against(

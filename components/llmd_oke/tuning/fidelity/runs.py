@@ -4,19 +4,22 @@ from functools import cache
 
 from llmd_oke.catalogue.files import Entry, entry
 from llmd_oke.results.row import Row
+from llmd_oke.tuning.servers.conditions import Conditions
 from llmd_oke.tuning.simulation.deployment import Policy
 from llmd_oke.tuning.simulation.result import Window
 
 
 class Run(Entry):
     """One run. `policy` is how its router picks servers, `window` what counts of its time (its tool's usual one where
-    there is none); `key_value_bytes_per_token` is told where its KV cache has another number format than the
-    catalogue's; `lengths` are shares of the row's mean lengths that its requests have, each as many.
+    there is none); `conditions` is what its servers were started with, where that is told;
+    `key_value_bytes_per_token` is told where its KV cache has another number format than the catalogue's; `lengths` are
+    shares of the row's mean lengths that its requests have, each as many.
     """
 
     row: Row
     policy: Policy = "queue"
     window: Window | None = None
+    conditions: Conditions | None = None
     key_value_bytes_per_token: float | None = None
     lengths: tuple[float, ...] = (1.0,)
 

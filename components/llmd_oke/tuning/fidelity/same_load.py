@@ -14,6 +14,7 @@ from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.nodes import Node
 from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis, Row
+from llmd_oke.tuning.servers.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.simulation.arrivals import ClosedLoop, ConstantRate, PoissonRate, RequestClass
 from llmd_oke.tuning.simulation.deployment import Deployment, Policy, deployment
@@ -46,12 +47,16 @@ def limits() -> Limits:
 
 @dataclass(frozen=True)
 class Simulator:
-    """What runs are simulated of: a model on nodes, with a latency model and the basis of its figures."""
+    """What runs are simulated of: a model on nodes, with a latency model and the basis of its figures.
+
+    `block_size` is in tokens of KV cache.
+    """
 
     model: Model
     node: Node
     latency: LatencyModel
     basis: Basis = Basis.CALIBRATED
+    block_size: int = DEFAULT_BLOCK_SIZE
 
 
 def unsuitable(row: Row, window: Window | None = None) -> str | None:
@@ -125,6 +130,7 @@ def _servers(row: Row, simulator: Simulator, policy: Policy) -> Deployment:
         copies=row.copies,
         policy=policy,
         max_num_seqs=row.max_num_seqs or 256,
+        block_size=simulator.block_size,
     )
 
 

@@ -6,6 +6,7 @@ from llmd_oke.catalogue import shape as shape_of_name
 from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.search.question import Hardware, Question, Targets
+from llmd_oke.tuning.servers.conditions import AS_VLLM, DEFAULT_BLOCK_SIZE, Started
 from llmd_oke.tuning.servers.curves import Room
 from llmd_oke.tuning.servers.figures import LatencyFigures, bound_figures, latency_figures, latency_model_of
 from llmd_oke.tuning.servers.workload import Workload
@@ -83,15 +84,24 @@ def question_of(
     *,
     max_num_seqs: int = 256,
     gpu_memory_utilization: float = 0.95,
+    started: Started = AS_VLLM,
 ) -> Question:
-    """The question which deployment of `gpus` GPUs serves the workload within the targets."""
+    """The question which deployment of `gpus` GPUs serves the workload within the targets.
+
+    `started` is what its servers are started with.
+    """
     sizes = sizes_of(model, node)
     room = {size: key_value_tokens(model, node, size, gpu_memory_utilization) for size in sizes}
     return Question(
-        model=latency_model_of(figures, model, node),
+        model=latency_model_of(figures, model, node, started.handing_over),
         workload=workload,
         targets=targets,
         hardware=Hardware(gpus, node.gpus, node.price_usd_per_gpu_hour),
-        room=Room(room, max_num_seqs),
+        room=Room(
+            room,
+            max_num_seqs,
+            started.handing_over.block_size or DEFAULT_BLOCK_SIZE,
+            started.aggregated.block_size or DEFAULT_BLOCK_SIZE,
+        ),
         sizes=sizes,
     )

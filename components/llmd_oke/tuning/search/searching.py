@@ -108,19 +108,20 @@ def _at_capacity(question: Question, family: Family, fleet: Fleet) -> tuple[Judg
 def families(question: Question) -> list[Family]:
     """All kinds of deployments that fit the GPUs' memory."""
     model, workload, room = question.model, question.workload, question.room
-    batches = {size: room.sequences(size, workload) for size in question.sizes}
-    fitting = [size for size in question.sizes if batches[size] >= 2]
-    decode = {size: decode_server(model, workload, size, batches[size]) for size in fitting}
+    shared = {size: room.sequences(size, workload, aggregated=True) for size in question.sizes}
+    apart = {size: room.sequences(size, workload, aggregated=False) for size in question.sizes}
+    decode = {size: decode_server(model, workload, size, batch) for size, batch in apart.items() if batch >= 2}
     found: list[Family] = []
-    for prefill_size in fitting:
-        prefill = prefill_server(model, workload, prefill_size)
-        server = aggregated_server(model, workload, prefill, batches[prefill_size])
-        found.append(Aggregated(prefill, server, workload))
-        for decode_size in fitting:
-            rails = min(prefill_size, decode_size)
+    for prefill_size in question.sizes:
+        if shared[prefill_size] >= 2:
+            prefill = prefill_server(model, workload, prefill_size)
             found.append(
-                Disaggregated(prefill_server(model, workload, prefill_size, rails), decode[decode_size], workload)
+                Aggregated(prefill, aggregated_server(model, workload, prefill, shared[prefill_size]), workload)
             )
+        for decode_size in decode if prefill_size in decode else ():
+            rails = min(prefill_size, decode_size)
+            prefill = prefill_server(model, workload, prefill_size, rails, room.block_size)
+            found.append(Disaggregated(prefill, decode[decode_size], workload))
     return found
 
 

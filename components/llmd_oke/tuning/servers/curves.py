@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmd_oke.tuning.queues.formulas import scv
+from llmd_oke.tuning.servers.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.tuning.servers.latency import LatencyModel, ServerLatency
 from llmd_oke.tuning.servers.workload import Workload
 
@@ -29,11 +30,16 @@ class Room:
 
     key_value_tokens: Mapping[int, int]
     max_num_seqs: int = 256
+    block_size: int = DEFAULT_BLOCK_SIZE
+    """Tokens of a KV block of servers that hand caches over."""
+    aggregated_block_size: int = DEFAULT_BLOCK_SIZE
+    """Tokens of a KV block of servers that do both."""
 
-    def sequences(self, tensor_parallel_size: int, workload: Workload) -> int:
-        """Sequences of the workload that fit a server of that size."""
+    def sequences(self, tensor_parallel_size: int, workload: Workload, *, aggregated: bool) -> int:
+        """Sequences of the workload that fit a server of that size, each in whole blocks."""
         tokens = self.key_value_tokens.get(tensor_parallel_size, 0)
-        return min(self.max_num_seqs, int(tokens // workload.kept_tokens))
+        block_size = self.aggregated_block_size if aggregated else self.block_size
+        return min(self.max_num_seqs, int(tokens // workload.kept_tokens(block_size)))
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,13 @@ class DecodeServer:
         return float(self.requests_per_s[-1])
 
 
-def prefill_server(model: LatencyModel, workload: Workload, tensor_parallel_size: int, rails: int = 1) -> PrefillServer:
+def prefill_server(
+    model: LatencyModel,
+    workload: Workload,
+    tensor_parallel_size: int,
+    rails: int = 1,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+) -> PrefillServer:
     """A prefill server under a workload; a cached prefix is context that costs no computing but attention."""
     server = model.server(tensor_parallel_size)
     times = [(each.weight, _prompt_s(server, workload, each.input_tokens)) for each in workload.classes]
@@ -75,7 +87,7 @@ def prefill_server(model: LatencyModel, workload: Workload, tensor_parallel_size
         service_s=workload.mean(time_s for _, time_s in times),
         service_scv=scv(times),
         overhead_s=model.factors.prefill_overhead_s,
-        transfer_s=model.key_value_transfer_s(round(workload.input_tokens), rails),
+        transfer_s=model.key_value_transfer_s(round(workload.input_tokens), rails, block_size),
     )
 
 

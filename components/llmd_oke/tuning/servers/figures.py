@@ -14,6 +14,7 @@ from llmd_oke.catalogue.nodes import Node
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import explain
 from llmd_oke.results.row import Basis
+from llmd_oke.tuning.servers.conditions import UNTOLD, Conditions, Quantization, all_reduce_shares, key_value_regions
 from llmd_oke.tuning.servers.latency import Factors, Hardware, LatencyModel, Sizes
 
 
@@ -64,6 +65,7 @@ class TransferFigures(Entry):
 
     basis: Basis
     efficiency: float
+    descriptor_s: float
     handshake_s: float
 
 
@@ -80,6 +82,8 @@ class LatencyFigures(Entry):
     gpu: str
     image: str | None = None
     """The vLLM image that was measured; None where figures of several are joined."""
+    conditions: Conditions | None = None
+    """What servers were started with when they were measured; None where nothing is told of it."""
     prefill: PrefillFigures
     decode: DecodeFigures
     transfer: TransferFigures = Field(default_factory=assumed_transfer)
@@ -129,21 +133,29 @@ def figures_text(figures: LatencyFigures) -> str:
     return yaml.safe_dump(_rounded(document), sort_keys=False, width=120)
 
 
-def latency_model(model: Model, node: Node, key_value_bytes_per_token: float | None = None) -> LatencyModel | None:
-    """The latency model of a model on a node, or None where there are no figures for its GPU.
-
-    `key_value_bytes_per_token` replaces the catalogue's, for a KV cache in another number format.
-    """
+def latency_model(
+    model: Model, node: Node, conditions: Conditions = UNTOLD, key_value_bytes_per_token: float | None = None
+) -> LatencyModel | None:
+    """The latency model of a model on a node, or None where there are no figures for its GPU."""
     figures = latency_figures(model.name, node.gpu.product)
-    return None if figures is None else latency_model_of(figures, model, node, key_value_bytes_per_token)
+    return None if figures is None else latency_model_of(figures, model, node, conditions, key_value_bytes_per_token)
 
 
 def latency_model_of(
-    figures: LatencyFigures, model: Model, node: Node, key_value_bytes_per_token: float | None = None
+    figures: LatencyFigures,
+    model: Model,
+    node: Node,
+    conditions: Conditions = UNTOLD,
+    key_value_bytes_per_token: float | None = None,
 ) -> LatencyModel:
-    """The latency model that some figures make of a model and a node."""
+    """The latency model that some figures make of a model and a node.
+
+    `conditions` are those of the servers that it stands for, of which quantized all-reduce and the pieces of a
+    hand-over are counted. `key_value_bytes_per_token` replaces the catalogue's, for another number format.
+    """
     cached = model.kv_cache.bytes_per_token if key_value_bytes_per_token is None else key_value_bytes_per_token
-    return LatencyModel(_sizes(model, cached), _hardware(model, node), _factors(figures))
+    sizes = _sizes(model, cached, key_value_regions(model, conditions.release))
+    return LatencyModel(sizes, _hardware(model, node), _factors(figures, conditions.quick_reduce or "NONE"))
 
 
 def _rounded(value: Any) -> Any:
@@ -152,7 +164,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def _sizes(model: Model, key_value_bytes_per_token: float) -> Sizes:
+def _sizes(model: Model, key_value_bytes_per_token: float, regions: int) -> Sizes:
     architecture, work = model.architecture, model.work
     experts, window = architecture.experts, architecture.sliding_window
     return Sizes(
@@ -167,6 +179,7 @@ def _sizes(model: Model, key_value_bytes_per_token: float) -> Sizes:
         experts=experts.count if experts else 0,
         active_experts=experts.active if experts else 0,
         key_value_bytes_per_token=key_value_bytes_per_token,
+        key_value_regions=regions,
         window_tokens=window.tokens if window else 0,
         window_layers=window.layers if window else 0,
     )
@@ -183,7 +196,7 @@ def _hardware(model: Model, node: Node) -> Hardware:
     )
 
 
-def _factors(figures: LatencyFigures) -> Factors:
+def _factors(figures: LatencyFigures, quick_reduce: Quantization) -> Factors:
     return Factors(
         prefill_overhead_s=figures.prefill.overhead_s,
         prefill_compute_efficiency=figures.prefill.compute_efficiency,
@@ -194,5 +207,7 @@ def _factors(figures: LatencyFigures) -> Factors:
         decode_sequence_s=figures.decode.sequence_s,
         transfer_efficiency=figures.transfer.efficiency,
         handshake_s=figures.transfer.handshake_s,
+        transfer_descriptor_s=figures.transfer.descriptor_s,
         decode_fixed_s=tuple(sorted(figures.decode.fixed_s.items())),
+        all_reduce_shares=all_reduce_shares(quick_reduce),
     )

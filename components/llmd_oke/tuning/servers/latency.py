@@ -30,6 +30,8 @@ class Sizes:
     active_experts: int = 0
     key_value_bytes_per_token: float = 0.0
     """KV cache of a token over all layers."""
+    key_value_regions: int = 1
+    """Pieces of memory that a block of tokens is spread over: layers, twice where keys and values are apart."""
     window_tokens: int = 0
     window_layers: int = 0
 
@@ -60,8 +62,13 @@ class Factors:
     decode_sequence_s: float
     transfer_efficiency: float
     handshake_s: float
+    transfer_descriptor_s: float = 0.0
+    """What each piece of a KV cache that is handed over takes beside its bytes."""
     decode_fixed_s: tuple[tuple[int, float], ...] = ()
     """What each step of a server takes beside the rest, by tensor parallel size; other sizes take the mean of these."""
+    all_reduce_shares: tuple[tuple[int, float], ...] = ()
+    """What quantization leaves of the time of a prompt's all-reduces, by tensor parallel size, ascending; other sizes
+    take the next smaller one's. Empty without quantization."""
 
 
 @dataclass(frozen=True)
@@ -80,20 +87,23 @@ class LatencyModel:
         """One token for each of `batch` sequences with a mean context of `context_tokens`, in seconds."""
         return self.server(tensor_parallel_size).decode_step_s(batch, context_tokens)
 
-    def key_value_transfer_s(self, tokens: int, rails: int = 1) -> float:
+    def key_value_transfer_s(self, tokens: int, rails: int, block_size: int) -> float:
         """Hand-over of the KV cache of `tokens` from prefill to decode through `rails` ports, in seconds.
 
-        t = bytes / (port rate x efficiency x rails). The handshake before the first transfer of a pair is not in it.
+        t = bytes / (port rate x efficiency x rails) + descriptors x time of one. Each GPU of a server has as many
+        descriptors, of its own heads. The handshake before the first transfer of a pair is not in it.
         """
         rate = self.hardware.port_bytes_per_s * self.factors.transfer_efficiency * rails
-        return self.sizes.key_value_bytes_per_token * tokens / rate
+        descriptors = self.descriptors(tokens, block_size)
+        return self.sizes.key_value_bytes_per_token * tokens / rate + descriptors * self.factors.transfer_descriptor_s
 
-    def server(self, tensor_parallel_size: int, all_reduce_bytes_factor: float = 1.0) -> "ServerLatency":
-        """The latency of a server of that tensor parallel size.
+    def descriptors(self, tokens: int, block_size: int) -> int:
+        """Pieces in which the KV cache of `tokens` is handed over: each region of each block."""
+        return -(-tokens // block_size) * self.sizes.key_value_regions
 
-        `all_reduce_bytes_factor` is below 1 where all-reduce is quantised (QuickReduce INT4: 0.25).
-        """
-        return _server(self, tensor_parallel_size, all_reduce_bytes_factor)
+    def server(self, tensor_parallel_size: int) -> "ServerLatency":
+        """The latency of a server of that tensor parallel size."""
+        return _server(self, tensor_parallel_size)
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,6 @@ class ServerLatency:
 
     model: LatencyModel
     tensor_parallel_size: int
-    all_reduce_bytes_factor: float
 
     def prefill_s(self, tokens: int, context_tokens: int = 0) -> float:
         """GPU time of a prompt chunk, in seconds.
@@ -134,7 +143,9 @@ class ServerLatency:
 
     @cached_property
     def _all_reduce_token_s(self) -> float:
-        """Two ring all-reduces of a BF16 activation for each layer; a GPU sends over all its links at once."""
+        """Two ring all-reduces of a BF16 activation for each layer, less what quantization saves; a GPU sends over all
+        its links at once.
+        """
         tensor_parallel_size = self.tensor_parallel_size
         if tensor_parallel_size == 1:
             return 0.0
@@ -142,7 +153,8 @@ class ServerLatency:
         sent = 2 * sizes.layers * 2 * (tensor_parallel_size - 1) / tensor_parallel_size * sizes.hidden_size * 2
         links = 1 if hardware.switched else tensor_parallel_size - 1
         rate = hardware.link_bytes_per_s * links * self.model.factors.all_reduce_efficiency
-        return sent * self.all_reduce_bytes_factor / rate
+        shares = [share for size, share in self.model.factors.all_reduce_shares if size <= tensor_parallel_size]
+        return sent * (shares[-1] if shares else 1.0) / rate
 
     @cached_property
     def _attention_s(self) -> float:
@@ -192,5 +204,5 @@ class ServerLatency:
 
 
 @lru_cache(maxsize=256)
-def _server(model: LatencyModel, tensor_parallel_size: int, all_reduce_bytes_factor: float) -> ServerLatency:
-    return ServerLatency(model, tensor_parallel_size, all_reduce_bytes_factor)
+def _server(model: LatencyModel, tensor_parallel_size: int) -> ServerLatency:
+    return ServerLatency(model, tensor_parallel_size)

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -58,11 +59,11 @@ class Workload:
         """The longest prompt."""
         return max(each.input_tokens for each in self.classes)
 
-    @property
-    def kept_tokens(self) -> float:
-        """KV cache that a sequence asks for: its whole length, a class counting by the steps that it stays."""
+    def kept_tokens(self, block_size: int) -> float:
+        """KV cache that a sequence takes: its whole length in blocks, a class counting by the steps that it stays."""
         steps = self.mean(each.output_tokens for each in self.classes)
-        return self.mean(e.output_tokens * (e.input_tokens + e.output_tokens) for e in self.classes) / steps
+        blocks = (math.ceil((e.input_tokens + e.output_tokens) / block_size) * block_size for e in self.classes)
+        return self.mean(e.output_tokens * kept for e, kept in zip(self.classes, blocks, strict=True)) / steps
 
     def mean(self, values: Iterable[float]) -> float:
         """The weighted mean of one value for each class."""

@@ -39,7 +39,9 @@ Arrivals = ClosedLoop | ConstantRate | PoissonRate | RecordedTimes
 
 @dataclass(frozen=True)
 class RequestClass:
-    """Requests of one size. Of `input_tokens`, `cached_tokens` are found in the prefix cache of any prefill server."""
+    """Requests of one size. Of `input_tokens`, `cached_tokens` are found in the prefix cache of any prefill server, as
+    far as they fill its blocks; all of them are there where a decode benchmark fills prompts in.
+    """
 
     input_tokens: int
     output_tokens: int

@@ -8,6 +8,7 @@ from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.nodes import Node
 from llmd_oke.config.topology import Role, Topology
+from llmd_oke.tuning.servers.conditions import DEFAULT_BLOCK_SIZE
 
 Policy = Literal["random", "queue", "active"]
 """How a router picks a server.
@@ -16,19 +17,18 @@ Policy = Literal["random", "queue", "active"]
 `active` the one with the fewest requests under way, as its active-request-scorer does; equals are picked at random.
 """
 
-BLOCK_TOKENS = 16
-"""Tokens of a KV block: vLLM's default."""
-
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What one server takes at a time, in vLLM's words. `key_value_tokens` is the room of its KV cache."""
+    """What one server takes at a time, in vLLM's words. `key_value_tokens` is the room of its KV cache, which sequences
+    take in blocks of `block_size` tokens.
+    """
 
     tensor_parallel_size: int
     key_value_tokens: int
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
-    all_reduce_bytes_factor: float = 1.0
+    block_size: int = DEFAULT_BLOCK_SIZE
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def deployment(
     policy: Policy = "queue",
     max_num_seqs: int = 256,
     gpu_memory_utilization: float = 0.95,
+    block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> Deployment:
     """The deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
     chosen = Topology.model_validate(topology)
@@ -70,6 +71,7 @@ def deployment(
             servers.tensor_parallel_size,
             key_value_tokens(model, node, servers.tensor_parallel_size, gpu_memory_utilization),
             max_num_seqs,
+            block_size=block_size,
         )
         for role, servers in chosen.servers().items()
     }

@@ -44,6 +44,7 @@ class Engine:
         self.busy_s = 0.0
         self.sequence_s = 0.0
         self.port_free_s = 0.0
+        self.block_size = limits.block_size
         self._calendar = calendar
         self._latency = latency
         self._limits = limits

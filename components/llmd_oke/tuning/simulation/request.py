@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from llmd_oke.tuning.simulation.deployment import BLOCK_TOKENS
-
 if TYPE_CHECKING:
     from llmd_oke.tuning.simulation.arrivals import RequestClass
     from llmd_oke.tuning.simulation.engine import Engine
@@ -12,9 +10,10 @@ if TYPE_CHECKING:
 class Request:
     """A prompt and the tokens that are generated for it; `prefill` and `decode` are one server where it does both.
 
-    `computed` counts prompt tokens whose KV cache is on the server, `remote` says that it is to be pulled from
-    `prefill`, `first_s` and `last_s` are when its first and last token came, in seconds of the simulation. It needs
-    `prompt_room` tokens of KV cache to prefill and `whole_room` to decode.
+    `computed` counts prompt tokens whose KV cache is on the server: at first those of whole cached blocks, or all but
+    one where a benchmark fills prompts in. `remote` says that it is to be pulled from `prefill`, `first_s` and `last_s`
+    are when its first and last token came, in seconds of the simulation. It needs `prompt_room` tokens of KV cache to
+    prefill and `whole_room` to decode.
     """
 
     __slots__ = (
@@ -35,16 +34,13 @@ class Request:
         self.arrival_s = arrival_s
         self.input_tokens = size.input_tokens
         self.output_tokens = size.output_tokens
-        self.computed = min(size.cached_tokens, size.input_tokens - 1)
+        block_size = prefill.block_size
+        whole = size.cached_tokens >= size.input_tokens
+        self.computed = size.input_tokens - 1 if whole else size.cached_tokens // block_size * block_size
         self.prefill = prefill
         self.decode = decode
-        self.prompt_room = _blocks_of(size.input_tokens + 1)
-        self.whole_room = _blocks_of(size.input_tokens + size.output_tokens)
+        self.prompt_room = -(-(size.input_tokens + 1) // block_size) * block_size
+        self.whole_room = -(-(size.input_tokens + size.output_tokens) // block_size) * block_size
         self.remote = False
         self.first_s = 0.0
         self.last_s = 0.0
-
-
-def _blocks_of(tokens: int) -> int:
-    """The tokens of the KV blocks that so many tokens take."""
-    return -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS

@@ -8,7 +8,7 @@ from llmd_oke.errors import KitError, Problem, Refused
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.simulation.arrivals import Arrivals, ClosedLoop, RecordedTimes, Workload
-from llmd_oke.tuning.simulation.deployment import BLOCK_TOKENS, Deployment
+from llmd_oke.tuning.simulation.deployment import Deployment
 from llmd_oke.tuning.simulation.record import View
 from llmd_oke.tuning.simulation.result import SimulationResult, Window, mean_use, row_of, view_of
 from llmd_oke.tuning.simulation.run import Extent, Run, run_once
@@ -96,7 +96,7 @@ def _size_problems(deployment: Deployment, workload: Workload) -> Iterator[Probl
         if limits.max_num_seqs < 1 or limits.max_num_batched_tokens < limits.max_num_seqs:
             why = "a step must have room for a token of each sequence"
             yield Problem(f"limits.{role}.max_num_seqs", limits.max_num_seqs, "1 to max_num_batched_tokens", why)
-        if longest + BLOCK_TOKENS > limits.key_value_tokens:
+        if longest + limits.block_size > limits.key_value_tokens:
             why = f"a request of {longest} tokens doesn't fit its KV cache"
-            accepted = f"{longest + BLOCK_TOKENS} or more"
+            accepted = f"{longest + limits.block_size} or more"
             yield Problem(f"limits.{role}.key_value_tokens", limits.key_value_tokens, accepted, why)

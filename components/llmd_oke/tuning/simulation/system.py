@@ -70,7 +70,7 @@ class System:
 
     def _servers(self, role: Role, ended: Callable[[Request], None]) -> list[Engine]:
         limits = self._deployment.limits[role]
-        latency = self._latency.server(limits.tensor_parallel_size, limits.all_reduce_bytes_factor)
+        latency = self._latency.server(limits.tensor_parallel_size)
         return [
             Engine(
                 self.calendar,
@@ -91,16 +91,17 @@ class System:
 
     def _pull(self, request: Request, start_s: float) -> None:
         prefill = request.prefill
-        prefill.port_free_s = max(start_s, prefill.port_free_s) + self._transfer_time_s(request.input_tokens)
+        transfer_s = self._transfer_time_s(request.input_tokens, prefill.block_size)
+        prefill.port_free_s = max(start_s, prefill.port_free_s) + transfer_s
         self.calendar.at(prefill.port_free_s, self._pulled, request)
 
     def _pulled(self, request: Request) -> None:
         request.prefill.release(request)
         request.decode.received(request)
 
-    def _transfer_time_s(self, tokens: int) -> float:
+    def _transfer_time_s(self, tokens: int, block_size: int) -> float:
         if tokens not in self._transfer_s:
-            self._transfer_s[tokens] = self._latency.key_value_transfer_s(tokens, self._rails)
+            self._transfer_s[tokens] = self._latency.key_value_transfer_s(tokens, self._rails, block_size)
         return self._transfer_s[tokens]
 
     def _answered(self, request: Request) -> None:

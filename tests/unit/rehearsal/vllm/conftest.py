@@ -93,7 +93,7 @@ def serve_fixture(clock, network):
         environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": host, **(environment or {})}
         asked = settings(["vllm", "serve", chosen.repository, *flags], environment)
         cache = cache_size(asked, chosen, nodes)
-        latency = latency_model(chosen, nodes, cache.bytes_per_token)
+        latency = latency_model(chosen, nodes, key_value_bytes_per_token=cache.bytes_per_token)
         metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
         log = []
         engine = Engine(asked, cache, latency, metrics, clock, network, log.append)

@@ -165,8 +165,8 @@ def test_what_the_simulation_lacks_is_refused_and_not_ignored():
 
 def test_the_useless_name_of_the_quick_reduce_variable_has_no_effect():
     """Only the name without _VALS is read."""
-    assert serve(environment={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}).all_reduce_bytes_factor == 0.25
-    assert serve(environment={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION_VALS": "INT4"}).all_reduce_bytes_factor == 1.0
+    assert serve(environment={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}).quick_reduce == "INT4"
+    assert serve(environment={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION_VALS": "INT4"}).quick_reduce == "NONE"
 
 
 def test_the_kv_cache_has_the_size_that_the_figures_give():

@@ -28,7 +28,7 @@ def test_the_first_transfer_of_a_pair_pays_the_handshake_and_the_next_does_not(p
     prefill, decode = pair
     first, first_s = hand_over(clock, prefill, decode)
     second, second_s = hand_over(clock, prefill, decode, start=10_000)
-    transfer_s = decode.latency.key_value_transfer_s(4096)
+    transfer_s = decode.latency.key_value_transfer_s(4096, 1, 16)
     step_s = decode.latency.decode_step_s(1, 4095, 2)
     assert first.times[0] - first_s == pytest.approx(5.0 + transfer_s + step_s)
     assert second.times[0] - second_s == pytest.approx(transfer_s + step_s)
@@ -80,8 +80,8 @@ def test_transfers_out_of_one_prefill_server_follow_each_other(pair, clock):
     ]
     clock.run(until_s=start_s + 5)
     last_s = max(request.times[0] for request in requests) - start_s
-    assert last_s >= 4 * decode.latency.key_value_transfer_s(4096)
-    assert last_s < 4 * decode.latency.key_value_transfer_s(4096) + 0.02
+    assert last_s >= 4 * decode.latency.key_value_transfer_s(4096, 1, 16)
+    assert last_s < 4 * decode.latency.key_value_transfer_s(4096, 1, 16) + 0.02
 
 
 def test_a_request_for_a_prefill_server_that_is_gone_fails(pair, clock):

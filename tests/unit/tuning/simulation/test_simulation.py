@@ -106,12 +106,33 @@ def test_recorded_requests_come_with_their_own_sizes(deploy, latency):
     assert row.arrival == "trace"
 
 
-def test_cached_tokens_are_not_computed(deploy, latency):
+@pytest.mark.parametrize(("block_size", "found"), [(16, 2992), (128, 2944)])
+def test_cached_tokens_are_not_computed_as_far_as_they_fill_blocks(deploy, latency, block_size, found):
     cached = [RequestClass(4000, 8, cached_tokens=3000)]
-    row = simulate(deploy("agg-tp1-1r"), cached, ConstantRate(1), latency, seeds=[0], duration_s=10).row
-    assert row.ttft_ms.mean == pytest.approx(
-        1000 * (latency.factors.prefill_overhead_s + latency.prefill_s(1000, 3000))
-    )
+    made = deploy("agg-tp1-1r", block_size=block_size)
+    row = simulate(made, cached, ConstantRate(1), latency, seeds=[0], duration_s=10).row
+    computing_s = latency.prefill_s(4000 - found, found)
+    assert row.ttft_ms.mean == pytest.approx(1000 * (latency.factors.prefill_overhead_s + computing_s))
+
+
+@pytest.mark.parametrize(("block_size", "together"), [(16, 4), (128, 3)])
+def test_what_blocks_leave_empty_is_no_room_for_others(deploy, latency, block_size, together):
+    """Four sequences of 520 tokens are 33 blocks of 16 each, or five of 128."""
+    held_by_memory = deploy("agg-tp1-1r", block_size=block_size, key_value_tokens=4 * 33 * 16)
+    held_by_limit = deploy("agg-tp1-1r", max_num_seqs=together)
+    rows = [
+        simulate(made, [RequestClass(500, 20)], ClosedLoop(4), latency, requests=40, seeds=[0], window="whole").row
+        for made in (held_by_memory, held_by_limit)
+    ]
+    assert rows[0].e2e_ms == rows[1].e2e_ms
+
+
+def test_larger_blocks_hand_over_sooner(deploy, latency):
+    """By the descriptors that they save, and no more: prompts come one by one."""
+    pairs = [deploy("1p-tp1-1d-tp2", block_size=size) for size in (16, 128)]
+    ttft_ms = [simulate(pair, GUIDE, ConstantRate(0.5), latency, requests=5).row.ttft_ms.mean for pair in pairs]
+    saved_s = latency.key_value_transfer_s(4096, 1, 16) - latency.key_value_transfer_s(4096, 1, 128)
+    assert ttft_ms[0] - ttft_ms[1] == pytest.approx(1000 * saved_s)
 
 
 def test_chunked_prefill_gives_aggregated_servers_a_tail_that_decode_servers_lack(deploy, latency):
@@ -135,7 +156,7 @@ def test_transfers_wait_for_the_port_of_a_prefill_server(deploy, latency):
     """A hundred times slower port than any other part: it sets the rate."""
     slow = replace(latency, hardware=replace(latency.hardware, port_bytes_per_s=1e9))
     row = simulate(deploy("1p-tp1-4d-tp2"), GUIDE, ClosedLoop(64), slow, duration_s=300).row
-    assert row.achieved_requests_per_s == pytest.approx(1 / slow.key_value_transfer_s(4096), rel=0.03)
+    assert row.achieved_requests_per_s == pytest.approx(1 / slow.key_value_transfer_s(4096, 1, 16), rel=0.03)
 
 
 def test_all_that_is_wrong_is_refused_at_once(deploy, latency):

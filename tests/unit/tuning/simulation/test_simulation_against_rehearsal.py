@@ -43,9 +43,10 @@ class Rehearsed:
         metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
         engine = Engine(asked, cache_size(asked, chosen, node), latency, metrics, self.clock, self.network)
         if asked.transfer is not None:
+            block_size, size = asked.block_size, asked.tensor_parallel_size
             identity = Identity(
-                asked.transfer.engine_id, host, asked.transfer.side_channel_port, host, "m", "i", 16, "auto",
-                asked.tensor_parallel_size, latent_attention=False,
+                asked.transfer.engine_id, host, asked.transfer.side_channel_port, host, "m", "i", block_size, "auto",
+                size, latent_attention=False,
             )  # fmt: skip
             self.network.join(identity, engine)
         return engine, asked.transfer
@@ -79,11 +80,12 @@ def rehearsed_aggregated(requests, flags):
     return [(found[0], found[-1]) for found in times]
 
 
-def rehearsed_pair(requests):
+def rehearsed_pair(requests, block_size):
     """The same for one prefill server with one GPU and one decode server with two, with a sidecar's part played."""
     world = Rehearsed()
-    prefill, transfer = world.server("10.0.0.1", "--kv-transfer-config", NIXL)
-    decode, _ = world.server("10.0.0.2", "-tp", "2", "--kv-transfer-config", NIXL)
+    flags = ("--kv-transfer-config", NIXL, "--block-size", str(block_size))
+    prefill, transfer = world.server("10.0.0.1", *flags)
+    decode, _ = world.server("10.0.0.2", "-tp", "2", *flags)
     times = [[] for _ in range(len(requests) + 1)]  # the last is the one by which they meet
 
     def start(number, tokens, outputs):
@@ -138,9 +140,10 @@ def test_a_server_with_few_sequences_queues_alike(deploy, latency):
     assert max(differences(ours, rehearsed_aggregated(requests, ["-tp", "2", "--max-num-seqs", "8"]))) < 1e-6
 
 
+@pytest.mark.parametrize("block_size", [16, 128])
 @pytest.mark.parametrize("rate", [0.5, 2, 4])
-def test_a_pair_of_prefill_and_decode_serves_each_request_at_the_same_time(deploy, latency, rate):
+def test_a_pair_of_prefill_and_decode_serves_each_request_at_the_same_time(deploy, latency, rate, block_size):
     """Transfers included."""
     requests = list(load(150, rate))
-    ours = simulated(deploy("1p-tp1-1d-tp2"), latency, requests)
-    assert max(differences(ours, rehearsed_pair(requests))) < 1e-6
+    ours = simulated(deploy("1p-tp1-1d-tp2", block_size=block_size), latency, requests)
+    assert max(differences(ours, rehearsed_pair(requests, block_size))) < 1e-6

@@ -93,7 +93,8 @@ def test_littles_law_holds_for_the_batch_of_decode_servers(deploy, latency):
 @pytest.mark.parametrize("concurrency", [8, 32])
 def test_with_prefill_in_plenty_decode_follows_its_own_curve(deploy, latency, concurrency):
     """x to infinity: TPOT is the model's step at the batch and context that the one decode server had, within 1 %."""
-    result = simulate(deploy("64p-tp1-1d-tp2"), GUIDE, ClosedLoop(concurrency), latency, duration_s=200)
+    made = deploy("64p-tp1-1d-tp2", block_size=128)
+    result = simulate(made, GUIDE, ClosedLoop(concurrency), latency, duration_s=200)
     batch = result.use["decode"].batch
     low, high = (latency.decode_step_s(each, 4096 + 128, 2) for each in (int(batch), int(batch) + 1))
     expected_s = low + (high - low) * (batch - int(batch))
