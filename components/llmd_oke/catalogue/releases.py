@@ -214,6 +214,14 @@ def release(name: str) -> Release | None:
     return entry("releases", name, Release)
 
 
+def newest_release() -> Release:
+    """The newest release of the catalogue."""
+    found = release(release_names()[-1])
+    if found is None:
+        raise AssertionError("values/releases belongs to the kit")
+    return found
+
+
 def release_of_vllm(image: str) -> Release | None:
     """The release whose servers run that image, pinned or not; None where there is none."""
     reference = image.partition("@")[0]

@@ -52,6 +52,7 @@ def look_again(
             node,
             each.topology,
             copies=each.copies,
+            policy=question.profile,
             max_num_seqs=question.room.max_num_seqs,
             block_size=block_size,
         )

@@ -8,10 +8,11 @@ from llmd_oke.progress import Progress, SilentProgress
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.proving.findings import Band, Finding, Findings, Latency, Load, Served, Sweep, Throughput, Winner
 from llmd_oke.tuning.search.asking import known_figures, known_model, known_shape
+from llmd_oke.tuning.servers.conditions import DEFAULT_BLOCK_SIZE
 from llmd_oke.tuning.servers.figures import latency_model_of
 from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.simulation.arrivals import ConstantRate, PoissonRate, RequestClass
-from llmd_oke.tuning.simulation.deployment import deployment
+from llmd_oke.tuning.simulation.deployment import Deployment, Policy, deployment
 from llmd_oke.tuning.simulation.result import SimulationResult
 from llmd_oke.tuning.simulation.simulation import simulate
 from llmd_oke.tuning.simulation.sweeps import Curve, best_at, concurrency_sweep
@@ -162,23 +163,28 @@ def _best(bench: _Bench, sweep: str, topologies: Sequence[str], tpsu: float) -> 
     return best_at([bench.curve(sweep, topology) for topology in topologies], tpsu)
 
 
-def _latency_model(model: str, shape: str) -> LatencyModel:
-    chosen, nodes = known_model(model), known_shape(shape)
-    return latency_model_of(known_figures(chosen, nodes), chosen, nodes)
+def _latency_model(under: Sweep | Load) -> LatencyModel:
+    chosen, nodes = known_model(under.model), known_shape(under.shape)
+    return latency_model_of(known_figures(chosen, nodes), chosen, nodes, under.conditions)
+
+
+def _deployment(under: Sweep | Load, topology: str, policy: Policy = "queue") -> Deployment:
+    block_size = under.conditions.block_size or DEFAULT_BLOCK_SIZE
+    chosen, nodes = known_model(under.model), known_shape(under.shape)
+    return deployment(chosen, nodes, topology, policy=policy, block_size=block_size)
 
 
 def _curve(sweep: Sweep, topology: str) -> Curve:
-    unit = deployment(known_model(sweep.model), known_shape(sweep.shape), topology)
     workload = [RequestClass(sweep.input_tokens, sweep.output_tokens)]
-    return concurrency_sweep(unit, workload, sweep.concurrencies, _latency_model(sweep.model, sweep.shape))
+    return concurrency_sweep(_deployment(sweep, topology), workload, sweep.concurrencies, _latency_model(sweep))
 
 
 def _result(load: Load, served: Served, requests_per_s: float) -> SimulationResult:
     return simulate(
-        deployment(known_model(load.model), known_shape(load.shape), served.topology, policy=served.policy),
+        _deployment(load, served.topology, served.policy),
         [RequestClass(load.input_tokens, load.output_tokens)],
         (PoissonRate if load.arrival == "poisson" else ConstantRate)(requests_per_s),
-        _latency_model(load.model, load.shape),
+        _latency_model(load),
         duration_s=load.duration_s,
         window=load.window,
     )
@@ -186,6 +192,6 @@ def _result(load: Load, served: Served, requests_per_s: float) -> SimulationResu
 
 def _prefill_requests_per_s(load: Load, served: Served) -> float:
     """What the prefill servers can do at most."""
-    unit = deployment(known_model(load.model), known_shape(load.shape), served.topology)
-    server = _latency_model(load.model, load.shape).server(unit.limits["prefill"].tensor_parallel_size)
+    unit = _deployment(load, served.topology)
+    server = _latency_model(load).server(unit.limits["prefill"].tensor_parallel_size)
     return unit.topology.servers()["prefill"].replicas / server.prefill_s(load.input_tokens)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from llmd_oke.catalogue.files import Entry, entry
+from llmd_oke.tuning.servers.conditions import Conditions
 from llmd_oke.tuning.simulation.deployment import Policy
 from llmd_oke.tuning.simulation.result import Window
 
@@ -18,10 +19,13 @@ Band = tuple[float | None, float | None]
 
 
 class Sweep(Entry):
-    """Deployments of one unit under rising concurrency, in a closed loop."""
+    """Deployments of one unit under rising concurrency, in a closed loop. `conditions` is what servers were started
+    with.
+    """
 
     model: str
     shape: str
+    conditions: Conditions
     input_tokens: int
     output_tokens: int
     concurrencies: tuple[int, ...]
@@ -29,10 +33,11 @@ class Sweep(Entry):
 
 
 class Load(Entry):
-    """Requests at a rate, in an open loop."""
+    """Requests at a rate, in an open loop. `conditions` is what servers were started with."""
 
     model: str
     shape: str
+    conditions: Conditions
     input_tokens: int
     output_tokens: int
     arrival: Literal["constant", "poisson"]
@@ -41,7 +46,7 @@ class Load(Entry):
 
 
 class Served(Entry):
-    """A deployment under a load."""
+    """A deployment under a load, and how its router picks servers."""
 
     topology: str
     policy: Policy
@@ -101,8 +106,9 @@ class Finding(Entry):
 
 
 class Findings(Entry):
-    """The file of findings, with the sweeps and loads that they share."""
+    """The file of findings, with the sweeps and loads that they share; `definitions` has what several of these have."""
 
+    definitions: dict[str, object]
     sweeps: dict[str, Sweep]
     loads: dict[str, Load]
     findings: tuple[Finding, ...]

@@ -4,6 +4,7 @@
 over the utilization. What is tabulated is wait x (1 - utilization) / service, which is smooth up to the pole.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,18 +19,38 @@ _UTILIZATIONS = np.linspace(0.0, 1.0, _STEPS + 1)[:-1]
 """Up to just below 1; the last entry holds from there to the pole."""
 
 
-LOOSE_SHARE = 0.6
-"""How much of rho (1 + rho) service times the choice by waiting requests costs: fitted to the event simulation, which
-it meets within 20 % of the wait for 3 to 16 servers and loads of 0.3 to 0.9."""
+@dataclass(frozen=True)
+class Looseness:
+    """How much of rho (1 + rho) service times the choice of a router's profile costs: before prefill servers, and
+    before servers that do both, of which more cost more up to a limit.
 
-
-def routed_waits_s(servers: "NDArray[np.int64]", utilization: Array, service_s: Array | float, scv: float) -> Array:
-    """Mean wait behind a router that picks the server with the fewest waiting requests, as llm-d's queue-scorer does.
-
-    Where several servers have none waiting it can't tell the idle from the busy, so that a request waits for the rest
-    of a service although another server is free: beside the wait in one queue, (1 - 1/c) x 0.6 rho (1 + rho) services.
+    Scores of the KV cache in use are never equal, so that all requests of the moment in which a server's metrics don't
+    show the last one go to the same server.
     """
-    loose = (1 - 1 / np.maximum(servers, 1)) * LOOSE_SHARE * utilization * (1 + utilization) * service_s
+
+    disaggregated: float
+    aggregated_each: float
+    aggregated_most: float
+
+
+LOOSENESS = {
+    "prefix": Looseness(0.6, 0.4, 4.0),
+    "token-load": Looseness(0.2, 0.2, 0.2),
+    "running-requests": Looseness(0.75, 0.43, 4.3),
+}
+"""By profile: fitted to the event simulation for 3 to 16 servers and loads of 0.3 to 0.8."""
+
+
+def routed_waits_s(
+    servers: "NDArray[np.int64]", utilization: Array, service_s: Array | float, scv: float, loose_share: Array | float
+) -> Array:
+    """Mean wait behind a router that can't quite tell which server is free first.
+
+    Where several servers have none waiting, llm-d's queue-scorer can't tell the idle from the busy, so that a request
+    waits for the rest of a service although another server is free: beside the wait in one queue,
+    (1 - 1/c) x `loose_share` rho (1 + rho) services.
+    """
+    loose = (1 - 1 / np.maximum(servers, 1)) * loose_share * utilization * (1 + utilization) * service_s
     return waits_s(servers, utilization, service_s, scv) + loose
 
 

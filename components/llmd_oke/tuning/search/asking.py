@@ -3,6 +3,7 @@
 from llmd_oke.catalogue import Model, Node, Shape, gpu_names, model_names, node_of_gpu, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
+from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.search.question import Hardware, Question, Targets
@@ -85,10 +86,11 @@ def question_of(
     max_num_seqs: int = 256,
     gpu_memory_utilization: float = 0.95,
     started: Started = AS_VLLM,
+    profile: RouterProfileName = "token-load",
 ) -> Question:
     """The question which deployment of `gpus` GPUs serves the workload within the targets.
 
-    `started` is what its servers are started with.
+    `started` is what its servers are started with, `profile` how its routers choose among them.
     """
     sizes = sizes_of(model, node)
     room = {size: key_value_tokens(model, node, size, gpu_memory_utilization) for size in sizes}
@@ -104,4 +106,5 @@ def question_of(
             started.aggregated.block_size or DEFAULT_BLOCK_SIZE,
         ),
         sizes=sizes,
+        profile=profile,
     )

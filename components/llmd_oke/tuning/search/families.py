@@ -1,7 +1,7 @@
 """Deployments of the same kinds of servers, scored together: arrays of counts in, arrays of latencies out.
 
 All of it is the steady state in closed form; nothing is simulated and nothing iterates. Requests arrive at random
-(Poisson); a router spreads those of a unit by waiting requests, copies are separate.
+(Poisson); a router spreads those of a unit, as well as its profile can (`loose`), copies are separate.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from llmd_oke.tuning.queues.waits import routed_waits_s, waits_s
+from llmd_oke.tuning.queues.waits import Looseness, routed_waits_s, waits_s
 from llmd_oke.tuning.servers.curves import TOKEN_BUDGET, DecodeServer, PrefillServer
 from llmd_oke.tuning.servers.workload import Workload
 
@@ -88,6 +88,7 @@ class Disaggregated:
     prefill: PrefillServer
     decode: DecodeServer
     workload: Workload
+    loose: Looseness
 
     @property
     def name(self) -> str:
@@ -122,7 +123,9 @@ class Disaggregated:
         each = load / fleet.decode
         batch = np.interp(each, self.decode.requests_per_s, self.decode.batches)
         itl_s = np.interp(batch, self.decode.batches, self.decode.itl_s)
-        wait_s = routed_waits_s(fleet.prefill, utilization, self.prefill.service_s, self.prefill.service_scv)
+        wait_s = routed_waits_s(
+            fleet.prefill, utilization, self.prefill.service_s, self.prefill.service_scv, self.loose.disaggregated
+        )
         transfer_load = load * self.prefill.transfer_s / fleet.prefill
         hand_over_s = self.prefill.transfer_s + self._port_wait_s(transfer_load)
         ttft_s = self.prefill.overhead_s + wait_s + self.prefill.service_s + hand_over_s + itl_s
@@ -148,6 +151,7 @@ class Aggregated:
     prefill: PrefillServer
     server: DecodeServer
     workload: Workload
+    loose: Looseness
 
     @property
     def name(self) -> str:
@@ -184,7 +188,8 @@ class Aggregated:
         share = self.workload.input_tokens / np.maximum(TOKEN_BUDGET - batch, 1)
         service_s = self.prefill.service_s + step_s * share
         utilization = each * service_s
-        wait_s = routed_waits_s(fleet.decode, utilization, service_s, self.prefill.service_scv)
+        loose_share = np.minimum(fleet.decode * self.loose.aggregated_each, self.loose.aggregated_most)
+        wait_s = routed_waits_s(fleet.decode, utilization, service_s, self.prefill.service_scv, loose_share)
         ttft_s = self.prefill.overhead_s + wait_s + step_s / 2 + self.prefill.service_s + step_s * np.ceil(share)
         return Scores(
             prefill_load=utilization,

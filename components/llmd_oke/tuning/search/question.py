@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from functools import cache
 
+from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.servers.curves import Room
@@ -62,6 +63,8 @@ class Question:
     sizes: tuple[int, ...]
     """Tensor parallel sizes to try."""
     headroom: Headroom = field(default_factory=headroom)
+    profile: RouterProfileName = "token-load"
+    """How routers choose servers."""
 
 
 def parse_targets(text: str) -> Targets:

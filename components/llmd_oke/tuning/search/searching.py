@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from llmd_oke.tuning.queues.waits import LOOSENESS
 from llmd_oke.tuning.search.deployments import Deployment, deployment_of, reserved
 from llmd_oke.tuning.search.families import Aggregated, Disaggregated, Family, Fleet
 from llmd_oke.tuning.search.judging import FINE, Judged, capacities_of, judge
@@ -111,17 +112,17 @@ def families(question: Question) -> list[Family]:
     shared = {size: room.sequences(size, workload, aggregated=True) for size in question.sizes}
     apart = {size: room.sequences(size, workload, aggregated=False) for size in question.sizes}
     decode = {size: decode_server(model, workload, size, batch) for size, batch in apart.items() if batch >= 2}
+    loose = LOOSENESS[question.profile]
     found: list[Family] = []
     for prefill_size in question.sizes:
         if shared[prefill_size] >= 2:
             prefill = prefill_server(model, workload, prefill_size)
-            found.append(
-                Aggregated(prefill, aggregated_server(model, workload, prefill, shared[prefill_size]), workload)
-            )
+            server = aggregated_server(model, workload, prefill, shared[prefill_size])
+            found.append(Aggregated(prefill, server, workload, loose))
         for decode_size in decode if prefill_size in decode else ():
             rails = min(prefill_size, decode_size)
             prefill = prefill_server(model, workload, prefill_size, rails, room.block_size)
-            found.append(Disaggregated(prefill, decode[decode_size], workload))
+            found.append(Disaggregated(prefill, decode[decode_size], workload, loose))
     return found
 
 

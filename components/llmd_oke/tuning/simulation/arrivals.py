@@ -47,6 +47,10 @@ class RequestClass:
     output_tokens: int
     weight: float = 1.0
     cached_tokens: int = 0
+    prefix_tokens: int = 0
+    """Tokens that prompts begin with and share with others of one of `prefixes` groups, each as likely. A server has
+    them once it has computed such a prompt, and never loses them; `cached_tokens` are on every server."""
+    prefixes: int = 0
 
 
 Workload = Sequence[RequestClass]

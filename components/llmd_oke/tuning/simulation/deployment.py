@@ -4,18 +4,46 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.nodes import Node
+from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.config.topology import Role, Topology
+from llmd_oke.errors import KitError
 from llmd_oke.tuning.servers.conditions import DEFAULT_BLOCK_SIZE
 
-Policy = Literal["random", "queue", "active"]
+Policy = Literal["random", "queue", "active", "prefix", "token-load", "running-requests"]
 """How a router picks a server.
 
 `random` is a plain Service. `queue` takes the server with the fewest waiting requests, as llm-d's queue-scorer does,
-`active` the one with the fewest requests under way, as its active-request-scorer does; equals are picked at random.
+`active` the one with the fewest requests under way, as its active-request-scorer does. The others are the stack file's
+`router.profile`: several scorers with weights. Equals are picked at random.
 """
+
+_PLAIN: Mapping[Policy, Mapping[str, float]] = {
+    "random": {},
+    "queue": {"queue-scorer": 1.0},
+    "active": {"active-request-scorer": 1.0},
+}
+
+
+def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[str, float]:
+    """The scorers of a role's servers with their weights, as a version of the endpoint picker has them: the newest
+    release's where none is named.
+
+    Raises:
+        KitError: that version has no such profile.
+    """
+    if policy in _PLAIN:
+        return _PLAIN[policy]
+    version = endpoint_picker(picker or newest_release().endpoint_picker.program.version)
+    profile = version.profiles.get(policy)
+    if profile is None:
+        known = ", ".join(version.profiles)
+        raise KitError(f"Endpoint picker {version.version} has no profile {policy}.", f"It has: {known}.")
+    weights = {"prefill": profile.prefill, "decode": profile.decode, "aggregated": profile.aggregated}
+    return weights[role]
 
 
 @dataclass(frozen=True)
@@ -35,7 +63,8 @@ class ServerLimits:
 class Deployment:
     """`copies` equal units of a model behind one endpoint, which spreads requests over units at random.
 
-    `router_s` is what gateway and endpoint picker add to each request.
+    `router_s` is what gateway and endpoint picker add to each request; `picker` is its version, the newest release's if
+    None.
     """
 
     model: str
@@ -44,6 +73,7 @@ class Deployment:
     limits: Mapping[Role, ServerLimits]
     copies: int = 1
     policy: Policy = "queue"
+    picker: str | None = None
     router_s: float = 0.0
     price_usd_per_gpu_hour: float | None = None
 
@@ -60,6 +90,7 @@ def deployment(
     *,
     copies: int = 1,
     policy: Policy = "queue",
+    picker: str | None = None,
     max_num_seqs: int = 256,
     gpu_memory_utilization: float = 0.95,
     block_size: int = DEFAULT_BLOCK_SIZE,
@@ -82,5 +113,6 @@ def deployment(
         limits,
         copies,
         policy,
+        picker,
         price_usd_per_gpu_hour=node.price_usd_per_gpu_hour,
     )

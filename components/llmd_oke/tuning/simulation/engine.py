@@ -23,9 +23,10 @@ class Engine:
 
     A server with `prefills_only` computes prompts and their first token and keeps their KV cache until `release`.
     `pull` starts the transfer of a remote request's KV cache at a time and leads to `received`. `assigned` counts
-    requests that a router sent here and that are under way, `waiting` those that are here and in no batch yet, as
-    vLLM's `num_requests_waiting` does; `busy_s` are the seconds in which a step ran, `sequence_s` is the integral of
-    the batch over time.
+    requests that a router sent here and that are under way, `assigned_tokens` those tokens of their prompts that gave
+    no first token yet; `sent_prefixes` are what the router has sent here before. `waiting` are requests that are here
+    and in no batch yet, as vLLM's `num_requests_waiting` counts them; `busy_s` are the seconds in which a step ran,
+    `sequence_s` is the integral of the batch over time.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Engine:
         prefills_only: bool = False,
     ) -> None:
         self.assigned = 0
+        self.assigned_tokens = 0
+        self.sent_prefixes: set[int] = set()
         self.waiting = 0
         self.busy_s = 0.0
         self.sequence_s = 0.0
@@ -65,6 +68,17 @@ class Engine:
         self._order = 0
         self._busy = False
         self._run: DecodeRun | None = None
+        self._prefixes: set[int] = set()
+
+    @property
+    def running(self) -> int:
+        """Requests in a batch, as vLLM's `num_requests_running` counts them."""
+        return len(self._batch) + len(self._prefilling)
+
+    @property
+    def cache_use(self) -> float:
+        """The share of the KV cache that requests take."""
+        return 1 - self._free_tokens / self._limits.key_value_tokens
 
     def submit(self, request: Request) -> None:
         """A request joins the queue."""
@@ -96,8 +110,7 @@ class Engine:
     # Admission.
 
     def _has_room(self, request: Request) -> bool:
-        running = len(self._batch) + len(self._prefilling)
-        return running < self._max_num_seqs and self._reserved(request) <= self._free_tokens
+        return self.running < self._max_num_seqs and self._reserved(request) <= self._free_tokens
 
     def _admit_remote(self, start_s: float) -> None:
         """Ask for the KV caches of remote requests at the head of the queue."""
@@ -149,6 +162,8 @@ class Engine:
             request = waiting.popleft()
             self._free_tokens -= self._reserved(request)
             self.waiting -= 1
+            if request.prefix in self._prefixes:
+                request.computed = max(request.computed, request.prefix_tokens)
             self._prefilling.append(request)
             budget = self._take(request, budget, chunks)
         return chunks
@@ -191,6 +206,10 @@ class Engine:
         """A prompt is computed, which gives the first token."""
         now_s = self._calendar.now_s
         request.first_s = now_s
+        if request.prefix is not None:
+            self._prefixes.add(request.prefix)
+        if not self._prefills_only:
+            self.assigned_tokens -= request.sent_tokens
         if self._prefills_only:
             self._ended(request)
         elif request.output_tokens == 1:

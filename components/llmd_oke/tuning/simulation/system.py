@@ -8,7 +8,7 @@ from llmd_oke.config.topology import Role
 from llmd_oke.tuning.servers.latency import LatencyModel
 from llmd_oke.tuning.simulation.arrivals import RequestClass
 from llmd_oke.tuning.simulation.calendar import Calendar
-from llmd_oke.tuning.simulation.deployment import Deployment
+from llmd_oke.tuning.simulation.deployment import Deployment, scorers
 from llmd_oke.tuning.simulation.engine import Engine
 from llmd_oke.tuning.simulation.gaps import Gaps
 from llmd_oke.tuning.simulation.request import Request
@@ -31,6 +31,7 @@ class System:
     Decode and prefill server of a request are picked together when it arrives. Prefill's fixed overhead passes before
     it queues. The KV cache is pulled after the whole prefill, through one port for each GPU of the smaller of both
     servers; the ports of a prefill server send one KV cache after the other. Servers have met before: no handshakes.
+    Decode pulls all of a cache, whatever prefix it has: less would be pulled where it had one.
     """
 
     def __init__(self, calendar: Calendar, deployment: Deployment, latency: LatencyModel, random: Random) -> None:
@@ -42,7 +43,9 @@ class System:
         self._latency = latency
         self._random = random
         self._delay_s = deployment.router_s + latency.factors.prefill_overhead_s
-        self._pick = picker(deployment.policy, random)
+        self._picks = {
+            role: picker(scorers(deployment.policy, role, deployment.picker), random) for role in deployment.limits
+        }
         self._rails = min(limits.tensor_parallel_size for limits in deployment.limits.values())
         self._transfer_s: dict[int, float] = {}
         self._units = [self._unit() for _ in range(deployment.copies)]
@@ -55,13 +58,18 @@ class System:
         """A request comes to the endpoint now."""
         units = self._units
         unit = units[0] if len(units) == 1 else units[int(self._random.random() * len(units))]
-        decode = self._pick(unit.decode) if unit.decode else None
-        first = self._pick(unit.first)
-        first.assigned += 1
-        if decode is not None:
-            decode.assigned += 1
+        prefix = int(self._random.random() * size.prefixes) if size.prefixes else None
+        decode = self._picks["decode"](unit.decode, size, prefix) if unit.decode else None
+        first = self._picks["prefill" if unit.decode else "aggregated"](unit.first, size, prefix)
+        sent_tokens = size.input_tokens - (size.prefix_tokens if prefix in first.sent_prefixes else 0)
+        for engine in (first,) if decode is None else (first, decode):
+            engine.assigned += 1
+            if prefix is not None:
+                engine.sent_prefixes.add(prefix)
+        first.assigned_tokens += sent_tokens
         now_s = self.calendar.now_s
-        self.calendar.at(now_s + self._delay_s, first.submit, Request(now_s, size, first, decode or first))
+        request = Request(now_s, size, first, decode or first, prefix, sent_tokens)
+        self.calendar.at(now_s + self._delay_s, first.submit, request)
 
     def _unit(self) -> Unit:
         if "aggregated" in self._deployment.limits:
@@ -96,6 +104,7 @@ class System:
         self.calendar.at(prefill.port_free_s, self._pulled, request)
 
     def _pulled(self, request: Request) -> None:
+        request.prefill.assigned_tokens -= request.sent_tokens
         request.prefill.release(request)
         request.decode.received(request)
 

@@ -136,7 +136,7 @@ def test_the_bytes_of_a_transfer_go_over_the_ports(gpt_oss, llama):
 
 @pytest.mark.parametrize(
     ("block_size", "release", "descriptors"),
-    [(16, "llm-d-0.6.0", 18432), (16, "llm-d-0.7.0", 9216), (64, "llm-d-0.7.0", 2304), (128, "llm-d-0.7.0", 1152)],
+    [(16, "llm-d-0.6.0", 18432), (16, "llm-d-0.9.0", 9216), (64, "llm-d-0.9.0", 2304), (128, "llm-d-0.9.0", 1152)],
 )
 def test_a_transfer_takes_its_descriptors_beside_its_bytes(block_size, release, descriptors):
     """36 layers, keys and values apart before vLLM 0.26."""

@@ -45,14 +45,14 @@ def test_servers_with_the_least_work_first_are_m_d_c(deploy, latency, monkeypatc
     service_s = latency.prefill_s(PROMPT)
     free_s = {}
 
-    def least_work(engines):
+    def least_work(engines, _size, _prefix):
         """Prompts come in the order in which they are sent here, all after the same delay."""
         engine = min(engines, key=lambda each: free_s.get(each, 0.0))
         now_s = engine._calendar.now_s
         free_s[engine] = max(now_s, free_s.get(engine, 0.0)) + service_s
         return engine
 
-    monkeypatch.setattr(system, "picker", lambda policy, random: least_work)
+    monkeypatch.setattr(system, "picker", lambda weights, random: least_work)
     several = deploy(f"agg-tp1-{servers}r", max_num_batched_tokens=PROMPT)
     rate = 0.75 * servers / service_s
     result = simulate(several, PROMPTS_ONLY, PoissonRate(rate), latency, requests=25_000)
