@@ -45,6 +45,17 @@ TimeScale = Annotated[
     ),
 ]
 
+StartupSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--startup-seconds",
+        help="Wall seconds that each simulated server takes to start: a rollout with 60 shows what a slow start does. "
+        "About one second if left out.",
+        min=0,
+        max=3600,
+    ),
+]
+
 Rehearse = Annotated[bool, typer.Option("--rehearse", help="On the rehearsed stack, which must be up.")]
 
 Requests = Annotated[

@@ -14,9 +14,10 @@ from llmd_oke.config import require_project
 from llmd_oke.errors import KitError
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import making_room, rehearsal
-from llmd_oke.rehearsal.inventory import IN_PODS
+from llmd_oke.rehearsal.inventory import IN_PODS, IN_TESTS
 from llmd_oke.rehearsal.oci_plugin.faults import asked
 from llmd_oke.rehearsal.plugins import PluginChoice
+from llmd_oke.rehearsal.programs import ensure
 from llmd_oke.rehearsal.rehearsal import Prepared, Settings
 from llmd_oke.rehearsal.time_scale import SLOWEST
 
@@ -73,6 +74,7 @@ def rehearse(
     project: options.Project = options.HERE,
     as_json: options.Json = False,
     time_scale: TimeScale = None,
+    startup_seconds: options.StartupSeconds = None,
     benchmark: Benchmark = True,
     fault: AskedFaults = None,
     plugin: WhichPlugin = PluginChoice.AUTO,
@@ -84,7 +86,8 @@ def rehearse(
     faults = [asked(text) for text in fault or []]
     progress = console.progress()
     progress.step(f"rehearsing the stack {stack}")
-    prepared = rehearsal.prepare(project, stack, Settings(time_scale=time_scale, plugin=plugin), progress)
+    settings = Settings(time_scale=time_scale, plugin=plugin, startup_s=startup_seconds)
+    prepared = rehearsal.prepare(project, stack, settings, progress)
     _tell_release(prepared, progress)
     if not as_json:
         plan_view.show(stack, prepared.plan, release=rehearse_view.release(prepared.inventory.release))
@@ -176,9 +179,13 @@ def run(
 
 
 @app.command()
-def programs() -> None:
+def programs(
+    tests: Annotated[bool, typer.Option("--tests", help="What only the kit's own tests run, too.")] = False,
+) -> None:
     """Have all programs that rehearsals need at hand: found on PATH, in the cache, or built."""
-    rehearse_view.show_programs(rehearsal.have_programs(console.progress()))
+    progress = console.progress()
+    found = rehearsal.have_programs(progress).programs
+    rehearse_view.show_programs([*found.values(), *(ensure(IN_TESTS, progress) if tests else {}).values()])
 
 
 def _refuse_what_stands_before(context: typer.Context, subcommand: str) -> None:

@@ -1,7 +1,7 @@
 """A rehearsal, for people and as JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from rich.table import Table
 from llmd_oke.cli import console, plan_view
 from llmd_oke.rehearsal.inventory import IN_PODS, Inventory
 from llmd_oke.rehearsal.plugins import KubernetesPlugin
-from llmd_oke.rehearsal.rehearsal import Prepared
+from llmd_oke.rehearsal.programs import Program
+from llmd_oke.rehearsal.rehearsal import Prepared, Settings
 from llmd_oke.rehearsal.release_choice import ReleaseChoice
 
 _REAL = ("pulumi", "kube-apiserver")
@@ -58,13 +59,13 @@ def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) 
     }
 
 
-def show_programs(inventory: Inventory) -> None:
+def show_programs(programs: Iterable[Program]) -> None:
     """A table of programs."""
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for column in ("program", "version", "from"):
         table.add_column(column, no_wrap=True)
     table.add_column("path", overflow="fold")
-    for program in inventory.programs.values():
+    for program in programs:
         table.add_row(program.name, program.version, program.origin, str(program.path))
     console.output().print(table)
 
@@ -98,7 +99,7 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     plugin = f", Kubernetes plug-in {prepared.plugin.version}" if prepared.plugin.is_real else ""
     return [
         ("real", f"{real}{plugin}"),
-        ("simulated", f"{', '.join(prepared.simulated({}))}{_scale(prepared.time_scale.scale)}"),
+        ("simulated", f"{', '.join(prepared.simulated({}))}{_pace(prepared.time_scale.scale, prepared.settings.startup_s)}"),
         *([("not run", _not_run(placeholders))] if placeholders else []),
         *([("release", told)] if told else []),
         *([("report", str(report))] if report else []),
@@ -112,11 +113,10 @@ def _not_run(placeholders: Mapping[str, int]) -> str:
     return f"{sum(placeholders.values())} pods, whose images have no program here: {names}"
 
 
-def _scale(time_scale: float) -> str:
-    if time_scale == 1:
-        return ""
-    picker = ", in which endpoint pickers read servers too" if time_scale > 1 else ""
-    return f"; model time is wall time / {time_scale:g}{picker}"
+def _pace(scale: float, startup_s: float | None) -> str:
+    picker = ", in which endpoint pickers read servers too" if scale > 1 else ""
+    slower = "" if scale == 1 else f"; model time is wall time / {scale:g}{picker}"
+    return slower if startup_s is None else f"{slower}; servers take {startup_s:g} s to start"
 
 
 def _program(inventory: Inventory, name: str) -> dict[str, str]:

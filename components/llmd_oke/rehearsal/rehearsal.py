@@ -32,7 +32,7 @@ from llmd_oke.rehearsal.simulated import pod_environment
 from llmd_oke.rehearsal.state_files import OCI_FOLDER
 from llmd_oke.rehearsal.time_scale import TimeScale
 from llmd_oke.rehearsal.world import World
-from llmd_oke.rehearsal.world_plan import OCI_FAULTS_FILE, PLUGIN_PORTS, world_spec
+from llmd_oke.rehearsal.world_plan import OCI_FAULTS_FILE, PLUGIN_PORTS, SECONDS_TO_START, USUAL, world_spec
 from llmd_oke.rehearsal.world_record import end_of_log
 
 ENGINE_END_TIMEOUT_S = 30.0
@@ -53,12 +53,15 @@ _GONE_WITH_A_WORLD = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
 class Settings:
     """How to rehearse. `time_scale` is wall seconds for a second of model time, `probe_time_scale` that of probes.
 
+    `startup_s` is the wall time that each simulated server takes to start; None is about a second.
+
     Where `time_scale` is None, a rehearsal that runs keeps its own, and another gets one that suits stack and machine.
     """
 
     time_scale: float | None = None
     probe_time_scale: float = 0.1
     plugin: PluginChoice = PluginChoice.AUTO
+    startup_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,8 @@ def running_settings(project: Path, stack: str) -> Settings:
     names = ("time_scale", "probe_time_scale")
     scales = {name: float(record.facts[name]) for name in names if name in record.facts}
     plugin, _, _version = record.facts.get("kubernetes_plugin", PluginChoice.AUTO).partition(" ")
-    return Settings(**scales, plugin=PluginChoice(plugin))
+    start = record.facts.get(SECONDS_TO_START, USUAL)
+    return Settings(**scales, plugin=PluginChoice(plugin), startup_s=None if start == USUAL else float(start))
 
 
 def _start(prepared: Prepared, progress: Progress) -> None:
@@ -185,7 +189,9 @@ def _start(prepared: Prepared, progress: Progress) -> None:
     state.mkdir(parents=True, exist_ok=True)
     paths = prepared.inventory.paths()
     told = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, scale)
-    spec = world_spec(state, prepared.plan, paths, scale, prepared.probe_time_scale, told, plugin=prepared.plugin)
+    scales = (scale, prepared.probe_time_scale)
+    startup_s = prepared.settings.startup_s
+    spec = world_spec(state, prepared.plan, paths, *scales, told, plugin=prepared.plugin, startup_s=startup_s)
     prepared.world.start(spec, progress, discard=[state / name for name in _GONE_WITH_A_WORLD])
 
 

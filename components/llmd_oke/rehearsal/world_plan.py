@@ -33,6 +33,9 @@ PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
 OCI_FAULTS_FILE = "oci-faults.yaml"
 """Which requests to OCI fail, in the world's folder; nobody needs to write it."""
 
+SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
+"""The fact that tells how long simulated servers take to start, and its value where nobody asked for a time."""
+
 SYSTEM_NODE = {
     "name": "system-0",
     "capacity": {"cpu": "128", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"},
@@ -50,6 +53,7 @@ def world_spec(
     pod_environment: Mapping[str, str] | None = None,
     *,
     plugin: KubernetesPlugin,
+    startup_s: float | None = None,
 ) -> WorldSpec:
     """The processes of the world of a plan. Writes keys and the agent's config into the state folder.
 
@@ -63,6 +67,7 @@ def world_spec(
         probe_time_scale: wall seconds for a second of a probe's delays and periods.
         pod_environment: what Python programs in pods are told beside their own variables.
         plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
+        startup_s: wall seconds that each simulated vLLM takes to start; None for the default of its process.
     """
     control = plane.prepare(state, programs)
     agent = _agent(state, plan, programs, control.pki.authority.certificate)
@@ -73,7 +78,7 @@ def world_spec(
     return WorldSpec(
         processes=(
             *control.processes,
-            _simulator(plan, time_scale),
+            _simulator(plan, time_scale, startup_s),
             _outside(control.pki),
             *_plugins(state, programs["helm"], plugin),
             _agent_process(agent_file),
@@ -86,6 +91,7 @@ def world_spec(
             "kubernetes_plugin": str(plugin),
             "time_scale": str(time_scale),
             "probe_time_scale": str(probe_time_scale),
+            SECONDS_TO_START: USUAL if startup_s is None else str(startup_s),
         },
     )
 
@@ -137,9 +143,10 @@ def _node(plan: Plan, node: Node) -> dict[str, Any]:
     }
 
 
-def _simulator(plan: Plan, time_scale: float) -> ProcessSpec:
+def _simulator(plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
     own = ("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(time_scale))
-    argv = (sys.executable, "-m", "llmd_oke.rehearsal.vllm", *own, "--shape", plan.pools[0].shape.name)
+    startup = () if startup_s is None else ("--startup-seconds", str(startup_s))
+    argv = (sys.executable, "-m", "llmd_oke.rehearsal.vllm", *own, *startup, "--shape", plan.pools[0].shape.name)
     return ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz"))
 
 

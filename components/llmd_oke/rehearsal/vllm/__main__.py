@@ -36,6 +36,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--startup-scale", type=float, default=0.008, help="the same for loading; the default makes about 1 s of it"
     )
+    parser.add_argument(
+        "--startup-seconds",
+        type=float,
+        default=None,
+        help="wall seconds that each server takes to start, for any model",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the lengths of answers that have no limit")
     parser.add_argument("--shape", default="BM.GPU.MI300X.8", help="shape of the nodes, by its name in values/shapes")
     parser.add_argument("--log", type=Path, default=None, metavar="FILE", help="log file (default: standard error)")
@@ -48,7 +54,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     if nodes is None:
         raise KitError(f"There is no shape {arguments.shape}.", f"Known shapes: {', '.join(shape_names())}.")
     loop = asyncio.get_running_loop()
-    simulation = Simulation(WallClock(loop, arguments.time_scale), nodes, arguments.startup_scale, arguments.seed)
+    clock = WallClock(loop, arguments.time_scale)
+    simulation = Simulation(clock, nodes, arguments.startup_scale, arguments.seed, startup_s=arguments.startup_seconds)
     runner = web.AppRunner(Control(simulation).application(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, host, int(port)).start()

@@ -1,39 +1,48 @@
 """vLLM's HTTP server for one engine."""
 
+import asyncio
+import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
 
-from llmd_oke.rehearsal.vllm import protocol
+from llmd_oke.rehearsal.vllm import answers, protocol, responses
 from llmd_oke.rehearsal.vllm.answers import Answer, Stream
 from llmd_oke.rehearsal.vllm.command import Settings
 from llmd_oke.rehearsal.vllm.engine import Engine
+from llmd_oke.rehearsal.vllm.errors import ApiError
 from llmd_oke.rehearsal.vllm.metrics import CONTENT_TYPE
 from llmd_oke.rehearsal.vllm.prompts import Prompt, chat_prompt
-from llmd_oke.rehearsal.vllm.protocol import ApiError, Generation, Limits
-from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks, Sequence
+from llmd_oke.rehearsal.vllm.protocol import Generation, Limits
+from llmd_oke.rehearsal.vllm.responses import ResponsesStream
+from llmd_oke.rehearsal.vllm.sequences import Finish, RemoteBlocks, Sequence
 
 _METRICS_HEADERS = {"Content-Type": CONTENT_TYPE}
 _EVENT_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Judge = Callable[[Mapping[str, Any], Limits], Generation]
 
 
 class Api:
-    """The routes of one server. `version` is what `/version` answers."""
+    """The routes of one server. `version` is what `/version` answers; `harmony` is said of gpt-oss."""
 
-    def __init__(self, settings: Settings, engine: Engine, version: str, seed: int, created: int) -> None:
+    def __init__(
+        self, settings: Settings, engine: Engine, version: str, seed: int, created: int, *, harmony: bool = False
+    ) -> None:
         self._settings = settings
         self._engine = engine
         self._version = version
         self._created = created
-        self._limits = Limits(settings.served_model_names, engine.cache.max_model_len, seed)
+        self._limits = Limits(settings.served_model_names, engine.cache.max_model_len, seed, harmony)
+        self._fingerprint = _fingerprint(settings, version)
         self._routes: dict[str, dict[str, Handler]] = {
             "/metrics": {"GET": self._metrics},
             "/v1/completions": {"POST": self._completions},
             "/v1/chat/completions": {"POST": self._chat_completions},
+            "/v1/responses": {"POST": self._responses},
             "/v1/models": {"GET": self._models},
             "/health": {"GET": self._health},
             "/ping": {"GET": self._health, "POST": self._health},
@@ -43,8 +52,8 @@ class Api:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        methods = self._routes.get(request.path)
-        if methods is None:
+        methods = self._routes.get(request.path) or self._of_response(request.path)
+        if not methods:
             return web.json_response({"detail": "Not Found"}, status=404)
         handler = methods.get(request.method)
         if handler is None:
@@ -53,6 +62,19 @@ class Api:
             return await handler(request)
         except ApiError as error:
             return web.json_response(error.body, status=error.status)
+
+    def _of_response(self, path: str) -> Mapping[str, Handler]:
+        """The routes of one response, of which none is stored."""
+        name = path.removeprefix("/v1/responses/")
+        if name == path or not name:
+            return {}
+        response_id, _, rest = name.partition("/")
+
+        async def refuse(_: web.BaseRequest) -> web.StreamResponse:
+            raise protocol.no_response(response_id)
+
+        routes: dict[str, dict[str, Handler]] = {"": {"GET": refuse}, "cancel": {"POST": refuse}}
+        return routes.get(rest, {})
 
     async def _metrics(self, _: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=self._engine.metrics.text().encode(), headers=_METRICS_HEADERS)
@@ -67,7 +89,7 @@ class Api:
         root = self._settings.model
         entries: list[dict[str, Any]] = [
             {"id": name, "object": "model", "created": self._created, "owned_by": "vllm", "root": root, "parent": None,
-             "max_model_len": self._limits.max_model_len, "permission": []}
+             "max_model_len": self._limits.max_model_len, "permission": [_permission(self._created)]}
             for name in self._limits.model_names
         ]  # fmt: skip
         return web.json_response({"object": "list", "data": entries})
@@ -77,62 +99,114 @@ class Api:
         prompt = chat_prompt(body["messages"]) if "messages" in body else Prompt(str(body.get("prompt", "")))
         count = prompt.tokens
         tokens = list(range(count))
-        return web.json_response({"count": count, "max_model_len": self._limits.max_model_len, "tokens": tokens})
+        limit = self._limits.max_model_len
+        return web.json_response({"count": count, "max_model_len": limit, "tokens": tokens, "token_strs": None})
 
     async def _completions(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self._generate(request, protocol.completion(await _body(request), self._limits))
+        return await self._judge(request, protocol.completion)
 
     async def _chat_completions(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self._generate(request, protocol.chat(await _body(request), self._limits))
+        return await self._judge(request, protocol.chat)
+
+    async def _responses(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self._judge(request, protocol.responses)
+
+    async def _judge(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
+        """Answer, or refuse; what the engine refuses comes into a stream that has begun."""
+        body = await _body(request)
+        try:
+            generation = judge(body, self._limits)
+        except ApiError as error:
+            if not (error.late and body.get("stream")):
+                raise
+            response = await _begin(request)
+            await response.write(answers.data(error.body) + answers.DONE)
+            await response.write_eof()
+            return response
+        return await self._generate(request, generation)
 
     async def _generate(self, request: web.BaseRequest, generation: Generation) -> web.StreamResponse:
-        asked_id = request.headers.get("X-Request-Id") or uuid.uuid4().hex
-        response_id = f"{'chatcmpl' if generation.chat else 'cmpl'}-{asked_id}"
-        answer = (Stream if generation.stream else Answer)(generation, response_id)
-        sequence = self._sequence(generation, answer)
+        kind = _STREAMS[generation.responses is not None] if generation.stream else Answer
+        response_id = _response_id(request, generation)
+        parts = [kind(generation, index, response_id, self._fingerprint) for index in range(len(generation.choices))]
+        sequences = self._sequences(generation, parts)
         try:
-            if isinstance(answer, Stream):
-                return await self._stream(request, sequence, answer)
-            self._engine.submit(sequence)
-            await answer.done
-            return web.json_response(answer.body(sequence, self._transfer(sequence), cached=self._cached))
+            streams = [part for part in parts if isinstance(part, Stream)]
+            if streams:
+                return await self._stream(request, sequences, streams)
+            for sequence in sequences:
+                self._engine.submit(sequence)
+            await asyncio.gather(*(part.done for part in parts))
+            return web.json_response(self._whole(generation, parts, sequences))
         finally:
             # A client that went away leaves nothing running, as in vLLM.
-            self._engine.abort(sequence)
+            for sequence in sequences:
+                self._engine.abort(sequence)
 
-    async def _stream(self, request: web.BaseRequest, sequence: Sequence, answer: Stream) -> web.StreamResponse:
-        response = web.StreamResponse(headers=_EVENT_HEADERS)
-        response.enable_chunked_encoding()
-        await response.prepare(request)
-        self._engine.submit(sequence)
-        await answer.started
-        await response.write(answer.take())
-        if request.transport is not None:
-            answer.attach(request.transport)
-        await answer.done
-        await response.write(answer.take() + answer.closing(sequence, cached=self._cached))
+    def _whole(self, generation: Generation, parts: list[Answer], sequences: list[Sequence]) -> dict[str, Any]:
+        transfer = self._transfer(sequences[0]) if sequences else None
+        if generation.responses is not None:
+            return responses.whole(parts[0], sequences[0], transfer, harmony=self._limits.harmony)
+        return answers.body(parts, sequences, transfer, cached=self._cached)
+
+    async def _stream(
+        self, request: web.BaseRequest, sequences: list[Sequence], streams: list[Stream]
+    ) -> web.StreamResponse:
+        response = await _begin(request)
+        for stream in streams:
+            if isinstance(stream, ResponsesStream):
+                await response.write(stream.opening())
+        for sequence in sequences:
+            self._engine.submit(sequence)
+        await asyncio.wait([stream.started for stream in streams], return_when=asyncio.FIRST_COMPLETED)
+        for stream in streams:
+            if taken := stream.take():
+                await response.write(taken)
+            if request.transport is not None:
+                stream.attach(request.transport)
+        await asyncio.gather(*(stream.done for stream in streams))
+        rest = b"".join(stream.take() for stream in streams) + self._closing(streams, sequences)
+        if not rest and request.transport is not None:
+            request.transport.close()
+            return response
+        await response.write(rest)
         await response.write_eof()
         return response
+
+    def _closing(self, streams: list[Stream], sequences: list[Sequence]) -> bytes:
+        """What a stream ends with; nothing where vLLM has no event for it and breaks the connection."""
+        first = streams[0]
+        if not isinstance(first, ResponsesStream):
+            return answers.closing(streams, sequences, cached=self._cached)
+        if sequences[0].finish is Finish.ERROR:
+            return b""
+        return first.ending(sequences[0], self._transfer(sequences[0]), harmony=self._limits.harmony)
 
     @property
     def _cached(self) -> bool:
         return self._settings.prompt_tokens_details
 
-    def _sequence(self, generation: Generation, answer: Answer) -> Sequence:
-        """A new sequence. Without the NIXL connector `kv_transfer_params` mean nothing."""
+    def _sequences(self, generation: Generation, parts: list[Answer]) -> list[Sequence]:
+        """A sequence for each choice. Without the NIXL connector `kv_transfer_params` mean nothing."""
         settings = self._settings
         nixl = settings.transfer is not None and settings.transfer.nixl
-        return Sequence(
-            request_id=f"{answer.response_id}-{uuid.uuid4().hex[:8]}",
-            prompt_tokens=generation.prompt.tokens,
-            max_tokens=generation.max_tokens,
-            hashes=generation.prompt.block_hashes(settings.block_size) if settings.enable_prefix_caching else [],
-            emit=answer.emit,
-            arrival_s=self._engine.clock.now(),
-            end=generation.end,
-            remote=_remote(generation.transfer) if nixl and generation.wants_remote_prefill else None,
-            hold=nixl and generation.wants_remote_decode,
-        )
+        prompts = {id(choice.prompt): choice.prompt for choice in generation.choices}
+        cached = settings.enable_prefix_caching
+        hashes = {key: prompt.block_hashes(settings.block_size) if cached else [] for key, prompt in prompts.items()}
+        return [
+            Sequence(
+                request_id=f"{part.response_id}-{uuid.uuid4().hex[:8]}",
+                prompt_tokens=part.asked.prompt.tokens,
+                max_tokens=part.asked.max_tokens,
+                hashes=hashes[id(part.asked.prompt)],
+                emit=part.emit,
+                arrival_s=self._engine.clock.now(),
+                end=part.asked.end,
+                remote=_remote(generation.transfer) if nixl and generation.wants_remote_prefill else None,
+                hold=nixl and generation.wants_remote_decode,
+            )
+            for part in parts
+        ]
 
     def _transfer(self, sequence: Sequence) -> dict[str, Any] | None:
         """`kv_transfer_params` of an answer: where the KV cache of the prompt waits."""
@@ -142,13 +216,55 @@ class Api:
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
-            "remote_block_ids": sequence.blocks,
+            "remote_block_ids": [sequence.blocks],
             "remote_engine_id": transfer.engine_id,
             "remote_request_id": sequence.request_id,
             "remote_host": transfer.side_channel_host,
             "remote_port": transfer.side_channel_port,
             "tp_size": self._settings.tensor_parallel_size,
+            "remote_num_tokens": sequence.prompt_tokens,
+            "remote_blocks_expiry_time": None,
         }
+
+
+_STREAMS = {False: Stream, True: ResponsesStream}
+
+
+async def _begin(request: web.BaseRequest) -> web.StreamResponse:
+    response = web.StreamResponse(headers=_EVENT_HEADERS)
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    return response
+
+
+def _response_id(request: web.BaseRequest, generation: Generation) -> str:
+    """By the client's header, but for responses, or else by the request's body."""
+    if generation.responses is not None:
+        return generation.request_id or f"resp_{uuid.uuid4().hex}"
+    asked = request.headers.get("X-Request-Id") or generation.request_id or uuid.uuid4().hex
+    return f"{'chatcmpl' if generation.chat else 'cmpl'}-{asked}"
+
+
+def _fingerprint(settings: Settings, version: str) -> str:
+    """`system_fingerprint`: version, parallelism and a hash of the configuration."""
+    size = settings.tensor_parallel_size
+    digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:8]
+    return "-".join([f"vllm-{version.removeprefix('v')}", *([f"tp{size}"] if size > 1 else []), digest])
+
+
+def _permission(created: int) -> dict[str, Any]:
+    """What `/v1/models` says of everybody's rights."""
+    allowed = {"allow_sampling": True, "allow_logprobs": True, "allow_view": True}
+    refused = dict.fromkeys(("allow_create_engine", "allow_search_indices", "allow_fine_tuning", "is_blocking"), False)
+    who = {"organization": "*", "group": None}
+    return {
+        "id": f"modelperm-{uuid.uuid4().hex}",
+        "object": "model_permission",
+        "created": created,
+        **allowed,
+        **refused,
+        **who,
+    }
 
 
 async def _body(request: web.BaseRequest) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from llmd_oke.tuning.servers.conditions import QUANTIZATIONS, Quantization
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
 CORRUPTED_PERCENT = "LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT"
+_LEASE_S = 30
 _ROLES = ("kv_producer", "kv_consumer", "kv_both")
 _KNOWN_CONNECTORS = {
     *NIXL_CONNECTORS,
@@ -33,7 +34,10 @@ _KNOWN_CONNECTORS = {
 
 @dataclass(frozen=True)
 class KeyValueTransfer:
-    """`--kv-transfer-config` and the environment of the NIXL side channel. `abort_timeout_s` is model time.
+    """`--kv-transfer-config` and the environment of the NIXL side channel.
+
+    `lease_s` is the model time for which a finished prefill waits for a decode server to know of it
+    (`kv_connector_extra_config.kv_lease_duration`).
 
     `corrupted_percent` of transfers damage what they carry: a fault to rehearse, which vLLM itself knows nothing of.
     """
@@ -43,7 +47,7 @@ class KeyValueTransfer:
     recompute_on_failure: bool
     side_channel_host: str
     side_channel_port: int
-    abort_timeout_s: float
+    lease_s: float
     corrupted_percent: int = 0
 
     @property
@@ -59,7 +63,10 @@ class KeyValueTransfer:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command and environment of a container ask for. `max_model_len` is None for the model's own length."""
+    """What the command and environment of a container ask for. `max_model_len` is None for the model's own length.
+
+    `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
+    """
 
     model: str
     served_model_names: tuple[str, ...]
@@ -81,6 +88,7 @@ class Settings:
     shutdown_timeout_s: float
     quick_reduce: Quantization
     attention_backend: str | None
+    keep_alive_s: float
     transfer: KeyValueTransfer | None
 
 
@@ -149,6 +157,7 @@ def _settings(namespace: argparse.Namespace, model: str, environment: Mapping[st
         shutdown_timeout_s=namespace.shutdown_timeout,
         quick_reduce=_quick_reduce(environment),
         attention_backend=_attention_backend(namespace),
+        keep_alive_s=_number(environment, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5),
         transfer=_transfer(namespace.kv_transfer_config, environment),
     )
 
@@ -201,13 +210,14 @@ def _transfer(config: Any, environment: Mapping[str, str]) -> KeyValueTransfer |
         return None
     values = _object(config, "kv-transfer-config")
     _check_transfer(values)
+    extra = _object(values.get("kv_connector_extra_config") or {}, "kv-transfer-config")
     return KeyValueTransfer(
         connector=values["kv_connector"],
         engine_id=str(values.get("engine_id") or uuid.uuid4()),
         recompute_on_failure=values.get("kv_load_failure_policy", "fail") == "recompute",
         side_channel_host=environment.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
         side_channel_port=_number(environment, "VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
-        abort_timeout_s=_number(environment, "VLLM_NIXL_ABORT_REQUEST_TIMEOUT", 480),
+        lease_s=float(extra.get("kv_lease_duration", _LEASE_S)),
         corrupted_percent=_number(environment, CORRUPTED_PERCENT, 0),
     )
 

@@ -53,6 +53,8 @@ class Engine:
     def submit(self, sequence: Sequence) -> None:
         """A request arrives. It queues after the overhead of a prefill, where there is a prefill to do."""
         if sequence.remote is not None or not self._prefills:
+            if self._handover is not None:
+                self._handover.claim(sequence)
             self._enqueue(sequence)
         else:
             self._arriving.add(sequence)
@@ -72,6 +74,11 @@ class Engine:
     def holds(self, request_id: str) -> bool:
         """The KV cache of that finished prefill waits to be pulled."""
         return self._handover is not None and self._handover.holds(request_id)
+
+    def claim(self, request_id: str) -> None:
+        """A decode server has a request for that KV cache: it doesn't expire any more."""
+        if self._handover is not None:
+            self._handover.claimed(request_id)
 
     def let_go(self, request_id: str) -> None:
         """Free the KV cache of a finished prefill."""
@@ -219,7 +226,11 @@ class Engine:
         metrics = self.metrics
         metrics.queue.observe(max(0.0, sequence.scheduled_s - sequence.queued_s))
         metrics.prefill.observe(sequence.first_token_s - sequence.scheduled_s)
-        metrics.decode.observe(sequence.last_token_s - sequence.first_token_s)
+        metrics.inference.observe(sequence.last_token_s - sequence.scheduled_s)
+        decode_s = sequence.last_token_s - sequence.first_token_s
+        metrics.decode.observe(decode_s)
+        if sequence.generated > 1:
+            metrics.per_token.observe(decode_s / (sequence.generated - 1))
         metrics.whole.observe(max(0.0, sequence.last_token_s - sequence.arrival_s))
         metrics.prompt_length.observe(sequence.prompt_tokens)
         metrics.output_length.observe(sequence.generated)

@@ -40,17 +40,27 @@ class Handover:
         def expire() -> None:
             self._metrics.expired_transfers += 1
             self._log(
-                f"WARNING Releasing expired KV blocks for request {sequence.request_id} which were retrieved by "
-                "0 decode worker(s)."
+                f"WARNING Releasing expired KV blocks for request {sequence.request_id} which were retrieved by 0 "
+                "remote worker(s) before lease expired."
             )
             self.let_go(sequence.request_id)
 
-        timer = self._clock.call_at(self._clock.now() + self._transfer.abort_timeout_s, expire)
+        timer = self._clock.call_at(self._clock.now() + self._transfer.lease_s, expire)
         self._held[sequence.request_id] = (sequence, timer)
 
     def holds(self, request_id: str) -> bool:
         """The KV cache of that finished prefill waits to be pulled."""
         return request_id in self._held
+
+    def claim(self, sequence: Sequence) -> None:
+        """Keep the holder of a sequence's KV cache from giving it up while the sequence waits."""
+        if sequence.remote is not None:
+            self._network.claim(sequence.remote)
+
+    def claimed(self, request_id: str) -> None:
+        """A decode server renews the lease for as long as it has the request."""
+        if request_id in self._held:
+            self._held[request_id][1].cancel()
 
     def let_go(self, request_id: str) -> None:
         """Free the KV cache of a finished prefill."""

@@ -23,10 +23,10 @@ _ENGINE = (
     ("prefix_hits", "vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in cached tokens."),
     ("prompt_tokens", "vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed."),
     ("generation_tokens", "vllm:generation_tokens_total", "counter", "Number of generation tokens processed."),
-)
-_CONNECTOR = (
     ("external_queries", "vllm:external_prefix_cache_queries_total", "counter", "External cache queries, in tokens."),
     ("external_hits", "vllm:external_prefix_cache_hits_total", "counter", "External cache hits, in cached tokens."),
+)
+_CONNECTOR = (
     ("failed_transfers", "vllm:nixl_num_failed_transfers_total", "counter", "Number of failed NIXL transfers."),
     ("expired_transfers", "vllm:nixl_num_kv_expired_reqs_total", "counter", "Requests that had their KV expire."),
 )
@@ -84,6 +84,14 @@ class ServerMetrics:
             "inter_token_latency_seconds", "inter-token latency in seconds", histograms.BETWEEN_TOKENS_S
         )
         self.whole = histogram("e2e_request_latency_seconds", "e2e request latency in seconds", request_s)
+        self.per_token = histogram(
+            "request_time_per_output_token_seconds",
+            "time_per_output_token_seconds per request",
+            histograms.BETWEEN_TOKENS_S,
+        )
+        self.inference = histogram(
+            "request_inference_time_seconds", "time spent in RUNNING phase for request", request_s
+        )
         self.queue = histogram("request_queue_time_seconds", "time spent in WAITING phase for request", request_s)
         self.prefill = histogram("request_prefill_time_seconds", "time spent in PREFILL phase for request", request_s)
         self.decode = histogram("request_decode_time_seconds", "time spent in DECODE phase for request", request_s)
@@ -91,8 +99,8 @@ class ServerMetrics:
         self.output_length = histogram("request_generation_tokens", "generation tokens processed", histograms.TOKENS)
         self.transfer = histogram("nixl_xfer_time_seconds", "NIXL transfer duration", histograms.TRANSFER_S)
         self.transferred = histogram("nixl_bytes_transferred", "bytes per NIXL transfer", histograms.TRANSFER_BYTES)
-        times = (self.first_token, self.between_tokens, self.whole, self.queue, self.prefill, self.decode)
-        self._always = (*times, self.prompt_length, self.output_length)
+        tokens = (self.first_token, self.between_tokens, self.per_token, self.prompt_length, self.output_length)
+        self._always = (*tokens, self.whole, self.queue, self.inference, self.prefill, self.decode)
 
 
 def _values(holder: object, rows: Sequence[tuple[str, str, str, str]]) -> tuple[float, ...]:

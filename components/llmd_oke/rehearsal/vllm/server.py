@@ -58,12 +58,13 @@ class Container:
 
 @dataclass
 class Simulation:
-    """What all servers share."""
+    """What all servers share. `startup_s` is the wall time that each takes to start, in place of its loading time."""
 
     clock: WallClock
     shape: Shape
     startup_scale: float
     seed: int
+    startup_s: float | None = None
     network: Network = field(default_factory=Network)
 
 
@@ -118,10 +119,9 @@ class SimulatedServer:
     async def _start(self) -> None:
         try:
             parts = self._parts = self._prepare()
-            load_s = _LOAD_FIXED_S + parts.model.weights.gib / parts.settings.tensor_parallel_size / _LOAD_GIB_PER_S
             listener = sockets.bind(parts.settings.host, parts.settings.port, self.container.network_namespace)
             try:
-                await asyncio.sleep(load_s * self._simulation.startup_scale)
+                await asyncio.sleep(self._startup_s(parts))
                 await self._serve(parts, listener)
             except BaseException:
                 listener.close()
@@ -132,6 +132,13 @@ class SimulatedServer:
         except OSError as error:
             self._write(f"OSError: {error}")
             self._exit(1)
+
+    def _startup_s(self, parts: _Parts) -> float:
+        simulation = self._simulation
+        if simulation.startup_s is not None:
+            return simulation.startup_s
+        load_s = _LOAD_FIXED_S + parts.model.weights.gib / parts.settings.tensor_parallel_size / _LOAD_GIB_PER_S
+        return load_s * simulation.startup_scale
 
     def _prepare(self) -> _Parts:
         """Everything but the listening.
@@ -187,8 +194,10 @@ class SimulatedServer:
 
     async def _serve(self, parts: _Parts, listener: socket.socket) -> None:
         version = self.container.image.partition("@")[0].rpartition(":")[2]
-        api = Api(parts.settings, parts.engine, version, self._simulation.seed, int(time.time()))
-        server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=75.0)
+        harmony, created = parts.model.name.startswith("gpt-oss"), int(time.time())
+        api = Api(parts.settings, parts.engine, version, self._simulation.seed, created, harmony=harmony)
+        idle_s = parts.settings.keep_alive_s
+        server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s)
         self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)
         await self._runner.setup()
         await web.SockSite(self._runner, listener, backlog=2048).start()

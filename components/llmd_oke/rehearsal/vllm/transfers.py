@@ -33,6 +33,10 @@ class Holder(Protocol):
         """The KV cache of that request is still there."""
         ...
 
+    def claim(self, request_id: str) -> None:
+        """A decode server has a request for that KV cache."""
+        ...
+
     def let_go(self, request_id: str) -> None:
         """The KV cache of that request was pulled, or nobody wants it any more."""
         ...
@@ -76,6 +80,12 @@ class Network:
                 del self._peers[identity.engine_id]
 
         return leave
+
+    def claim(self, remote: RemoteBlocks) -> None:
+        """Tell the holder that the KV cache will be pulled. vLLM does so by a heartbeat, until it is pulled."""
+        peer = self._peers.get(remote.engine_id)
+        if peer is not None:
+            peer.holder.claim(remote.request_id)
 
     def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
         """Plan the transfer of the KV cache of `tokens`; the ports of the holder serve one transfer after the other."""

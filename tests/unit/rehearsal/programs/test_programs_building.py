@@ -173,7 +173,9 @@ def test_a_build_of_several_programs_names_them_as_their_packages_are_named():
             assert [package.rpartition("/")[2] for package in build.packages.values()] == list(build.packages)
 
 
-@pytest.mark.parametrize("name", ["etcd", "kube-apiserver", "pulumi", "helm", "epp", "pd-sidecar"])
+@pytest.mark.parametrize(
+    "name", ["etcd", "kube-apiserver", "pulumi", "helm", "epp", "pd-sidecar", "llm-d-inference-sim"]
+)
 def test_the_pinned_version_is_the_one_in_go_mod(name):
     modules = {
         "etcd": "go.etcd.io/etcd/server/v3",
@@ -182,6 +184,7 @@ def test_the_pinned_version_is_the_one_in_go_mod(name):
         "helm": "helm.sh/helm/v3",
         "epp": "github.com/llm-d/llm-d-inference-scheduler",
         "pd-sidecar": "github.com/llm-d/llm-d-inference-scheduler",
+        "llm-d-inference-sim": "github.com/llm-d/llm-d-inference-sim",
     }
     definition = definitions().programs[name]
     go_mod = (tools_folder() / definitions().builds[definition.source.build].module / "go.mod").read_text()

@@ -29,7 +29,7 @@ async def start_fixture(network):
     clients, nodes, chosen = [], shape("BM.GPU.MI300X.8"), model("gpt-oss-120b")
     clock = WallClock(asyncio.get_running_loop(), 0.01)
 
-    async def start(*flags, port=5600):
+    async def start(*flags, port=5600, harmony=False):
         environment = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
         asked = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
         cache = cache_size(asked, chosen, nodes)
@@ -38,7 +38,9 @@ async def start_fixture(network):
         if asked.transfer is not None:
             identity = Identity(asked.transfer.engine_id, "localhost", port, None, "m", "i", 16, "auto", 1, False)
             network.join(identity, engine)
-        server = test_utils.RawTestServer(Api(asked, engine, "v1", 0, 0).handle, handler_cancellation=True)
+        server = test_utils.RawTestServer(
+            Api(asked, engine, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
+        )
         client = test_utils.TestClient(server)
         client.engine = engine
         await client.start_server()
@@ -53,6 +55,11 @@ async def start_fixture(network):
 @pytest.fixture(name="server")
 async def server_fixture(start):
     return await start("--max-model-len", "4096", "--enable-prompt-tokens-details")
+
+
+@pytest.fixture(name="harmony")
+async def harmony_fixture(start):
+    return await start("--max-model-len", "4096", harmony=True)
 
 
 async def post(client, path, body):
@@ -141,39 +148,90 @@ async def test_cached_tokens_are_told_where_details_are_on(server):
     body = {"prompt": "x" * 400, "max_tokens": 1}
     await post(server, "/v1/completions", body)
     _, again = await post(server, "/v1/completions", body)
-    assert again["usage"]["prompt_tokens_details"] == {"cached_tokens": 96}
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 96
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "kind", "words"),
+    ("path", "body", "words"),
     [
-        ({"model": "other", "prompt": "x"}, 404, "NotFoundError", "The model `other` does not exist."),
-        ({"prompt": [1] * 4000, "max_tokens": 97}, 400, "BadRequestError", "maximum context length is 4096 tokens"),
-        ({"prompt": [1] * 5000}, 400, "BadRequestError", "maximum context length is 4096 tokens"),
-        ({"prompt": "x", "max_tokens": 0}, 400, "BadRequestError", "max_tokens must be at least 1, got 0"),
-        ({"prompt": "x", "n": 2}, 400, "BadRequestError", "n: only 1"),
-        ({"prompt": ""}, 400, "BadRequestError", "cannot be empty"),
-        ({"prompt": ["a", "b"]}, 400, "BadRequestError", "prompt"),
-        ({}, 400, "BadRequestError", "prompt"),
+        ("completions", {"model": "other", "prompt": "x"}, "The model `other` does not exist."),
+        ("completions", {"prompt": [1] * 4000, "max_tokens": 97},
+         "This model's maximum context length is 4096 tokens. However, you requested 97 output tokens and your prompt "
+         "contains at least 4000 input tokens, for a total of at least 4097 tokens."),
+        ("completions", {"prompt": [1] * 5000}, "your prompt contains 5000 input tokens, for a total of 5016 tokens."),
+        ("completions", {"prompt": "x", "max_tokens": 0},
+         "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"),
+        ("completions", {"prompt": "x", "max_tokens": "many"},
+         "1 validation error:\n  {'type': 'int_parsing', 'loc': ('body', 'max_tokens'), 'msg': 'Input should be a "
+         "valid integer, unable to parse string as an integer', 'input': 'many'}"),
+        ("completions", {"prompt": "x", "temperature": 3},
+         "temperature must be in [0, 2], got 3.0. (parameter=temperature, value=3.0)"),
+        ("completions", {"prompt": "x", "logprobs": 30},
+         "Requested sample logprobs of 30, which is greater than max allowed: 20 (parameter=logprobs, value=30)"),
+        ("completions", {"prompt": "x", "prompt_logprobs": "1"}, "'>' not supported between"),
+        ("chat/completions", {"messages": "hello"}, "('body', 'messages'), 'msg': 'Input should be a valid list'"),
+        ("responses", {"input": "x", "max_output_tokens": 5000},
+         "max_output_tokens=5000 cannot be greater than max_model_len=max_total_tokens=4096."),
     ],
-)
-async def test_a_bad_completion_is_refused_in_vllms_shape(server, body, status, kind, words):
-    """error.message, type, param and code."""
-    answered, error = await post(server, "/v1/completions", body)
-    assert (answered, error["error"]["code"], error["error"]["type"]) == (status, status, kind)
-    assert words in error["error"]["message"]
+)  # fmt: skip
+async def test_what_vllm_refuses_is_refused_in_its_words(server, path, body, words):
+    """Status, type and parameter are held to vLLM's by the list of conformance."""
+    status, answer = await post(server, f"/v1/{path}", {**body, "stream": "prompt_logprobs" in body})
+    assert status in {400, 404}
+    assert words in answer["error"]["message"]
 
 
-async def test_a_chat_needs_messages(server):
-    """400."""
-    assert (await post(server, "/v1/chat/completions", {"messages": "hello"}))[0] == 400
+async def test_a_model_that_speaks_harmony_refuses_what_it_cannot_do(harmony):
+    """gpt-oss: no log probabilities in responses, no forced tools, and its own check of the prompt's length."""
+    with_logprobs = {"input": "x", "include": ["message.output_text.logprobs"]}
+    assert (await post(harmony, "/v1/responses", with_logprobs))[1]["error"]["param"] == "logprobs"
+    forced = {
+        "input": "x",
+        "tool_choice": {"type": "function", "name": "f"},
+        "tools": [{"type": "function", "name": "f"}],
+    }
+    assert (await post(harmony, "/v1/responses", forced))[0] == 501
+    status, error = await post(harmony, "/v1/responses", {"input": "x" * 4 * 4096})
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
+    status, answer = await post(harmony, "/v1/responses", {"input": "x" * 4 * 4090, "max_output_tokens": 5000})
+    assert (status, answer["max_output_tokens"]) == (200, answer["usage"]["output_tokens"])
+    assert answer["usage"]["input_tokens_details"]["input_tokens_per_turn"] == [answer["usage"]["input_tokens"]]
 
 
-async def test_a_body_that_is_no_json_is_refused(server):
-    """By its type or by its content."""
-    json_type, text_type = {"Content-Type": "application/json"}, {"Content-Type": "text/plain"}
-    assert (await server.post("/v1/completions", data="{", headers=json_type)).status == 400
-    assert (await server.post("/v1/completions", data="{}", headers=text_type)).status == 400
+async def test_a_streamed_response_is_the_whole_response_in_events(server):
+    """Numbered from 0; the last event has what an answer that isn't streamed has."""
+    asked = {"input": "hello there", "max_output_tokens": 5, "ignore_eos": True}
+    _, whole = await post(server, "/v1/responses", asked)
+    response = await server.post("/v1/responses", json={**asked, "stream": True})
+    parts = [part.split("\ndata: ", 1) for part in (await response.text()).split("\n\n") if part]
+    sent = [(name.removeprefix("event: "), json.loads(data)) for name, data in parts]
+    assert [data["sequence_number"] for _, data in sent] == list(range(len(sent)))
+    assert all(name == data["type"] for name, data in sent)
+    text = "".join(data["delta"] for name, data in sent if name == "response.output_text.delta")
+    last = sent[-1][1]["response"]
+    assert text == last["output"][0]["content"][0]["text"] == whole["output"][0]["content"][0]["text"]
+    assert last["usage"] == whole["usage"] | {"input_tokens_details": last["usage"]["input_tokens_details"]}
+    assert last.keys() == whole.keys()
+
+
+async def test_a_response_ends_by_itself_where_it_has_no_limit(server):
+    """Then it is completed; with a limit it would be incomplete."""
+    _, answer = await post(server, "/v1/responses", {"input": "hello"})
+    assert (answer["status"], answer["incomplete_details"]) == ("completed", None)
+    assert 64 <= answer["usage"]["output_tokens"] < 320
+
+
+async def test_several_answers_stream_side_by_side(server):
+    """Two prompts with two answers each: four choices, each whole, and one end."""
+    body = {"prompt": ["hello there", "good morning"], "n": 2, "max_tokens": 3, "ignore_eos": True}
+    streamed = await events(server, "/v1/completions", {**body, "stream_options": {"include_usage": True}})
+    choices = [event["choices"][0] for event in streamed[:-1]]
+    assert {index: sum(choice["index"] == index for choice in choices) for index in range(4)} == dict.fromkeys(
+        range(4), 3
+    )
+    assert sorted(choice["index"] for choice in choices if choice["finish_reason"]) == [0, 1, 2, 3]
+    assert streamed[-1]["usage"]["completion_tokens"] == 12
+    assert streamed[-1]["usage"]["prompt_tokens"] == 6
 
 
 async def test_the_other_routes(server):
@@ -184,7 +242,8 @@ async def test_the_other_routes(server):
     assert (await server.post("/ping")).status == 200
     assert await (await server.get("/version")).json() == {"version": "v1"}
     assert (await (await server.post("/tokenize", json={"prompt": "12345"})).json())["count"] == 2
-    assert (await server.get("/v1/responses")).status == 404
+    assert (await server.get("/v1/responses")).status == 405
+    assert (await server.get("/v1/embeddings")).status == 404
     assert (await server.get("/v1/completions")).status == 405
 
 
@@ -219,7 +278,8 @@ async def test_kv_transfer_params_lead_a_decode_request_to_its_prefill(start):
     params = filled["kv_transfer_params"]
     assert params["do_remote_prefill"] is True
     assert params["do_remote_decode"] is False
-    assert len(params["remote_block_ids"]) == 63
+    assert [len(group) for group in params["remote_block_ids"]] == [63]
+    assert (params["remote_num_tokens"], params["remote_blocks_expiry_time"]) == (1000, None)
     assert (params["remote_host"], params["remote_port"], params["tp_size"]) == ("localhost", 5600, 1)
     status, answer = await post(decode, "/v1/completions", {**body, "max_tokens": 5, "kv_transfer_params": params})
     assert (status, answer["usage"]["completion_tokens"]) == (200, 5)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke.rehearsal.vllm.blocks import BlockPool
-from llmd_oke.rehearsal.vllm.prompts import Prompt, chat_prompt, completion_prompt
+from llmd_oke.rehearsal.vllm.prompts import Prompt, chat_prompt, completion_prompts, responses_prompt
 
 
 def test_no_more_blocks_are_given_than_there_are():
@@ -74,9 +74,13 @@ def test_equal_prefixes_have_equal_hashes_and_different_ones_have_not():
 
 
 def test_the_forms_of_a_prompt():
-    """Text, ids, or a list with one of these; messages with text or parts."""
-    assert completion_prompt("text") == completion_prompt(["text"]) == Prompt("text")
-    assert completion_prompt([1, 2]) == completion_prompt([[1, 2]]) == Prompt((1, 2))
-    assert [completion_prompt(value) for value in (None, [], ["a", "b"], [[1], [2]], 3)] == [None] * 5
+    """Text, ids, or a list of these; messages with text or parts; instructions and items of a response."""
+    assert completion_prompts("text") == completion_prompts(["text"]) == [Prompt("text")]
+    assert completion_prompts([1, 2]) == completion_prompts([[1, 2]]) == [Prompt((1, 2))]
+    assert completion_prompts([[1], []]) == [Prompt((1,)), Prompt(())]
+    assert completion_prompts([]) == completion_prompts(None) == []
     parts = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
-    assert chat_prompt(parts) == chat_prompt([{"role": "user", "content": "hi"}])
+    assert chat_prompt(parts) == chat_prompt([{"role": "user", "content": "hi"}]) == responses_prompt(None, "hi")
+    call = {"type": "function_call_output", "call_id": "c", "output": "4"}
+    messages = [{"role": "system", "content": "be short"}, *parts, {"role": call["type"], "content": "4"}]
+    assert responses_prompt("be short", [*parts, call]) == chat_prompt(messages)

@@ -93,6 +93,20 @@ def test_the_side_channel_comes_from_the_environment():
     assert not transfer.recompute_on_failure
 
 
+def test_idle_connections_are_kept_for_uvicorns_five_seconds_or_as_long_as_the_environment_says():
+    """VLLM_HTTP_TIMEOUT_KEEP_ALIVE (vLLM v0.26.0, vllm/envs.py)."""
+    assert serve().keep_alive_s == 5
+    assert serve(environment={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120"}).keep_alive_s == 120
+    assert "int()" in refusal(environment={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "2m"}).text
+
+
+def test_a_prefill_waits_for_its_decode_server_as_long_as_the_connector_is_told():
+    """kv_lease_duration among the connector's own settings; 30 s otherwise."""
+    longer = json.dumps({**json.loads(NIXL), "kv_connector_extra_config": {"kv_lease_duration": 90}})
+    transfers = [serve("--kv-transfer-config", config).transfer for config in (NIXL, longer)]
+    assert [transfer.lease_s for transfer in transfers] == [30, 90]
+
+
 @pytest.mark.parametrize("name", release_names())
 def test_every_release_of_the_kit_starts(name):
     """The flags that the kit itself emits are known."""

@@ -25,11 +25,17 @@ def startup_scale_fixture():
     return 0.0001
 
 
+@pytest.fixture(name="startup_s")
+def startup_s_fixture():
+    """Nobody asked for a time."""
+    return
+
+
 @pytest.fixture(name="control")
-async def control_fixture(startup_scale):
+async def control_fixture(startup_scale, startup_s):
     """A tenth of real time."""
     clock = WallClock(asyncio.get_running_loop(), 0.1)
-    simulation = Simulation(clock, shape("BM.GPU.MI300X.8"), startup_scale=startup_scale, seed=0)
+    simulation = Simulation(clock, shape("BM.GPU.MI300X.8"), startup_scale=startup_scale, seed=0, startup_s=startup_s)
     async with test_utils.TestClient(test_utils.TestServer(Control(simulation).application())) as client:
         yield client
 
@@ -38,9 +44,9 @@ async def control_fixture(startup_scale):
 def run_fixture(control, port):
     """Posts a server and waits until it isn't starting any more."""
 
-    async def run(*flags, id_="one", argv=None, image="vllm:v0.27.1"):
+    async def run(*flags, id_="one", argv=None, image="vllm:v0.27.1", env=None):
         command = argv or ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port), *flags]
-        body = {"id": id_, "netns": None, "argv": command, "env": {}, "image": image}
+        body = {"id": id_, "netns": None, "argv": command, "env": env or {}, "image": image}
         response = await control.post("/servers", json=body)
         assert (response.status, await response.json()) == (201, {"id": id_})
         async with asyncio.timeout(10):
@@ -69,7 +75,7 @@ async def test_a_server_serves_once_it_has_loaded(control, run, client):
     assert "Application startup complete." in await log(control)
 
 
-@pytest.mark.parametrize("startup_scale", [1.0])
+@pytest.mark.parametrize(("startup_scale", "startup_s"), [(1.0, None), (0.0001, 60.0)])
 async def test_a_server_does_not_listen_while_it_loads(control, client, port):
     """Connection refused, as vLLM."""
     command = ["vllm", "serve", "openai/gpt-oss-120b", "--host", "127.0.0.1", "--port", str(port)]
@@ -112,6 +118,17 @@ async def test_a_taken_port_ends_the_second_server(control, run):
     await run()
     assert await run(id_="two") == {"state": "exited", "exit_code": 1}
     assert "Address already in use" in await log(control, "two")
+
+
+async def test_an_idle_connection_is_closed_when_its_time_is_over(run, port):
+    """Clients that keep it longer, as the routing sidecar does, lose a request now and then."""
+    await run(env={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"})
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /health HTTP/1.1\r\nHost: m\r\n\r\n")
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    writer.close()
 
 
 async def test_waiting_ends_with_the_server_or_with_the_time(control, run):

@@ -55,16 +55,33 @@ def test_only_what_the_decode_server_lacks_is_pulled(pair, clock):
 
 
 def test_a_prefill_is_held_until_it_is_pulled_or_expires(pair, clock):
-    """Expiry by VLLM_NIXL_ABORT_REQUEST_TIMEOUT, 480 s unless told otherwise."""
+    """Expiry by kv_lease_duration, 30 s unless told otherwise."""
     prefill, _ = pair
     filled = prefill.request(4096, 1, hold=True)
-    clock.run(until_s=400)
+    clock.run(until_s=28)
     assert prefill.engine.holds(filled.sequence.request_id)
     assert prefill.metrics.cache_usage > 0
-    clock.run(until_s=500)
+    clock.run(until_s=40)
     assert not prefill.engine.holds(filled.sequence.request_id)
     assert prefill.metrics.cache_usage == 0.0
     assert prefill.metrics.expired_transfers == 1
+
+
+def test_a_prefill_that_a_decode_server_knows_of_does_not_expire(pair, clock):
+    """The decode server's heartbeat renews the lease while the request waits there, here for a full batch to end."""
+    prefill, decode = pair
+    busy = [decode.request(64, 4000, start=100_000 * (index + 1)) for index in range(256)]
+    clock.run(until_s=2)
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=4)
+    waiting = decode.request(4096, 1, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=40)
+    assert waiting.times == []
+    assert prefill.engine.holds(filled.sequence.request_id)
+    clock.run()
+    assert len(waiting.times) == 1
+    assert prefill.metrics.expired_transfers == 0
+    assert all(len(request.times) == 4000 for request in busy)
 
 
 def test_transfers_out_of_one_prefill_server_follow_each_other(pair, clock):

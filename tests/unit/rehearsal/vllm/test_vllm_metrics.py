@@ -35,7 +35,8 @@ def test_a_prometheus_client_reads_every_metric_that_llmd_knows(metrics):
         "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds",
         "vllm:request_prompt_tokens", "vllm:request_generation_tokens",
         "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds",
-        "vllm:nixl_xfer_time_seconds", "vllm:nixl_bytes_transferred",
+        "vllm:nixl_xfer_time_seconds", "vllm:nixl_bytes_transferred", "vllm:request_inference_time_seconds",
+        "vllm:request_time_per_output_token_seconds",
     }  # fmt: skip
     counters = {
         "vllm:num_preemptions", "vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "vllm:prompt_tokens",
@@ -80,7 +81,8 @@ def test_a_histogram_counts_into_cumulative_buckets(metrics):
 def test_without_a_connector_there_are_no_transfer_metrics():
     """As in vLLM."""
     plain = ServerMetrics("gpt", {}, connector=False, lag=Lag())
-    assert not [name for name in families(plain) if "nixl" in name or "external" in name]
+    assert not [name for name in families(plain) if "nixl" in name]
+    assert "vllm:external_prefix_cache_hits" in families(plain)
 
 
 def test_lag_tells_whether_the_machine_kept_up(metrics):

@@ -44,10 +44,15 @@ class _Programs(dict[str, Path]):
 
 
 def _spec(
-    state: Path, cluster: Mapping[str, Any], pool: Mapping[str, Any], plugin: KubernetesPlugin = STAND_IN
+    state: Path,
+    cluster: Mapping[str, Any],
+    pool: Mapping[str, Any],
+    plugin: KubernetesPlugin = STAND_IN,
+    startup_s: float | None = None,
 ) -> WorldSpec:
     stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.9.0", "models": [MODEL]}
-    return world_spec(state, planning.plan(config.validate(stack)), _Programs(), 1, 1, plugin=plugin)
+    made = planning.plan(config.validate(stack))
+    return world_spec(state, made, _Programs(), 1, 1, plugin=plugin, startup_s=startup_s)
 
 
 def _nodes(state: Path) -> list[str]:
@@ -57,6 +62,13 @@ def _nodes(state: Path) -> list[str]:
 def test_nodes_of_an_existing_cluster_are_there_from_the_start(tmp_path: Path):
     _spec(tmp_path, EXISTING, POOL)
     assert _nodes(tmp_path) == ["mi300x-0", "mi300x-1", "system-0"]
+
+
+def test_another_time_to_start_makes_another_world_and_is_told(tmp_path: Path):
+    usual, slow = _spec(tmp_path, EXISTING, POOL), _spec(tmp_path, EXISTING, POOL, startup_s=60)
+    assert differences(usual, slow) == ["seconds to start usual becomes 60"]
+    (simulator,) = [process for process in slow.processes if process.name == "vllm"]
+    assert simulator.argv[simulator.argv.index("--startup-seconds") + 1] == "60"
 
 
 def test_nodes_of_a_created_cluster_come_with_its_pools(tmp_path: Path):

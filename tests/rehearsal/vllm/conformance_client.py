@@ -1,0 +1,152 @@
+"""What a server answers, brought into the form in which the list of conformance has it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from vllm_conformance import Case, Request
+
+MODEL = "m"
+ABSENT = "absent"
+
+
+def seen(case: Case, client: httpx.Client) -> dict[str, Any]:
+    """What the case looks at."""
+    if case.see == "metric":
+        return _metric(case, client)
+    if case.request is None:
+        raise AssertionError("only metrics are looked at without a request")
+    if case.see == "counts":
+        before = _samples(client)
+        _send(case.request, client)
+        after = _samples(client)
+        return {name: after.get(name, 0) - before.get(name, 0) if name in after else ABSENT for name in case.vllm}
+    response = _send(case.request, client)
+    match case.see:
+        case "error":
+            return _error(response)
+        case "events":
+            return {"status": response.status_code, "events": _events(response)}
+        case "fields":
+            return _fields(case, response)
+        case _:
+            return _values(case, response)
+
+
+def _send(request: Request, client: httpx.Client) -> httpx.Response:
+    if request.body is None and request.text is None:
+        return client.get(request.path, headers=request.headers)
+    content = request.text
+    if content is None:
+        content = json.dumps({"model": MODEL, **(request.body or {})})
+    headers = {"Content-Type": request.type, **request.headers}
+    return client.post(request.path, content=content, headers=headers)
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return None
+
+
+def _error(response: httpx.Response) -> dict[str, Any]:
+    body = _json(response)
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict):
+        return {"status": response.status_code}
+    return {"status": response.status_code, **{key: error.get(key) for key in ("type", "param", "code")}}
+
+
+def _stream(response: httpx.Response) -> Iterator[tuple[str, Any]]:
+    """The events of a stream: name, or nothing, and data."""
+    for part in response.text.split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in part.splitlines() if ": " in line)
+        if "data" in lines:
+            data = lines["data"]
+            yield lines.get("event", ""), data if data == "[DONE]" else json.loads(data)
+
+
+def _events(response: httpx.Response) -> list[str]:
+    if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+        return [f"no stream, {response.headers.get('Content-Type')}"]
+    kinds = [name or _kind(data) for name, data in _stream(response)]
+    return [kind for kind, _ in groupby(kinds)]
+
+
+def _kind(data: Any) -> str:
+    if data == "[DONE]":
+        return "done"
+    if "error" in data:
+        return f"error {data['error'].get('code')} {data['error'].get('type')}"
+    if not data.get("choices"):
+        return "usage" if data.get("usage") else "nothing"
+    choice = data["choices"][0]
+    if choice.get("finish_reason"):
+        return f"end {choice['finish_reason']}"
+    return "role" if "role" in choice.get("delta", {}) else "token"
+
+
+def _answer(case: Case, response: httpx.Response) -> Any:
+    """The body, or one event of a stream."""
+    if case.event is None:
+        return _json(response)
+    events = [data for _, data in _stream(response) if data != "[DONE]"]
+    return events[case.event] if -len(events) <= case.event < len(events) else None
+
+
+def _fields(case: Case, response: httpx.Response) -> dict[str, Any]:
+    found = {path for path, _ in _leaves(_answer(case, response)) if path.startswith(case.under)}
+    missing, more = sorted(set(case.fields) - found), sorted(found - set(case.fields))
+    told = {"missing": missing, "more": more}
+    return {"status": response.status_code, **{name: paths for name, paths in told.items() if paths}}
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything that is no object, by its way; of lists of objects the first element."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        yield from _leaves(value[0], f"{path}.0")
+    elif path:
+        yield path, value
+
+
+def _values(case: Case, response: httpx.Response) -> dict[str, Any]:
+    body = _answer(case, response)
+    own = {"status": response.status_code, "content": response.text}
+    return {path: _at(body, path, own.get(path, ABSENT)) for path in case.vllm}
+
+
+def _at(value: Any, path: str, default: Any) -> Any:
+    for key in path.split("."):
+        if isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        elif isinstance(value, Mapping) and key in value:
+            value = value[key]
+        else:
+            return default
+    return value
+
+
+def _metric(case: Case, client: httpx.Client) -> dict[str, Any]:
+    name = (case.metric or "").removesuffix("_total")
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    found = next((family for family in families if family.name == name and family.samples), None)
+    if found is None:
+        return {"type": ABSENT}
+    labels = {label for sample in found.samples for label in sample.labels if label != "le"}
+    return {"type": found.type, "labels": sorted(labels & set(case.some_labels) if case.some_labels else labels)}
+
+
+def _samples(client: httpx.Client) -> dict[str, float]:
+    """The sum of all samples of each name."""
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0) + sample.value
+    return sums

@@ -1,0 +1,128 @@
+"""One suite for two simulated servers: what they answer is what vLLM answers, or a difference that is listed.
+
+The list is `values/rehearsal/conformance.yaml`; docs/simulated-vllm.md shows it.
+"""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from conformance_client import MODEL, seen
+from llmd_oke.rehearsal.programs import locate
+from vllm_conformance import SERVERS, Server, conformance
+
+pytestmark = pytest.mark.rehearsal
+
+REPOSITORY = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
+NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+CONTEXT = "4096"
+WAIT_S = 60
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
+
+
+@contextmanager
+def process(argv: list[str], log: Path, url: str) -> Iterator[None]:
+    """A server that answers at `url`, ended after the block."""
+    with log.open("wb") as output:
+        running = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            wait_for(url, log, running)
+            yield
+        finally:
+            running.terminate()
+            running.wait(10)
+
+
+def wait_for(url: str, log: Path, running: subprocess.Popen[bytes] | None = None) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(url, timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+        if running is not None and running.poll() is not None:
+            break
+    pytest.fail(f"{url} does not answer: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def ours(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The address of a simulated vLLM, and of one with the NIXL connector; model time passes a hundred times faster."""
+    log, control = tmp_path_factory.mktemp("ours") / "log", f"127.0.0.1:{free_port()}"
+    argv = [sys.executable, "-m", "llmd_oke.rehearsal.vllm", "--listen", control, "--time-scale", "0.01"]
+    processes.enter_context(process([*argv, "--startup-seconds", "0"], log, f"http://{control}/healthz"))
+    addresses: dict[str, str] = {}
+    for name, flags in (("plain", []), ("nixl", ["--kv-transfer-config", NIXL])):
+        port = str(free_port())
+        own = ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", port, "--max-model-len", CONTEXT]
+        container = {"id": name, "argv": ["vllm", "serve", REPOSITORY, *own, *flags], "image": "vllm:v0.26.0"}
+        httpx.post(f"http://{control}/servers", json=container).raise_for_status()
+        addresses[name] = f"http://127.0.0.1:{port}"
+        wait_for(f"{addresses[name]}/health", log)
+    return addresses
+
+
+@pytest.fixture(scope="module")
+def other(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The address of llm-d-inference-sim, which needs no connector for prefill and decode."""
+    program = locate("llm-d-inference-sim")
+    if program is None:
+        pytest.skip("no llm-d-inference-sim: llmd-oke rehearse programs --tests builds it")
+    log, port = tmp_path_factory.mktemp("other") / "log", str(free_port())
+    argv = [str(program.path), "--port", port, "--model", MODEL, "--max-model-len", CONTEXT, "--max-num-seqs", "8"]
+    address = f"http://127.0.0.1:{port}"
+    processes.enter_context(process([*argv, "--seed", "1"], log, f"{address}/health"))
+    return {"plain": address, "nixl": address}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest) -> tuple[Server, dict[str, str]]:
+    return request.param, request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def clients(processes: ExitStack, server: tuple[Server, dict[str, str]]) -> dict[str, httpx.Client]:
+    """A client of each kind of server, which has answered a request so that its metrics are there."""
+    made = {kind: processes.enter_context(httpx.Client(base_url=url, timeout=30)) for kind, url in server[1].items()}
+    for client in made.values():
+        client.post("/v1/completions", json={"model": MODEL, "prompt": "hello", "max_tokens": 2}).raise_for_status()
+    return made
+
+
+@pytest.mark.parametrize("name", conformance().cases)
+def test_a_server_answers_as_vllm_does_or_as_the_list_says(
+    name: str, server: tuple[Server, dict[str, str]], clients: dict[str, httpx.Client]
+) -> None:
+    case = conformance().cases[name]
+    answered: dict[str, Any] = seen(case, clients[case.server])
+    assert answered == case.expected(server[0]), f"{case.what}: {case.source}"
+
+
+def test_an_idle_connection_is_closed_as_uvicorn_does(ours: dict[str, str]) -> None:
+    """After five seconds, where VLLM_HTTP_TIMEOUT_KEEP_ALIVE says nothing else (vllm/envs.py#L108)."""
+    port = int(ours["plain"].rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: m\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        idle_since = time.monotonic()
+        assert connection.recv(4096) == b""
+        assert time.monotonic() - idle_since >= 4

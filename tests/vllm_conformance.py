@@ -1,0 +1,67 @@
+"""What vLLM answers, and where two simulated servers differ from it (`values/rehearsal/conformance.yaml`)."""
+
+from functools import cache
+from typing import Any, Literal
+
+from llmd_oke.catalogue.files import Entry, required_entry
+from pydantic import Field, model_validator
+
+Server = Literal["ours", "other"]
+SERVERS: tuple[Server, ...] = ("ours", "other")
+
+
+class Request(Entry):
+    """A request: POST with a body or a text, GET without."""
+
+    path: str
+    body: dict[str, Any] | None = None
+    text: str | None = None
+    type: str = "application/json"
+    headers: dict[str, str] = Field(default_factory=dict)
+
+
+class Case(Entry):
+    """One thing that is asked. `ours` and `other` are None where that server answers as vLLM does."""
+
+    what: str
+    see: Literal["error", "fields", "values", "events", "counts", "metric"]
+    vllm: dict[str, Any]
+    source: str
+    server: Literal["plain", "nixl"] = "plain"
+    request: Request | None = None
+    metric: str | None = None
+    fields: tuple[str, ...] = ()
+    under: str = ""
+    event: int | None = None
+    some_labels: tuple[str, ...] = ()
+    ours: dict[str, Any] | None = None
+    other: dict[str, Any] | None = None
+    why: str | None = None
+
+    def expected(self, server: Server) -> dict[str, Any]:
+        """What that server answers."""
+        own = self.ours if server == "ours" else self.other
+        return self.vllm if own is None else own
+
+    @model_validator(mode="after")
+    def _check(self) -> "Case":
+        for server in SERVERS:
+            if getattr(self, server) == self.vllm:
+                raise ValueError(f"{server} is listed with what vLLM answers: that is no difference")
+        if self.ours is not None and self.why is None:
+            raise ValueError("a difference of ours needs its reason")
+        return self
+
+
+class Conformance(Entry):
+    """The whole list, for one version of vLLM and one of llm-d-inference-sim."""
+
+    release: str
+    other: str
+    cases: dict[str, Case]
+
+
+@cache
+def conformance() -> Conformance:
+    """The list."""
+    return required_entry("rehearsal", "conformance", Conformance)
