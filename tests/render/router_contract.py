@@ -129,6 +129,8 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     elif path.endswith(".args"):
         for flag, given in _flags(value).items():
             yield f"{path}[{flag}]", given
+    elif path.endswith(".verbs"):
+        yield path, ", ".join(sorted(value))
     elif isinstance(value, list) and value:
         for index, part in enumerate(value):
             yield from _flat(part, f"{path}[{_identity(part, index)}]")

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 import yaml
-from llmd_oke.serving import router
+from llmd_oke.serving import envoy, router
 from render_support import find_program, pod, selects
 
 EPP = "gpt-oss-120b-epp"
@@ -31,16 +31,22 @@ def picker_config(stack):
     return name, stack.kubernetes("ConfigMap", EPP)["data"][name]
 
 
-def test_the_picker_is_llm_ds_in_the_version_of_the_release(rehearsal, guide):
-    images = [picker(stack)["image"] for stack in (rehearsal, guide)]
+@pytest.fixture
+def older(varied):
+    """The rehearsal's stack with the oldest release, whose endpoint picker runs here."""
+    return varied(stack={"release": "llm-d-0.6.0"})
+
+
+def test_the_picker_is_llm_ds_in_the_version_of_the_release(older, guide):
+    images = [picker(stack)["image"] for stack in (older, guide)]
     assert images == [
         "ghcr.io/llm-d/llm-d-inference-scheduler:v0.7.1",
-        "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0",
+        "ghcr.io/llm-d/llm-d-router-endpoint-picker:v0.10.0",
     ]
 
 
-def test_the_gate_is_named_in_0_7_and_not_in_0_8_which_refuses_it(rehearsal, guide):
-    assert yaml.safe_load(picker_config(rehearsal)[1])["featureGates"] == ["prepareDataPlugins"]
+def test_the_gate_is_named_where_there_is_one_and_not_where_it_is_refused(older, guide):
+    assert yaml.safe_load(picker_config(older)[1])["featureGates"] == ["prepareDataPlugins"]
     assert "featureGates" not in yaml.safe_load(picker_config(guide)[1])
     assert "prepareDataPlugins" not in str(guide.manifests())
 
@@ -75,8 +81,8 @@ def test_the_config_file_is_named_after_its_content(rehearsal, varied):
     assert "nonCachedTokens: 512" in text
 
 
-def test_router_pods_carry_a_hash_of_all_their_config(rehearsal, guide):
-    hashes = {pod(stack, EPP)["metadata"]["annotations"]["llmd-oke/config"] for stack in (rehearsal, guide)}
+def test_router_pods_carry_a_hash_of_all_their_config(older, guide):
+    hashes = {pod(stack, EPP)["metadata"]["annotations"]["llmd-oke/config"] for stack in (older, guide)}
     assert len(hashes) == 2
 
 
@@ -90,7 +96,7 @@ def test_envoys_config_of_two_units_does_not_collide(varied):
 
 
 def test_envoy_logs_warnings_only_and_has_its_share_of_the_node(rehearsal):
-    (envoy,) = [c for c in pod(rehearsal, EPP)["spec"]["containers"] if c["name"] == "envoy-sidecar"]
+    (envoy,) = [c for c in pod(rehearsal, EPP)["spec"]["containers"] if c["name"] == "envoy-proxy"]
     assert envoy["args"][envoy["args"].index("--log-level") + 1] == "warn"
     assert envoy["args"][envoy["args"].index("--concurrency") + 1] == "8"
     assert envoy["resources"]["requests"] == {"cpu": "4", "memory": "8Gi"}
@@ -134,9 +140,14 @@ def test_router_pods_are_restricted_and_carry_the_labels_of_model_and_unit(rehea
     template = pod(rehearsal, EPP)
     assert template["metadata"]["labels"]["llmd-oke/unit"] == "gpt-oss-120b"
     assert "llm-d.ai/inference-serving" not in template["metadata"]["labels"]
-    assert template["spec"]["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert template["spec"]["securityContext"]["runAsNonRoot"]
     for container in template["spec"]["containers"]:
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
 
 
 def test_router_pods_start_after_what_they_read_and_beside_their_service(rehearsal):
@@ -154,7 +165,13 @@ def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
 
 
 def test_resources_are_the_routers_objects_field_by_field(rehearsal):
-    args: router.RouterArgs = {**ROUTER, "release": "llm-d-0.6.0", "model": "gpt-oss-120b", "unit": "gpt-oss-120b"}
+    args: router.RouterArgs = {
+        **ROUTER,
+        "release": "llm-d-0.9.0",
+        "profile": "token-load",
+        "model": "gpt-oss-120b",
+        "unit": "gpt-oss-120b",
+    }
     for manifest in router.router_manifests(args):
         assert rehearsal.kubernetes(manifest["kind"], manifest["metadata"]["name"]) == manifest
 
@@ -165,13 +182,80 @@ def test_neither_helm_nor_a_chart_is_needed(monkeypatch):
     assert router.router_manifests(ROUTER)
 
 
+def bootstrap(stack):
+    return yaml.safe_load(stack.kubernetes("ConfigMap", "gpt-oss-120b-envoy")["data"]["envoy.yaml"])
+
+
+def requests_filters(stack):
+    """Envoy's filters of requests, in their order."""
+    (listener,) = [each for each in bootstrap(stack)["static_resources"]["listeners"] if each["name"] == "vllm"]
+    return listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+
+
+def test_what_a_client_says_of_servers_is_gone_before_the_picker_is_asked(older, guide):
+    for stack in (older, guide):
+        removal, picking, _ = requests_filters(stack)
+        removed = {each["remove"] for each in removal["typed_config"]["mutations"]["request_mutations"]}
+        assert removed == set(envoy.PICKERS_HEADERS)
+        assert picking["name"] == "envoy.filters.http.ext_proc"
+        assert picking["typed_config"]["failure_mode_allow"] is False
+
+
+def test_two_pickers_elect_a_leader_and_both_pods_are_ready(guide):
+    deployment = guide.kubernetes("Deployment", EPP)["spec"]
+    assert deployment["replicas"] == 2
+    assert "--ha-enable-leader-election" in picker(guide)["args"]
+    assert picker(guide)["readinessProbe"]["grpc"]["service"] == "liveness"
+    leases = [
+        rule for rule in guide.kubernetes("Role", f"{EPP}-leader-election")["rules"] if "leases" in rule["resources"]
+    ]
+    assert {"get", "create", "update"} <= set(leases[0]["verbs"])
+
+
+def test_envoy_asks_the_picker_that_says_it_leads_at_an_address_of_all(guide):
+    (cluster,) = [each for each in bootstrap(guide)["static_resources"]["clusters"] if each["name"] == "ext_proc"]
+    endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    pickers = guide.kubernetes("Service", f"{EPP}-pickers")
+    name = f"{pickers['metadata']['name']}.llm-d.svc.cluster.local"
+    assert endpoint["address"]["socket_address"]["address"] == name
+    assert pickers["spec"]["clusterIP"] == "None"
+    assert endpoint["health_check_config"]["port_value"] in [port["port"] for port in pickers["spec"]["ports"]]
+
+
+def test_one_of_two_routers_may_be_taken_away_and_they_spread_over_nodes(guide):
+    budget = guide.kubernetes("PodDisruptionBudget", EPP)["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert selects(budget["selector"]["matchLabels"], pod(guide, EPP)["metadata"]["labels"])
+    (constraint,) = pod(guide, EPP)["spec"]["topologySpreadConstraints"]
+    assert constraint["topologyKey"] == "kubernetes.io/hostname"
+
+
+def test_answers_on_their_way_have_time_to_end_within_the_grace_of_the_pod(guide):
+    (proxy,) = [c for c in pod(guide, EPP)["spec"]["containers"] if c["name"] == "envoy-proxy"]
+    drain_s = proxy["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert f"--drain-timeout={drain_s}s" in picker(guide)["args"]
+    assert drain_s < pod(guide, EPP)["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_a_release_whose_standby_knows_no_servers_has_one_picker(older):
+    assert older.kubernetes("Deployment", EPP)["spec"]["replicas"] == 1
+    assert "--ha-enable-leader-election" not in picker(older)["args"]
+    assert not [m for m in older.manifests() if m["metadata"]["name"] == f"{EPP}-pickers"]
+
+
+def test_another_release_replaces_the_deployment_whose_selector_cant_change(older, guide):
+    """Pulumi replaces it then (`spec.selector` in values/rehearsal/kubernetes_plugin/kinds.yaml)."""
+    selectors = [stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"] for stack in (older, guide)]
+    assert selectors == [{"inferencepool": EPP}, {"llm-d-router-gateway": EPP}]
+
+
 @pytest.mark.rehearsal
 @pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp1-16r"])
 def test_the_real_picker_accepts_config_and_flags(varied, tmp_path, topology):
     program = find_program("epp")
     if program is None:
         pytest.skip("there is no `epp` in LLMD_OKE_PROGRAMS, on PATH or in the cache")
-    stack = varied(topology=topology)
+    stack = varied(stack={"release": "llm-d-0.6.0"}, topology=topology)
     name, text = picker_config(stack)
     (tmp_path / name).write_text(text)
     (tmp_path / "kubeconfig.yaml").write_text(yaml.safe_dump(nowhere()))

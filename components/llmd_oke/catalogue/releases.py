@@ -41,15 +41,17 @@ class RouterDialect(Entry):
     """How a release's upstream chart writes the objects of a router, where releases differ.
 
     `chart` is the one that the kit's own objects are held to. `selector_label` selects a router's pods and can't be
-    changed in a Deployment; `mode_label` marks them as upstream does. `picker_arguments` are the endpoint picker's
-    beside those that say which pool and which config, `objective_groups` the API groups of objectives and rewrites that
-    it reads, and the protocols what Service and InferencePool say of their ports, if anything.
+    changed in a Deployment; `mode_label` marks them as upstream does. `replicas` is how many of them run: several where
+    an endpoint picker that doesn't lead knows the servers too, so that it can stand in at once. `picker_arguments` are
+    the picker's beside those that say which pool and which config, `objective_groups` the API groups of objectives and
+    rewrites that it reads, and the protocols what Service and InferencePool say of their ports, if anything.
     """
 
     chart: str
     selector_label: str
     mode_label: dict[str, str]
     proxy_container: str
+    replicas: int
     picker_arguments: tuple[str, ...]
     objective_groups: tuple[str, ...]
     picker_protocol: str | None = None
@@ -75,6 +77,7 @@ class Proxy(Entry):
     image: LockedImage
     arguments: tuple[str, ...]
     requests: Requests
+    memory_limit_gib: int | None = None
 
 
 class RoutingSidecar(Entry):

@@ -23,7 +23,7 @@ def router_problems(config: StackConfig) -> Iterator[Problem]:
     release = used_release(config)
     if not isinstance(config.cluster, CreateCluster) or config.layer != "all" or release is None:
         return
-    routers = sum(model.copies for model in config.models if model.router.mode != "none")
+    routers = release.router.replicas * sum(model.copies for model in config.models if model.router.mode != "none")
     pools = _pools(config)
     if not routers or any(not pool.shape.endswith(".Flex") for pool in pools):
         return
@@ -61,9 +61,9 @@ def _too_few(pool: SystemPool, each: Requests, routers: int, places: int, doors:
     here, facts = places_on_node(pool, each, doors), operators.system_nodes()
     kept = _kept(doors)
     why = (
-        f"{routers} routers ask for {each.cpus} processors and {each.memory_gib} GiB each, and the nodes without taints"
-        f" have room for {places}, beside {kept.cpus} processors and {kept.memory_gib} GiB kept on each node for"
-        " front doors and the cluster's own"
+        f"{routers} pods of routers ask for {each.cpus} processors and {each.memory_gib} GiB each, and the nodes"
+        f" without taints have room for {places}, beside {kept.cpus} processors and {kept.memory_gib} GiB kept on each"
+        " node for front doors and the cluster's own"
     )
     if here:
         accepted = f"at least {pool.size + -(-(routers - places) // here)}, larger nodes, or a pool in cpuPools"

@@ -14,24 +14,46 @@ PICKER_PORT = 9002
 
 CONFIG_FILE = "envoy.yaml"
 
+PICKER_HEALTH_PORT = 9003
+"""Where an endpoint picker says whether it is alive and whether it leads (grpc.health.v1)."""
+
 DESTINATION_HEADER = "x-gateway-destination-endpoint"
 """The header in which the endpoint picker names the server of a request; Envoy dials what it says."""
+
+PICKERS_HEADERS = (
+    DESTINATION_HEADER,
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+    "x-kv-cache-source-host-port",
+)
+"""Headers that the endpoint picker alone may set: routing sidecars dial what they name (llm-d-router v0.10.0,
+pkg/common/routing and pkg/sidecar/proxy). The picker leaves those in place that it has nothing to say in.
+"""
 
 _ADMIN_PORT = 19000
 _ANY = "0.0.0.0"  # noqa: S104 - in the pod
 _LONGEST_REQUEST = "86400s"
+_LONGEST_CONNECTION = "60s"
+"""A client that keeps its connection is asked to open another one after this time, so that it leaves a pod that ends
+within that pod's grace."""
 _API = "type.googleapis.com/envoy"
 
 _Config = dict[str, Any]
 
 
-def bootstrap() -> str:
-    """Envoy's config as text: JSON, which is YAML too."""
+def bootstrap(pickers: str | None = None) -> str:
+    """Envoy's config as text: JSON, which is YAML too.
+
+    Args:
+        pickers: name in the DNS of all endpoint pickers, of which the one that leads is asked; the picker in the same
+            pod if left out.
+    """
     config = {
         "admin": {"address": _address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
         "static_resources": {
             "listeners": [_metrics_listener(), _requests_listener()],
-            "clusters": [_admin_cluster(), _servers_cluster(), _pickers_cluster()],
+            "clusters": [_admin_cluster(), _servers_cluster(), _pickers_cluster(pickers)],
         },
     }
     return json.dumps(config, indent=1)
@@ -56,7 +78,11 @@ def _requests_manager() -> _Config:
             "name": "vllm",
             "virtual_hosts": [{"name": "vllm-default", "domains": ["*"], "routes": [_route()]}],
         },
-        http_filters=[_picking(), _filter("router", "router", "Router", suppress_envoy_headers=True)],
+        http_filters=[
+            _without_pickers_headers(),
+            _picking(),
+            _filter("router", "router", "Router", suppress_envoy_headers=True),
+        ],
         http2_protocol_options={
             "max_concurrent_streams": 100,
             "initial_stream_window_size": 65536,
@@ -66,7 +92,11 @@ def _requests_manager() -> _Config:
         normalize_path=True,
         merge_slashes=True,
         server_header_transformation="PASS_THROUGH",
-        common_http_protocol_options={"headers_with_underscores_action": "REJECT_REQUEST"},
+        common_http_protocol_options={
+            "headers_with_underscores_action": "REJECT_REQUEST",
+            "max_connection_duration": _LONGEST_CONNECTION,
+        },
+        http1_safe_max_connection_duration=True,
         path_with_escaped_slashes_action="UNESCAPE_AND_REDIRECT",
         access_log=[_access_log("/dev/stdout", _ACCESS)],
     )
@@ -87,15 +117,32 @@ def _route() -> _Config:
     }
 
 
+def _without_pickers_headers() -> _Config:
+    """A client can't name a server: what it sends in the picker's headers is gone before the picker is asked."""
+    removals = [{"remove": header} for header in PICKERS_HEADERS]
+    return _filter("header_mutation", "header_mutation", "HeaderMutation", mutations={"request_mutations": removals})
+
+
 def _picking() -> _Config:
-    """Each request goes to the endpoint picker and back, and so does its answer."""
+    """Each request goes to the endpoint picker and back, and so does its answer. Without a picker it fails.
+
+    A picker that can't be reached is tried again, or another one, for some half a minute, in which one starts.
+    """
     return _filter(
         "ext_proc",
         "ext_proc",
         "ExternalProcessor",
+        failure_mode_allow=False,
         grpc_service={
             "envoy_grpc": {"cluster_name": "ext_proc", "authority": f"localhost:{PICKER_PORT}"},
             "timeout": "10s",
+            "retry_policy": {
+                "retry_on": "connect-failure,refused-stream,reset-before-request,unavailable",
+                "num_retries": 60,
+                "retry_back_off": {"base_interval": "0.050s", "max_interval": "1s"},
+                "retry_host_predicate": [_previous_hosts()],
+                "host_selection_retry_max_attempts": 3,
+            },
         },
         processing_mode={
             "request_header_mode": "SEND",
@@ -154,32 +201,12 @@ def _servers_cluster() -> _Config:
     }
 
 
-def _pickers_cluster() -> _Config:
-    picker = {"endpoint": {"address": _address("127.0.0.1", PICKER_PORT)}, "load_balancing_weight": 1}
+def _pickers_cluster(pickers: str | None) -> _Config:
     return {
         "name": "ext_proc",
-        "type": "STATIC",
-        "connect_timeout": _LONGEST_REQUEST,
         "lb_policy": "LEAST_REQUEST",
         "circuit_breakers": _unlimited(max_retries=1024),
-        "health_checks": [
-            {
-                "timeout": "2s",
-                "interval": "10s",
-                "unhealthy_threshold": 3,
-                "healthy_threshold": 2,
-                "reuse_connection": True,
-                "grpc_health_check": {"service_name": "envoy.service.ext_proc.v3.ExternalProcessor"},
-                "tls_options": {"alpn_protocols": ["h2"]},
-            }
-        ],
-        "transport_socket": {
-            "name": "envoy.transport_sockets.tls",
-            "typed_config": {
-                "@type": f"{_API}.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-                "common_tls_context": {"validation_context": None},
-            },
-        },
+        **(_own_picker() if pickers is None else _leading_picker(pickers)),
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_API}.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -191,13 +218,87 @@ def _pickers_cluster() -> _Config:
                 },
             }
         },
-        "load_assignment": {
-            "cluster_name": "ext_proc",
-            "endpoints": [{"locality": {"region": "ext_proc/e2e/0"}, "lb_endpoints": [picker]}],
-        },
     }
 
 
+def _own_picker() -> _Config:
+    check = {
+        "timeout": "2s",
+        "interval": "10s",
+        "unhealthy_threshold": 3,
+        "healthy_threshold": 2,
+        "reuse_connection": True,
+        "grpc_health_check": {"service_name": _PICKER_SERVICE},
+        "tls_options": {"alpn_protocols": ["h2"]},
+    }
+    return {
+        "type": "STATIC",
+        "connect_timeout": _LONGEST_REQUEST,
+        "health_checks": [check],
+        "transport_socket": _tls(),
+        "load_assignment": _picker_endpoint({"address": _address("127.0.0.1", PICKER_PORT)}),
+    }
+
+
+def _leading_picker(pickers: str) -> _Config:
+    """All pickers, of which only the leader is healthy. While there is none, those that can be reached are asked: they
+    know the servers too, and guess less well until one of them leads."""
+    check = {
+        "timeout": "1s",
+        "interval": "2s",
+        "no_traffic_interval": "2s",
+        "unhealthy_threshold": 1,
+        "healthy_threshold": 1,
+        "reuse_connection": True,
+        "grpc_health_check": {"service_name": _PICKER_SERVICE},
+        "transport_socket_match_criteria": {"health": True},
+    }
+    endpoint = {
+        "address": _address(pickers, PICKER_PORT),
+        "health_check_config": {"port_value": PICKER_HEALTH_PORT},
+    }
+    plain = {
+        "name": "envoy.transport_sockets.raw_buffer",
+        "typed_config": {"@type": f"{_SOCKETS}.raw_buffer.v3.RawBuffer"},
+    }
+    return {
+        "type": "STRICT_DNS",
+        "dns_lookup_family": "V4_PREFERRED",
+        "connect_timeout": "1s",
+        "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
+        "health_checks": [check],
+        "transport_socket_matches": [
+            {"name": "health", "match": {"health": True}, "transport_socket": plain},
+            {"name": "picking", "match": {}, "transport_socket": _tls()},
+        ],
+        "load_assignment": _picker_endpoint(endpoint),
+    }
+
+
+def _picker_endpoint(endpoint: _Config) -> _Config:
+    picker = {"endpoint": endpoint, "load_balancing_weight": 1}
+    return {
+        "cluster_name": "ext_proc",
+        "endpoints": [{"locality": {"region": "ext_proc/e2e/0"}, "lb_endpoints": [picker]}],
+    }
+
+
+def _tls() -> _Config:
+    """The picker's certificate is made by itself at its start, so that there is nothing to hold it to."""
+    kind = f"{_SOCKETS}.tls.v3.UpstreamTlsContext"
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {"@type": kind, "common_tls_context": {"validation_context": None}},
+    }
+
+
+def _previous_hosts() -> _Config:
+    kind = f"{_API}.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+    return {"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": {"@type": kind}}
+
+
+_SOCKETS = f"{_API}.extensions.transport_sockets"
+_PICKER_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _ACCESS = '{"start_time":"%START_TIME%","method":"%REQ(:METHOD)%",...}\n'
 
 

@@ -13,7 +13,7 @@ import pulumi
 import yaml
 
 from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
-from llmd_oke.catalogue.releases import Release, Requests
+from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
 from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving import envoy, labels
 from llmd_oke.serving.lookup import OverrideArgs, release
@@ -31,9 +31,14 @@ CONFIG_ANNOTATION = "llmd-oke/config"
 
 POOL_GROUP = "inference.networking.k8s.io"
 
-_HEALTH_PORT = 9003
 _GRACE_S = 130
 """The charts': as long as the longest grace of a pool's pods."""
+
+_DRAIN_S = 120
+"""What requests that an Envoy has begun get to end, once no new ones come to its pod."""
+
+_USER = 65532
+"""`nonroot` of both images."""
 
 _RBAC = "rbac.authorization.k8s.io"
 _READ = ["get", "watch", "list"]
@@ -60,6 +65,8 @@ class RouterArgs(TypedDict):
     """Which prompts are prefilled remotely: prefix, those with uncached tokens, or always; prefix if left out."""
     non_cached_tokens: NotRequired[int]
     """Prompts with at least this many uncached tokens are prefilled remotely; 16 if left out."""
+    replicas: NotRequired[int]
+    """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
 
 
 class Router(pulumi.ComponentResource):
@@ -98,6 +105,7 @@ def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Mani
         *objects.config_maps(),
         *objects.rights(),
         objects.service(),
+        *objects.for_several(),
         objects.deployment(),
         objects.pool(),
     ]
@@ -113,6 +121,8 @@ class _Objects:
         self.pod_labels = labels.router(args["model"], args["unit"])
         self.picker_config = picker_config
         self.selector = {self.dialect.selector_label: self.name}
+        self.replicas = args.get("replicas", self.dialect.replicas)
+        self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
 
     def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
         own = {"app.kubernetes.io/name": self.name, "app.kubernetes.io/version": self.facts.endpoint_picker.image.tag}
@@ -123,7 +133,8 @@ class _Objects:
 
     def config_maps(self) -> list[Manifest]:
         picker = {config_file_name(self.picker_config): self.picker_config}
-        data = {self.name: picker, self.proxy_name: {envoy.CONFIG_FILE: envoy.bootstrap()}}
+        address = f"{self.pickers}.{self.namespace}.svc.cluster.local" if self.pickers else None
+        data = {self.name: picker, self.proxy_name: {envoy.CONFIG_FILE: envoy.bootstrap(address)}}
         return [
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self.metadata(name), "data": files}
             for name, files in data.items()
@@ -131,27 +142,23 @@ class _Objects:
 
     def rights(self) -> list[Manifest]:
         """What the endpoint picker reads: the pods of its namespace, pools, and what requests are asked for."""
-        objectives = [_rule(group, ["inferenceobjectives", "inferencemodelrewrites"]) for group in self.groups()]
-        rules = {"sa": [_rule("", ["pods"])], "non-sa": [*objectives, _rule(POOL_GROUP, ["inferencepools"])]}
+        resources = ["inferenceobjectives", "inferencemodelrewrites"]
+        objectives = [_rule(group, resources) for group in self.dialect.objective_groups]
         return [
-            manifest
-            for part, granted in rules.items()
-            for manifest in self.role_and_binding(f"{self.name}-{part}", granted)
+            *self.role_and_binding(f"{self.name}-sa", [_rule("", ["pods"])]),
+            *self.role_and_binding(f"{self.name}-non-sa", [*objectives, _rule(POOL_GROUP, ["inferencepools"])]),
         ]
 
-    def groups(self) -> Sequence[str]:
-        return self.dialect.objective_groups
-
-    def role_and_binding(self, name: str, rules: Sequence[Mapping[str, Any]]) -> list[Manifest]:
+    def role_and_binding(self, name: str, rules: Sequence[Mapping[str, Any]], binding: str = "") -> list[Manifest]:
         role = {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": self.metadata(name), "rules": list(rules)}
-        binding = {
+        bound = {
             "apiVersion": f"{_RBAC}/v1",
             "kind": "RoleBinding",
-            "metadata": self.metadata(name),
+            "metadata": self.metadata(binding or name),
             "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}],
             "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
         }
-        return [role, binding]
+        return [role, bound]
 
     def service(self) -> Manifest:
         protocol = {"appProtocol": self.dialect.picker_protocol} if self.dialect.picker_protocol else {}
@@ -167,6 +174,37 @@ class _Objects:
             "spec": {"type": "ClusterIP", "selector": self.selector, "ports": ports},
         }
 
+    def for_several(self) -> list[Manifest]:
+        """What several endpoint pickers need: the right to elect a leader, an address of each, and a budget.
+
+        Those that end are found at that address too: one of them leads until it is told to end.
+        """
+        if self.pickers is None:
+            return []
+        leases = _rule("coordination.k8s.io", ["leases"], [*_READ, "create", "update", "patch", "delete"])
+        events = _rule("", ["events"], ["create", "patch"])
+        ports = [
+            {"name": "grpc-ext-proc", "protocol": "TCP", "port": envoy.PICKER_PORT},
+            {"name": "grpc-health", "protocol": "TCP", "port": envoy.PICKER_HEALTH_PORT},
+        ]
+        election = f"{self.name}-leader-election"
+        addresses = {"type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": True}
+        return [
+            *self.role_and_binding(election, [leases, events], f"{election}-binding"),
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": self.metadata(self.pickers),
+                "spec": {**addresses, "selector": self.selector, "ports": ports},
+            },
+            {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": self.metadata(self.name),
+                "spec": {"maxUnavailable": 1, "selector": {"matchLabels": self.selector}},
+            },
+        ]
+
     def deployment(self) -> Manifest:
         """Its pods are replaced when a ConfigMap of theirs changes, which is read only at the start."""
         read = json.dumps([config_map["data"] for config_map in self.config_maps()], sort_keys=True)
@@ -175,8 +213,8 @@ class _Objects:
             "kind": "Deployment",
             "metadata": self.metadata(self.name, self.dialect.mode_label),
             "spec": {
-                "replicas": 1,
-                "strategy": {"type": "Recreate"},
+                "replicas": self.replicas,
+                "strategy": self.strategy(),
                 "selector": {"matchLabels": self.selector},
                 "template": {
                     "metadata": {
@@ -188,12 +226,24 @@ class _Objects:
             },
         }
 
+    def strategy(self) -> dict[str, Any]:
+        """Several are replaced one by one, in the room that they have; one has no room for a second beside it."""
+        if self.pickers is None:
+            return {"type": "Recreate"}
+        return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+
     def pod(self) -> dict[str, Any]:
         proxy_file = {"key": envoy.CONFIG_FILE, "path": envoy.CONFIG_FILE}
         return {
             "serviceAccountName": self.name,
             "terminationGracePeriodSeconds": _GRACE_S,
-            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": _USER,
+                "runAsGroup": _USER,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            **({"topologySpreadConstraints": [self.spread()]} if self.pickers else {}),
             "containers": [self.proxy(), self.picker()],
             "volumes": [
                 {"name": "config", "configMap": {"name": self.proxy_name, "items": [proxy_file]}},
@@ -201,7 +251,21 @@ class _Objects:
             ],
         }
 
+    def spread(self) -> dict[str, Any]:
+        """Over nodes where there are several; on one node two are better than one."""
+        return {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": self.selector},
+            "matchLabelKeys": ["pod-template-hash"],
+        }
+
     def proxy(self) -> dict[str, Any]:
+        """Envoy ends at once when it is told to, so it is told once the requests that it has begun had their time.
+
+        Where no other pod would take new ones meanwhile, the sooner it ends the sooner its successor starts.
+        """
         return {
             "name": self.dialect.proxy_container,
             "image": self.facts.proxy.image.pinned,
@@ -220,33 +284,35 @@ class _Objects:
                 "successThreshold": 1,
                 "timeoutSeconds": 1,
             },
-            "resources": {"requests": _quantities(self.facts.proxy.requests)},
+            **({"lifecycle": {"preStop": {"sleep": {"seconds": _DRAIN_S}}}} if self.pickers else {}),
+            "resources": _resources(self.facts.proxy),
             "securityContext": _restricted(),
             "volumeMounts": [{"name": "config", "mountPath": "/etc/envoy", "readOnly": True}],
         }
 
     def picker(self) -> dict[str, Any]:
+        """A picker that doesn't lead is ready too: Envoy asks the leader only, and a Deployment half of whose pods are
+        never ready would be waited for in vain and leave its disruption budget nothing to give."""
         facts = self.facts.endpoint_picker
         pool = ["--pool-name", self.unit, "--pool-namespace", self.namespace, "--pool-group", POOL_GROUP]
         config = ["--config-file", f"/config/{config_file_name(self.picker_config)}"]
-        health = {"grpc": {"port": _HEALTH_PORT, "service": "inference-extension"}}
+        election = ["--ha-enable-leader-election"] if self.pickers else []
+        service = "liveness" if self.pickers else "inference-extension"
+        health = {"grpc": {"port": envoy.PICKER_HEALTH_PORT, "service": service}}
         return {
             "name": "epp",
             "image": facts.image.pinned,
             "imagePullPolicy": "IfNotPresent",
-            "args": [*pool, *config, *self.dialect.picker_arguments],
+            "args": [*pool, *config, *election, *self.dialect.picker_arguments],
             "env": [_field("NAMESPACE", "metadata.namespace"), _field("POD_NAME", "metadata.name")],
             "ports": [
                 {"name": "grpc", "containerPort": envoy.PICKER_PORT},
-                {"name": "grpc-health", "containerPort": _HEALTH_PORT},
+                {"name": "grpc-health", "containerPort": envoy.PICKER_HEALTH_PORT},
                 {"name": "metrics", "containerPort": METRICS_PORT},
             ],
             "livenessProbe": {**health, "initialDelaySeconds": 5, "periodSeconds": 10},
             "readinessProbe": {**health, "periodSeconds": 2},
-            "resources": {
-                "requests": _quantities(facts.requests),
-                "limits": {"memory": f"{facts.memory_limit_gib}Gi"},
-            },
+            "resources": _resources(facts),
             "securityContext": _restricted(),
             "volumeMounts": [{"name": "plugins-config-volume", "mountPath": "/config"}],
         }
@@ -261,7 +327,11 @@ class _Objects:
                 "targetPorts": [{"number": SERVER_PORT}],
                 **protocol,
                 "selector": {"matchLabels": labels.unit_selector(self.unit)},
-                "endpointPickerRef": {"name": self.name, "port": {"number": envoy.PICKER_PORT}},
+                "endpointPickerRef": {
+                    "name": self.name,
+                    "port": {"number": envoy.PICKER_PORT},
+                    "failureMode": "FailClose",
+                },
             },
         }
 
@@ -287,26 +357,32 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def _rule(group: str, resources: Sequence[str]) -> dict[str, Any]:
-    return {"apiGroups": [group], "resources": list(resources), "verbs": _READ}
+def _rule(group: str, resources: Sequence[str], verbs: Sequence[str] = _READ) -> dict[str, Any]:
+    return {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
 
 
 def _field(name: str, path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _quantities(requests: Requests) -> dict[str, str]:
-    return {"cpu": str(requests.cpus), "memory": f"{requests.memory_gib}Gi"}
+def _resources(of: EndpointPicker | Proxy) -> dict[str, Any]:
+    requests = {"cpu": str(of.requests.cpus), "memory": f"{of.requests.memory_gib}Gi"}
+    limits = {"limits": {"memory": f"{of.memory_limit_gib}Gi"}} if of.memory_limit_gib else {}
+    return {"requests": requests, **limits}
 
 
 def _restricted() -> dict[str, Any]:
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
 
 
 def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifest]) -> pulumi.Resource:
-    """Declares the router's objects; the answer is its Service.
+    """Declares the router's objects; the answer is the Service that takes requests.
 
-    Pods come after what they read. The Service comes beside them: waiting for one another, both would take longer.
+    Pods come after what they read. Services come beside them, because they are waited for until they have pods.
     """
 
     def one(manifest: Manifest, needed: Sequence[pulumi.Resource] = ()) -> pulumi.Resource:
@@ -317,8 +393,8 @@ def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifes
     read = [one(manifest) for manifest in manifests if manifest["kind"] not in {"Deployment", "Service"}]
     for manifest in _of_kind(manifests, "Deployment"):
         one(manifest, read)
-    (service,) = _of_kind(manifests, "Service")
-    return one(service)
+    service, *_ = [one(manifest) for manifest in _of_kind(manifests, "Service")]
+    return service
 
 
 def _of_kind(manifests: Sequence[Manifest], kind: str) -> list[Manifest]:

@@ -15,6 +15,7 @@ from llmd_oke.rehearsal.agent_config import AgentConfig, BackOffConfig
 from llmd_oke.rehearsal.control_plane import addresses, plane
 from llmd_oke.rehearsal.nodes.config import NodeConfig, Taint
 from llmd_oke.rehearsal.processes import FileReady, ProcessSpec, TcpReady, WorldSpec
+from llmd_oke.rehearsal.programs import locate
 from llmd_oke.rehearsal.world import World
 
 HERE = Path(__file__).parent
@@ -34,13 +35,28 @@ def programs() -> dict[str, Path]:
     return {name: folder / name for name in plane.PROGRAMS}
 
 
+def program_of(name: str, version: str | None = None) -> Path | None:
+    """Where a program is that pods run, or None; one that says no version is named with it in LLMD_OKE_PROGRAMS."""
+    named = Path(os.environ.get("LLMD_OKE_PROGRAMS", "/nowhere")) / f"{name}-{version}"
+    if named.is_file():
+        return named
+    found = locate(name, version)
+    return found.path if found else None
+
+
+def router_programs() -> dict[str, Path]:
+    """Envoy and the endpoint pickers that are on this machine, each version by a name of its own."""
+    asked = {"envoy": ("envoy", None), "epp-v0.7.1": ("epp", "v0.7.1"), "epp-v0.10.0": ("epp", "v0.10.0")}
+    return {name: path for name, (program, version) in asked.items() if (path := program_of(program, version))}
+
+
 def world_spec(state: Path) -> WorldSpec:
     control = plane.prepare(state, programs())
     config = AgentConfig(
         kubeconfig=control.kubeconfig,
         state_folder=state,
         images=HERE / "images.yaml",
-        programs={"shell": Path("/bin/bash"), "absent": Path("/nowhere/absent")},
+        programs={"shell": Path("/bin/bash"), "absent": Path("/nowhere/absent"), **router_programs()},
         nodes=(GPU_NODE, SYSTEM_NODE),
         probe_time_scale=0.1,
         back_off=BackOffConfig(first_s=30, longest_s=30),

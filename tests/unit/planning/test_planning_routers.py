@@ -23,15 +23,15 @@ def test_the_default_pool_holds_three_routers_and_an_envoy_of_a_front_door_on_ea
     assert places_on_node(SystemPool(), release.router_requests, 1) == 3
 
 
-@pytest.mark.parametrize(("copies", "refused"), [(9, False), (10, True)])
+@pytest.mark.parametrize(("copies", "refused"), [(4, False), (5, True)])
 def test_routers_fit_or_are_refused(copies: int, refused: bool):
     assert ("systemPool.size" in of_pools({"size": 3}, copies)) is refused
 
 
 def test_the_remedy_is_enough():
     told = of_pools({"size": 1}, copies=7)["systemPool.size"]
-    assert "at least 3" in told
-    assert of_pools({"size": 3}, copies=7) == {}
+    assert "at least 5" in told
+    assert of_pools({"size": 5}, copies=7) == {}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_node_that_holds_no_router_has_to_be_larger(pool: dict[str, Any], key:
 
 
 def test_further_pools_count_unless_they_are_tainted():
-    small, large = {"ocpus": 4, "memoryGib": 16}, {"name": "routers", "size": 2}
+    small, large = {"ocpus": 4, "memoryGib": 16}, {"name": "routers", "size": 3}
     assert of_pools(small, cpuPools=[large]) == {}
     assert "systemPool.ocpus" in of_pools(small, cpuPools=[{**large, "taints": [{"key": "team"}]}])
 

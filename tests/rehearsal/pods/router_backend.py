@@ -1,0 +1,57 @@
+"""A model server that says what it was sent; with `stream`, in ten parts of a twentieth of a second each."""
+
+import json
+import os
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+METRICS = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\n"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self._answer(METRICS.encode(), "text/plain")
+
+    def do_POST(self):
+        if json.loads(self._body()).get("stream"):
+            self._stream()
+            return
+        seen = {"server": os.environ["POD_NAME"], "headers": {k.lower(): v for k, v in self.headers.items()}}
+        self._answer(json.dumps(seen).encode(), "application/json")
+
+    def _body(self):
+        """Envoy passes bodies on in chunks."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _answer(self, body, kind):
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for part in [b'data: {"choices": []}\n\n'] * 10 + [b"data: [DONE]\n\n"]:
+            self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+            self.wfile.flush()
+            time.sleep(0.05)
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, *args):
+        pass
+
+
+ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()  # noqa: S104 - in a pod
