@@ -15,6 +15,7 @@ output that never resolves would otherwise hang (pulumi issue 7663).
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,13 @@ from llmd_oke.stack import program
 
 PROJECT = "llmd-oke"
 LIMIT_S = 60.0
+
+_HASH = re.compile("-[0-9a-f]{8}(?=-|$)")
+
+
+def without_hash(name: str) -> str:
+    """A name without what it has of a hash: that of a unit's versions, or of a front door's config."""
+    return _HASH.sub("", name)
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class Rendered:
         return [dict(resource.inputs) for resource in self._objects()]
 
     def kubernetes(self, kind: str, name: str) -> dict[str, Any]:
-        """The Kubernetes object of that kind and name.
+        """The Kubernetes object of that kind and name; what names have of a hash of their content may be left out.
 
         Raises:
             LookupError: there is none; says which names there are.
@@ -97,12 +105,15 @@ class Rendered:
     def kubernetes_resource(self, kind: str, name: str) -> Declared:
         """The resource that declares the Kubernetes object of that kind and name, for its options.
 
+        What names have of a hash of their content may be left out.
+
         Raises:
             LookupError: there is none; says which names there are.
         """
         of_kind = [resource for resource in self._objects() if resource.inputs["kind"] == kind]
         for resource in of_kind:
-            if resource.inputs["metadata"]["name"] == name:
+            own = resource.inputs["metadata"]["name"]
+            if name in {own, without_hash(own)}:
                 return resource
         raise LookupError(f"no {kind} {name!r}; there are {[r.inputs['metadata']['name'] for r in of_kind]}")
 

@@ -55,7 +55,8 @@ _CALLS: dict[str, dict[str, Any]] = {
 }
 
 
-_COMPUTED: dict[str, dict[str, Any]] = {
+COMPUTED: dict[str, dict[str, Any]] = {
+    "pulumi:pulumi:StackReference": {"outputs": {}},  # of a stack that is new
     "oci:Core/vcn:Vcn": {"defaultSecurityListId": "ocid1.securitylist.oc1.iad.default"},
     "oci:FileStorage/mountTarget:MountTarget": {
         "ipAddress": "10.140.0.100",
@@ -80,4 +81,4 @@ def outputs(type_: str, inputs: dict[str, Any]) -> dict[str, Any]:
     """A resource's outputs: its inputs, what OCI makes up beside them, and a Helm release's status."""
     if type_ == "kubernetes:helm.sh/v3:Release":
         return {**inputs, "status": {"name": inputs.get("name"), "namespace": inputs.get("namespace")}}
-    return {**inputs, **_COMPUTED.get(type_, {})}
+    return {**inputs, **COMPUTED.get(type_, {})}

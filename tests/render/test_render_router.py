@@ -5,6 +5,7 @@ import subprocess
 import pytest
 import yaml
 from llmd_oke.serving import envoy, router
+from llmd_oke.testing import without_hash
 from render_support import find_program, pod, selects
 
 EPP = "gpt-oss-120b-epp"
@@ -89,10 +90,10 @@ def test_router_pods_carry_a_hash_of_all_their_config(older, guide):
 def test_envoys_config_of_two_units_does_not_collide(varied):
     two = varied(copies=2)
     maps = {m["metadata"]["name"] for m in two.manifests() if m["kind"] == "ConfigMap"}
-    assert {"gpt-oss-120b-0-envoy", "gpt-oss-120b-1-envoy"} <= maps
+    assert {"gpt-oss-120b-0-envoy", "gpt-oss-120b-1-envoy"} <= {without_hash(name) for name in maps}
     for unit in ("gpt-oss-120b-0", "gpt-oss-120b-1"):
         volumes = pod(two, f"{unit}-epp")["spec"]["volumes"]
-        assert {v["configMap"]["name"] for v in volumes} == {f"{unit}-envoy", f"{unit}-epp"}
+        assert {without_hash(v["configMap"]["name"]) for v in volumes} == {f"{unit}-envoy", f"{unit}-epp"}
 
 
 def test_envoy_logs_warnings_only_and_has_its_share_of_the_node(rehearsal):
@@ -124,13 +125,13 @@ def test_the_pool_selects_both_roles_of_its_unit_and_nothing_else(varied):
         for m in two.manifests()
         if m["kind"] == "Deployment" and selects(chosen, m["spec"]["template"]["metadata"]["labels"])
     }
-    assert hit == {"gpt-oss-120b-0-prefill", "gpt-oss-120b-0-decode"}
+    assert {without_hash(name) for name in hit} == {"gpt-oss-120b-0-prefill", "gpt-oss-120b-0-decode"}
 
 
 def test_the_pool_sends_requests_to_port_8000_of_both_roles_and_names_its_picker(rehearsal):
     spec = rehearsal.kubernetes("InferencePool", "gpt-oss-120b")["spec"]
     assert spec["targetPorts"] == [{"number": 8000}]
-    assert spec["endpointPickerRef"]["name"] == EPP
+    assert without_hash(spec["endpointPickerRef"]["name"]) == EPP
     assert spec["endpointPickerRef"]["port"]["number"] == 9002
     ports = {port["name"]: port["port"] for port in rehearsal.kubernetes("Service", EPP)["spec"]["ports"]}
     assert ports == {"grpc-ext-proc": 9002, "http-metrics": 9090, "http": 80}
@@ -138,7 +139,7 @@ def test_the_pool_sends_requests_to_port_8000_of_both_roles_and_names_its_picker
 
 def test_router_pods_are_restricted_and_carry_the_labels_of_model_and_unit(rehearsal):
     template = pod(rehearsal, EPP)
-    assert template["metadata"]["labels"]["llmd-oke/unit"] == "gpt-oss-120b"
+    assert without_hash(template["metadata"]["labels"]["llmd-oke/unit"]) == "gpt-oss-120b"
     assert "llm-d.ai/inference-serving" not in template["metadata"]["labels"]
     assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert template["spec"]["securityContext"]["runAsNonRoot"]
@@ -160,17 +161,21 @@ def test_router_pods_start_after_what_they_read_and_beside_their_service(rehears
 def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
     name = "m" * 36
     many = varied(name=name, copies=2, topology="1p-tp1-1d-tp1")
-    assert many.kubernetes("InferencePool", f"{name}-0")["spec"]["endpointPickerRef"]["name"] == f"{name}-0-epp"
+    picker = many.kubernetes("InferencePool", f"{name}-0")["spec"]["endpointPickerRef"]
+    assert without_hash(picker["name"]) == f"{name}-0-epp"
     assert many.kubernetes("Service", f"{name}-1-epp")
 
 
 def test_resources_are_the_routers_objects_field_by_field(rehearsal):
+    labels = rehearsal.kubernetes("Deployment", "gpt-oss-120b-decode")["spec"]["template"]["metadata"]["labels"]
+    unit, version = labels["llmd-oke/unit"], labels["llmd-oke/version"]
     args: router.RouterArgs = {
         **ROUTER,
         "release": "llm-d-0.9.0",
         "profile": "token-load",
         "model": "gpt-oss-120b",
-        "unit": "gpt-oss-120b",
+        "unit": unit,
+        "version": version,
     }
     for manifest in router.router_manifests(args):
         assert rehearsal.kubernetes(manifest["kind"], manifest["metadata"]["name"]) == manifest

@@ -4,6 +4,7 @@ import jsonschema
 import pytest
 import yaml
 from llmd_oke.catalogue.scaling import scaling
+from llmd_oke.testing import without_hash
 from render_support import SHARED_DATA
 from test_render_valid import without_unknown_fields
 
@@ -30,11 +31,12 @@ def triggers(rendered, name):
 
 def test_each_scaled_deployment_has_one_scaled_object_with_its_limits(scaled):
     found = {m["metadata"]["name"]: m["spec"] for m in scaled.manifests() if m["kind"] == "ScaledObject"}
-    assert {name: (s["minReplicaCount"], s["maxReplicaCount"]) for name, s in found.items()} == {
+    assert {without_hash(name): (s["minReplicaCount"], s["maxReplicaCount"]) for name, s in found.items()} == {
         PREFILL: (4, 16),
         DECODE: (2, 8),
     }
     for name, each in found.items():
+        assert scaled.kubernetes("Deployment", name)
         assert each["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
 
 
@@ -55,7 +57,8 @@ def test_each_threshold_is_a_trigger_of_its_own(scaled):
 
 
 def test_queries_add_up_the_servers_of_the_deployment_and_of_no_other(scaled):
-    pods = '{namespace="llm-d",pod=~"gpt-oss-120b-decode-[a-z0-9]+-[a-z0-9]+"}'
+    name = scaled.kubernetes("Deployment", DECODE)["metadata"]["name"]
+    pods = f'{{namespace="llm-d",pod=~"{name}-[a-z0-9]+-[a-z0-9]+"}}'
     assert triggers(scaled, DECODE)["requests"]["metadata"]["query"] == (
         f"sum(vllm:num_requests_running{pods}) + sum(vllm:num_requests_waiting{pods})"
     )
@@ -96,12 +99,13 @@ def test_the_number_of_other_servers_is_not(varied, rehearsal):
     one = varied(scaling={"prefill": SCALING["prefill"]})
     assert one.kubernetes_resource("Deployment", DECODE).ignore_changes == ()
     assert rehearsal.kubernetes_resource("Deployment", PREFILL).ignore_changes == ()
-    assert [m["metadata"]["name"] for m in one.manifests() if m["kind"] == "ScaledObject"] == [PREFILL]
+    names = [m["metadata"]["name"] for m in one.manifests() if m["kind"] == "ScaledObject"]
+    assert [without_hash(name) for name in names] == [PREFILL]
 
 
 def test_each_copy_is_scaled_by_itself(varied):
     two = varied(copies=2, scaling=SCALING)
-    names = {m["metadata"]["name"] for m in two.manifests() if m["kind"] == "ScaledObject"}
+    names = {without_hash(m["metadata"]["name"]) for m in two.manifests() if m["kind"] == "ScaledObject"}
     assert names == {f"gpt-oss-120b-{copy}-{role}" for copy in (0, 1) for role in ("prefill", "decode")}
 
 

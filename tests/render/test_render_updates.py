@@ -1,7 +1,9 @@
 """What an update changes, and what it must not."""
 
-from llmd_oke.testing import Rendered
-from render_support import pod, vllm
+import pytest
+from llmd_oke import testing_answers
+from llmd_oke.testing import Rendered, without_hash
+from render_support import pod, selects
 
 PREFILL, DECODE = "gpt-oss-120b-prefill", "gpt-oss-120b-decode"
 
@@ -16,29 +18,106 @@ def names(rendered: Rendered) -> set[tuple[str, str]]:
     return {(m["kind"], m["metadata"]["name"]) for m in objects}
 
 
-def test_another_release_changes_images_but_no_selector_and_no_name(varied):
-    old, new = varied(), varied(stack={"release": "llm-d-0.7.0"})
-    assert vllm(old, DECODE)["image"] != vllm(new, DECODE)["image"]
-    for deployment in (PREFILL, DECODE, "gpt-oss-120b-epp"):
-        assert selector(old, deployment) == selector(new, deployment)
+def of_units(rendered: Rendered) -> set[tuple[str, str]]:
+    """Objects of units and their routers, and what of the front door leads to them."""
+    shared = {"gpt-oss-120b", "gpt-oss-120b-front-door", "gpt-oss-120b-smoke"}
+    return {(kind, name) for kind, name in names(rendered) if name.startswith("gpt-oss-120b-") and name not in shared}
+
+
+TIGHT = {"gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 3}]}
+"""Room for the 16 GPUs of the rehearsal's unit, and not for a second one."""
+
+CHANGES = {
+    "release": {"stack": {"release": "llm-d-0.7.0"}},
+    "block size": {"engine": {"blockSize": 64}},
+    "topology": {"topology": "8p-tp1-2d-tp4"},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_where_there_is_room_what_serves_stays_beside_what_is_to_come(varied, change):
+    """Not one name in common: the engine makes all of the new unit before it takes the old one away."""
+    old, new = of_units(varied()), of_units(varied(**change))
+    assert old.isdisjoint(new)
+    assert {without_hash(name) for _, name in old} == {without_hash(name) for _, name in new}
+
+
+def test_the_models_address_leads_to_the_new_unit_when_that_is_ready(varied):
+    old, new = varied(), varied(engine={"blockSize": 64})
+    (before,), (after,) = ({s["spec"]["selector"]["llmd-oke/front-door"]} for s in map(address, (old, new)))
+    assert before != after
+    assert address(old)["metadata"] == address(new)["metadata"]
+
+
+def address(rendered: Rendered):
+    return rendered.kubernetes("Service", "gpt-oss-120b")
+
+
+def test_where_there_is_no_room_a_unit_keeps_its_names_and_its_servers_go_first(varied):
+    old, new = varied(stack=TIGHT), varied(stack=TIGHT, engine={"blockSize": 64})
     assert names(old) == names(new)
+    for deployment in (PREFILL, DECODE):
+        assert selector(old, deployment) == selector(new, deployment)
+        resource = new.kubernetes_resource("Deployment", deployment)
+        assert 'metadata.labels["llmd-oke/version"]' in resource.replace_on_changes
+        assert resource.delete_before_replace
 
 
-def test_servers_of_another_size_replace_the_old_ones_which_go_first(rehearsal, guide):
-    for stack in (rehearsal, guide):
+@pytest.mark.parametrize("room", [{}, TIGHT], ids=["beside", "tight"])
+def test_a_pool_has_servers_of_one_version(varied, room):
+    old, new = varied(stack=room), varied(stack=room, engine={"blockSize": 64})
+    for rendered, other in ((old, new), (new, old)):
+        chosen = rendered.kubernetes("InferencePool", "gpt-oss-120b")["spec"]["selector"]["matchLabels"]
+        for role in (PREFILL, DECODE):
+            assert selects(chosen, pod(rendered, role)["metadata"]["labels"])
+            assert not selects(chosen, pod(other, role)["metadata"]["labels"])
+
+
+def test_settings_that_the_handshake_does_not_go_by_are_changed_in_place(varied):
+    before = varied()
+    after = varied(engine={"maxNumSeqs": 128, "env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})
+    assert names(before) == names(after)
+    assert pod(before, DECODE) != pod(after, DECODE)
+
+
+COPIES = {"stack": TIGHT, "copies": 2, "topology": "4p-tp1-2d-tp2"}
+
+
+def waited_for(rendered: Rendered, kind: str) -> list[bool]:
+    """Of each unit, whether that part of it waits for servers of another unit."""
+    parts = rendered.of_type(f"llmd-oke:index:{kind}")
+    return [any("Unit$kubernetes:apps/v1:Deployment" in urn for urn in part.depends_on) for part in parts]
+
+
+def test_units_that_serve_follow_one_another_where_there_is_no_room_beside_them(varied, monkeypatch):
+    """The pool of a unit turns to its new servers together with them."""
+    served = {"outputs": {"endpoints": {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"}}}
+    monkeypatch.setitem(testing_answers.COMPUTED, "pulumi:pulumi:StackReference", served)
+    again = varied(**COPIES, engine={"blockSize": 64})
+    assert waited_for(again, "PrefillDecodeUnit") == [False, True]
+    assert waited_for(again, "Router") == [False, True]
+
+
+def test_units_of_a_new_stack_start_side_by_side(varied):
+    new = varied(**COPIES)
+    assert waited_for(new, "PrefillDecodeUnit") == waited_for(new, "Router") == [False, False]
+
+
+def test_servers_of_another_size_replace_the_old_ones_which_go_first(varied, guide):
+    for stack in (varied(stack=TIGHT), guide):
         resource = stack.kubernetes_resource("Deployment", DECODE)
-        assert resource.replace_on_changes == ('metadata.labels["llmd-oke/tensor-parallel-size"]',)
+        assert 'metadata.labels["llmd-oke/tensor-parallel-size"]' in resource.replace_on_changes
         assert resource.delete_before_replace
 
     def size(stack):
         return stack.kubernetes("Deployment", DECODE)["metadata"]["labels"]["llmd-oke/tensor-parallel-size"]
 
-    assert (size(rehearsal), size(guide)) == ("2", "4")
-    assert selector(rehearsal, DECODE) == selector(guide, DECODE)
+    assert (size(varied(stack=TIGHT)), size(guide)) == ("2", "4")
+    assert selector(varied(stack=TIGHT), DECODE) == selector(guide, DECODE)
 
 
 def test_another_number_or_size_of_decode_servers_leaves_prefill_pods_alone(varied):
-    before, after = varied(), varied(topology="8p-tp1-2d-tp4")
+    before, after = varied(stack=TIGHT), varied(stack=TIGHT, topology="8p-tp1-2d-tp4")
     assert pod(before, PREFILL) == pod(after, PREFILL)
 
 

@@ -29,6 +29,8 @@ def show(stack: str, plan: Plan, release: str | None = None) -> None:
             Fitting(_models(plan)),
         )
     )
+    for model in plan.models:
+        console.output().print(f"\n  [dim]updates of {escape(model.name)}:[/] {escape(model.update_note)}")
     if sentence := tag_only_sentence(images_of(plan)):
         console.output().print(f"\n[yellow]images[/] {escape(sentence)}")
     for advice in plan.advice:
@@ -80,6 +82,7 @@ def _model(model: ModelPlan) -> dict[str, Any]:
         "copies": len(model.units),
         "gpus": model.gpus,
         "router": model.router.mode,
+        "updates": {"way": model.update_way, "note": model.update_note},
         "max_model_len": model.max_model_len,
         "roles": [
             {

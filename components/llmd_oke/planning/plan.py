@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
@@ -47,6 +48,15 @@ class Rollout:
 
     max_surge: int
     max_unavailable: int
+
+
+UpdateWay = Literal["rolling", "beside", "one by one", "outage"]
+"""How servers of another version, or of another tensor parallel size, take the place of the old ones.
+
+`beside`: as another unit, which gets the requests when it is ready, before the old one goes. Where there is no room for
+all servers twice: `rolling`, pod by pod, if servers work alone; if they hand KV cache over, the old ones of a unit go
+before the new ones come, `one by one` of several units or else with an `outage`.
+"""
 
 
 @dataclass(frozen=True)
@@ -110,12 +120,32 @@ class ModelPlan:
     max_model_len: int
     block_size: int
     units: tuple[UnitPlan, ...]
+    update_way: UpdateWay
     scaling: Scaling | None = None
 
     @property
     def gpus(self) -> int:
         """GPUs of all units."""
         return sum(unit.gpus for unit in self.units)
+
+    @property
+    def update_note(self) -> str:
+        """What another version costs, in words. Minutes are a bound: the start-up budget of the slowest servers."""
+        minutes = -(-max(role.startup_budget_s for role in self.units[0].roles) // 60)
+        changes = "another image, block size, KV cache type, attention backend or tensor parallel size"
+        if self.update_way == "beside":
+            return f"{changes} comes beside what serves, which then goes: no outage, and GPUs for both meanwhile"
+        if self.update_way == "rolling":
+            return "servers of another version take the place of the old ones pod by pod"
+        if self.update_way == "one by one":
+            return (
+                f"{changes} takes one of {len(self.units)} units after the other out of service, each for a start-up of"
+                f" at most {minutes} minutes: there is no room for others beside them"
+            )
+        return (
+            f"{changes} is an outage of a start-up, at most {minutes} minutes: there is no room for another unit beside"
+            " this one; GPUs for twice the servers avoid it, or copies"
+        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from llmd_oke.planning import checks, rollout
 from llmd_oke.planning.advice import advice
 from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
-from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan
+from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan, UpdateWay
 from llmd_oke.planning.releases import router_profile, used_release
 from llmd_oke.planning.rules import has_kv_connector
 from llmd_oke.planning.storage import download_limit_s
@@ -62,6 +62,16 @@ class _Room:
             return by_gpus
         return min(by_gpus, self._surges(sum(node.free_virtual_functions for node in self.nodes), size))
 
+    def update_way(self, model: Model) -> UpdateWay:
+        """How another version of a model comes."""
+        if model.router.mode == "none":
+            return "rolling"
+        if not any(pool.autoscaled for pool in self.pools) and rollout.room_beside(self.nodes):
+            return "beside"
+        if not model.topology.disaggregated:
+            return "rolling"
+        return "outage" if model.copies == 1 else "one by one"
+
     def _surges(self, spare: int, size: int) -> int:
         parts = sum(len(model.topology.servers()) * model.copies for model in self.config.models)
         others = sum(bool(server.gpus % size) for node in self.nodes for server in node.servers)
@@ -85,6 +95,7 @@ def _model(model: Model, pool: Pool, room: _Room, release: catalogue.Release) ->
         max_model_len=model.engine.max_model_len or facts.max_model_len,
         block_size=model.engine.block_size or (known.kv_connector if has_kv_connector(model) else known.default),
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
+        update_way=room.update_way(model),
         scaling=model.scaling,
     )
 

@@ -1,6 +1,9 @@
 """How pods are replaced where GPUs are scarce, and how long that may take."""
 
-from llmd_oke.planning.plan import Rollout
+from collections import Counter
+from collections.abc import Sequence
+
+from llmd_oke.planning.plan import Node, Rollout
 
 DRAIN_S = 15
 """How long a pod that ends still takes requests, until no router sends it any (llm-d's graceful-shutdown component)."""
@@ -20,6 +23,24 @@ def sure_room(spare: int, size: int, mixed_nodes: int) -> int:
     """
     at_worst = -((mixed_nodes * (size - 1) - spare) // size)
     return max(0, min(spare // size, at_worst))
+
+
+def room_beside(nodes: Sequence[Node]) -> bool:
+    """Whether all servers are sure to find room a second time, wherever Kubernetes put those that are there.
+
+    Larger servers come first, as they do by their priority; servers with virtual functions have these for each GPU.
+    """
+    servers = [server for node in nodes for server in node.servers]
+    gpus = sum(node.free_gpus for node in nodes)
+    functions = sum(node.free_virtual_functions for node in nodes)
+    connected = {server.virtual_functions for server in servers} - {0}
+    for size, number in sorted(Counter(server.gpus for server in servers).items(), reverse=True):
+        mixed = min(len(nodes), 2 * sum(bool(server.gpus % size) for server in servers))
+        spare = min(gpus, functions) if connected else gpus
+        if sure_room(spare, size, mixed) < number:
+            return False
+        gpus, functions = gpus - size * number, functions - size * number
+    return True
 
 
 def rollout(replicas: int, room: int) -> Rollout:

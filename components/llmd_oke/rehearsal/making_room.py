@@ -1,6 +1,7 @@
 """Before an update: servers that have to go first, because the nodes have no room for old and new ones at once."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,10 @@ def state_file(prepared: Prepared) -> Path:
 
 
 def leaving(file: Path, plan: Plan) -> list[str]:
-    """The names of the model servers in an engine's state that a plan no longer has."""
+    """The names of the model servers in an engine's state that a plan no longer has.
+
+    Another version of a unit that comes beside the old one has room by its plan.
+    """
     if not file.is_file():
         return []
     latest: dict[str, Any] = json.loads(file.read_text())["checkpoint"].get("latest") or {}
@@ -48,5 +52,10 @@ def leaving(file: Path, plan: Plan) -> list[str]:
         for resource in resources
         if resource["type"] == DEPLOYMENT and gpus_of(resource.get("inputs") or {})
     ]
-    wanted = {f"{unit.name}-{role.role}" for model in plan.models for unit in model.units for role in unit.roles}
-    return [name for name in there if name not in wanted]
+    wanted = [
+        f"{unit.name}{'-[0-9a-f]+' if model.update_way == 'beside' else ''}-{role.role}"
+        for model in plan.models
+        for unit in model.units
+        for role in unit.roles
+    ]
+    return [name for name in there if not any(re.fullmatch(pattern, name) for pattern in wanted)]

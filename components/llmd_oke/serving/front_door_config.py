@@ -115,11 +115,12 @@ def _requests() -> Config:
 def _retry_policy() -> Config:
     """What surely did no work, or was refused before its first byte, is tried with another unit.
 
-    A stream that has begun has its status, so that it is never sent again.
+    Endpoint pickers without a server to pick refuse with 503, or with 429 where decode servers alone are missing (seen
+    of v0.7.1). A stream that has begun has its status, so that it is never sent again.
     """
     return {
         "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
-        "retriable_status_codes": [503],
+        "retriable_status_codes": [429, 503],
         "num_retries": _RETRIES,
         "retry_host_predicate": [
             {
@@ -136,13 +137,14 @@ def _units(upstreams: Sequence[str], port: int) -> Config:
     """The units, the one with the fewest requests first. A unit that fails is left out for a while, all of them never.
 
     Whether a unit is there is asked by connecting to it: a Service without ready pods refuses. A request would be
-    routed to its servers and counted.
+    routed to its servers and counted. It is left out for a second only: when units change one by one, the next one goes
+    as soon as this one is back.
     """
     thresholds = {
         "max_connections": _MOST,
         "max_pending_requests": _MOST,
         "max_requests": _MOST,
-        "retry_budget": {"budget_percent": {"value": 20}, "min_retry_concurrency": 16},
+        "retry_budget": {"budget_percent": {"value": 100}},  # a unit that refuses at once has the fewest requests
     }
     return {
         "name": "units",
@@ -174,15 +176,15 @@ def _units(upstreams: Sequence[str], port: int) -> Config:
             }
         ],
         "outlier_detection": {
-            "interval": "2s",
-            "base_ejection_time": "5s",
-            "max_ejection_time": "30s",
+            "interval": "1s",
+            "base_ejection_time": "1s",
+            "max_ejection_time": "1s",
             "max_ejection_percent": 100,
             "split_external_local_origin_errors": True,
             "consecutive_local_origin_failure": 3,
             "enforcing_consecutive_local_origin_failure": 100,
             "enforcing_local_origin_success_rate": 0,
-            "consecutive_gateway_failure": 5,
+            "consecutive_gateway_failure": 3,
             "enforcing_consecutive_gateway_failure": 100,
             "enforcing_consecutive_5xx": 0,
             "enforcing_success_rate": 0,

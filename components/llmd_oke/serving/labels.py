@@ -20,9 +20,10 @@ def model_selector(model: str) -> dict[str, str]:
     return {SERVING: "true", MODEL: model}
 
 
-def unit_selector(unit: str) -> dict[str, str]:
-    """Selects the model servers of a unit, whatever their role."""
-    return {SERVING: "true", UNIT: unit}
+def unit_selector(unit: str, version: str | None = None) -> dict[str, str]:
+    """Selects the model servers of a unit, whatever their role: those of one version, or all."""
+    chosen = {SERVING: "true", UNIT: unit}
+    return chosen if version is None else {**chosen, VERSION: version}
 
 
 def role_selector(unit: str, role: str) -> dict[str, str]:

@@ -1,9 +1,7 @@
 """The pod of a model server: vLLM, and in front of decode servers the routing sidecar."""
 
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pulumi
@@ -14,6 +12,7 @@ from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.planning import rollout
 from llmd_oke.serving import labels, prewarm, priorities, vllm
 from llmd_oke.serving.args import NodeTaintArgs, UnitArgs
+from llmd_oke.serving.versions import version
 from llmd_oke.serving.vllm import ServerSpec
 
 RBAC = "rbac.authorization.k8s.io"
@@ -157,14 +156,3 @@ def network_annotations(spec: ServerSpec) -> dict[str, str]:
         for i in range(spec.tensor_parallel_size)
     ]
     return {"k8s.v1.cni.cncf.io/networks": json.dumps(networks)}
-
-
-def version(spec: ServerSpec) -> str:
-    """A short name of what servers must have in common to hand KV cache over: image, vLLM arguments and environment.
-
-    Prefill and decode servers of one unit share it whatever their sizes are, so `kubectl get pods -L llmd-oke/version`
-    shows how far an update is, and a change of one role's size does not restart the other role.
-    """
-    common = replace(spec, role="prefill" if spec.transfers_cache else spec.role, tensor_parallel_size=1)
-    parts = [common.release.vllm.image.pinned, vllm.arguments(common), vllm.environment(common)]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]

@@ -13,6 +13,7 @@ from llmd_oke.serving.lookup import model, release, shape
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.model_pod import pod_template, pool_reader, protected_pool
 from llmd_oke.serving.timeouts import timeouts
+from llmd_oke.serving.versions import version
 from llmd_oke.serving.vllm import ServerSpec
 
 
@@ -55,7 +56,7 @@ def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerS
 
 def deployment(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: ServerSpec) -> Manifest:
     """The Deployment. Its selector has nothing that an update can change."""
-    own = {labels.TENSOR_PARALLEL_SIZE: str(spec.tensor_parallel_size)}
+    own = {labels.VERSION: version(spec), labels.TENSOR_PARALLEL_SIZE: str(spec.tensor_parallel_size)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -98,14 +99,19 @@ def _rollout(servers: ServersArgs) -> Rollout:
 
 def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) -> pulumi.ResourceOptions:
     """Servers of another size don't roll in: on full nodes the first of them would wait for GPUs that the last old ones
-    still hold, and old decode servers would meet prefill servers of the new size. So the old ones go first.
+    still hold, and old decode servers would meet prefill servers of the new size. Neither do servers of another version
+    where KV cache is handed over: a pool has one version, so that those of the other would serve nobody. So the old
+    ones go first.
 
     The number of servers that are scaled stays as it is: Pulumi neither reverts nor, by taking the field back, resets
     it."""
     return pulumi.ResourceOptions(
         parent=parent,
         custom_timeouts=_timeouts(servers, spec.model.startup_budget_s),
-        replace_on_changes=[f'metadata.labels["{labels.TENSOR_PARALLEL_SIZE}"]'],
+        replace_on_changes=[
+            f'metadata.labels["{label}"]'
+            for label in (labels.TENSOR_PARALLEL_SIZE, *([labels.VERSION] if spec.transfers_cache else []))
+        ],
         delete_before_replace=True,
         ignore_changes=["spec.replicas"] if servers.get("autoscaled") else None,
     )

@@ -57,6 +57,8 @@ class RouterArgs(TypedDict):
     """Name that the model's objects carry as label."""
     unit: str
     """Unit whose servers the router picks from."""
+    version: NotRequired[str]
+    """Version of the servers that the router picks from; of whatever version they are if left out."""
     disaggregated: bool
     """Whether the unit has prefill and decode servers."""
     profile: NotRequired[str]
@@ -116,7 +118,7 @@ class _Objects:
 
     def __init__(self, facts: Release, args: RouterArgs, picker_config: str) -> None:
         self.facts, self.dialect = facts, facts.router
-        self.unit, self.namespace = args["unit"], args["namespace"]
+        self.unit, self.namespace, self.version = args["unit"], args["namespace"], args.get("version")
         self.name, self.proxy_name = service_name(args["unit"]), f"{args['unit']}-envoy"
         self.pod_labels = labels.router(args["model"], args["unit"])
         self.picker_config = picker_config
@@ -326,7 +328,7 @@ class _Objects:
             "spec": {
                 "targetPorts": [{"number": SERVER_PORT}],
                 **protocol,
-                "selector": {"matchLabels": labels.unit_selector(self.unit)},
+                "selector": {"matchLabels": labels.unit_selector(self.unit, self.version)},
                 "endpointPickerRef": {
                     "name": self.name,
                     "port": {"number": envoy.PICKER_PORT},

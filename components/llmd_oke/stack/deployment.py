@@ -28,6 +28,8 @@ def program() -> None:
     plan = planning.plan(config.validate(settings.require_object("stack")))
     for advice in plan.advice:
         pulumi.log.info(f"{advice.path}: {advice.text}")
+    for model in plan.models if plan.layer != "cluster" else ():
+        pulumi.log.info(f"{model.name}: {model.update_note}")
     for name, value in deploy(plan, settings).items():
         pulumi.export(name, value)
 

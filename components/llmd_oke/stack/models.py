@@ -16,9 +16,12 @@ from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
 from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs
 from llmd_oke.serving.lookup import OverrideArgs
 from llmd_oke.serving.model_cache import ModelCache
+from llmd_oke.serving.model_server import server_spec
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
 from llmd_oke.serving.router import Router, RouterArgs, service_name
+from llmd_oke.serving.versions import revision, version
+from llmd_oke.serving.vllm import ServerSpec
 from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import declare_scaling
 from llmd_oke.stack.storage import model_cache_mount
@@ -50,16 +53,53 @@ def declare_model(
     routed = model.router.mode == "standalone"
     inside = after(opts, namespace)
     declared: list[pulumi.Resource] = []
+    turn, served = pulumi.ResourceOptions(), _served_before(model)
     for unit in model.units:
-        servers = _unit(plan, model, unit, namespace, cache, inside if cache is None else after(inside, cache))
-        declared.append(servers)
-        if keda is not None and (scaled := declare_scaling(model, unit, keda, after(inside, servers))):
-            declared.append(scaled)
+        name = unit_name(plan, model, unit)
+        own: list[pulumi.Resource] = []
+        needed = pulumi.ResourceOptions.merge(inside if cache is None else after(inside, cache), turn)
+        own.append(_unit(plan, model, unit, namespace, cache, needed))
+        if keda is not None and (scaled := declare_scaling(model, unit, name, keda, after(inside, *own))):
+            own.append(scaled)
         if routed:
-            needed = after(opts, namespace, *([crds] if crds else []))
-            declared.append(Router(f"{unit.name}-router", router_args(plan, model, unit), needed))
+            needed = pulumi.ResourceOptions.merge(after(opts, namespace, *([crds] if crds else [])), turn)
+            own.append(Router(f"{name}-router", router_args(plan, model, unit), needed))
+        declared += own
+        turn = _next_turn(served, own)
     address = _front_door(plan, model, after(inside, *declared)) if routed else _endpoint(plan, model, inside)
     return DeclaredModel(address.url, [*declared, address])
+
+
+def _served_before(model: ModelPlan) -> pulumi.Output[bool] | None:
+    """Whether the model is served already, where its units change one by one; None where that doesn't matter.
+
+    The stack's own outputs tell, which the update before this one has left.
+    """
+    if model.update_way != "one by one":
+        return None
+    name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    endpoints = pulumi.StackReference(f"{model.name}-before", name).get_output("endpoints")
+    return endpoints.apply(lambda known: model.name in (known or {}))
+
+
+def _next_turn(served: pulumi.Output[bool] | None, unit: Sequence[pulumi.Resource]) -> pulumi.ResourceOptions:
+    """What the next unit waits for: this one, where the model is served already and its units change one by one."""
+    if served is None:
+        return pulumi.ResourceOptions()
+    return pulumi.ResourceOptions(depends_on=served.apply(lambda before: unit if before else []))
+
+
+def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
+    """The name of a unit's objects. Where another unit may come beside it has what can't change inside the unit."""
+    if model.update_way != "beside":
+        return unit.name
+    versions = {role.role: version(_server_spec(plan, model, role)) for role in unit.roles}
+    sizes = {role.role: role.tensor_parallel_size for role in unit.roles}
+    return f"{unit.name}-{revision(unit.name, plan.release.name, versions, sizes)}"
+
+
+def _server_spec(plan: Plan, model: ModelPlan, role: RolePlan) -> ServerSpec:
+    return server_spec(unit_args(plan, model, "model-server"), role.role, role.tensor_parallel_size)
 
 
 def _front_door(plan: Plan, model: ModelPlan, opts: pulumi.ResourceOptions) -> FrontDoor:
@@ -68,7 +108,7 @@ def _front_door(plan: Plan, model: ModelPlan, opts: pulumi.ResourceOptions) -> F
         "release": plan.release.name,
         **_override(plan),
         "model": model.name,
-        "routers": [service_name(unit.name) for unit in model.units],
+        "routers": [service_name(unit_name(plan, model, unit)) for unit in model.units],
     }
     return FrontDoor(f"{model.name}-front-door", args, opts)
 
@@ -84,17 +124,20 @@ def _endpoint(plan: Plan, model: ModelPlan, opts: pulumi.ResourceOptions) -> Mod
 
 def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
     """The arguments of a unit's router."""
-    return {
+    args: RouterArgs = {
         "release": plan.release.name,
         **_override(plan),
         "namespace": plan.namespace,
         "model": model.name,
-        "unit": unit.name,
+        "unit": unit_name(plan, model, unit),
         "disaggregated": model.topology.disaggregated,
         "profile": model.profile,
         "decider": model.router.decider,
         "non_cached_tokens": model.router.non_cached_tokens,
     }
+    if model.topology.disaggregated:
+        args["version"] = version(_server_spec(plan, model, unit.roles[0]))
+    return args
 
 
 def _unit(
@@ -105,17 +148,17 @@ def _unit(
     cache: ModelCache | None,
     opts: pulumi.ResourceOptions,
 ) -> pulumi.Resource:
-    common = unit_args(plan, model, namespace.service_account)
-    common["inference_pool"] = unit.name
+    common, name = unit_args(plan, model, namespace.service_account), unit_name(plan, model, unit)
+    common["inference_pool"] = name
     if cache is not None:
         common["model_cache"] = model_cache_mount(plan, model, cache.claim)
     prefill, decode, aggregated = unit.role("prefill"), unit.role("decode"), unit.role("aggregated")
     if prefill and decode:
         return PrefillDecodeUnit(
-            unit.name, {**common, "prefill": servers_args(prefill), "decode": servers_args(decode)}, opts
+            name, {**common, "prefill": servers_args(prefill), "decode": servers_args(decode)}, opts
         )
     assert aggregated is not None  # noqa: S101 - planning lets no other combination through
-    return AggregatedUnit(unit.name, {**common, "servers": servers_args(aggregated)}, opts)
+    return AggregatedUnit(name, {**common, "servers": servers_args(aggregated)}, opts)
 
 
 def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) -> UnitArgs:

@@ -30,20 +30,20 @@ def keda_namespace(plan: Plan, access: ClusterAccess, after: pulumi.Resource) ->
 
 
 def declare_scaling(
-    model: ModelPlan, unit: UnitPlan, namespace: pulumi.Input[str], opts: pulumi.ResourceOptions
+    model: ModelPlan, unit: UnitPlan, name: str, namespace: pulumi.Input[str], opts: pulumi.ResourceOptions
 ) -> ModelScaling | None:
-    """What scales the servers of a unit; None where their number stays."""
+    """What scales the servers of a unit, whose objects have that name; None where their number stays."""
     scaled = {role.role: _servers(role) for role in unit.roles if role.scaling}
     if model.scaling is None or not scaled:
         return None
-    args: ModelScalingArgs = {"namespace": namespace, "unit": unit.name, "servers": dict(scaled)}
+    args: ModelScalingArgs = {"namespace": namespace, "unit": name, "servers": dict(scaled)}
     if model.scaling.prometheus is not None:
         args["prometheus"] = model.scaling.prometheus
     if model.scaling.scale_up_window_s is not None:
         args["scale_up_window_s"] = model.scaling.scale_up_window_s
     if model.scaling.scale_down_window_s is not None:
         args["scale_down_window_s"] = model.scaling.scale_down_window_s
-    return ModelScaling(f"{unit.name}-scaling", args, opts)
+    return ModelScaling(f"{name}-scaling", args, opts)
 
 
 def _servers(role: RolePlan) -> ScaledServersArgs:

@@ -20,7 +20,7 @@ from llmd_oke.serving.model_server import deployment, server_spec
 from llmd_oke.serving.router import router_manifests
 from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
 from llmd_oke.serving.vllm import ServerSpec
-from llmd_oke.stack.models import engine_args, router_args, servers_args, unit_args
+from llmd_oke.stack.models import engine_args, router_args, servers_args, unit_args, unit_name
 from llmd_oke.stack.storage import model_cache_mount
 from llmd_oke.stack.taints import node_taints
 
@@ -72,7 +72,7 @@ def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
         concurrency=smoke.concurrency,
         timeout_s=smoke.timeout_s,
         thresholds=Thresholds(**smoke.thresholds.model_dump()),
-        groups=tuple(_groups(model)),
+        groups=tuple(_groups(plan, model)),
         server_port=vllm.SERVER_PORT,
         prefill_header=PREFILL_HEADER,
         evidence=_evidence(plan, model),
@@ -104,10 +104,11 @@ def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
     if not isinstance(plan.config.storage.model_cache, NoModelCache):
         args["model_cache"] = model_cache_mount(plan, model, "claim")
     for unit in model.units:
+        name = unit_name(plan, model, unit)
         for role in unit.roles:
             spec = server_spec(args, role.role, role.tensor_parallel_size)
-            of_unit: UnitArgs = {**args, "inference_pool": unit.name}
-            yield deployment(f"{unit.name}-{role.role}", unit.name, of_unit, servers_args(role), spec)
+            of_unit: UnitArgs = {**args, "inference_pool": name}
+            yield deployment(f"{name}-{role.role}", name, of_unit, servers_args(role), spec)
 
 
 def topology(plan: Plan, model: ModelPlan) -> Topology:
@@ -160,14 +161,15 @@ def _name(image: ContainerImage) -> str:
     return image.repository.rsplit("/", 1)[-1]
 
 
-def _groups(model: ModelPlan) -> Iterator[PodGroup]:
+def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:
     for unit in model.units:
+        name = unit_name(plan, model, unit)
         if model.router.mode == "standalone":
-            selector = {labels.UNIT: unit.name, labels.ROUTED: "true"}
+            selector = {labels.UNIT: name, labels.ROUTED: "true"}
             yield PodGroup(unit.name, "router", selector, ROUTER_METRICS_PORT)
         for role in unit.roles:
             port = vllm.BEHIND_SIDECAR_PORT if role.role == "decode" else vllm.SERVER_PORT
-            yield PodGroup(unit.name, role.role, labels.role_selector(unit.name, role.role), port)
+            yield PodGroup(unit.name, role.role, labels.role_selector(name, role.role), port)
 
 
 def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:

@@ -26,7 +26,7 @@ class Unit:
     def __init__(self, address):
         self.address = address
         self.seen = []
-        self.refuses = False
+        self.refuses = 0
         self.hold = asyncio.Event()
         self.server = None
 
@@ -49,7 +49,7 @@ class Unit:
         path = head.split()[1]
         self.seen.append(path)
         if self.refuses:
-            writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+            writer.write(f"HTTP/1.1 {self.refuses} Refused\r\ncontent-length: 0\r\n\r\n".encode())
         elif path == "/headers":
             writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(head)}\r\n\r\n{head}".encode())
         elif path == "/stream":
@@ -189,15 +189,16 @@ async def observe():
     broken = await Client.to(REQUEST_PORT)
     await broken.get("/broken")
     seen["broken"] = {"chunks": [await broken.chunk(), await broken.chunk()], "sent": sum(len(u.seen) for u in units)}
-    units[0].refuses = True
-    seen["refused"] = await statuses(client, 200)
+    for status in (503, 429):
+        units[0].refuses = status
+        seen[f"refused_{status}"] = await statuses(client, 200)
     units[1].stop()
     seen["one_gone"] = await statuses(client, 200)
     for unit in units:
-        unit.refuses = True
+        unit.refuses = 503
     seen["all_refuse"] = await statuses(client, 5)
     for unit in units:
-        unit.refuses = False
+        unit.refuses = 0
     await units[1].start()
     seen["added_ms"] = await added_ms(300)
     seen["drained"] = await drained(units)

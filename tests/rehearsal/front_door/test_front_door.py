@@ -51,7 +51,7 @@ def test_a_stream_that_breaks_is_not_sent_again(seen):
 
 
 def test_what_one_unit_refuses_another_answers(seen):
-    assert seen["refused"] == {"200": 200}
+    assert seen["refused_503"] == seen["refused_429"] == {"200": 200}
 
 
 def test_a_unit_that_is_gone_loses_no_request(seen):
