@@ -12,7 +12,7 @@ from llmd_oke.cli import console, plan_view
 from llmd_oke.rehearsal.inventory import IN_PODS, Inventory
 from llmd_oke.rehearsal.plugins import KubernetesPlugin
 from llmd_oke.rehearsal.programs import Program
-from llmd_oke.rehearsal.rehearsal import Prepared, Settings
+from llmd_oke.rehearsal.rehearsal import Prepared
 from llmd_oke.rehearsal.release_choice import ReleaseChoice
 
 _REAL = ("pulumi", "kube-apiserver")
@@ -99,7 +99,10 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
     plugin = f", Kubernetes plug-in {prepared.plugin.version}" if prepared.plugin.is_real else ""
     return [
         ("real", f"{real}{plugin}"),
-        ("simulated", f"{', '.join(prepared.simulated({}))}{_pace(prepared.time_scale.scale, prepared.settings.startup_s)}"),
+        (
+            "simulated",
+            f"{', '.join(prepared.simulated({}))}{_pace(prepared.time_scale.scale, prepared.startup_s)}",
+        ),
         *([("not run", _not_run(placeholders))] if placeholders else []),
         *([("release", told)] if told else []),
         *([("report", str(report))] if report else []),

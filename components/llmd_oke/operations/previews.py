@@ -99,8 +99,8 @@ def of_events(text: str) -> tuple[Change, ...]:
 def errors_of_events(text: str) -> tuple[str, ...]:
     """The errors among the engine's events; none where the text is something else."""
     try:
-        found = [json.loads(line).get("diagnosticEvent") or {} for line in text.splitlines()]
-        return tuple(_errors(found))
+        events: list[dict[str, Any]] = [json.loads(line).get("diagnosticEvent") or {} for line in text.splitlines()]
+        return tuple(_errors(events))
     except (ValueError, AttributeError):
         return ()
 

@@ -102,8 +102,9 @@ def installed(version: str) -> Path | None:
 
 
 def reported_version(executable: Path) -> str | None:
-    """The version that a plug-in says it has, as `4.30.0`; None where it doesn't say. Without an engine's address it waits
-    for one to attach.
+    """The version that a plug-in says it has, as `4.30.0`; None where it doesn't say.
+
+    Without an engine's address it waits for one to attach.
     """
     with subprocess.Popen([str(executable)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         limit = Timer(ANSWER_TIMEOUT_S, process.kill)

@@ -76,6 +76,7 @@ class Prepared:
     plugin: KubernetesPlugin
     time_scale: TimeScale
     probe_time_scale: float
+    startup_s: float | None
 
     @property
     def router(self) -> str:
@@ -148,6 +149,7 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
         plugin=plugin,
         time_scale=_time_scale(project, stack, used, settings),
         probe_time_scale=settings.probe_time_scale,
+        startup_s=settings.startup_s,
     )
     progress.step(str(prepared.time_scale))
     _start(prepared, progress)
@@ -190,8 +192,7 @@ def _start(prepared: Prepared, progress: Progress) -> None:
     paths = prepared.inventory.paths()
     told = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, scale)
     scales = (scale, prepared.probe_time_scale)
-    startup_s = prepared.settings.startup_s
-    spec = world_spec(state, prepared.plan, paths, *scales, told, plugin=prepared.plugin, startup_s=startup_s)
+    spec = world_spec(state, prepared.plan, paths, *scales, told, plugin=prepared.plugin, startup_s=prepared.startup_s)
     prepared.world.start(spec, progress, discard=[state / name for name in _GONE_WITH_A_WORLD])
 
 

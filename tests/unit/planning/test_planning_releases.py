@@ -3,7 +3,6 @@
 import pytest
 from stacks_for_tests import model, plan, problems
 
-
 EQUAL = "4p-tp2-4d-tp2"
 """Which every release can serve: KV cache of older ones can't be split by heads."""
 

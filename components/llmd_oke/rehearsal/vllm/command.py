@@ -189,14 +189,14 @@ def _max_model_len(text: str | None) -> int | None:
 def _quick_reduce(environment: Mapping[str, str]) -> Quantization:
     """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
     level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
-    found = next((each for each in QUANTIZATIONS if each == level), None)
-    if found is None:
+    known: Mapping[str, Quantization] = {name: name for name in QUANTIZATIONS}
+    if level not in known:
         raise Refusal(
             1,
             f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "
             f"Valid options: {list(QUANTIZATIONS)}.",
         )
-    return found
+    return known[level]
 
 
 def _attention_backend(namespace: argparse.Namespace) -> str | None:

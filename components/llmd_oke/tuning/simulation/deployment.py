@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
+from llmd_oke.catalogue.endpoint_pickers import RouterProfile, endpoint_picker
 from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.nodes import Node
@@ -38,7 +38,8 @@ def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[st
     if policy in _PLAIN:
         return _PLAIN[policy]
     version = endpoint_picker(picker or newest_release().endpoint_picker.program.version)
-    profile = version.profiles.get(policy)
+    profiles: Mapping[str, RouterProfile] = dict(version.profiles)
+    profile = profiles.get(policy)
     if profile is None:
         known = ", ".join(version.profiles)
         raise KitError(f"Endpoint picker {version.version} has no profile {policy}.", f"It has: {known}.")
