@@ -38,7 +38,7 @@ def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[st
     if policy in _PLAIN:
         return _PLAIN[policy]
     version = endpoint_picker(picker or newest_release().endpoint_picker.program.version)
-    profiles: Mapping[str, RouterProfile] = dict(version.profiles)
+    profiles: Mapping[str, RouterProfile] = {name: known for name, known in version.profiles.items()}  # noqa: C416
     profile = profiles.get(policy)
     if profile is None:
         known = ", ".join(version.profiles)
