@@ -38,19 +38,19 @@ def stack(request: pytest.FixtureRequest, rendered: Render) -> Rendered:
 
 @pytest.fixture
 def rehearsal(rendered: Render) -> Rendered:
-    """gpt-oss-120b 8p-tp1-4d-tp2 on nine nodes, release llm-d-0.7."""
+    """gpt-oss-120b 8p-tp1-4d-tp2 on nine nodes."""
     return rendered("rehearsal")
 
 
 @pytest.fixture
 def guide(rendered: Render) -> Rendered:
-    """gpt-oss-120b 8p-tp1-2d-tp4 on two full nodes, release llm-d-0.8."""
+    """gpt-oss-120b 8p-tp1-2d-tp4 on two full nodes."""
     return rendered("guide")
 
 
 @pytest.fixture
 def baseline(rendered: Render) -> Rendered:
-    """gpt-oss-120b agg-tp1-16r behind a plain Service, release llm-d-0.8."""
+    """gpt-oss-120b agg-tp1-16r behind a plain Service."""
     return rendered("guide-baseline")
 
 

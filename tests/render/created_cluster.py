@@ -30,7 +30,7 @@ STACK: dict[str, Any] = {
             "image": {"ocid": "ocid1.image.oc1.iad.gpu"},
         }
     ],
-    "release": "llm-d-0.7.0",
+    "release": "llm-d-0.9.0",
     "models": [
         {
             "model": "gpt-oss-120b",

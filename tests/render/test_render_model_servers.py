@@ -75,7 +75,7 @@ def test_requests_of_the_servers_of_a_full_node_fit_the_node(guide):
 def test_decode_sidecar_has_port_8000_and_vllm_8200_behind_it(rehearsal):
     (sidecar,) = pod(rehearsal, DECODE)["spec"]["initContainers"]
     assert [port["containerPort"] for port in sidecar["ports"]] == [8000]
-    assert {"--port=8000", "--vllm-port=8200"} <= set(sidecar["args"])
+    assert {"--port=8000", "--model-server-port=8200"} <= set(sidecar["args"])
     container = vllm(rehearsal, DECODE)
     assert "--port=8200" in container["args"]
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"vllm": 8200, "nixl": 5600}
@@ -90,10 +90,10 @@ def test_servers_without_sidecar_listen_on_8000(rehearsal, baseline, name):
 
 
 def test_sidecar_is_native_and_speaks_the_release_dialect(rehearsal, guide):
-    for stack, version in ((rehearsal, "v0.7.1"), (guide, "v0.8.0")):
+    for stack in (rehearsal, guide):
         (sidecar,) = pod(stack, DECODE)["spec"]["initContainers"]
         assert sidecar["restartPolicy"] == "Always"
-        assert sidecar["image"] == f"ghcr.io/llm-d/llm-d-routing-sidecar:{version}"
+        assert sidecar["image"] == "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.10.0"
         assert {"--kv-connector=nixlv2", "--secure-proxy=false"} <= set(sidecar["args"])
         assert sidecar["securityContext"]["runAsNonRoot"] is True
 

@@ -34,8 +34,8 @@ def picker_config(stack):
 
 @pytest.fixture
 def older(varied):
-    """The rehearsal's stack with the oldest release, whose endpoint picker runs here."""
-    return varied(stack={"release": "llm-d-0.6.0"})
+    """The rehearsal's stack with the router of the oldest release, whose endpoint picker runs here."""
+    return varied(stack={"override": {"router": "llm-d-0.6.0"}})
 
 
 def test_the_picker_is_llm_ds_in_the_version_of_the_release(older, guide):
@@ -251,7 +251,7 @@ def test_a_release_whose_standby_knows_no_servers_has_one_picker(older):
 def test_another_release_replaces_the_deployment_whose_selector_cant_change(older, guide):
     """Pulumi replaces it then (`spec.selector` in values/rehearsal/kubernetes_plugin/kinds.yaml)."""
     selectors = [stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"] for stack in (older, guide)]
-    assert selectors == [{"inferencepool": EPP}, {"llm-d-router-gateway": EPP}]
+    assert [list(selector) for selector in selectors] == [["inferencepool"], ["llm-d-router-gateway"]]
 
 
 @pytest.mark.rehearsal
@@ -260,7 +260,7 @@ def test_the_real_picker_accepts_config_and_flags(varied, tmp_path, topology):
     program = find_program("epp")
     if program is None:
         pytest.skip("there is no `epp` in LLMD_OKE_PROGRAMS, on PATH or in the cache")
-    stack = varied(stack={"release": "llm-d-0.6.0"}, topology=topology)
+    stack = varied(stack={"override": {"router": "llm-d-0.6.0"}}, topology=topology)
     name, text = picker_config(stack)
     (tmp_path / name).write_text(text)
     (tmp_path / "kubeconfig.yaml").write_text(yaml.safe_dump(nowhere()))
@@ -278,11 +278,11 @@ def test_the_real_picker_accepts_config_and_flags(varied, tmp_path, topology):
 
 
 @pytest.mark.rehearsal
-def test_the_real_sidecar_knows_the_flags(rehearsal):
+def test_the_real_sidecar_knows_the_flags(older):
     program = find_program("pd-sidecar")
     if program is None:
         pytest.skip("there is no `pd-sidecar` in LLMD_OKE_PROGRAMS, on PATH or in the cache")
-    (sidecar,) = pod(rehearsal, "gpt-oss-120b-decode")["spec"]["initContainers"]
+    (sidecar,) = pod(older, "gpt-oss-120b-decode")["spec"]["initContainers"]
     done = subprocess.run(
         [program, *sidecar["args"], "--help"], capture_output=True, text=True, timeout=60, check=False
     )

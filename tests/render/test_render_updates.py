@@ -28,7 +28,7 @@ TIGHT = {"gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 3}]
 """Room for the 16 GPUs of the rehearsal's unit, and not for a second one."""
 
 CHANGES = {
-    "release": {"stack": {"release": "llm-d-0.7.0"}},
+    "image": {"stack": {"override": {"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1"}}},
     "block size": {"engine": {"blockSize": 64}},
     "topology": {"topology": "8p-tp1-2d-tp4"},
 }
@@ -152,6 +152,7 @@ def test_a_priority_class_is_named_after_its_value_which_cant_change(rehearsal):
         assert manifest["metadata"]["name"].endswith(f"-{manifest['value']}")
 
 
-def test_the_router_is_one_pod_that_goes_before_its_successor_comes(rehearsal):
-    spec = rehearsal.kubernetes("Deployment", "gpt-oss-120b-epp")["spec"]
+def test_a_router_of_one_pod_goes_before_its_successor_comes(varied):
+    older = varied(stack={"override": {"router": "llm-d-0.6.0"}})
+    spec = older.kubernetes("Deployment", "gpt-oss-120b-epp")["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")

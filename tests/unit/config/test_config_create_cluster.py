@@ -22,7 +22,7 @@ def stack(cluster: Any = None, pool: Any = None, **changes: Any) -> dict[str, An
     return {
         "cluster": {**CLUSTER, **(cluster or {})},
         "gpuPools": [{**POOL, **(pool or {})}],
-        "release": "llm-d-0.7.0",
+        "release": "llm-d-0.9.0",
         "layer": "cluster",
         **changes,
     }

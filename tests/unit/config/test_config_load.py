@@ -21,7 +21,7 @@ config:
     cluster: {mode: existing, identifier: here}
     gpuPools:
       - {name: mi300x, shape: BM.GPU.MI300X.8, size: 2}
-    release: llm-d-0.7.0
+    release: llm-d-0.9.0
     models:
       - model: gpt-oss-120b
         topology: 8p-tp1-2d-tp4

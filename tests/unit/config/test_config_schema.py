@@ -24,7 +24,7 @@ def document(**changes: Any) -> dict[str, Any]:
     stack = {
         "cluster": {"mode": "existing", "identifier": "here"},
         "gpuPools": [{"name": "a", "shape": "BM.GPU.MI300X.8", "size": 1}],
-        "release": "llm-d-0.7.0",
+        "release": "llm-d-0.9.0",
         "models": [MODEL],
         **changes,
     }

@@ -35,7 +35,7 @@ STACK: dict[str, Any] = {
             "image": {"ocid": IMAGE},
         }
     ],
-    "release": "llm-d-0.7.0",
+    "release": "llm-d-0.9.0",
     "models": [{"model": "gpt-oss-120b", "topology": "agg-tp1-1r", "workload": {"inputTokens": 1, "outputTokens": 1}}],
 }
 

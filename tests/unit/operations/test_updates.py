@@ -19,7 +19,7 @@ PROTECTED = document(errors=(f'unable to replace resource "{POOL}"\nas it is cur
 STACK = {
     "cluster": {"mode": "existing", "identifier": "here"},
     "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
-    "release": "llm-d-0.7.0",
+    "release": "llm-d-0.9.0",
     "models": [
         {
             "model": "gpt-oss-120b",

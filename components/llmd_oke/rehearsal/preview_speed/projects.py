@@ -27,6 +27,9 @@ GPUS_PER_UNIT = 2
 """One prefill and one decode server with one GPU each: the smallest unit has as many resources as the largest."""
 
 GPUS_PER_NODE = 8
+PODS_PER_ROUTER = 2
+"""A leader and one that stands by (`router.replicas` of the release)."""
+
 ROUTERS_PER_NODE = 3
 
 
@@ -69,7 +72,7 @@ def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
     ]
     made["gpuPools"][0]["size"] = -(-units * GPUS_PER_UNIT // GPUS_PER_NODE)
     if "systemPool" in made:
-        made["systemPool"]["size"] = 1 + -(-units // ROUTERS_PER_NODE)
+        made["systemPool"]["size"] = 1 + -(-units * PODS_PER_ROUTER // ROUTERS_PER_NODE)
     return made
 
 
