@@ -93,8 +93,8 @@ def test_sidecar_is_native_and_speaks_the_release_dialect(rehearsal, guide):
     for stack in (rehearsal, guide):
         (sidecar,) = pod(stack, DECODE)["spec"]["initContainers"]
         assert sidecar["restartPolicy"] == "Always"
-        assert sidecar["image"] == "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.10.0"
-        assert {"--kv-connector=nixlv2", "--secure-proxy=false"} <= set(sidecar["args"])
+        assert sidecar["image"].startswith("ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.10.0")
+        assert {"--kv-connector=nixlv2", "--secure-proxy=false", "--prefill-max-retries=2"} <= set(sidecar["args"])
         assert sidecar["securityContext"]["runAsNonRoot"] is True
 
 
