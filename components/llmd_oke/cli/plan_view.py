@@ -10,6 +10,7 @@ from rich.table import Table
 from llmd_oke.cli import console
 from llmd_oke.cli.tables import Fitting
 from llmd_oke.planning import ModelPlan, Plan, Pool
+from llmd_oke.planning.bring_up import ASSUMED, BringUp, Leg, bring_up
 from llmd_oke.planning.container_images import images_of, tag_only_sentence
 from llmd_oke.planning.cost import Costs, costs
 
@@ -17,7 +18,7 @@ from llmd_oke.planning.cost import Costs, costs
 def show(stack: str, plan: Plan, release: str | None = None) -> None:
     """Prints a plan and its advice; `release` are words for it in place of its name."""
     console.output().print(f"[bold]{escape(stack)}[/] can be deployed")
-    cost = costs(plan)
+    cost, forecast = costs(plan), bring_up(plan)
     left_out = Padding(f"[dim]not included: {escape('; '.join(cost.not_included))}[/]", (0, 0, 0, 2))
     console.output().print(
         Group(
@@ -27,6 +28,9 @@ def show(stack: str, plan: Plan, release: str | None = None) -> None:
             left_out,
             "",
             Fitting(_models(plan)),
+            "",
+            Fitting(_bring_up(forecast)),
+            Padding(f"[dim]{escape('; '.join(_published(forecast)))}[/]", (0, 0, 0, 2)),
         )
     )
     for model in plan.models:
@@ -52,12 +56,29 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "price_usd_per_hour": plan.price_usd_per_hour,
         "costs": _costs_as_json(costs(plan)),
         "models": [_model(model) for model in plan.models],
+        "bring_up": _bring_up_as_json(bring_up(plan)),
         "images": [
             {"image": used.image.reference, "digest": used.image.digest, "used_by": used.used_by, "path": used.path}
             for used in images_of(plan)
         ],
         "advice": [{"path": advice.path, "text": advice.text} for advice in plan.advice],
     }
+
+
+def _bring_up_as_json(found: BringUp) -> dict[str, Any]:
+    starts, critical = found.starts, found.critical
+    legs = [
+        {
+            "name": leg.name,
+            "starts_s": round(starts[leg.name]),
+            "seconds": round(leg.seconds),
+            "source": leg.source,
+            "after": list(leg.after),
+            "critical": leg.name in critical,
+        }
+        for leg in found.legs
+    ]
+    return {"seconds": round(found.seconds), "legs": legs}
 
 
 def _costs_as_json(found: Costs) -> dict[str, Any]:
@@ -121,6 +142,36 @@ def _costs(found: Costs) -> Table:
     if len(found.parts) > 1:
         table.add_row("  all of it", f"{found.usd_per_hour:,.2f}")
     return table
+
+
+def _bring_up(found: BringUp) -> Table:
+    """Each leg with its time; those in brackets end while a longer one beside them still goes on."""
+    starts, critical = found.starts, found.critical
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("  from up to the first token, forecast")
+    table.add_column("from", justify="right")
+    table.add_column("takes", justify="right")
+    table.add_column("figure")
+    for leg in found.legs:
+        takes = _minutes(leg.seconds)
+        longest = leg.name in critical
+        cells = (_minutes(starts[leg.name]), takes if longest else f"({takes})", _basis(leg))
+        table.add_row(f"  {leg.name}", *cells, style=None if longest else "dim")
+    table.add_row("  all of it", "", _minutes(found.seconds), "")
+    return table
+
+
+def _basis(leg: Leg) -> str:
+    return leg.source if leg.source == ASSUMED else "published"
+
+
+def _published(found: BringUp) -> list[str]:
+    """The sources of figures that have one."""
+    return [f"{leg.name}: {leg.source}" for leg in found.legs if leg.source != ASSUMED]
+
+
+def _minutes(seconds: float) -> str:
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
 
 
 def _models(plan: Plan) -> Table:
