@@ -111,8 +111,8 @@ class Load(Part):
 class Rehearsal(Part):
     """How a rehearsal of the recipe is made small enough for one machine."""
 
-    time_scale: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    """Wall seconds for a second of model time: more where the machine can't keep up."""
+    time_scale: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    """Wall seconds for a second of model time; if left out, one at which the machine keeps up with the loads."""
 
     requests: Count | None = None
     """Requests of each level, at most."""

@@ -9,11 +9,14 @@ from llmd_oke.config import StackConfig
 from llmd_oke.errors import KitError, Problem, Refused
 from llmd_oke.experiments.recipes import files
 from llmd_oke.experiments.recipes.recipe import Deployment, Recipe
-from llmd_oke.experiments.recipes.schedule import stages
+from llmd_oke.experiments.recipes.schedule import Stage, stages
 from llmd_oke.experiments.runs import forecast, stack_file
 from llmd_oke.experiments.runs.folders import Settings
 from llmd_oke.experiments.runs.forecast import Duration, Forecast, Round, durations
 from llmd_oke.experiments.runs.packing import pack
+from llmd_oke.rehearsal.time_scale import Demand, processors
+from llmd_oke.rehearsal.time_scale import chosen as suiting
+from llmd_oke.tuning.servers.figures import latency_model
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,13 @@ def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, asked: 
     if shape is None:
         raise KitError(f"The catalogue has no shape {base.gpu_pools[0].shape}.", f"See llmd-oke check --stack {stack}.")
     chosen = _chosen(recipe, asked.only)
+    gpus = asked.gpus or _gpus(recipe, chosen, base, shape, rehearsed=asked.rehearsed)
+    time_scale = asked.time_scale or recipe.rehearsal.time_scale
     settings = Settings(
         stack=stack,
-        gpus=asked.gpus or _gpus(recipe, chosen, base, shape, rehearsed=asked.rehearsed),
+        gpus=gpus,
         rehearsed=asked.rehearsed,
-        time_scale=(asked.time_scale or recipe.rehearsal.time_scale) if asked.rehearsed else 1.0,
+        time_scale=(time_scale or _time_scale(recipe, chosen, shape, gpus)) if asked.rehearsed else 1.0,
         most_requests=asked.most_requests or (recipe.rehearsal.requests if asked.rehearsed else None),
         only=asked.only,
     )
@@ -108,6 +113,30 @@ def _chosen(recipe: Recipe, only: Sequence[str]) -> tuple[Deployment, ...]:
     if unknown := [name for name in only if name not in names]:
         raise KitError(f"The recipe has no deployment {', '.join(unknown)}.", f"It has {', '.join(names)}.")
     return tuple(each for each in recipe.deployments if not only or each.object_name in only)
+
+
+def _time_scale(recipe: Recipe, chosen: Sequence[Deployment], shape: catalogue.Shape, gpus: int) -> float:
+    """One at which this machine keeps up with all that is up at the same time, under the heaviest load."""
+    facts = catalogue.model(recipe.model)
+    latency = latency_model(facts, shape) if facts else None
+
+    def tokens_per_s(deployment: Deployment, stage: Stage) -> float:
+        if latency is None:
+            return 0.0 if stage.arrival == "closed" else stage.level * stage.output_tokens
+        return stage.requests * stage.output_tokens / forecast.stage_s(latency, deployment, stage)
+
+    together = pack(chosen, lambda each: each.gpus, gpus, lambda _: True)
+    scales: list[float] = []
+    for some in together:
+        models = [recipe.model_of(each) for each in some]
+        routed = [model for model in models if model.router.mode != "none"]
+        demand = Demand(
+            pickers=sum(model.copies for model in routed),
+            servers=sum(model.copies * role.replicas for model in routed for role in model.topology.servers().values()),
+            tokens_per_s=max(tokens_per_s(each, stage) for each in some for stage in stages(recipe, each)),
+        )
+        scales.append(suiting(demand, processors()).scale)
+    return max(scales)
 
 
 def _gpus(

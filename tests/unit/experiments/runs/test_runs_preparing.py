@@ -124,3 +124,21 @@ def test_fewer_servers_take_longer(tmp_path: Path):
     large = experiment(tmp_path, Asked(gpus=4), loads=loads, deployments=[{"topology": "agg-tp1-4r"}])
     seconds = [forecast_of(each, names(each)[-1:], {}).rounds[0].bench.seconds for each in (small, large)]
     assert seconds[0] > 1.2 * seconds[1]
+
+
+def test_a_rehearsal_without_a_time_scale_gets_one_that_suits_its_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(preparing, "processors", lambda: 2.0)
+    light, heavy = (
+        experiment(
+            tmp_path, Asked(gpus=4, rehearsed=True), loads=[{**OPEN, "requestsPerS": [rate], "outputTokens": 256}]
+        )
+        for rate in (1.0, 100.0)
+    )
+    assert light.settings.time_scale == 1.0 < heavy.settings.time_scale
+
+
+def test_what_is_measured_on_real_nodes_has_no_time_scale(tmp_path: Path):
+    loads = [{**OPEN, "requestsPerS": [1000.0]}]
+    assert experiment(tmp_path, Asked(gpus=4), loads=loads).settings.time_scale == 1.0
