@@ -45,11 +45,14 @@ def figures() -> Figures:
 class Demand:
     """What a stack asks of the machine for each second of model time: endpoint pickers that read servers, and output
     tokens of its benchmark. Both go with model time; pickers of a rehearsal read at intervals that are scaled too.
+
+    Each server is read by `readers` pickers: one, or a leader and its standbys.
     """
 
     pickers: int
     servers: int
     tokens_per_s: float
+    readers: int = 1
 
     def __str__(self) -> str:
         pickers = f"{self.pickers} endpoint picker{'' if self.pickers == 1 else 's'} reading {self.servers} servers, "
@@ -58,16 +61,16 @@ class Demand:
     @property
     def cores(self) -> float:
         """Processors that it keeps busy at time scale 1, without the control plane."""
-        known = figures()
-        return self.servers * known.scrapes_per_s * known.scrape.all_s + self.tokens_per_s * known.token.all_s
+        return self._scrapes_per_s * figures().scrape.all_s + self.tokens_per_s * figures().token.all_s
 
     @property
     def simulator(self) -> float:
         """Share of one processor that the simulated vLLM's thread takes of that."""
-        known = figures()
-        return (
-            self.servers * known.scrapes_per_s * known.scrape.simulator_s + self.tokens_per_s * known.token.simulator_s
-        )
+        return self._scrapes_per_s * figures().scrape.simulator_s + self.tokens_per_s * figures().token.simulator_s
+
+    @property
+    def _scrapes_per_s(self) -> float:
+        return self.servers * self.readers * figures().scrapes_per_s
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,12 @@ class TimeScale:
 def demand_of(plan: Plan) -> Demand:
     """What a stack asks for; every model is loaded as its smoke benchmark does it."""
     routed = [model for model in plan.models if model.router.mode != "none"]
+    readers = plan.release.router.replicas
     return Demand(
-        pickers=sum(len(model.units) for model in routed),
+        pickers=readers * sum(len(model.units) for model in routed),
         servers=sum(role.replicas for model in routed for unit in model.units for role in unit.roles),
         tokens_per_s=sum(_tokens_per_s(plan, model) for model in plan.models),
+        readers=readers,
     )
 
 

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from llmd_oke import planning
+from llmd_oke import config, planning
+from llmd_oke.planning.releases import with_router
 from llmd_oke.rehearsal import rehearsal, time_scale
 from llmd_oke.rehearsal.rehearsal import Settings
 from llmd_oke.rehearsal.time_scale import Demand, chosen, demand_of, figures, processors
@@ -12,8 +13,9 @@ from llmd_oke.rehearsal.time_scale import Demand, chosen, demand_of, figures, pr
 PROJECT = Path(__file__).parents[3]
 
 
-def plan(stack: str):
-    return planning.plan_stack_file(PROJECT, stack)
+def plan(stack: str, router: str = "llm-d-0.6.0"):
+    """A stack with the router that rehearsals run."""
+    return planning.plan(with_router(config.load(PROJECT, stack), router))
 
 
 def test_a_stack_asks_for_what_its_pickers_read_and_its_benchmark_sends():
@@ -21,6 +23,12 @@ def test_a_stack_asks_for_what_its_pickers_read_and_its_benchmark_sends():
     assert (reference.pickers, reference.servers) == (4, 48)
     assert (one_unit.pickers, one_unit.servers) == (1, 12)
     assert reference.tokens_per_s > 3 * one_unit.tokens_per_s
+
+
+def test_a_standby_reads_the_servers_too():
+    one, two = (demand_of(plan("rehearsal", router)) for router in ("llm-d-0.6.0", "llm-d-0.9.0"))
+    assert (one.pickers, two.pickers, one.servers == two.servers) == (1, 2, True)
+    assert two.cores > one.cores
 
 
 def test_servers_behind_a_plain_service_are_read_by_nobody():
