@@ -3,6 +3,7 @@
 The list is `values/rehearsal/conformance.yaml`; docs/simulated-vllm.md shows it.
 """
 
+import os
 import socket
 import subprocess
 import sys
@@ -33,10 +34,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def process(argv: list[str], log: Path, url: str) -> Iterator[None]:
-    """A server that answers at `url`, ended after the block."""
+def process(argv: list[str], log: Path, url: str, **more: str) -> Iterator[None]:
+    """A server that answers at `url`, ended after the block; `more` is added to its environment."""
+    environment = {**os.environ, **more}
     with log.open("wb") as output:
-        running = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        running = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
         try:
             wait_for(url, log, running)
             yield
@@ -88,9 +92,11 @@ def other(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dic
     if program is None:
         pytest.skip("no llm-d-inference-sim: llmd-oke rehearse programs --tests builds it")
     log, port = tmp_path_factory.mktemp("other") / "log", str(free_port())
-    argv = [str(program.path), "--port", port, "--model", MODEL, "--max-model-len", CONTEXT, "--max-num-seqs", "8"]
+    own = ["--port", port, "--model", MODEL, "--max-model-len", CONTEXT, "--max-num-seqs", "8", "--seed", "1"]
     address = f"http://127.0.0.1:{port}"
-    processes.enter_context(process([*argv, "--seed", "1"], log, f"{address}/health"))
+    # With its KV cache, without which it has no metrics of prefix caching; that asks for the pod's address.
+    argv = [str(program.path), *own, "--enable-kvcache"]
+    processes.enter_context(process(argv, log, f"{address}/health", POD_IP="127.0.0.1"))
     return {"plain": address, "nixl": address}
 
 

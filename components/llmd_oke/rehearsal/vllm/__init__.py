@@ -10,8 +10,8 @@ Simplifications, all of them deliberate:
 - Text: there is no tokenizer. A prompt has one token for each four characters (as the endpoint picker estimates), a
   list of token ids counts exactly, a chat template adds nothing but the role, an answer is a row of short words.
 - An answer has `max_tokens` tokens, with or without `ignore_eos`. A chat without a limit gets 64 to 319 tokens, by its
-  prompt and the seed. `stop`, sampling, `logprobs`, tools and structured outputs are read over. `n` other than 1,
-  batches of prompts, `/v1/responses`, embeddings and adapters are refused.
+  prompt and the seed. `stop`, sampling, `logprobs`, tools and structured outputs are judged and then read over; a
+  response (`/v1/responses`) is one message, and none is stored. Embeddings and adapters are refused.
 - Data and pipeline parallelism are refused at start. Speculative decoding, expert-parallel communication and offloading
   change nothing. Of the KV connectors, NixlConnector and DecodeBenchConnector are simulated, the others refused.
 - The KV cache holds every layer over the whole context (nothing saved for sliding windows); its size follows from the
