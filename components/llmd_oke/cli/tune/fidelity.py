@@ -17,6 +17,7 @@ from llmd_oke.cli.tune import fidelity_view, fitted, import_rows, inputs
 from llmd_oke.cli.tune.inputs import Where
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.rows import rows_file
+from llmd_oke.planning.releases import used_release
 from llmd_oke.results.files import make_folder, read_rows, write_whole
 from llmd_oke.results.readers import read_all
 from llmd_oke.results.reading import Hints, Read
@@ -30,6 +31,7 @@ from llmd_oke.tuning.fidelity.statements import statements
 from llmd_oke.tuning.fidelity.verdict import Verdict, judged
 from llmd_oke.tuning.measurements.published import published_points
 from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.servers.conditions import AS_VLLM, started_with
 from llmd_oke.tuning.simulation.deployment import Policy
 
 Results = Annotated[
@@ -135,7 +137,9 @@ def _subject(where: Where, rows: tuple[Row, ...], figures: Path | None, fitted_t
             raise KitError("A stack says itself which GPUs it has.", inputs.STACK_OR_GPU)
         stack = config.load(where.project, where.stack)
         names, node = sorted({each.model for each in stack.models}), asking.known_shape(stack.gpu_pools[0].shape)
+        release, engine = used_release(stack), stack.models[0].engine
     else:
+        release, engine = None, config.Engine()
         names = sorted({where.model} if where.model else {row.model for row in rows})
         node = named or asking.known_shape(inputs.DEFAULT_SHAPE)
     if len(names) != 1:
@@ -149,7 +153,7 @@ def _subject(where: Where, rows: tuple[Row, ...], figures: Path | None, fitted_t
     else:
         seen = reduce(add, (read_rows(path) for path in fitted_to or []), list[Row]())
         known = Known(judged, _accepted(seen) if fitted_to else None, _set_aside(model.name, node.gpu.product))
-    return Subject(model, node, known)
+    return Subject(model, node, known, started_with(release, model, engine) if release else AS_VLLM)
 
 
 def _set_aside(model: str, gpu: str) -> tuple[Row, ...]:

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from llmd_oke import config, planning
-from llmd_oke.catalogue import Model, Node, gpu_names
+from llmd_oke.catalogue import Model, Node, Shape, gpu_names
+from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
+from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tune import fitted
 from llmd_oke.errors import KitError
@@ -18,6 +20,7 @@ from llmd_oke.tuning.answers.confidence import Confidence
 from llmd_oke.tuning.search import asking
 from llmd_oke.tuning.search.question import Question, Targets, joined, parse_targets
 from llmd_oke.tuning.servers import workload
+from llmd_oke.tuning.servers.conditions import AS_VLLM, Started, started_with
 from llmd_oke.tuning.servers.workload import Workload
 
 MaybeStack = Annotated[
@@ -116,6 +119,8 @@ class _Known:
     targets: Targets
     gpus: int
     gpu_memory_utilization: float = 0.95
+    started: Started = AS_VLLM
+    profile: RouterProfileName = "token-load"
 
 
 def inputs(where: Where, asked: Search) -> Inputs:
@@ -140,8 +145,10 @@ def inputs(where: Where, asked: Search) -> Inputs:
         asked.gpus or known.gpus,
         max_num_seqs=asked.max_num_seqs,
         gpu_memory_utilization=known.gpu_memory_utilization,
+        started=known.started,
+        profile=known.profile,
     )
-    question, trust = confidence.confined(question, figures, asked.allow_extrapolation)
+    question, trust = confidence.confined(question, figures, asked.allow_extrapolation, known.started)
     return Inputs(known.model, known.node, question, trust)
 
 
@@ -185,7 +192,8 @@ def _of_model(where: Where, asked: Search) -> _Known:
     model = asking.known_model(where.model or "")
     node = named_node(where.shape, where.gpu) or asking.known_shape(DEFAULT_SHAPE)
     load = _workload(asked) or workload.parse(DEFAULT_WORKLOAD)
-    return _Known(model, node, load, _targets(asked, load, Targets()), DEFAULT_GPUS)
+    started = started_with(newest_release(), model, config.Engine()) if isinstance(node, Shape) else AS_VLLM
+    return _Known(model, node, load, _targets(asked, load, Targets()), DEFAULT_GPUS, started=started)
 
 
 def _of_stack(where: Where, asked: Search) -> _Known:
@@ -201,6 +209,8 @@ def _of_stack(where: Where, asked: Search) -> _Known:
         _targets(asked, load, _targets_of(chosen)),
         _gpus_for(plan, chosen),
         chosen.engine.gpu_memory_utilization,
+        started_with(plan.release, chosen.model, chosen.engine),
+        chosen.profile,
     )
 
 

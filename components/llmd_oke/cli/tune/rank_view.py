@@ -26,6 +26,8 @@ def show(known: Inputs, found: Ranking, frontier: Sequence[Deployment], looks: S
     output.print(_headline(known, found), soft_wrap=True)
     what = "no forecasts" if known.confidence.basis is Basis.BOUND else "forecasts"
     output.print(f"[dim]{what}: {escape(known.confidence.sentence)}[/]", soft_wrap=True)
+    for difference in known.confidence.conditions:
+        output.print(f"[dim]not as measured: {escape(difference)}[/]", soft_wrap=True)
     output.print(f"[dim]assumed: {escape(_assumed(known))}[/]\n", soft_wrap=True)
     output.print(Fitting(_first(found)))
     for title, table in _parts(known, found, frontier, looks):
@@ -69,10 +71,14 @@ def _headline(known: Inputs, found: Ranking) -> str:
 def _assumed(known: Inputs) -> str:
     factors = known.question.model.factors
     share = known.question.headroom
+    block_size = known.question.room.block_size
+    descriptors = known.question.model.descriptors(round(known.question.workload.input_tokens), block_size)
     priced = "" if known.question.hardware.price_usd_per_hour else f"; no $, as OCI lists no price of {known.node.name}"
     return (
-        f"KV transfer at {factors.transfer_efficiency:.0%} of a port's rate; at most {share.prefill_share:.0%} of "
-        f"prefill's and {share.decode_share:.0%} of decode's rate used; random arrivals, even queues{priced}"
+        f"KV transfer at {factors.transfer_efficiency:.0%} of a port's rate, {descriptors:,} descriptors of "
+        f"{factors.transfer_descriptor_s * 1e6:.1f} us each for a prompt in blocks of {block_size}; at most "
+        f"{share.prefill_share:.0%} of prefill's and {share.decode_share:.0%} of decode's rate used; random arrivals, "
+        f"router profile {known.question.profile}{priced}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from llmd_oke.rehearsal.vllm import flags
 from llmd_oke.rehearsal.vllm.refusal import Refusal
-from llmd_oke.tuning.servers.conditions import QUANTIZATIONS, Quantization
+from llmd_oke.tuning.servers.conditions import QUANTIZATIONS, Quantization, quantization
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
@@ -189,8 +189,13 @@ def _max_model_len(text: str | None) -> int | None:
 def _quick_reduce(environment: Mapping[str, str]) -> Quantization:
     """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
     level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
+<<<<<<< HEAD
     known: Mapping[str, Quantization] = {name: name for name in QUANTIZATIONS}
     if level not in known:
+=======
+    found = quantization(level)
+    if found is None:
+>>>>>>> 63cf112 (Latency figures say what their servers were started with; rank, apply, verify and check tell where a stack's differ, and what is known of the effect)
         raise Refusal(
             1,
             f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.search.question import Question
+from llmd_oke.tuning.servers.conditions import Started, differences
 from llmd_oke.tuning.servers.figures import Fit, LatencyFigures
 from llmd_oke.tuning.servers.physical import Reach, Unphysical, unphysical
 
@@ -24,6 +25,8 @@ class Confidence:
     """Where the question leaves what was measured."""
     unphysical: tuple[str, ...] = ()
     """Factors of the figures that no hardware has, and what follows."""
+    conditions: tuple[str, ...] = ()
+    """How deployed servers differ from those that were measured, and what is known of the effect."""
 
     @property
     def measured(self) -> bool:
@@ -48,8 +51,12 @@ class Confidence:
         return f"{role} ±{error:.0%} {'in sample' if role in self.fitted_errors else 'held out'}"
 
 
-def confined(question: Question, figures: LatencyFigures, allow_extrapolation: bool) -> tuple[Question, Confidence]:
+def confined(
+    question: Question, figures: LatencyFigures, allow_extrapolation: bool, started: Started | None = None
+) -> tuple[Question, Confidence]:
     """The question within what the figures were fitted to, and how far its answer may be trusted.
+
+    `started` is what the servers are started with that the answer is for; None where that is not known.
 
     Tensor parallel sizes beyond the fit are left out, and batches held to the largest that was measured, unless
     extrapolation is allowed. Where a factor of the fit is not physical it is not, whatever is allowed.
@@ -78,7 +85,19 @@ def confined(question: Question, figures: LatencyFigures, allow_extrapolation: b
         fitted_errors=tuple(name for name, fit in fits.items() if fit and not _held_out(fit)),
         beyond=(*(each.text for each in beyond), *_choices_beyond(question, figures)),
         unphysical=tuple(map(str, faults)),
+        conditions=tuple(condition_differences(figures, started)) if started else (),
     )
+
+
+def condition_differences(figures: LatencyFigures, started: Started) -> Iterator[str]:
+    """How the servers of a stack differ from those that the figures were fitted to; none for figures without a fit."""
+    if not figures.measured:
+        return
+    apart = list(differences(figures.conditions, started.handing_over))
+    shared = list(differences(figures.conditions, started.aggregated))
+    yield from (each for each in apart if each in shared)
+    yield from (f"prefill/decode: {each}" for each in apart if each not in shared)
+    yield from (f"aggregated: {each}" for each in shared if each not in apart)
 
 
 @dataclass(frozen=True)

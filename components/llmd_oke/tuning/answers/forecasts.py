@@ -34,5 +34,5 @@ def forecast_row(model: str, gpu: str, question: Question, confidence: Confidenc
         max_num_seqs=deployment.max_num_seqs,
         prefix_cache_hit_share=question.workload.prefix_cache_hit_share or None,
         price_usd_per_hour=usd and deployment.gpus_reserved * usd,
-        notes=(confidence.sentence,),
+        notes=(confidence.sentence, *confidence.conditions),
     )

@@ -9,6 +9,7 @@ from llmd_oke.results.row import Basis, Row
 from llmd_oke.tuning.calibration.fit import DECODE, PREFILL, Role, errors
 from llmd_oke.tuning.calibration.validation import FEWEST_POINTS, HeldOut, by_load, by_size, leave_out
 from llmd_oke.tuning.measurements.points import Point, decode_points, prefill_points
+from llmd_oke.tuning.servers.conditions import Conditions
 from llmd_oke.tuning.servers.figures import Fit, LatencyFigures, latency_model_of
 from llmd_oke.tuning.servers.latency import LatencyModel
 
@@ -43,7 +44,9 @@ def calibrate(rows: Sequence[Row], model: Model, node: Node, base: LatencyFigure
         remedy = f"A fit takes at least {FEWEST_POINTS} prefill-only or decode-only rows: see `llmd-oke tune plan`."
         raise KitError(f"There is too little to fit: {found}.", remedy)
     whole = len(fitted) == 2
-    return Calibration(figures.model_copy(update={"image": image if whole else None}), tuple(fitted))
+    conditions = Conditions(image=image) if whole and image else None
+    told = {"image": image if whole else None, "conditions": conditions}
+    return Calibration(figures.model_copy(update=told), tuple(fitted))
 
 
 def _one_image(rows: Sequence[Row]) -> str | None:

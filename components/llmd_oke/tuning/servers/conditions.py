@@ -1,20 +1,31 @@
 """How vLLM servers are started, as far as times depend on it: those that were measured, and those that are deployed."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Literal, get_args
 
 from llmd_oke.catalogue.bench_jobs import kv_path
 from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.releases import release_names
+from llmd_oke.catalogue.releases import Release, release_names
+from llmd_oke.config.model import Engine
 
 Quantization = Literal["NONE", "FP", "INT8", "INT6", "INT4"]
 """Of all-reduce: values of vLLM's `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`."""
 
 QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 
+_BACKEND = "--attention-backend="
+
+_QUANTIZATIONS: dict[str, Quantization] = {str(each): each for each in QUANTIZATIONS}
+
 DEFAULT_BLOCK_SIZE = 16
 """vLLM's own on AMD and NVIDIA GPUs, in tokens."""
+
+
+def quantization(text: str) -> Quantization | None:
+    """The quantization of that name, or None."""
+    return _QUANTIZATIONS.get(text)
 
 
 class Conditions(Entry):
@@ -43,6 +54,58 @@ class Started(Entry):
 
 AS_VLLM = Started()
 """Nothing is set."""
+
+
+def started_with(release: Release, model: Model, engine: Engine) -> Started:
+    """What the servers of a stack are started with, as `llmd_oke.serving.vllm` writes it into their pods."""
+    of_model = model.quick_reduce.quantization if model.quick_reduce else None
+    asked = engine.env.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") or release.vllm.quick_reduce or of_model
+    backends = [each.removeprefix(_BACKEND) for each in engine.extra_args if each.startswith(_BACKEND)]
+
+    def conditions(backend: str, block_size: int) -> Conditions:
+        return Conditions(
+            image=release.vllm.image.reference,
+            release=release.name,
+            attention_backend=backends[-1] if backends else backend,
+            quick_reduce=quantization(asked or "NONE"),
+            block_size=engine.block_size or block_size,
+        )
+
+    backend, block_size = release.vllm.attention_backend, release.vllm.block_size
+    return Started(
+        handing_over=conditions(backend.kv_connector, block_size.kv_connector),
+        aggregated=conditions(backend.default, block_size.default),
+    )
+
+
+def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[str]:
+    """How servers that are deployed differ from those that were measured, with what is known of the effect."""
+    if measured is None:
+        yield "what the measured servers were started with is not told, so that the effect of theirs is unknown"
+        return
+    if deployed.image and measured.image != deployed.image:
+        yield f"image {deployed.image}, measured {measured.image or 'one that is not told'}: effect unknown"
+    if deployed.attention_backend and measured.attention_backend != deployed.attention_backend:
+        told = measured.attention_backend or "one that is not told, its image's default"
+        yield (
+            f"attention backend {deployed.attention_backend}, measured {told}: effect unknown, no source compares them "
+            "on this GPU"
+        )
+    if deployed.quick_reduce and measured.quick_reduce != deployed.quick_reduce:
+        yield _quick_reduce_difference(measured.quick_reduce, deployed.quick_reduce)
+    if deployed.block_size and measured.block_size != deployed.block_size:
+        yield (
+            f"block size {deployed.block_size}, measured {measured.block_size or 'one that is not told'}: hand-over "
+            "and part blocks are counted (bound), its effect on steps is unknown"
+        )
+
+
+def _quick_reduce_difference(measured: Quantization | None, deployed: Quantization) -> str:
+    left = ", ".join(f"{share:g} (TP{size})" for size, share in all_reduce_shares(deployed)) or "the whole"
+    known = f"all-reduces of prompts count {left} of their time in BF16, by measured kernels"
+    if measured not in {None, "NONE"}:
+        known = f"without what {measured} saves, prompts of several GPUs take longer than measured: not counted"
+    return f"quick-reduce {deployed}, measured {measured or 'with one that is not told'}: {known}"
 
 
 class QuickReduceTimes(Entry):
