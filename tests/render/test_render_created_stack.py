@@ -107,6 +107,15 @@ def test_a_serving_layer_whose_pods_would_tolerate_less_than_the_nodes_have_is_r
         serving_stack([])
 
 
+def test_the_api_servers_subnet_may_read_metrics_of_routers_and_servers(whole: Rendered):
+    policies = [each for each in whole.manifests() if each["kind"] == "NetworkPolicy"]
+    read = [each for each in policies if each["metadata"]["name"].endswith(("-epp", "-prefill", "-decode"))]
+    assert len(read) == 3
+    for policy in read:
+        peers = [peer for rule in policy["spec"]["ingress"] for peer in rule.get("from", ())]
+        assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in peers
+
+
 def test_the_providers_identity_is_the_clusters_ocid(whole: Rendered):
     for provider in whole.of_type("pulumi:providers:kubernetes"):
         assert provider.inputs["clusterIdentifier"] == "prod-cluster"

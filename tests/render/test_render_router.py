@@ -248,6 +248,31 @@ def test_a_release_whose_standby_knows_no_servers_has_one_picker(older):
     assert not [m for m in older.manifests() if m["metadata"]["name"] == f"{EPP}-pickers"]
 
 
+def sources(policy, port):
+    """What may reach a port, as the policy's rules name it; None where everybody may."""
+    rules = policy["spec"]["ingress"]
+    taking = [rule for rule in rules if port in [each["port"] for each in rule.get("ports", [{"port": port}])]]
+    found = [rule.get("from") for rule in taking]
+    return None if None in found else [peer for peers in found for peer in peers]
+
+
+def test_pickers_are_asked_by_the_envoys_of_their_own_router_alone(guide):
+    policy = guide.kubernetes("NetworkPolicy", EPP)
+    own = pod(guide, EPP)["metadata"]["labels"]
+    for port in (9002, 9003):
+        (peer,) = sources(policy, port)
+        assert selects(peer["podSelector"]["matchLabels"], own)
+        assert not selects(peer["podSelector"]["matchLabels"], pod(guide, "gpt-oss-120b-decode")["metadata"]["labels"])
+    assert sources(policy, 8081) is None
+
+
+def test_servers_without_a_router_are_open_and_hand_cache_over_among_themselves_only(baseline):
+    policy = baseline.kubernetes("NetworkPolicy", "gpt-oss-120b-aggregated")
+    assert sources(policy, 8000) is None
+    (peer,) = sources(policy, 5600)
+    assert selects(peer["podSelector"]["matchLabels"], pod(baseline, "gpt-oss-120b-aggregated")["metadata"]["labels"])
+
+
 def test_another_release_replaces_the_deployment_whose_selector_cant_change(older, guide):
     """Pulumi replaces it then (`spec.selector` in values/rehearsal/kubernetes_plugin/kinds.yaml)."""
     selectors = [stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"] for stack in (older, guide)]

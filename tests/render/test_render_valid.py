@@ -21,6 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 MODULES = {
     "v1": "core_v1",
     "apps/v1": "apps_v1",
+    "networking.k8s.io/v1": "networking_v1",
     "policy/v1": "policy_v1",
     "rbac.authorization.k8s.io/v1": "rbac_v1",
     "scheduling.k8s.io/v1": "scheduling_v1",
@@ -53,7 +54,7 @@ def misfit_fields(value: Any, type_: Any, path: str) -> Iterator[str]:
     if not isinstance(value, Mapping):
         yield f"{path}: {value!r} is no object"
         return
-    known = typing.get_type_hints(type_)
+    known = {name.rstrip("_"): hint for name, hint in typing.get_type_hints(type_).items()}  # `from_` is `from`
     for key, part in value.items():
         if key not in known:
             yield f"{path}.{key}: {type_.__name__} has no such field"

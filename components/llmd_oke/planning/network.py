@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from typing import cast, get_args
 
+from llmd_oke.catalogue import network as facts
 from llmd_oke.catalogue.network import GroupRole, SubnetRole
 from llmd_oke.config import CreateCluster, FileStorage, Lustre, StackConfig, SystemPool
 from llmd_oke.config.base import Part
-from llmd_oke.planning.network_layout import PoolSize
+from llmd_oke.planning.network_layout import PoolSize, layout
 from llmd_oke.planning.network_rules import RuleContext
 
 MOST_PODS = 110
@@ -87,6 +89,21 @@ def network_choices(config: StackConfig, cluster: CreateCluster) -> NetworkChoic
         worker_internet=network.worker_internet,
         pod_internet=network.pod_internet,
     )
+
+
+def control_plane_cidrs(config: StackConfig) -> list[str] | None:
+    """Where the API server of a created cluster speaks to pods from, where pods have addresses of the VCN: its
+    endpoint's subnet. None where that can't be known beforehand.
+    """
+    cluster = config.cluster
+    if not isinstance(cluster, CreateCluster) or cluster.cni != "vcn-native":
+        return None
+    network = cluster.network
+    if network.subnets.api is not None or (network.cidr is None and network.vcn_id is not None):
+        return None
+    vcn = IPv4Network(network.cidr or facts.subnets().vcn_cidr)
+    api = layout(vcn, ("api",), ()).subnets.get("api")
+    return None if api is None else [str(api)]
 
 
 def network_pools(config: StackConfig) -> list[PoolSize]:

@@ -88,5 +88,9 @@ class UnitArgs(TypedDict):
     whatever a client's headers say; not checked if left out."""
     engine: NotRequired[EngineArgs]
     """vLLM settings."""
+    routed: NotRequired[bool]
+    """Whether requests come through a router: only the kit's pods may reach the servers then; false if left out."""
+    control_plane_cidrs: NotRequired[list[str]]
+    """Addresses that the API server speaks to pods from; if left out, every pod may reach the servers."""
     model_cache: NotRequired[ModelCacheMountArgs]
     """Where weights are kept; a folder of each pod if left out."""

@@ -7,7 +7,7 @@ import pulumi
 from llmd_oke.catalogue.operators import named_by
 from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.planning import Rollout, rollout
-from llmd_oke.serving import labels
+from llmd_oke.serving import labels, network_policies
 from llmd_oke.serving.args import ServersArgs, UnitArgs
 from llmd_oke.serving.lookup import model, release, shape
 from llmd_oke.serving.manifests import declare
@@ -32,6 +32,7 @@ def model_servers(
     for right in pool_reader(unit, args) if protected_pool(spec, args) else ():
         declare(f"{name}-{right['kind'].lower()}", right, pulumi.ResourceOptions(parent=parent))
     declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
+    declare(name, network_policy(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
     manifest = deployment(name, unit, args, servers, spec)
     return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
 
@@ -83,6 +84,14 @@ def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manife
         "metadata": {"name": name, "namespace": args["namespace"], "labels": PART_OF},
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels.role_selector(unit, role)}},
     }
+
+
+def network_policy(name: str, unit: str, role: str, args: UnitArgs) -> Manifest:
+    """Who may reach the servers of a role."""
+    routed, control_plane = args.get("routed", False), args.get("control_plane_cidrs")
+    metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    rules = network_policies.servers_rules(unit, routed, control_plane)
+    return network_policies.policy(metadata, labels.role_selector(unit, role), rules)
 
 
 def _strategy(servers: ServersArgs) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import yaml
 from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
 from llmd_oke.objects import PART_OF, Manifest, when_declared
-from llmd_oke.serving import envoy, labels
+from llmd_oke.serving import envoy, labels, network_policies
 from llmd_oke.serving.lookup import OverrideArgs, release
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.timeouts import ROUTER_S, timeouts
@@ -69,6 +69,8 @@ class RouterArgs(TypedDict):
     """Prompts with at least this many uncached tokens are prefilled remotely; 16 if left out."""
     replicas: NotRequired[int]
     """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
+    control_plane_cidrs: NotRequired[list[str]]
+    """Addresses that the API server speaks to pods from; if left out, every pod of the cluster may read metrics."""
 
 
 class Router(pulumi.ComponentResource):
@@ -107,6 +109,7 @@ def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Mani
         *objects.config_maps(),
         *objects.rights(),
         objects.service(),
+        objects.network_policy(),
         *objects.for_several(),
         objects.deployment(),
         objects.pool(),
@@ -124,6 +127,7 @@ class _Objects:
         self.picker_config = picker_config
         self.selector = {self.dialect.selector_label: self.name}
         self.replicas = args.get("replicas", self.dialect.replicas)
+        self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
 
     def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -175,6 +179,10 @@ class _Objects:
             "metadata": self.metadata(self.name),
             "spec": {"type": "ClusterIP", "selector": self.selector, "ports": ports},
         }
+
+    def network_policy(self) -> Manifest:
+        rules = network_policies.router_rules(self.selector, METRICS_PORT, self.control_plane)
+        return network_policies.policy(self.metadata(self.name), self.selector, rules)
 
     def for_several(self) -> list[Manifest]:
         """What several endpoint pickers need: the right to elect a leader, an address of each, and a budget.

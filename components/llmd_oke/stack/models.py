@@ -9,6 +9,7 @@ import pulumi
 from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.gpu_stack import functions_made_by
+from llmd_oke.planning.network import control_plane_cidrs
 from llmd_oke.planning.releases import used_override
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
@@ -137,6 +138,8 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
     }
     if model.topology.disaggregated:
         args["version"] = version(_server_spec(plan, model, unit.roles[0]))
+    if (cidrs := control_plane_cidrs(plan.config)) is not None:
+        args["control_plane_cidrs"] = cidrs
     return args
 
 
@@ -174,7 +177,10 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
         "rdma": plan.rdma,
         "priority_class_prefix": plan.namespace,
         "engine": engine_args(model),
+        "routed": model.router.mode == "standalone",
     }
+    if (cidrs := control_plane_cidrs(plan.config)) is not None:
+        args["control_plane_cidrs"] = cidrs
     if (maker := functions_made_by(plan.config)) is not None:
         args["virtual_functions"] = maker
     if taints := node_taints(plan):
