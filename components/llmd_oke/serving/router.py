@@ -7,12 +7,13 @@ with its reason in `values/router/deviations.yaml`.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from typing import Any, NotRequired, TypedDict, cast
 
 import pulumi
 import yaml
 
-from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
+from llmd_oke.catalogue.endpoint_pickers import RouterProfileName, endpoint_picker
 from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
 from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving import envoy, labels, network_policies
@@ -106,7 +107,7 @@ def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Mani
     objects = _Objects(facts, args, picker_config)
     return [
         objects.service_account(),
-        *objects.config_maps(),
+        *objects.config_maps,
         *objects.rights(),
         objects.service(),
         objects.network_policy(),
@@ -137,6 +138,7 @@ class _Objects:
     def service_account(self) -> Manifest:
         return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.metadata(self.name)}
 
+    @cached_property
     def config_maps(self) -> list[Manifest]:
         picker = {config_file_name(self.picker_config): self.picker_config}
         address = f"{self.pickers}.{self.namespace}.svc.cluster.local" if self.pickers else None
@@ -217,7 +219,7 @@ class _Objects:
 
     def deployment(self) -> Manifest:
         """Its pods are replaced when a ConfigMap of theirs changes, which is read only at the start."""
-        read = json.dumps([config_map["data"] for config_map in self.config_maps()], sort_keys=True)
+        read = json.dumps([config_map["data"] for config_map in self.config_maps], sort_keys=True)
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -348,12 +350,23 @@ class _Objects:
 
 def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
     """The endpoint picker's config in the dialect of the release."""
-    profile, decider = args.get("profile", "prefix"), args.get("decider", "prefix")
-    config = facts.endpoint_picker.dialect.config(
+    return _config_text(
+        facts.endpoint_picker.dialect.version,
+        args.get("profile", "prefix"),
+        args["disaggregated"],
+        args.get("decider", "prefix"),
+        args.get("non_cached_tokens", DEFAULT_NON_CACHED_TOKENS),
+    )
+
+
+@cache
+def _config_text(version: str, profile: str, disaggregated: bool, decider: str, non_cached_tokens: int) -> str:
+    """All units of a model have the same; there may be hundreds of them in a preview."""
+    config = endpoint_picker(version).config(
         cast("RouterProfileName", profile),
-        disaggregated=args["disaggregated"],
+        disaggregated=disaggregated,
         decider="always" if decider == "always" else "prefix",
-        non_cached_tokens=args.get("non_cached_tokens", DEFAULT_NON_CACHED_TOKENS),
+        non_cached_tokens=non_cached_tokens,
     )
     return yaml.safe_dump(config, sort_keys=False)
 
