@@ -52,11 +52,15 @@ class Project:
         document = {"config": {"llmd-oke:stack": wanted}}
         (self.folder / "stacks" / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
 
+    def environment(self) -> dict[str, str]:
+        """The environment of commands in the project."""
+        return {**os.environ, "LLMD_OKE_PROJECT": str(self.folder)}
+
     def command(self, *arguments: str) -> Ended:
         """Runs `llmd-oke` in the project."""
         done = subprocess.run(
             [sys.executable, "-m", "llmd_oke", *arguments],
-            env={**os.environ, "LLMD_OKE_PROJECT": str(self.folder)},
+            env=self.environment(),
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

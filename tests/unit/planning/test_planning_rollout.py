@@ -1,8 +1,10 @@
 """How pods are replaced on full and on spacious nodes."""
 
 import random
+from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from llmd_oke.planning import rollout
 from stacks_for_tests import model, plan
@@ -71,6 +73,46 @@ def test_all_surges_find_room_at_once_wherever_the_pods_are(
     chance.shuffle(surging)
     free = [8] * nodes
     for size in (*sorted(running, reverse=True), *surging):
+        fitting = [i for i, gpus in enumerate(free) if gpus >= size]
+        assert fitting, f"a server of {size} GPUs waits with {free} free"
+        free[chance.choice(fitting)] -= size
+
+
+@pytest.mark.parametrize(
+    ("topology", "nodes", "changes", "way"),
+    [
+        ("8p-tp1-4d-tp2", 9, {}, "beside"),
+        ("8p-tp1-2d-tp4", 2, {}, "outage"),
+        ("4p-tp1-2d-tp2", 2, {"copies": 2}, "one by one"),
+        ("agg-tp1-16r", 2, {}, "rolling"),
+        ("agg-tp1-8r", 4, {}, "beside"),
+        ("agg-tp1-8r", 4, {"router": {"mode": "none"}}, "rolling"),
+    ],
+)
+def test_another_version_comes_as_there_is_room(topology: str, nodes: int, changes: dict[str, Any], way: str):
+    (planned,) = plan(model(topology, **changes), nodes=nodes).models
+    assert planned.update_way == way
+
+
+def test_what_another_version_costs_is_told_in_minutes():
+    (full,) = plan(model("8p-tp1-2d-tp4"), nodes=2).models
+    minutes = full.units[0].roles[0].startup_budget_s // 60
+    assert f"outage of a start-up, at most {minutes} minutes" in full.update_note
+    (roomy,) = plan(model("8p-tp1-2d-tp4"), nodes=5).models
+    assert "no outage" in roomy.update_note
+
+
+@given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 16), st.randoms())
+def test_where_others_come_beside_all_servers_find_room_twice_wherever_the_first_are(
+    drawn: list[tuple[str, int]], nodes: int, chance: random.Random
+):
+    models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
+    planned = plan(*models, nodes=nodes).models
+    assume(all(each.update_way == "beside" for each in planned))
+    roles = [role for each in planned for unit in each.units for role in unit.roles]
+    sizes = sorted((role.tensor_parallel_size for role in roles for _ in range(role.replicas)), reverse=True)
+    free = [8] * nodes
+    for size in (*sizes, *sizes):
         fitting = [i for i, gpus in enumerate(free) if gpus >= size]
         assert fitting, f"a server of {size} GPUs waits with {free} free"
         free[chance.choice(fitting)] -= size

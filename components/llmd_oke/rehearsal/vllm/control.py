@@ -25,6 +25,7 @@ class Control:
         application.add_routes([
             web.get("/healthz", self._healthz),
             web.post("/servers", self._create),
+            web.get("/pairings", self._pairings),
             web.get("/servers/{id}", self._show),
             web.get("/servers/{id}/wait", self._wait),
             web.get("/servers/{id}/log", self._log),
@@ -43,6 +44,10 @@ class Control:
             "late_steps": lag.late_steps,
             "slipped_s": lag.slipped_s,
         })  # fmt: skip
+
+    async def _pairings(self, _: web.Request) -> web.Response:
+        pairs = self._simulation.network.pairings.items()
+        return web.json_response([{"prefill": holder, "decode": asked, "pulls": n} for (holder, asked), n in pairs])
 
     async def _create(self, request: web.Request) -> web.Response:
         container = _container(await request.json())

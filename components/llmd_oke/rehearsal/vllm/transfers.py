@@ -1,5 +1,6 @@
 """NIXL between the servers of one rehearsal: who holds which KV cache, and how long it takes to pull it."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,6 +25,11 @@ class Identity:
     kv_cache_dtype: str
     tensor_parallel_size: int
     latent_attention: bool
+
+    @property
+    def version(self) -> str:
+        """What two servers that hand over KV caches must have in common, in words."""
+        return f"{self.model}, {self.image}, KV cache {self.kv_cache_dtype}, blocks of {self.block_size}"
 
 
 class Holder(Protocol):
@@ -66,10 +72,14 @@ class Pull:
 
 
 class Network:
-    """All servers of the rehearsal that hand over KV caches, by engine id."""
+    """All servers of the rehearsal that hand over KV caches, by engine id.
+
+    `pairings` counts the pulls by what held the KV cache and what asked for it, those that failed included.
+    """
 
     def __init__(self) -> None:
         self._peers: dict[str, Peer] = {}
+        self.pairings: Counter[tuple[str, str]] = Counter()
 
     def join(self, identity: Identity, holder: Holder) -> Callable[[], None]:
         """Make a server known; the result takes it away again."""
@@ -92,6 +102,8 @@ class Network:
         local, peer = self._peers[local_id], self._peers.get(remote.engine_id)
         met_s = local.met.setdefault(remote.engine_id, now_s + latency.factors.handshake_s)
         failure = _failure(local.identity, peer, remote)
+        if peer is not None:
+            self.pairings[peer.identity.version, local.identity.version] += 1
         if peer is None or failure is not None:
             del local.met[remote.engine_id]
             return Pull(max(met_s, now_s), 0.0, 0.0, failure)

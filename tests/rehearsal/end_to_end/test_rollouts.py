@@ -1,0 +1,136 @@
+"""Other versions under a steady load, with servers that take their time to start: what clients see, and who pairs."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.rehearsal.world_plan import SIMULATOR_URL
+from user_project import Ended, Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+STARTUP_S = 30
+REQUESTS_PER_S = 2
+LOAD = Path(__file__).with_name("rollout_load.py")
+ADDRESS = "http://gpt-oss-120b.llm-d.svc.cluster.local"
+POOLS = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
+FEWER_BLOCKS = {"engine": {"blockSize": 64}}
+CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "image": {"release": "llm-d-0.9.0", "models": [model()]},
+    "block size": {"release": "llm-d-0.9.0", "models": [model(**FEWER_BLOCKS)]},
+    "topology": {"release": "llm-d-0.9.0", "models": [model(topology="2p-tp1-2d-tp1", **FEWER_BLOCKS)]},
+}
+
+
+@dataclass
+class Load:
+    """What became of the requests during a change."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    @property
+    def failures(self) -> list[str]:
+        return [row["failure"] for row in self.rows if row["failure"]]
+
+    @property
+    def longest_gap_s(self) -> float:
+        """The longest time without an answer."""
+        ended = sorted(row["ended_s"] for row in self.rows if not row["failure"])
+        return max(after - before for before, after in pairwise(ended))
+
+
+@contextmanager
+def loaded(project: Project, stack: str, folder: Path) -> Iterator[Load]:
+    """A steady load from inside the world."""
+    load, end, output = Load(), folder / "end", folder / "rows"
+    own = [sys.executable, str(LOAD), ADDRESS, str(REQUESTS_PER_S), str(end)]
+    argv = [sys.executable, "-m", "llmd_oke", "rehearse", "run", "--stack", stack, "--", *own]
+    with (
+        output.open("w") as rows,
+        subprocess.Popen(argv, env=project.environment(), stdout=rows, stderr=subprocess.STDOUT) as process,
+    ):
+        try:
+            yield load
+        finally:
+            end.touch()
+            process.wait(180)
+    load.rows += map(json.loads, output.read_text().splitlines())
+
+
+REHEARSE = ("rehearse", "--startup-seconds", str(STARTUP_S), "--time-scale", "0.5", "--no-benchmark", "--json")
+
+
+def rehearse(project: Project, stack: str) -> Ended:
+    return project.command(*REHEARSE, "--stack", stack)
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The loads by what changed, and which servers paired, with how many pulls."""
+
+    loads: Mapping[str, Load]
+    pairings: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def rollouts(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Rollouts:
+    """A model that is deployed, then changed three times; two nodes have room for all servers twice."""
+    project.write("rollouts", gpuPools=POOLS, release="llm-d-0.7.0", models=[model()])
+    made = rehearse(project, "rollouts")
+    assert made.status == 0, made.errors
+    loads: dict[str, Load] = {}
+    for name, change in CHANGES.items():
+        project.write("rollouts", gpuPools=POOLS, **change)
+        with loaded(project, "rollouts", tmp_path_factory.mktemp("load")) as loads[name]:
+            changed = rehearse(project, "rollouts")
+        assert changed.status == 0, changed.errors
+    asked = project.command("rehearse", "run", "--stack", "rollouts", "--", "curl", "-s", f"{SIMULATOR_URL}/pairings")
+    print("change, requests, failed, longest time without an answer")
+    for name, load in loads.items():
+        print(f"{name}: {len(load.rows)}, {len(load.failures)}, {load.longest_gap_s:.1f} s")
+    return Rollouts(loads, json.loads(asked.output))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_request_fails_while_another_version_takes_the_place_of_the_old_one(rollouts: Rollouts, change: str):
+    load = rollouts.loads[change]
+    assert len(load.rows) > STARTUP_S * REQUESTS_PER_S
+    assert load.failures == []
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_answers_do_not_wait_for_a_start(rollouts: Rollouts, change: str):
+    assert rollouts.loads[change].longest_gap_s < STARTUP_S / 2
+
+
+def test_only_servers_of_one_version_ever_pair(rollouts: Rollouts):
+    assert len(rollouts.pairings) == 3  # a change of topology is none of version
+    assert all(pair["prefill"] == pair["decode"] for pair in rollouts.pairings)
+
+
+def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(
+    rollouts: Rollouts, project: Project, tmp_path: Path
+):
+    """Whatever it had done by then."""
+    with loaded(project, "rollouts", tmp_path) as load:
+        project.write("rollouts", gpuPools=POOLS, release="llm-d-0.9.0", models=[model(engine={"blockSize": 32})])
+        argv = [sys.executable, "-m", "llmd_oke", *REHEARSE, "--stack", "rollouts"]
+        with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.DEVNULL) as begun:
+            with pytest.raises(subprocess.TimeoutExpired):
+                begun.wait(STARTUP_S * 0.7)
+            begun.send_signal(signal.SIGINT)
+            begun.wait(180)
+        project.write("rollouts", gpuPools=POOLS, **CHANGES["topology"])
+        back = rehearse(project, "rollouts")
+    assert back.status == 0, back.errors
+    assert load.failures == []
+    assert load.longest_gap_s < STARTUP_S / 2
+    assert rollouts.pairings
