@@ -169,3 +169,14 @@ def test_a_request_aborted_during_its_transfer_frees_both_sides(pair, clock):
     assert decode.metrics.cache_usage == 0.0
     assert prefill.metrics.cache_usage == 0.0
     assert decode.engine.idle
+
+
+def test_which_versions_paired_is_counted_also_where_they_did_not_fit(serve, network, clock):
+    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
+    same = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
+    other = serve("--block-size", "64", "--kv-transfer-config", NIXL, host="10.244.0.4")
+    for decode in (same, other):
+        hand_over(clock, prefill, decode)
+    paired = [holder == asked for holder, asked in network.pairings]
+    assert sorted(paired) == [False, True]
+    assert set(network.pairings.values()) == {1}
