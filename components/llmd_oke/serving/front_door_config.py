@@ -29,6 +29,11 @@ IDLE_TIMEOUT_S = 3600
 
 _CONNECT_TIMEOUT_S = 5
 _RETRIES = 2
+
+_HOST_ATTEMPTS = 64
+"""How often a unit is chosen until it is one that has not refused the request. The choice must be by chance for that: a
+unit that refuses at once has the fewest requests, and Envoy's choice among all (`FULL_SCAN`) would always be it."""
+
 _MOST = 40000
 """Connections and requests at a time, as in the Envoy of the router's chart."""
 
@@ -128,13 +133,13 @@ def _retry_policy() -> Config:
                 "typed_config": _typed("retry.host.previous_hosts.v3.PreviousHostsPredicate"),
             }
         ],
-        "host_selection_retry_max_attempts": 8,
+        "host_selection_retry_max_attempts": _HOST_ATTEMPTS,
         "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
     }
 
 
 def _units(upstreams: Sequence[str], port: int) -> Config:
-    """The units, the one with the fewest requests first. A unit that fails is left out for a while, all of them never.
+    """The units: of two by chance the one with fewer requests. One that fails is left out for a while, never all.
 
     Whether a unit is there is asked by connecting to it: a Service without ready pods refuses. A request would be
     routed to its servers and counted. It is left out for a second only: when units change one by one, the next one goes
@@ -158,7 +163,7 @@ def _units(upstreams: Sequence[str], port: int) -> Config:
                     "typed_extension_config": {
                         "name": "envoy.load_balancing_policies.least_request",
                         "typed_config": _typed("load_balancing_policies.least_request.v3.LeastRequest")
-                        | {"selection_method": "FULL_SCAN"},
+                        | {"choice_count": 2},
                     }
                 }
             ]

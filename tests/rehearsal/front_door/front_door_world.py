@@ -131,6 +131,19 @@ async def streams(units):
     return {"shares": shares, "begun": begun, "ended": ended}
 
 
+async def refused(client, units):
+    """Statuses while all units but the one that refuses are busy."""
+    for unit in units:
+        unit.hold = asyncio.Event()
+    busy = [await Client.to(REQUEST_PORT) for _ in range(12)]
+    for each in busy:
+        await each.get("/stream")
+    answered = await statuses(client, 200)
+    for unit in units:
+        unit.hold.set()
+    return answered
+
+
 async def drained(units):
     """What a pod does that ends while a stream is under way and a client keeps its connection."""
     for unit in units:
@@ -191,7 +204,7 @@ async def observe():
     seen["broken"] = {"chunks": [await broken.chunk(), await broken.chunk()], "sent": sum(len(u.seen) for u in units)}
     for status in (503, 429):
         units[0].refuses = status
-        seen[f"refused_{status}"] = await statuses(client, 200)
+        seen[f"refused_{status}"] = await refused(client, units)
     units[1].stop()
     seen["one_gone"] = await statuses(client, 200)
     for unit in units:
