@@ -38,12 +38,8 @@ def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[st
     if policy in _PLAIN:
         return _PLAIN[policy]
     version = endpoint_picker(picker or newest_release().endpoint_picker.program.version)
-<<<<<<< HEAD
     profiles: Mapping[str, RouterProfile] = {name: known for name, known in version.profiles.items()}  # noqa: C416
     profile = profiles.get(policy)
-=======
-    profile = next((found for name, found in version.profiles.items() if name == policy), None)
->>>>>>> 63cf112 (Latency figures say what their servers were started with; rank, apply, verify and check tell where a stack's differ, and what is known of the effect)
     if profile is None:
         known = ", ".join(version.profiles)
         raise KitError(f"Endpoint picker {version.version} has no profile {policy}.", f"It has: {known}.")
