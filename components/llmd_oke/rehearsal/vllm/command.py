@@ -189,19 +189,14 @@ def _max_model_len(text: str | None) -> int | None:
 def _quick_reduce(environment: Mapping[str, str]) -> Quantization:
     """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
     level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
-<<<<<<< HEAD
-    known: Mapping[str, Quantization] = {name: name for name in QUANTIZATIONS}
-    if level not in known:
-=======
     found = quantization(level)
     if found is None:
->>>>>>> 63cf112 (Latency figures say what their servers were started with; rank, apply, verify and check tell where a stack's differ, and what is known of the effect)
         raise Refusal(
             1,
             f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "
             f"Valid options: {list(QUANTIZATIONS)}.",
         )
-    return known[level]
+    return found
 
 
 def _attention_backend(namespace: argparse.Namespace) -> str | None:
