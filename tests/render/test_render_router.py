@@ -280,7 +280,7 @@ def test_another_release_replaces_the_deployment_whose_selector_cant_change(olde
 
 
 @pytest.mark.rehearsal
-@pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "agg-tp1-16r"])
+@pytest.mark.parametrize("topology", ["4p-tp1-4d-tp1", "agg-tp1-16r"])
 def test_the_real_picker_accepts_config_and_flags(varied, tmp_path, topology):
     program = find_program("epp")
     if program is None:
