@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
     from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
     from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs
+    from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.prefill_decode import PrefillDecodeUnit, PrefillDecodeUnitArgs
@@ -66,6 +67,7 @@ _MODULES = {
     "llmd_oke.serving.autoscaling": ("ModelScaling", "ModelScalingArgs", "ScaledServersArgs"),
     "llmd_oke.serving.endpoint": ("ModelEndpoint", "ModelEndpointArgs"),
     "llmd_oke.serving.front_door": ("FrontDoor", "FrontDoorArgs"),
+    "llmd_oke.serving.image_pull": ("ImagePull", "ImagePullArgs"),
     "llmd_oke.serving.cache_args": ("ModelCacheMountArgs", "PrewarmArgs"),
     "llmd_oke.serving.model_cache": ("ModelCache", "ModelCacheArgs"),
     "llmd_oke.serving.namespace": ("ServingNamespace", "ServingNamespaceArgs"),
@@ -96,6 +98,8 @@ __all__ = [
     "GpuPoolArgs",
     "Iam",
     "IamArgs",
+    "ImagePull",
+    "ImagePullArgs",
     "KitError",
     "Launch",
     "ModelCache",

@@ -33,6 +33,7 @@ from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.autoscaling import ModelScaling
 from llmd_oke.serving.endpoint import ModelEndpoint
 from llmd_oke.serving.front_door import FrontDoor
+from llmd_oke.serving.image_pull import ImagePull
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.prefill_decode import PrefillDecodeUnit
@@ -57,6 +58,7 @@ COMPONENTS: list[type[pulumi.ComponentResource]] = [
     Network,
     NodeFeatureDiscovery,
     NodeGate,
+    ImagePull,
     NodeImage,
     OkeCluster,
     PrefillDecodeUnit,

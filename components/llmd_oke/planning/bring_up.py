@@ -99,9 +99,7 @@ def _serving_legs(plan: Plan, before: tuple[str, ...]) -> Iterator[Leg]:
     cached = not isinstance(plan.config.storage.model_cache, NoModelCache)
     prewarmed = cached and plan.config.storage.prewarm.source != "none"
     weights = _weights(plan, before if prewarmed else (image.name,), prewarmed=prewarmed)
-    if prewarmed:  # servers, and with them their image, come after the weights
-        image = _image_pull(plan, (weights.name,))
-    yield from (weights, image) if prewarmed else (image, weights)
+    yield from (image, weights)
     start = facts.server_start
     largest = max(model.model.weights.gib for model in plan.models) * BYTES_PER_GIB
     seconds = largest / (start.read_megabytes_per_s * 1e6) + start.seconds

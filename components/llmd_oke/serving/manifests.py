@@ -13,6 +13,7 @@ _KINDS = {
     ("v1", "Secret"),
     ("v1", "Service"),
     ("v1", "ServiceAccount"),
+    ("apps/v1", "DaemonSet"),
     ("apps/v1", "Deployment"),
     ("batch/v1", "Job"),
     ("networking.k8s.io/v1", "NetworkPolicy"),

@@ -11,7 +11,7 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import Plan
 from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
 from llmd_oke.stack.access import ClusterAccess, existing
-from llmd_oke.stack.models import declare_model
+from llmd_oke.stack.models import declare_image_pull, declare_model
 from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import keda_namespace
 from llmd_oke.stack.smoke import declare_smoke
@@ -76,8 +76,11 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
     namespace = ServingNamespace("serving", _namespace(plan, settings.get_secret("huggingFaceToken")), inside)
     source_url = settings.get_secret("modelSourceUrl")
     cache = declare_model_cache(plan, namespace, source_url, inside, access.model_cache_handle)
+    image = declare_image_pull(plan, namespace, inside)
     keda = keda_namespace(plan, access, namespace)
-    models = {model.name: declare_model(plan, model, namespace, cache, crds, inside, keda) for model in plan.models}
+    models = {
+        model.name: declare_model(plan, model, namespace, cache, image, crds, inside, keda) for model in plan.models
+    }
     serving = [resource for made in models.values() for resource in made.resources]
     declare_smoke(plan, pulumi.get_stack(), after(inside, *serving))
     return {

@@ -10,11 +10,13 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.gpu_stack import functions_made_by
 from llmd_oke.planning.network import control_plane_cidrs
+from llmd_oke.planning.node_scaling import awaited_nodes
 from llmd_oke.planning.releases import used_override
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
 from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
 from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs
+from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
 from llmd_oke.serving.lookup import OverrideArgs
 from llmd_oke.serving.model_cache import ModelCache
 from llmd_oke.serving.model_server import server_spec
@@ -42,6 +44,7 @@ def declare_model(
     model: ModelPlan,
     namespace: ServingNamespace,
     cache: ModelCache | None,
+    image: ImagePull,
     crds: Crds | None,
     opts: pulumi.ResourceOptions,
     keda: pulumi.Input[str] | None = None,
@@ -53,12 +56,13 @@ def declare_model(
     """
     routed = model.router.mode == "standalone"
     inside = after(opts, namespace)
+    prepared = after(inside, image, *([cache] if cache else []))
     declared: list[pulumi.Resource] = []
     turn, served = pulumi.ResourceOptions(), _served_before(model)
     for unit in model.units:
         name = unit_name(plan, model, unit)
         own: list[pulumi.Resource] = []
-        needed = pulumi.ResourceOptions.merge(inside if cache is None else after(inside, cache), turn)
+        needed = pulumi.ResourceOptions.merge(prepared, turn)
         own.append(_unit(plan, model, unit, namespace, cache, needed))
         if keda is not None and (scaled := declare_scaling(model, unit, name, keda, after(inside, *own))):
             own.append(scaled)
@@ -101,6 +105,19 @@ def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
 
 def _server_spec(plan: Plan, model: ModelPlan, role: RolePlan) -> ServerSpec:
     return server_spec(unit_args(plan, model, "model-server"), role.role, role.tensor_parallel_size)
+
+
+def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.ResourceOptions) -> ImagePull:
+    """The image of all servers, on the nodes before them; beside whatever fills the model cache."""
+    args: ImagePullArgs = {
+        "namespace": plan.namespace,
+        "image": plan.release.vllm.image.pinned,
+        "shape": plan.pools[0].shape.name,
+        "nodes": sum(awaited_nodes(plan).values()),
+    }
+    if taints := node_taints(plan):
+        args["node_taints"] = taints
+    return ImagePull("image-pull", args, after(opts, namespace))
 
 
 def _front_door(plan: Plan, model: ModelPlan, opts: pulumi.ResourceOptions) -> FrontDoor:

@@ -83,7 +83,13 @@ def test_a_registry_that_gives_no_answer_ends_with_1_and_its_reason(lock: Path, 
 def test_a_stacks_images_are_listed_with_the_place_that_brings_them():
     result = CliRunner().invoke(app, ["images", "list", "--stack", "guide", "--project", str(PROJECT), "--json"])
     images = json.loads(result.output)["images"]
-    assert [image["used_by"] for image in images] == ["vLLM", "endpoint picker", "Envoy", "routing sidecar"]
+    assert [image["used_by"] for image in images] == [
+        "image pull",
+        "vLLM",
+        "endpoint picker",
+        "Envoy",
+        "routing sidecar",
+    ]
     assert {image["path"] for image in images} == {"release"}
     assert all(image["digest"] or image["no_digest_because"] for image in images)
 

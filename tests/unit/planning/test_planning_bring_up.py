@@ -58,3 +58,9 @@ def test_every_leg_says_where_its_time_is_from():
     assert any(leg.source == ASSUMED for leg in legs)
     names = [leg.name for leg in legs]
     assert all(names.index(other) < names.index(leg.name) for leg in legs for other in leg.after)
+
+
+def test_image_and_weights_come_at_the_same_time_where_weights_are_cached():
+    found = bring_up(plan(model("agg-tp1-8r"), nodes=1, storage=NODE_DISK))
+    assert found.starts["vLLM image"] == found.starts["weights"] == 0
+    assert "weights" not in found.critical

@@ -17,12 +17,18 @@ def used(*models: dict[str, Any], **changes: Any) -> list[str]:
 
 
 def test_a_disaggregated_model_runs_vllm_router_and_sidecar():
-    assert used(model("8p-tp1-4d-tp2"), nodes=2) == ["vLLM", "endpoint picker", "Envoy", "routing sidecar"]
+    assert used(model("8p-tp1-4d-tp2"), nodes=2) == [
+        "image pull",
+        "vLLM",
+        "endpoint picker",
+        "Envoy",
+        "routing sidecar",
+    ]
 
 
 def test_aggregated_servers_have_no_sidecar_and_without_a_router_nothing_else():
-    assert used(model("agg-tp1-8r"), nodes=1) == ["vLLM", "endpoint picker", "Envoy"]
-    assert used(model("agg-tp1-8r", router={"mode": "none"}), nodes=1) == ["vLLM"]
+    assert used(model("agg-tp1-8r"), nodes=1) == ["image pull", "vLLM", "endpoint picker", "Envoy"]
+    assert used(model("agg-tp1-8r", router={"mode": "none"}), nodes=1) == ["image pull", "vLLM"]
 
 
 def test_a_cache_that_is_filled_beforehand_brings_the_pre_warm_image():
@@ -41,7 +47,7 @@ def test_a_created_cluster_runs_gate_and_operator_too_each_image_once():
 
 def test_an_image_of_the_stack_file_is_named_by_its_place_there():
     mine = f"example.com/team/vllm:1@sha256:{'0' * 64}"
-    (vllm, *_) = images_of(plan(model("agg-tp1-8r"), nodes=1, override={"vllmImage": mine}))
+    (_, vllm) = images_of(plan(model("agg-tp1-8r", router={"mode": "none"}), nodes=1, override={"vllmImage": mine}))
     assert (vllm.path, vllm.image.pinned) == ("override.vllmImage", mine)
 
 

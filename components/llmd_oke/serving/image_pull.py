@@ -1,0 +1,201 @@
+"""The image of the servers on every GPU node, before servers start: pulled while weights are downloaded, and while old
+servers still run."""
+
+import hashlib
+from importlib import resources
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+
+from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.objects import PART_OF, Manifest, when_declared
+from llmd_oke.serving import bench_program
+from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.lookup import shape
+from llmd_oke.serving.manifests import declare
+from llmd_oke.serving.model_pod import tolerations
+from llmd_oke.serving.timeouts import timeouts
+
+NAME = "image-pull"
+IMAGE = "llmd-oke/image"
+LIMIT_S = 2700
+"""How long servers wait for nodes that still pull; ours. 22 GB of ROCm image take some 15 minutes (vllm issue 8336)."""
+SLACK_S = 600
+"""What the pod that waits may take to be placed and to pull its own image."""
+USER_ID = 65532
+_KEEPS_RUNNING = ["python3", "-c", "import signal; signal.pause()"]
+
+
+class ImagePullArgs(TypedDict):
+    """What is pulled, and where."""
+
+    namespace: pulumi.Input[str]
+    """Namespace of the model servers."""
+    image: str
+    """Image of the servers, which has Python."""
+    shape: str
+    """OCI shape of the nodes, from the catalogue."""
+    node_taints: NotRequired[list[NodeTaintArgs]]
+    """Taints of the nodes beside those of their shape; none if left out."""
+    nodes: int
+    """Nodes to wait for. More may come, and get the image; fewer may, and are not waited for."""
+
+
+class ImagePull(pulumi.ComponentResource):
+    """A DaemonSet that has an image pulled and kept on each node of a shape, without any GPU, and a Job that waits for
+    it. Declare units after it.
+
+    A node that never comes or doesn't answer holds nothing up, and no node more than 45 minutes; a new image is pulled
+    everywhere before the first server is replaced.
+    """
+
+    pulled: pulumi.Output[str]
+    """The image, once nodes have it."""
+
+    def __init__(self, name: str, args: ImagePullArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:ImagePull", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        needed = [
+            declare(f"{name}-{manifest['kind'].lower()}", manifest, child)
+            for manifest in (daemon_set(args), service_account(args), role(args), role_binding(args), program(args))
+        ]
+        limited = pulumi.ResourceOptions(
+            parent=self,
+            depends_on=needed,
+            delete_before_replace=True,
+            custom_timeouts=timeouts(LIMIT_S + SLACK_S),
+        )
+        self.pulled = when_declared(declare(f"{name}-job", job(args), limited), args["image"])
+        self.register_outputs({"pulled": self.pulled})
+
+
+def daemon_set(args: ImagePullArgs) -> Manifest:
+    """A pod on each node that does nothing; as long as it runs, the kubelet doesn't collect the image. Nobody waits for
+    it itself: a node that doesn't answer would hold everything up.
+    """
+    own = {**PART_OF, "app.kubernetes.io/name": NAME}
+    nodes = shape(args["shape"])
+    pod = {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": _pod_security(),
+        "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
+        "tolerations": tolerations(nodes, args.get("node_taints", ())),
+        "containers": [
+            {
+                "name": NAME,
+                "image": args["image"],
+                "imagePullPolicy": "IfNotPresent",
+                "command": _KEEPS_RUNNING,
+                "resources": {"requests": {"cpu": "1m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+                "securityContext": bench_program.CONTAINER_SECURITY,
+            }
+        ],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {**_metadata(args), "annotations": {"pulumi.com/skipAwait": "true"}},
+        "spec": {
+            "selector": {"matchLabels": {"app.kubernetes.io/name": NAME}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
+            "template": {"metadata": {"labels": {**own, IMAGE: _digest(args["image"])}}, "spec": pod},
+        },
+    }
+
+
+def service_account(args: ImagePullArgs) -> Manifest:
+    """The account of the pod that waits."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(args),
+        "automountServiceAccountToken": False,
+    }
+
+
+def role(args: ImagePullArgs) -> Manifest:
+    """It may list pods, and nothing else."""
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": _metadata(args),
+        "rules": rules,
+    }
+
+
+def role_binding(args: ImagePullArgs) -> Manifest:
+    """Gives the account its role."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(args),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME},
+        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": args["namespace"]}],
+    }
+
+
+def program(args: ImagePullArgs) -> Manifest:
+    """The ConfigMap with the program that waits."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(args), "data": {"wait.py": _program()}}
+
+
+def job(args: ImagePullArgs) -> dict[str, Any]:
+    """The Job that waits. Its name says for what, so that another image, or more nodes, are waited for again."""
+    own = {**PART_OF, "app.kubernetes.io/name": f"{NAME}-wait"}
+    waited_for = f"{args['image']} {args['nodes']} {_program()}"
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            **_metadata(args),
+            "name": f"{NAME}-{_digest(waited_for)}",
+            "annotations": {"pulumi.com/replaceUnready": "true"},
+        },
+        "spec": {
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": LIMIT_S + SLACK_S,
+            "template": {"metadata": {"labels": own}, "spec": _waiting_pod(args)},
+        },
+    }
+
+
+def _waiting_pod(args: ImagePullArgs) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "name": "wait",
+        "image": job_images().python.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-B", f"{bench_program.FOLDER}/wait.py"],
+        "args": [f"--selector={IMAGE}={_digest(args['image'])}", f"--nodes={args['nodes']}", f"--limit-s={LIMIT_S}"],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": bench_program.CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [bench_program.mount()],
+    }
+    return {
+        "serviceAccountName": NAME,
+        "automountServiceAccountToken": True,
+        "restartPolicy": "Never",
+        "securityContext": _pod_security(),
+        "tolerations": tolerations(shape(args["shape"]), args.get("node_taints", ())),
+        "containers": [container],
+        "volumes": [bench_program.volume(NAME)],
+    }
+
+
+def _pod_security() -> dict[str, Any]:
+    return {"runAsNonRoot": True, "runAsUser": USER_ID, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def _metadata(args: ImagePullArgs) -> dict[str, Any]:
+    return {"name": NAME, "namespace": args["namespace"], "labels": {**PART_OF, "app.kubernetes.io/name": NAME}}
+
+
+def _program() -> str:
+    return (resources.files("llmd_oke.serving") / "image_pull_program.py").read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -1,0 +1,101 @@
+"""Waits until nodes have an image. Runs in a pod, with nothing but Python itself.
+
+Nodes that are not there or don't answer are not waited for, and neither is one that takes too long: servers can still
+pull for themselves. It ends with 0; with 1 and the cause where the time is up and no node has the image.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import ssl
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TERMINATION_LOG = Path("/dev/termination-log")
+REQUEST_TIMEOUT_S = 30.0
+SETTLED_S = 30.0
+"""How long nothing may be under way before nodes that are still missing are given up."""
+
+Pods = list[dict[str, Any]]
+
+
+def main() -> int:
+    """Waits as the arguments say."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--selector", required=True)
+    parser.add_argument("--nodes", required=True, type=int)
+    parser.add_argument("--limit-s", required=True, type=float)
+    parser.add_argument("--pause-s", default=2.0, type=float)
+    arguments = parser.parse_args()
+    having, text = wait(arguments, lambda: pods(arguments.selector))
+    print(text, flush=True)
+    if TERMINATION_LOG.exists():
+        TERMINATION_LOG.write_text(text[:4000])
+    return 0 if having else 1
+
+
+def wait(arguments: argparse.Namespace, seen: Callable[[], Pods]) -> tuple[int, str]:
+    """How many nodes have the image when the waiting is over, and what there is to say of the others."""
+    began = quiet_since = time.monotonic()
+    said = ""
+    having = 0
+    while True:
+        try:
+            having, pulling = judge(seen())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            pulling = [f"the API server does not answer: {error}"]
+        now = time.monotonic()
+        if pulling:
+            quiet_since = now
+        text = "; ".join([f"{having} of {arguments.nodes} nodes have the image", *pulling])
+        if having >= arguments.nodes and not pulling:
+            return having, text
+        if having and now - quiet_since >= SETTLED_S:
+            return having, f"{text}; the others are not there"
+        if now - began >= arguments.limit_s:
+            return having, f"{text}; not waited for after {arguments.limit_s:.0f} s"
+        if text != said:
+            print(text, flush=True)
+            said = text
+        time.sleep(arguments.pause_s)
+
+
+def judge(found: Pods) -> tuple[int, list[str]]:
+    """On how many nodes the image is, and what is under way on others. A pod that its node has not taken says that
+    the node doesn't answer, and that is no work to wait for.
+    """
+    having, pulling = 0, list[str]()
+    for pod in sorted(found, key=lambda pod: pod["metadata"]["name"]):
+        status, node = pod.get("status", {}), pod.get("spec", {}).get("nodeName", "a node")
+        containers: list[dict[str, Any]] = status.get("containerStatuses") or []
+        states: list[dict[str, dict[str, str]]] = [container.get("state", {}) for container in containers]
+        if any("running" in state or "terminated" in state for state in states):
+            having += 1
+        elif status.get("startTime"):
+            waiting = next((state["waiting"] for state in states if "waiting" in state), dict[str, str]())
+            reason, message = waiting.get("reason", ""), waiting.get("message", "")
+            failing = f" ({reason}: {message})" if reason in {"ErrImagePull", "ImagePullBackOff"} else ""
+            pulling.append(f"{node} pulls it{failing}")
+    return having, pulling
+
+
+def pods(selector: str) -> Pods:
+    """The pods of this namespace that a label selects."""
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    namespace, token = (ACCOUNT / "namespace").read_text(), (ACCOUNT / "token").read_text()
+    url = f"https://{host}:{port}/api/v1/namespaces/{namespace}/pods?labelSelector={urllib.parse.quote(selector)}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=context) as answer:  # noqa: S310 - https
+        return json.load(answer)["items"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The image of the servers on every node before them."""
+
+import argparse
+from typing import Any
+
+import pytest
+from llmd_oke.serving import image_pull, image_pull_program
+from llmd_oke.serving.image_pull import ImagePullArgs, daemon_set, job
+
+OLD: ImagePullArgs = {"namespace": "llm-d", "image": "ghcr.io/llm-d/vllm:1", "shape": "BM.GPU.MI300X.8", "nodes": 2}
+NEW: ImagePullArgs = {**OLD, "image": "ghcr.io/llm-d/vllm:2"}
+
+
+def pod(node: str, state: dict[str, Any] | None = None, *, taken: bool = True) -> dict[str, Any]:
+    """A pod of the DaemonSet; one that its node has not taken has no start."""
+    statuses = [{"name": "image-pull", "state": state}] if state else []
+    started = {"startTime": "2026-01-01T00:00:00Z", "containerStatuses": statuses} if taken else {}
+    return {"metadata": {"name": f"pull-{node}"}, "spec": {"nodeName": node}, "status": started}
+
+
+RUNNING: dict[str, Any] = {"running": {}}
+PULLING: dict[str, Any] = {"waiting": {"reason": "ContainerCreating"}}
+REFUSED: dict[str, Any] = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
+
+
+def wait(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], nodes: int = 2) -> tuple[int, str, float]:
+    """What the program says after these looks, the last of them for ever; and after how many seconds."""
+    clock = [0.0]
+    monkeypatch.setattr(image_pull_program.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(image_pull_program.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    answers = list(looks)
+    arguments = argparse.Namespace(nodes=nodes, limit_s=600.0, pause_s=2.0)
+    having, text = image_pull_program.wait(arguments, lambda: answers.pop(0) if len(answers) > 1 else answers[0])
+    return having, text, clock[0]
+
+
+def test_no_gpu_is_held_and_every_node_of_the_shape_is_reached():
+    spec = daemon_set(OLD)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["image"] == OLD["image"]
+    assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+    assert spec["nodeSelector"] == {"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"}
+    assert spec["tolerations"][0]["key"] == "amd.com/gpu"
+
+
+def test_another_image_is_pulled_on_all_nodes_at_once_and_waited_for_anew():
+    old, new = daemon_set(OLD), daemon_set(NEW)
+    assert old["spec"]["selector"] == new["spec"]["selector"]
+    assert new["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "100%"}
+    label = new["spec"]["template"]["metadata"]["labels"][image_pull.IMAGE]
+    assert label != old["spec"]["template"]["metadata"]["labels"][image_pull.IMAGE]
+    assert job(NEW)["metadata"]["name"] != job(OLD)["metadata"]["name"]
+    (container,) = job(NEW)["spec"]["template"]["spec"]["containers"]
+    assert f"--selector={image_pull.IMAGE}={label}" in container["args"]
+
+
+def test_nothing_waits_for_the_daemon_set_itself():
+    assert daemon_set(OLD)["metadata"]["annotations"] == {"pulumi.com/skipAwait": "true"}
+
+
+def test_it_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pytest.MonkeyPatch):
+    pulling = [pod("a", RUNNING), pod("b", PULLING)]
+    having, text, seconds = wait(monkeypatch, pulling, pulling, [pod("a", RUNNING), pod("b", RUNNING)])
+    assert (having, text, seconds) == (2, "2 of 2 nodes have the image", 4.0)
+
+
+def test_a_node_that_never_comes_is_given_up_once_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch):
+    having, text, seconds = wait(monkeypatch, [pod("a", RUNNING)])
+    assert (having, seconds) == (1, 30.0)
+    assert text.endswith("the others are not there")
+
+
+def test_a_node_that_does_not_answer_is_given_up_too(monkeypatch: pytest.MonkeyPatch):
+    having, _, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", taken=False)])
+    assert (having, seconds) == (1, 30.0)
+
+
+def test_a_slow_node_is_waited_for_until_the_limit(monkeypatch: pytest.MonkeyPatch):
+    having, text, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", PULLING)])
+    assert (having, seconds) == (1, 600.0)
+    assert "b pulls it; not waited for after 600 s" in text
+
+
+def test_an_image_that_no_node_gets_ends_with_the_kubelets_words(monkeypatch: pytest.MonkeyPatch):
+    having, text, seconds = wait(monkeypatch, [pod("a", REFUSED), pod("b", REFUSED)])
+    assert (having, seconds) == (0, 600.0)
+    assert "a pulls it (ErrImagePull: manifest unknown)" in text
