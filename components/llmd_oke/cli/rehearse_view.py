@@ -1,19 +1,24 @@
 """A rehearsal, for people and as JSON."""
 
+import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from llmd_oke import planning
 from llmd_oke.cli import console, plan_view
 from llmd_oke.rehearsal.inventory import IN_PODS, Inventory
 from llmd_oke.rehearsal.plugins import KubernetesPlugin
 from llmd_oke.rehearsal.programs import Program
 from llmd_oke.rehearsal.rehearsal import Prepared
 from llmd_oke.rehearsal.release_choice import ReleaseChoice
+
+if TYPE_CHECKING:
+    from llmd_oke.rehearsal.release_differences import ObjectDifference
 
 _REAL = ("pulumi", "kube-apiserver")
 
@@ -48,6 +53,7 @@ def as_json(prepared: Prepared, update: Mapping[str, Any], report: Path | None) 
         "stack": prepared.stack,
         "plan": plan_view.as_json(prepared.plan),
         **releases_as_json(prepared.inventory.release),
+        "release_differences": [dataclasses.asdict(difference) for difference in _differences(prepared)],
         "programs": {name: _program(prepared.inventory, name) for name in prepared.inventory.programs},
         "kubernetes_plugin": _plugin(prepared.plugin),
         "simulated": list(prepared.simulated(update["placeholders"])),
@@ -104,10 +110,19 @@ def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | N
             f"{', '.join(prepared.simulated({}))}{_pace(prepared.time_scale.scale, prepared.startup_s)}",
         ),
         *([("not run", _not_run(placeholders))] if placeholders else []),
-        *([("release", told)] if told else []),
+        *([("release", told), ("differs", "\n".join(map(str, _differences(prepared))))] if told else []),
         *([("report", str(report))] if report else []),
         ("next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"),
     ]
+
+
+def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":
+    """What of the stack's own release is rehearsed otherwise."""
+    if prepared.inventory.release.asked.name == prepared.inventory.release.used.name:
+        return ()
+    from llmd_oke.rehearsal.release_differences import release_differences  # noqa: PLC0415 - it loads Pulumi
+
+    return release_differences(planning.plan_stack_file(prepared.project, prepared.stack), prepared.plan)
 
 
 def _not_run(placeholders: Mapping[str, int]) -> str:

@@ -1,0 +1,53 @@
+"""What a rehearsal says of a router that isn't the one of the stack's release."""
+
+import pytest
+from llmd_oke import config, planning
+from llmd_oke.planning import Plan
+from llmd_oke.planning.releases import with_router
+from llmd_oke.rehearsal.release_differences import release_differences
+
+
+def plan(release: str, **changes: object) -> Plan:
+    stack = {
+        "cluster": {"mode": "existing", "identifier": "here"},
+        "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 9}],
+        "release": "llm-d-0.9.0",
+        "models": [
+            {
+                "model": "gpt-oss-120b",
+                "topology": "8p-tp1-4d-tp2",
+                "workload": {"inputTokens": 4096, "outputTokens": 256},
+                **changes,
+            }
+        ],
+    }
+    return planning.plan(with_router(config.validate(stack), release))
+
+
+@pytest.fixture(scope="module")
+def differences() -> dict[str, set[str]]:
+    found = release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))
+    return {difference.name: {field.path for field in difference.fields} for difference in found}
+
+
+def test_programs_flags_and_number_of_pickers_are_told(differences: dict[str, set[str]]):
+    deployment = differences["Deployment gpt-oss-120b-epp"]
+    assert {"spec.replicas", "spec.template.spec.containers[epp].image"} <= deployment
+    sidecar = differences["Container routing-proxy of gpt-oss-120b-decode"]
+    assert "image" in sidecar
+    assert any(path.startswith("args[") for path in sidecar)
+
+
+def test_objects_of_one_side_alone_are_told_in_a_word():
+    told = [str(each) for each in release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))]
+    assert "Role gpt-oss-120b-epp-leader-election: left out" in told
+    assert "InferencePool gpt-oss-120b: spec.appProtocol" in told
+
+
+def test_nothing_is_told_where_the_release_is_the_stacks_own():
+    assert release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.9.0")) == ()
+
+
+def test_a_stack_without_routers_has_none_that_differ():
+    plain = {"topology": "agg-tp1-8r", "router": {"mode": "none"}}
+    assert release_differences(plan("llm-d-0.9.0", **plain), plan("llm-d-0.6.0", **plain)) == ()
