@@ -22,11 +22,11 @@ REQUESTS_PER_S = 2
 LOAD = Path(__file__).with_name("rollout_load.py")
 ADDRESS = "http://gpt-oss-120b.llm-d.svc.cluster.local"
 POOLS = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
-FEWER_BLOCKS = {"engine": {"blockSize": 64}}
+OTHER_BLOCKS = {"topology": "2p-tp1-2d-tp1", "engine": {"blockSize": 64}}
 CHANGES: Mapping[str, Mapping[str, Any]] = {
-    "image": {"release": "llm-d-0.9.0", "models": [model()]},
-    "block size": {"release": "llm-d-0.9.0", "models": [model(**FEWER_BLOCKS)]},
-    "topology": {"release": "llm-d-0.9.0", "models": [model(topology="2p-tp1-2d-tp1", **FEWER_BLOCKS)]},
+    "image": {"release": "llm-d-0.9.0", "models": [model(topology="2p-tp1-2d-tp1")]},
+    "block size": {"release": "llm-d-0.9.0", "models": [model(**OTHER_BLOCKS)]},
+    "topology": {"release": "llm-d-0.9.0", "models": [model(engine={"blockSize": 64})]},
 }
 
 
@@ -83,7 +83,7 @@ class Rollouts:
 @pytest.fixture(scope="module")
 def rollouts(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Rollouts:
     """A model that is deployed, then changed three times; two nodes have room for all servers twice."""
-    project.write("rollouts", gpuPools=POOLS, release="llm-d-0.7.0", models=[model()])
+    project.write("rollouts", gpuPools=POOLS, **{**CHANGES["image"], "release": "llm-d-0.7.0"})
     made = rehearse(project, "rollouts")
     assert made.status == 0, made.errors
     loads: dict[str, Load] = {}
