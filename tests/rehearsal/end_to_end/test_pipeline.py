@@ -1,9 +1,14 @@
 """What continuous integration calls, against the rehearsal."""
 
+import re
+
 import pytest
 from user_project import Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+PREFILL = re.compile(r"Deployment gpt-oss-120b-[0-9a-f]{8}-prefill")
+"""The unit's version is part of its objects' names."""
 
 
 def test_a_stack_is_previewed_deployed_and_previewed_again(project: Project) -> None:
@@ -15,11 +20,11 @@ def test_a_stack_is_previewed_deployed_and_previewed_again(project: Project) -> 
         assert ended.status == 0, ended.errors
         return summary.read_text()
 
-    assert "Deployment gpt-oss-120b-prefill" in previewed()
+    assert PREFILL.search(previewed())
     deployed = project.command("pipeline", "deploy", "--stack", "ci", "--rehearse")
     assert deployed.status == 0, deployed.errors
     assert "Remote prefill" in deployed.output
-    assert "Deployment gpt-oss-120b-prefill" not in previewed()
+    assert not PREFILL.search(previewed())
     assert list((project.folder / "reports" / "ci").glob("*/summary.json"))
 
 
