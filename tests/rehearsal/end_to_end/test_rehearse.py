@@ -119,10 +119,14 @@ def test_aggregated_servers_are_served_behind_a_plain_service(project: Project) 
 
 
 def test_a_release_without_programs_is_rehearsed_with_the_nearest(project: Project) -> None:
-    project.write("newer", release="llm-d-0.7.0")
+    """Its router is; vLLM stays the release's own, and what differs is listed."""
+    project.write("newer")
     ended = project.command("rehearse", "--stack", "newer", "--json", "--time-scale", "0.5", "--no-benchmark")
     assert ended.status == 0, ended.errors
-    assert (ended.document["asked_release"], ended.document["plan"]["release"]) == ("llm-d-0.7.0", "llm-d-0.6.0")
+    assert (ended.document["asked_release"], ended.document["release"]) == ("llm-d-0.9.0", "llm-d-0.6.0")
+    assert ended.document["plan"]["release"] == "llm-d-0.9.0"
+    differing = {difference["name"].split(" ")[0] for difference in ended.document["release_differences"]}
+    assert {"Deployment", "ConfigMap", "Container"} <= differing
     assert project.command("rehearse", "down", "--stack", "newer").status == 0
 
 
