@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Literal, get_args
+from typing import get_args
 
 from llmd_oke.catalogue.bench_jobs import kv_path
 from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.releases import Release, release_names
+from llmd_oke.catalogue.releases import QuickReduce, Release, release_names
 from llmd_oke.config.model import Engine
 
-Quantization = Literal["NONE", "FP", "INT8", "INT6", "INT4"]
+Quantization = QuickReduce
 """Of all-reduce: values of vLLM's `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`."""
 
 QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
