@@ -8,6 +8,7 @@ import pulumi
 
 from llmd_oke.bench.deployment.topology import RouterPart, Servers, Topology
 from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
+from llmd_oke.bench.smoke.other_apis import OtherApi
 from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
 from llmd_oke.bench.smoke.thresholds import Thresholds
 from llmd_oke.catalogue.container_images import ContainerImage
@@ -75,6 +76,7 @@ def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
         groups=tuple(_groups(plan, model)),
         server_port=vllm.SERVER_PORT,
         prefill_header=PREFILL_HEADER,
+        other_apis=tuple(_other_apis(plan, model)),
         evidence=_evidence(plan, model),
     )
 
@@ -170,6 +172,14 @@ def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:
         for role in unit.roles:
             port = vllm.BEHIND_SIDECAR_PORT if role.role == "decode" else vllm.SERVER_PORT
             yield PodGroup(unit.name, role.role, labels.role_selector(name, role.role), port)
+
+
+def _other_apis(plan: Plan, model: ModelPlan) -> Iterator[OtherApi]:
+    disaggregated = model.topology.disaggregated and model.router.mode == "standalone"
+    remote = plan.release.endpoint_picker.dialect.disaggregating_apis
+    for api in model.model.apis:
+        if api in ("chat", "responses"):
+            yield OtherApi(api, api in remote if disaggregated else None)
 
 
 def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:

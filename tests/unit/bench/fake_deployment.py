@@ -35,6 +35,8 @@ class Answer:
     cut: bool = False
     hang: bool = False
     remote: bool = True
+    whole: dict | None = None
+    """The body for a request without a stream, instead of the usual one."""
 
 
 @dataclass
@@ -108,8 +110,10 @@ async def _complete(deployment: Deployment, request: web.Request) -> web.StreamR
         await deployment.released.wait()
     if answer.status != 200:
         return web.Response(status=answer.status, text="no healthy upstream")
-    tokens = len(body["prompt"] if "prompt" in body else body["messages"][0]["content"]) // 4
+    tokens = len(_prompt(body)) // 4
     deployment.count(answer, tokens)
+    if not body.get("stream"):
+        return web.json_response(answer.whole or _whole(body, tokens))
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
     events = body["max_tokens"] if answer.events is None else answer.events
@@ -125,6 +129,17 @@ async def _complete(deployment: Deployment, request: web.Request) -> web.StreamR
         await response.write(_line({"choices": [], "usage": usage}))
     await response.write(b"data: [DONE]\n\n")
     return response
+
+
+def _prompt(body: dict) -> str:
+    return body.get("prompt") or body.get("input") or body["messages"][0]["content"]
+
+
+def _whole(body: dict, tokens: int) -> dict:
+    if "input" in body:
+        return {"object": "response", "status": "incomplete", "usage": {"input_tokens": tokens, "output_tokens": 16}}
+    choices = [{"finish_reason": "length", "message": {"role": "assistant", "content": " tok"}}]
+    return {"choices": choices, "usage": {"prompt_tokens": tokens, "completion_tokens": 16}}
 
 
 def _events(chat: bool, count: int) -> list[dict]:
@@ -155,6 +170,7 @@ async def served() -> AsyncIterator[Deployment]:
     app = web.Application(client_max_size=2**24)
     app.router.add_post("/v1/completions", complete)
     app.router.add_post("/v1/chat/completions", complete)
+    app.router.add_post("/v1/responses", complete)
     app.router.add_get("/metrics/{role}", metrics)
     server = TestServer(app)
     await server.start_server()

@@ -2,6 +2,7 @@
 
 from fake_deployment import DECISIONS, MODEL, TOPOLOGY
 from llmd_oke.bench.smoke.evidence import EvidenceSettings
+from llmd_oke.bench.smoke.other_apis import OtherApi
 from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
 from llmd_oke.bench.smoke.thresholds import Thresholds
 
@@ -23,6 +24,7 @@ REQUEST = SmokeRequest(
     ),
     server_port=8000,
     prefill_header="x-prefiller-host-port",
+    other_apis=(OtherApi("responses", remote_prefill=True),),
     evidence=EvidenceSettings(DECISIONS),
     facts={"stack": "mine"},
 )

@@ -19,6 +19,7 @@ from llmd_oke.bench.reporting.files import to_yaml
 from llmd_oke.bench.reporting.report import build_report
 from llmd_oke.bench.reporting.summary import summarize_result
 from llmd_oke.bench.smoke.evidence import RemotePrefill
+from llmd_oke.bench.smoke.other_apis import ApiAnswer
 from llmd_oke.bench.smoke.request import SmokeRequest
 from llmd_oke.bench.smoke.resolving import bare_plan
 from llmd_oke.bench.smoke.smoke import SmokeResult
@@ -52,6 +53,7 @@ class _Packed:
     verdict: Verdict
     notes: tuple[str, ...]
     first_answer: datetime | None = None
+    other_apis: tuple[ApiAnswer, ...] = ()
 
 
 _PACKED = TypeAdapter(_Packed)
@@ -82,6 +84,7 @@ def pack(request: SmokeRequest, how: Circumstances, result: SmokeResult) -> Parc
         verdict=result.verdict,
         notes=result.notes,
         first_answer=result.first_answer,
+        other_apis=result.other_apis,
     )
     texts = {
         SUMMARY_KEY: json.dumps(summarize_result(result), indent=1),
@@ -114,6 +117,7 @@ def unpack(compressed: bytes) -> SmokeResult:
         after=Snapshot(()),
         notes=packed.notes,
         first_answer=packed.first_answer,
+        other_apis=packed.other_apis,
     )
 
 

@@ -17,6 +17,7 @@ from llmd_oke.bench.reporting import format as v02
 from llmd_oke.bench.reporting.summary import (
     describe_checks,
     describe_load,
+    describe_other_apis,
     describe_performance,
     describe_remote_prefill,
     provenance,
@@ -163,6 +164,7 @@ def _own_facts(result: SmokeResult) -> v02.Json:
         "passed": result.passed,
         "checks": describe_checks(result.verdict),
         "remote_prefill": describe_remote_prefill(result.remote_prefill),
+        "other_apis": describe_other_apis(result.other_apis),
         "metrics_errors": {each.endpoint.pod: each.error for each in result.after.readings if each.error},
         "notes": list(result.notes),
         "facts": dict(result.plan.facts),

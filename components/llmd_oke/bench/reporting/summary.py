@@ -1,8 +1,11 @@
 """A run in one plain structure: what `--json` prints and `summary.json` holds."""
 
+from collections.abc import Sequence
+
 from llmd_oke.bench.records.distributions import Statistics
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.smoke.evidence import RemotePrefill
+from llmd_oke.bench.smoke.other_apis import ApiAnswer
 from llmd_oke.bench.smoke.smoke import SmokeResult
 from llmd_oke.bench.smoke.thresholds import Verdict
 
@@ -28,6 +31,7 @@ def summarize_result(result: SmokeResult) -> Json:
         "wall_s": result.wall_s,
         "performance": describe_performance(result.performance),
         "remote_prefill": describe_remote_prefill(result.remote_prefill),
+        "other_apis": describe_other_apis(result.other_apis),
         "checks": describe_checks(result.verdict),
         "notes": list(result.notes),
         "facts": dict(plan.facts),
@@ -101,6 +105,21 @@ def describe_remote_prefill(proof: RemotePrefill | None) -> Json | None:
             for name, counter in proof.counters.items()
         },
     }
+
+
+def describe_other_apis(answers: Sequence[ApiAnswer]) -> list[Json]:
+    """One entry for each API that was asked once."""
+    return [
+        {
+            "path": answer.path,
+            "answered": answer.error is None,
+            "error": answer.error,
+            "prompt_tokens": answer.prompt_tokens,
+            "disaggregated_by_endpoint_picker": answer.api.remote_prefill,
+            "remote_prefill": describe_remote_prefill(answer.remote_prefill),
+        }
+        for answer in answers
+    ]
 
 
 def describe_checks(verdict: Verdict) -> list[Json]:

@@ -27,6 +27,8 @@ def _parts(result: SmokeResult) -> Iterator[RenderableType]:
     yield throughput_table(result.performance)
     if result.remote_prefill is not None:
         yield remote_prefill_table(result.remote_prefill)
+    for answer in result.other_apis:
+        yield Text(answer.sentence, style="" if answer.error is None else "red")
     if result.verdict.checks:
         yield checks_table(result.verdict.checks)
     for note in result.notes:

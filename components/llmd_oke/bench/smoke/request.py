@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from llmd_oke.bench.deployment.metrics import EndpointRole
 from llmd_oke.bench.deployment.topology import Topology
 from llmd_oke.bench.smoke.evidence import EvidenceSettings
+from llmd_oke.bench.smoke.other_apis import OtherApi
 from llmd_oke.bench.smoke.thresholds import Thresholds
 
 
@@ -28,8 +29,8 @@ class SmokeRequest:
     """A smoke benchmark of one model, without anything that is known only when its pods are there.
 
     `service` takes requests on port 80; `server_port` is where each server, behind its routing sidecar if it has one,
-    takes them itself, and `prefill_header` what tells a routing sidecar which prefill server to use. `evidence` is
-    None where there is nothing to prove.
+    takes them itself, and `prefill_header` what tells a routing sidecar which prefill server to use. `other_apis`
+    are the model's beside the measured one. `evidence` is None where there is nothing to prove.
     """
 
     namespace: str
@@ -45,6 +46,7 @@ class SmokeRequest:
     groups: tuple[PodGroup, ...]
     server_port: int
     prefill_header: str
+    other_apis: tuple[OtherApi, ...] = ()
     evidence: EvidenceSettings | None = None
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 

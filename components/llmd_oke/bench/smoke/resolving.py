@@ -44,6 +44,7 @@ def bare_plan(request: SmokeRequest, how: Circumstances) -> SmokePlan:
         concurrency=request.concurrency,
         thresholds=request.thresholds,
         evidence=request.evidence,
+        other_apis=request.other_apis,
         time_scale=how.time_scale,
         basis=how.basis,
         simulated=how.simulated,

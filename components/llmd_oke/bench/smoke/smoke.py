@@ -13,12 +13,13 @@ from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.bench.deployment.topology import Topology
 from llmd_oke.bench.load.introductions import introduce
 from llmd_oke.bench.load.load import Load, Target, run_load
-from llmd_oke.bench.load.waiting import wait_for_answer
+from llmd_oke.bench.load.waiting import ATTEMPT_TIMEOUT_S, wait_for_answer
 from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.records.performance import Performance, summarize
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.smoke.evidence import EvidenceSettings, RemotePrefill, Sent, prove_remote_prefill
 from llmd_oke.bench.smoke.hygiene import TOO_SLOW, remarks
+from llmd_oke.bench.smoke.other_apis import PATHS, ApiAnswer, OtherApi, ask_other_api
 from llmd_oke.bench.smoke.thresholds import Thresholds, Verdict, judge
 from llmd_oke.bench.workload.prompts import PromptSource
 from llmd_oke.bench.workload.shapes import ClosedLoop
@@ -53,6 +54,7 @@ class SmokePlan:
     - `time_scale` is wall seconds for a second of model time; thresholds and results are in model time.
     - `evidence` is needed for the proof of remote prefill; None for models that aren't disaggregated or have no
       endpoint picker.
+    - `other_apis` are asked once each, after the measurement.
     - `simulated` lists what was not real, and `facts` whatever else belongs into the report, for example the cost per
       hour.
     """
@@ -67,6 +69,7 @@ class SmokePlan:
     thresholds: Thresholds = field(default_factory=Thresholds)
     metrics: tuple[MetricsEndpoint, ...] = ()
     evidence: EvidenceSettings | None = None
+    other_apis: tuple[OtherApi, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     verify: ssl.SSLContext | bool = True
     api: Api = "completions"
@@ -115,6 +118,7 @@ class SmokeResult:
     after: Snapshot
     notes: tuple[str, ...]
     first_answer: datetime | None = None
+    other_apis: tuple[ApiAnswer, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -157,7 +161,8 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     records = tuple(sorted((each.in_model_time(plan.time_scale) for each in wall_records), key=lambda each: each.index))
     if len(records) < plan.requests:
         raise _unsent(plan, records)
-    result = _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after))
+    answers = await _ask_other_apis(plan, prompts, deadline_s, report)
+    result = _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after), answers)
     return replace(result, first_answer=answered)
 
 
@@ -208,12 +213,28 @@ async def _send(
     return await run_load(plan.target, load, limit_s=left_s, on_record=on_record) if load.requests else []
 
 
+async def _ask_other_apis(
+    plan: SmokePlan, prompts: PromptSource, deadline_s: float, report: Callable[[Progress], None]
+) -> tuple[ApiAnswer, ...]:
+    evidence, answers = _evidence(plan), list[ApiAnswer]()
+    for api in plan.other_apis:
+        report(Progress(f"asking {PATHS[api.name]}"))
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        limit_s = max(min(left_s, ATTEMPT_TIMEOUT_S), 0)
+        prompt = prompts.prompt(api.name)
+        answers.append(
+            await ask_other_api(plan.target, api, prompt, limit_s=limit_s, metrics=plan.metrics, evidence=evidence)
+        )
+    return tuple(answers)
+
+
 def _conclude(
     plan: SmokePlan,
     run: str,
     times: tuple[datetime, datetime, float],
     sent: tuple[Sequence[RequestRecord], tuple[RequestRecord, ...]],
     snapshots: tuple[Snapshot, Snapshot],
+    other_apis: tuple[ApiAnswer, ...],
 ) -> SmokeResult:
     warmup, records = sent
     performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
@@ -228,23 +249,30 @@ def _conclude(
         records=records,
         performance=performance,
         remote_prefill=proof,
-        verdict=judge(plan.thresholds, performance, proof),
+        verdict=judge(plan.thresholds, performance, proof, other_apis),
         before=snapshots[0],
         after=snapshots[1],
         notes=remarks(plan.input_tokens, plan.concurrency, performance, warmup, records, snapshots),
+        other_apis=other_apis,
     )
 
 
 def prove(plan: SmokePlan, performance: Performance, snapshots: tuple[Snapshot, Snapshot]) -> RemotePrefill | None:
     """The proof of remote prefill by the counters before and after; None where there is nothing to prove."""
-    if plan.evidence is None or not plan.topology.disaggregated:
+    settings = _evidence(plan)
+    if settings is None:
         return None
     answered = Sent(
         performance.requests - performance.failures, performance.input_tokens, attempted=performance.requests
     )
-    decode = plan.topology.of("decode")
-    settings = replace(plan.evidence, decode_tensor_parallel_size=decode.tensor_parallel_size if decode else 1)
     return prove_remote_prefill(*snapshots, answered, settings)
+
+
+def _evidence(plan: SmokePlan) -> EvidenceSettings | None:
+    if plan.evidence is None or not plan.topology.disaggregated:
+        return None
+    decode = plan.topology.of("decode")
+    return replace(plan.evidence, decode_tensor_parallel_size=decode.tensor_parallel_size if decode else 1)
 
 
 def _quiet(_: Progress) -> None:

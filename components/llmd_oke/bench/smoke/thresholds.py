@@ -1,12 +1,13 @@
 """What a benchmark must reach, and whether it did."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from llmd_oke.bench.records.distributions import Statistics
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.smoke.evidence import RemotePrefill
+from llmd_oke.bench.smoke.other_apis import ApiAnswer
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,16 @@ class Verdict:
         return tuple(check for check in self.checks if not check.passed)
 
 
-def judge(thresholds: Thresholds, performance: Performance, remote_prefill: RemotePrefill | None) -> Verdict:
+def judge(
+    thresholds: Thresholds,
+    performance: Performance,
+    remote_prefill: RemotePrefill | None,
+    other_apis: Sequence[ApiAnswer] = (),
+) -> Verdict:
     """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated.
 
-    A run without any answer measured nothing and passes nothing, whatever the thresholds are.
+    Each of `other_apis` must have answered. A run without any answer measured nothing and passes nothing,
+    whatever the thresholds are.
     """
     checks = [*_failures(thresholds, performance), *_latencies(thresholds, performance)]
     if thresholds.min_output_tokens_per_s is not None:
@@ -72,6 +79,8 @@ def judge(thresholds: Thresholds, performance: Performance, remote_prefill: Remo
         checks.append(_remote_prefill(thresholds.min_remote_prefill_share, remote_prefill))
     if performance.failures >= performance.requests:
         checks.append(Check("answers", "at least", 1, 0, "requests", _failed(performance)))
+    for answer in other_apis:
+        checks.extend(_other_api(thresholds.min_remote_prefill_share, answer))
     return Verdict(tuple(checks))
 
 
@@ -111,7 +120,15 @@ def _throughput(limit: float, performance: Performance) -> Check:
     return Check("output", "at least", limit, performance.output_tokens_per_s, "tokens/s", evidence)
 
 
-def _remote_prefill(limit: float, remote: RemotePrefill) -> Check:
+def _other_api(min_remote_prefill_share: float | None, answer: ApiAnswer) -> Iterator[Check]:
+    """Its prompt must be prefilled remotely where the endpoint picker does that for this API."""
+    yield Check(answer.path, "at least", 1, 0 if answer.error else 1, "requests", answer.error or "answered")
+    limit, proof = min_remote_prefill_share, answer.remote_prefill
+    if limit is not None and proof is not None and answer.api.remote_prefill:
+        yield _remote_prefill(limit, proof, f"remote prefill of {answer.path}")
+
+
+def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote prefill") -> Check:
     parties = (
         ("endpoint picker", remote.by_epp),
         ("prefill servers", remote.by_prefill),
@@ -121,4 +138,4 @@ def _remote_prefill(limit: float, remote: RemotePrefill) -> Check:
     unproven = () if remote.proven else ("no server's counters could be read, so nothing is proven",)
     measured = remote.share if remote.proven else None
     evidence = "; ".join((said, *unproven, *remote.notes))
-    return Check("remote prefill", "at least", limit, measured, "share", evidence)
+    return Check(name, "at least", limit, measured, "share", evidence)
