@@ -136,6 +136,11 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _flat(part, f"{path}[{_identity(part, index)}]")
     elif path == "data.envoy.yaml":
         yield from _flat(yaml.safe_load(value), f"{path}:")
+    elif path.endswith(".image"):
+        reference, _, digest = str(value).partition("@")
+        yield path, reference
+        if digest:
+            yield f"{path}.digest", digest
     else:
         yield path, str(value)
 
