@@ -137,10 +137,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     elif path == "data.envoy.yaml":
         yield from _flat(yaml.safe_load(value), f"{path}:")
     elif path.endswith(".image"):
-        reference, _, digest = str(value).partition("@")
-        yield path, reference
-        if digest:
-            yield f"{path}.digest", digest
+        yield from zip((path, f"{path}.digest"), str(value).split("@"), strict=False)
     else:
         yield path, str(value)
 

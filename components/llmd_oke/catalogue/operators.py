@@ -37,8 +37,8 @@ class ImagePlace(Entry):
 
 
 class Operator(Entry):
-    """A Helm release. `values` are the chart's, and `images` what of them is an image; the chart's own images are the
-    chart's matter. `tolerations_at` is their list that tolerates the GPU nodes' taints.
+    """A Helm release. `values` are the chart's, and `images` what of them is an image, its own defaults included.
+    `tolerations_at` is their list that tolerates the GPU nodes' taints.
 
     `timeout_s` is how long Helm may wait for all of it to be ready, in seconds; `oldest_minor` the oldest minor version
     of Kubernetes 1 that the chart accepts.

@@ -1,5 +1,5 @@
-"""The container images that the pods of a stack run, and all that the kit can deploy. Charts bring further ones, which
-are the charts' matter."""
+"""The container images that the pods of a stack run, and all that the kit can deploy. OKE's add-ons bring further ones,
+which are Oracle's matter."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.planning.plan import Plan
 
 _GPU_OPERATOR = "amd-gpu-operator"
+_OPERATORS = ("cert-manager", "node-feature-discovery", _GPU_OPERATOR)
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def kit_images() -> tuple[ContainerImage, ...]:
     """All images that `values/` names, by their references."""
     releases = (known for name in release_names() if (known := release(name)))
     found = [used.image for each in releases for used in _of_release(each)]
-    found += [used.image for used in _of_gpu_operator()]
+    found += [used.image for name in _OPERATORS for used in _of_operator(name)]
     found += [job_images().python, inference_perf().image]
     return tuple(sorted({image.reference: image for image in found}.values(), key=lambda image: image.reference))
 
@@ -57,13 +58,15 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
     if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
         return
     yield UsedImage(job_images().python, "gate", "gpuPools")
-    if _GPU_OPERATOR in gpu_stack(plan.config).components:
-        yield from _of_gpu_operator()
+    for name in _OPERATORS:
+        if name in gpu_stack(plan.config).components:
+            yield from _of_operator(name)
 
 
-def _of_gpu_operator() -> Iterator[UsedImage]:
-    for place in (*operators.operator(_GPU_OPERATOR).images, *operators.device_config().images):
-        yield UsedImage(place.image, f"{_GPU_OPERATOR} ({'.'.join(place.at)})", "gpuStack")
+def _of_operator(name: str) -> Iterator[UsedImage]:
+    devices = operators.device_config().images if name == _GPU_OPERATOR else ()
+    for place in (*operators.operator(name).images, *devices):
+        yield UsedImage(place.image, f"{name} ({'.'.join(place.at)})", "gpuStack")
 
 
 def _of_serving(plan: Plan) -> Iterator[UsedImage]:

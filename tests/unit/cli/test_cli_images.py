@@ -95,6 +95,6 @@ def test_a_stacks_images_are_listed_with_the_place_that_brings_them():
 
 
 def test_the_table_names_images_without_a_digest():
-    result = CliRunner().invoke(app, ["images", "list", "--stack", "guide", "--project", str(PROJECT)])
+    result = CliRunner().invoke(app, ["images", "list", "--stack", "reference", "--project", str(PROJECT)])
     assert result.exit_code == 0
     assert "tag alone" in result.output
