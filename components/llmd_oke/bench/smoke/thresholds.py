@@ -122,10 +122,11 @@ def _throughput(limit: float, performance: Performance) -> Check:
 
 def _other_api(min_remote_prefill_share: float | None, answer: ApiAnswer) -> Iterator[Check]:
     """Its prompt must be prefilled remotely where the endpoint picker does that for this API."""
-    yield Check(answer.path, "at least", 1, 0 if answer.error else 1, "requests", answer.error or "answered")
+    evidence = f"{answer.path}: {answer.error or 'answered'}"
+    yield Check(f"{answer.api.name} answers", "at least", 1, 0 if answer.error else 1, "requests", evidence)
     limit, proof = min_remote_prefill_share, answer.remote_prefill
     if limit is not None and proof is not None and answer.api.remote_prefill:
-        yield _remote_prefill(limit, proof, f"remote prefill of {answer.path}")
+        yield _remote_prefill(limit, proof, f"{answer.api.name} remote prefill")
 
 
 def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote prefill") -> Check:

@@ -28,7 +28,7 @@ async def test_each_other_api_is_asked_once_with_a_prompt_of_the_measured_length
 async def test_an_api_whose_prompt_stays_on_decode_fails_where_the_release_disaggregates_it(deployment):
     deployment.script = lambda number: Answer(remote=number < MEASURED)
     found = await result(deployment, OtherApi("responses", remote_prefill=True))
-    assert [check.name for check in found.verdict.failed] == ["remote prefill of /v1/responses"]
+    assert [check.name for check in found.verdict.failed] == ["responses remote prefill"]
 
 
 async def test_an_api_that_the_release_never_disaggregates_is_told_and_passes(deployment):
@@ -55,7 +55,9 @@ async def test_an_api_that_the_release_never_disaggregates_is_told_and_passes(de
 async def test_an_api_that_does_not_answer_fails_the_benchmark_in_words(deployment, answer, error):
     deployment.script = lambda number: Answer() if number < MEASURED else answer
     found = await result(deployment, OtherApi("responses", remote_prefill=True))
-    assert [(check.name, check.evidence) for check in found.verdict.failed] == [("/v1/responses", error)]
+    assert [(check.name, check.evidence) for check in found.verdict.failed] == [
+        ("responses answers", f"/v1/responses: {error}")
+    ]
     assert found.other_apis[0].sentence == f"/v1/responses: {error}"
 
 
