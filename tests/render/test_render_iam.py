@@ -59,7 +59,7 @@ def test_a_tenancy_with_identity_domains_has_the_group_in_one_and_names_it_with_
     assert group.inputs["displayName"] == "prod-nodes"
     assert group.inputs["matchingRule"] == "ALL {instance.compartment.id = 'ocid1.compartment.oc1..c'}"
     assert group.inputs["schemas"] == ["urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"]
-    assert group.inputs["tags"] == [{"key": "llmd-oke/stack", "value": "test"}]
+    assert group.inputs["tags"] == [{"key": "llmd-oke/stack", "value": "llmd-oke/test"}]
     assert statements(rendered) == [
         "Allow dynamic-group 'gpu'/'prod-nodes' to {CLUSTER_JOIN} in compartment id ocid1.compartment.oc1..c"
         " where target.cluster.id = 'ocid1.cluster.oc1.iad.k'"
@@ -71,7 +71,7 @@ def test_a_classic_tenancy_has_the_group_in_its_root_compartment():
     (group,) = rendered.of_type(CLASSIC)
     assert group.inputs["compartmentId"] == "ocid1.tenancy.oc1..t"
     assert group.inputs["name"] == "prod-nodes"
-    assert group.inputs["freeformTags"] == {"llmd-oke/stack": "test"}
+    assert group.inputs["freeformTags"] == {"llmd-oke/stack": "llmd-oke/test"}
     assert statements(rendered)[0].startswith("Allow dynamic-group prod-nodes to {CLUSTER_JOIN} ")
 
 
@@ -130,7 +130,7 @@ def test_a_network_in_the_clusters_compartment_needs_no_policy_of_its_own(same):
 def test_policies_have_names_tags_and_no_more_statements_than_oci_takes():
     for policy in iam(**ALL)[0].of_type(POLICY):
         assert policy.inputs["name"] == policy.name.replace("iam", "prod", 1)
-        assert policy.inputs["freeformTags"] == {"llmd-oke/stack": "test"}
+        assert policy.inputs["freeformTags"] == {"llmd-oke/stack": "llmd-oke/test"}
         assert len(policy.inputs["description"]) <= 400
         assert 0 < len(policy.inputs["statements"]) <= 50
 

@@ -331,7 +331,7 @@ def test_everything_that_can_carry_tags_says_which_stack_it_is_of():
     rendered = rendered_network(**EVERYTHING, freeform_tags={"team": "serving"})
     for resource in oci_resources(rendered):
         if resource.type != RULE:
-            assert resource.inputs["freeformTags"] == {"llmd-oke/stack": "test", "team": "serving"}
+            assert resource.inputs["freeformTags"] == {"llmd-oke/stack": "llmd-oke/test", "team": "serving"}
             assert "definedTags" in resource.ignore_changes
 
 

@@ -20,8 +20,10 @@ HOSTS = {
     "bastion": "https://bastion.{region}.oci.oraclecloud.com/20210331",
     "compute": "https://iaas.{region}.oraclecloud.com/20160918",
     "containerengine": "https://containerengine.{region}.oci.oraclecloud.com/20180222",
+    "filestorage": "https://filestorage.{region}.oraclecloud.com/20171215",
     "identity": "https://identity.{region}.oci.oraclecloud.com/20160918",
     "limits": "https://limits.{region}.oci.oraclecloud.com/20190729",
+    "lustre": "https://lustre-file-storage.{region}.oci.oraclecloud.com/20250228",
 }
 """Endpoints and versions of services (OCI documentation, API Reference and Endpoints)."""
 

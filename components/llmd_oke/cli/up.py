@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from llmd_oke import planning
-from llmd_oke.cli import console, options, smoke, tunnel
+from llmd_oke.cli import console, options, recover, smoke, tunnel
 from llmd_oke.cli.account import Account, ended
 from llmd_oke.cli.smoke import Benchmarked
 from llmd_oke.errors import KitError
@@ -38,7 +38,15 @@ def up(
     pulumi = reading_first(pulumi_cli(project, stack, aside=as_json), plan)
     account = Account(pulumi, yes=yes) if as_json else None
     with _way(project, stack, through_tunnel):
-        status = updates.update(pulumi, plan, console.progress(), typer.confirm, yes=yes, allow_replace=allow_replace)
+        status = updates.update(
+            pulumi,
+            plan,
+            console.progress(),
+            typer.confirm,
+            yes=yes,
+            allow_replace=allow_replace,
+            client=recover.client_for(project, stack),
+        )
         found = Benchmarked()
         if benchmark:
             found = smoke.after_update(pulumi, plan, failed=bool(status), as_json=as_json)
@@ -57,7 +65,8 @@ def destroy(
     pulumi = pulumi_cli(project, stack, aside=as_json)
     account = Account(pulumi, yes=yes) if as_json else None
     with _way(project, stack, through_tunnel):
-        status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect)
+        client = recover.client_for(project, stack)
+        status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect, client=client)
     _end(status, ended("destroy", status), account, Benchmarked())
 
 

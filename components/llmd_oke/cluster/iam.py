@@ -10,7 +10,7 @@ from llmd_oke.catalogue import iam as facts
 from llmd_oke.catalogue.iam import Group, Need, Scope
 from llmd_oke.cluster.iam_groups import GroupSubject, dynamic_group
 from llmd_oke.cluster.iam_home import home_provider
-from llmd_oke.cluster.network_parts import STACK_TAG
+from llmd_oke.cluster.tags import stack_tags
 from llmd_oke.errors import KitError
 from llmd_oke.planning.iam_statements import Variables, groups_of, statements
 
@@ -179,4 +179,4 @@ def _scopes(args: IamArgs, needs: Sequence[Need]) -> list[Scope]:
 
 
 def _tags(args: IamArgs) -> dict[str, pulumi.Input[str]]:
-    return {STACK_TAG: pulumi.get_stack(), **args.get("freeform_tags", {})}
+    return stack_tags(args.get("freeform_tags"))

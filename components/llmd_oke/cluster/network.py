@@ -11,9 +11,10 @@ from llmd_oke.catalogue.network import GroupRole, SubnetRole
 from llmd_oke.cluster.network_bastion import bastion
 from llmd_oke.cluster.network_gateways import vcn
 from llmd_oke.cluster.network_groups import groups
-from llmd_oke.cluster.network_parts import STACK_TAG, Existing, NetworkSubject, Services
+from llmd_oke.cluster.network_parts import Existing, NetworkSubject, Services
 from llmd_oke.cluster.network_subnets import subnets
 from llmd_oke.cluster.questions import ask
+from llmd_oke.cluster.tags import stack_tags
 from llmd_oke.errors import KitError
 from llmd_oke.planning.network import NetworkChoices
 from llmd_oke.planning.network_layout import PoolSize, layout
@@ -194,7 +195,7 @@ def _subject(component: pulumi.Resource, name: str, args: NetworkArgs) -> Networ
         name=name,
         display_name=args.get("display_name", name),
         compartment_id=args["compartment_id"],
-        tags={STACK_TAG: pulumi.get_stack(), **args.get("freeform_tags", {})},
+        tags=stack_tags(args.get("freeform_tags")),
         protect=args.get("protect", False),
         choices=choices,
         vcn=network,

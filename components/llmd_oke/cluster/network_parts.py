@@ -9,9 +9,6 @@ import pulumi
 from llmd_oke.catalogue.network import GroupRole, SubnetRole
 from llmd_oke.planning.network import NetworkChoices
 
-STACK_TAG = "llmd-oke/stack"
-"""Freeform tag with the name of the stack."""
-
 
 @dataclass(frozen=True)
 class Services:

@@ -6,7 +6,17 @@ from llmd_oke.config.create_cluster import AddOn, CreateCluster, Oidc
 from llmd_oke.config.document import CONFIG_KEY, locate
 from llmd_oke.config.gpu_pool import GpuPool, Launch
 from llmd_oke.config.iam import Iam
-from llmd_oke.config.load import load, parse, read, require_project, settings, stack_file, stacks, validate
+from llmd_oke.config.load import (
+    load,
+    parse,
+    project_name,
+    read,
+    require_project,
+    settings,
+    stack_file,
+    stacks,
+    validate,
+)
 from llmd_oke.config.model import Engine, Model, Router, Slo, Workload
 from llmd_oke.config.network import Network
 from llmd_oke.config.node_pools import CpuPool, Image, SystemPool
@@ -58,6 +68,7 @@ __all__ = [
     "load",
     "locate",
     "parse",
+    "project_name",
     "read",
     "require_project",
     "settings",

@@ -44,6 +44,19 @@ def require_project(project: Path) -> None:
         raise KitError(f"There is no Pulumi.yaml in {project.resolve()}, so this is no project.", remedy)
 
 
+def project_name(project: Path) -> str:
+    """The name that Pulumi.yaml gives the project.
+
+    Raises:
+        KitError: there is no such file, it is not YAML, or it has no name.
+    """
+    require_project(project)
+    name = _mapping(document.read(project / "Pulumi.yaml").value).get("name")
+    if not isinstance(name, str):
+        raise KitError(f"{project / 'Pulumi.yaml'} has no name.")
+    return name
+
+
 def load(project: Path, stack: str) -> StackConfig:
     """The config of a stack.
 

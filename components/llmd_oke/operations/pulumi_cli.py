@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from llmd_oke.errors import KitError
@@ -122,6 +123,34 @@ class PulumiCli:
             KitError: the state can't be read.
         """
         return self._answer("state", _resources, "export")
+
+    def export(self) -> dict[str, Any]:
+        """The stack's state: `version` and `deployment`, secrets encrypted.
+
+        Raises:
+            KitError: it can't be read.
+        """
+        return self._answer("state", dict, "export")
+
+    def import_state(self, document: Mapping[str, Any]) -> None:
+        """Replaces the stack's state by what `export` gave, changed.
+
+        Raises:
+            KitError: the backend refuses it, as where another engine holds the stack's lock.
+        """
+        with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
+            path = Path(folder) / "state.json"
+            path.write_text(json.dumps(document))
+            ended = self._run("stack", "import", "--file", str(path), capture=True)
+        if ended.status:
+            raise KitError(
+                f"The stack's state can't be changed:\n{(ended.errors or ended.output).strip()}",
+                f"If it is locked and no other engine runs: llmd-oke recover --stack {self.stack} --yes --unlock",
+            )
+
+    def unlock(self) -> int:
+        """Takes the lock of an engine that was killed away; the answer is the CLI's exit code."""
+        return self._run("cancel", "--yes").status
 
     def outputs(self) -> dict[str, Any]:
         """The stack's outputs; secret ones are masked.

@@ -10,6 +10,7 @@ from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.order import displacement
 from llmd_oke.operations.previews import Preview
 from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.operations.recovery import ClientOf, no_client, recover
 from llmd_oke.planning import Plan
 from llmd_oke.progress import Progress
 
@@ -17,13 +18,22 @@ Confirm = Callable[[str], bool]
 
 
 def update(
-    pulumi: PulumiCli, plan: Plan, progress: Progress, confirm: Confirm, *, yes: bool, allow_replace: bool
+    pulumi: PulumiCli,
+    plan: Plan,
+    progress: Progress,
+    confirm: Confirm,
+    *,
+    yes: bool,
+    allow_replace: bool,
+    client: ClientOf = no_client,
 ) -> int:
-    """Brings a stack to its file; the answer is the CLI's exit code. `confirm` asks before anything is deleted early.
+    """Brings a stack to its file; the answer is the CLI's exit code. `confirm` asks before anything is deleted early,
+    `client` gives a client of OCI for what a killed engine had begun.
 
     Raises:
-        KitError: there is no preview, or it would take a guarded resource away.
+        KitError: there is no preview, or it would take a guarded resource away, or something pending can't be matched.
     """
+    recover(pulumi, progress, client)
     told = _read_drift(pulumi, progress)
     progress.step("previewing the update")
     preview = pulumi.preview()
@@ -80,12 +90,13 @@ def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[s
     return chosen
 
 
-def destroy(pulumi: PulumiCli, progress: Progress, *, yes: bool, unprotect: bool) -> int:
-    """Destroys a stack; the answer is the CLI's exit code.
+def destroy(pulumi: PulumiCli, progress: Progress, *, yes: bool, unprotect: bool, client: ClientOf = no_client) -> int:
+    """Destroys a stack, with what a killed engine had begun; the answer is the CLI's exit code.
 
     Raises:
-        KitError: something is protected and `unprotect` isn't given.
+        KitError: something is protected and `unprotect` isn't given, or something pending can't be matched.
     """
+    recover(pulumi, progress, client)
     protected = protected_urns(pulumi)
     guards.refuse_protected(protected, allowed=unprotect)
     if protected:

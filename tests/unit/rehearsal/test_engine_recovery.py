@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.rehearsal.engine_recovery import is_wrong, kubernetes_id, oci_ids, without_pending
+from llmd_oke.operations.recovery import Pending
+from llmd_oke.rehearsal.engine_recovery import in_journal, is_wrong
 
 GIVEN: dict[str, Any] = {"displayName": "network", "cidrBlocks": ["10.0.0.0/16"]}
 VCN: dict[str, Any] = {
@@ -13,6 +14,7 @@ VCN: dict[str, Any] = {
     "type": "oci:Core/vcn:Vcn",
     "inputs": {"__defaults": [], **GIVEN},
 }
+PENDING = Pending("creating", VCN["urn"], VCN["type"], VCN["inputs"])
 JOB = {
     "urn": "urn:pulumi:s::p::kubernetes:batch/v1:Job::gate",
     "type": "kubernetes:batch/v1:Job",
@@ -30,40 +32,19 @@ def _record(id_: str, **inputs: Any) -> dict[str, Any]:
     return {"id": id_, "token": VCN["type"], "inputs": inputs, "state": {}, "machines": []}
 
 
-def test_what_was_about_to_be_created_is_taken_into_the_state_with_its_id() -> None:
-    deployment = {"resources": [{"urn": "stack"}], "pending_operations": [{"resource": JOB, "type": "creating"}]}
-    recovered, adopted = without_pending(deployment, kubernetes_id)
-    assert recovered == {"resources": [{"urn": "stack"}, {**JOB, "id": "kube-system/gate"}], "pending_operations": []}
-    assert adopted == [JOB["urn"]]
-
-
-def test_what_was_about_to_be_changed_or_is_not_there_is_dropped() -> None:
-    pending = [{"resource": JOB, "type": "updating"}, {"resource": VCN, "type": "creating"}]
-    recovered, adopted = without_pending({"resources": [JOB], "pending_operations": pending}, lambda _: None)
-    assert (recovered, adopted) == ({"resources": [JOB], "pending_operations": []}, [])
-
-
-@pytest.mark.parametrize(
-    ("inputs", "id_"),
-    [
-        ({"metadata": {"name": "a", "namespace": "b"}}, "b/a"),
-        ({"metadata": {"name": "a"}}, "a"),
-        ({"name": "release", "namespace": "c"}, "c/release"),
-        ({"metadata": {}}, None),
-    ],
-)
-def test_an_objects_id_follows_from_its_name(inputs: dict[str, Any], id_: str | None) -> None:
-    assert kubernetes_id({"type": "kubernetes:core/v1:ConfigMap", "inputs": inputs}) == id_
-
-
 def test_what_oci_has_is_found_by_what_was_asked_for(tmp_path: Path) -> None:
     other, asked = _record("ocid1.vcn.1", displayName="other"), _record("ocid1.vcn.2", **GIVEN)
-    assert oci_ids(_journal(tmp_path, other, asked))(VCN) == "ocid1.vcn.2"
+    assert in_journal(_journal(tmp_path, other, asked))(PENDING, set()) == "ocid1.vcn.2"
 
 
 def test_what_oci_has_deleted_is_not_found(tmp_path: Path) -> None:
-    assert oci_ids(_journal(tmp_path, _record("ocid1.vcn.2", **GIVEN), {"id": "ocid1.vcn.2"}))(VCN) is None
-    assert oci_ids(tmp_path / "none.jsonl")(VCN) is None
+    journal = _journal(tmp_path, _record("ocid1.vcn.2", **GIVEN), {"id": "ocid1.vcn.2"})
+    assert in_journal(journal)(PENDING, set()) is None
+    assert in_journal(tmp_path / "none.jsonl")(PENDING, set()) is None
+
+
+def test_what_the_state_has_already_is_not_taken_twice(tmp_path: Path) -> None:
+    assert in_journal(_journal(tmp_path, _record("ocid1.vcn.2", **GIVEN)))(PENDING, {"ocid1.vcn.2"}) is None
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_models_are_deployed_with_a_stack_of_their_own(tmp_path: Path, monkeypat
     cli = Cli(tmp_path, monkeypatch, up=0)
     real, models = deployer(tmp_path)
     assert real.deploy(models, SilentProgress()).simulated == ()
-    assert cli.calls == ["stack select", "refresh --preview-only", "preview --json", "up --yes"]
+    assert cli.calls == ["stack select", "stack export", "refresh --preview-only", "preview --json", "up --yes"]
     assert cli.stacks == {"s-experiment"}
     assert "s-experiment" in config.stacks(tmp_path)
 

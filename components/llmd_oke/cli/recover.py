@@ -1,0 +1,104 @@
+"""`llmd-oke recover`: what an engine that was killed left behind."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmd_oke.access.oci_client import OciClient
+from llmd_oke.access.places import region_of
+from llmd_oke.cli import console, options, token
+from llmd_oke.config import CreateCluster, StackConfig, load, project_name, settings
+from llmd_oke.errors import KitError
+from llmd_oke.operations import recovery
+from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
+from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery
+
+Unlock = Annotated[
+    bool, typer.Option("--unlock", help="Take the lock of the killed engine away first; no other one may be running.")
+]
+Take = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--take",
+        metavar="NAME=ID",
+        help=f"Which resource of OCI a pending creation is, or {NONE} where there is none; may be given several times.",
+    ),
+]
+
+
+def recover(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    yes: options.Yes = False,
+    unlock: Unlock = False,
+    take: Take = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show what an engine that was killed left behind, and with --yes settle it.
+
+    Pending operations are what it had begun: `up` and `destroy` settle them too. Orphans are resources of OCI that
+    carry the stack's tag and are not in its state; they are shown with the command that deletes them, and never
+    touched. Ends with 1 while anything is left to settle.
+    """
+    if unlock and not yes:
+        raise KitError("--unlock changes the stack.", "Add --yes once no other engine runs.")
+    config = load(project, stack)
+    pulumi = pulumi_cli(project, stack, aside=as_json)
+    client, choices = client_for(project, stack), _choices(take or [])
+    if unlock and pulumi.unlock():
+        raise KitError("The stack's lock can't be taken away.", "`pulumi cancel` said why.")
+    if yes:
+        found = recovery.recover(pulumi, console.progress(), client, choices)
+    else:
+        found = recovery.look(pulumi.export().get("deployment") or {}, recovery.in_oci(client), choices)
+    left = _orphans(project, config, client, pulumi)
+    if as_json:
+        typer.echo(json.dumps({"pending": list(found.lines()), "orphans": [asdict(each) for each in left]}, indent=2))
+    else:
+        _show(found, left, stack, settled=yes)
+    raise typer.Exit(int(bool(left) or (bool(found) and not yes)))
+
+
+def client_for(project: Path, stack: str) -> ClientOf:
+    """Gives a client of OCI that signs in as the stack's `oci:` config says, in the cluster's region."""
+
+    def client() -> OciClient:
+        return token.client_of(token.sign_in_of(settings(project, stack)), region_of(load(project, stack)))
+
+    return client
+
+
+def _choices(take: Sequence[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in take]
+    wrong = [name for name, _, identifier in pairs if not name or not identifier]
+    if wrong:
+        raise KitError(f"--take {wrong[0]}: an id is missing.", f"Such as --take pool=ocid1.nodepool... or pool={NONE}")
+    return {name: identifier for name, _, identifier in pairs}
+
+
+def _orphans(project: Path, config: StackConfig, client: ClientOf, pulumi: PulumiCli) -> list[Orphan]:
+    """Only a stack that creates its cluster makes resources of OCI."""
+    cluster = config.cluster
+    if not isinstance(cluster, CreateCluster):
+        return []
+    tag = f"{project_name(project)}/{pulumi.stack.rsplit('/', 1)[-1]}"
+    compartments = {cluster.compartment_id, cluster.tenancy_id, cluster.network.compartment_id} - {None}
+    return recovery.orphans(client(), tag, sorted(filter(None, compartments)), pulumi.export().get("deployment") or {})
+
+
+def _show(found: Recovery, left: Sequence[Orphan], stack: str, *, settled: bool) -> None:
+    output = console.output()
+    for line in found.lines():
+        output.print(f"{'settled' if settled else 'pending'}  {line}", markup=False, soft_wrap=True)
+    for orphan in left:
+        kind, cost = orphan.type.rsplit(":", 1)[-1], ", which costs money" if orphan.costs else ""
+        output.print(f"orphan   {kind} {orphan.name}{cost}: {orphan.identifier}", markup=False, soft_wrap=True)
+        output.print(f"         {orphan.delete}", markup=False, soft_wrap=True)
+    if not found and not left:
+        output.print("Nothing is pending, and nothing carries the stack's tag that its state doesn't know.")
+    elif found and not settled:
+        output.print(f"Nothing was changed. To settle it: llmd-oke recover --stack {stack} --yes", markup=False)

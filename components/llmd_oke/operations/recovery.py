@@ -1,0 +1,300 @@
+"""After an engine that was killed: what it had begun is found by name and tag, and taken into the stack's state.
+
+An engine writes down what it is about to do, and a resource's id once it is there. Where it was killed in between, the
+resource may exist without the state knowing it: creating it again would fail, or would make another nine nodes.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmd_oke.access.oci_client import OciClient
+from llmd_oke.catalogue.oci_resources import OciResource, oci_resources
+from llmd_oke.cluster.tags import STACK_TAG
+from llmd_oke.errors import KitError
+from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.progress import Progress
+
+State = Mapping[str, Any]
+"""A stack's deployment, as `pulumi stack export` gives it."""
+
+Choices = Mapping[str, str]
+"""What an operator says of resources that can't be matched: an id, or `NONE`, by the resource's name."""
+
+_NEEDED = re.compile(r"{(\w+)}")
+
+ClientOf = Callable[[], OciClient]
+"""Gives a client of OCI, only where OCI has to be asked."""
+
+NONE = "none"
+"""The choice for a resource that was never created."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An operation that an engine began and did not end; `operation` is Pulumi's word (`creating`, `deleting`, ...)."""
+
+    operation: str
+    urn: str
+    type: str
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def name(self) -> str:
+        """The resource's name in the program."""
+        return self.urn.rsplit("::", 1)[-1]
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.type.rsplit(':', 1)[-1]} {self.name}"
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A pending creation of which OCI has several, or that can't be looked for; `show` is a command that lists them."""
+
+    pending: Pending
+    reason: str
+    show: str
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What becomes of pending operations.
+
+    `taken` are resources that are taken into the state, with their ids; `absent` were never created; `known` are in the
+    state already and are read again.
+    """
+
+    taken: tuple[tuple[Pending, str], ...] = ()
+    absent: tuple[Pending, ...] = ()
+    known: tuple[Pending, ...] = ()
+    unmatched: tuple[Unmatched, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.taken or self.absent or self.known or self.unmatched)
+
+    @property
+    def urns(self) -> list[str]:
+        """What has to be read from the cloud, once the state has it."""
+        return [*(pending.urn for pending, _ in self.taken), *(pending.urn for pending in self.known)]
+
+    def lines(self) -> Iterator[str]:
+        """What is done, in words."""
+        for pending, identifier in self.taken:
+            yield f"{pending}: it is there, and is taken into the state ({identifier})"
+        for pending in self.known:
+            yield f"{pending}: the state knows it, and it is read again"
+        for pending in self.absent:
+            yield f"{pending}: it was not created"
+        for unmatched in self.unmatched:
+            yield f"{unmatched.pending}: {unmatched.reason}; {unmatched.show} shows what there is"
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A resource that carries the stack's tag and is not in its state."""
+
+    type: str
+    name: str
+    identifier: str
+    created: str
+    delete: str
+    costs: bool
+
+
+Find = Callable[[Pending, Set[str]], str | Unmatched | None]
+"""Gives the id of what was about to be created, None where it wasn't, or why it can't be told; the ids that the state
+has already are no candidates.
+"""
+
+
+def pending_operations(state: State) -> list[Pending]:
+    """What the engine began and did not end."""
+    return [
+        Pending(each["type"], each["resource"]["urn"], each["resource"]["type"], each["resource"].get("inputs") or {})
+        for each in state.get("pending_operations") or ()
+    ]
+
+
+def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
+    """What would become of a state's pending operations; `find` is asked for what is no object of Kubernetes.
+
+    Raises:
+        KitError: OCI doesn't answer, or a choice names nothing that is pending.
+    """
+    told = dict(choices or {})
+    ids = {resource["urn"]: str(resource.get("id") or "") for resource in state.get("resources") or ()}
+    taken, absent, known, unmatched = list[tuple[Pending, str]](), list[Pending](), list[Pending](), list[Unmatched]()
+    for pending in pending_operations(state):
+        chosen = told.pop(pending.name, None)
+        if pending.urn in ids or pending.operation != "creating":
+            known += [pending] if pending.urn in ids else []
+            continue
+        match _match(pending, find, set(ids.values())) if chosen is None else (None if chosen == NONE else chosen):
+            case None:
+                absent.append(pending)
+            case str(identifier):
+                taken.append((pending, identifier))
+            case problem:
+                unmatched.append(problem)
+    if told:
+        raise KitError(f"Nothing of the name {', '.join(told)} is pending.", "`llmd-oke recover` lists what is.")
+    return Recovery(tuple(taken), tuple(absent), tuple(known), tuple(unmatched))
+
+
+def recovered(state: State, recovery: Recovery) -> dict[str, Any]:
+    """The state without pending operations, and with what is taken into it."""
+    begun = {each["resource"]["urn"]: each["resource"] for each in state.get("pending_operations") or ()}
+    taken = [{**begun[pending.urn], "id": identifier} for pending, identifier in recovery.taken]
+    return {**state, "resources": [*(state.get("resources") or ()), *taken], "pending_operations": []}
+
+
+def no_client() -> OciClient:
+    """Where nobody can ask OCI.
+
+    Raises:
+        KitError: always; names the command that can.
+    """
+    raise KitError("An engine was killed while it created something in OCI.", "`llmd-oke recover` settles that.")
+
+
+def recover(
+    pulumi: PulumiCli, progress: Progress, client: ClientOf = no_client, choices: Choices | None = None
+) -> Recovery:
+    """Settles the pending operations of a stack; nothing is done where it has none.
+
+    Raises:
+        KitError: one of them can't be matched, with the command that shows what there is and the one that settles it;
+            or the state can't be read or changed, as where another engine holds its lock.
+    """
+    document = pulumi.export()
+    state: State = document.get("deployment") or {}
+    recovery = look(state, in_oci(client), choices)
+    if not recovery:
+        return recovery
+    progress.step("settling what an engine that was killed had begun")
+    for line in recovery.lines():
+        progress.detail(line)
+    refuse_unmatched(recovery, pulumi.stack)
+    pulumi.import_state({**document, "deployment": recovered(state, recovery)})
+    if recovery.urns and pulumi.read(recovery.urns):
+        raise KitError("What was taken into the state can't be read from the cloud.", "`pulumi refresh` says why.")
+    return recovery
+
+
+def refuse_unmatched(recovery: Recovery, stack: str) -> None:
+    """Lets a recovery pass in which everything was matched.
+
+    Raises:
+        KitError: names what was not, the command that shows it and the one that settles it.
+    """
+    if not recovery.unmatched:
+        return
+    lines = "\n".join(f"  {each.pending}: {each.reason}\n    {each.show}" for each in recovery.unmatched)
+    first = recovery.unmatched[0].pending.name
+    raise KitError(
+        f"An engine was killed while it created what can't be matched by name and tag:\n{lines}",
+        f"Say which it is, or that there is none: llmd-oke recover --stack {stack} --yes --take {first}=<id or {NONE}>",
+    )
+
+
+def orphans(client: OciClient, stack_tag: str, compartments: Sequence[str], state: State) -> list[Orphan]:
+    """Resources of these compartments that carry the stack's tag and are not in its state, what costs money first.
+
+    Raises:
+        KitError: OCI doesn't answer.
+    """
+    known = {str(resource.get("id")) for resource in state.get("resources") or ()}
+    found = list[Orphan]()
+    for type_, kind in oci_resources().resources.items():
+        for inputs in _places(kind, compartments, client):
+            for listed in _listed(client, kind, inputs):
+                if _tag(listed) == stack_tag and listed["id"] not in known:
+                    found.append(_orphan(type_, kind, listed))
+    return sorted(found, key=lambda orphan: (not orphan.costs, orphan.type, orphan.name))
+
+
+def kubernetes_id(pending: Pending) -> str | None:
+    """The id of an object or a Helm release, which follows from its name; None for what is neither."""
+    named: Mapping[str, Any] = pending.inputs.get("metadata") or pending.inputs
+    name, namespace = named.get("name"), named.get("namespace")
+    if not name or not pending.type.startswith("kubernetes:"):
+        return None
+    return f"{namespace}/{name}" if namespace else str(name)
+
+
+def in_oci(client: ClientOf) -> Find:
+    """Finds resources in OCI by name and tag."""
+
+    def find(pending: Pending, known: Set[str]) -> str | Unmatched | None:
+        kind = oci_resources().resources.get(pending.type)
+        if kind is None:
+            return Unmatched(pending, "the kit doesn't know how OCI lists these", "the console of OCI")
+        if kind.again:
+            return None
+        inputs = _texts(pending.inputs)
+        if missing := [name for name in _NEEDED.findall(kind.path) if name not in inputs]:
+            return Unmatched(pending, f"its {', '.join(missing)} is not in the state", kind.show_command(inputs))
+        candidates = [each for each in _listed(client(), kind, inputs) if _is(each, kind, pending, known)]
+        if len(candidates) > 1:
+            ids = ", ".join(str(each.get("id")) for each in candidates)
+            return Unmatched(pending, f"OCI has {len(candidates)} of that name ({ids})", kind.show_command(inputs))
+        if not candidates:
+            return None
+        return kind.id.format_map(inputs) if kind.id else str(candidates[0]["id"])
+
+    return find
+
+
+def _match(pending: Pending, find: Find, known: Set[str]) -> str | Unmatched | None:
+    """The id of what was about to be created, None where it wasn't. Kubernetes is asked by the refresh that follows."""
+    if pending.type.startswith("kubernetes:"):
+        return kubernetes_id(pending)
+    if pending.type.startswith("pulumi:"):
+        return None  # providers are entries of the state alone
+    return find(pending, known)
+
+
+def _is(listed: Mapping[str, Any], kind: OciResource, pending: Pending, known: Set[str]) -> bool:
+    """Whether OCI lists what was asked for, and the state has it under no other name."""
+    inputs = pending.inputs
+    named = listed.get(kind.listed_name or kind.name) == inputs.get(kind.name)
+    tagged = not kind.tagged or _tag(listed) == _tag(inputs)
+    return named and tagged and str(listed.get("id")) not in known
+
+
+def _listed(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """What OCI has of a type at a place, but for what is gone."""
+    path = kind.path.format_map(inputs)
+    names = ["compartmentId", *kind.query] if "{" not in kind.path else []
+    answer = client.get(kind.service, path, **{name: inputs[name] for name in names if inputs.get(name)})
+    items: list[Mapping[str, Any]] = answer[kind.items] if kind.items else answer
+    return [each for each in items if each.get("lifecycleState") not in oci_resources().gone]
+
+
+def _places(kind: OciResource, compartments: Sequence[str], client: OciClient) -> Iterator[dict[str, str]]:
+    """Where to look for orphans of a type: those without a tag, or within another resource, have no such place."""
+    if kind.again or not kind.tagged or "{" in kind.path:
+        return
+    for compartment in compartments:
+        if "availabilityDomain" in kind.query:
+            domains = client.get("identity", "/availabilityDomains", compartmentId=compartment)
+            yield from ({"compartmentId": compartment, "availabilityDomain": str(each["name"])} for each in domains)
+        else:
+            yield {"compartmentId": compartment}
+
+
+def _orphan(type_: str, kind: OciResource, listed: Mapping[str, Any]) -> Orphan:
+    identifier, created = str(listed["id"]), str(listed.get("timeCreated") or "")
+    name = str(listed.get(kind.listed_name or kind.name) or "")
+    return Orphan(type_, name, identifier, created, kind.delete_command(identifier), kind.costs)
+
+
+def _tag(resource: Mapping[str, Any]) -> str | None:
+    tags: Mapping[str, str] = resource.get("freeformTags") or {}
+    return tags.get(STACK_TAG)
+
+
+def _texts(inputs: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in inputs.items() if isinstance(value, str)}

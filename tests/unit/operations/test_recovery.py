@@ -1,0 +1,202 @@
+"""What becomes of what an engine had begun when it was killed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.errors import KitError
+from llmd_oke.operations import recovery
+from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
+from llmd_oke.operations.recovery import NONE, Pending, kubernetes_id
+from oci_for_tests import FakeOci
+
+TAG = {"llmd-oke/stack": "llmd-oke/prod"}
+POOL = {
+    "urn": "urn:pulumi:prod::llmd-oke::llmd-oke:index:GpuPool$oci:ContainerEngine/nodePool:NodePool::mi300x",
+    "type": "oci:ContainerEngine/nodePool:NodePool",
+    "custom": True,
+    "inputs": {"compartmentId": "c", "clusterId": "k", "name": "prod-mi300x", "freeformTags": TAG},
+}
+POOLS = "containerengine /nodePools"
+JOB = {
+    "urn": "urn:pulumi:prod::llmd-oke::kubernetes:batch/v1:Job::gate",
+    "type": "kubernetes:batch/v1:Job",
+    "inputs": {"metadata": {"name": "gate", "namespace": "kube-system"}},
+}
+
+
+def pool(identifier: str = "ocid1.nodepool.1", **changes: Any) -> dict[str, Any]:
+    listed = {"id": identifier, "name": "prod-mi300x", "lifecycleState": "CREATING", "freeformTags": TAG}
+    return {**listed, **changes}
+
+
+def state(*begun: dict[str, Any], operation: str = "creating", known: tuple[dict[str, Any], ...] = ()) -> Any:
+    pending = [{"resource": resource, "type": operation} for resource in begun]
+    return {"manifest": {}, "resources": list(known), "pending_operations": pending}
+
+
+def found(deployment: Any, *pools: dict[str, Any], choices: dict[str, str] | None = None) -> recovery.Recovery:
+    return recovery.look(deployment, recovery.in_oci(lambda: FakeOci({POOLS: list(pools)})), choices)
+
+
+def test_a_pool_that_was_being_created_is_found_by_name_and_tag_and_taken_into_the_state():
+    deployment = state(POOL)
+    known = found(deployment, pool(freeformTags={}), pool("ocid1.nodepool.2"), pool("x", name="other"))
+    assert recovery.recovered(deployment, known) == {
+        "manifest": {},
+        "resources": [{**POOL, "id": "ocid1.nodepool.2"}],
+        "pending_operations": [],
+    }
+    assert known.urns == [POOL["urn"]]
+
+
+def test_oci_is_asked_within_the_cluster_and_compartment_of_the_pool():
+    client = FakeOci({POOLS: []})
+    recovery.look(state(POOL), recovery.in_oci(lambda: client))
+    assert client.asked == [(POOLS, {"compartmentId": "c", "clusterId": "k"})]
+
+
+@pytest.mark.parametrize("listed", [[], [pool(lifecycleState="DELETED")], [pool(freeformTags=None)]])
+def test_what_was_never_created_or_is_gone_or_is_anothers_is_created_anew(listed: list[dict[str, Any]]):
+    known = found(state(POOL), *listed)
+    assert [pending.name for pending in known.absent] == ["mi300x"]
+    assert recovery.recovered(state(POOL), known)["resources"] == []
+
+
+def test_a_pool_that_the_state_has_under_another_name_is_not_taken_twice():
+    other = {"urn": "urn::other", "id": "ocid1.nodepool.1", "type": POOL["type"]}
+    known = found(state(POOL, known=(other,)), pool("ocid1.nodepool.1"))
+    assert (known.taken, [each.name for each in known.absent]) == ((), ["mi300x"])
+
+
+def test_two_pools_of_one_name_are_refused_with_what_shows_and_what_settles_it():
+    known = found(state(POOL), pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2"))
+    with pytest.raises(KitError) as refusal:
+        recovery.refuse_unmatched(known, "prod")
+    assert "OCI has 2 of that name (ocid1.nodepool.1, ocid1.nodepool.2)" in str(refusal.value)
+    assert "oci ce node-pool list --all --compartment-id c" in str(refusal.value)
+    assert "llmd-oke recover --stack prod --yes --take mi300x=<id or none>" in str(refusal.value.remedy)
+
+
+def test_an_operator_says_which_pool_it_is_or_that_there_is_none():
+    pools = pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")
+    chosen = found(state(POOL), *pools, choices={"mi300x": "ocid1.nodepool.2"})
+    assert [identifier for _, identifier in chosen.taken] == ["ocid1.nodepool.2"]
+    assert [each.name for each in found(state(POOL), *pools, choices={"mi300x": NONE}).absent] == ["mi300x"]
+    with pytest.raises(KitError, match="Nothing of the name m300x is pending"):
+        found(state(POOL), *pools, choices={"m300x": NONE})
+
+
+def test_a_type_that_the_kit_does_not_create_is_not_guessed():
+    alien = {**POOL, "type": "oci:Database/autonomousDatabase:AutonomousDatabase"}
+    assert [each.reason for each in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
+
+
+def test_an_add_on_is_found_in_its_cluster_by_its_name():
+    add_on = {
+        "urn": "urn:pulumi:prod::llmd-oke::oci:ContainerEngine/addon:Addon::plugin",
+        "type": "oci:ContainerEngine/addon:Addon",
+        "inputs": {"clusterId": "k", "addonName": "AmdGpuPlugin"},
+    }
+    client = FakeOci({"containerengine /clusters/k/addons": [{"name": "CoreDNS"}, {"name": "AmdGpuPlugin"}]})
+    known = recovery.look(state(add_on), recovery.in_oci(lambda: client))
+    assert [identifier for _, identifier in known.taken] == ["clusters/k/addons/AmdGpuPlugin"]
+
+
+def test_what_was_being_changed_or_deleted_is_read_again():
+    stored = {**POOL, "id": "ocid1.nodepool.1"}
+    for operation in ("updating", "deleting", "reading"):
+        known = found(state(POOL, operation=operation, known=(stored,)))
+        assert (known.urns, known.taken) == ([POOL["urn"]], ())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "identifier"),
+    [
+        ({"metadata": {"name": "a", "namespace": "b"}}, "b/a"),
+        ({"metadata": {"name": "a"}}, "a"),
+        ({"name": "release", "namespace": "c"}, "c/release"),
+        ({"metadata": {}}, None),
+    ],
+)
+def test_an_objects_id_follows_from_its_name(inputs: dict[str, Any], identifier: str | None) -> None:
+    assert kubernetes_id(Pending("creating", "urn", "kubernetes:core/v1:ConfigMap", inputs)) == identifier
+
+
+def test_what_carries_the_stacks_tag_and_is_not_in_its_state_is_an_orphan_and_what_costs_comes_first():
+    answers: dict[str, Any] = {
+        POOLS: [pool("ocid1.nodepool.known"), pool("ocid1.nodepool.lost", timeCreated="2026-11-22T00:00:00Z")],
+        "compute /vcns": [{"id": "ocid1.vcn.lost", "displayName": "prod", "freeformTags": TAG}],
+        "compute /subnets": [{"id": "ocid1.subnet.others", "displayName": "x", "freeformTags": {"a": "b"}}],
+    }
+    lost = recovery.orphans(
+        EmptyOci(answers), "llmd-oke/prod", ["c"], state(known=({"urn": "u", "id": "ocid1.nodepool.known"},))
+    )
+    assert [(orphan.identifier, orphan.costs) for orphan in lost] == [
+        ("ocid1.nodepool.lost", True),
+        ("ocid1.vcn.lost", False),
+    ]
+    assert lost[0].delete == "oci ce node-pool delete --node-pool-id ocid1.nodepool.lost"
+
+
+class EmptyOci(FakeOci):
+    """Has nothing of what no answer is given for."""
+
+    def _answer(self, key: str) -> Any:
+        if key in self.answers:
+            return self.answers[key]
+        return {"items": []} if key in {"compute /computeClusters", "lustre /lustreFileSystems"} else []
+
+
+class Told:
+    def __init__(self) -> None:
+        self.news: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.news.append(text)
+
+    def detail(self, text: str) -> None:
+        self.news.append(text)
+
+
+class Cli:
+    """A Pulumi CLI with a state that can be exported, imported and refreshed."""
+
+    def __init__(self, deployment: Any, imported: Ended | None = None) -> None:
+        self.asked: list[str] = []
+        self.imported: Any = None
+        self._exported = json.dumps({"version": 3, "deployment": deployment})
+        self._import = imported or Ended(0)
+        self.pulumi = PulumiCli(Path("/project"), "prod", "pulumi", self.run)
+
+    def run(self, argv: Any, capture: bool) -> Ended:
+        words = list(argv)[1:-4]
+        self.asked.append(" ".join(words[:2]))
+        if words[:2] == ["stack", "export"]:
+            return Ended(0, self._exported)
+        if words[:2] == ["stack", "import"]:
+            self.imported = json.loads(Path(words[3]).read_text())
+            return self._import
+        return Ended(0)
+
+
+def test_a_stack_with_something_pending_gets_it_into_its_state_and_reads_it():
+    cli, told = Cli(state(JOB)), Told()
+    recovery.recover(cli.pulumi, told)
+    assert cli.imported["deployment"]["resources"] == [{**JOB, "id": "kube-system/gate"}]
+    assert cli.asked == ["stack export", "stack import", "refresh --yes"]
+    assert told.news[0] == "settling what an engine that was killed had begun"
+
+
+def test_a_stack_with_nothing_pending_is_left_alone():
+    cli, told = Cli(state()), Told()
+    recovery.recover(cli.pulumi, told)
+    assert (cli.asked, told.news) == (["stack export"], [])
+
+
+def test_a_stack_that_another_engine_holds_says_how_its_lock_goes():
+    cli = Cli(state(JOB), Ended(255, "", "error: the stack is currently locked by 1 lock(s)"))
+    with pytest.raises(KitError, match="currently locked") as refusal:
+        recovery.recover(cli.pulumi, Told())
+    assert refusal.value.remedy.endswith("llmd-oke recover --stack prod --yes --unlock")
