@@ -273,10 +273,16 @@ def test_servers_without_a_router_are_open_and_hand_cache_over_among_themselves_
     assert selects(peer["podSelector"]["matchLabels"], pod(baseline, "gpt-oss-120b-aggregated")["metadata"]["labels"])
 
 
-def test_another_release_replaces_the_deployment_whose_selector_cant_change(older, guide):
-    """Pulumi replaces it then (`spec.selector` in values/rehearsal/kubernetes_plugin/kinds.yaml)."""
+def test_another_release_updates_the_router_in_place_because_its_selector_is_the_kits_own(older, guide):
     selectors = [stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"] for stack in (older, guide)]
-    assert [list(selector) for selector in selectors] == [["inferencepool"], ["llm-d-router-gateway"]]
+    assert [sorted(selector) for selector in selectors] == [["llmd-oke/router", "llmd-oke/unit"]] * 2
+
+
+def test_another_router_is_another_unit_beside_the_old_one(varied, older):
+    def unit(stack):
+        return stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"]["llmd-oke/unit"]
+
+    assert unit(older) != unit(varied())
 
 
 @pytest.mark.rehearsal

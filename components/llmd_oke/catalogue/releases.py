@@ -40,15 +40,14 @@ class EndpointPicker(Entry):
 class RouterDialect(Entry):
     """How a release's upstream chart writes the objects of a router, where releases differ.
 
-    `chart` is the one that the kit's own objects are held to. `selector_label` selects a router's pods and can't be
-    changed in a Deployment; `mode_label` marks them as upstream does. `replicas` is how many of them run: several where
-    an endpoint picker that doesn't lead knows the servers too, so that it can stand in at once. `picker_arguments` are
-    the picker's beside those that say which pool and which config, `objective_groups` the API groups of objectives and
-    rewrites that it reads, and the protocols what Service and InferencePool say of their ports, if anything.
+    `chart` is the one that the kit's own objects are held to. `mode_label` marks a router's pods as upstream does.
+    `replicas` is how many of them run: several where an endpoint picker that doesn't lead knows the servers too, so
+    that it can stand in at once. `picker_arguments` are the picker's beside those that say which pool and which config,
+    `objective_groups` the API groups of objectives and rewrites that it reads, and the protocols what Service and
+    InferencePool say of their ports, if anything.
     """
 
     chart: str
-    selector_label: str
     mode_label: dict[str, str]
     proxy_container: str
     replicas: int

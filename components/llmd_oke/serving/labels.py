@@ -38,7 +38,14 @@ def model_server(model: str, unit: str, role: str) -> dict[str, str]:
 
 def router(model: str, unit: str) -> dict[str, str]:
     """Labels that a router's pods carry beside those that a release's upstream chart gives them."""
-    return {**PART_OF, MODEL: model, UNIT: unit, ROUTED: "true"}
+    return {**PART_OF, MODEL: model, **router_selector(unit)}
+
+
+def router_selector(unit: str) -> dict[str, str]:
+    """Selects the router of a unit. Charts select by a label that changes from release to release, and the selector of
+    a Deployment can't change.
+    """
+    return {UNIT: unit, ROUTED: "true"}
 
 
 def front_door_selector(model: str, version: str | None = None) -> dict[str, str]:

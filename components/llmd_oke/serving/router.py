@@ -126,7 +126,7 @@ class _Objects:
         self.name, self.proxy_name = service_name(args["unit"]), f"{args['unit']}-envoy"
         self.pod_labels = labels.router(args["model"], args["unit"])
         self.picker_config = picker_config
-        self.selector = {self.dialect.selector_label: self.name}
+        self.selector = labels.router_selector(args["unit"])
         self.replicas = args.get("replicas", self.dialect.replicas)
         self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
@@ -230,7 +230,7 @@ class _Objects:
                 "selector": {"matchLabels": self.selector},
                 "template": {
                     "metadata": {
-                        "labels": {**self.selector, **self.dialect.mode_label, **self.pod_labels},
+                        "labels": {**self.dialect.mode_label, **self.pod_labels},
                         "annotations": {CONFIG_ANNOTATION: _digest(read)},
                     },
                     "spec": self.pod(),

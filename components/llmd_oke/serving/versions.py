@@ -29,7 +29,7 @@ def revision(unit: str, release: str, versions: Mapping[str, str], sizes: Mappin
 
     Args:
         unit: name of the unit.
-        release: name of the llm-d release, whose router and routing sidecar belong together.
+        release: name of the llm-d release whose endpoint picker and routing sidecar run; they belong together.
         versions: version of the servers of each role.
         sizes: tensor parallel size of each role.
     """

@@ -11,7 +11,7 @@ from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.gpu_stack import functions_made_by
 from llmd_oke.planning.network import control_plane_cidrs
 from llmd_oke.planning.node_scaling import awaited_nodes
-from llmd_oke.planning.releases import used_override
+from llmd_oke.planning.releases import router_of, used_override
 from llmd_oke.serving.aggregated import AggregatedUnit
 from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
 from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
@@ -100,7 +100,7 @@ def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
         return unit.name
     versions = {role.role: version(_server_spec(plan, model, role)) for role in unit.roles}
     sizes = {role.role: role.tensor_parallel_size for role in unit.roles}
-    return f"{unit.name}-{revision(unit.name, plan.release.name, versions, sizes)}"
+    return f"{unit.name}-{revision(unit.name, router_of(plan.config), versions, sizes)}"
 
 
 def _server_spec(plan: Plan, model: ModelPlan, role: RolePlan) -> ServerSpec:

@@ -167,8 +167,7 @@ def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:
     for unit in model.units:
         name = unit_name(plan, model, unit)
         if model.router.mode == "standalone":
-            selector = {labels.UNIT: name, labels.ROUTED: "true"}
-            yield PodGroup(unit.name, "router", selector, ROUTER_METRICS_PORT)
+            yield PodGroup(unit.name, "router", labels.router_selector(name), ROUTER_METRICS_PORT)
         for role in unit.roles:
             port = vllm.BEHIND_SIDECAR_PORT if role.role == "decode" else vllm.SERVER_PORT
             yield PodGroup(unit.name, role.role, labels.role_selector(name, role.role), port)
