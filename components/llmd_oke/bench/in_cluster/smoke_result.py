@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.metrics import Snapshot
+from llmd_oke.bench.evals.asking import Examined
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.reporting.files import to_yaml
@@ -52,6 +53,7 @@ class _Packed:
     verdict: Verdict
     notes: tuple[str, ...]
     first_answer: datetime | None = None
+    examined: Examined | None = None
 
 
 _PACKED = TypeAdapter(_Packed)
@@ -82,6 +84,7 @@ def pack(request: SmokeRequest, how: Circumstances, result: SmokeResult) -> Parc
         verdict=result.verdict,
         notes=result.notes,
         first_answer=result.first_answer,
+        examined=result.examined,
     )
     texts = {
         SUMMARY_KEY: json.dumps(summarize_result(result), indent=1),
@@ -114,6 +117,7 @@ def unpack(compressed: bytes) -> SmokeResult:
         after=Snapshot(()),
         notes=packed.notes,
         first_answer=packed.first_answer,
+        examined=packed.examined,
     )
 
 

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from llmd_oke.bench.deployment.metrics import EndpointRole
 from llmd_oke.bench.deployment.topology import Topology
+from llmd_oke.bench.evals.items import BuiltinSet
 from llmd_oke.bench.smoke.evidence import EvidenceSettings
 from llmd_oke.bench.smoke.thresholds import Thresholds
 
@@ -29,7 +30,7 @@ class SmokeRequest:
 
     `service` takes requests on port 80; `server_port` is where each server, behind its routing sidecar if it has one,
     takes them itself, and `prefill_header` what tells a routing sidecar which prefill server to use. `evidence` is
-    None where there is nothing to prove.
+    None where there is nothing to prove, `questions` where answers are not evaluated.
     """
 
     namespace: str
@@ -46,6 +47,7 @@ class SmokeRequest:
     server_port: int
     prefill_header: str
     evidence: EvidenceSettings | None = None
+    questions: BuiltinSet | None = None
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> str:

@@ -44,6 +44,7 @@ def bare_plan(request: SmokeRequest, how: Circumstances) -> SmokePlan:
         concurrency=request.concurrency,
         thresholds=request.thresholds,
         evidence=request.evidence,
+        questions=request.questions,
         time_scale=how.time_scale,
         basis=how.basis,
         simulated=how.simulated,

@@ -11,6 +11,8 @@ from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Snapshot
 from llmd_oke.bench.deployment.scraping import scrape
 from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.bench.deployment.topology import Topology
+from llmd_oke.bench.evals.asking import Examined, examine
+from llmd_oke.bench.evals.items import BuiltinSet
 from llmd_oke.bench.load.introductions import introduce
 from llmd_oke.bench.load.load import Load, Target, run_load
 from llmd_oke.bench.load.waiting import wait_for_answer
@@ -27,6 +29,9 @@ from llmd_oke.results.row import Basis
 
 WARMUP_OUTPUT_TOKENS = 16
 """Enough for a warm-up request to have been decoded together with others."""
+
+QUESTIONS_AT_A_TIME = 16
+"""As many as `llmd-oke eval` asks: the whole set takes about a minute."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class SmokePlan:
     - `time_scale` is wall seconds for a second of model time; thresholds and results are in model time.
     - `evidence` is needed for the proof of remote prefill; None for models that aren't disaggregated or have no
       endpoint picker.
+    - `questions` with known answers are asked after the measurement; None where answers are not evaluated.
     - `simulated` lists what was not real, and `facts` whatever else belongs into the report, for example the cost per
       hour.
     """
@@ -67,6 +73,7 @@ class SmokePlan:
     thresholds: Thresholds = field(default_factory=Thresholds)
     metrics: tuple[MetricsEndpoint, ...] = ()
     evidence: EvidenceSettings | None = None
+    questions: BuiltinSet | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     verify: ssl.SSLContext | bool = True
     api: Api = "completions"
@@ -115,6 +122,7 @@ class SmokeResult:
     after: Snapshot
     notes: tuple[str, ...]
     first_answer: datetime | None = None
+    examined: Examined | None = None
 
     @property
     def passed(self) -> bool:
@@ -134,7 +142,7 @@ def run_smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None = 
 
 
 async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None = None) -> SmokeResult:
-    """Wait for an answer, warm up, measure, and judge.
+    """Wait for an answer, warm up, measure, evaluate answers where that is asked, and judge.
 
     Raises `KitError` if the model doesn't answer within `router_timeout_s`, or if `timeout_s` is over before all was
     sent: that is no measurement. All else that goes wrong afterwards is in the result.
@@ -157,8 +165,26 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     records = tuple(sorted((each.in_model_time(plan.time_scale) for each in wall_records), key=lambda each: each.index))
     if len(records) < plan.requests:
         raise _unsent(plan, records)
-    result = _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after))
+    examined = await evaluate(plan, deadline_s - loop.time(), report)
+    result = _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after), examined)
     return replace(result, first_answer=answered)
+
+
+async def evaluate(plan: SmokePlan, limit_s: float, report: Callable[[Progress], None]) -> Examined | None:
+    """Asks the plan's questions; None where it has none.
+
+    Raises:
+        KitError: `limit_s` of wall time was over before all were asked, or none was answered.
+    """
+    if plan.questions is None:
+        return None
+    return await examine(
+        plan.target,
+        plan.questions,
+        concurrency=QUESTIONS_AT_A_TIME,
+        limit_s=max(limit_s, 0.0),
+        on_answer=lambda done, of: report(Progress("evaluating answers", done, of)),
+    )
 
 
 def _unsent(plan: SmokePlan, records: Sequence[RequestRecord]) -> KitError:
@@ -214,6 +240,7 @@ def _conclude(
     times: tuple[datetime, datetime, float],
     sent: tuple[Sequence[RequestRecord], tuple[RequestRecord, ...]],
     snapshots: tuple[Snapshot, Snapshot],
+    examined: Examined | None,
 ) -> SmokeResult:
     warmup, records = sent
     performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
@@ -228,10 +255,11 @@ def _conclude(
         records=records,
         performance=performance,
         remote_prefill=proof,
-        verdict=judge(plan.thresholds, performance, proof),
+        verdict=judge(plan.thresholds, performance, proof, examined),
         before=snapshots[0],
         after=snapshots[1],
         notes=remarks(plan.input_tokens, plan.concurrency, performance, warmup, records, snapshots),
+        examined=examined,
     )
 
 
