@@ -53,6 +53,18 @@ def test_a_changed_deployment_or_question_is_measured(varied, changes):
     assert template(varied(**changes)) != template(varied(stack={"smoke": {}}))
 
 
+def test_an_evaluation_of_one_override_stands_for_no_other(varied):
+    """The Job is another one, so that what an earlier one found counts no longer."""
+    plain, *overridden = (
+        varied(topology="2p-tp2-2d-tp2", stack={"override": {"quickReduce": level}})
+        for level in ("NONE", "INT4", "INT6")
+    )
+    requests = [json.loads(program(made)["request.json"]) for made in (plain, *overridden)]
+    assert [request["thresholds"]["min_accuracy"] for request in requests] == [None, 0.95, 0.95]
+    assert [bool(request["questions"]) for request in requests] == [False, True, True]
+    assert template(overridden[0]) != template(overridden[1])
+
+
 def test_what_serves_no_request_is_not_measured_again(varied):
     other_targets = varied(stack={"smoke": {}}, slo={"ttftMs": 1000, "itlMs": 20})
     assert template(other_targets) == template(varied(stack={"smoke": {}}))

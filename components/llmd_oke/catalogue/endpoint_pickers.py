@@ -2,22 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
 from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.config.model import Decider, RouterProfileName
 
 Api = Literal["completions", "chat", "responses", "messages"]
 """The APIs of vLLM that answer prompts: `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages`."""
 
 JsonType = Literal["string", "integer", "number", "boolean", "object", "array"]
-
-RouterProfileName = Literal["prefix", "token-load", "running-requests"]
-"""How servers are scored: by prefixes that they have cached and waiting requests; by the tokens and requests that the
-picker has sent them and that are not answered yet; by the running and waiting requests that they report."""
-
-PROFILE_NAMES: tuple[RouterProfileName, ...] = get_args(RouterProfileName)
 
 _PYTHON_TYPES: Mapping[JsonType, tuple[type, ...]] = {
     "string": (str,),
@@ -101,7 +96,7 @@ class EndpointPickerVersion(Entry):
         profile: RouterProfileName,
         *,
         disaggregated: bool,
-        decider: Literal["prefix", "always"],
+        decider: Decider,
         non_cached_tokens: int,
     ) -> PickerConfig:
         """The config of a router in the dialect of this version.
@@ -169,7 +164,7 @@ def _typed(name: str) -> JsonValue:
     return {"type": name}
 
 
-def _decision(decider: Literal["prefix", "always"], non_cached_tokens: int) -> list[JsonValue]:
+def _decision(decider: Decider, non_cached_tokens: int) -> list[JsonValue]:
     """The decider before the handler, which older versions look it up for when it is made."""
     name = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
     parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}

@@ -1,4 +1,4 @@
-"""Accuracy evaluations: the kit's own set, packages that run others, and the floors that models must keep."""
+"""Accuracy evaluations: packages that run published ones, and the floors that models must keep."""
 
 from functools import cache
 from typing import Literal
@@ -7,36 +7,6 @@ from llmd_oke.catalogue.files import Entry, required_entry, values_folder
 
 BUILTIN = "builtin"
 """The name of the kit's own set."""
-
-
-class RecallFigures(Entry):
-    """Questions about one line of a register of that many lines."""
-
-    register_lines: int
-    questions: int
-
-
-class ArithmeticFigures(Entry):
-    """Sums."""
-
-    questions: int
-
-
-class RepetitionFigures(Entry):
-    """Words to be repeated."""
-
-    questions: int
-    words: int
-
-
-class BuiltinSet(Entry):
-    """How the kit's own set is made."""
-
-    seed: int
-    recall: tuple[RecallFigures, ...]
-    arithmetic: ArithmeticFigures
-    repetition: RepetitionFigures
-    max_output_tokens: int
 
 
 class Floor(Entry):
@@ -72,12 +42,6 @@ class Evals(Entry):
         """The floor of a model in an evaluation, or None where the kit knows none."""
         floors = self.floors.get(name, {})
         return floors.get(model) or floors.get("any")
-
-
-@cache
-def builtin_set() -> BuiltinSet:
-    """The figures of `values/evals/builtin.yaml`."""
-    return required_entry("evals", "builtin", BuiltinSet)
 
 
 @cache

@@ -1,10 +1,10 @@
 """Models that the kit knows: what planning needs of their architecture, and how vLLM is started for them."""
 
 from functools import cache
-from typing import Literal
 
 from llmd_oke.catalogue.endpoint_pickers import Api
 from llmd_oke.catalogue.files import Entry, entry, names
+from llmd_oke.config.stack import QuantizedReduce
 
 
 class SlidingWindow(Entry):
@@ -100,7 +100,7 @@ class QuickReduce(Entry):
     so that no model has it without the evaluation that it passed.
     """
 
-    quantization: Literal["FP", "INT8", "INT6", "INT4"]
+    quantization: QuantizedReduce
     evaluation: PassedEvaluation
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from llmd_oke.catalogue.container_images import LockedImage, locked
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, endpoint_picker
 from llmd_oke.catalogue.files import Entry, entry, names
+from llmd_oke.config.stack import QuickReduceFormat
 
 
 class Program(Entry):
@@ -115,10 +116,6 @@ class BlockSize(Entry):
     kv_connector: int
 
 
-QuickReduce = Literal["NONE", "FP", "INT8", "INT6", "INT4"]
-"""Number formats of vLLM's quick all-reduce on ROCm (VLLM_ROCM_QUICK_REDUCE_QUANTIZATION)."""
-
-
 class Vllm(Entry):
     """The vLLM image and what every server of it is started with.
 
@@ -133,7 +130,7 @@ class Vllm(Entry):
     environment: dict[str, str]
     scratch_folders: tuple[str, ...]
     scratch_gib: int
-    quick_reduce: QuickReduce | None = None
+    quick_reduce: QuickReduceFormat | None = None
 
 
 class Release(Entry):
@@ -174,7 +171,7 @@ class Override(Entry):
     routing_sidecar_image: str | None = None
     proxy_image: str | None = None
     attention_backend: str | None = None
-    quick_reduce: QuickReduce | None = None
+    quick_reduce: QuickReduceFormat | None = None
 
     def said(self) -> Mapping[str, str]:
         """What is replaced, by its name."""

@@ -15,6 +15,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.refreshing import reading_first
+from llmd_oke.planning import Plan
 
 
 def up(
@@ -35,6 +36,8 @@ def up(
     plan = planning.plan_stack_file(project, stack)
     for advice in plan.advice:
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
+    if not benchmark:
+        _refuse_unevaluated(plan)
     pulumi = reading_first(pulumi_cli(project, stack, aside=as_json), plan)
     account = Account(pulumi, yes=yes) if as_json else None
     with _way(project, stack, through_tunnel):
@@ -51,6 +54,20 @@ def up(
         if benchmark:
             found = smoke.after_update(pulumi, plan, failed=bool(status), as_json=as_json)
     _end(status, ended("up", status) or found.failure, account, found)
+
+
+def _refuse_unevaluated(plan: Plan) -> None:
+    """Without its benchmark, a client's update would evaluate nothing.
+
+    Raises:
+        KitError: something changes answers, and this command is what evaluates them.
+    """
+    change = next((change for model in plan.models for change in model.answer_changes), None)
+    if change and plan.smoke.where == "client":
+        raise KitError(
+            f"{change.what} changes answers ({change.path}), and with smoke.where: client this command evaluates them.",
+            "Leave --no-benchmark out, or let the cluster evaluate (smoke.where: cluster).",
+        )
 
 
 def destroy(

@@ -1,6 +1,6 @@
 """A model and how it is served."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -10,6 +10,14 @@ from llmd_oke.config.scaling import Scaling
 from llmd_oke.config.topology import Role, Topology
 
 MOST_COPIES = 64
+
+Decider = Literal["prefix", "always"]
+"""Which prompts are prefilled remotely."""
+
+RouterProfileName = Literal["prefix", "token-load", "running-requests"]
+"""How servers are chosen; `values/endpoint-pickers` says with which scorers."""
+
+PROFILE_NAMES: tuple[RouterProfileName, ...] = get_args(RouterProfileName)
 
 
 def _is_prefix(value: object) -> bool:
@@ -27,10 +35,10 @@ class Router(Part):
     """Prompts with at least this many tokens that decode has not cached are prefilled remotely; shorter ones stay on
     decode. Never 0: the endpoint picker takes that for "never remotely"."""
 
-    decider: Annotated[Literal["prefix", "always"], Field(exclude_if=_is_prefix)] = "prefix"
+    decider: Annotated[Decider, Field(exclude_if=_is_prefix)] = "prefix"
     """Which prompts are prefilled remotely: `prefix`, those with `nonCachedTokens` uncached tokens; `always`, all."""
 
-    profile: Annotated[Literal["prefix", "token-load", "running-requests"] | None, Field(exclude_if=is_absent)] = None
+    profile: Annotated[RouterProfileName | None, Field(exclude_if=is_absent)] = None
     """How servers are chosen. `prefix`: by cached prefixes and waiting requests. `token-load`: by the tokens and
     requests that the picker has sent and that are not answered yet. `running-requests`: by running and waiting requests
     as servers report them. If left out, `prefix` where `workload.sharedPrefixTokens` are a good part of a prompt,
@@ -81,6 +89,15 @@ class Engine(Part):
 
     env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
     """Further environment variables of every server; they win over the kit's own."""
+
+    def argument(self, name: str) -> tuple[int, str] | None:
+        """The value that `extraArgs` give an argument, and its position; of several the last, which wins."""
+        found = None
+        for i, argument in enumerate(self.extra_args):
+            key, mark, value = argument.partition("=")
+            if key.replace("_", "-") == name:
+                found = i, value if mark else "".join(self.extra_args[i + 1 : i + 2])
+        return found
 
 
 class Model(Part):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmd_oke.config.base import Part
+from llmd_oke.config.base import Part, is_absent
 
 Milliseconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -28,6 +28,11 @@ class SmokeThresholds(Part):
 
     max_e2e_p95_ms: Milliseconds | None = None
     """95th percentile of the whole request in milliseconds."""
+
+    min_accuracy: Annotated[Share | None, Field(exclude_if=is_absent)] = None
+    """Share of the kit's own questions with known answers (those of `llmd-oke eval`) that are answered right. If left
+    out, they are asked only where something changes answers (`override.quickReduce`, another attention backend), and
+    held against the kit's floor."""
 
     min_output_tokens_per_s: Annotated[float, Field(gt=0)] | None = None
     """Output tokens per second of the whole model."""

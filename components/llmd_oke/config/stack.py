@@ -17,6 +17,12 @@ from llmd_oke.config.storage import Storage
 Layer = Literal["cluster", "serving", "all"]
 Rdma = Literal["sriov-vf", "none"]
 
+QuantizedReduce = Literal["FP", "INT8", "INT6", "INT4"]
+"""Number formats in which vLLM's quick all-reduce on ROCm sends less than BF16, and so changes answers."""
+
+QuickReduceFormat = Literal["NONE", QuantizedReduce]
+"""Values of `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`."""
+
 
 class Override(Part):
     """What of the release is replaced. Versions that llm-d has not released together are nobody's but yours to prove:
@@ -39,11 +45,12 @@ class Override(Part):
     """Image of Envoy."""
 
     attention_backend: str | None = None
-    """vLLM's `--attention-backend` for all servers, for example `ROCM_AITER_UNIFIED_ATTN`."""
+    """vLLM's `--attention-backend` for all servers, for example `ROCM_AITER_UNIFIED_ATTN`. Another than the release's
+    changes answers, which the benchmark of each update then evaluates (`smoke.thresholds.minAccuracy`)."""
 
-    quick_reduce: Literal["NONE", "FP", "INT8", "INT6", "INT4"] | None = None
+    quick_reduce: QuickReduceFormat | None = None
     """Number format of all-reduce between the GPUs of a server (`VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). All but `NONE`
-    change answers: run `llmd-oke eval` before it serves anybody."""
+    change answers, which the benchmark of each update then evaluates (`smoke.thresholds.minAccuracy`)."""
 
 
 class StackConfig(Part):

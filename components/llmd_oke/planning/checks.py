@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
+from llmd_oke.catalogue.evals import BUILTIN, evals
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.config.likely import among
 from llmd_oke.errors import Problem
@@ -27,7 +28,7 @@ from llmd_oke.planning.pools import pool_problems
 from llmd_oke.planning.registration import registration_problems
 from llmd_oke.planning.releases import release_problems
 from llmd_oke.planning.routers import router_problems
-from llmd_oke.planning.rules import Subject, other_problems, topology_problems
+from llmd_oke.planning.rules import Subject, answer_changes, other_problems, topology_problems
 from llmd_oke.planning.scaling import room_problems
 from llmd_oke.planning.storage import pod_disk_problems, storage_problems
 
@@ -43,7 +44,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
     """The problems that each part of a stack has by itself, whatever is beside it."""
     of_topologies = topology_problems_by_model(config)
     of_models = [
-        problem for i, subject in _subjects(config).items() for problem in (*of_topologies[i], *other_problems(subject))
+        problem for i, subject in subjects(config).items() for problem in (*of_topologies[i], *other_problems(subject))
     ]
     return [
         *layer_problems(config),
@@ -60,12 +61,13 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *gpu_stack_problems(config),
         *storage_problems(config),
         *of_models,
+        *_evaluation_problems(config),
     ]
 
 
 def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:
     """The problems of each model's servers; models and shapes that the catalogue doesn't know are left out."""
-    return {i: list(topology_problems(subject)) for i, subject in _subjects(config).items()}
+    return {i: list(topology_problems(subject)) for i, subject in subjects(config).items()}
 
 
 def pools(config: StackConfig) -> tuple[Pool, ...]:
@@ -79,7 +81,7 @@ def pools(config: StackConfig) -> tuple[Pool, ...]:
     )
 
 
-def _subjects(config: StackConfig) -> dict[int, Subject]:
+def subjects(config: StackConfig) -> dict[int, Subject]:
     """The models that can be judged. Pools have one shape, so the first that is known stands for all."""
     known = pools(config)
     return {
@@ -87,6 +89,35 @@ def _subjects(config: StackConfig) -> dict[int, Subject]:
         for i, model in enumerate(config.models)
         if known and (facts := catalogue.model(model.model)) is not None
     }
+
+
+def min_accuracy(subject: Subject) -> float | None:
+    """The share of right answers that a model's benchmark must find: what the stack file says, or the kit's floor where
+    something changes answers; None where nothing is asked, or no floor is known.
+    """
+    said = subject.stack.smoke.thresholds.min_accuracy
+    return _floor(subject) if said is None and any(answer_changes(subject)) else said
+
+
+def _floor(subject: Subject) -> float | None:
+    floor = evals().floor(BUILTIN, subject.facts.name)
+    return floor.score if floor else None
+
+
+def _evaluation_problems(config: StackConfig) -> Iterator[Problem]:
+    """What changes answers is evaluated by the benchmark of each update, and by no lower floor than the kit's."""
+    for subject in subjects(config).values() if config.layer != "cluster" else ():
+        change = next(answer_changes(subject), None)
+        if change is None:
+            continue
+        name = subject.model.object_name
+        why = f"{change.what} changes answers ({change.path}), so that each update evaluates {name}"
+        least, floor = min_accuracy(subject), _floor(subject)
+        if config.smoke.where == "none":
+            yield Problem("smoke.where", "none", "cluster, or client", why)
+        if least is None or (floor is not None and least < floor):
+            accepted = f"at least {floor:g}, the kit's floor, or nothing" if floor else "a share of right answers"
+            yield Problem("smoke.thresholds.minAccuracy", least, accepted, why)
 
 
 def _names(config: StackConfig) -> Iterator[Problem]:

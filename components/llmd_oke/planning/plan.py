@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmd_oke.catalogue import Model, Release, Shape
-from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.config import (
     Cluster,
     Engine,
@@ -23,6 +22,7 @@ from llmd_oke.config import (
     Topology,
     Workload,
 )
+from llmd_oke.config.model import RouterProfileName
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,20 @@ class UnitPlan:
 
 
 @dataclass(frozen=True)
+class AnswerChange:
+    """What has a model answer otherwise than it was evaluated to: `path` in the stack file, and `what` in words."""
+
+    path: str
+    what: str
+
+
+@dataclass(frozen=True)
 class ModelPlan:
-    """A model with all its units. `profile` is what its routers choose servers by."""
+    """A model with all its units. `profile` is what its routers choose servers by.
+
+    `min_accuracy` is the share of the kit's own questions (`values/evals/builtin.yaml`) that the benchmark of each
+    update must find answered right; None where it asks none. It always asks where something changes answers.
+    """
 
     name: str
     model: Model
@@ -122,6 +134,8 @@ class ModelPlan:
     units: tuple[UnitPlan, ...]
     update_way: UpdateWay
     scaling: Scaling | None = None
+    answer_changes: tuple[AnswerChange, ...] = ()
+    min_accuracy: float | None = None
 
     @property
     def gpus(self) -> int:

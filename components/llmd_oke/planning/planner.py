@@ -12,7 +12,7 @@ from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan, UpdateWay
 from llmd_oke.planning.releases import router_profile, used_release
-from llmd_oke.planning.rules import has_kv_connector
+from llmd_oke.planning.rules import Subject, answer_changes, has_kv_connector
 from llmd_oke.planning.storage import download_limit_s
 
 Entry = TypeVar("Entry")
@@ -37,7 +37,7 @@ def plan(config: StackConfig) -> Plan:
         pools=pools,
         rdma=config.rdma == "sriov-vf",
         release=release,
-        models=tuple(_model(model, pools[0], room, release) for model in config.models),
+        models=tuple(_model(subject, room, release) for subject in checks.subjects(config).values()),
         nodes=tuple(nodes),
         smoke=config.smoke,
         advice=(),
@@ -79,10 +79,9 @@ class _Room:
         return rollout.sure_room(spare // parts, size, mixed_nodes)
 
 
-def _model(model: Model, pool: Pool, room: _Room, release: catalogue.Release) -> ModelPlan:
-    facts = _known(catalogue.model(model.model))
-    known = release.vllm.block_size
-    roles = tuple(_role(role, model, facts, pool.shape, room) for role in model.topology.servers())
+def _model(subject: Subject, room: _Room, release: catalogue.Release) -> ModelPlan:
+    model, facts, known = subject.model, subject.facts, release.vllm.block_size
+    roles = tuple(_role(role, model, facts, subject.shape, room) for role in model.topology.servers())
     return ModelPlan(
         name=model.object_name,
         model=facts,
@@ -97,6 +96,8 @@ def _model(model: Model, pool: Pool, room: _Room, release: catalogue.Release) ->
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
         update_way=room.update_way(model),
         scaling=model.scaling,
+        answer_changes=tuple(answer_changes(subject)),
+        min_accuracy=checks.min_accuracy(subject),
     )
 
 

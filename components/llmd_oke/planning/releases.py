@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.container_images import locked
-from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, RouterProfileName
+from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion
 from llmd_oke.catalogue.releases import Override, Release, overridden, release_of_former_name
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.config.likely import among
+from llmd_oke.config.model import PROFILE_NAMES, RouterProfileName
 from llmd_oke.config.stack import Override as StackOverride
 from llmd_oke.errors import Problem
 from llmd_oke.planning.plan import Advice, ModelPlan, Plan
@@ -129,18 +130,25 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
     for name, value in used_override(plan.config).said().items():
         text = f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with"
         yield Advice("override", text)
-    quick_reduce = plan.config.override.quick_reduce if plan.config.override else None
-    if quick_reduce not in {None, "NONE"}:
-        text = (
-            f"{quick_reduce} in all-reduce changes answers; `llmd-oke eval` says by how much, before anybody is served"
-        )
-        yield Advice("override.quickReduce", text)
+    for model in plan.models:
+        yield from _evaluation_advice(plan, model)
     yield from _split_advice(plan)
     if plan.layer == "cluster":
         return
     for i, model in enumerate(plan.models):
         if model.router.mode != "none":
             yield from _model_advice(plan, model, f"models[{i}]")
+
+
+def _evaluation_advice(plan: Plan, model: ModelPlan) -> Iterator[Advice]:
+    """Who evaluates what changes answers."""
+    judge = "each update" if plan.smoke.where == "cluster" else "`llmd-oke up`, and no plain `pulumi up`,"
+    for change in model.answer_changes:
+        text = (
+            f"{change.what} changes answers: {judge} asks {model.name} what `llmd-oke eval` asks, and fails below"
+            f" {model.min_accuracy:.1%} of right answers"
+        )
+        yield Advice(change.path, text)
 
 
 def _split_advice(plan: Plan) -> Iterator[Advice]:
@@ -151,7 +159,7 @@ def _split_advice(plan: Plan) -> Iterator[Advice]:
         if backend and backend not in known.split_by_heads and len(sizes) > 1:
             text = (
                 f"KV cache of {backend} is not known to be split by heads: between servers of different tensor parallel"
-                f" sizes answers of {model.name} may be garbage; serve nobody before `llmd-oke eval` has passed"
+                f" sizes answers of {model.name} may be garbage; serve nobody before its evaluation has passed"
             )
             yield Advice("override.attentionBackend", text)
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import AttentionBackend
 from llmd_oke.config import Model, Role, StackConfig
+from llmd_oke.config.stack import Override
 from llmd_oke.config.topology import SHORT_FORMS
 from llmd_oke.errors import Problem
 from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import lacks_virtual_functions, virtual_functions
-from llmd_oke.planning.plan import Memory
+from llmd_oke.planning.plan import AnswerChange, Memory
 from llmd_oke.planning.releases import used_release
 from llmd_oke.planning.scaling import scaling_problems
 
@@ -155,7 +156,7 @@ def _transfer(subject: Subject) -> Iterator[Problem]:
 
 
 def _split(subject: Subject, prefill: int) -> Iterator[Problem]:
-    """A KV cache that can't be split by heads gives garbage answers; who overrides the backend is told, not refused."""
+    """A KV cache that can't be split by heads gives garbage answers; who overrides the backend has it evaluated."""
     release = used_release(subject.stack)
     if release is None or (subject.stack.override and subject.stack.override.attention_backend):
         return
@@ -254,13 +255,9 @@ def _attention_backend(subject: Subject) -> Iterator[Problem]:
 
 
 def _asked_backend(model: Model) -> tuple[int, str]:
-    """The last attention backend among the user's arguments, which wins, and its position; empty if there is none."""
-    arguments, last = model.engine.extra_args, (0, "")
-    for i, argument in enumerate(arguments):
-        name, _, value = argument.partition("=")
-        if name.replace("_", "-") == "--attention-backend":
-            last = i, (value or "".join(arguments[i + 1 : i + 2])).upper()
-    return last
+    """The attention backend among the user's arguments, and its position; empty if there is none."""
+    i, name = model.engine.argument("--attention-backend") or (0, "")
+    return i, name.upper()
 
 
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
@@ -270,8 +267,44 @@ def _quick_reduce(subject: Subject) -> Iterator[Problem]:
     """What changes answers is no environment variable among others."""
     level = subject.model.engine.env.get(_QUICK_REDUCE, "NONE")
     if level != "NONE":
-        why = "it changes answers, so that it is told with the stack and judged by `llmd-oke eval`"
+        why = "it changes answers, so that it is told with the stack and evaluated by each update"
         yield Problem(f"{subject.path}.engine.env.{_QUICK_REDUCE}", level, "override.quickReduce", why)
+
+
+def answer_changes(subject: Subject) -> Iterator[AnswerChange]:
+    """What of a stack has a model answer in a way that nobody has evaluated; nothing for what only moves data."""
+    base, release = catalogue.release(subject.stack.release), used_release(subject.stack)
+    if base is None or release is None:
+        return
+    yield from _changed_reduction(subject)
+    yield from _changed_backend(subject, base.vllm.attention_backend, release.vllm.attention_backend)
+
+
+def _changed_reduction(subject: Subject) -> Iterator[AnswerChange]:
+    """A model's own number format has been evaluated with one release, and its image."""
+    if all(servers.tensor_parallel_size == 1 for servers in subject.model.topology.servers().values()):
+        return
+    override, own = subject.stack.override or Override(), subject.facts.quick_reduce
+    if override.quick_reduce is not None:
+        if override.quick_reduce != "NONE":
+            yield AnswerChange("override.quickReduce", f"{override.quick_reduce} in all-reduce")
+    elif own and (own.evaluation.release != subject.stack.release or override.vllm_image):
+        evaluated = f"which {subject.facts.name} was evaluated with on {own.evaluation.release} as released only"
+        path = "override.vllmImage" if own.evaluation.release == subject.stack.release else "release"
+        yield AnswerChange(path, f"{own.quantization} in all-reduce, {evaluated},")
+
+
+def _changed_backend(subject: Subject, base: AttentionBackend, known: AttentionBackend) -> Iterator[AnswerChange]:
+    """Another backend than the release's, or one that is named and whose KV cache can't be split where it has to be."""
+    connected = has_kv_connector(subject.model)
+    i, asked = _asked_backend(subject.model)
+    used = asked or (known.kv_connector if connected else known.default)
+    named = subject.stack.override is not None and subject.stack.override.attention_backend is not None
+    sizes = {servers.tensor_parallel_size for servers in subject.model.topology.servers().values()}
+    own = base.kv_connector if connected else base.default
+    if used != own or (named and len(sizes) > 1 and used not in base.split_by_heads):
+        path = f"{subject.path}.engine.extraArgs[{i}]" if asked else "override.attentionBackend"
+        yield AnswerChange(path, f"attention backend {used}")
 
 
 def _sizes(sizes: list[int]) -> str:

@@ -13,8 +13,9 @@ from typing import Any, NotRequired, TypedDict, cast
 import pulumi
 import yaml
 
-from llmd_oke.catalogue.endpoint_pickers import RouterProfileName, endpoint_picker
+from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
+from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving import envoy, labels, network_policies
 from llmd_oke.serving.lookup import OverrideArgs, release

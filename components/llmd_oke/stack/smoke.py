@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pulumi
 
 from llmd_oke.bench.deployment.topology import RouterPart, Servers, Topology
+from llmd_oke.bench.evals.builtin import builtin_set
 from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
 from llmd_oke.bench.smoke.other_apis import OtherApi
 from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
@@ -72,12 +74,13 @@ def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
         requests=smoke.requests,
         concurrency=smoke.concurrency,
         timeout_s=smoke.timeout_s,
-        thresholds=Thresholds(**smoke.thresholds.model_dump()),
+        thresholds=replace(Thresholds(**smoke.thresholds.model_dump()), min_accuracy=model.min_accuracy),
         groups=tuple(_groups(plan, model)),
         server_port=vllm.SERVER_PORT,
         prefill_header=PREFILL_HEADER,
         other_apis=tuple(_other_apis(plan, model)),
         evidence=_evidence(plan, model),
+        questions=None if model.min_accuracy is None else builtin_set(),
     )
 
 

@@ -45,6 +45,8 @@ class Deployment:
 
     url: str = ""
     script: Callable[[int], Answer] = lambda _: Answer()
+    reply: Callable[[str], str] = lambda _: ""
+    """What is answered to a question, which asks for no stream."""
     requests: list[dict] = field(default_factory=list)
     counters: Counter = field(default_factory=Counter)
     dead_metrics: set[str] = field(default_factory=set)
@@ -101,6 +103,9 @@ _NAMES = ("decisions", "prefill_tokens", "prefill_requests", "decode_prompt_toke
 
 async def _complete(deployment: Deployment, request: web.Request) -> web.StreamResponse:
     body = await request.json()
+    if "messages" in body and not body.get("stream"):
+        said = deployment.reply(body["messages"][0]["content"])
+        return web.json_response({"choices": [{"message": {"content": said}}]})
     number = len(deployment.requests)
     deployment.requests.append(body)
     if len(deployment.requests) == deployment.release_at:

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, PickerConfig, endpoint_picker
+from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, PickerConfig, endpoint_picker
 from llmd_oke.catalogue.files import names
+from llmd_oke.config.model import PROFILE_NAMES
 
 PICKERS = [endpoint_picker(name) for name in names("endpoint-pickers")]
 by_picker = pytest.mark.parametrize("picker", PICKERS, ids=lambda picker: picker.version)

@@ -133,6 +133,15 @@ def test_a_benchmark_of_the_cluster_that_can_not_be_read_is_told_and_fails_nothi
     assert document["smoke_error"] == {"error": "The Jobs of llm-d can't be read.", "remedy": "Ask again."}
 
 
+def test_an_update_whose_client_evaluates_answers_can_not_leave_that_out(command: Command, tmp_path: Path) -> None:
+    stack = {**STACK, "override": {"quickReduce": "INT4"}}
+    (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": stack}}))
+    code, document, errors = command("up", "--yes", "--no-benchmark")
+    assert (code, "engine at work" in errors) == (1, False)
+    assert document["error"].startswith("INT4 in all-reduce changes answers (override.quickReduce)")
+    assert "smoke.where: cluster" in document["remedy"]
+
+
 @pytest.mark.parametrize("operation", ["up", "destroy"])
 def test_without_yes_nothing_is_begun(command: Command, operation: str) -> None:
     code, document, errors = command(operation)

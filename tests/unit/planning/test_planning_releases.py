@@ -1,7 +1,13 @@
 """Releases, overrides and the profiles of routers."""
 
+from dataclasses import replace
+
 import pytest
-from stacks_for_tests import model, plan, problems
+from llmd_oke import catalogue, config
+from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
+from llmd_oke.planning.checks import subjects
+from llmd_oke.planning.rules import answer_changes
+from stacks_for_tests import model, plan, problems, stack
 
 EQUAL = "4p-tp2-4d-tp2"
 """Which every release can serve: KV cache of older ones can't be split by heads."""
@@ -67,7 +73,7 @@ def test_the_router_of_another_release_takes_the_nearest_profile():
 def test_overrides_are_shown_by_every_plan():
     told = texts(override={"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1", "quickReduce": "INT4"})
     assert any("vllm image docker.io/vllm/vllm-openai-rocm:v0.27.1 is not what llm-d-0.9.0" in text for text in told)
-    assert any("override.quickReduce" in text and "llmd-oke eval" in text for text in told)
+    assert any("override.quickReduce: INT4 in all-reduce changes answers: each update asks" in text for text in told)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +94,87 @@ def test_a_prefix_longer_than_the_prompt_is_refused():
     workload = {"inputTokens": 100, "outputTokens": 10, "sharedPrefixTokens": 101}
     (problem,) = problems(model(workload=workload))
     assert problem.path == "models[0].workload.sharedPrefixTokens"
+
+
+ANOTHER_BACKEND = {"attentionBackend": "ROCM_ATTN", "vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1"}
+LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
+
+
+def llama(topology: str = "4p-tp1-2d-tp2", *arguments: str) -> dict[str, object]:
+    return model(topology, model=LLAMA, engine={"maxModelLen": 8192, "extraArgs": list(arguments)})
+
+
+@pytest.mark.parametrize(
+    ("used", "override", "path"),
+    [
+        (model(EQUAL), {"quickReduce": "INT4"}, "override.quickReduce"),
+        (llama(), ANOTHER_BACKEND, "override.attentionBackend"),
+        (llama("agg-tp1-1r", "--attention-backend", "ROCM_ATTN"), None, "models[0].engine.extraArgs[0]"),
+    ],
+)
+def test_what_changes_answers_is_evaluated_by_each_update(used, override: dict[str, str] | None, path: str):
+    changes = {"override": override} if override else {}
+    made = plan(used, **changes)
+    assert [change.path for change in made.models[0].answer_changes] == [path]
+    assert made.models[0].min_accuracy == 0.95
+    assert plan(used, smoke={"thresholds": {"minAccuracy": 0.99}}, **changes).models[0].min_accuracy == 0.99
+
+
+@pytest.mark.parametrize(
+    ("used", "override"),
+    [
+        (model(EQUAL), {"quickReduce": "NONE"}),
+        (model("8p-tp1-4d-tp1"), {"quickReduce": "INT4"}),
+        (model(EQUAL), {"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1"}),
+        (model("agg-tp1-1r"), {"attentionBackend": "ROCM_AITER_UNIFIED_ATTN"}),
+    ],
+    ids=["no format", "servers of one GPU", "another image", "the release's own backend"],
+)
+def test_what_answers_do_not_depend_on_is_not_evaluated(used, override: dict[str, str]):
+    (made,) = plan(used, override=override).models
+    assert (made.answer_changes, made.min_accuracy) == ((), None)
+
+
+def test_a_stack_may_ask_for_an_evaluation_that_nothing_calls_for():
+    assert plan(smoke={"thresholds": {"minAccuracy": 0.5}}).models[0].min_accuracy == 0.5
+
+
+@pytest.mark.parametrize(
+    ("smoke", "path", "accepted"),
+    [
+        ({"where": "none"}, "smoke.where", "cluster, or client"),
+        (
+            {"thresholds": {"minAccuracy": 0.9}},
+            "smoke.thresholds.minAccuracy",
+            "at least 0.95, the kit's floor, or nothing",
+        ),
+    ],
+)
+def test_what_changes_answers_is_refused_where_no_update_evaluates_it(
+    smoke: dict[str, object], path: str, accepted: str
+):
+    (problem,) = problems(model(EQUAL), override={"quickReduce": "INT4"}, smoke=smoke)
+    assert (problem.path, problem.accepted) == (path, accepted)
+    assert problem.why == (
+        "INT4 in all-reduce changes answers (override.quickReduce), so that each update evaluates gpt-oss-120b"
+    )
+    assert problems(model(EQUAL), smoke=smoke) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        ({}, []),
+        ({"release": "llm-d-0.7.0"}, ["release"]),
+        ({"override": {"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1"}}, ["override.vllmImage"]),
+        ({"override": {"quickReduce": "NONE"}}, []),
+    ],
+)
+def test_a_models_own_format_counts_as_evaluated_with_the_release_of_its_evaluation_only(changes, paths: list[str]):
+    evaluated = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
+    facts = catalogue.model("gpt-oss-120b").model_copy(
+        update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=evaluated)}
+    )
+    config_ = config.validate(stack(model(EQUAL), **changes))
+    (subject,) = subjects(config_).values()
+    assert [change.path for change in answer_changes(replace(subject, facts=facts))] == paths

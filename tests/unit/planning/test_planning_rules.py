@@ -173,12 +173,11 @@ def test_a_backend_that_splits_is_named_where_the_model_can_use_it():
     assert problems({**llama, "engine": {**llama["engine"], "extraArgs": arguments}}, release="llm-d-0.6.0") == []
 
 
-def test_an_overridden_backend_is_told_rather_than_refused():
+def test_an_overridden_backend_is_told_and_evaluated_rather_than_refused():
     override = {"attentionBackend": "ROCM_AITER_UNIFIED_ATTN"}
-    (told,) = [
-        a for a in plan(model("4p-tp1-2d-tp4"), release="llm-d-0.6.0", override=override).advice if "split" in a.text
-    ]
-    assert (told.path, "llmd-oke eval" in told.text) == ("override.attentionBackend", True)
+    made = plan(model("4p-tp1-2d-tp4"), release="llm-d-0.6.0", override=override)
+    (told,) = [advice for advice in made.advice if "split" in advice.text]
+    assert (told.path, made.models[0].min_accuracy) == ("override.attentionBackend", 0.95)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -11,7 +12,7 @@ import httpx
 from llmd_oke.bench.deployment.clients import open_client
 from llmd_oke.bench.deployment.streams import PATHS
 from llmd_oke.bench.evals.grading import right
-from llmd_oke.bench.evals.items import Item
+from llmd_oke.bench.evals.items import BuiltinSet, Item, builtin_items, fingerprint
 from llmd_oke.bench.load.load import CONNECT_TIMEOUT_S, Target
 from llmd_oke.errors import KitError
 
@@ -21,6 +22,8 @@ ATTEMPTS = 3
 NO_TIME = "there was no time left"
 
 _MAX_SHOWN_CHARACTERS = 300
+
+_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,54 @@ class Answered:
     right: bool
     said: str = ""
     error: str | None = None
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What became of the kit's own questions. `answers` has a letter for each, in the set's order: 1 right, 0 wrong.
+
+    `unanswered` of the wrong ones had no answer at all; `examples` are a few wrong ones in words.
+    """
+
+    question_set: str
+    started: datetime
+    wall_s: float
+    answers: str
+    unanswered: int
+    examples: tuple[str, ...]
+
+    @property
+    def score(self) -> float:
+        """Share of right answers."""
+        return self.answers.count("1") / len(self.answers)
+
+
+async def examine(
+    target: Target, figures: BuiltinSet, *, concurrency: int, limit_s: float, on_answer: Callable[[int, int], None]
+) -> Examined:
+    """Asks the kit's own questions through the router; `on_answer` is told how many are answered, and of how many.
+
+    Raises:
+        KitError: see `ask_all`.
+    """
+    items, started, began_s = builtin_items(figures), datetime.now(UTC), asyncio.get_running_loop().time()
+    answered = await ask_all(
+        replace(target, api="chat"),
+        items,
+        concurrency=concurrency,
+        max_output_tokens=figures.max_output_tokens,
+        limit_s=limit_s,
+        on_answer=lambda done: on_answer(done, len(items)),
+    )
+    wrong = [answer for answer in answered if not answer.right]
+    return Examined(
+        question_set=fingerprint(items),
+        started=started,
+        wall_s=asyncio.get_running_loop().time() - began_s,
+        answers="".join("1" if answer.right else "0" for answer in answered),
+        unanswered=sum(answer.error is not None for answer in wrong),
+        examples=tuple(f"{answer.id}: {answer.error or repr(answer.said)}" for answer in wrong[:_EXAMPLES]),
+    )
 
 
 async def ask_all(
@@ -70,7 +121,7 @@ async def ask_all(
     if unasked := errors.count(NO_TIME):
         raise KitError(
             f"{unasked} of {len(items)} questions were not asked: the limit of {limit_s:g} s was over.",
-            "Give it more time (--timeout), or more questions at a time (--concurrency).",
+            "Give it more time (--timeout; smoke.timeoutS where an update asks), or more at a time (--concurrency).",
         )
     if len(errors) == len(items):
         raise KitError(f"None of {len(items)} questions was answered; the last: {errors[-1]}")

@@ -10,10 +10,45 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict
+
 from llmd_oke.bench.workload.prompts import WORDS
-from llmd_oke.catalogue.evals import BuiltinSet, RecallFigures, builtin_set
 
 Kind = Literal["recall", "arithmetic", "repetition"]
+
+
+class _Figures(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RecallFigures(_Figures):
+    """Questions about one line of a register of that many lines."""
+
+    register_lines: int
+    questions: int
+
+
+class ArithmeticFigures(_Figures):
+    """Sums."""
+
+    questions: int
+
+
+class RepetitionFigures(_Figures):
+    """Words to be repeated."""
+
+    questions: int
+    words: int
+
+
+class BuiltinSet(_Figures):
+    """How the kit's own set is made."""
+
+    seed: int
+    recall: tuple[RecallFigures, ...]
+    arithmetic: ArithmeticFigures
+    repetition: RepetitionFigures
+    max_output_tokens: int
 
 
 @dataclass(frozen=True)
@@ -26,15 +61,14 @@ class Item:
     answer: str
 
 
-def builtin_items(figures: BuiltinSet | None = None) -> tuple[Item, ...]:
+def builtin_items(figures: BuiltinSet) -> tuple[Item, ...]:
     """The set; the same figures give the same questions."""
-    used = figures or builtin_set()
-    random = Random(used.seed)  # noqa: S311 - questions, not secrets
-    recalled = (item for part in used.recall for item in _recall(part, random))
+    random = Random(figures.seed)  # noqa: S311 - questions, not secrets
+    recalled = (item for part in figures.recall for item in _recall(part, random))
     return (
         *recalled,
-        *_arithmetic(used.arithmetic.questions, random),
-        *_repetition(used.repetition.questions, used.repetition.words, random),
+        *_arithmetic(figures.arithmetic.questions, random),
+        *_repetition(figures.repetition.questions, figures.repetition.words, random),
     )
 
 

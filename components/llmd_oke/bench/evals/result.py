@@ -1,6 +1,5 @@
 """The result of one evaluation, its verdict, and the file that keeps it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -127,8 +126,3 @@ def read_result(path: Path) -> EvalResult:
         return EvalResult.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise KitError(f"{path} holds no result of an evaluation: {error}") from error
-
-
-def letters(right: Sequence[bool]) -> str:
-    """`answers` of a result."""
-    return "".join("1" if each else "0" for each in right)

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.metrics import Snapshot
+from llmd_oke.bench.evals.asking import Examined
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.reporting.files import to_yaml
@@ -54,6 +55,7 @@ class _Packed:
     notes: tuple[str, ...]
     first_answer: datetime | None = None
     other_apis: tuple[ApiAnswer, ...] = ()
+    examined: Examined | None = None
 
 
 _PACKED = TypeAdapter(_Packed)
@@ -85,6 +87,7 @@ def pack(request: SmokeRequest, how: Circumstances, result: SmokeResult) -> Parc
         notes=result.notes,
         first_answer=result.first_answer,
         other_apis=result.other_apis,
+        examined=result.examined,
     )
     texts = {
         SUMMARY_KEY: json.dumps(summarize_result(result), indent=1),
@@ -118,6 +121,7 @@ def unpack(compressed: bytes) -> SmokeResult:
         notes=packed.notes,
         first_answer=packed.first_answer,
         other_apis=packed.other_apis,
+        examined=packed.examined,
     )
 
 

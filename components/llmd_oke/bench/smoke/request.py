@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from llmd_oke.bench.deployment.metrics import EndpointRole
 from llmd_oke.bench.deployment.topology import Topology
+from llmd_oke.bench.evals.items import BuiltinSet
 from llmd_oke.bench.smoke.evidence import EvidenceSettings
 from llmd_oke.bench.smoke.other_apis import OtherApi
 from llmd_oke.bench.smoke.thresholds import Thresholds
@@ -30,7 +31,8 @@ class SmokeRequest:
 
     `service` takes requests on port 80; `server_port` is where each server, behind its routing sidecar if it has one,
     takes them itself, and `prefill_header` what tells a routing sidecar which prefill server to use. `other_apis`
-    are the model's beside the measured one. `evidence` is None where there is nothing to prove.
+    are the model's beside the measured one. `evidence` is None where there is nothing to prove, `questions` where
+    answers are not evaluated.
     """
 
     namespace: str
@@ -48,6 +50,7 @@ class SmokeRequest:
     prefill_header: str
     other_apis: tuple[OtherApi, ...] = ()
     evidence: EvidenceSettings | None = None
+    questions: BuiltinSet | None = None
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> str:

@@ -45,6 +45,7 @@ def bare_plan(request: SmokeRequest, how: Circumstances) -> SmokePlan:
         thresholds=request.thresholds,
         evidence=request.evidence,
         other_apis=request.other_apis,
+        questions=request.questions,
         time_scale=how.time_scale,
         basis=how.basis,
         simulated=how.simulated,

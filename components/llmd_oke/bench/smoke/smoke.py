@@ -11,6 +11,8 @@ from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Snapshot
 from llmd_oke.bench.deployment.scraping import scrape
 from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.bench.deployment.topology import Topology
+from llmd_oke.bench.evals.asking import Examined, examine
+from llmd_oke.bench.evals.items import BuiltinSet
 from llmd_oke.bench.load.introductions import introduce
 from llmd_oke.bench.load.load import Load, Target, run_load
 from llmd_oke.bench.load.waiting import ATTEMPT_TIMEOUT_S, wait_for_answer
@@ -28,6 +30,9 @@ from llmd_oke.results.row import Basis
 
 WARMUP_OUTPUT_TOKENS = 16
 """Enough for a warm-up request to have been decoded together with others."""
+
+QUESTIONS_AT_A_TIME = 16
+"""As many as `llmd-oke eval` asks: the whole set takes about a minute."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class SmokePlan:
     - `evidence` is needed for the proof of remote prefill; None for models that aren't disaggregated or have no
       endpoint picker.
     - `other_apis` are asked once each, after the measurement.
+    - `questions` with known answers are asked after the measurement; None where answers are not evaluated.
     - `simulated` lists what was not real, and `facts` whatever else belongs into the report, for example the cost per
       hour.
     """
@@ -70,6 +76,7 @@ class SmokePlan:
     metrics: tuple[MetricsEndpoint, ...] = ()
     evidence: EvidenceSettings | None = None
     other_apis: tuple[OtherApi, ...] = ()
+    questions: BuiltinSet | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     verify: ssl.SSLContext | bool = True
     api: Api = "completions"
@@ -119,6 +126,7 @@ class SmokeResult:
     notes: tuple[str, ...]
     first_answer: datetime | None = None
     other_apis: tuple[ApiAnswer, ...] = ()
+    examined: Examined | None = None
 
     @property
     def passed(self) -> bool:
@@ -138,7 +146,7 @@ def run_smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None = 
 
 
 async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None = None) -> SmokeResult:
-    """Wait for an answer, warm up, measure, and judge.
+    """Wait for an answer, warm up, measure, evaluate answers where that is asked, and judge.
 
     Raises `KitError` if the model doesn't answer within `router_timeout_s`, or if `timeout_s` is over before all was
     sent: that is no measurement. All else that goes wrong afterwards is in the result.
@@ -162,8 +170,26 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     if len(records) < plan.requests:
         raise _unsent(plan, records)
     answers = await _ask_other_apis(plan, prompts, deadline_s, report)
-    result = _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after), answers)
+    examined = await evaluate(plan, deadline_s - loop.time(), report)
+    result = _conclude(plan, run, (started, ended, wall_s), (warmup, records), (before, after), answers, examined)
     return replace(result, first_answer=answered)
+
+
+async def evaluate(plan: SmokePlan, limit_s: float, report: Callable[[Progress], None]) -> Examined | None:
+    """Asks the plan's questions; None where it has none.
+
+    Raises:
+        KitError: `limit_s` of wall time was over before all were asked, or none was answered.
+    """
+    if plan.questions is None:
+        return None
+    return await examine(
+        plan.target,
+        plan.questions,
+        concurrency=QUESTIONS_AT_A_TIME,
+        limit_s=max(limit_s, 0.0),
+        on_answer=lambda done, of: report(Progress("evaluating answers", done, of)),
+    )
 
 
 def _unsent(plan: SmokePlan, records: Sequence[RequestRecord]) -> KitError:
@@ -235,6 +261,7 @@ def _conclude(
     sent: tuple[Sequence[RequestRecord], tuple[RequestRecord, ...]],
     snapshots: tuple[Snapshot, Snapshot],
     other_apis: tuple[ApiAnswer, ...],
+    examined: Examined | None,
 ) -> SmokeResult:
     warmup, records = sent
     performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
@@ -249,11 +276,12 @@ def _conclude(
         records=records,
         performance=performance,
         remote_prefill=proof,
-        verdict=judge(plan.thresholds, performance, proof, other_apis),
+        verdict=judge(plan.thresholds, performance, proof, other_apis, examined),
         before=snapshots[0],
         after=snapshots[1],
         notes=remarks(plan.input_tokens, plan.concurrency, performance, warmup, records, snapshots),
         other_apis=other_apis,
+        examined=examined,
     )
 
 

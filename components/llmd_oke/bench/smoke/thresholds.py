@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from llmd_oke.bench.evals.asking import Examined
 from llmd_oke.bench.records.distributions import Statistics
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.smoke.evidence import RemotePrefill
@@ -14,7 +15,7 @@ from llmd_oke.bench.smoke.other_apis import ApiAnswer
 class Thresholds:
     """Limits in model time; a figure that is None is not judged.
 
-    `min_remote_prefill_share` holds for disaggregated models only.
+    `min_remote_prefill_share` holds for disaggregated models only, `min_accuracy` is a share of right answers.
     """
 
     max_failures: int | None = 0
@@ -23,6 +24,7 @@ class Thresholds:
     max_itl_p95_ms: float | None = None
     max_e2e_p95_ms: float | None = None
     min_output_tokens_per_s: float | None = None
+    min_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,10 @@ def judge(
     performance: Performance,
     remote_prefill: RemotePrefill | None,
     other_apis: Sequence[ApiAnswer] = (),
+    examined: Examined | None = None,
 ) -> Verdict:
-    """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated.
+    """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated, `examined` for
+    one that was asked no questions.
 
     Each of `other_apis` must have answered. A run without any answer measured nothing and passes nothing,
     whatever the thresholds are.
@@ -77,6 +81,8 @@ def judge(
         checks.append(_throughput(thresholds.min_output_tokens_per_s, performance))
     if thresholds.min_remote_prefill_share is not None and remote_prefill is not None:
         checks.append(_remote_prefill(thresholds.min_remote_prefill_share, remote_prefill))
+    if thresholds.min_accuracy is not None:
+        checks.append(accuracy(thresholds.min_accuracy, examined))
     if performance.failures >= performance.requests:
         checks.append(Check("answers", "at least", 1, 0, "requests", _failed(performance)))
     for answer in other_apis:
@@ -140,3 +146,12 @@ def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote pre
     measured = remote.share if remote.proven else None
     evidence = "; ".join((said, *unproven, *remote.notes))
     return Check(name, "at least", limit, measured, "share", evidence)
+
+
+def accuracy(limit: float, examined: Examined | None) -> Check:
+    """The least share of right answers, held against what was asked; `examined` is None where nothing was."""
+    if examined is None:
+        return Check("accuracy", "at least", limit, None, "share", "no question was asked")
+    right = f"{examined.answers.count('1')} of {len(examined.answers)} questions answered right"
+    wrong = f"; wrong: {'; '.join(examined.examples)}" if examined.score < limit else ""
+    return Check("accuracy", "at least", limit, examined.score, "share", right + wrong)

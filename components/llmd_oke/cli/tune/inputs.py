@@ -8,10 +8,10 @@ import typer
 
 from llmd_oke import config, planning
 from llmd_oke.catalogue import Model, Node, Shape, gpu_names
-from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tune import fitted
+from llmd_oke.config.model import RouterProfileName
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.rows import rows_file
 from llmd_oke.planning import ModelPlan, Plan

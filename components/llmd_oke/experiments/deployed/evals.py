@@ -1,17 +1,18 @@
 """Accuracy of a deployed stack: asks its models, keeps the results, and finds earlier ones."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from llmd_oke.bench.evals.asking import Answered, ask_all
-from llmd_oke.bench.evals.items import builtin_items, fingerprint
-from llmd_oke.bench.evals.result import EvalResult, letters, read_result, write_result
+from llmd_oke.bench.evals.asking import Examined, examine
+from llmd_oke.bench.evals.builtin import builtin_set
+from llmd_oke.bench.evals.result import EvalResult, read_result, write_result
 from llmd_oke.bench.load.load import Target
 from llmd_oke.bench.load.waiting import wait_for_answer
-from llmd_oke.catalogue.evals import BUILTIN, builtin_set
+from llmd_oke.bench.reporting.rows import split_copies
+from llmd_oke.bench.smoke.smoke import SmokeResult
+from llmd_oke.catalogue.evals import BUILTIN
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.planning import ModelPlan, Plan
@@ -20,8 +21,6 @@ from llmd_oke.results.history import stack_folder
 from llmd_oke.results.row import Basis
 
 FOLDER = "evals"
-
-_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -39,25 +38,23 @@ def evaluate_builtin(plan: Plan, model: ModelPlan, how: Asking, progress: Progre
     Raises:
         KitError: the model is not there or does not answer at all.
     """
-    items, started = builtin_items(), datetime.now(UTC)
     way = ClusterAccess(plan.kubeconfig_context).service(plan.namespace, model.name)
     target = Target(way.url, model.model.repository, way.headers, way.verify, "chat")
     said = Ticker(progress)
 
-    async def run() -> list[Answered]:
+    async def run() -> Examined:
         await wait_for_answer(target, limit_s=min(how.timeout_s, 120.0))
-        return await ask_all(
+        return await examine(
             target,
-            items,
+            builtin_set(),
             concurrency=how.concurrency,
-            max_output_tokens=builtin_set().max_output_tokens,
             limit_s=how.timeout_s,
-            on_answer=lambda done: said.tell(f"answered {done}/{len(items)}"),
+            on_answer=lambda done, of: said.tell(f"answered {done}/{of}"),
         )
 
-    answered = asyncio.run(run())
-    result = evaluated(plan, model, how, (BUILTIN, fingerprint(items)), started, letters([a.right for a in answered]))
-    return result.model_copy(update=_remarks(answered))
+    found = asyncio.run(run())
+    result = evaluated(plan, model, how, (BUILTIN, found.question_set), found.started, found.answers)
+    return result.model_copy(update={"unanswered": found.unanswered, "examples": found.examples})
 
 
 def evaluated(
@@ -80,10 +77,26 @@ def evaluated(
     )
 
 
-def _remarks(answered: Sequence[Answered]) -> dict[str, object]:
-    wrong = [each for each in answered if not each.right]
-    examples = tuple(f"{each.id}: {each.error or each.said!r}" for each in wrong[:_EXAMPLES])
-    return {"unanswered": sum(each.error is not None for each in answered), "examples": examples}
+def of_benchmark(result: SmokeResult, model: ModelPlan) -> EvalResult | None:
+    """The evaluation that was part of a benchmark, of what that measured; None where it asked nothing."""
+    plan, found = result.plan, result.examined
+    if found is None:
+        return None
+    return EvalResult(
+        evaluation=BUILTIN,
+        question_set=found.question_set,
+        model=model.model.name,
+        image=plan.topology.servers[0].image,
+        topology=split_copies(plan.topology.name)[1],
+        config_hash=str(plan.facts["config_hash"]),
+        basis=plan.basis,
+        simulated=plan.simulated,
+        started=found.started.isoformat(timespec="seconds"),
+        wall_s=found.wall_s,
+        answers=found.answers,
+        unanswered=found.unanswered,
+        examples=found.examples,
+    )
 
 
 def results_folder(reports: Path, stack: str, model: str) -> Path:

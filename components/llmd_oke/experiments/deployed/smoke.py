@@ -12,6 +12,7 @@ from llmd_oke.bench.reporting.summary import summarize_result
 from llmd_oke.bench.reporting.tables import render
 from llmd_oke.bench.smoke.resolving import resolve
 from llmd_oke.bench.smoke.smoke import SmokePlan, SmokeResult, run_smoke
+from llmd_oke.experiments.deployed import evals
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.progress import Progress, Ticker
@@ -64,9 +65,18 @@ def run_all(
         result = run_smoke(
             smoke_plan(stack, plan, model, access, how), lambda news, said=said: said.tell(str(news), news.phase)
         )
-        stored = store(result, reports, stack, started=started, part=part(plan, model))
+        stored = store_result(result, reports, stack, started, plan, model)
         outcomes.append(outcome(model, result, stored))
     return outcomes
+
+
+def store_result(
+    result: SmokeResult, reports: Path, stack: str, started: datetime | None, plan: Plan, model: ModelPlan
+) -> Stored:
+    """Stores the result of a model's benchmark, and its evaluation beside those of `llmd-oke eval`."""
+    if evaluation := evals.of_benchmark(result, model):
+        evals.keep(evaluation, reports, stack, model.name)
+    return store(result, reports, stack, started=started, part=part(plan, model))
 
 
 def part(plan: Plan, model: ModelPlan) -> str | None:

@@ -10,12 +10,11 @@ from rich.text import Text
 
 from llmd_oke.bench.in_cluster.smoke_labels import JOB_ANNOTATION, LABEL
 from llmd_oke.bench.in_cluster.smoke_result import RESULT_KEY, unpack
-from llmd_oke.bench.reporting.store import store
 from llmd_oke.bench.smoke.smoke import SmokeResult
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.experiments.deployed.jobs import JobReader, ended, name_of, why_failed
-from llmd_oke.experiments.deployed.smoke import Outcome, outcome, part
+from llmd_oke.experiments.deployed.smoke import Outcome, outcome, store_result
 from llmd_oke.planning import ModelPlan, Plan
 
 
@@ -37,7 +36,7 @@ def fetch(stack: str, plan: Plan, reports: Path) -> list[Outcome]:
         if result is None:
             outcomes.append(_from_words(reader, model, job))
             continue
-        stored = store(result, reports, stack, started=started, part=part(plan, model))
+        stored = store_result(result, reports, stack, started, plan, model)
         outcomes.append(outcome(model, result, stored))
     return outcomes
 

@@ -27,8 +27,8 @@ from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.records.windows import Trim
 from llmd_oke.bench.smoke.hygiene import remarks
-from llmd_oke.bench.smoke.smoke import WARMUP_OUTPUT_TOKENS, SmokePlan, SmokeResult, prove
-from llmd_oke.bench.smoke.thresholds import Thresholds, judge
+from llmd_oke.bench.smoke.smoke import WARMUP_OUTPUT_TOKENS, SmokePlan, SmokeResult, evaluate, prove
+from llmd_oke.bench.smoke.thresholds import Thresholds, accuracy, judge
 from llmd_oke.bench.workload.lengths import Fixed
 from llmd_oke.bench.workload.prompts import PromptSource
 from llmd_oke.bench.workload.shapes import ClosedLoop
@@ -77,7 +77,8 @@ def base_plan(assignment: Assignment) -> SmokePlan:
     basis = Basis.CALIBRATED if assignment.simulated else Basis.MEASURED
     how = Circumstances(assignment.time_scale, basis, assignment.simulated, assignment.ran)
     access = ClusterAccess(planned.kubeconfig_context)
-    return smoke_plan(assignment.stack, planned, model, access, how)
+    found = smoke_plan(assignment.stack, planned, model, access, how)
+    return replace(found, questions=None) if assignment.subject == "decode-only" else found  # its prompts are made up
 
 
 async def _measure(assignment: Assignment, folder: RunFolder, left: Sequence[Stage], progress: Progress) -> None:
@@ -85,6 +86,7 @@ async def _measure(assignment: Assignment, folder: RunFolder, left: Sequence[Sta
     progress.detail(f"{assignment.deployment}: waiting for an answer")
     await wait_for_answer(plan.target, limit_s=plan.router_timeout_s * max(1.0, assignment.time_scale))
     warmup = await _warm_up(plan, left[0], progress)
+    await _evaluate(plan, progress)
     for number, stage in enumerate(left, 1):
         progress.detail(f"{assignment.deployment}: {stage.name} ({number} of {len(left)})")
         result = await _stage(assignment, plan, stage, warmup, progress)
@@ -108,6 +110,23 @@ async def _warm_up(plan: SmokePlan, stage: Stage, progress: Progress) -> Sequenc
     users = max(WARMUP_USERS, sum(servers.replicas for servers in plan.topology.servers))
     load = Load(users, ClosedLoop(users), prompts, output_tokens, limit_s, label="warm-up")
     return [*acquainted, *await run_load(plan.target, load, limit_s=limit_s)]
+
+
+async def _evaluate(plan: SmokePlan, progress: Progress) -> None:
+    """Asks the plan's questions, if it has any, before anything is measured.
+
+    Raises:
+        KitError: too few answers are right: figures of such a deployment are worth nothing.
+    """
+    said = Ticker(progress, INTERVAL_S)
+    limit_s = plan.timeout_s * max(1.0, plan.time_scale)
+    examined = await evaluate(plan, limit_s, lambda news: said.tell(str(news), news.phase))
+    if examined is None:
+        return
+    check = accuracy(plan.thresholds.min_accuracy or 0.0, examined)
+    if not check.passed:
+        why = f"accuracy {examined.score:.1%}, at least {check.limit:.1%}: {check.evidence}"
+        raise KitError(f"{plan.topology.name} answers wrongly ({why}).", "`llmd-oke check` says what changes answers.")
 
 
 async def _stage(

@@ -60,7 +60,7 @@ def _common(base: StackConfig, models: Sequence[config.Model]) -> dict[str, Any]
         **({"override": base.override.model_dump(by_alias=True, exclude_none=True)} if base.override else {}),
         "namespace": f"{base.namespace[: 36 - len(SUFFIX)]}{SUFFIX}",
         "models": [{**_dump(model), "topology": str(model.topology)} for model in models],
-        "smoke": {"where": "none"},
+        "smoke": {"where": "client"},  # the program that measures evaluates what changes answers
     }
 
 

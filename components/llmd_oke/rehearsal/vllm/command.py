@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.rehearsal.vllm import flags
 from llmd_oke.rehearsal.vllm.refusal import Refusal
-from llmd_oke.tuning.servers.conditions import QUANTIZATIONS, Quantization, quantization
+from llmd_oke.tuning.servers.conditions import QUANTIZATIONS, quantization
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
@@ -86,7 +87,7 @@ class Settings:
     max_num_seqs: int
     prompt_tokens_details: bool
     shutdown_timeout_s: float
-    quick_reduce: Quantization
+    quick_reduce: QuickReduceFormat
     attention_backend: str | None
     keep_alive_s: float
     transfer: KeyValueTransfer | None
@@ -186,8 +187,8 @@ def _max_model_len(text: str | None) -> int | None:
         ) from None
 
 
-def _quick_reduce(environment: Mapping[str, str]) -> Quantization:
-    """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
+def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
+    """QuickReduceFormat sends fewer bytes; only the name without _VALS is read by vLLM."""
     level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
     found = quantization(level)
     if found is None:

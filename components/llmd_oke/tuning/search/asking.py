@@ -3,8 +3,8 @@
 from llmd_oke.catalogue import Model, Node, Shape, gpu_names, model_names, node_of_gpu, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
-from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.catalogue.memory import key_value_tokens
+from llmd_oke.config.model import RouterProfileName
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.search.question import Hardware, Question, Targets
 from llmd_oke.tuning.servers.conditions import AS_VLLM, DEFAULT_BLOCK_SIZE, Started

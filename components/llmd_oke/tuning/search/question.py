@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 from functools import cache
 
-from llmd_oke.catalogue.endpoint_pickers import RouterProfileName
 from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.config.model import RouterProfileName
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.servers.curves import Room
 from llmd_oke.tuning.servers.latency import LatencyModel

@@ -7,23 +7,21 @@ from typing import get_args
 from llmd_oke.catalogue.bench_jobs import kv_path
 from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import Model
-from llmd_oke.catalogue.releases import QuickReduce, Release, release_names
+from llmd_oke.catalogue.releases import Release, release_names
 from llmd_oke.config.model import Engine
+from llmd_oke.config.stack import QuickReduceFormat
 
-Quantization = QuickReduce
-"""Of all-reduce: values of vLLM's `VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`."""
-
-QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
+QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
 
 _BACKEND = "--attention-backend="
 
-_QUANTIZATIONS: dict[str, Quantization] = {str(each): each for each in QUANTIZATIONS}
+_QUANTIZATIONS: dict[str, QuickReduceFormat] = {str(each): each for each in QUANTIZATIONS}
 
 DEFAULT_BLOCK_SIZE = 16
 """vLLM's own on AMD and NVIDIA GPUs, in tokens."""
 
 
-def quantization(text: str) -> Quantization | None:
+def quantization(text: str) -> QuickReduceFormat | None:
     """The quantization of that name, or None."""
     return _QUANTIZATIONS.get(text)
 
@@ -37,7 +35,7 @@ class Conditions(Entry):
     image: str | None = None
     release: str | None = None
     attention_backend: str | None = None
-    quick_reduce: Quantization | None = None
+    quick_reduce: QuickReduceFormat | None = None
     block_size: int | None = None
 
 
@@ -100,7 +98,7 @@ def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[s
         )
 
 
-def _quick_reduce_difference(measured: Quantization | None, deployed: Quantization) -> str:
+def _quick_reduce_difference(measured: QuickReduceFormat | None, deployed: QuickReduceFormat) -> str:
     left = ", ".join(f"{share:g} (TP{size})" for size, share in all_reduce_shares(deployed)) or "the whole"
     known = f"all-reduces of prompts count {left} of their time in BF16, by measured kernels"
     if measured not in {None, "NONE"}:
@@ -111,8 +109,8 @@ def _quick_reduce_difference(measured: Quantization | None, deployed: Quantizati
 class QuickReduceTimes(Entry):
     """`values/tuning/quick-reduce.yaml`: shares of the time of an all-reduce in BF16, by tensor parallel size."""
 
-    bytes_share: dict[Quantization, float]
-    time_share: dict[Quantization, dict[int, float]]
+    bytes_share: dict[QuickReduceFormat, float]
+    time_share: dict[QuickReduceFormat, dict[int, float]]
 
 
 @cache
@@ -121,7 +119,7 @@ def quick_reduce_times() -> QuickReduceTimes:
     return required_entry("tuning", "quick-reduce", QuickReduceTimes)
 
 
-def all_reduce_shares(quantization: Quantization) -> tuple[tuple[int, float], ...]:
+def all_reduce_shares(quantization: QuickReduceFormat) -> tuple[tuple[int, float], ...]:
     """What a quantization leaves of an all-reduce's time, by tensor parallel size, ascending."""
     return tuple(sorted(quick_reduce_times().time_share.get(quantization, {}).items()))
 

@@ -11,10 +11,11 @@ from llmd_oke.catalogue.files import Entry, entry, read_yaml, required_entry
 from llmd_oke.catalogue.gpus import Gpu
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.nodes import Node
+from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import explain
 from llmd_oke.results.row import Basis
-from llmd_oke.tuning.servers.conditions import UNTOLD, Conditions, Quantization, all_reduce_shares, key_value_regions
+from llmd_oke.tuning.servers.conditions import UNTOLD, Conditions, all_reduce_shares, key_value_regions
 from llmd_oke.tuning.servers.latency import Factors, Hardware, LatencyModel, Sizes
 
 
@@ -196,7 +197,7 @@ def _hardware(model: Model, node: Node) -> Hardware:
     )
 
 
-def _factors(figures: LatencyFigures, quick_reduce: Quantization) -> Factors:
+def _factors(figures: LatencyFigures, quick_reduce: QuickReduceFormat) -> Factors:
     return Factors(
         prefill_overhead_s=figures.prefill.overhead_s,
         prefill_compute_efficiency=figures.prefill.compute_efficiency,

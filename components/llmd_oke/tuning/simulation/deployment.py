@@ -9,11 +9,12 @@ from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.nodes import Node
 from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.config.model import RouterProfileName
 from llmd_oke.config.topology import Role, Topology
 from llmd_oke.errors import KitError
 from llmd_oke.tuning.servers.conditions import DEFAULT_BLOCK_SIZE
 
-Policy = Literal["random", "queue", "active", "prefix", "token-load", "running-requests"]
+Policy = Literal["random", "queue", "active", RouterProfileName]
 """How a router picks a server.
 
 `random` is a plain Service. `queue` takes the server with the fewest waiting requests, as llm-d's queue-scorer does,

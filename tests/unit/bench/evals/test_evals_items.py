@@ -1,23 +1,24 @@
 """The kit's own questions."""
 
+from llmd_oke.bench.evals.builtin import builtin_set
 from llmd_oke.bench.evals.grading import right
 from llmd_oke.bench.evals.items import Item, builtin_items, fingerprint
 
 
 def test_the_set_is_the_same_each_time_and_no_question_comes_twice():
-    items = builtin_items()
-    assert builtin_items() == items
+    items = builtin_items(builtin_set())
+    assert builtin_items(builtin_set()) == items
     assert len({item.prompt for item in items}) == len(items) == 80
 
 
 def test_every_question_of_recall_can_be_answered_from_its_register_only():
-    for item in builtin_items():
+    for item in builtin_items(builtin_set()):
         if item.kind == "recall":
             assert item.prompt.count(f": bin {item.answer}\n") >= 1
 
 
 def test_another_question_gives_the_set_another_name():
-    items = builtin_items()
+    items = builtin_items(builtin_set())
     changed = (*items[:-1], Item("other", "arithmetic", "What is 1 + 1? Answer with the number only.", "2"))
     assert fingerprint(items) != fingerprint(changed)
 

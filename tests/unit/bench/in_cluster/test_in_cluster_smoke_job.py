@@ -1,11 +1,15 @@
 import asyncio
 import gzip
+import json
+from dataclasses import replace
 
 from fake_deployment import Deployment
 from llmd_oke.bench.deployment.circumstances import VARIABLE, Circumstances
 from llmd_oke.bench.deployment.directory import PodAddress, Way
+from llmd_oke.bench.evals.builtin import builtin_set
 from llmd_oke.bench.in_cluster import smoke_job
-from llmd_oke.bench.in_cluster.smoke_result import RESULT_KEY, unpack
+from llmd_oke.bench.in_cluster.smoke_result import RESULT_KEY, last_words, unpack
+from llmd_oke.bench.smoke.thresholds import Thresholds
 from llmd_oke.results.row import Basis
 from smoke_requests import REQUEST
 
@@ -32,9 +36,9 @@ class FakeCluster:
         self.applied.append(config_map)
 
 
-async def run(deployment: Deployment, **told: str) -> tuple[FakeCluster, object]:
+async def run(deployment: Deployment, request=REQUEST, **told: str) -> tuple[FakeCluster, object]:
     cluster = FakeCluster(deployment)
-    return cluster, await asyncio.to_thread(smoke_job.run, REQUEST, {**ENVIRONMENT, **told}, cluster)
+    return cluster, await asyncio.to_thread(smoke_job.run, request, {**ENVIRONMENT, **told}, cluster)
 
 
 async def test_the_result_belongs_to_its_job_and_can_be_read_again(deployment):
@@ -46,6 +50,16 @@ async def test_the_result_belongs_to_its_job_and_can_be_read_again(deployment):
     packed = smoke_job.base64.b64decode(written["binaryData"][RESULT_KEY])
     assert gzip.decompress(packed)
     assert unpack(packed).run == result.run
+
+
+async def test_an_evaluation_arrives_with_the_result_and_fails_the_job_in_words(deployment):
+    request = replace(REQUEST, questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95))
+    cluster, result = await run(deployment, request)
+    packed = smoke_job.base64.b64decode(cluster.applied[0]["binaryData"][RESULT_KEY])
+    assert unpack(packed).examined == result.examined
+    words = json.loads(last_words("gpt", result))
+    assert (words["passed"], words["failed"]) == (False, ["accuracy"])
+    assert "gpt failed its smoke benchmark: accuracy 0, at least 0.95 share (0 of 80 questions" in words["message"]
 
 
 async def test_it_measures_on_the_clock_that_a_rehearsal_names(deployment):

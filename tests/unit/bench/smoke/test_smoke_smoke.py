@@ -3,7 +3,9 @@ from dataclasses import replace
 import pytest
 from fake_deployment import TOPOLOGY, Answer
 from llmd_oke.bench.deployment.topology import Servers, Topology
-from llmd_oke.bench.smoke.smoke import Progress, smoke
+from llmd_oke.bench.evals.builtin import builtin_set
+from llmd_oke.bench.evals.items import builtin_items
+from llmd_oke.bench.smoke.smoke import Progress, evaluate, smoke
 from llmd_oke.bench.smoke.thresholds import Thresholds
 from llmd_oke.errors import KitError
 
@@ -111,3 +113,26 @@ async def test_progress_is_told_by_phase(deployment):
         ("measuring", 1, 2),
         ("measuring", 2, 2),
     ]
+
+
+@pytest.mark.parametrize(("right", "passed"), [(76, True), (75, False)])
+async def test_answers_are_evaluated_and_fail_the_benchmark_below_the_floor(deployment, right, passed):
+    answers = {item.prompt: item.answer for item in builtin_items(builtin_set())[:right]}
+    deployment.reply = lambda prompt: answers.get(prompt, "no idea")
+    plan = deployment.plan(questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95))
+    result = await smoke(plan)
+    (_, check) = result.verdict.checks
+    assert (check.name, check.value, result.passed) == ("accuracy", right / 80, passed)
+    assert ("repetition-11: 'no idea'" in check.evidence) is not passed
+    assert result.examined.answers == "1" * right + "0" * (80 - right)
+
+
+async def test_a_benchmark_without_time_for_its_questions_is_no_measurement(deployment):
+    plan = deployment.plan(questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95), timeout_s=20.0)
+    with pytest.raises(KitError, match="questions were not asked"):
+        await evaluate(plan, 0.0, lambda _: None)
+
+
+async def test_an_evaluation_that_is_asked_for_and_was_not_done_passes_nothing(deployment):
+    result = await smoke(deployment.plan(thresholds=Thresholds(min_accuracy=0.0)))
+    assert [check.name for check in result.verdict.failed] == ["accuracy"]

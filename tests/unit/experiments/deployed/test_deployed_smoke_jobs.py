@@ -12,9 +12,10 @@ from lightkube.models.core_v1 import ContainerState, ContainerStateTerminated, C
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Pod
-from llmd_oke import planning
+from llmd_oke import config, planning
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.metrics import Snapshot
+from llmd_oke.bench.evals.asking import Examined
 from llmd_oke.bench.in_cluster.smoke_labels import JOB_ANNOTATION
 from llmd_oke.bench.in_cluster.smoke_result import RESULT_KEY, pack
 from llmd_oke.bench.records.performance import summarize
@@ -23,8 +24,9 @@ from llmd_oke.bench.smoke.resolving import bare_plan
 from llmd_oke.bench.smoke.smoke import SmokeResult
 from llmd_oke.bench.smoke.thresholds import Thresholds, judge
 from llmd_oke.errors import KitError
-from llmd_oke.experiments.deployed import smoke_jobs
-from llmd_oke.stack.smoke import smoke_request
+from llmd_oke.experiments.deployed import evals, smoke_jobs
+from llmd_oke.experiments.deployed.smoke import store_result
+from llmd_oke.stack.smoke import facts, smoke_request
 
 PROJECT = Path(__file__).resolve().parents[4]
 MODEL = "gpt-oss-120b"
@@ -87,6 +89,21 @@ def test_a_result_is_stored_as_a_report(monkeypatch, plan, result, tmp_path):
     assert outcome.failed == ("TTFT p95",)
     assert outcome.report.parent == tmp_path / "mine" / "20260101T120000Z"
     assert len((outcome.report.parent / "requests.jsonl").read_text().splitlines()) == 4
+
+
+def test_its_evaluation_is_kept_for_the_configuration_that_was_measured_alone(plan, tmp_path):
+    asked = replace(smoke_request(plan, plan.models[0]), facts=facts("mine", plan, plan.models[0]))
+    performance = summarize((), planned=4, gpus=16, concurrency=2)
+    examined = Examined("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",))
+    nothing, verdict = Snapshot(()), judge(Thresholds(), performance, None)
+    bare = bare_plan(asked, Circumstances())
+    found = SmokeResult(bare, "r", NOW, NOW, 1.0, (), performance, None, verdict, nothing, nothing, (), None, examined)
+    store_result(found, tmp_path, "mine", NOW, plan, plan.models[0])
+    kept = evals.latest(tmp_path, "mine", MODEL, "builtin", plan.config_hash)
+    assert (kept.score, kept.model, kept.image) == (79 / 80, MODEL, plan.release.vllm.image.reference)
+    override = config.stack.Override(quick_reduce="INT4")
+    other = replace(plan, config=plan.config.model_copy(update={"override": override}))
+    assert evals.latest(tmp_path, "mine", MODEL, "builtin", other.config_hash) is None
 
 
 def test_the_newest_job_counts(monkeypatch, plan, result, tmp_path):

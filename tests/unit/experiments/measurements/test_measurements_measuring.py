@@ -5,14 +5,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from experiments_for_tests import CLOSED, OPEN, experiment
 from llmd_oke.bench.deployment.topology import Servers, Topology
+from llmd_oke.bench.evals.asking import Examined
 from llmd_oke.bench.generator import crews
 from llmd_oke.bench.smoke.smoke import SmokePlan
+from llmd_oke.bench.smoke.thresholds import Thresholds
+from llmd_oke.errors import KitError
 from llmd_oke.experiments.measurements import measuring
 from llmd_oke.experiments.runs import folders
 from llmd_oke.experiments.runs.assignment import FAILURE_FILE, Assignment
@@ -88,3 +93,15 @@ def test_a_stage_of_which_nothing_was_sent_is_an_error_with_its_cause(
     assert "the first try: process 1 ended with code 3" in cause["cause"]
     assert "The same command tries it again" in cause["cause"]
     assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2
+
+
+def test_what_answers_wrongly_is_not_measured(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+    async def evaluated(*_: object) -> Examined:
+        return Examined("set", datetime.now(UTC), 1.0, "1" * 9 + "0", 0, ("sum-9: '41'",))
+
+    plan = replace(measuring.base_plan(assignment), thresholds=Thresholds(min_accuracy=0.95))
+    monkeypatch.setattr(measuring, "base_plan", lambda _: plan)
+    monkeypatch.setattr(measuring, "evaluate", evaluated)
+    with pytest.raises(KitError, match=r"agg-tp1-2r answers wrongly \(accuracy 90.0%, at least 95.0%.*sum-9"):
+        measuring.measure(assignment, SilentProgress())
+    assert RunFolder(assignment.folder).gather() == []

@@ -67,6 +67,14 @@ def test_a_derived_stack_serves_the_models_in_a_namespace_of_its_own(tmp_path: P
     assert [model.name for model in plan.models] == names(made)
 
 
+def test_a_derived_stack_evaluates_what_changes_answers_when_it_is_measured(tmp_path: Path):
+    made = experiment(tmp_path, deployments=[{"topology": "agg-tp2-1r"}])
+    base = made.base.model_copy(update={"override": config.stack.Override(quick_reduce="INT4")})
+    models = [made.recipe.model_of(each) for each in made.deployments]
+    plan = planning.plan(config.validate(stack_file.derive(base, "s", models)))
+    assert (plan.smoke.where, plan.models[0].min_accuracy) == ("client", 0.95)
+
+
 def test_models_of_a_created_cluster_are_deployed_through_its_stack(tmp_path: Path):
     made = experiment(tmp_path)
     created = {

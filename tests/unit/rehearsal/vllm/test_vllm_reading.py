@@ -1,13 +1,14 @@
 """What a simulated model reads, and what a damaged KV cache makes of it."""
 
 import pytest
+from llmd_oke.bench.evals.builtin import builtin_set
 from llmd_oke.bench.evals.grading import right
 from llmd_oke.bench.evals.items import builtin_items
 from llmd_oke.rehearsal.vllm.reading import misread, read
 from test_vllm_handover import NIXL, hand_over
 
 
-@pytest.mark.parametrize("item", builtin_items(), ids=lambda item: item.id)
+@pytest.mark.parametrize("item", builtin_items(builtin_set()), ids=lambda item: item.id)
 def test_every_question_of_the_kits_own_set_is_answered_rightly_and_misread_wrongly(item):
     answer = read(f"<|user|>{item.prompt}")
     assert right(item, answer)
