@@ -103,9 +103,6 @@ _NAMES = ("decisions", "prefill_tokens", "prefill_requests", "decode_prompt_toke
 
 async def _complete(deployment: Deployment, request: web.Request) -> web.StreamResponse:
     body = await request.json()
-    if "messages" in body and not body.get("stream"):
-        said = deployment.reply(body["messages"][0]["content"])
-        return web.json_response({"choices": [{"message": {"content": said}}]})
     number = len(deployment.requests)
     deployment.requests.append(body)
     if len(deployment.requests) == deployment.release_at:
@@ -118,7 +115,7 @@ async def _complete(deployment: Deployment, request: web.Request) -> web.StreamR
     tokens = len(_prompt(body)) // 4
     deployment.count(answer, tokens)
     if not body.get("stream"):
-        return web.json_response(answer.whole or _whole(body, tokens))
+        return web.json_response(answer.whole or _whole(body, tokens, deployment.reply))
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
     events = body["max_tokens"] if answer.events is None else answer.events
@@ -140,10 +137,11 @@ def _prompt(body: dict) -> str:
     return body.get("prompt") or body.get("input") or body["messages"][0]["content"]
 
 
-def _whole(body: dict, tokens: int) -> dict:
+def _whole(body: dict, tokens: int, reply: Callable[[str], str]) -> dict:
     if "input" in body:
         return {"object": "response", "status": "incomplete", "usage": {"input_tokens": tokens, "output_tokens": 16}}
-    choices = [{"finish_reason": "length", "message": {"role": "assistant", "content": " tok"}}]
+    message = {"role": "assistant", "content": reply(body["messages"][0]["content"])}
+    choices = [{"finish_reason": "length", "message": message}]
     return {"choices": choices, "usage": {"prompt_tokens": tokens, "completion_tokens": 16}}
 
 
