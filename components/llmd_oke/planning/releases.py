@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from pydantic.alias_generators import to_camel
+
 from llmd_oke import catalogue
 from llmd_oke.catalogue.container_images import locked
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion
@@ -20,6 +22,11 @@ SHARED_PREFIX_SHARE = 0.25
 def used_override(config: StackConfig) -> Override:
     """The overrides of a stack, as the catalogue has them."""
     return Override() if config.override is None else Override(**config.override.model_dump())
+
+
+def override_words(config: StackConfig) -> dict[str, str]:
+    """What runs instead of the release's own, by the names of the stack file's `override`."""
+    return {to_camel(name): value for name, value in used_override(config).said().items()}
 
 
 def used_release(config: StackConfig) -> Release | None:

@@ -16,6 +16,7 @@ from llmd_oke.bench.smoke.thresholds import Thresholds
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
+from llmd_oke.planning.releases import override_words
 from llmd_oke.serving import labels, vllm
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.bench_program import digest
@@ -90,6 +91,7 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
     return {
         "stack": stack,
         "release": plan.release.name,
+        "override": override_words(plan.config),
         "config_hash": plan.config_hash,
         "price_usd_per_hour": round(plan.price_usd_per_hour * share, 2),
         "gpus_in_pools": plan.gpus,

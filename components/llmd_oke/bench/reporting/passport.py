@@ -60,6 +60,8 @@ class Passport(_Part):
     model: str
     config_hash: str
     release: str
+    override: dict[str, str] = {}
+    """What runs instead of the release's own, by the names of the stack file's `override`."""
     topology: str
     copies: int
     gpus: int
@@ -133,6 +135,8 @@ def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
     copies = f"{passport.copies} x " if passport.copies > 1 else ""
     not_real = f"; simulated: {', '.join(passport.simulated)}" if passport.simulated else ""
     yield "configuration", f"`{passport.config_hash}`, {passport.release}"
+    if passport.override:
+        yield "instead of the release's own", "; ".join(f"{name} {value}" for name, value in passport.override.items())
     yield "topology", f"{copies}{passport.topology}, {passport.gpus} GPUs"
     yield "numbers are", f"{passport.basis}{not_real}"
     yield "smoke benchmark", "passed" if passport.smoke_passed else "**failed**"

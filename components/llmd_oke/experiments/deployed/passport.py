@@ -22,6 +22,7 @@ from llmd_oke.experiments.deployed import evals
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.experiments.deployed.smoke import part
 from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.planning.releases import override_words
 from llmd_oke.rehearsal.watches import metadata, texts
 from llmd_oke.results.history import stack_folder
 from llmd_oke.results.row import Basis
@@ -66,6 +67,7 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
         model=model.model.name,
         config_hash=plan.config_hash,
         release=plan.release.name,
+        override=override_words(plan.config),
         topology=str(model.topology),
         copies=len(model.units),
         gpus=model.gpus,

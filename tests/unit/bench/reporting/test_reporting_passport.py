@@ -75,6 +75,12 @@ def test_a_person_reads_what_runs_and_what_speaks_for_it():
         assert told in text
 
 
+def test_what_runs_instead_of_the_releases_own_is_told():
+    text = markdown(passport(override={"router": "llm-d-0.6.0", "quickReduce": "INT4"}))
+    assert "| instead of the release's own | router llm-d-0.6.0; quickReduce INT4 |" in text
+    assert "instead of" not in markdown(passport())
+
+
 def test_what_is_unknown_is_called_so():
     text = markdown(passport(remote_prefill=None, accuracy=None, cold_start=None))
     assert "not evaluated in this configuration" in text
