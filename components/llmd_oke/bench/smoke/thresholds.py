@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from llmd_oke.bench.deployment.metrics import Stability
 from llmd_oke.bench.records.distributions import Statistics
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.smoke.evidence import RemotePrefill
@@ -60,16 +61,26 @@ class Verdict:
         return tuple(check for check in self.checks if not check.passed)
 
 
-def judge(thresholds: Thresholds, performance: Performance, remote_prefill: RemotePrefill | None) -> Verdict:
-    """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated.
+def judge(
+    thresholds: Thresholds,
+    performance: Performance,
+    remote_prefill: RemotePrefill | None,
+    stability: Stability | None = None,
+) -> Verdict:
+    """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated, `stability`
+    where nobody can tell.
 
-    A run without any answer measured nothing and passes nothing, whatever the thresholds are.
+    A run without any answer measured nothing and passes nothing, whatever the thresholds are; and where servers
+    restarted, what was measured is not the deployment that was meant.
     """
     checks = [*_failures(thresholds, performance), *_latencies(thresholds, performance)]
     if thresholds.min_output_tokens_per_s is not None:
         checks.append(_throughput(thresholds.min_output_tokens_per_s, performance))
     if thresholds.min_remote_prefill_share is not None and remote_prefill is not None:
         checks.append(_remote_prefill(thresholds.min_remote_prefill_share, remote_prefill))
+    if stability is not None:
+        number = None if stability.restarted is None else len(stability.restarted)
+        checks.append(Check("server restarts", "at most", 0, number, "servers", str(stability)))
     if performance.failures >= performance.requests:
         checks.append(Check("answers", "at least", 1, 0, "requests", _failed(performance)))
     return Verdict(tuple(checks))
@@ -118,7 +129,8 @@ def _remote_prefill(limit: float, remote: RemotePrefill) -> Check:
         ("decode servers", remote.by_decode),
     )
     said = ", ".join(f"{party} {'unknown' if share is None else f'{share:.1%}'}" for party, share in parties)
+    failed = "unknown" if remote.failed_prefills is None else f"{remote.failed_prefills}"
     unproven = () if remote.proven else ("no server's counters could be read, so nothing is proven",)
     measured = remote.share if remote.proven else None
-    evidence = "; ".join((said, *unproven, *remote.notes))
+    evidence = "; ".join((f"{said}, failed prefills {failed}", *unproven, *remote.notes))
     return Check("remote prefill", "at least", limit, measured, "share", evidence)

@@ -5,14 +5,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from experiments_for_tests import CLOSED, OPEN, experiment
+from llmd_oke.bench.deployment.metrics import ServerPod
 from llmd_oke.bench.deployment.topology import Servers, Topology
 from llmd_oke.bench.generator import crews
 from llmd_oke.bench.smoke.smoke import SmokePlan
+from llmd_oke.errors import KitError
 from llmd_oke.experiments.measurements import measuring
 from llmd_oke.experiments.runs import folders
 from llmd_oke.experiments.runs.assignment import FAILURE_FILE, Assignment
@@ -87,4 +90,17 @@ def test_a_stage_of_which_nothing_was_sent_is_an_error_with_its_cause(
     assert f"{DEPLOYMENT} was not measured under users-c2-s0: process 1 ended with code 3" in cause["cause"]
     assert "the first try: process 1 ended with code 3" in cause["cause"]
     assert "The same command tries it again" in cause["cause"]
+    assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2
+
+
+def test_a_stage_during_which_a_server_restarted_is_no_result(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+    counted = iter(range(9))
+    plan = replace(
+        measuring.base_plan(assignment), servers=lambda: (ServerPod("aggregated", "server-0", next(counted)),)
+    )
+    monkeypatch.setattr(measuring, "base_plan", lambda _: plan)
+    with pytest.raises(
+        KitError, match=r"under users-c2-s0: 1 model server restarted during the run.*server-0 \(1 time\)"
+    ):
+        measuring.measure(assignment, SilentProgress())
     assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2
