@@ -5,7 +5,7 @@ from functools import cache
 from typing import TypeVar
 
 from llmd_oke.catalogue.container_images import LockedImage, locked
-from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, endpoint_picker
+from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.files import Entry, entry, names
 from llmd_oke.config.stack import QuickReduceFormat
 
@@ -120,7 +120,7 @@ class Vllm(Entry):
     """The vLLM image and what every server of it is started with.
 
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
-    `quick_reduce` is the user's override: no release has any.
+    `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong.
     """
 
     image: LockedImage
@@ -130,6 +130,7 @@ class Vllm(Entry):
     environment: dict[str, str]
     scratch_folders: tuple[str, ...]
     scratch_gib: int
+    limits: tuple[KnownLimit, ...] = ()
     quick_reduce: QuickReduceFormat | None = None
 
 
@@ -189,6 +190,8 @@ def overridden(base: Release, override: Override) -> Release:
     """
     router = (release(override.router) if override.router else None) or base
     vllm = _with_image(base.vllm, override.vllm_image)
+    if vllm.image != base.vllm.image:
+        vllm = vllm.model_copy(update={"limits": ()})  # known of the release's own image
     if backend := override.attention_backend:
         both = vllm.attention_backend.model_copy(update={"default": backend, "kv_connector": backend})
         vllm = vllm.model_copy(update={"attention_backend": both})

@@ -10,9 +10,10 @@ from typing import TextIO
 import typer
 from rich.markup import escape
 
+from llmd_oke.bench.deployment.metrics import stability
 from llmd_oke.bench.generator.addresses import address_of
 from llmd_oke.bench.load.checks import check
-from llmd_oke.bench.load.stage import StageResult, unmeasured
+from llmd_oke.bench.load.stage import StageResult, undisturbed, unmeasured
 from llmd_oke.bench.load.stages import run_stages
 from llmd_oke.bench.records.lines import as_line, write_file
 from llmd_oke.bench.records.request import RequestRecord
@@ -46,6 +47,7 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
     check(stages, workload, processes)
     if files.rows:
         make_folder(files.rows.parent)
+    before = subject.servers()
     with _Lines(files.requests) as lines, bench_view.Watch() as watch:
         load = run_stages(
             subject.target,
@@ -58,6 +60,8 @@ def run(subject: Subject, wanted: Wanted, timing: Timing, processes: int, files:
             conditions=conditions,
         )
         results = asyncio.run(load)
+    stable = stability(before, subject.servers())
+    results = [undisturbed(result, stable) for result in results]
     if any(result.second_try_because for result in results) and files.requests and files.requests.is_file():
         write_file(files.requests, *(result.records for result in results))  # without those of first tries
     rows = _rows(results, subject, timing.basis, wanted.seed, workload.run)

@@ -2,12 +2,13 @@
 
 import os
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmd_oke import planning
+from llmd_oke.bench.deployment.metrics import Servers
 from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.cli import console
@@ -26,12 +27,16 @@ SIGNED_IN_ONCE = (
 MODELS_TIMEOUT_S = 10.0
 
 
+def _nobody_tells() -> Servers:
+    return None
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is loaded.
 
     `input_tokens` and `output_tokens` are for where none are wanted; `facts` belong into rows, None where not enough is
-    known for any; the files are where its results are kept by default.
+    known for any; the files are where its results are kept by default, and `servers` lists the pods of its servers.
     """
 
     target: Target
@@ -40,6 +45,7 @@ class Subject:
     facts: Mapping[str, Any] | None = None
     requests_file: Path | None = None
     rows_file: Path | None = None
+    servers: Callable[[], Servers] = _nobody_tells
 
 
 def of_stack(project: Path, stack: str, name: str | None, api: Api, reports: Path | None) -> Subject:
@@ -50,6 +56,7 @@ def of_stack(project: Path, stack: str, name: str | None, api: Api, reports: Pat
     """
     from llmd_oke.experiments.deployed.cluster_access import ClusterAccess  # noqa: PLC0415 - not needed for a URL
     from llmd_oke.experiments.deployed.kept_loads import new_folder  # noqa: PLC0415 - not needed for a URL
+    from llmd_oke.experiments.deployed.smoke import running_servers  # noqa: PLC0415 - not needed for a URL
 
     plan = planning.plan_stack_file(project, stack)
     model = choose(plan.models, name)
@@ -65,6 +72,7 @@ def of_stack(project: Path, stack: str, name: str | None, api: Api, reports: Pat
         facts=_facts(plan, model),
         requests_file=folder / REQUESTS_FILE,
         rows_file=folder / ROWS_FILE,
+        servers=lambda: running_servers(plan, model, access),
     )
 
 

@@ -110,7 +110,10 @@ def remarks(results: Sequence[StageResult]) -> Iterator[str]:
 def show_unmeasured(stages: Sequence[str]) -> None:
     """Shows the stages that are no measurement, each with the reason."""
     if stages:
-        remedy = "Requests were kept, rows were not. Has this machine time to spare, and the model time to answer?"
+        remedy = (
+            "Requests were kept, rows were not. Has this machine time to spare, the model time to answer, and do its"
+            " servers run on?"
+        )
         console.show_error(KitError(f"No measurement: {'; '.join(stages)}", remedy))
 
 

@@ -179,7 +179,9 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
             "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"
         )
         yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}")
-    for limit in picker.limits:
+    vllm = plan.release.vllm
+    known = [(f"endpoint picker {picker.version}", limit) for limit in picker.limits]
+    for what, limit in [*known, *((f"vLLM {vllm.image.tag}", limit) for limit in vllm.limits)]:
         concerns = model.topology.disaggregated or not limit.disaggregated
         if concerns and (limit.api is None or limit.api in model.model.apis):
-            yield Advice(path, f"endpoint picker {picker.version}: {limit.text} ({limit.source})")
+            yield Advice(path, f"{what}: {limit.text} ({limit.source})")

@@ -175,7 +175,7 @@ def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:
             yield PodGroup(unit.name, "router", labels.router_selector(name), ROUTER_METRICS_PORT)
         for role in unit.roles:
             port = vllm.BEHIND_SIDECAR_PORT if role.role == "decode" else vllm.SERVER_PORT
-            yield PodGroup(unit.name, role.role, labels.role_selector(name, role.role), port)
+            yield PodGroup(unit.name, role.role, labels.role_selector(name, role.role), port, role.scaling is not None)
 
 
 def _other_apis(plan: Plan, model: ModelPlan) -> Iterator[OtherApi]:

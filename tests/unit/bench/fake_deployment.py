@@ -93,7 +93,8 @@ TOPOLOGY = Topology(
 
 _METRICS = {
     "router": 'llm_d_inference_scheduler_disagg_decision_total{{decision_type="prefill-decode"}} {decisions}\n',
-    "prefill": "vllm:prompt_tokens_total {prefill_tokens}\nvllm:request_success_total {prefill_requests}\n"
+    "prefill": "vllm:prompt_tokens_total {prefill_tokens}\n"
+    'vllm:request_success_total{{finished_reason="length"}} {prefill_requests}\n'
     "vllm:prefix_cache_hits_total 0\n",
     "decode": "vllm:prompt_tokens_total {decode_prompt_tokens}\nvllm:external_prefix_cache_hits_total {received}\n"
     "vllm:prefix_cache_hits_total 0\nvllm:nixl_xfer_time_seconds_count {transfers}\n",

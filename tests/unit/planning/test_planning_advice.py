@@ -13,9 +13,11 @@ def advice(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
     return {advice.path: advice.text for advice in plan(*models, **changes).advice}
 
 
-def test_a_fitting_stack_gets_no_advice():
+def test_a_fitting_stack_is_told_the_known_limits_of_its_release_alone():
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
-    assert advice(fitting, nodes=2) == {}
+    told = plan(fitting, nodes=2).advice
+    subjects = {(each.path, each.text.partition(":")[0]) for each in told}
+    assert subjects == {("models[0]", "vLLM v0.26.0"), ("models[0]", "endpoint picker v0.10.0")}
 
 
 def test_idle_nodes_come_with_their_price_and_the_copies_that_would_fit():

@@ -38,6 +38,14 @@ def test_known_limits_are_told_where_they_matter():
     assert not any("/v1/responses" in text for text in texts(llama, release="llm-d-0.7.0"))
 
 
+def test_what_vllm_does_wrong_is_told_of_the_releases_own_image_where_kv_cache_is_handed_over():
+    (told,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
+    assert told.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
+    assert not any("49238" in text for text in texts(model("agg-tp1-1r"), release="llm-d-0.9.0"))
+    other = {"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.30.0"}
+    assert not any("49238" in text for text in texts(model(EQUAL), release="llm-d-0.9.0", override=other))
+
+
 @pytest.mark.parametrize(
     ("shared", "release", "profile"),
     [

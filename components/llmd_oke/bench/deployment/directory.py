@@ -17,10 +17,11 @@ class Way:
 
 @dataclass(frozen=True)
 class PodAddress:
-    """A pod that runs, by name and address."""
+    """A pod that runs, by name and address; `restarts` of its containers since it is there."""
 
     name: str
     address: str
+    restarts: int = field(default=0, compare=False)
 
 
 class Directory(Protocol):

@@ -62,10 +62,56 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class ServerPod:
+    """The pod of a model server with the restarts of its containers; one that is `scaled` may go at any time."""
+
+    role: EndpointRole
+    name: str
+    restarts: int = 0
+    scaled: bool = False
+
+
+Servers = tuple[ServerPod, ...] | None
+"""The model servers' pods of one moment; None where nobody told."""
+
+
+@dataclass(frozen=True)
 class Snapshot:
-    """All readings of one moment, in the order of the endpoints."""
+    """All readings of one moment, in the order of the endpoints, and the model servers' pods where they were listed."""
 
     readings: tuple[Reading, ...]
+    servers: Servers = None
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The model servers that restarted or went during a measurement, in words; None where pods could not be listed."""
+
+    restarted: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        if self.restarted is None:
+            return "the model servers' pods could not be listed before or after the run"
+        if not self.restarted:
+            return "no model server restarted during the run"
+        number = len(self.restarted)
+        servers = f"{number} model server{'s' if number > 1 else ''}"
+        return f"{servers} restarted during the run, which is no clean measurement: {', '.join(self.restarted)}"
+
+
+def stability(before: Servers, after: Servers) -> Stability:
+    """Which model servers did not run on between two moments."""
+    if before is None or after is None:
+        return Stability(None)
+    left = {pod.name: pod.restarts for pod in after}
+    words: list[str] = []
+    for pod in before:
+        if pod.name not in left:
+            words += [] if pod.scaled else [f"{pod.role} {pod.name} is gone"]
+        elif left[pod.name] > pod.restarts:
+            number = left[pod.name] - pod.restarts
+            words.append(f"{pod.role} {pod.name} ({number} time{'s' if number > 1 else ''})")
+    return Stability(tuple(words))
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,9 @@ def _address(pod: Mapping[str, Any]) -> PodAddress | None:
     metadata, address = pod["metadata"], pod.get("status", {}).get("podIP")
     if not address or metadata.get("deletionTimestamp") is not None:
         return None
-    return PodAddress(metadata["name"], address)
+    status = cast("dict[str, list[dict[str, Any]]]", pod["status"])
+    containers = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
+    return PodAddress(metadata["name"], address, sum(each.get("restartCount", 0) for each in containers))
 
 
 def _checked(answer: httpx.Response) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """One stage of load: what it is, under which conditions, and what it came to."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
+from llmd_oke.bench.deployment.metrics import Stability
 from llmd_oke.bench.generator.driving import WHOLE, Share
 from llmd_oke.bench.records.health import Health
 from llmd_oke.bench.records.request import RequestRecord
@@ -72,6 +73,11 @@ class StageResult:
     def concurrency(self) -> float:
         """Requests in flight on average in the window."""
         return self.window.in_flight(self.records)
+
+
+def undisturbed(result: StageResult, stable: Stability) -> StageResult:
+    """The same, as no measurement where model servers restarted meanwhile."""
+    return replace(result, shortfall=result.shortfall or str(stable)) if stable.restarted else result
 
 
 def unmeasured(results: Iterable[StageResult]) -> list[str]:

@@ -70,6 +70,8 @@ class Passport(_Part):
     price_includes: str
     images: dict[str, RunningImage]
     """What was asked for and what runs, by role and container."""
+    restarts: dict[str, int]
+    """Of containers of the pods that run now, by role and container; those without any are left out."""
     basis: Basis
     simulated: tuple[str, ...]
     smoke_passed: bool
@@ -140,6 +142,7 @@ def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
     yield "topology", f"{copies}{passport.topology}, {passport.gpus} GPUs"
     yield "numbers are", f"{passport.basis}{not_real}"
     yield "smoke benchmark", "passed" if passport.smoke_passed else "**failed**"
+    yield "restarts", _restarts(passport.restarts)
     yield "remote prefill", _remote_prefill(passport.remote_prefill)
     yield "accuracy", _accuracy(passport.accuracy)
     yield "price", f"{passport.price_usd_per_hour:,.2f} USD per hour ({passport.price_includes})"
@@ -150,10 +153,18 @@ def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
     yield "made", passport.created
 
 
+def _restarts(restarts: Mapping[str, int]) -> str:
+    counted = ", ".join(f"{container} {number}" for container, number in restarts.items())
+    return f"{counted or 'none'} since the pods that run now were made; those of the benchmark's time are a check"
+
+
 def _remote_prefill(proof: Mapping[str, Any] | None) -> str:
     if proof is None:
         return "not disaggregated, or no endpoint picker to ask"
-    return "unknown" if proof.get("share") is None else f"{proof['share']:.1%} of uncached prompts"
+    failed = proof.get("failed_prefills")
+    failures = "number of failed prefills unknown" if failed is None else f"{failed} prefills failed"
+    share = "unknown" if proof.get("share") is None else f"{proof['share']:.1%} of uncached prompts"
+    return f"{share}; {failures}"
 
 
 def _accuracy(found: Accuracy | None) -> str:

@@ -97,6 +97,7 @@ def describe_remote_prefill(proof: RemotePrefill | None) -> Json | None:
         "requests": proof.requests,
         "prompt_tokens": proof.prompt_tokens,
         "fallback_requests": proof.fallback_requests,
+        "failed_prefills": proof.failed_prefills,
         "proven": proof.proven,
         "consistent": proof.consistent,
         "notes": list(proof.notes),

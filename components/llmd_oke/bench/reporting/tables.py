@@ -96,6 +96,7 @@ def remote_prefill_table(proof: RemotePrefill) -> Table:
     for party, said, names in rows:
         because = ", ".join(f"{name.split(' ', 1)[1]} {_count(counters[name].value)}" for name in names)
         table.add_row(party, "-" if said is None else f"{said:.1%}", because)
+    table.add_row("failed prefills", _count(proof.failed_prefills), "chosen by the endpoint picker, not finished")
     for note in proof.notes:
         table.add_row("", "", Text(note, style="yellow"))
     return table
@@ -133,7 +134,7 @@ def _value(value: float, units: str) -> str:
     match units:
         case "share":
             return f"{value:.1%}"
-        case "requests":
+        case "requests" | "servers":
             return f"{value:.0f}"
         case _:
             return f"{value:,.1f} {units}"

@@ -6,9 +6,14 @@ Three parties are asked, each by its own counters, over the same requests:
 2. the prefill servers: how many prompt tokens did they compute?
 3. the decode servers: how many prompt tokens did they take over from another server instead of computing them?
 
-The first alone proves nothing: the routing sidecar hands a request to its own decode server when the prefill server
-answers with an error other than 4xx, and the client never notices. The share of a run is therefore the least of what
-the parties say.
+The first alone proves nothing: up to v0.8.0 the routing sidecar hands a request to its own decode server when the
+prefill server answers with an error other than 4xx, and the client never notices. The share of a run is therefore the
+least of what the parties say.
+
+No routing sidecar counts failed prefills (llm-d-router v0.10.0, pkg/sidecar/proxy). They are the requests for which the
+endpoint picker chose a prefill server, less the prompts that prefill servers finished: that holds whether the sidecar
+falls back to decode, hands the error to the client, or tries again and fails. A prefill that fails once and then
+succeeds is none.
 """
 
 from collections.abc import Mapping
@@ -28,10 +33,11 @@ class DecisionCounter:
 
 @dataclass(frozen=True)
 class ServerCounters:
-    """Counters of a model server."""
+    """Counters of a model server; `finished` are the requests that were neither aborted nor ended with an error."""
 
     prompt_tokens: Counter
     requests: Counter
+    finished: Counter
     cached_tokens: Counter
     received_tokens: Counter
     transfers: Counter
@@ -42,6 +48,7 @@ class ServerCounters:
 VLLM_COUNTERS = ServerCounters(
     prompt_tokens=Counter(("vllm:prompt_tokens_total", "vllm:prompt_tokens")),
     requests=Counter(("vllm:request_success_total", "vllm:request_success")),
+    finished=Counter(("vllm:request_success_total", "vllm:request_success"), {"finished_reason": ("stop", "length")}),
     cached_tokens=Counter(("vllm:prefix_cache_hits_total", "vllm:prefix_cache_hits")),
     received_tokens=Counter(("vllm:external_prefix_cache_hits_total", "vllm:external_prefix_cache_hits")),
     transfers=Counter(("vllm:nixl_xfer_time_seconds_count",)),
@@ -80,7 +87,8 @@ class RemotePrefill:
 
     `share` is the least of the three. `proven` is false when no server's counters could be read. `consistent` is
     false when the parties contradict one another. `fallback_requests` is the number of requests which were to be
-    prefilled remotely and were not.
+    prefilled remotely and were computed by decode servers. `failed_prefills` is the number of requests which were to be
+    prefilled remotely and whose prompt no prefill server finished, whatever became of them; None where it is unknown.
     """
 
     requests: int
@@ -94,6 +102,7 @@ class RemotePrefill:
     fallback_requests: int
     counters: Mapping[str, Change]
     notes: tuple[str, ...]
+    failed_prefills: int | None = None
 
 
 def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings: EvidenceSettings) -> RemotePrefill:
@@ -106,7 +115,10 @@ def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings
     servers = [share for share in (by_prefill, by_decode) if share is not None]
     known = [share for share in (by_epp, *servers) if share is not None]
     fallback = _fallback_requests(sent, by_epp, servers)
+    failed = None if _has_new_server(before, after) else _failed_prefills(counters)
     contradictions = _contradictions(sent, counters, fallback, by_prefill, by_decode)
+    if failed is not None and failed > fallback:
+        contradictions.append(f"{failed} prefills failed: a server was chosen for them and none finished the prompt")
     return RemotePrefill(
         requests=sent.requests,
         prompt_tokens=sent.prompt_tokens,
@@ -119,6 +131,7 @@ def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings
         fallback_requests=fallback,
         counters=counters,
         notes=(*contradictions, *_gaps(counters, settings)),
+        failed_prefills=failed,
     )
 
 
@@ -130,6 +143,7 @@ def _changes(before: Snapshot, after: Snapshot, settings: EvidenceSettings) -> d
         "router remote decisions": change(before, after, "router", remote),
         "prefill prompt tokens": change(before, after, "prefill", servers.prompt_tokens),
         "prefill requests": change(before, after, "prefill", servers.requests),
+        "prefill finished requests": change(before, after, "prefill", servers.finished),
         "decode prompt tokens": change(before, after, "decode", servers.prompt_tokens),
         "decode cached tokens": change(before, after, "decode", servers.cached_tokens),
         "decode received tokens": change(before, after, "decode", servers.received_tokens),
@@ -167,6 +181,20 @@ def _fallback_requests(sent: Sent, by_epp: float | None, servers: list[float]) -
     if by_epp is None or not servers:
         return 0
     return max(round((by_epp - min(servers)) * sent.requests), 0)
+
+
+def _failed_prefills(counters: Mapping[str, Change]) -> int | None:
+    """Unknown where a program could not be read, or counts since its restart only."""
+    chosen, finished = counters["router remote decisions"], counters["prefill finished requests"]
+    whole = chosen.read and not any(each.unread or each.restarted for each in (chosen, finished))
+    if not whole or finished.value is None:
+        return None
+    return max(round((chosen.value or 0.0) - finished.value), 0)
+
+
+def _has_new_server(before: Snapshot, after: Snapshot) -> bool:
+    """Whether there is one whose counters nobody read."""
+    return not {pod.name for pod in after.servers or ()} <= {pod.name for pod in before.servers or ()}
 
 
 def _contradictions(

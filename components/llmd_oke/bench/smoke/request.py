@@ -17,12 +17,13 @@ from llmd_oke.bench.smoke.thresholds import Thresholds
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Equal pods of one unit, and the port where they show their counters."""
+    """Equal pods of one unit, and the port where they show their counters; an autoscaler may change their number."""
 
     unit: str
     role: EndpointRole
     selector: Mapping[str, str]
     metrics_port: int
+    scaled: bool = False
 
 
 @dataclass(frozen=True)

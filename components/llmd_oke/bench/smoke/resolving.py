@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.directory import Directory
-from llmd_oke.bench.deployment.metrics import MetricsEndpoint
+from llmd_oke.bench.deployment.metrics import MetricsEndpoint, ServerPod
 from llmd_oke.bench.deployment.targets import Target
 from llmd_oke.bench.deployment.topology import RouterPart, Topology
 from llmd_oke.bench.smoke.request import SmokeRequest
@@ -29,6 +29,7 @@ def resolve(request: SmokeRequest, directory: Directory, how: Circumstances) -> 
         verify=way.verify,
         metrics=tuple(endpoints(request, directory)),
         introductions=tuple(_introductions(request, directory)),
+        servers=lambda: server_pods(request, directory),
     )
 
 
@@ -72,6 +73,20 @@ def endpoints(request: SmokeRequest, directory: Directory) -> Iterator[MetricsEn
         for pod in directory.pods(request.namespace, group.selector):
             way = directory.pod(request.namespace, pod, group.metrics_port)
             yield MetricsEndpoint(group.role, pod.name, f"{way.url}/metrics", way.headers, way.verify)
+
+
+def server_pods(request: SmokeRequest, directory: Directory) -> tuple[ServerPod, ...]:
+    """The pods of a model's servers that are there now.
+
+    Raises:
+        KitError: the cluster does not answer.
+    """
+    return tuple(
+        ServerPod(group.role, pod.name, pod.restarts, group.scaled)
+        for group in request.groups
+        if group.role != "router"
+        for pod in directory.pods(request.namespace, group.selector)
+    )
 
 
 def _introductions(request: SmokeRequest, directory: Directory) -> Iterator[Target]:

@@ -4,10 +4,11 @@ import asyncio
 import ssl
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Snapshot
+from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Servers, Snapshot, Stability, stability
 from llmd_oke.bench.deployment.scraping import scrape
 from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.bench.deployment.topology import Topology
@@ -53,6 +54,7 @@ class SmokePlan:
 
     - `base_url` is what stands before `/v1/...`; `headers` and `verify` belong to it, so that it may be a proxy's.
     - `timeout_s` (wall time) limits the whole run, `router_timeout_s` the wait for the first answer within it.
+    - `servers` lists the model servers' pods, whose restarts are counted; None where nobody can.
     - `introductions` has a target for each pair of prefill and decode server, to make them acquainted first.
     - `warmup_requests` are sent then and not measured; None means one for each user, without introductions as many as
       there are pairs, if those are more.
@@ -85,6 +87,7 @@ class SmokePlan:
     simulated: tuple[str, ...] = ()
     timeout_s: float = 600.0
     router_timeout_s: float = 120.0
+    servers: Callable[[], Servers] | None = field(default=None, repr=False, compare=False)
     introductions: tuple[Target, ...] = field(default=(), repr=False)
     warmup_requests: int | None = None
     seed: int = 0
@@ -161,11 +164,11 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     prompts = PromptSource(plan.input_tokens, plan.seed, run)
     acquainted = await _introduce(plan, run, deadline_s, report)
     warmup = [*acquainted, *await _send(plan, _warmup(plan, prompts), deadline_s, report)]
-    before = await scrape(plan.metrics)
+    before = await take_snapshot(plan)
     started, started_s = datetime.now(UTC), loop.time()
     wall_records = await _send(plan, _measured(plan, prompts), deadline_s, report)
     ended, wall_s = datetime.now(UTC), loop.time() - started_s
-    after = await scrape(plan.metrics)
+    after = await take_snapshot(plan)
     records = tuple(sorted((each.in_model_time(plan.time_scale) for each in wall_records), key=lambda each: each.index))
     if len(records) < plan.requests:
         raise _unsent(plan, records)
@@ -190,6 +193,16 @@ async def evaluate(plan: SmokePlan, limit_s: float, report: Callable[[Progress],
         limit_s=max(limit_s, 0.0),
         on_answer=lambda done, of: report(Progress("evaluating answers", done, of)),
     )
+
+
+async def take_snapshot(plan: SmokePlan) -> Snapshot:
+    """All counters of now, and the model servers' pods; without these where the cluster does not tell."""
+    read = await scrape(plan.metrics)
+    if plan.servers is None:
+        return read
+    with suppress(KitError):
+        return replace(read, servers=await asyncio.to_thread(plan.servers))
+    return read
 
 
 def _unsent(plan: SmokePlan, records: Sequence[RequestRecord]) -> KitError:
@@ -266,6 +279,7 @@ def _conclude(
     warmup, records = sent
     performance = summarize(records, planned=plan.requests, gpus=plan.topology.gpus, concurrency=plan.concurrency)
     proof = prove(plan, performance, snapshots)
+    verdict = judge(plan.thresholds, performance, proof, other_apis, examined, server_stability(plan, snapshots))
     started, ended, wall_s = times
     return SmokeResult(
         plan=plan,
@@ -276,7 +290,7 @@ def _conclude(
         records=records,
         performance=performance,
         remote_prefill=proof,
-        verdict=judge(plan.thresholds, performance, proof, other_apis, examined),
+        verdict=verdict,
         before=snapshots[0],
         after=snapshots[1],
         notes=remarks(plan.input_tokens, plan.concurrency, performance, warmup, records, snapshots),
@@ -301,6 +315,11 @@ def _evidence(plan: SmokePlan) -> EvidenceSettings | None:
         return None
     decode = plan.topology.of("decode")
     return replace(plan.evidence, decode_tensor_parallel_size=decode.tensor_parallel_size if decode else 1)
+
+
+def server_stability(plan: SmokePlan, snapshots: tuple[Snapshot, Snapshot]) -> Stability | None:
+    """Which model servers restarted between two snapshots; None where nobody lists their pods."""
+    return None if plan.servers is None else stability(snapshots[0].servers, snapshots[1].servers)
 
 
 def _quiet(_: Progress) -> None:

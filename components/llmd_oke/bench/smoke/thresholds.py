@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from llmd_oke.bench.deployment.metrics import Stability
 from llmd_oke.bench.evals.asking import Examined
 from llmd_oke.bench.records.distributions import Statistics
 from llmd_oke.bench.records.performance import Performance
@@ -69,12 +70,13 @@ def judge(
     remote_prefill: RemotePrefill | None,
     other_apis: Sequence[ApiAnswer] = (),
     examined: Examined | None = None,
+    stability: Stability | None = None,
 ) -> Verdict:
     """Hold a run against its thresholds; `remote_prefill` is None for a model that isn't disaggregated, `examined` for
-    one that was asked no questions.
+    one that was asked no questions, `stability` where nobody can tell.
 
-    Each of `other_apis` must have answered. A run without any answer measured nothing and passes nothing,
-    whatever the thresholds are.
+    Each of `other_apis` must have answered. A run without any answer measured nothing and passes nothing, whatever the
+    thresholds are; and where servers restarted, what was measured is not the deployment that was meant.
     """
     checks = [*_failures(thresholds, performance), *_latencies(thresholds, performance)]
     if thresholds.min_output_tokens_per_s is not None:
@@ -83,6 +85,9 @@ def judge(
         checks.append(_remote_prefill(thresholds.min_remote_prefill_share, remote_prefill))
     if thresholds.min_accuracy is not None:
         checks.append(accuracy(thresholds.min_accuracy, examined))
+    if stability is not None:
+        number = None if stability.restarted is None else len(stability.restarted)
+        checks.append(Check("server restarts", "at most", 0, number, "servers", str(stability)))
     if performance.failures >= performance.requests:
         checks.append(Check("answers", "at least", 1, 0, "requests", _failed(performance)))
     for answer in other_apis:
@@ -142,9 +147,10 @@ def _remote_prefill(limit: float, remote: RemotePrefill, name: str = "remote pre
         ("decode servers", remote.by_decode),
     )
     said = ", ".join(f"{party} {'unknown' if share is None else f'{share:.1%}'}" for party, share in parties)
+    failed = "unknown" if remote.failed_prefills is None else f"{remote.failed_prefills}"
     unproven = () if remote.proven else ("no server's counters could be read, so nothing is proven",)
     measured = remote.share if remote.proven else None
-    evidence = "; ".join((said, *unproven, *remote.notes))
+    evidence = "; ".join((f"{said}, failed prefills {failed}", *unproven, *remote.notes))
     return Check(name, "at least", limit, measured, "share", evidence)
 
 

@@ -14,6 +14,7 @@ import lightkube
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.models.core_v1 import PodStatus
 from lightkube.resources.core_v1 import Pod, Service
 
 from llmd_oke.access.reachability import is_reachable
@@ -84,7 +85,7 @@ class ClusterAccess:
         except _FAILURES as error:
             raise KitError(f"The pods of {namespace} can't be listed: {error}") from error
         running = [
-            PodAddress(pod.metadata.name or "", pod.status.podIP)
+            PodAddress(pod.metadata.name or "", pod.status.podIP, _restarts(pod.status))
             for pod in found
             if pod.metadata and pod.status and pod.status.podIP and pod.metadata.deletionTimestamp is None
         ]
@@ -107,6 +108,11 @@ class ClusterAccess:
         verify = verify_cluster(config.cluster, user, config.abs_file) if user else True
         self._authorization.renew()
         return Way(config.cluster.server.rstrip("/") + path, self._authorization, verify)
+
+
+def _restarts(status: PodStatus) -> int:
+    containers = [*(status.initContainerStatuses or ()), *(status.containerStatuses or ())]
+    return sum(container.restartCount for container in containers)
 
 
 class Authorization(Mapping[str, str]):

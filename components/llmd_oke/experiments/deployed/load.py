@@ -9,11 +9,12 @@ from typing import Any
 import yaml
 
 from llmd_oke.bench.deployment.circumstances import Circumstances
+from llmd_oke.bench.deployment.metrics import Stability, stability
 from llmd_oke.bench.in_cluster import load_result
 from llmd_oke.bench.in_cluster.inference_perf import ToolLoad, config
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.load.checks import check
-from llmd_oke.bench.load.stage import Stage, StageResult, unmeasured
+from llmd_oke.bench.load.stage import Stage, StageResult, undisturbed, unmeasured
 from llmd_oke.bench.load.texts import read_trim
 from llmd_oke.bench.records.health import LEAST_SENT_SHARE
 from llmd_oke.bench.reporting import rows
@@ -23,6 +24,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.experiments.deployed.kept_loads import Keeping, Kept, Measured, folder_for_results, keep
 from llmd_oke.experiments.deployed.load_jobs import LoadJobs, Sent, new_name
+from llmd_oke.experiments.deployed.smoke import running_servers
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.progress import Progress
 from llmd_oke.results.row import Row
@@ -90,25 +92,31 @@ def load_request(plan: Plan, model: ModelPlan, asked: Asked, job: str) -> LoadRe
 
 def in_cluster(plan: Plan, model: ModelPlan, asked: Asked, keeping: Keeping, progress: Progress) -> Kept:
     """Sends the load from pods, merges what they measured and keeps it. Stages of which not all was sent, because pods
-    are missing for example, are sent once more by a second Job; what falls short then too has no row.
+    are missing for example, are sent once more by a second Job, as are all where a model server restarted; what falls
+    short then too has no row.
 
     Raises:
         Refused: the load can't be run.
         KitError: the folder can't be written, the cluster does not answer, or no pod left a result.
     """
     request = load_request(plan, model, asked, new_name(model.name))
-    jobs = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
+    access = ClusterAccess(plan.kubeconfig_context)
+    jobs = LoadJobs(access.client, progress)
     with folder_for_results(keeping.folder):
+        before = running_servers(plan, model, access)
         with jobs.send(place_of(plan, request.job), request) as sent:
-            merged = _merged(plan, model, request, sent)
+            stable = stability(before, running_servers(plan, model, access))
+            merged = _merged(plan, model, request, sent, stable)
             kept = _keep(merged, keeping, sent)
         short = [number for number, (stage, _) in enumerate(merged) if stage.shortfall]
         if not short or sent.interrupted:
             return kept
         progress.step(f"sending once more what fell short: {'; '.join(kept.unmeasured)}")
         again = _again(model, request, [merged[number][0].stage for number in short])
+        before = running_servers(plan, model, access)
         with jobs.send(place_of(plan, again.job), again) as sent:
-            second = _merged(plan, model, again, sent, [merged[number][0].shortfall for number in short])
+            stable = stability(before, running_servers(plan, model, access))
+            second = _merged(plan, model, again, sent, stable, [merged[number][0].shortfall for number in short])
             merged_again = dict(zip(short, second, strict=True))
             return _keep([merged_again.get(number, one) for number, one in enumerate(merged)], keeping, sent)
 
@@ -127,12 +135,17 @@ def _keep(merged: Sequence[tuple[StageResult, Row | None]], keeping: Keeping, se
 
 
 def _merged(
-    plan: Plan, model: ModelPlan, request: LoadRequest, sent: Sent, first_tries: Sequence[str | None] = ()
+    plan: Plan,
+    model: ModelPlan,
+    request: LoadRequest,
+    sent: Sent,
+    stable: Stability,
+    first_tries: Sequence[str | None] = (),
 ) -> list[tuple[StageResult, Row | None]]:
     """The stages of a load with their rows, None for those that are no measurement; `first_tries` has what those of an
     earlier try fell short by.
     """
-    stages = load_result.merge(request, sent.pods)
+    stages = [undisturbed(stage, stable) for stage in load_result.merge(request, sent.pods)]
     if first_tries:
         stages = [replace(stage, second_try_because=why) for stage, why in zip(stages, first_tries, strict=True)]
     lost = (f"pod {pod} left no result ({why})" for pod, why in sent.missing.items())
@@ -150,10 +163,15 @@ def with_tool(plan: Plan, model: ModelPlan, asked: Asked, keeping: Keeping, prog
     job = new_name(model.name)
     request = load_request(plan, model, asked, job)
     config = tool_config(model, request)
-    jobs = LoadJobs(ClusterAccess(plan.kubeconfig_context).client, progress)
-    with folder_for_results(keeping.folder), jobs.run_tool(place_of(plan, job), config, request.limit_s) as files:
-        kept = keep(Measured((), files=files), keeping)
-        return replace(kept, unmeasured=tuple(_short_of(request, kept.found.rows)))
+    access = ClusterAccess(plan.kubeconfig_context)
+    jobs = LoadJobs(access.client, progress)
+    with folder_for_results(keeping.folder):
+        before = running_servers(plan, model, access)
+        with jobs.run_tool(place_of(plan, job), config, request.limit_s) as files:
+            stable = stability(before, running_servers(plan, model, access))
+            kept = keep(Measured((), files=files), keeping)
+            disturbed = (str(stable),) if stable.restarted else ()
+            return replace(kept, unmeasured=(*_short_of(request, kept.found.rows), *disturbed))
 
 
 def _short_of(request: LoadRequest, measured: Sequence[Row]) -> Iterator[str]:

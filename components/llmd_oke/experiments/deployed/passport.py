@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,6 +76,7 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
         price_usd_per_hour=round(price, 2),
         price_includes="list price of the GPU pools, by this model's share of their GPUs",
         images=running_images(pods),
+        restarts=restarts(pods),
         basis=Basis(summary["provenance"]["numbers"]),
         simulated=tuple(summary["provenance"]["simulated"]),
         smoke_passed=summary["passed"],
@@ -140,12 +142,10 @@ def running_images(pods: Iterable[Pod]) -> dict[str, RunningImage]:
     """What containers were asked to run and what they run, by role and name of the container."""
     found: dict[str, RunningImage] = {}
     for pod in pods:
-        carried = texts(metadata(pod), "labels")
-        role = carried.get(labels.ROLE, "front-door" if labels.FRONT_DOOR in carried else "router")
         digests = {status.name: _digest(status.imageID) for status in _statuses(pod)}
         spec = pod.spec
         for container in [*(spec.initContainers or []), *spec.containers] if spec else []:
-            name, asked = f"{role}/{container.name}", container.image or ""
+            name, asked = f"{_role(pod)}/{container.name}", container.image or ""
             seen = {*(found[name].digests if name in found else ()), digests.get(container.name)} - {None}
             tagged, _, locked = asked.partition("@")
             found[name] = RunningImage(
@@ -155,6 +155,20 @@ def running_images(pods: Iterable[Pod]) -> dict[str, RunningImage]:
                 digests=tuple(sorted(digest for digest in seen if digest)),
             )
     return dict(sorted(found.items()))
+
+
+def restarts(pods: Iterable[Pod]) -> dict[str, int]:
+    """How often containers were restarted, by role and name; those that never were are left out."""
+    counted: Counter[str] = Counter()
+    for pod in pods:
+        for status in _statuses(pod):
+            counted[f"{_role(pod)}/{status.name}"] += status.restartCount
+    return dict(sorted((name, number) for name, number in counted.items() if number))
+
+
+def _role(pod: Pod) -> str:
+    carried = texts(metadata(pod), "labels")
+    return carried.get(labels.ROLE, "front-door" if labels.FRONT_DOOR in carried else "router")
 
 
 def _digest(image_id: str) -> str | None:

@@ -7,11 +7,13 @@ from pathlib import Path
 from rich.console import RenderableType
 
 from llmd_oke.bench.deployment.circumstances import Circumstances
+from llmd_oke.bench.deployment.metrics import Servers
 from llmd_oke.bench.reporting.store import Stored, store
 from llmd_oke.bench.reporting.summary import summarize_result
 from llmd_oke.bench.reporting.tables import render
-from llmd_oke.bench.smoke.resolving import resolve
+from llmd_oke.bench.smoke.resolving import resolve, server_pods
 from llmd_oke.bench.smoke.smoke import SmokePlan, SmokeResult, run_smoke
+from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed import evals
 from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
 from llmd_oke.planning import ModelPlan, Plan
@@ -26,6 +28,14 @@ def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, 
         KitError: the model is not there, or the cluster does not answer.
     """
     return resolve(replace(smoke_request(plan, model), facts=facts(stack, plan, model)), access, how)
+
+
+def running_servers(plan: Plan, model: ModelPlan, access: ClusterAccess) -> Servers:
+    """The pods of a model's servers that are there now."""
+    try:
+        return server_pods(smoke_request(plan, model), access)
+    except KitError:
+        return None
 
 
 @dataclass(frozen=True)

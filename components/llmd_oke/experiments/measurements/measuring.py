@@ -15,7 +15,6 @@ from pathlib import Path
 from llmd_oke import planning
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.metrics import Snapshot
-from llmd_oke.bench.deployment.scraping import scrape
 from llmd_oke.bench.load.introductions import introduce
 from llmd_oke.bench.load.live import Live
 from llmd_oke.bench.load.load import Load, run_load
@@ -27,7 +26,15 @@ from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.records.windows import Trim
 from llmd_oke.bench.smoke.hygiene import remarks
-from llmd_oke.bench.smoke.smoke import WARMUP_OUTPUT_TOKENS, SmokePlan, SmokeResult, evaluate, prove
+from llmd_oke.bench.smoke.smoke import (
+    WARMUP_OUTPUT_TOKENS,
+    SmokePlan,
+    SmokeResult,
+    evaluate,
+    prove,
+    server_stability,
+    take_snapshot,
+)
 from llmd_oke.bench.smoke.thresholds import Thresholds, accuracy, judge
 from llmd_oke.bench.workload.lengths import Fixed
 from llmd_oke.bench.workload.prompts import PromptSource
@@ -136,7 +143,7 @@ async def _stage(
     plan = _plan_of(base, stage, limit_s)
     workload = Workload(Fixed(stage.input_tokens), Fixed(stage.output_tokens), stage.seed)
     said = Ticker(progress, INTERVAL_S)
-    before = await scrape(base.metrics)
+    before = await take_snapshot(base)
     (found,) = await run_stages(
         base.target,
         [LoadStage(stage.shape, stage.requests, label=stage.name)],
@@ -149,12 +156,19 @@ async def _stage(
         raise asyncio.CancelledError
     if found.shortfall:
         raise KitError(*_unmeasured(assignment, stage, found, limit_s))
-    after = await scrape(base.metrics)
+    after = await take_snapshot(base)
+    stable = server_stability(base, (before, after))
+    if stable and stable.restarted:
+        raise KitError(
+            f"{assignment.deployment} was not measured under {stage.name}: {stable}",
+            "Why? `kubectl logs --previous` of these pods. The same command tries the stage again.",
+        )
     result = _conclude(plan, stage, workload.run, found, (before, after))
     notes = remarks(
         stage.input_tokens, stage.concurrency or 1, result.performance, warmup, found.records, (before, after)
     )
-    return replace(result, notes=(*_notes(assignment, stage, found), *notes))
+    unknown = (str(stable),) if stable and stable.restarted is None else ()
+    return replace(result, notes=(*_notes(assignment, stage, found), *unknown, *notes))
 
 
 def _unmeasured(assignment: Assignment, stage: Stage, found: StageResult, limit_s: float) -> tuple[str, str]:

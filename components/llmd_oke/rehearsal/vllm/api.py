@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -38,6 +39,7 @@ class Api:
         self._created = created
         self._limits = Limits(settings.served_model_names, engine.cache.max_model_len, seed, harmony)
         self._fingerprint = _fingerprint(settings, version)
+        self._prefills = 0
         self._routes: dict[str, dict[str, Handler]] = {
             "/metrics": {"GET": self._metrics},
             "/v1/completions": {"POST": self._completions},
@@ -123,7 +125,18 @@ class Api:
             await response.write(answers.data(error.body) + answers.DONE)
             await response.write_eof()
             return response
+        if generation.wants_remote_decode and self._fails_prefill():
+            raise ApiError(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "InternalServerError", "a prefill that fails was rehearsed"
+            )
         return await self._generate(request, generation)
+
+    def _fails_prefill(self) -> bool:
+        """Whether this prompt is one of those that the rehearsal's fault is for: spread evenly."""
+        transfer = self._settings.transfer
+        self._prefills += 1
+        share = transfer.failed_prefill_percent / 100 if transfer else 0.0
+        return int(self._prefills * share) > int((self._prefills - 1) * share)
 
     async def _generate(self, request: web.BaseRequest, generation: Generation) -> web.StreamResponse:
         kind = _STREAMS[generation.responses is not None] if generation.stream else Answer

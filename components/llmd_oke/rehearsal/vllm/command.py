@@ -15,6 +15,8 @@ from llmd_oke.tuning.servers.conditions import QUANTIZATIONS, quantization
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
 CORRUPTED_PERCENT = "LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT"
+FAILED_PREFILL_PERCENT = "LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT"
+CRASH_AFTER_PREFILL_RESTART = "LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART"
 _LEASE_S = 30
 _ROLES = ("kv_producer", "kv_consumer", "kv_both")
 _KNOWN_CONNECTORS = {
@@ -40,7 +42,10 @@ class KeyValueTransfer:
     `lease_s` is the model time for which a finished prefill waits for a decode server to know of it
     (`kv_connector_extra_config.kv_lease_duration`).
 
-    `corrupted_percent` of transfers damage what they carry: a fault to rehearse, which vLLM itself knows nothing of.
+    The rest are faults to rehearse, which vLLM itself knows nothing of: `corrupted_percent` of transfers damage what
+    they carry; `failed_prefill_percent` of prompts that are to be handed over are answered with 500; a server that
+    `crashes_after_prefill_restart` does so when it meets a new server after one that it knew is gone. Real ones may do
+    that (vllm issue 49238) and need not, so that it is not the default of any release.
     """
 
     connector: str
@@ -50,6 +55,8 @@ class KeyValueTransfer:
     side_channel_port: int
     lease_s: float
     corrupted_percent: int = 0
+    failed_prefill_percent: int = 0
+    crashes_after_prefill_restart: bool = False
 
     @property
     def nixl(self) -> bool:
@@ -220,6 +227,8 @@ def _transfer(config: Any, environment: Mapping[str, str]) -> KeyValueTransfer |
         side_channel_port=_number(environment, "VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
         lease_s=float(extra.get("kv_lease_duration", _LEASE_S)),
         corrupted_percent=_number(environment, CORRUPTED_PERCENT, 0),
+        failed_prefill_percent=_number(environment, FAILED_PREFILL_PERCENT, 0),
+        crashes_after_prefill_restart=environment.get(CRASH_AFTER_PREFILL_RESTART) == "1",
     )
 
 

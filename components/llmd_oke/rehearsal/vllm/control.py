@@ -1,6 +1,7 @@
 """The control API: how the pod runner starts and stops simulated servers."""
 
 import asyncio
+import signal
 from typing import Any, cast
 
 from aiohttp import web
@@ -29,6 +30,7 @@ class Control:
             web.get("/servers/{id}", self._show),
             web.get("/servers/{id}/wait", self._wait),
             web.get("/servers/{id}/log", self._log),
+            web.post("/servers/{id}/kill", self._kill),
             web.delete("/servers/{id}", self._delete),
         ])  # fmt: skip
         application.on_shutdown.append(self._stop_all)
@@ -79,6 +81,11 @@ class Control:
         if server is not None:
             # Shielded: a pod runner that doesn't wait for the answer must not leave a half-stopped server behind.
             await asyncio.shield(server.stop(float(request.query.get("grace_s", _STOP_GRACE_S))))
+        return web.Response(status=204)
+
+    async def _kill(self, request: web.Request) -> web.Response:
+        """SIGKILL, with the exit code that a container has of it."""
+        await asyncio.shield(self._server(request).kill(128 + signal.SIGKILL))
         return web.Response(status=204)
 
     def _server(self, request: web.Request) -> SimulatedServer:

@@ -30,6 +30,7 @@ class Engine:
         clock: Clock,
         network: Network,
         log: Callable[[str], None] = lambda _: None,
+        crash: Callable[[], None] = lambda: None,
     ) -> None:
         self.metrics = metrics
         self.cache = cache
@@ -43,7 +44,7 @@ class Engine:
         self._step: Step | None = None
         self._handover: Handover | None = None
         if settings.transfer is not None:
-            self._handover = Handover(settings.transfer, network, latency, metrics, clock, log, self._free)
+            self._handover = Handover(settings.transfer, network, latency, metrics, clock, log, self._free, crash)
 
     @property
     def idle(self) -> bool:

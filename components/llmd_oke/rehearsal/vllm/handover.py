@@ -12,7 +12,7 @@ from llmd_oke.tuning.servers.latency import LatencyModel
 
 
 class Handover:
-    """What a server with a KV connector holds and receives. `free` takes back the blocks of a sequence."""
+    """What a server with a KV connector holds and receives. `free` takes back a sequence's blocks, `crash` ends all."""
 
     def __init__(
         self,
@@ -23,6 +23,7 @@ class Handover:
         clock: Clock,
         log: Callable[[str], None],
         free: Callable[[Sequence], None],
+        crash: Callable[[], None],
     ) -> None:
         self.recompute_on_failure = transfer.recompute_on_failure
         self._transfer = transfer
@@ -32,6 +33,7 @@ class Handover:
         self._clock = clock
         self._log = log
         self._free = free
+        self._crash = crash
         self._held: dict[str, tuple[Sequence, Handle]] = {}
 
     def hold(self, sequence: Sequence) -> None:
@@ -77,6 +79,9 @@ class Handover:
             raise AssertionError("only sequences with a remote prefill are pulled")
         tokens = sequence.prompt_tokens - sequence.computed
         pull = self._network.pull(self._transfer.engine_id, remote, tokens, self._latency, now_s)
+        if pull.after_loss and self._transfer.crashes_after_prefill_restart:
+            self._log("!!!!!!! Segfault encountered !!!!!!!\n  nixlAgent::loadRemoteMD, ucp_ep_rkey_unpack")
+            self._crash()
 
         def end() -> None:
             failure = pull.failure or self._network.finish(remote)

@@ -92,6 +92,7 @@ class SimulatedServer:
         self._leave: Callable[[], None] = lambda: None
         self._parts: _Parts | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._crashing: asyncio.Task[None] | None = None
 
     @property
     def log(self) -> str:
@@ -115,6 +116,28 @@ class SimulatedServer:
         if self._runner is not None:
             await self._runner.cleanup()
         self._exit(0)
+
+    async def kill(self, exit_code: int) -> None:
+        """End at once, as by a signal: connections break, and nothing is answered any more."""
+        if self.state is State.EXITED:
+            return
+        self._leave()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self._runner is not None:
+            for site in list(self._runner.sites):
+                await site.stop()
+            for connection in self._runner.server.connections if self._runner.server else ():
+                if connection.transport is not None:
+                    connection.transport.abort()
+            await self._runner.cleanup()
+        self._exit(exit_code)
+
+    def _crash(self) -> None:
+        """A worker is dead, so that the engine is, and with it the server."""
+        self._write("ERROR EngineCore encountered a fatal error.\nvllm.v1.engine.exceptions.EngineDeadError")
+        self._crashing = asyncio.create_task(self.kill(1), name=f"crash of vllm {self.container.id}")
 
     async def _start(self) -> None:
         try:
@@ -170,7 +193,7 @@ class SimulatedServer:
             connector=asked.transfer is not None,
             lag=simulation.clock.lag,
         )
-        engine = Engine(asked, cache, latency, metrics, simulation.clock, simulation.network, self._write)
+        engine = Engine(asked, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash)
         if nixl:
             self._leave = simulation.network.join(self._identity(asked, model), engine)
         return engine

@@ -52,23 +52,28 @@ class Holder(Protocol):
 class Peer:
     """A server on the side channel.
 
-    `port_free_s` is when its ports have sent what was asked of them, `met` when the handshake with an engine is over.
+    `port_free_s` is when its ports have sent what was asked of them, `met` when the handshake with an engine is over,
+    `lost` the engines of these that are gone.
     """
 
     identity: Identity
     holder: Holder
     port_free_s: float = 0.0
     met: dict[str, float] = field(default_factory=dict[str, float])
+    lost: set[str] = field(default_factory=set[str])
 
 
 @dataclass(frozen=True)
 class Pull:
-    """A transfer under way. `failure` says why it will fail; times are model seconds."""
+    """A transfer under way. `failure` says why it will fail; times are model seconds. It is `after_loss` where its
+    handshake is the first with an engine, and another one that was known is gone.
+    """
 
     end_s: float
     duration_s: float
     byte_count: float
     failure: str | None = None
+    after_loss: bool = False
 
 
 class Network:
@@ -88,6 +93,8 @@ class Network:
         def leave() -> None:
             if self._peers.get(identity.engine_id) is peer:
                 del self._peers[identity.engine_id]
+                for other in self._peers.values():
+                    other.lost |= {identity.engine_id} & other.met.keys()
 
         return leave
 
@@ -100,6 +107,7 @@ class Network:
     def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
         """Plan the transfer of the KV cache of `tokens`; the ports of the holder serve one transfer after the other."""
         local, peer = self._peers[local_id], self._peers.get(remote.engine_id)
+        after_loss = bool(local.lost) and remote.engine_id not in local.met
         met_s = local.met.setdefault(remote.engine_id, now_s + latency.factors.handshake_s)
         failure = _failure(local.identity, peer, remote)
         if peer is not None:
@@ -111,7 +119,7 @@ class Network:
         duration_s = latency.key_value_transfer_s(tokens, rails, local.identity.block_size)
         end_s = max(now_s, met_s, peer.port_free_s) + duration_s
         peer.port_free_s = end_s
-        return Pull(end_s, duration_s, tokens * latency.sizes.key_value_bytes_per_token)
+        return Pull(end_s, duration_s, tokens * latency.sizes.key_value_bytes_per_token, after_loss=after_loss)
 
     def finish(self, remote: RemoteBlocks) -> str | None:
         """The holder may free the blocks; says what was wrong where they are gone already."""

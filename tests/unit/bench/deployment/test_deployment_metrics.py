@@ -1,5 +1,13 @@
 import pytest
-from llmd_oke.bench.deployment.metrics import Counter, MetricsEndpoint, Reading, Snapshot, change
+from llmd_oke.bench.deployment.metrics import (
+    Counter,
+    MetricsEndpoint,
+    Reading,
+    ServerPod,
+    Snapshot,
+    change,
+    stability,
+)
 from llmd_oke.bench.deployment.scraping import parse, scrape
 
 PROMPTS = Counter(("vllm:prompt_tokens_total", "vllm:prompt_tokens"))
@@ -93,3 +101,18 @@ async def test_a_scrape_of_something_else_is_a_reading_with_its_error(deployment
 def test_a_token_is_never_shown():
     secret = MetricsEndpoint("router", "epp-0", "http://x", {"authorization": "Bearer s3cret"})
     assert "s3cret" not in repr(secret)
+
+
+def test_servers_that_restarted_or_went_are_named_and_those_that_came_or_are_scaled_are_not():
+    before = (
+        ServerPod("decode", "a", 1),
+        ServerPod("decode", "b"),
+        ServerPod("prefill", "c"),
+        ServerPod("prefill", "d", scaled=True),
+    )
+    after = (ServerPod("decode", "a", 3), ServerPod("decode", "b"), ServerPod("prefill", "new", 5))
+    assert stability(before, after).restarted == ("decode a (2 times)", "prefill c is gone")
+
+
+def test_nobody_knows_of_restarts_where_pods_are_not_listed():
+    assert stability((), None).restarted is None

@@ -40,6 +40,13 @@ def test_pods_with_an_address_that_stay_are_found_by_their_labels(account):
     assert seen[0].headers["Authorization"] == "Bearer first"
 
 
+def test_restarts_of_a_pods_containers_are_counted_sidecars_too(account):
+    status = {"initContainerStatuses": [{"restartCount": 1}], "containerStatuses": [{"restartCount": 2}]}
+    item = {"metadata": {"name": "a"}, "status": {"podIP": "10.0.0.1", **status}}
+    found, _ = cluster(account, lambda _: httpx.Response(200, json={"items": [item]}))
+    assert [each.restarts for each in found.pods("ns", {})] == [3]
+
+
 def test_services_and_pods_are_reached_straight(account):
     found, _ = cluster(account, lambda _: httpx.Response(200))
     assert found.service("ns", "gpt").url == "http://gpt.ns.svc.cluster.local"

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 from fake_deployment import DECISIONS
-from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Reading, Snapshot
+from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Reading, ServerPod, Snapshot
 from llmd_oke.bench.deployment.scraping import parse
 from llmd_oke.bench.smoke.evidence import EvidenceSettings, Sent, prove_remote_prefill
 
@@ -21,7 +21,8 @@ def router(remote: int, local: int = 0) -> str:
 
 
 def prefill(tokens: int) -> str:
-    return f"vllm:prompt_tokens_total {tokens}\nvllm:request_success_total {tokens // 1000}\n"
+    finished = f'vllm:request_success_total{{finished_reason="length"}} {tokens // 1000}'
+    return f'vllm:prompt_tokens_total {tokens}\n{finished}\nvllm:request_success_total{{finished_reason="abort"}} 0\n'
 
 
 def decode(received: int | None, transfers: int = 20, cached: int = 0, failed: int = 0) -> str:
@@ -34,11 +35,12 @@ def decode(received: int | None, transfers: int = 20, cached: int = 0, failed: i
 
 def prove(epp: str | None, prefill_text: str | None, decode_text: str | None, settings=SETTINGS):
     after = Snapshot((read("router", epp), read("prefill", prefill_text), read("decode", decode_text)))
-    nothing = ("other 1\n", "other 1\n", "other 1\n")
-    before = Snapshot(
-        tuple(read(role, text) for role, text in zip(("router", "prefill", "decode"), nothing, strict=True))
-    )
-    return prove_remote_prefill(before, after, SENT, settings)
+    return prove_remote_prefill(started(), after, SENT, settings)
+
+
+def started() -> Snapshot:
+    """Before anything was counted."""
+    return Snapshot(tuple(read(role, "other 1\n") for role in ("router", "prefill", "decode")))
 
 
 def test_all_prompts_prefilled_remotely():
@@ -143,3 +145,34 @@ def test_a_run_without_answers_proves_nothing():
     empty = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
     proof = prove_remote_prefill(empty, empty, Sent(0, 0, 0), SETTINGS)
     assert (proof.share, proof.proven) == (None, False)
+
+
+def test_a_failed_prefill_counts_also_where_the_client_got_the_error():
+    """The others were prefilled all right, so that no share shows it."""
+    after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))))
+    proof = prove_remote_prefill(started(), after, Sent(requests=8, prompt_tokens=8_000, attempted=10), SETTINGS)
+    assert (proof.by_prefill, proof.by_decode, proof.fallback_requests) == (1, 1, 0)
+    assert proof.failed_prefills == 2
+    assert proof.notes == ("2 prefills failed: a server was chosen for them and none finished the prompt",)
+
+
+def test_a_silent_fallback_is_a_failed_prefill_that_is_told_once():
+    proof = prove(router(10), prefill(6_000), decode(6_000, transfers=12))
+    assert proof.failed_prefills == 4
+    assert len(proof.notes) == 1
+
+
+def test_a_prefill_that_was_aborted_is_not_finished():
+    aborted = prefill(9_000).replace('"abort"} 0', '"abort"} 1')
+    assert prove(router(10), aborted, decode(9_000)).failed_prefills == 1
+
+
+@pytest.mark.parametrize("prefill_text", [None, "other 1\n"], ids=["silent", "without the counter"])
+def test_failed_prefills_are_unknown_where_prefill_servers_do_not_tell(prefill_text: str | None):
+    assert prove(router(10), prefill_text, decode(9_000)).failed_prefills is None
+
+
+def test_failed_prefills_are_unknown_where_a_server_has_come_since():
+    pods = (ServerPod("prefill", "p-0"), ServerPod("prefill", "p-1"))
+    after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))), pods)
+    assert prove_remote_prefill(replace(started(), servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None

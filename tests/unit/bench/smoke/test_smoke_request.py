@@ -46,6 +46,12 @@ def test_every_pod_is_asked_for_its_counters_where_it_shows_them():
     ]
 
 
+def test_the_pods_of_servers_are_listed_anew_whenever_they_are_asked_for():
+    servers = resolve(REQUEST, FakeDirectory(), Circumstances()).servers
+    assert servers
+    assert [(each.role, each.name) for each in servers()] == [("prefill", "p0"), ("prefill", "p1"), ("decode", "d")]
+
+
 def test_each_pair_of_a_unit_is_introduced_through_the_routing_sidecar():
     pairs = resolve(REQUEST, FakeDirectory(), Circumstances()).introductions
     assert [(pair.base_url, pair.headers["x-prefiller-host-port"]) for pair in pairs] == [

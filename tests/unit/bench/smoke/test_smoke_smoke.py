@@ -1,7 +1,9 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from fake_deployment import TOPOLOGY, Answer
+from llmd_oke.bench.deployment.metrics import ServerPod
 from llmd_oke.bench.deployment.topology import Servers, Topology
 from llmd_oke.bench.evals.builtin import builtin_set
 from llmd_oke.bench.evals.items import builtin_items
@@ -66,6 +68,38 @@ async def test_unreadable_metrics_are_evidence_and_not_a_crash(deployment):
     result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
     assert result.performance.failures == 0
     assert [check.name for check in result.verdict.failed] == ["remote prefill"]
+
+
+def restarting(*restarts: int) -> Callable[[], tuple[ServerPod, ...]]:
+    """The pods as they are listed, one time after the other; below 0 there is no answer."""
+    left = iter(restarts)
+
+    def pods() -> tuple[ServerPod, ...]:
+        if (number := next(left)) < 0:
+            raise KitError("no answer")
+        return (ServerPod("decode", "decode-0", number), ServerPod("prefill", "prefill-0"))
+
+    return pods
+
+
+@pytest.mark.parametrize(
+    ("restarts", "value", "evidence"),
+    [
+        ((1, 1), 0, "no model server restarted during the run"),
+        (
+            (1, 3),
+            1,
+            "1 model server restarted during the run, which is no clean measurement: decode decode-0 (2 times)",
+        ),
+        ((1, -1), None, "the model servers' pods could not be listed before or after the run"),
+    ],
+)
+async def test_a_run_during_which_a_server_restarted_does_not_pass(deployment, restarts, value, evidence):
+    result = await smoke(replace(deployment.plan(), servers=restarting(*restarts)))
+    check = result.verdict.checks[-1]
+    assert (check.name, check.value, check.evidence) == ("server restarts", value, evidence)
+    assert result.passed == (value == 0)
+    assert result.performance.failures == 0
 
 
 async def test_an_aggregated_model_needs_no_proof(deployment):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from llmd_oke import planning
 from llmd_oke.bench.deployment.circumstances import Circumstances
+from llmd_oke.bench.deployment.metrics import ServerPod
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.load_result import pack, unpack
 from llmd_oke.bench.in_cluster.parcels import joined
@@ -112,7 +113,9 @@ class Pods:
         yield Sent(tuple(pods), missing, self._interrupted)
 
 
-def sent_by(pods, plan, tmp_path, monkeypatch) -> Kept:
+def sent_by(pods, plan, tmp_path, monkeypatch, restarts=()) -> Kept:
+    counted = iter(restarts)
+    monkeypatch.setattr(load, "running_servers", lambda *_: (ServerPod("decode", "d", next(counted, 9)),))
     monkeypatch.setattr(load, "ClusterAccess", Untouched)
     monkeypatch.setattr(load, "LoadJobs", pods)
     asked = Asked(("constant:0.25", "poisson:8"), duration_s=5.0, parallelism=2)
@@ -139,6 +142,19 @@ def test_a_load_that_falls_short_twice_has_no_row_and_keeps_its_requests(plan, t
     assert read_rows(tmp_path / "bench" / "rows.jsonl") == []
     assert (tmp_path / "bench" / "requests.jsonl").read_text()
     assert kept.unmeasured[0] == "constant:0.25: 1 of 2 pods left no result: 50% of the load is missing"
+
+
+def test_a_load_during_which_a_server_restarted_is_sent_once_more(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch, restarts=(8, 9))
+    assert len(pods.requests) == 2
+    assert "the first: 1 model server restarted during the run" in str(kept.found.rows[0].notes)
+    assert kept.unmeasured == ()
+
+
+def test_a_load_during_which_servers_keep_restarting_has_no_row(plan, tmp_path, monkeypatch):
+    kept = sent_by(Pods(set()), plan, tmp_path, monkeypatch, restarts=(1, 2, 3, 4))
+    assert kept.found.rows == ()
+    assert "1 model server restarted during the run" in kept.unmeasured[0]
 
 
 def test_an_interrupted_load_is_not_sent_again(plan, tmp_path, monkeypatch):

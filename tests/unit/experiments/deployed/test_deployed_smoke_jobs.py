@@ -97,7 +97,9 @@ def test_its_evaluation_is_kept_for_the_configuration_that_was_measured_alone(pl
     examined = Examined("set", NOW, 60.0, "1" * 79 + "0", 1, ("sum-1: 'x'",))
     nothing, verdict = Snapshot(()), judge(Thresholds(), performance, None)
     bare = bare_plan(asked, Circumstances())
-    found = SmokeResult(bare, "r", NOW, NOW, 1.0, (), performance, None, verdict, nothing, nothing, (), examined=examined)
+    found = SmokeResult(
+        bare, "r", NOW, NOW, 1.0, (), performance, None, verdict, nothing, nothing, (), examined=examined
+    )
     store_result(found, tmp_path, "mine", NOW, plan, plan.models[0])
     kept = evals.latest(tmp_path, "mine", MODEL, "builtin", plan.config_hash)
     assert (kept.score, kept.model, kept.image) == (79 / 80, MODEL, plan.release.vllm.image.reference)

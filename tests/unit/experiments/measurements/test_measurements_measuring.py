@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from experiments_for_tests import CLOSED, OPEN, experiment
+from llmd_oke.bench.deployment.metrics import ServerPod
 from llmd_oke.bench.deployment.topology import Servers, Topology
 from llmd_oke.bench.evals.asking import Examined
 from llmd_oke.bench.generator import crews
@@ -105,3 +106,16 @@ def test_what_answers_wrongly_is_not_measured(assignment: Assignment, monkeypatc
     with pytest.raises(KitError, match=r"agg-tp1-2r answers wrongly \(accuracy 90.0%, at least 95.0%.*sum-9"):
         measuring.measure(assignment, SilentProgress())
     assert RunFolder(assignment.folder).gather() == []
+
+
+def test_a_stage_during_which_a_server_restarted_is_no_result(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+    counted = iter(range(9))
+    plan = replace(
+        measuring.base_plan(assignment), servers=lambda: (ServerPod("aggregated", "server-0", next(counted)),)
+    )
+    monkeypatch.setattr(measuring, "base_plan", lambda _: plan)
+    with pytest.raises(
+        KitError, match=r"under users-c2-s0: 1 model server restarted during the run.*server-0 \(1 time\)"
+    ):
+        measuring.measure(assignment, SilentProgress())
+    assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2

@@ -96,7 +96,7 @@ def serve_fixture(clock, network):
         latency = latency_model(chosen, nodes, key_value_bytes_per_token=cache.bytes_per_token)
         metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
         log = []
-        engine = Engine(asked, cache, latency, metrics, clock, network, log.append)
+        engine = Engine(asked, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"))
         server = Server(engine, clock, latency, asked.transfer, asked.block_size, log)
         if asked.transfer is not None and asked.transfer.nixl:
             identity = Identity(

@@ -191,3 +191,28 @@ async def test_health_of_the_process_tells_its_lag(control, run):
     assert health["servers"] == 1
     assert health["time_scale"] == 0.1
     assert health.keys() >= {"lag_s", "steps", "late_steps", "slipped_s"}
+
+
+NIXL = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
+
+
+async def test_a_killed_server_answers_nothing_any_more_and_leaves_the_exit_code_of_a_signal(control, run, client):
+    await run()
+    body = {"prompt": "hello", "max_tokens": 4000, "stream": True}
+    answer = await client.post("/v1/completions", json=body)
+    waiting = asyncio.create_task(control.get("/servers/one/wait?timeout_s=10"))
+    assert (await control.post("/servers/one/kill")).status == 204
+    assert await (await waiting).json() == {"state": "exited", "exit_code": 137}
+    with pytest.raises(aiohttp.ClientError):
+        await answer.read()
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await client.get("/health")
+
+
+async def test_the_planted_fault_fails_its_share_of_prefills_and_nothing_else(run, client):
+    await run(*NIXL, env={"LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT": "40"})
+    plain = {"prompt": "hello", "max_tokens": 1}
+    prefill = {**plain, "kv_transfer_params": {"do_remote_decode": True}}
+    statuses = [(await client.post("/v1/completions", json=prefill)).status for _ in range(10)]
+    assert sorted(statuses) == [200] * 6 + [500] * 4
+    assert {(await client.post("/v1/completions", json=plain)).status for _ in range(5)} == {200}

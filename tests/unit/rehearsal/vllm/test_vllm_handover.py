@@ -180,3 +180,28 @@ def test_which_versions_paired_is_counted_also_where_they_did_not_fit(serve, net
     paired = [holder == asked for holder, asked in network.pairings]
     assert sorted(paired) == [False, True]
     assert set(network.pairings.values()) == {1}
+
+
+@pytest.mark.parametrize(("variable", "crashes"), [("1", True), ("0", False)])
+def test_a_decode_server_crashes_over_a_new_prefill_server_only_where_a_known_one_went_and_the_fault_is_asked_for(
+    serve, clock, variable, crashes
+):
+    fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": variable}
+    decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
+    first, second, third = (serve("--kv-transfer-config", NIXL, host=f"10.244.1.{index}") for index in range(3))
+    hand_over(clock, first, decode)
+    hand_over(clock, second, decode, start=10_000)
+    assert "crashed" not in decode.log
+    first.leave()
+    hand_over(clock, second, decode, start=20_000)
+    assert "crashed" not in decode.log  # it is met already
+    hand_over(clock, third, decode, start=30_000)
+    assert ("crashed" in decode.log) == crashes
+
+
+def test_a_prefill_server_that_nobody_knew_crashes_nobody(serve, clock):
+    fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
+    decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
+    serve("--kv-transfer-config", NIXL, host="10.244.1.0").leave()
+    hand_over(clock, serve("--kv-transfer-config", NIXL, host="10.244.1.1"), decode)
+    assert "crashed" not in decode.log
