@@ -34,7 +34,7 @@ def test_every_gpu_has_a_virtual_function_and_an_interface(rehearsal, guide):
 
 def test_rdma_memory_may_be_locked_and_nothing_else(rehearsal):
     context = vllm(rehearsal, DECODE)["securityContext"]
-    assert context["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert context["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK", "SYS_NICE"]}
     assert context["allowPrivilegeEscalation"] is False
 
 

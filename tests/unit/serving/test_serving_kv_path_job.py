@@ -64,7 +64,7 @@ def test_ucx_is_set_as_in_servers_and_no_secret_is_in_the_pod():
 
 def test_pods_may_lock_memory_and_nothing_else():
     security = container()["securityContext"]
-    assert security["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK", "SYS_NICE"]}
     assert security["allowPrivilegeEscalation"] is False
 
 

@@ -26,7 +26,7 @@ from llmd_oke.rehearsal.world_record import end_of_log
 INSTANT_PORT = 9390
 PREVIEW_TIMEOUT_S = 600.0
 
-RATIO_LIMIT = 1.5
+RATIO_LIMIT = 1.35
 """A preview may take so many times what the engine alone takes for as many resources."""
 
 GROWTH_LIMIT = 1.25
