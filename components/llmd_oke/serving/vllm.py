@@ -224,8 +224,9 @@ def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str,
 
 
 def security_context(spec: ServerSpec) -> dict[str, Any]:
-    """RDMA registers memory, which needs it locked. The runtime's seccomp profile lets a process bind memory to a socket
-    with SYS_NICE alone (moby, profiles/seccomp/default.json: mbind, set_mempolicy), which ROCm does for host buffers.
+    """RDMA registers memory, which needs it locked. The runtime's seccomp profile lets a process bind memory to a
+    socket with SYS_NICE alone (moby, profiles/seccomp/default.json: mbind, set_mempolicy), which ROCm does for host
+    buffers.
     """
     add = {"add": ["IPC_LOCK", "SYS_NICE"]} if spec.rdma else {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}

@@ -38,8 +38,8 @@ def page() -> str:
     lines = [
         "# Releases of llm-d",
         "",
-        "What the kit deploys of each: versions that llm-d released together, and what they are known not to do. A stack",
-        "file names one (`release`); anything else is an `override`. Made from `values/releases` and",
+        "What the kit deploys of each: versions that llm-d released together, and what they are known not to do. A",
+        "stack file names one (`release`); anything else is an `override`. Made from `values/releases` and",
         "`values/endpoint-pickers`.",
         "",
         f"| | {' | '.join(names)} |",
