@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.catalogue.files import Entry, names, required_entry
 from llmd_oke.config.model import Decider, RouterProfileName
 
 Api = Literal["completions", "chat", "responses", "messages"]
@@ -199,3 +199,15 @@ def _is(value: JsonValue, type_: JsonType) -> bool:
 def endpoint_picker(version: str) -> EndpointPickerVersion:
     """The endpoint picker of that version, which some release of the catalogue has."""
     return required_entry("endpoint-pickers", version, EndpointPickerVersion)
+
+
+def request_counters() -> tuple[str, ...]:
+    """The names under which endpoint pickers count requests, that of the newest version first: it counts under older
+    names too.
+    """
+    versions = sorted(names("endpoint-pickers"), key=_numbers, reverse=True)
+    return tuple(dict.fromkeys(endpoint_picker(version).metrics.requests for version in versions))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.removeprefix("v").split(".")))

@@ -106,13 +106,15 @@ def choose(models: Sequence[ModelPlan], name: str | None, option: str = "--model
 
 
 def _facts(plan: Plan, model: ModelPlan) -> dict[str, Any]:
+    from llmd_oke.stack.smoke import conditions  # noqa: PLC0415 - loads Pulumi
+
     return {
         "model": model.model.repository,
         "gpu": plan.pools[0].shape.gpu.product,
         "gpus_counted": model.gpus,
         "topology": str(model.topology),
         "copies": len(model.units),
-        "image": plan.release.vllm.image.reference,
+        **conditions(plan, model),
         "max_num_seqs": model.engine.max_num_seqs,
         "price_usd_per_hour": round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
         "config_hash": plan.config_hash,

@@ -40,9 +40,8 @@ def _not_as_measured(plan: Plan) -> dict[str, list[str]]:
     for model in plan.models:
         figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None
         started = conditions.started_with(plan.release, model.model, model.engine)
-        own = started.handing_over if model.topology.disaggregated else started.aggregated
-        if figures is not None and figures.measured:
-            found[model.name] = list(conditions.differences(figures.conditions, own))
+        if figures is not None:
+            found[model.name] = figures.differences(started.of(str(model.topology)))
     return {name: told for name, told in found.items() if told}
 
 

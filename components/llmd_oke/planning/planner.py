@@ -92,7 +92,8 @@ def _model(subject: Subject, room: _Room, release: catalogue.Release) -> ModelPl
         slo=model.slo,
         engine=model.engine,
         max_model_len=model.engine.max_model_len or facts.max_model_len,
-        block_size=model.engine.block_size or (known.kv_connector if has_kv_connector(model) else known.default),
+        block_size=model.engine.block_size
+        or (known.kv_connector if has_kv_connector(model.topology, model.engine) else known.default),
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
         update_way=room.update_way(model),
         scaling=model.scaling,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import AttentionBackend
-from llmd_oke.config import Model, Role, StackConfig
+from llmd_oke.config import Engine, Model, Role, StackConfig, Topology
 from llmd_oke.config.stack import Override
 from llmd_oke.config.topology import SHORT_FORMS
 from llmd_oke.errors import Problem
@@ -230,9 +230,9 @@ def _extra_arguments(subject: Subject) -> Iterator[Problem]:
             yield Problem(f"{subject.path}.engine.extraArgs[{i}]", argument, key, why)
 
 
-def has_kv_connector(model: Model) -> bool:
+def has_kv_connector(topology: Topology, engine: Engine) -> bool:
     """Whether a model's servers have a KV connector: the kit's own, or one of the user's."""
-    return model.topology.disaggregated or any(each.startswith(_TRANSFER) for each in model.engine.extra_args)
+    return topology.disaggregated or any(argument.startswith(_TRANSFER) for argument in engine.extra_args)
 
 
 def _attention_backend(subject: Subject) -> Iterator[Problem]:
@@ -240,7 +240,7 @@ def _attention_backend(subject: Subject) -> Iterator[Problem]:
     release = used_release(subject.stack)
     if release is None:
         return
-    known, connected = release.vllm.attention_backend, has_kv_connector(subject.model)
+    known, connected = release.vllm.attention_backend, has_kv_connector(subject.model.topology, subject.model.engine)
     i, asked = _asked_backend(subject.model)
     used = asked or (known.kv_connector if connected else known.default)
     path, value = "override.attentionBackend", used
@@ -296,7 +296,7 @@ def _changed_reduction(subject: Subject) -> Iterator[AnswerChange]:
 
 def _changed_backend(subject: Subject, base: AttentionBackend, known: AttentionBackend) -> Iterator[AnswerChange]:
     """Another backend than the release's, or one that is named and whose KV cache can't be split where it has to be."""
-    connected = has_kv_connector(subject.model)
+    connected = has_kv_connector(subject.model.topology, subject.model.engine)
     i, asked = _asked_backend(subject.model)
     used = asked or (known.kv_connector if connected else known.default)
     named = subject.stack.override is not None and subject.stack.override.attention_backend is not None

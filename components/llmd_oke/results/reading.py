@@ -45,6 +45,11 @@ class Hints:
     topology: str | None = None
     copies: int | None = None
     image: str | None = None
+    release: str | None = None
+    attention_backend: str | None = None
+    quick_reduce: str | None = None
+    block_size: int | None = None
+    router_profile: str | None = None
     subject: Subject | None = None
     arrival: Arrival | None = None
     input_tokens: float | None = None

@@ -5,7 +5,7 @@ None where the source does not tell it; nothing is filled in by guesswork.
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,6 +14,21 @@ Subject = Literal["end-to-end", "prefill", "decode"]
 
 Arrival = Literal["closed", "constant", "poisson", "trace"]
 """How requests arrive: a fixed number in flight, at even intervals, at random, or as in a recorded trace."""
+
+
+CONDITIONS = ("image", "release", "attention_backend", "quick_reduce", "block_size", "router_profile")
+"""The fields of a row that say what was deployed beside its topology."""
+
+
+class ConditionFacts(TypedDict):
+    """The same of a plan."""
+
+    image: str
+    release: str
+    attention_backend: str | None
+    quick_reduce: str | None
+    block_size: int
+    router_profile: str
 
 
 class Basis(StrEnum):
@@ -71,6 +86,15 @@ class Row(_Part):
     """Product, for example `MI300X`."""
     origin: Origin
     image: str | None = None
+    release: str | None = None
+    """llm-d release that was deployed, by its name in the catalogue."""
+    attention_backend: str | None = None
+    quick_reduce: str | None = None
+    """Number format of all-reduce between a server's GPUs; `NONE` where nothing is quantized."""
+    block_size: int | None = None
+    """Tokens of a block of KV cache."""
+    router_profile: str | None = None
+    """How routers chose servers, as the stack file has it; `none` where there was no router."""
     topology: str | None = None
     """In the field's short form (`8p-tp1-4d-tp2`), for one unit of a whole deployment."""
     copies: int = 1
@@ -106,6 +130,11 @@ class Row(_Part):
     """Share of requests that met the targets that the run was given."""
     price_usd_per_hour: float | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def conditions(self) -> dict[str, str | int | None]:
+        """The circumstances beside topology and load that figures depend on, by field; None where one is not told."""
+        return {name: getattr(self, name) for name in CONDITIONS}
 
     @property
     def nothing_measured(self) -> str | None:

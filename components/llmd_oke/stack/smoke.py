@@ -17,6 +17,8 @@ from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.planning.releases import override_words
+from llmd_oke.planning.rules import has_kv_connector
+from llmd_oke.results.row import ConditionFacts
 from llmd_oke.serving import labels, vllm
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.bench_program import digest
@@ -27,6 +29,7 @@ from llmd_oke.serving.vllm import ServerSpec
 from llmd_oke.stack.models import engine_args, router_args, servers_args, unit_args, unit_name
 from llmd_oke.stack.storage import model_cache_mount
 from llmd_oke.stack.taints import node_taints
+from llmd_oke.tuning.servers.conditions import started_with
 
 ROUTER_METRICS_PORT = 9090
 
@@ -90,11 +93,25 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
     share = model.gpus / plan.gpus
     return {
         "stack": stack,
-        "release": plan.release.name,
         "override": override_words(plan.config),
+        **conditions(plan, model),
         "config_hash": plan.config_hash,
         "price_usd_per_hour": round(plan.price_usd_per_hour * share, 2),
         "gpus_in_pools": plan.gpus,
+    }
+
+
+def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
+    """What rows say of a model's deployment, beside its topology."""
+    started = started_with(plan.release, model.model, model.engine)
+    own = started.handing_over if has_kv_connector(model.topology, model.engine) else started.aggregated
+    return {
+        "image": plan.release.vllm.image.reference,
+        "release": plan.release.name,
+        "attention_backend": own.attention_backend,
+        "quick_reduce": own.quick_reduce,
+        "block_size": model.block_size,
+        "router_profile": "none" if model.router.mode == "none" else model.profile,
     }
 
 

@@ -94,6 +94,15 @@ def test_what_was_planned_is_measured_and_kept(loop: Loop) -> None:
     assert {row.prefix_cache_hit_share for row in rows if row.subject == "prefill"} == {0.0}
 
 
+def test_rows_know_what_their_servers_were_started_with(loop: Loop) -> None:
+    """Servers that only prefill have no connector."""
+    rows = read_rows(loop.kept / "rows.jsonl")
+    told = {(row.subject, row.release, row.block_size, row.quick_reduce, row.router_profile) for row in rows}
+    assert told == {("prefill", "llm-d-0.9.0", 16, "NONE", "none"), ("decode", "llm-d-0.9.0", 128, "NONE", "none")}
+    measured = loop.rank.document["confidence"]["conditions"]
+    assert "prefill/decode: prefill: block size 128, measured 16" in " ".join(measured)
+
+
 def test_the_ranking_goes_by_what_was_measured_without_leaving_it(loop: Loop) -> None:
     assert "figures  fitted to 10 rows (calibrated)" in loop.rank.errors
     assert loop.rank.document["confidence"]["beyond"] == []
@@ -113,6 +122,7 @@ def test_the_forecast_is_held_against_what_is_up(loop: Loop) -> None:
     assert verified["offered_requests_per_s"] == 4
     assert verified["forecast"]["basis"] == verified["seen"]["basis"] == "calibrated"
     assert verified["seen"]["failures"] == 0
+    assert all(text.startswith("router profile") for text in verified["conditions"])  # of the router that stands in
     assert set(verified["figures"]) >= {"ttft_ms.mean", "itl_ms.mean", "e2e_ms.mean", "output_tokens_per_s", "tpsg"}
     for figure in verified["figures"].values():
         assert figure["error"] == pytest.approx(figure["forecast"] / figure["seen"] - 1)

@@ -16,6 +16,8 @@ ROWS = st.builds(
     gpu=TEXTS,
     origin=st.builds(Origin, tool=TEXTS, file=st.none() | TEXTS, line=st.none() | st.integers()),
     image=st.none() | TEXTS,
+    attention_backend=st.none() | TEXTS,
+    block_size=st.none() | st.integers(1, 256),
     gpus_counted=st.integers(1, 100),
     input_tokens=NUMBERS,
     output_tokens=NUMBERS,
@@ -34,6 +36,14 @@ def test_what_is_written_is_read_back_equal(tmp_path_factory, name, rows):
 
 def test_quantiles_are_columns_of_their_own():
     assert {"ttft_ms_p50", "e2e_ms_p99p9", "origin_config_hash", "notes"} <= set(COLUMNS)
+
+
+def test_a_row_of_before_rows_had_conditions_tells_none(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    write_rows([row(image="one")], path)
+    assert "block_size" not in path.read_text()
+    (found,) = read_rows(path)
+    assert {name: value for name, value in found.conditions.items() if value is not None} == {"image": "one"}
 
 
 def test_lines_that_are_no_rows_are_named_and_the_rest_is_read(tmp_path):

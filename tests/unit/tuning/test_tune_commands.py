@@ -10,7 +10,7 @@ from llmd_oke.cli.tune import app
 from llmd_oke.errors import KitError, Refused
 from llmd_oke.results.files import read_rows, write_rows
 from llmd_oke.tuning.measurements.published import published_points
-from tuning_for_tests import row
+from tuning_for_tests import row, tpot
 from typer.testing import CliRunner
 
 GPT = ["--model", "gpt-oss-120b", "--allow-extrapolation"]
@@ -151,6 +151,18 @@ def test_fit_writes_figures_that_rank_takes(tmp_path):
     assert run("fit", "--model", "gpt-oss-120b", "--published", "-o", str(figures)).exit_code == 0
     found = run("rank", *GPT, "--figures", str(figures), "--slo", "itl=25,qps=20", "--gpus", "8", "--json")
     assert json.loads(found.stdout)["best"] is not None
+
+
+def test_fit_says_what_was_measured_and_takes_rows_of_one_condition_alone(tmp_path):
+    told = [row(concurrency=4 * n, tpot_ms=tpot(4.0 + n), image="one", block_size=16) for n in (1, 2, 3)]
+    others = [each.model_copy(update={"block_size": 128}) for each in told]
+    write_rows([*told, *others], tmp_path / "rows.jsonl")
+    words = ("fit", str(tmp_path / "rows.jsonl"))
+    assert "block size 128 (3 rows), 16 (3 rows)" in str(run(*words).exception)
+    chosen = run(*words, "--only", "block_size=16")
+    assert chosen.exit_code == 0
+    assert "decode of  image one, block size 16" in chosen.output
+    assert "is no condition of a row" in str(run(*words, "--only", "color=red").exception)
 
 
 def test_match_prints_the_published_table():

@@ -13,6 +13,7 @@ from llmd_oke.bench.deployment.clients import open_client
 from llmd_oke.bench.deployment.streams import PATHS
 from llmd_oke.bench.evals.grading import right
 from llmd_oke.bench.evals.items import BuiltinSet, Item, builtin_items, fingerprint
+from llmd_oke.bench.evals.result import Examined
 from llmd_oke.bench.load.load import CONNECT_TIMEOUT_S, Target
 from llmd_oke.errors import KitError
 
@@ -35,26 +36,6 @@ class Answered:
     right: bool
     said: str = ""
     error: str | None = None
-
-
-@dataclass(frozen=True)
-class Examined:
-    """What became of the kit's own questions. `answers` has a letter for each, in the set's order: 1 right, 0 wrong.
-
-    `unanswered` of the wrong ones had no answer at all; `examples` are a few wrong ones in words.
-    """
-
-    question_set: str
-    started: datetime
-    wall_s: float
-    answers: str
-    unanswered: int
-    examples: tuple[str, ...]
-
-    @property
-    def score(self) -> float:
-        """Share of right answers."""
-        return self.answers.count("1") / len(self.answers)
 
 
 async def examine(

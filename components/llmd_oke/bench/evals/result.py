@@ -1,5 +1,7 @@
-"""The result of one evaluation, its verdict, and the file that keeps it."""
+"""What became of questions, the result of one evaluation, its verdict, and the file that keeps it."""
 
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -9,6 +11,26 @@ from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis
 
 EVAL_FILE = "eval-{name}.json"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What became of the kit's own questions. `answers` has a letter for each, in the set's order: 1 right, 0 wrong.
+
+    `unanswered` of the wrong ones had no answer at all; `examples` are a few wrong ones in words.
+    """
+
+    question_set: str
+    started: datetime
+    wall_s: float
+    answers: str
+    unanswered: int
+    examples: tuple[str, ...]
+
+    @property
+    def score(self) -> float:
+        """Share of right answers."""
+        return self.answers.count("1") / len(self.answers)
 
 
 class EvalResult(BaseModel):

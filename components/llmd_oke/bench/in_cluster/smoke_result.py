@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.metrics import Snapshot
-from llmd_oke.bench.evals.asking import Examined
+from llmd_oke.bench.evals.result import Examined
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.reporting.files import to_yaml

@@ -9,7 +9,7 @@ from llmd_oke.bench.records.distributions import Statistics, describe
 from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.smoke.smoke import SmokeResult
 from llmd_oke.bench.workload.shapes import ClosedLoop, ConstantRate, LoadShape, PoissonRate
-from llmd_oke.results.row import Arrival, Basis, Origin, Quantiles, Row, Subject
+from llmd_oke.results.row import CONDITIONS, Arrival, Basis, Origin, Quantiles, Row, Subject
 
 SMOKE_TOOL = "llmd-oke smoke"
 STAGE_TOOL = "llmd-oke bench"
@@ -20,7 +20,7 @@ def smoke_row(result: SmokeResult) -> Row:
     plan, performance = result.plan, result.performance
     copies, topology = split_copies(plan.topology.name)
     price = plan.facts.get("price_usd_per_hour")
-    return Row(
+    row = Row(
         subject="end-to-end",
         basis=plan.basis,
         model=model_name(plan.model),
@@ -48,6 +48,7 @@ def smoke_row(result: SmokeResult) -> Row:
         price_usd_per_hour=float(price) if isinstance(price, (int, float)) else None,
         notes=result.notes,
     )
+    return row.model_copy(update={name: plan.facts[name] for name in CONDITIONS if name in plan.facts})
 
 
 def split_copies(name: str) -> tuple[int, str]:
@@ -80,6 +81,11 @@ class StageFacts(TypedDict, total=False):
     tensor_parallel_size: int | None
     gpus_reserved: int | None
     image: str | None
+    release: str | None
+    attention_backend: str | None
+    quick_reduce: str | None
+    block_size: int | None
+    router_profile: str | None
     max_num_seqs: int | None
     price_usd_per_hour: float | None
 

@@ -12,8 +12,9 @@ from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Servers, Snapshot
 from llmd_oke.bench.deployment.scraping import scrape
 from llmd_oke.bench.deployment.streams import Api
 from llmd_oke.bench.deployment.topology import Topology
-from llmd_oke.bench.evals.asking import Examined, examine
+from llmd_oke.bench.evals.asking import examine
 from llmd_oke.bench.evals.items import BuiltinSet
+from llmd_oke.bench.evals.result import Examined
 from llmd_oke.bench.load.introductions import introduce
 from llmd_oke.bench.load.load import Load, Target, run_load
 from llmd_oke.bench.load.waiting import ATTEMPT_TIMEOUT_S, wait_for_answer

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmd_oke.bench.deployment.metrics import Stability
-from llmd_oke.bench.evals.asking import Examined
+from llmd_oke.bench.evals.result import Examined
 from llmd_oke.bench.records.distributions import Statistics
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.smoke.evidence import RemotePrefill

@@ -58,7 +58,8 @@ def apply(
     console.output().print(difference or "nothing changes", markup=False, soft_wrap=True)
     if dry_run:
         return
-    forecast = forecast_row(known.model.name, known.node.gpu.product, known.question, known.confidence, best)
+    about = known.model.name, known.node.gpu.product, known.question, known.confidence, known.started
+    forecast = forecast_row(*about, best)
     kept = applied_file(project, stack)
     keep_applied(kept, models[index].object_name, forecast, str(known.question.targets))
     if difference:

@@ -13,15 +13,20 @@ from llmd_oke.cli.tune import fitted, import_rows, inputs
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.tuner.rows import kept_rows, rows_file
 from llmd_oke.results.files import read_rows, write_whole
-from llmd_oke.results.row import Row
+from llmd_oke.results.row import CONDITIONS, Row
 from llmd_oke.tuning.calibration.calibrating import calibrate
 from llmd_oke.tuning.measurements.published import published_names, published_points
 from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.servers.conditions import UNTOLD, Conditions
 from llmd_oke.tuning.servers.figures import Fit, LatencyFigures, figures_text
 from llmd_oke.tuning.servers.physical import unphysical
 
 RowFiles = Annotated[list[Path] | None, typer.Argument(help="Rows of `tune import` or `tune run`.", metavar="ROWS")]
 KeptOf = Annotated[str | None, typer.Option("--stack", "-s", help="Take the rows that `tune run` keeps of this stack.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", help=f"Only rows measured under this condition, NAME=VALUE: {', '.join(CONDITIONS)}."),
+]
 Published = Annotated[bool, typer.Option("--published", help="Add the kit's published measurements of the model.")]
 
 
@@ -33,6 +38,7 @@ def fit(
     shape: inputs.ShapeName = None,
     gpu: inputs.GpuName = None,
     image: Annotated[str | None, typer.Option(help="Only rows of this vLLM image.")] = None,
+    only: Only = None,
     published: Published = False,
     figures: inputs.Figures = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the figures.", dir_okay=False)] = None,
@@ -50,7 +56,8 @@ def fit(
         found += rows_of(rows, model, product if published else None)
     chosen = asking.known_model(model or _one_model(found))
     base = fitted.figures_of(figures, chosen, node)
-    inspection = import_rows.inspected([row for row in found if image is None or row.image == image])
+    wanted = conditions_of_words([*(only or ()), *([f"image={image}"] if image else [])])
+    inspection = import_rows.inspected([row for row in found if wanted.items() <= _told(row).items()])
     import_rows.show_findings(inspection)
     calibration = calibrate(inspection.accepted, chosen, node, base)
     _show(calibration.figures, calibration.fitted)
@@ -60,6 +67,22 @@ def fit(
     else:
         write_whole(output, text)
         console.errors().print(f"figures  {output}", markup=False, soft_wrap=True)
+
+
+def conditions_of_words(words: list[str]) -> dict[str, str]:
+    """The conditions of texts such as `block_size=128`.
+
+    Raises:
+        KitError: a text names none.
+    """
+    named = {name: value for name, _, value in (word.partition("=") for word in words)}
+    if unknown := [name for name in named if name not in CONDITIONS]:
+        raise KitError(f"{unknown[0]!r} is no condition of a row.", f"--only NAME=VALUE: {', '.join(CONDITIONS)}.")
+    return named
+
+
+def _told(row: Row) -> dict[str, str]:
+    return {name: str(value) for name, value in row.conditions.items() if value is not None}
 
 
 def rows_of(paths: list[Path] | None, model: str | None, published: str | None) -> list[Row]:
@@ -119,10 +142,19 @@ def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
     for name, fit_ in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
         table.add_row(name, *_cells(fit_ if name in fitted else None))
     console.errors().print(Fitting(table))
+    for name, measured in figures.measured_conditions().items():
+        if name in fitted:
+            console.errors().print(f"{name} of  {_named(measured or UNTOLD)}", markup=False, soft_wrap=True)
     for fault in unphysical(figures):
         if fault.role in fitted:
             console.errors().print(f"not physical  {fault}", markup=False, soft_wrap=True)
             console.errors().print(f"  to tell it: {fault.remedy}", markup=False, soft_wrap=True)
+
+
+def _named(measured: Conditions) -> str:
+    """What the fitted servers were started with."""
+    told = [f"{name.replace('_', ' ')} {value}" for name, value in measured if value is not None]
+    return ", ".join([*told, *([] if measured.started_told else ["conditions unknown"])])
 
 
 def _cells(fit_: Fit | None) -> list[str]:

@@ -51,7 +51,9 @@ def best_figures(
         own = "the kit's own" if base.measured else "bounds of the hardware"
         _tell(f"{own}, because the rows in {kept} give none: {error.message}")
         return base
-    _tell(f"fitted to {len(found)} rows ({found[0].basis.value}) of {kept}")
+    known = all(each and each.started_told for each in fitted.measured_conditions().values())
+    unknown = "" if known else ", whose conditions are unknown"
+    _tell(f"fitted to {len(found)} rows ({found[0].basis.value}) of {kept}{unknown}")
     return fitted
 
 

@@ -1,17 +1,19 @@
 """`llmd-oke tune import`: measurements of many tools as rows of one table, checked."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.memory import key_value_tokens
 from llmd_oke.cli import console
+from llmd_oke.cli.results import Hint, parse_hints
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import write_rows
 from llmd_oke.results.readers import read_all
-from llmd_oke.results.reading import Hints, Rejected
+from llmd_oke.results.reading import Rejected
 from llmd_oke.results.row import Row, Subject
 from llmd_oke.tuning.measurements import hygiene
 from llmd_oke.tuning.measurements.hygiene import Inspection, Limits
@@ -36,6 +38,7 @@ def import_rows(
     input_tokens: Annotated[float | None, typer.Option(help="Mean prompt length, likewise.", min=1)] = None,
     output_tokens: Annotated[float | None, typer.Option(help="Mean output length, likewise.", min=1)] = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Of the server, likewise.", min=1)] = None,
+    hint: Hint = None,
     keep_rejected: KeepRejected = False,
 ) -> None:
     """Read results of `vllm bench serve`, inference-perf, llm-d-benchmark, j-pareto and this kit, and check them.
@@ -43,18 +46,19 @@ def import_rows(
     What can't be read is listed by file and line; rows that can't be right are left out, each with its reason. Ends
     with exit code 1 where something could not be read, and leaves the output as it was where no row is left.
     """
-    hints = Hints(
-        model=model,
-        gpu=gpu and asking.gpu_named(gpu),
-        gpus=gpus,
-        tensor_parallel_size=tensor_parallel_size,
-        image=image,
-        subject=subject_of(subject),
-        topology=topology,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        max_num_seqs=max_num_seqs,
-    )
+    options: dict[str, Any] = {
+        "model": model,
+        "gpu": gpu and asking.gpu_named(gpu),
+        "gpus": gpus,
+        "tensor_parallel_size": tensor_parallel_size,
+        "image": image,
+        "subject": subject_of(subject),
+        "topology": topology,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "max_num_seqs": max_num_seqs,
+    }
+    hints = replace(parse_hints(hint or ()), **{name: value for name, value in options.items() if value is not None})
     found = read_all(files, hints)
     inspection = inspected(list(found.rows))
     show_findings(inspection, found.rejected)

@@ -107,6 +107,7 @@ class Inputs:
     node: Node
     question: Question
     confidence: Confidence
+    started: Started
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def inputs(where: Where, asked: Search) -> Inputs:
         profile=known.profile,
     )
     question, trust = confidence.confined(question, figures, asked.allow_extrapolation, known.started)
-    return Inputs(known.model, known.node, question, trust)
+    return Inputs(known.model, known.node, question, trust, known.started)
 
 
 def announce(known: Inputs) -> None:

@@ -57,7 +57,7 @@ def rank(
 
 def _rows(known: inputs.Inputs, found: ranking.Ranking) -> list[Row]:
     """Forecasts of those that have a steady state."""
-    about = known.model.name, known.node.gpu.product, known.question, known.confidence
+    about = known.model.name, known.node.gpu.product, known.question, known.confidence, known.started
     return [forecast_row(*about, each) for each in found.first if math.isfinite(each.e2e_s)]
 
 

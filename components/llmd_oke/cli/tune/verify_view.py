@@ -11,6 +11,7 @@ from rich.table import Table
 
 from llmd_oke.cli import console
 from llmd_oke.cli.tables import Fitting
+from llmd_oke.experiments.tuner.applied import changed_conditions
 from llmd_oke.experiments.tuner.forecast_errors import beyond
 from llmd_oke.experiments.tuner.verification import Subject
 from llmd_oke.results.errors import Compared
@@ -43,6 +44,11 @@ class Verified:
         return beyond(self.compared, self.forecast, self.tolerance)
 
     @property
+    def conditions(self) -> tuple[str, ...]:
+        """How what was measured differs from what the forecast was made for."""
+        return tuple(changed_conditions(self.subject.applied, self.seen.conditions))
+
+    @property
     def about(self) -> str | None:
         """What the errors mean where nothing was measured."""
         return SAME_FAMILY if self.seen.basis is Basis.CALIBRATED else None
@@ -57,6 +63,7 @@ def as_json(verified: Verified) -> dict[str, Any]:
         "copies": forecast.copies,
         "offered_requests_per_s": forecast.offered_requests_per_s,
         "applied": verified.subject.applied.applied,
+        "conditions": list(verified.conditions),
         "forecast": {"basis": forecast.basis.value, "notes": list(forecast.notes)},
         "seen": {
             "basis": seen.basis.value,
@@ -118,6 +125,7 @@ def _verdict(verified: Verified) -> str:
 
 def _lines(verified: Verified) -> Iterator[str]:
     yield from (f"forecast: {note}" for note in verified.forecast.notes)
+    yield from (f"not as forecast: {text}" for text in verified.conditions)
     if verified.about:
         yield verified.about
     yield from (f"note: {note}" for note in verified.seen.notes)

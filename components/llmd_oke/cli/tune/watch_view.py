@@ -78,6 +78,7 @@ def as_json(watched: Watched) -> dict[str, Any]:
         "model": watched.name,
         "topology": watched.about,
         "assumed": watched.assumed.source,
+        "conditions": list(watched.assumed.conditions),
         "seen": {
             "basis": seen.basis.value,
             "about": SIMULATED if watched.simulated else None,
@@ -184,6 +185,7 @@ def _lines(watched: Watched) -> Iterator[str]:
     if watched.seen.percentiles_ms:
         yield f"percentiles are interpolated within the buckets of vLLM's histograms; {TTFT_IS}"
     yield f"assumed: {watched.assumed.source}"
+    yield from (f"not as forecast: {text}" for text in watched.assumed.conditions)
     if watched.simulated:
         yield SIMULATED
     yield from (f"note: {note}" for note in watched.seen.notes)

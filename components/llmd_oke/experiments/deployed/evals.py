@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from llmd_oke.bench.evals.asking import Examined, examine
+from llmd_oke.bench.evals.asking import examine
 from llmd_oke.bench.evals.builtin import builtin_set
-from llmd_oke.bench.evals.result import EvalResult, read_result, write_result
+from llmd_oke.bench.evals.result import EvalResult, Examined, read_result, write_result
 from llmd_oke.bench.load.load import Target
 from llmd_oke.bench.load.waiting import wait_for_answer
 from llmd_oke.bench.reporting.rows import split_copies

@@ -17,6 +17,7 @@ from llmd_oke.results.readers import read
 from llmd_oke.results.reading import Hints, Read
 from llmd_oke.results.requests import FILE as REQUESTS_FILE
 from llmd_oke.results.row import Row
+from llmd_oke.stack.smoke import conditions
 
 TOOL_FOLDER = "inference-perf"
 """Of the files of a tool, below a load's folder."""
@@ -63,7 +64,7 @@ def hints(plan: Plan, model: ModelPlan, how: Circumstances) -> Hints:
         gpus=model.gpus,
         topology=str(model.topology),
         copies=len(model.units),
-        image=plan.release.vllm.image.reference,
+        **conditions(plan, model),
         basis=how.basis,
     )
 

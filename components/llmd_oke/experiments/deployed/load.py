@@ -31,6 +31,7 @@ from llmd_oke.results.row import Row
 from llmd_oke.serving import load_jobs
 from llmd_oke.serving.load_jobs import RESULTS_FOLDER
 from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.stack.smoke import conditions
 from llmd_oke.stack.taints import node_taints
 
 GRACE_S = 120.0
@@ -257,7 +258,7 @@ def _row(
         basis=how.basis,
         topology=str(model.topology),
         copies=len(model.units),
-        image=plan.release.vllm.image.reference,
+        **conditions(plan, model),
         max_num_seqs=model.engine.max_num_seqs,
         price_usd_per_hour=round(plan.price_usd_per_hour * model.gpus / plan.gpus, 2),
         seed=request.seed,

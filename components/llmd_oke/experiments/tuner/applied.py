@@ -1,6 +1,7 @@
 """The forecasts that were acted on, kept to be held against what is measured: `reports/<stack>/tuning/applied.json`."""
 
 import json
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -78,6 +79,17 @@ def mismatch(model: config.Model, applied: Applied) -> str | None:
     if found == expected:
         return None
     return f"the stack file has {found}; the forecast of {applied.applied} is of {expected}"
+
+
+def changed_conditions(applied: Applied, deployed: Mapping[str, object]) -> Iterator[str]:
+    """How the conditions of a deployment differ from those that its forecast was made for."""
+    made_for = applied.forecast.conditions
+    if not any(made_for.values()):
+        yield f"conditions unknown: what the forecast of {applied.applied} was made for is not told; apply again"
+    for name, now in deployed.items():
+        then = made_for[name]
+        if then is not None and now is not None and now != then:
+            yield f"{name.replace('_', ' ')} {now}, the forecast of {applied.applied} was made for {then}"
 
 
 def _read(file: Path) -> dict[str, Applied]:

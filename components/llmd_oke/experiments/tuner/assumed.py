@@ -3,19 +3,23 @@
 from dataclasses import dataclass
 
 from llmd_oke import config
-from llmd_oke.experiments.tuner.applied import Applied, mismatch
+from llmd_oke.experiments.tuner.applied import Applied, changed_conditions, mismatch
 from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.stack.smoke import conditions
 from llmd_oke.tuning.search.question import Targets, parse_targets
 from llmd_oke.tuning.watch.assumptions import Assumption, limits, of_forecast, of_lengths, of_targets
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a deployed model rests on; `source` says in words where that is from."""
+    """What a deployed model rests on; `source` says in words where that is from, `conditions` in what the deployment
+    differs from that of its forecast.
+    """
 
     assumptions: tuple[Assumption, ...]
     targets: Targets
     source: str
+    conditions: tuple[str, ...] = ()
 
 
 def assumed(plan: Plan, model: ModelPlan, applied: Applied | None, forecast_share: float, load_share: float) -> Assumed:
@@ -35,7 +39,7 @@ def assumed(plan: Plan, model: ModelPlan, applied: Applied | None, forecast_shar
     targets = parse_targets(applied.targets)
     found = of_forecast(applied.forecast, targets, _servers(model), forecast_share, load_share)
     source = f"the forecast applied {applied.applied}; {'; '.join(applied.forecast.notes)}"
-    return Assumed((*found, *limit), targets, source)
+    return Assumed((*found, *limit), targets, source, tuple(changed_conditions(applied, conditions(plan, model))))
 
 
 def _least_remote_prefill(plan: Plan, model: ModelPlan) -> float | None:

@@ -1,7 +1,7 @@
 """The counters of vLLM and of the endpoint picker that tell a load and what came of it, added up over scrapes.
 
-Names are those of vllm/v1/metrics/loggers.py and of gateway-api-inference-extension's pkg/epp/metrics, those of earlier
-versions after them.
+Names are those of vllm/v1/metrics/loggers.py, those of earlier versions after them; the picker's are in
+`values/endpoint-pickers`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from llmd_oke.bench.deployment.metrics import Change, Counter, EndpointRole, Reading, Snapshot, change
 from llmd_oke.bench.smoke.evidence import VLLM_COUNTERS
+from llmd_oke.catalogue.endpoint_pickers import request_counters
 
 SERVER_ROLES: tuple[EndpointRole, ...] = ("prefill", "decode", "aggregated")
 _GENERATING: tuple[EndpointRole, ...] = ("decode", "aggregated")
@@ -31,7 +32,7 @@ _COUNTERS: Mapping[str, Counter] = {
 }
 
 ASKED = "asked"
-_ASKED = Counter(("inference_objective_request_total", "inference_model_request_total"))
+_ASKED = Counter(request_counters())
 
 _RUNNING = Counter(("vllm:num_requests_running",))
 _WAITING = Counter(("vllm:num_requests_waiting",))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmd_oke.results.readers.document import Document, UnreadableError
-from llmd_oke.results.row import Arrival, Quantiles
+from llmd_oke.results.row import CONDITIONS, Arrival, Quantiles
 
 _LATENCIES = {
     "ttft_ms": "time_to_first_token",
@@ -87,5 +87,6 @@ def own_facts(own: Document) -> dict[str, Any]:
         "gpus_reserved": own.whole("gpus_reserved"),
         "basis": own.part("provenance").text("numbers"),
         "price_usd_per_hour": own.part("facts").number("price_usd_per_hour"),
+        **{name: own.part("facts").content.get(name) for name in CONDITIONS},
     }
     return {name: value for name, value in told.items() if value is not None}

@@ -11,7 +11,7 @@ from llmd_oke.results.files import explain
 from llmd_oke.results.readers.document import UnreadableError
 from llmd_oke.results.readers.source import Source
 from llmd_oke.results.reading import Hints, Read
-from llmd_oke.results.row import Row
+from llmd_oke.results.row import CONDITIONS, Row
 
 _HINTED = {
     "model": "model",
@@ -21,7 +21,7 @@ _HINTED = {
     "tensor_parallel_size": "tensor_parallel_size",
     "topology": "topology",
     "copies": "copies",
-    "image": "image",
+    **{name: name for name in CONDITIONS},
     "subject": "subject",
     "arrival": "arrival",
     "input_tokens": "input_tokens",

@@ -12,7 +12,7 @@ from llmd_oke.results.readers.document import Document, UnreadableError
 from llmd_oke.results.readers.rows import to_row
 from llmd_oke.results.readers.source import Source
 from llmd_oke.results.reading import Hints, Read, Rejected
-from llmd_oke.results.row import Quantiles, Row
+from llmd_oke.results.row import CONDITIONS, Quantiles, Row
 
 TOOL = "vllm bench serve"
 
@@ -26,7 +26,10 @@ _KEYS = {
     "p99": "p99",
     "p99p9": "p99.9",
 }
-_METADATA = ("gpu", "gpus_reserved", "tensor_parallel_size", "topology", "copies", "image", "subject", "max_num_seqs")
+_METADATA = (
+    *("gpu", "gpus_reserved", "tensor_parallel_size", "topology", "copies", "subject", "max_num_seqs"),
+    *CONDITIONS,
+)
 _MARKS = ("request_throughput", "output_throughput", "completed")
 
 FAR_BELOW = 0.9

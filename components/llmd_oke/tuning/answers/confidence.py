@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from llmd_oke.errors import KitError
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.search.question import Question
-from llmd_oke.tuning.servers.conditions import Started, differences
+from llmd_oke.tuning.servers.conditions import Started, told_apart
 from llmd_oke.tuning.servers.figures import Fit, LatencyFigures
 from llmd_oke.tuning.servers.physical import Reach, Unphysical, unphysical
 
@@ -91,13 +91,8 @@ def confined(
 
 def condition_differences(figures: LatencyFigures, started: Started) -> Iterator[str]:
     """How the servers of a stack differ from those that the figures were fitted to; none for figures without a fit."""
-    if not figures.measured:
-        return
-    apart = list(differences(figures.conditions, started.handing_over))
-    shared = list(differences(figures.conditions, started.aggregated))
-    yield from (each for each in apart if each in shared)
-    yield from (f"prefill/decode: {each}" for each in apart if each not in shared)
-    yield from (f"aggregated: {each}" for each in shared if each not in apart)
+    kinds = {"prefill/decode": started.handing_over, "aggregated": started.aggregated}
+    return told_apart({name: figures.differences(each) for name, each in kinds.items()})
 
 
 @dataclass(frozen=True)

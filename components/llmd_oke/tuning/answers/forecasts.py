@@ -4,10 +4,16 @@ from llmd_oke.results.row import Origin, Quantiles, Row
 from llmd_oke.tuning.answers.confidence import Confidence
 from llmd_oke.tuning.search.deployments import Deployment
 from llmd_oke.tuning.search.question import Question
+from llmd_oke.tuning.servers.conditions import Started
 
 
-def forecast_row(model: str, gpu: str, question: Question, confidence: Confidence, deployment: Deployment) -> Row:
-    """What a deployment is expected to do at its load. Latencies are means; the notes say how sure they are."""
+def forecast_row(
+    model: str, gpu: str, question: Question, confidence: Confidence, started: Started, deployment: Deployment
+) -> Row:
+    """What a deployment is expected to do at its load. Latencies are means; the notes say how sure they are. `started`
+    is what its servers are started with.
+    """
+    own = started.of(deployment.topology)
     usd = question.hardware.price_usd_per_hour
     return Row(
         subject="end-to-end",
@@ -15,6 +21,8 @@ def forecast_row(model: str, gpu: str, question: Question, confidence: Confidenc
         model=model,
         gpu=gpu,
         origin=Origin(tool="llmd-oke tune"),
+        **own.model_dump(),
+        router_profile=question.profile,
         topology=deployment.topology,
         copies=deployment.copies,
         gpus_counted=deployment.gpus,

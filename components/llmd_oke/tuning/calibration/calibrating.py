@@ -1,6 +1,7 @@
 """Latency figures of a model and image from measured rows, with the errors that are to be stated beside forecasts."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmd_oke.catalogue import Model, Node
@@ -9,7 +10,7 @@ from llmd_oke.results.row import Basis, Row
 from llmd_oke.tuning.calibration.fit import DECODE, PREFILL, Role, errors
 from llmd_oke.tuning.calibration.validation import FEWEST_POINTS, HeldOut, by_load, by_size, leave_out
 from llmd_oke.tuning.measurements.points import Point, decode_points, prefill_points
-from llmd_oke.tuning.servers.conditions import Conditions
+from llmd_oke.tuning.servers.conditions import Conditions, conditions_of
 from llmd_oke.tuning.servers.figures import Fit, LatencyFigures, latency_model_of
 from llmd_oke.tuning.servers.latency import LatencyModel
 
@@ -28,25 +29,27 @@ def calibrate(rows: Sequence[Row], model: Model, node: Node, base: LatencyFigure
     """The figures that the rows make of `base`: each role with enough points gets new factors, the others stay.
 
     Raises:
-        KitError: the rows are of several images, of none of this model and GPU, or too few of either role.
+        KitError: the rows are of several images, those of a role of several conditions, of none of this model and GPU,
+            or too few of either role.
     """
     own = [row for row in rows if row.model in {model.name, model.repository} and row.gpu == node.gpu.product]
     image = _one_image(own)
     figures = base
     fitted: list[str] = []
     for role in (PREFILL, DECODE):
-        points = _POINTS[role.name](own)
+        of_role = [row for row in own if row.subject == role.name]
+        points = _POINTS[role.name](of_role)
         if len(points) >= FEWEST_POINTS:
-            figures = _with_role(figures, role, points, latency_model_of(base, model, node), _sources(own))
+            about = _one_kind(of_role, image), _sources(of_role)
+            figures = _with_role(figures, role, points, latency_model_of(base, model, node), about)
             fitted.append(role.name)
     if not fitted:
         found = f"{len(own)} of {len(rows)} rows are of {model.name} on {node.gpu.product}"
         remedy = f"A fit takes at least {FEWEST_POINTS} prefill-only or decode-only rows: see `llmd-oke tune plan`."
         raise KitError(f"There is too little to fit: {found}.", remedy)
-    whole = len(fitted) == 2
-    conditions = Conditions(image=image) if whole and image else None
-    told = {"image": image if whole else None, "conditions": conditions}
-    return Calibration(figures.model_copy(update=told), tuple(fitted))
+    if len(fitted) < len(_POINTS):
+        return Calibration(figures.model_copy(update={"image": None}), tuple(fitted))
+    return Calibration(figures.model_copy(update={"image": image, "conditions": None}), tuple(fitted))
 
 
 def _one_image(rows: Sequence[Row]) -> str | None:
@@ -57,6 +60,27 @@ def _one_image(rows: Sequence[Row]) -> str | None:
     return images[0] if images else None
 
 
+def _one_kind(rows: Sequence[Row], image: str | None) -> Conditions:
+    """What the servers of all rows were started with; that a row doesn't tell what another tells is a difference.
+
+    Raises:
+        KitError: the rows are of several kinds of servers; says in what they differ.
+    """
+    every = [conditions_of(row).model_copy(update={"image": image}) for row in rows]
+    values = {name: Counter(getattr(each, name) for each in every) for name in Conditions.model_fields}
+    if several := {name: found for name, found in values.items() if len(found) > 1}:
+        listed = "; ".join(f"{name.replace('_', ' ')} {_counts(found)}" for name, found in several.items())
+        remedy = f"Fit one kind at a time: {', '.join(f'--only {name}=VALUE' for name in several)}."
+        raise KitError(f"The {rows[0].subject} rows were measured under several conditions: {listed}.", remedy)
+    return every[0]
+
+
+def _counts(found: Mapping[str | int | None, int]) -> str:
+    """`16 (4 rows), not told (2 rows)`."""
+    known = sorted(found.items(), key=lambda item: (item[0] is None, str(item[0])))
+    return ", ".join(f"{'not told' if value is None else value} ({count} rows)" for value, count in known)
+
+
 def _sources(rows: Sequence[Row]) -> str:
     """Where the rows are from, in a line."""
     basis = sorted({row.basis.value for row in rows})
@@ -64,12 +88,15 @@ def _sources(rows: Sequence[Row]) -> str:
 
 
 def _with_role(
-    figures: LatencyFigures, role: Role, points: Sequence[Point], base: LatencyModel, source: str
+    figures: LatencyFigures, role: Role, points: Sequence[Point], base: LatencyModel, about: tuple[Conditions, str]
 ) -> LatencyFigures:
+    """`about` is what the points were measured of, and where they are from."""
+    conditions, source = about
     fitted = role.fit(points, base)
     own = errors(role, fitted, points)
     fit = Fit(
         source=source,
+        conditions=conditions,
         points=len(points),
         tensor_parallel_sizes=tuple(sorted({point.tensor_parallel_size for point in points})),
         most_sequences=max(point.sequences for point in points),

@@ -14,7 +14,7 @@ from llmd_oke.tuning.fidelity.runs import Run
 from llmd_oke.tuning.fidelity.same_load import Simulator, simulated, unsuitable
 from llmd_oke.tuning.fidelity.standings import Known, Standing, alike
 from llmd_oke.tuning.measurements.hygiene import Inspection, Rule, place
-from llmd_oke.tuning.servers.conditions import AS_VLLM, DEFAULT_BLOCK_SIZE, Conditions, Started
+from llmd_oke.tuning.servers.conditions import AS_VLLM, DEFAULT_BLOCK_SIZE, Started, conditions_of
 from llmd_oke.tuning.servers.figures import latency_model_of
 
 _THROUGHPUT = ("output_tokens_per_s", "tpsg", "tpsu")
@@ -89,15 +89,12 @@ class Subject:
 
     def simulator(self, run: Run) -> Simulator:
         """What stands in for the deployment of a run."""
-        told = run.conditions or self._started(run.row)
+        own = conditions_of(run.row)
+        told = run.conditions or (own if own.started_told else self.started.of(run.row.topology))
         cached = run.key_value_bytes_per_token
         latency = latency_model_of(self.known.figures, self.model, self.node, told, cached)
         block_size = told.block_size or DEFAULT_BLOCK_SIZE
         return Simulator(self.model, self.node, latency, self.known.basis(run.row), block_size)
-
-    def _started(self, row: Row) -> Conditions:
-        aggregated = row.topology is not None and row.topology.startswith("agg-")
-        return self.started.aggregated if aggregated else self.started.handing_over
 
 
 def held_against(

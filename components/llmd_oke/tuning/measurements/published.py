@@ -8,6 +8,7 @@ from pydantic import Field
 from llmd_oke.catalogue.files import Entry, entry, names
 from llmd_oke.catalogue.gpus import gpu_names
 from llmd_oke.results.row import Basis, Origin, Quantiles, Row, Subject
+from llmd_oke.tuning.servers.conditions import UNTOLD, Conditions
 
 ByLoad = dict[int, dict[int, float]]
 """By tensor parallel size, then by concurrency."""
@@ -53,6 +54,8 @@ class PublishedPoints(Entry):
     gpu: str
     source: str
     image: str
+    conditions: Conditions = UNTOLD
+    """What servers were started with beside their image, as far as the source tells."""
     decode: tuple[DecodePoints, ...]
     prefill: tuple[PrefillPoints, ...]
     notes: tuple[str, ...] = ()
@@ -112,6 +115,9 @@ class PublishedPoints(Entry):
             gpu=self.gpu,
             origin=Origin(tool=self.source),
             image=self.image,
+            attention_backend=self.conditions.attention_backend,
+            quick_reduce=self.conditions.quick_reduce,
+            block_size=self.conditions.block_size,
             tensor_parallel_size=size,
             gpus_counted=size,
             input_tokens=points.input_tokens,

@@ -1,6 +1,6 @@
 """How vLLM servers are started, as far as times depend on it: those that were measured, and those that are deployed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import get_args
 
@@ -10,10 +10,9 @@ from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.releases import Release, release_names
 from llmd_oke.config.model import Engine
 from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.results.row import Row
 
 QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
-
-_BACKEND = "--attention-backend="
 
 _QUANTIZATIONS: dict[str, QuickReduceFormat] = {str(each): each for each in QUANTIZATIONS}
 
@@ -38,6 +37,11 @@ class Conditions(Entry):
     quick_reduce: QuickReduceFormat | None = None
     block_size: int | None = None
 
+    @property
+    def started_told(self) -> bool:
+        """Whether anything is told beside image and release."""
+        return any((self.attention_backend, self.quick_reduce, self.block_size))
+
 
 UNTOLD = Conditions()
 """vLLM's own defaults, as far as they are known."""
@@ -49,6 +53,10 @@ class Started(Entry):
     handing_over: Conditions = UNTOLD
     aggregated: Conditions = UNTOLD
 
+    def of(self, topology: str | None) -> Conditions:
+        """Those of a topology in short form; of servers that hand KV caches over where there is none."""
+        return self.aggregated if topology is not None and topology.startswith("agg-") else self.handing_over
+
 
 AS_VLLM = Started()
 """Nothing is set."""
@@ -58,13 +66,13 @@ def started_with(release: Release, model: Model, engine: Engine) -> Started:
     """What the servers of a stack are started with, as `llmd_oke.serving.vllm` writes it into their pods."""
     of_model = model.quick_reduce.quantization if model.quick_reduce else None
     asked = engine.env.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION") or release.vllm.quick_reduce or of_model
-    backends = [each.removeprefix(_BACKEND) for each in engine.extra_args if each.startswith(_BACKEND)]
+    _, named = engine.argument("--attention-backend") or (0, None)
 
     def conditions(backend: str, block_size: int) -> Conditions:
         return Conditions(
             image=release.vllm.image.reference,
             release=release.name,
-            attention_backend=backends[-1] if backends else backend,
+            attention_backend=named or backend,
             quick_reduce=quantization(asked or "NONE"),
             block_size=engine.block_size or block_size,
         )
@@ -76,13 +84,27 @@ def started_with(release: Release, model: Model, engine: Engine) -> Started:
     )
 
 
+def conditions_of(row: Row) -> Conditions:
+    """What the servers of a row were started with, as far as it tells."""
+    return Conditions(
+        image=row.image,
+        release=row.release,
+        attention_backend=row.attention_backend,
+        quick_reduce=quantization(row.quick_reduce or ""),
+        block_size=row.block_size,
+    )
+
+
 def differences(measured: Conditions | None, deployed: Conditions) -> Iterator[str]:
     """How servers that are deployed differ from those that were measured, with what is known of the effect."""
-    if measured is None:
-        yield "what the measured servers were started with is not told, so that the effect of theirs is unknown"
+    if measured and measured.image and deployed.image and measured.image != deployed.image:
+        yield f"image {deployed.image}, measured {measured.image}: effect unknown"
+    if measured is None or not measured.started_told:
+        beside = " beside their image" if measured and measured.image else ""
+        yield f"conditions unknown: what the measured servers were started with{beside} is not told"
         return
-    if deployed.image and measured.image != deployed.image:
-        yield f"image {deployed.image}, measured {measured.image or 'one that is not told'}: effect unknown"
+    if deployed.image and not measured.image:
+        yield f"image {deployed.image}, measured one that is not told: effect unknown"
     if deployed.attention_backend and measured.attention_backend != deployed.attention_backend:
         told = measured.attention_backend or "one that is not told, its image's default"
         yield (
@@ -104,6 +126,13 @@ def _quick_reduce_difference(measured: QuickReduceFormat | None, deployed: Quick
     if measured not in {None, "NONE"}:
         known = f"without what {measured} saves, prompts of several GPUs take longer than measured: not counted"
     return f"quick-reduce {deployed}, measured {measured or 'with one that is not told'}: {known}"
+
+
+def told_apart(found: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """The texts of several kinds of servers: those of all first, the others with the name of their kind."""
+    common = [text for text in next(iter(found.values()), ()) if all(text in texts for texts in found.values())]
+    yield from common
+    yield from (f"{name}: {text}" for name, texts in found.items() for text in texts if text not in common)
 
 
 class QuickReduceTimes(Entry):

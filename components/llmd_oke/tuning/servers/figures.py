@@ -15,7 +15,14 @@ from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import explain
 from llmd_oke.results.row import Basis
-from llmd_oke.tuning.servers.conditions import UNTOLD, Conditions, all_reduce_shares, key_value_regions
+from llmd_oke.tuning.servers.conditions import (
+    UNTOLD,
+    Conditions,
+    all_reduce_shares,
+    differences,
+    key_value_regions,
+    told_apart,
+)
 from llmd_oke.tuning.servers.latency import Factors, Hardware, LatencyModel, Sizes
 
 
@@ -36,6 +43,8 @@ class Fit(Entry):
     """Of each load, predicted from the others; None where there are too few."""
     unseen_size_error: float | None = None
     """Of each tensor parallel size, predicted from the others; None where there are too few."""
+    conditions: Conditions | None = None
+    """What servers were started with when they were measured; None where the figures as a whole tell."""
 
 
 class PrefillFigures(Entry):
@@ -84,7 +93,8 @@ class LatencyFigures(Entry):
     image: str | None = None
     """The vLLM image that was measured; None where figures of several are joined."""
     conditions: Conditions | None = None
-    """What servers were started with when they were measured; None where nothing is told of it."""
+    """What servers were started with when they were measured, where the fit of a role doesn't tell its own; None where
+    nothing is told of it."""
     prefill: PrefillFigures
     decode: DecodeFigures
     transfer: TransferFigures = Field(default_factory=assumed_transfer)
@@ -93,6 +103,16 @@ class LatencyFigures(Entry):
     def measured(self) -> bool:
         """Whether a role was fitted to anything; else they are bounds or assumptions, all of them."""
         return self.prefill.fit is not None or self.decode.fit is not None
+
+    def measured_conditions(self) -> dict[str, Conditions | None]:
+        """What the servers were started with that each fitted role was measured of."""
+        fits = {"prefill": self.prefill.fit, "decode": self.decode.fit}
+        return {name: fit.conditions or self.conditions for name, fit in fits.items() if fit}
+
+    def differences(self, deployed: Conditions) -> list[str]:
+        """How servers that are deployed differ from those that were measured; none for figures without a fit."""
+        measured = self.measured_conditions()
+        return list(told_apart({name: list(differences(each, deployed)) for name, each in measured.items()}))
 
 
 @cache

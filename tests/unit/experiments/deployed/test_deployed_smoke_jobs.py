@@ -15,7 +15,7 @@ from lightkube.resources.core_v1 import ConfigMap, Pod
 from llmd_oke import config, planning
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.metrics import Snapshot
-from llmd_oke.bench.evals.asking import Examined
+from llmd_oke.bench.evals.result import Examined
 from llmd_oke.bench.in_cluster.smoke_labels import JOB_ANNOTATION
 from llmd_oke.bench.in_cluster.smoke_result import RESULT_KEY, pack
 from llmd_oke.bench.records.performance import summarize

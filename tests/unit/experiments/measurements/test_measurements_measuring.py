@@ -14,7 +14,7 @@ import pytest
 from experiments_for_tests import CLOSED, OPEN, experiment
 from llmd_oke.bench.deployment.metrics import ServerPod
 from llmd_oke.bench.deployment.topology import Servers, Topology
-from llmd_oke.bench.evals.asking import Examined
+from llmd_oke.bench.evals.result import Examined
 from llmd_oke.bench.generator import crews
 from llmd_oke.bench.smoke.smoke import SmokePlan
 from llmd_oke.bench.smoke.thresholds import Thresholds

@@ -49,3 +49,17 @@ def test_a_forecast_of_another_deployment_is_set_aside_and_why_is_said(tmp_path:
 def test_remote_prefill_is_assumed_of_disaggregated_models_only(tmp_path: Path):
     assert "remote_prefill_share" not in names(rests_on(tmp_path, None), "limit")
     assert "remote_prefill_share" in names(rests_on(tmp_path, None, topology="1p-tp1-1d-tp1"), "limit")
+
+
+def test_conditions_that_changed_since_the_forecast_are_told(tmp_path: Path):
+    made_for = {"block_size": 16, "router_profile": "token-load", "quick_reduce": "NONE", "image": "i"}
+    found = rests_on(tmp_path, applied(**made_for), engine={"blockSize": 32}, router={"profile": "prefix"})
+    told = {text.partition(",")[0] for text in found.conditions}
+    assert {"block size 32", "router profile prefix"} < told
+    assert not any("quick reduce" in text for text in found.conditions)
+    assert found.conditions[-1].endswith("the forecast of 2026-03-01T00:00:00+00:00 was made for token-load")
+
+
+def test_a_forecast_of_before_forecasts_had_conditions_says_that(tmp_path: Path):
+    (told,) = rests_on(tmp_path, applied()).conditions
+    assert told.startswith("conditions unknown: what the forecast of 2026-03-01")

@@ -49,5 +49,15 @@ def test_rows_of_another_image_than_the_last_are_not_mixed_in(tmp_path: Path):
     assert [each.image for each in rows.kept_rows(file, "gpt-oss-120b", "MI300X")] == ["two"]
 
 
+def test_rows_of_other_conditions_than_the_last_of_their_role_are_not_mixed_in(tmp_path: Path):
+    """A prefill server without a connector has other conditions than a decode server; those of each are alike."""
+    file = tmp_path / "rows.jsonl"
+    prefill = {"subject": "prefill", "block_size": 16}
+    older = [row(), row(block_size=16), row(**{**prefill, "block_size": 32})]
+    rows.keep([*older, row(**prefill), row(block_size=128), row(block_size=128, concurrency=8.0)], file)
+    kept = rows.kept_rows(file, "gpt-oss-120b", "MI300X")
+    assert [(each.subject, each.block_size) for each in kept] == [("prefill", 16), ("decode", 128), ("decode", 128)]
+
+
 def test_a_stack_without_rows_has_none(tmp_path: Path):
     assert rows.kept_rows(rows.rows_file(tmp_path, "s"), "gpt-oss-120b", "MI300X") == []

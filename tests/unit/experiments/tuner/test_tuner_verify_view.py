@@ -37,3 +37,16 @@ def test_a_bound_is_never_called_a_forecast(tmp_path: Path, capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert "no forecast" in shown
     assert "not held against the tolerance" in shown
+
+
+def test_what_was_measured_under_other_conditions_than_forecast_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    made_for = {"block_size": 128, "router_profile": "token-load"}
+    expected, seen = forecast(**made_for), forecast(block_size=16, router_profile="token-load")
+    found = Verified(subject(tmp_path, **made_for), seen, tuple(compare(expected, seen)), 0.25, tmp_path)
+    (told,) = verify_view.as_json(found)["conditions"]
+    assert told.startswith("block size 16, the forecast of ")
+    assert told.endswith("was made for 128")
+    verify_view.show(found)
+    assert "not as forecast: block size 16" in capsys.readouterr().out

@@ -11,8 +11,9 @@ from llmd_oke.bench.deployment.directory import PodAddress, Way
 from llmd_oke.bench.deployment.metrics import EndpointRole, MetricsEndpoint, Reading, Snapshot
 from llmd_oke.bench.deployment.scraping import parse
 from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
+from llmd_oke.catalogue.endpoint_pickers import request_counters
 from llmd_oke.errors import KitError
-from llmd_oke.experiments.tuner import watching
+from llmd_oke.experiments.tuner import counters, watching
 from llmd_oke.experiments.tuner.watching import Pace, Reader, watch
 from llmd_oke.results.row import Basis
 from llmd_oke.tuning.watch.assumptions import tolerances
@@ -60,6 +61,15 @@ def router(requests: int) -> Reading:
 
 def unit(requests: int, **gauges: float) -> Snapshot:
     return Snapshot((router(requests), server("prefill", requests), server("decode", requests, **gauges)))
+
+
+@pytest.mark.parametrize("name", request_counters())
+def test_requests_are_counted_by_the_name_that_a_version_of_the_picker_has(name: str):
+    def shown(requests: int) -> Snapshot:
+        text = f"# TYPE {name} counter\n{name} {requests}\n"
+        return Snapshot((Reading(router(0).endpoint, parse(text)),))
+
+    assert counters.window(shown(2), shown(9), 10.0).of("router", counters.ASKED) == 7
 
 
 def dead(snapshot: Snapshot, role: str) -> Snapshot:

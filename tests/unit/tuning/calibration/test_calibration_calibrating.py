@@ -14,6 +14,7 @@ from llmd_oke.tuning.measurements.hygiene import Limits, inspect
 from llmd_oke.tuning.measurements.points import decode_points, prefill_points
 from llmd_oke.tuning.measurements.published import published_points
 from llmd_oke.tuning.search import asking
+from llmd_oke.tuning.servers.conditions import Conditions
 from llmd_oke.tuning.servers.figures import figures_text, latency_model_of, read_figures
 from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, tpot, tuning_values
 
@@ -157,6 +158,62 @@ def test_too_few_rows_are_refused_with_what_was_found():
 def test_rows_of_two_images_are_not_mixed():
     with pytest.raises(KitError, match="several images: one, two"):
         calibrate([row(image="one"), row(image="two")], MODEL, SHAPE, FIGURES)
+
+
+def decode_rows(count=3, **changes):
+    return [row(concurrency=4 * (i + 1), tpot_ms=tpot(5.0 + i), **changes) for i in range(count)]
+
+
+TOLD = {"image": "one", "attention_backend": "A", "quick_reduce": "NONE", "block_size": 16}
+
+
+def test_rows_of_several_conditions_are_refused_with_what_they_differ_in():
+    mixed = [*decode_rows(2, **TOLD), *decode_rows(2, **{**TOLD, "block_size": 128}), row(image="one", concurrency=64)]
+    with pytest.raises(KitError, match="The decode rows were measured under several conditions") as refused:
+        calibrate(mixed, MODEL, SHAPE, FIGURES)
+    assert "block size 128 (2 rows), 16 (2 rows), not told (1 rows)" in refused.value.message
+    assert "attention backend A (4 rows), not told (1 rows)" in refused.value.message
+    assert "--only block_size=VALUE" in (refused.value.remedy or "")
+
+
+def test_each_role_keeps_what_its_servers_were_started_with(tmp_path):
+    prefill = [
+        row("prefill", **{**TOLD, "block_size": 128}, tensor_parallel_size=size, concurrency=1, input_tokens=4096)
+        for size in (1, 2, 4)
+    ]
+    made = [
+        each.model_copy(update={"achieved_requests_per_s": 1 / LATENCY.prefill_s(4096, 0, each.tensor_parallel_size)})
+        for each in prefill
+    ]
+    fitted = calibrate([*made, *decode_rows(4, **TOLD)], MODEL, SHAPE, FIGURES)
+    assert fitted.fitted == ("prefill", "decode")
+    (tmp_path / "fit.yaml").write_text(figures_text(fitted.figures))
+    read = read_figures(tmp_path / "fit.yaml")
+    assert (read.image, read.conditions) == ("one", None)
+    sizes = {name: found.block_size for name, found in read.measured_conditions().items() if found}
+    assert sizes == {"prefill": 128, "decode": 16}
+    deployed = Conditions(image="one", attention_backend="A", quick_reduce="NONE", block_size=128)
+    (told,) = read.differences(deployed)
+    assert told.startswith("decode: block size 128, measured 16")
+
+
+def test_a_fit_of_rows_that_tell_no_conditions_says_so():
+    fitted = calibrate(decode_rows(4, image="one"), MODEL, SHAPE, FIGURES).figures
+    told = fitted.differences(Conditions(image="one", attention_backend="A", block_size=16))
+    assert (
+        "decode: conditions unknown: what the measured servers were started with beside their image is not told" in told
+    )
+    assert any(text.startswith("prefill: attention backend A") for text in told)
+
+
+@pytest.mark.parametrize("product", ["MI300X", "H100", "H200"])
+def test_fits_of_published_points_know_the_conditions_that_the_shipped_figures_state(product):
+    points, node = published_points("gpt-oss-120b", product), asking.known_gpu(product)
+    assert points is not None
+    shipped = asking.known_figures(MODEL, node)
+    found = inspect(points.kept_rows(), Limits(latency_model_of(shipped, MODEL, node))).accepted
+    fitted = calibrate(found, MODEL, node, shipped).figures
+    assert set(fitted.measured_conditions().values()) == {shipped.conditions}
 
 
 def test_figures_are_written_and_read_back(tmp_path):

@@ -68,6 +68,20 @@ def test_figures_of_unknown_servers_say_that():
     assert "is not told" in told
 
 
+def test_figures_of_which_the_image_alone_is_known_say_that_too():
+    told = list(differences(Conditions(image="one"), Conditions(image="two", block_size=128)))
+    assert told[0] == "image two, measured one: effect unknown"
+    assert told[1:] == [
+        "conditions unknown: what the measured servers were started with beside their image is not told"
+    ]
+
+
+def test_a_backend_is_found_in_each_way_to_write_an_argument():
+    for words in (["--attention-backend", "ROCM_ATTN"], ["--attention_backend=A", "--attention-backend=ROCM_ATTN"]):
+        started = started_with(NEW, MODEL, config.Engine(extra_args=tuple(words)))
+        assert (started.handing_over.attention_backend, started.aggregated.attention_backend) == ("ROCM_ATTN",) * 2
+
+
 def test_without_quick_reduce_figures_that_were_measured_with_it_come_out_too_fast():
     (told,) = differences(Conditions(quick_reduce="INT4"), Conditions(quick_reduce="NONE"))
     assert "take longer than measured: not counted" in told
