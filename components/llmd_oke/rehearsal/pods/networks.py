@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from ipaddress import IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
 from llmd_oke.errors import KitError
@@ -39,6 +39,13 @@ class AddressPool:
         self._used.discard(address)
 
 
+def hardware_address(address: str) -> str:
+    """The MAC address that belongs to an IPv4 address, as CNI's bridge plug-in has it: whoever takes over an address
+    is reached at once by those who have the former owner in their neighbour tables.
+    """
+    return ":".join(("0a", "58", *(f"{byte:02x}" for byte in IPv4Address(address).packed)))
+
+
 class Networks:
     """Makes and removes network namespaces by `ip`; names are the caller's, kept short by it."""
 
@@ -66,6 +73,7 @@ class Networks:
         )
         await _batch(
             "link set lo up",
+            f"link set eth0 address {hardware_address(address)}",
             f"addr add {address}/{self._bridge.network.prefixlen} dev eth0",
             "link set eth0 up",
             f"route add default via {self._bridge.ip}",

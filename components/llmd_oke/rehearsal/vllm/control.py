@@ -11,6 +11,8 @@ from llmd_oke.rehearsal.vllm.server import Container, SimulatedServer, Simulatio
 _KEPT_EXITED = 256
 _STOP_GRACE_S = 30.0
 _WAIT_S = 30.0
+_KILLED = 128 + signal.SIGKILL
+"""The exit code of a container that was killed at once, or because it took longer than its grace period."""
 
 
 class Control:
@@ -80,12 +82,12 @@ class Control:
         server = self._servers.get(request.match_info["id"])
         if server is not None:
             # Shielded: a pod runner that doesn't wait for the answer must not leave a half-stopped server behind.
-            await asyncio.shield(server.stop(float(request.query.get("grace_s", _STOP_GRACE_S))))
+            grace_s = float(request.query.get("grace_s", _STOP_GRACE_S))
+            await asyncio.shield(server.stop(grace_s) if grace_s else server.kill(_KILLED))
         return web.Response(status=204)
 
     async def _kill(self, request: web.Request) -> web.Response:
-        """SIGKILL, with the exit code that a container has of it."""
-        await asyncio.shield(self._server(request).kill(128 + signal.SIGKILL))
+        await asyncio.shield(self._server(request).kill(_KILLED))
         return web.Response(status=204)
 
     def _server(self, request: web.Request) -> SimulatedServer:

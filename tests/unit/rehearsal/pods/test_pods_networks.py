@@ -48,3 +48,7 @@ async def test_the_network_of_a_node_is_tried_again_for_its_next_pod(ip: Ip) -> 
     with pytest.raises(KitError):
         await made.attach_node("gpu-1", "10.244.0.11")
     assert (await made.attach_node("gpu-1", "10.244.0.11")).name == "pod-node-gpu-1"
+
+
+def test_an_address_has_one_hardware_address_whoever_has_it() -> None:
+    assert networks.hardware_address("10.244.1.3") == "0a:58:0a:f4:01:03"

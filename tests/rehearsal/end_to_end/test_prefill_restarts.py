@@ -1,0 +1,103 @@
+"""Prefill servers that are killed under a steady load, with servers that take their time to start: what clients see,
+what becomes of decode servers, and what a benchmark says of it.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.rehearsal.world_plan import SIMULATOR_URL
+from test_rollouts import REQUESTS_PER_S, Load, loaded
+from user_project import Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+STACK = "restarts"
+STARTUP_S = 10
+MOST_ON_THEIR_WAY = 8
+HOWS = ("container", "pod")
+TIME_SCALE = "0.5"
+RESTART = Path(__file__).with_name("server_restart.py")
+FAULT = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What a load saw of a restart, and the restarts of containers by role."""
+
+    load: Load
+    restarts: dict[str, int]
+
+
+def rehearse(project: Project, **engine: Any) -> None:
+    """Two servers of each role, and room for them twice."""
+    project.write(
+        STACK,
+        models=[model(topology="2p-tp1-2d-tp1", engine=engine, workload={"inputTokens": 1024, "outputTokens": 128})],
+        smoke={"where": "none", "requests": 200, "concurrency": 4},
+    )
+    own = ("--startup-seconds", str(STARTUP_S), "--time-scale", TIME_SCALE, "--json")
+    done = project.command("rehearse", *own, "--stack", STACK)
+    assert done.status == 0, done.errors
+
+
+def restart(project: Project, how: str) -> dict[str, int]:
+    own = ("rehearse", "run", "--stack", STACK, "--", sys.executable, str(RESTART), how, SIMULATOR_URL)
+    done = project.command(*own)
+    assert done.status == 0, done.errors
+    return done.document
+
+
+@pytest.fixture(scope="module")
+def restarts(project: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Restart]:
+    """Containers that are killed, then pods, each prefill server in turn."""
+    rehearse(project)
+    seen: dict[str, Restart] = {}
+    for how in HOWS:
+        with loaded(project, STACK, tmp_path_factory.mktemp("load")) as load:
+            counted = restart(project, how)
+        seen[how] = Restart(load, counted)
+        failed, gap_s = len(load.failures), load.longest_gap_s
+        print(f"{how}: {len(load.rows)} requests, {failed} failed, {gap_s:.1f} s without an answer, {counted}")
+    return seen
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_prefill_servers_that_are_killed_take_only_requests_with_them_that_were_on_their_way(
+    restarts: dict[str, Restart], how: str
+) -> None:
+    load = restarts[how].load
+    assert len(load.rows) > STARTUP_S * REQUESTS_PER_S
+    assert len(load.failures) <= MOST_ON_THEIR_WAY, load.failures
+    assert load.longest_gap_s < STARTUP_S
+
+
+def test_decode_servers_run_on(restarts: dict[str, Restart]) -> None:
+    assert restarts["container"].restarts == {"prefill": 2}
+    assert restarts["pod"].restarts == {}
+
+
+def test_a_benchmark_during_which_decode_servers_crash_over_a_prefill_server_is_no_clean_measurement(
+    restarts: dict[str, Restart], project: Project
+) -> None:
+    assert restarts
+    rehearse(project, env=FAULT)
+    argv = [sys.executable, "-m", "llmd_oke", "smoke", "--stack", STACK, "--rehearse", "--json"]
+    with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as smoke:
+        assert smoke.stderr
+        next(line for line in smoke.stderr if b"measuring" in line)
+        counted = restart(project, "container")
+        output, _ = smoke.communicate(timeout=300)
+    (summary,) = json.loads(output)["models"]
+    (check,) = [check for check in summary["checks"] if check["name"] == "server restarts"]
+    assert smoke.returncode == 1
+    assert counted["decode"] >= 1
+    assert not check["passed"]
+    assert check["value"] >= 2
+    assert "model servers restarted during the run, which is no clean measurement: " in check["evidence"]
+    passport = json.loads((project.folder / "reports" / STACK / "latest" / "passport.json").read_text())
+    assert passport["restarts"].keys() == {"decode/vllm", "prefill/vllm"}
