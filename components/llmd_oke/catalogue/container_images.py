@@ -46,6 +46,11 @@ class ContainerImage(Entry):
         """The tag with the digest, for charts that want an image in parts."""
         return self.tag if self.digest is None else f"{self.tag}@{self.digest}"
 
+    def is_copied_by(self, reference: str) -> bool:
+        """Whether a reference is this image, or a mirror of it: the last part of the repository and the tag agree."""
+        name = self.repository.rpartition("/")[2]
+        return reference.partition("@")[0].rpartition("/")[2] == f"{name}:{self.tag}"
+
 
 class LockedDigest(Entry):
     """What the lock has of one image: its digest with its source, or None and the reason.

@@ -108,6 +108,11 @@ class AttentionBackend(Entry):
     split_by_heads: tuple[str, ...]
     without_sinks: tuple[str, ...]
 
+    @property
+    def named(self) -> frozenset[str]:
+        """The backends of which something is known."""
+        return frozenset((self.default, self.kv_connector, *self.refused_with_kv_connector, *self.split_by_heads))
+
 
 class BlockSize(Entry):
     """vLLM's `--block-size` in tokens: of servers that have a KV connector, and of all others."""
@@ -188,11 +193,14 @@ Part = TypeVar("Part", EndpointPicker, Proxy, RoutingSidecar, Vllm)
 def overridden(base: Release, override: Override) -> Release:
     """A release with what the user put in place of its parts; a router of a release that isn't known is left out.
 
+    A vLLM image that another release has, or a mirror of it, is started as that release starts it: arguments,
+    environment and backends belong to the image.
+
     Raises:
         ValueError: an image has the wrong form, or a digest that isn't the lock's.
     """
     router = (release(override.router) if override.router else None) or base
-    vllm = _with_image(base.vllm, override.vllm_image)
+    vllm = _with_image(vllm_release(base, override).vllm, override.vllm_image)
     if backend := override.attention_backend:
         both = vllm.attention_backend.model_copy(update={"default": backend, "kv_connector": backend})
         vllm = vllm.model_copy(update={"attention_backend": both})
@@ -211,6 +219,11 @@ def _with_image(part: Part, image: str | None) -> Part:
     return part if image is None else part.model_copy(update={"image": locked(image)})
 
 
+def vllm_release(base: Release, override: Override) -> Release:
+    """The release whose facts of vLLM hold: that of the overriding image, else the base."""
+    return (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
+
+
 @cache
 def release(name: str) -> Release | None:
     """The release of that name, or None."""
@@ -226,11 +239,9 @@ def newest_release() -> Release:
 
 
 def release_of_vllm(image: str) -> Release | None:
-    """The release whose servers run that image, pinned or not; None where there is none."""
-    reference = image.partition("@")[0]
-    return next(
-        (known for known in map(release, release_names()) if known and known.vllm.image.reference == reference), None
-    )
+    """The release whose servers run that image, pinned or not, or a mirror of it; None where there is none."""
+    known = (found for name in release_names() if (found := release(name)))
+    return next((found for found in known if found.vllm.image.is_copied_by(image)), None)
 
 
 def release_of_former_name(name: str) -> Release | None:

@@ -82,6 +82,15 @@ class Engine(Part):
     env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
     """Further environment variables of every server; they win over the kit's own."""
 
+    def argument(self, name: str) -> tuple[int, str] | None:
+        """The value that `extraArgs` give an argument, and its position; of several the last, which wins."""
+        found = None
+        for i, argument in enumerate(self.extra_args):
+            key, mark, value = argument.partition("=")
+            if key.replace("_", "-") == name:
+                found = i, value if mark else "".join(self.extra_args[i + 1 : i + 2])
+        return found
+
 
 class Model(Part):
     """A model, its topology and its router."""

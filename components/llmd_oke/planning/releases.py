@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from llmd_oke import catalogue
 from llmd_oke.catalogue.container_images import locked
 from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, RouterProfileName
-from llmd_oke.catalogue.releases import Override, Release, overridden, release_of_former_name
+from llmd_oke.catalogue.releases import Override, Release, overridden, release_of_former_name, release_of_vllm
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.config.likely import among
 from llmd_oke.config.stack import Override as StackOverride
@@ -28,6 +28,14 @@ def used_release(config: StackConfig) -> Release | None:
         return None if base is None else overridden(base, used_override(config))
     except ValueError:  # an image that is a problem of its own
         return base
+
+
+def vllm_facts(config: StackConfig) -> Release | None:
+    """The release whose facts of vLLM hold for a stack, whatever it overrides of them; None where no release has
+    its image.
+    """
+    base, override = catalogue.release(config.release), used_override(config)
+    return base if override.vllm_image is None else release_of_vllm(override.vllm_image)
 
 
 def router_of(config: StackConfig) -> str:
@@ -92,11 +100,11 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
             locked(image)
         except ValueError as error:
             yield Problem(f"override.{key}", image, "registry/repository:tag, and @sha256:… of its own", str(error))
-    base = catalogue.release(config.release)
-    refused = base.vllm.attention_backend.refused_with_kv_connector if base and not override.vllm_image else ()
-    if override.attention_backend in refused and any(model.topology.disaggregated for model in config.models):
-        why = f"vLLM of {config.release} does not start with {override.attention_backend} and a KV connector"
-        yield Problem("override.attentionBackend", override.attention_backend, "another backend, or none", why)
+    known, backend = vllm_facts(config), override.attention_backend
+    refused = known.vllm.attention_backend.refused_with_kv_connector if known else ()
+    if known and backend in refused and any(model.topology.disaggregated for model in config.models):
+        why = f"vLLM of {known.name} does not start with {backend} and a KV connector"
+        yield Problem("override.attentionBackend", backend, "another backend, or none", why)
 
 
 def _router_problems(config: StackConfig, model: Model, path: str, release: Release) -> Iterator[Problem]:

@@ -201,7 +201,10 @@ def _quick_reduce(environment: Mapping[str, str]) -> Quantization:
 
 def _attention_backend(namespace: argparse.Namespace) -> str | None:
     """The backend's name in capitals, as vLLM takes it; None leaves the choice to vLLM."""
-    asked = namespace.attention_backend or _object(namespace.attention_config or {}, "attention-config").get("backend")
+    inner = _object(namespace.attention_config or {}, "attention-config").get("backend")
+    if inner and namespace.attention_backend:
+        raise Refusal(1, "ValueError: attention_backend and attention_config.backend are mutually exclusive")
+    asked = namespace.attention_backend or inner
     return str(asked).upper() if asked else None
 
 
