@@ -298,7 +298,7 @@ def _layout(subject: Subject) -> Iterator[Problem]:
     if layout != "HND" and len(sizes) > 1 and not latent:
         why = (
             f"a KV cache in layout {layout} can't be split by heads: between servers of different tensor parallel sizes"
-            " answers would be garbage"
+            " requests would fail, or answers be garbage"
         )
         yield Problem(f"{subject.path}.engine.env.{_LAYOUT}", layout, "HND, or nothing", why)
 

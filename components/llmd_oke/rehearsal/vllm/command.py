@@ -40,6 +40,7 @@ class KeyValueTransfer:
     (`kv_connector_extra_config.kv_lease_duration`).
 
     `corrupted_percent` of transfers damage what they carry: a fault to rehearse, which vLLM itself knows nothing of.
+    `layout` of the KV cache is HND, which NIXL asks for, or what the environment says.
     """
 
     connector: str
@@ -49,6 +50,7 @@ class KeyValueTransfer:
     side_channel_port: int
     lease_s: float
     corrupted_percent: int = 0
+    layout: str = "HND"
 
     @property
     def nixl(self) -> bool:
@@ -222,6 +224,7 @@ def _transfer(config: Any, environment: Mapping[str, str]) -> KeyValueTransfer |
         side_channel_port=_number(environment, "VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
         lease_s=float(extra.get("kv_lease_duration", _LEASE_S)),
         corrupted_percent=_number(environment, CORRUPTED_PERCENT, 0),
+        layout=environment.get("VLLM_KV_CACHE_LAYOUT", "HND").upper(),
     )
 
 
