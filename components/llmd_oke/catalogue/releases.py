@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Literal, TypeVar
 
-from llmd_oke.catalogue.container_images import LockedImage, locked
+from llmd_oke.catalogue.container_images import LockedImage, gone_because, locked
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, endpoint_picker
 from llmd_oke.catalogue.files import Entry, entry, names
 
@@ -145,21 +145,25 @@ class Vllm(Entry):
 class Release(Entry):
     """An llm-d release: versions that belong together, by one source.
 
-    `order` says which releases are near each other, `former_names` what the kit called it before, `images_gone` why
-    its images can't be pulled any more.
+    `order` says which releases are near each other, `former_names` what the kit called it before.
     """
 
     name: str
     order: int
     source: str
     former_names: tuple[str, ...] = ()
-    images_gone: str | None = None
     endpoint_picker: EndpointPicker
     router: RouterDialect
     crds: Crds
     proxy: Proxy
     routing_sidecar: RoutingSidecar
     vllm: Vllm
+
+    @property
+    def images_gone(self) -> Mapping[str, str]:
+        """Images that can't be pulled any more, by reference, and why."""
+        parts = (self.endpoint_picker, self.proxy, self.routing_sidecar, self.vllm)
+        return {part.image.reference: why for part in parts if (why := gone_because(part.image))}
 
     @property
     def router_requests(self) -> Requests:

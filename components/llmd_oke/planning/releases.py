@@ -2,10 +2,19 @@
 
 from collections.abc import Iterator
 
+from pydantic.alias_generators import to_camel
+
 from llmd_oke import catalogue
-from llmd_oke.catalogue.container_images import locked
+from llmd_oke.catalogue.container_images import gone_because, locked
 from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, RouterProfileName
-from llmd_oke.catalogue.releases import Override, Release, overridden, release_of_former_name, release_of_vllm
+from llmd_oke.catalogue.releases import (
+    Override,
+    Release,
+    newest_release,
+    overridden,
+    release_of_former_name,
+    release_of_vllm,
+)
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.config.likely import among
 from llmd_oke.config.stack import Override as StackOverride
@@ -78,7 +87,37 @@ def _unknown(path: str, name: str) -> Problem:
         return Problem(path, name, among(name, catalogue.release_names()), "the catalogue has no such release")
     number = former.name.removeprefix("llm-d-")
     why = f"releases carry llm-d's own numbers, and what was called {name} is llm-d's {number}"
-    return Problem(path, name, former.name, why)
+    pulled = f", or {newest_release().name}, whose images can be pulled" if former.images_gone else ""
+    return Problem(path, name, f"{former.name}{pulled}", why)
+
+
+def pull_problems(config: StackConfig) -> Iterator[Problem]:
+    """Images that nodes can't pull any more. Rehearsals pull none."""
+    release, override = used_release(config), config.override or StackOverride()
+    if release is None or config.layer == "cluster":
+        return
+    routed = any(model.router.mode != "none" for model in config.models)
+    disaggregated = any(model.topology.disaggregated for model in config.models)
+    images = {
+        "vllm_image": release.vllm.image,
+        **(
+            {"endpoint_picker_image": release.endpoint_picker.image, "proxy_image": release.proxy.image}
+            if routed
+            else {}
+        ),
+        **({"routing_sidecar_image": release.routing_sidecar.image} if disaggregated else {}),
+    }
+    for field, image in images.items():
+        because, key = gone_because(image), f"override.{to_camel(field)}"
+        if because is None:
+            continue
+        path, value = "release", config.release
+        if own := getattr(override, field):
+            path, value = key, own
+        elif override.router and field != "vllm_image":
+            path, value = "override.router", override.router
+        accepted = f"{newest_release().name}, or {key} with a copy that nodes can pull"
+        yield Problem(path, value, accepted, f"nodes can't pull {image.reference}: {because}")
 
 
 def _override_problems(config: StackConfig) -> Iterator[Problem]:
@@ -132,8 +171,8 @@ def _router_problems(config: StackConfig, model: Model, path: str, release: Rele
 
 def release_advice(plan: Plan) -> Iterator[Advice]:
     """What of the release can't be pulled, is replaced, or can't do what a model is used for."""
-    if plan.release.images_gone:
-        yield Advice("release", f"nodes can't pull what {plan.release.name} needs: {plan.release.images_gone}")
+    for image, because in plan.release.images_gone.items():
+        yield Advice("release", f"nodes can't pull {image}: {because}")
     for name, value in used_override(plan.config).said().items():
         text = f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with"
         yield Advice("override", text)

@@ -1,7 +1,11 @@
 """Releases, overrides and the profiles of routers."""
 
+from collections.abc import Sequence
+
 import pytest
-from stacks_for_tests import model, plan, problems
+from llmd_oke import planning
+from llmd_oke.errors import Problem, Refused
+from stacks_for_tests import model, plan, problems, stack
 
 EQUAL = "4p-tp2-4d-tp2"
 """Which every release can serve: KV cache of older ones can't be split by heads."""
@@ -12,13 +16,50 @@ def texts(*models: dict[str, object], **changes: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("former", "name"), [("llm-d-0.7", "llm-d-0.6.0"), ("llm-d-0.8", "llm-d-0.7.0")])
-def test_a_former_name_is_refused_with_the_name_that_it_has_now(former: str, name: str):
+def test_a_former_name_is_refused_with_the_name_that_it_has_now_and_one_that_can_be_pulled(former: str, name: str):
     (problem,) = problems(release=former)
-    assert (problem.path, problem.accepted) == ("release", name)
+    assert (problem.path, problem.accepted) == ("release", f"{name}, or llm-d-0.9.0, whose images can be pulled")
     assert f"what was called {former}" in problem.why
 
 
-def test_a_release_whose_images_are_gone_says_so():
+MIRRORED = {"endpointPickerImage": "registry.mine/llm-d-inference-scheduler:v0.8.0"}
+GONE = {"endpointPickerImage": "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0"}
+
+
+@pytest.mark.parametrize(
+    ("release", "override", "router", "paths"),
+    [
+        ("llm-d-0.9.0", {}, {}, []),
+        ("llm-d-0.7.0", {}, {}, ["release"]),
+        ("llm-d-0.7.0", {"router": "llm-d-0.9.0"}, {}, []),
+        ("llm-d-0.7.0", MIRRORED, {}, []),
+        ("llm-d-0.7.0", GONE, {}, ["override.endpointPickerImage"]),
+        ("llm-d-0.9.0", {"router": "llm-d-0.6.0"}, {}, ["override.router"]),
+        ("llm-d-0.7.0", {}, {"mode": "none"}, []),
+    ],
+)
+def test_images_that_are_gone_are_refused_where_nodes_pull_them(
+    release: str, override: dict[str, str], router: dict[str, str], paths: list[str]
+):
+    served = model("4p-tp2-4d-tp2" if not router else "agg-tp1-1r", router=router)
+    value = stack(served, release=release, **({"override": override} if override else {}))
+    assert [problem.path for problem in refused(value)] == paths
+    for problem in refused(value):
+        assert problem.accepted == "llm-d-0.9.0, or override.endpointPickerImage with a copy that nodes can pull"
+        assert "llm-d-inference-scheduler" in problem.why
+        assert "was removed from its registry" in problem.why
+    assert planning.plan_object(value)
+
+
+def refused(value: object) -> Sequence[Problem]:
+    try:
+        planning.plan_object(value, nodes_pull=True)
+    except Refused as refusal:
+        return refusal.problems
+    return ()
+
+
+def test_a_rehearsal_of_what_nodes_can_not_pull_says_so():
     assert any("was removed from its registry" in text for text in texts(model(EQUAL), release="llm-d-0.7.0"))
     assert not any("registry" in text for text in texts(release="llm-d-0.9.0"))
 
