@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Literal, TypeVar
 
-from llmd_oke.catalogue.container_images import LockedImage, gone_because, locked
+from pydantic import Field
+
+from llmd_oke.catalogue.container_images import LockedImage, gone_because, locked, parsed
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, endpoint_picker
 from llmd_oke.catalogue.files import Entry, entry, names
 
@@ -128,11 +130,13 @@ QuickReduce = Literal["NONE", "FP", "INT8", "INT6", "INT4"]
 class Vllm(Entry):
     """The vLLM image and what every server of it is started with.
 
+    `other_images` have the same vLLM and are not used, each with the reason.
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
     `quick_reduce` is the user's override: no release has any.
     """
 
     image: LockedImage
+    other_images: dict[str, str] = Field(default_factory=dict[str, str])
     arguments: tuple[str, ...]
     block_size: BlockSize
     attention_backend: AttentionBackend
@@ -140,6 +144,10 @@ class Vllm(Entry):
     scratch_folders: tuple[str, ...]
     scratch_gib: int
     quick_reduce: QuickReduce | None = None
+
+    def runs(self, reference: str) -> bool:
+        """Whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""
+        return any(image.is_copied_by(reference) for image in (self.image, *map(parsed, self.other_images)))
 
 
 class Release(Entry):
@@ -228,6 +236,13 @@ def vllm_release(base: Release, override: Override) -> Release:
     return (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
 
 
+def release_of_router_image(image: str) -> Release | None:
+    """The release whose endpoint picker or routing sidecar that image is, or a mirror of it; None where none is."""
+    known = (found for name in release_names() if (found := release(name)))
+    parts = ((found, part) for found in known for part in (found.endpoint_picker, found.routing_sidecar))
+    return next((found for found, part in parts if part.image.is_copied_by(image)), None)
+
+
 @cache
 def release(name: str) -> Release | None:
     """The release of that name, or None."""
@@ -243,9 +258,9 @@ def newest_release() -> Release:
 
 
 def release_of_vllm(image: str) -> Release | None:
-    """The release whose servers run that image, pinned or not, or a mirror of it; None where there is none."""
+    """The release that has the vLLM of that image, pinned or not; None where there is none."""
     known = (found for name in release_names() if (found := release(name)))
-    return next((found for found in known if found.vllm.image.is_copied_by(image)), None)
+    return next((found for found in known if found.vllm.runs(image)), None)
 
 
 def release_of_former_name(name: str) -> Release | None:

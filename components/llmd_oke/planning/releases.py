@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.container_images import gone_because, locked
+from llmd_oke.catalogue.container_images import gone_because, locked, parsed
 from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, RouterProfileName
 from llmd_oke.catalogue.releases import (
     Override,
@@ -13,6 +13,7 @@ from llmd_oke.catalogue.releases import (
     newest_release,
     overridden,
     release_of_former_name,
+    release_of_router_image,
     release_of_vllm,
 )
 from llmd_oke.config import Model, StackConfig
@@ -139,6 +140,11 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
             locked(image)
         except ValueError as error:
             yield Problem(f"override.{key}", image, "registry/repository:tag, and @sha256:… of its own", str(error))
+    for key in ("endpointPickerImage", "routingSidecarImage"):
+        other = release_of_router_image(images[key] or "")
+        if other is not None and other.name != router_of(config):
+            why = f"it is that of {other.name}, while config, flags and metrics would be those of {router_of(config)}"
+            yield Problem(f"override.{key}", images[key], f"override.router: {other.name}", why)
     known, backend = vllm_facts(config), override.attention_backend
     refused = known.vllm.attention_backend.refused_with_kv_connector if known else ()
     if known and backend in refused and any(model.topology.disaggregated for model in config.models):
@@ -173,6 +179,7 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
     """What of the release can't be pulled, is replaced, or can't do what a model is used for."""
     for image, because in plan.release.images_gone.items():
         yield Advice("release", f"nodes can't pull {image}: {because}")
+    yield from _image_advice(plan)
     for name, value in used_override(plan.config).said().items():
         text = f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with"
         yield Advice("override", text)
@@ -188,6 +195,16 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
     for i, model in enumerate(plan.models):
         if model.router.mode != "none":
             yield from _model_advice(plan, model, f"models[{i}]")
+
+
+def _image_advice(plan: Plan) -> Iterator[Advice]:
+    """An image of the right vLLM that the release does without."""
+    image, facts = used_override(plan.config).vllm_image, vllm_facts(plan.config)
+    if image is None or facts is None:
+        return
+    for other, why in facts.vllm.other_images.items():
+        if parsed(other).is_copied_by(image):
+            yield Advice("override.vllmImage", f"{facts.name} does without it: {why}")
 
 
 def _split_advice(plan: Plan) -> Iterator[Advice]:

@@ -125,6 +125,26 @@ def test_overrides_that_name_nothing_that_would_start_are_refused(override: dict
     assert [problem.path for problem in problems(override=override)] == [path]
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"endpointPickerImage": "ghcr.io/llm-d/llm-d-inference-scheduler:v0.8.0"},
+        {"routingSidecarImage": "registry.mine/llm-d-routing-sidecar:v0.8.0"},
+    ],
+)
+def test_a_picker_or_sidecar_of_another_release_comes_with_its_router(override: dict[str, str]):
+    (problem,) = problems(override=override)
+    assert problem.path == f"override.{next(iter(override))}"
+    assert problem.accepted == "override.router: llm-d-0.7.0"
+    assert problems(override={**override, "router": "llm-d-0.7.0"}) == []
+    assert problems(model(EQUAL), release="llm-d-0.7.0", override=override) == []
+
+
+def test_an_image_that_its_own_release_does_without_is_told():
+    told = texts(override={"vllmImage": "registry.mine/llm-d-rocm:v0.9.0"})
+    assert any("llm-d-0.9.0 does without it: it crash-looped" in text for text in told)
+
+
 def test_a_prefix_longer_than_the_prompt_is_refused():
     workload = {"inputTokens": 100, "outputTokens": 10, "sharedPrefixTokens": 101}
     (problem,) = problems(model(workload=workload))
