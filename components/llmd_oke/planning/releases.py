@@ -228,6 +228,9 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
             "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"
         )
         yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}")
+    if model.router.profile not in {None, model.profile}:
+        text = f"endpoint picker {picker.version} has no scorers for {model.router.profile}: {model.profile} is used"
+        yield Advice(f"{path}.router.profile", text)
     for limit in picker.limits:
         concerns = model.topology.disaggregated or not limit.disaggregated
         if concerns and (limit.api is None or limit.api in model.model.apis):

@@ -233,9 +233,14 @@ _OWN_ARGUMENTS = {
 """vLLM arguments that follow from other keys of the stack file. A connector of aggregated servers is the user's own."""
 
 
+_KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
+
+
 def _extra_arguments(subject: Subject) -> Iterator[Problem]:
     for i, argument in enumerate(subject.model.engine.extra_args):
         name = argument.split("=", 1)[0].split(".", 1)[0]
+        if name.replace("_", "-") == "--api-key":
+            yield Problem(f"{subject.path}.engine.extraArgs[{i}]", name, "nothing", _KEYLESS)
         key = _OWN_ARGUMENTS.get(name.replace("_", "-"))
         if key is not None and not (name == _TRANSFER and not subject.model.topology.disaggregated):
             why = f"{name} would contradict what was planned"
@@ -308,6 +313,7 @@ _OWN_VARIABLES = {
         "override.attentionBackend, or --attention-backend in engine.extraArgs",
         "vLLM goes by --attention-backend, which the kit gives every server, and newer versions by nothing else",
     ),
+    "VLLM_API_KEY": ("nothing", _KEYLESS),
 }
 """Environment variables that would contradict what the kit gives every server: what is right instead, and why."""
 
@@ -315,7 +321,7 @@ _OWN_VARIABLES = {
 def _own_variables(subject: Subject) -> Iterator[Problem]:
     for name, (accepted, why) in _OWN_VARIABLES.items():
         if name in subject.model.engine.env:
-            yield Problem(f"{subject.path}.engine.env.{name}", subject.model.engine.env[name], accepted, why)
+            yield Problem(f"{subject.path}.engine.env.{name}", "given", accepted, why)
 
 
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"

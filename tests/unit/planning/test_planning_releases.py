@@ -103,6 +103,8 @@ def test_the_router_of_another_release_takes_the_nearest_profile():
     assert with_older.models[0].profile == "running-requests"
     assert with_older.release.name == "llm-d-0.9.0"
     assert with_older.release.endpoint_picker.image.tag == "v0.7.1"
+    told = [advice.text for advice in with_older.advice if advice.path == "models[0].router.profile"]
+    assert told == ["endpoint picker v0.7.1 has no scorers for token-load: running-requests is used"]
 
 
 def test_overrides_are_shown_by_every_plan():

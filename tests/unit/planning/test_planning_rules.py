@@ -140,6 +140,21 @@ def test_arguments_that_contradict_the_plan_are_refused(argument: str):
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
 
 
+@pytest.mark.parametrize(
+    ("engine", "path"),
+    [
+        ({"extraArgs": ["--api-key=secret"]}, "extraArgs[0]"),
+        ({"extraArgs": ["--seed=1", "--api_key", "secret"]}, "extraArgs[1]"),
+        ({"env": {"VLLM_API_KEY": "secret"}}, "env.VLLM_API_KEY"),
+    ],
+)
+def test_servers_that_ask_for_a_key_are_refused_without_showing_it(engine: dict[str, Any], path: str):
+    problem = only(model(engine=engine))
+    assert problem.path == f"models[0].engine.{path}"
+    assert "401" in problem.why
+    assert "=secret" not in str(problem)
+
+
 def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_elsewhere():
     connector = {"extraArgs": ['--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}']}
     assert only(model(engine=connector)).path == "models[0].engine.extraArgs[0]"
