@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.container_images import gone_because, locked, parsed
+from llmd_oke.catalogue.container_images import gone_because, lock, locked, parsed
 from llmd_oke.catalogue.endpoint_pickers import PROFILE_NAMES, EndpointPickerVersion, RouterProfileName
 from llmd_oke.catalogue.releases import (
     Override,
@@ -121,6 +121,17 @@ def pull_problems(config: StackConfig) -> Iterator[Problem]:
         yield Problem(path, value, accepted, f"nodes can't pull {image.reference}: {because}")
 
 
+def _right_image(image: str) -> str:
+    """What an image that isn't one, or has another digest than the lock's, ought to be."""
+    try:
+        asked = parsed(image)
+    except ValueError:
+        return "registry/repository:tag, and @sha256:… of its own"
+    digest = lock().images[asked.reference].digest
+    moved = "`llmd-oke images update --moved` takes what its registry has now"
+    return f"{asked.reference}@{digest}, or the tag alone; where the tag has moved, {moved}"
+
+
 def _override_problems(config: StackConfig) -> Iterator[Problem]:
     override = config.override
     if override is None:
@@ -139,7 +150,7 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
         try:
             locked(image)
         except ValueError as error:
-            yield Problem(f"override.{key}", image, "registry/repository:tag, and @sha256:… of its own", str(error))
+            yield Problem(f"override.{key}", image, _right_image(image), str(error))
     for key in ("endpointPickerImage", "routingSidecarImage"):
         other = release_of_router_image(images[key] or "")
         if other is not None and other.name != router_of(config):

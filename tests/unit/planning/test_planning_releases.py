@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from llmd_oke import planning
+from llmd_oke.catalogue.container_images import lock
 from llmd_oke.errors import Problem, Refused
 from stacks_for_tests import model, plan, problems, stack
 
@@ -145,6 +146,14 @@ def test_a_picker_or_sidecar_of_another_release_comes_with_its_router(override: 
 def test_an_image_that_its_own_release_does_without_is_told():
     told = texts(override={"vllmImage": "registry.mine/llm-d-rocm:v0.9.0"})
     assert any("llm-d-0.9.0 does without it: it crash-looped" in text for text in told)
+
+
+def test_a_digest_that_is_not_the_locks_is_refused_with_the_locks_own():
+    image = "docker.io/vllm/vllm-openai-rocm:v0.26.0"
+    asked, right = f"{image}@sha256:{'1' * 64}", lock().images[image].digest
+    (problem,) = problems(override={"vllmImage": asked})
+    assert problem.short_value == repr(asked)
+    assert problem.accepted.startswith(f"{image}@{right}, or the tag alone; where the tag has moved, `llmd-oke images")
 
 
 def test_a_prefix_longer_than_the_prompt_is_refused():
