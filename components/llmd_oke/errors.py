@@ -26,6 +26,9 @@ class _Short(Repr):
     repr_datetime = repr_date
 
 
+_LONGEST_IMAGE = 320
+"""A reference of a container image with tag and digest, in characters."""
+
 _SHORT = _Short()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 60, 60
 
@@ -63,7 +66,9 @@ class Problem:
 
     @property
     def short_value(self) -> str:
-        """The value as text of at most 80 characters."""
+        """The value as text of at most 80 characters; a digest is told whole."""
+        if isinstance(self.value, str) and "@sha256:" in self.value and len(self.value) <= _LONGEST_IMAGE:
+            return repr(self.value)
         text = _SHORT.repr(
             list(cast("tuple[object, ...]", self.value)) if isinstance(self.value, tuple) else self.value
         )

@@ -168,7 +168,7 @@ def render(
         config = stack_config.load(project or Path.cwd(), config)
     if isinstance(config, StackConfig):
         config = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    plain = {f"{PROJECT}:stack": json.dumps(config)}
+    plain = {f"{PROJECT}:stack": json.dumps(config), f"{PROJECT}:rehearsed": "true"}
     hidden = {f"{PROJECT}:{key}": secret for key, secret in (secrets or {}).items()}
     return declared(program, config={**plain, **hidden}, secret_keys=tuple(hidden), limit_s=limit_s)
 

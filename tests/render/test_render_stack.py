@@ -2,10 +2,15 @@
 
 import json
 
+import pytest
 import yaml
 from llmd_oke import catalogue
 from llmd_oke.catalogue.artifacts import crd_manifests
-from render_support import pod, selects
+from llmd_oke.config import load
+from llmd_oke.errors import Refused
+from llmd_oke.stack import program
+from llmd_oke.testing import declared
+from render_support import PROJECT, pod, selects
 
 SECONDS = {"kubernetes:apps/v1:Deployment", "kubernetes:core/v1:Service", "kubernetes:core/v1:Namespace"}
 
@@ -206,3 +211,10 @@ def test_every_resource_is_named_after_its_parent(stack):
     for resource in stack.resources:
         if resource.parent in by_urn:
             assert resource.name.startswith(by_urn[resource.parent].name)
+
+
+def test_an_update_of_what_nodes_can_not_pull_is_refused_however_it_is_begun():
+    stack = load(PROJECT, "guide").model_dump(mode="json", by_alias=True, exclude_unset=True)
+    config = {"llmd-oke:stack": json.dumps({**stack, "override": {"router": "llm-d-0.6.0"}})}
+    with pytest.raises(Refused, match=r"override.router.*nodes can't pull .*llm-d-inference-scheduler:v0.7.1"):
+        declared(program, config=config)

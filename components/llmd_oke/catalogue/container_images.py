@@ -46,9 +46,15 @@ class ContainerImage(Entry):
         """The tag with the digest, for charts that want an image in parts."""
         return self.tag if self.digest is None else f"{self.tag}@{self.digest}"
 
+    def is_copied_by(self, reference: str) -> bool:
+        """Whether a reference is this image, or a mirror of it: the last part of the repository and the tag agree."""
+        name = self.repository.rpartition("/")[2]
+        return reference.partition("@")[0].rpartition("/")[2] == f"{name}:{self.tag}"
+
 
 class LockedDigest(Entry):
-    """What the lock has of one image: its digest with its source, or None and the reason.
+    """What the lock has of one image: its digest with its source, or None and the reason. One that is `gone` can't be
+    pulled any more, for that reason.
 
     `download_bytes` is the sum of its compressed layers for linux/amd64, None where no registry has told it.
     """
@@ -56,6 +62,7 @@ class LockedDigest(Entry):
     digest: str | None
     source: str | None = None
     reason: str | None = None
+    gone: bool = False
     download_bytes: int | None = None
 
     @model_validator(mode="after")
@@ -112,6 +119,12 @@ def locked(reference: str) -> ContainerImage:
     if image.digest not in {None, known.digest}:
         raise ValueError(f"{image.reference} is locked as {known.digest}, not as {image.digest}")
     return image.model_copy(update={"digest": known.digest})
+
+
+def gone_because(image: ContainerImage) -> str | None:
+    """Why nobody can pull an image any more; None where nothing is known of that. A mirror has another reference."""
+    known = lock().images.get(image.reference)
+    return known.reason if known and known.gone else None
 
 
 def _locked(value: object) -> object:

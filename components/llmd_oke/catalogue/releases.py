@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TypeVar
 
-from llmd_oke.catalogue.container_images import LockedImage, locked
+from pydantic import Field
+
+from llmd_oke.catalogue.container_images import LockedImage, gone_because, locked, parsed
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.files import Entry, entry, names
 from llmd_oke.config.stack import QuickReduceFormat
@@ -108,6 +110,11 @@ class AttentionBackend(Entry):
     split_by_heads: tuple[str, ...]
     without_sinks: tuple[str, ...]
 
+    @property
+    def named(self) -> frozenset[str]:
+        """The backends of which something is known."""
+        return frozenset((self.default, self.kv_connector, *self.refused_with_kv_connector, *self.split_by_heads))
+
 
 class BlockSize(Entry):
     """vLLM's `--block-size` in tokens: of servers that have a KV connector, and of all others."""
@@ -119,11 +126,13 @@ class BlockSize(Entry):
 class Vllm(Entry):
     """The vLLM image and what every server of it is started with.
 
+    `other_images` have the same vLLM and are not used, each with the reason.
     `scratch_gib` is the room on a node's disk that a server may fill beside weights: compiled kernels and logs.
     `quick_reduce` is the user's override: no release has any. `limits` are what this vLLM is known to do wrong.
     """
 
     image: LockedImage
+    other_images: dict[str, str] = Field(default_factory=dict[str, str])
     arguments: tuple[str, ...]
     block_size: BlockSize
     attention_backend: AttentionBackend
@@ -133,25 +142,33 @@ class Vllm(Entry):
     limits: tuple[KnownLimit, ...] = ()
     quick_reduce: QuickReduceFormat | None = None
 
+    def runs(self, reference: str) -> bool:
+        """Whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""
+        return any(image.is_copied_by(reference) for image in (self.image, *map(parsed, self.other_images)))
+
 
 class Release(Entry):
     """An llm-d release: versions that belong together, by one source.
 
-    `order` says which releases are near each other, `former_names` what the kit called it before, `images_gone` why
-    its images can't be pulled any more.
+    `order` says which releases are near each other, `former_names` what the kit called it before.
     """
 
     name: str
     order: int
     source: str
     former_names: tuple[str, ...] = ()
-    images_gone: str | None = None
     endpoint_picker: EndpointPicker
     router: RouterDialect
     crds: Crds
     proxy: Proxy
     routing_sidecar: RoutingSidecar
     vllm: Vllm
+
+    @property
+    def images_gone(self) -> Mapping[str, str]:
+        """Images that can't be pulled any more, by reference, and why."""
+        parts = (self.endpoint_picker, self.proxy, self.routing_sidecar, self.vllm)
+        return {part.image.reference: why for part in parts if (why := gone_because(part.image))}
 
     @property
     def router_requests(self) -> Requests:
@@ -185,12 +202,16 @@ Part = TypeVar("Part", EndpointPicker, Proxy, RoutingSidecar, Vllm)
 def overridden(base: Release, override: Override) -> Release:
     """A release with what the user put in place of its parts; a router of a release that isn't known is left out.
 
+    A vLLM image that another release has, or a mirror of it, is started as that release starts it: arguments,
+    environment and backends belong to the image.
+
     Raises:
         ValueError: an image has the wrong form, or a digest that isn't the lock's.
     """
     router = (release(override.router) if override.router else None) or base
-    vllm = _with_image(base.vllm, override.vllm_image)
-    if vllm.image != base.vllm.image:
+    source = vllm_release(base, override)
+    vllm = _with_image(source.vllm, override.vllm_image)
+    if source is base and vllm.image != base.vllm.image:
         vllm = vllm.model_copy(update={"limits": ()})  # known of the release's own image
     if backend := override.attention_backend:
         both = vllm.attention_backend.model_copy(update={"default": backend, "kv_connector": backend})
@@ -210,6 +231,18 @@ def _with_image(part: Part, image: str | None) -> Part:
     return part if image is None else part.model_copy(update={"image": locked(image)})
 
 
+def vllm_release(base: Release, override: Override) -> Release:
+    """The release whose facts of vLLM hold: that of the overriding image, else the base."""
+    return (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
+
+
+def release_of_router_image(image: str) -> Release | None:
+    """The release whose endpoint picker or routing sidecar that image is, or a mirror of it; None where none is."""
+    known = (found for name in release_names() if (found := release(name)))
+    parts = ((found, part) for found in known for part in (found.endpoint_picker, found.routing_sidecar))
+    return next((found for found, part in parts if part.image.is_copied_by(image)), None)
+
+
 @cache
 def release(name: str) -> Release | None:
     """The release of that name, or None."""
@@ -225,11 +258,9 @@ def newest_release() -> Release:
 
 
 def release_of_vllm(image: str) -> Release | None:
-    """The release whose servers run that image, pinned or not; None where there is none."""
-    reference = image.partition("@")[0]
-    return next(
-        (known for known in map(release, release_names()) if known and known.vllm.image.reference == reference), None
-    )
+    """The release that has the vLLM of that image, pinned or not; None where there is none."""
+    known = (found for name in release_names() if (found := release(name)))
+    return next((found for found in known if found.vllm.runs(image)), None)
 
 
 def release_of_former_name(name: str) -> Release | None:

@@ -18,7 +18,7 @@ from llmd_oke.tuning.servers.figures import latency_figures
 def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
     """Check a stack file without touching anything: all problems at once, or the plan and advice."""
     try:
-        plan = planning.plan_stack_file(project, stack)
+        plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     except Refused as refused:
         if not as_json:
             raise

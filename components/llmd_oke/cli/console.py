@@ -3,10 +3,10 @@
 import os
 import time
 from functools import cache
+from textwrap import wrap
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from llmd_oke.errors import KitError, Problem, Refused
 from llmd_oke.progress import PlainProgress, Progress
@@ -31,6 +31,10 @@ def errors() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+_MARGIN = 13
+"""Columns before the texts of a problem."""
+
+
 def show_error(error: KitError) -> None:
     """Shows an error of the kit, and what would put it right."""
     if isinstance(error, Refused):
@@ -48,10 +52,10 @@ def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
     for problem in problems:
         line = f" [dim](line {problem.line})[/]" if problem.line else ""
         errors().print(f"\n  [bold]{escape(problem.path)}[/]{line}")
-        table = Table.grid(padding=(0, 1))
         for name, text in (("found", _found(problem)), ("accepted", problem.accepted), ("because", problem.why)):
-            table.add_row(f"    [dim]{name}[/]", escape(text))
-        errors().print(table)
+            own_lines = wrap(text, max(errors().width - _MARGIN, 20), break_long_words=False, break_on_hyphens=False)
+            shown = escape(f"\n{' ' * _MARGIN}".join(own_lines))  # a digest or an address is copied whole
+            errors().print(f"    [dim]{name:<{_MARGIN - 5}}[/] {shown}", soft_wrap=True)
 
 
 def _found(problem: Problem) -> str:

@@ -35,7 +35,7 @@ def preview(
     allow_replace: options.AllowReplace = False,
 ) -> None:
     """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused."""
-    plan = planning.plan_stack_file(project, stack)
+    plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     pulumi = None if rehearse else reading_first(pulumi_cli(project, stack), plan)
     by_hand = drift.look(pulumi, console.progress()) if pulumi else []
     found = pulumi.preview() if pulumi else _rehearsed(project, stack)

@@ -33,7 +33,7 @@ def up(
 
     A preview that would replace or delete a cluster, a network or a pool is refused, with the input that causes it.
     """
-    plan = planning.plan_stack_file(project, stack)
+    plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     for advice in plan.advice:
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
     if not benchmark:

@@ -33,7 +33,8 @@ class Override(Part):
     """Release whose endpoint picker, proxy and routing sidecar run in place of the release's own."""
 
     vllm_image: str | None = None
-    """Image of vLLM, as registry/repository:tag, with @sha256:… behind it where it is to be pinned."""
+    """Image of vLLM, as registry/repository:tag, with @sha256:… behind it where it is to be pinned. Another release's,
+    or a mirror of it, is started as that release starts it."""
 
     endpoint_picker_image: str | None = None
     """Image of the endpoint picker, of a version that reads the same config."""

@@ -69,7 +69,8 @@ def _write(entry: Any, answer: StoredImage, source: str) -> None:
     comment = entry.ca.items.pop(list(entry)[-1], None)
     if entry["digest"] != answer.digest:
         entry["digest"], entry["source"] = answer.digest, source
-    entry.pop("reason", None)
+    for key in ("reason", "gone"):
+        entry.pop(key, None)
     if answer.download_bytes is not None:
         entry["download_bytes"] = answer.download_bytes
     if comment is not None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from llmd_oke.config import CreateCluster, FileStorage, NodeDisk
+from llmd_oke.config import CreateCluster, FileStorage, Model, NodeDisk
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
 from llmd_oke.planning.placeholders import placeholder_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPlan
 from llmd_oke.planning.releases import release_advice
+from llmd_oke.planning.rules import has_kv_connector
 from llmd_oke.planning.scaling import scaling_advice
 
 SHORT_PROMPT_TOKENS = 1000
@@ -33,6 +34,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_cache_of_scaled_nodes(plan),
         *_idle_nodes(plan),
         *_free_gpus(plan),
+        *(item for i, model in enumerate(plan.config.models) for item in _engine(plan, model, f"models[{i}].engine")),
         *(item for i, model in enumerate(plan.models) for item in _model(model, f"models[{i}]")),
     )
 
@@ -143,6 +145,23 @@ def _free_gpus(plan: Plan) -> Iterator[Advice]:
 def _why_free(used: Iterable[Node]) -> str:
     short = any(node.free_gpus > node.free_virtual_functions for node in used)
     return ", some of them because their nodes have no virtual functions left" if short else ""
+
+
+def _engine(plan: Plan, model: Model, path: str) -> Iterator[Advice]:
+    """Settings that servers start with, and that cost time."""
+    if (folder := model.engine.env.get("AITER_JIT_DIR")) is not None:
+        text = (
+            f"AITER takes kernels from {folder} alone, and compiles what the image has prebuilt elsewhere, for minutes"
+            " in each new pod (ROCm/aiter, jit/core.py)"
+        )
+        yield Advice(f"{path}.env.AITER_JIT_DIR", text)
+    size, usual = model.engine.block_size, plan.release.vllm.block_size.kv_connector
+    if size is not None and size < usual and has_kv_connector(model.topology, model.engine):
+        text = (
+            f"KV cache is handed over block by block: {usual / size:g} times the descriptors of blocks of {usual}, at"
+            " the first contact of two servers and in each transfer (vllm issues 50913, 55157)"
+        )
+        yield Advice(f"{path}.blockSize", text)
 
 
 def _model(model: ModelPlan, path: str) -> Iterator[Advice]:

@@ -11,20 +11,20 @@ from llmd_oke.planning.advice import advice
 from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan, UpdateWay
-from llmd_oke.planning.releases import router_profile, used_release
+from llmd_oke.planning.releases import pull_problems, router_profile, used_release
 from llmd_oke.planning.rules import Subject, answer_changes, has_kv_connector
 from llmd_oke.planning.storage import download_limit_s
 
 Entry = TypeVar("Entry")
 
 
-def plan(config: StackConfig) -> Plan:
-    """The plan of a stack.
+def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
+    """The plan of a stack. Where real nodes pull its images, those that are gone are problems (`nodes_pull`).
 
     Raises:
         Refused: the stack can't be deployed; carries every problem that was found.
     """
-    if problems := checks.problems(config):
+    if problems := [*checks.problems(config), *(pull_problems(config) if nodes_pull else ())]:
         raise Refused(problems)
     pools = checks.pools(config)
     nodes, _ = place(servers(config, config.models), empty_nodes(pools))

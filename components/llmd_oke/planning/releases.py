@@ -5,9 +5,17 @@ from collections.abc import Iterator
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.container_images import locked
+from llmd_oke.catalogue.container_images import gone_because, lock, locked, parsed
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion
-from llmd_oke.catalogue.releases import Override, Release, overridden, release_of_former_name
+from llmd_oke.catalogue.releases import (
+    Override,
+    Release,
+    newest_release,
+    overridden,
+    release_of_former_name,
+    release_of_router_image,
+    release_of_vllm,
+)
 from llmd_oke.config import Model, StackConfig
 from llmd_oke.config.likely import among
 from llmd_oke.config.model import PROFILE_NAMES, RouterProfileName
@@ -36,6 +44,14 @@ def used_release(config: StackConfig) -> Release | None:
         return None if base is None else overridden(base, used_override(config))
     except ValueError:  # an image that is a problem of its own
         return base
+
+
+def vllm_facts(config: StackConfig) -> Release | None:
+    """The release whose facts of vLLM hold for a stack, whatever it overrides of them; None where no release has
+    its image.
+    """
+    base, override = catalogue.release(config.release), used_override(config)
+    return base if override.vllm_image is None else release_of_vllm(override.vllm_image)
 
 
 def router_of(config: StackConfig) -> str:
@@ -78,7 +94,48 @@ def _unknown(path: str, name: str) -> Problem:
         return Problem(path, name, among(name, catalogue.release_names()), "the catalogue has no such release")
     number = former.name.removeprefix("llm-d-")
     why = f"releases carry llm-d's own numbers, and what was called {name} is llm-d's {number}"
-    return Problem(path, name, former.name, why)
+    pulled = f", or {newest_release().name}, whose images can be pulled" if former.images_gone else ""
+    return Problem(path, name, f"{former.name}{pulled}", why)
+
+
+def pull_problems(config: StackConfig) -> Iterator[Problem]:
+    """Images that nodes can't pull any more. Rehearsals pull none."""
+    release, override = used_release(config), config.override or StackOverride()
+    if release is None or config.layer == "cluster":
+        return
+    routed = any(model.router.mode != "none" for model in config.models)
+    disaggregated = any(model.topology.disaggregated for model in config.models)
+    images = {
+        "vllm_image": release.vllm.image,
+        **(
+            {"endpoint_picker_image": release.endpoint_picker.image, "proxy_image": release.proxy.image}
+            if routed
+            else {}
+        ),
+        **({"routing_sidecar_image": release.routing_sidecar.image} if disaggregated else {}),
+    }
+    for field, image in images.items():
+        because, key = gone_because(image), f"override.{to_camel(field)}"
+        if because is None:
+            continue
+        path, value = "release", config.release
+        if own := getattr(override, field):
+            path, value = key, own
+        elif override.router and field != "vllm_image":
+            path, value = "override.router", override.router
+        accepted = f"{newest_release().name}, or {key} with a copy that nodes can pull"
+        yield Problem(path, value, accepted, f"nodes can't pull {image.reference}: {because}")
+
+
+def _right_image(image: str) -> str:
+    """What an image that isn't one, or has another digest than the lock's, ought to be."""
+    try:
+        asked = parsed(image)
+    except ValueError:
+        return "registry/repository:tag, and @sha256:… of its own"
+    digest = lock().images[asked.reference].digest
+    moved = "`llmd-oke images update --moved` takes what its registry has now"
+    return f"{asked.reference}@{digest}, or the tag alone; where the tag has moved, {moved}"
 
 
 def _override_problems(config: StackConfig) -> Iterator[Problem]:
@@ -99,12 +156,17 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
         try:
             locked(image)
         except ValueError as error:
-            yield Problem(f"override.{key}", image, "registry/repository:tag, and @sha256:… of its own", str(error))
-    base = catalogue.release(config.release)
-    refused = base.vllm.attention_backend.refused_with_kv_connector if base and not override.vllm_image else ()
-    if override.attention_backend in refused and any(model.topology.disaggregated for model in config.models):
-        why = f"vLLM of {config.release} does not start with {override.attention_backend} and a KV connector"
-        yield Problem("override.attentionBackend", override.attention_backend, "another backend, or none", why)
+            yield Problem(f"override.{key}", image, _right_image(image), str(error))
+    for key in ("endpointPickerImage", "routingSidecarImage"):
+        other = release_of_router_image(images[key] or "")
+        if other is not None and other.name != router_of(config):
+            why = f"it is that of {other.name}, while config, flags and metrics would be those of {router_of(config)}"
+            yield Problem(f"override.{key}", images[key], f"override.router: {other.name}", why)
+    known, backend = vllm_facts(config), override.attention_backend
+    refused = known.vllm.attention_backend.refused_with_kv_connector if known else ()
+    if known and backend in refused and any(model.topology.disaggregated for model in config.models):
+        why = f"vLLM of {known.name} does not start with {backend} and a KV connector"
+        yield Problem("override.attentionBackend", backend, "another backend, or none", why)
 
 
 def _router_problems(config: StackConfig, model: Model, path: str, release: Release) -> Iterator[Problem]:
@@ -132,8 +194,9 @@ def _router_problems(config: StackConfig, model: Model, path: str, release: Rele
 
 def release_advice(plan: Plan) -> Iterator[Advice]:
     """What of the release can't be pulled, is replaced, or can't do what a model is used for."""
-    if plan.release.images_gone:
-        yield Advice("release", f"nodes can't pull what {plan.release.name} needs: {plan.release.images_gone}")
+    for image, because in plan.release.images_gone.items():
+        yield Advice("release", f"nodes can't pull {image}: {because}")
+    yield from _image_advice(plan)
     for name, value in used_override(plan.config).said().items():
         text = f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with"
         yield Advice("override", text)
@@ -158,6 +221,16 @@ def _evaluation_advice(plan: Plan, model: ModelPlan) -> Iterator[Advice]:
         yield Advice(change.path, text)
 
 
+def _image_advice(plan: Plan) -> Iterator[Advice]:
+    """An image of the right vLLM that the release does without."""
+    image, facts = used_override(plan.config).vllm_image, vllm_facts(plan.config)
+    if image is None or facts is None:
+        return
+    for other, why in facts.vllm.other_images.items():
+        if parsed(other).is_copied_by(image):
+            yield Advice("override.vllmImage", f"{facts.name} does without it: {why}")
+
+
 def _split_advice(plan: Plan) -> Iterator[Advice]:
     """An attention backend of the user's own choice whose KV cache servers of different sizes can't share."""
     backend, known = used_override(plan.config).attention_backend, plan.release.vllm.attention_backend
@@ -179,6 +252,9 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
             "" if model.profile == "token-load" else f", and endpoint picker {picker.version} can't go by token-load"
         )
         yield Advice(f"{path}.router.profile", f"servers are chosen by load ({model.profile}): {why}{lacking}")
+    if model.router.profile not in {None, model.profile}:
+        text = f"endpoint picker {picker.version} has no scorers for {model.router.profile}: {model.profile} is used"
+        yield Advice(f"{path}.router.profile", text)
     vllm = plan.release.vllm
     known = [(f"endpoint picker {picker.version}", limit) for limit in picker.limits]
     for what, limit in [*known, *((f"vLLM {vllm.image.tag}", limit) for limit in vllm.limits)]:

@@ -12,7 +12,7 @@ from llmd_oke.errors import Problem
 from llmd_oke.planning.memory import memory
 from llmd_oke.planning.placement import lacks_virtual_functions, virtual_functions
 from llmd_oke.planning.plan import AnswerChange, Memory
-from llmd_oke.planning.releases import used_release
+from llmd_oke.planning.releases import used_release, vllm_facts
 from llmd_oke.planning.scaling import scaling_problems
 
 
@@ -62,6 +62,9 @@ def other_problems(subject: Subject) -> Iterator[Problem]:
     yield from _router(subject)
     yield from _extra_arguments(subject)
     yield from _attention_backend(subject)
+    yield from _attention_config(subject)
+    yield from _layout(subject)
+    yield from _own_variables(subject)
     yield from _quick_reduce(subject)
     yield from scaling_problems(subject.model, subject.path)
 
@@ -156,20 +159,30 @@ def _transfer(subject: Subject) -> Iterator[Problem]:
 
 
 def _split(subject: Subject, prefill: int) -> Iterator[Problem]:
-    """A KV cache that can't be split by heads gives garbage answers; who overrides the backend has it evaluated."""
-    release = used_release(subject.stack)
-    if release is None or (subject.stack.override and subject.stack.override.attention_backend):
+    """A KV cache that can't be split by heads gives garbage answers. Of an overriding backend that nobody has looked at
+    the user is told, not refused.
+    """
+    release, facts = used_release(subject.stack), vllm_facts(subject.stack)
+    if release is None:
         return
     known = release.vllm.attention_backend
-    backend = _asked_backend(subject.model)[1] or known.kv_connector
+    asked = _asked_backend(subject.model)[1]
+    backend = asked or known.kv_connector
+    overrides = not asked and subject.stack.override is not None and bool(subject.stack.override.attention_backend)
+    untold = overrides and (facts is None or backend not in facts.vllm.attention_backend.named)
     unusable = (*known.refused_with_kv_connector, *_without_sinks(subject, known))
-    if backend not in (*known.split_by_heads, *unusable):  # those that can't be used are a problem of their own
-        others = [name for name in known.split_by_heads if name not in unusable]
-        accepted = f"{prefill}, as prefill has, or " + (" or ".join(others) or "another release")
-        why = (
-            f"KV cache of {backend} can't be split by heads in vLLM of {release.name}: between servers of different"
-            " tensor parallel sizes answers would be garbage"
-        )
+    if untold or backend in (*known.split_by_heads, *unusable):  # those that can't be used are a problem of their own
+        return
+    others = [name for name in known.split_by_heads if name not in unusable]
+    accepted = f"{prefill}, as prefill has, or " + (" or ".join(others) or "another release")
+    why = (
+        f"KV cache of {backend} can't be split by heads in vLLM of {(facts or release).name}: between servers of"
+        " different tensor parallel sizes answers would be garbage"
+    )
+    if overrides:
+        accepted = f"servers of one size, or {' or '.join(others) or 'none, with another release'}"
+        yield Problem("override.attentionBackend", backend, accepted, why)
+    else:
         yield subject.size_problem("decode", accepted, why)
 
 
@@ -221,9 +234,14 @@ _OWN_ARGUMENTS = {
 """vLLM arguments that follow from other keys of the stack file. A connector of aggregated servers is the user's own."""
 
 
+_KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
+
+
 def _extra_arguments(subject: Subject) -> Iterator[Problem]:
     for i, argument in enumerate(subject.model.engine.extra_args):
         name = argument.split("=", 1)[0].split(".", 1)[0]
+        if name.replace("_", "-") == "--api-key":
+            yield Problem(f"{subject.path}.engine.extraArgs[{i}]", name, "nothing", _KEYLESS)
         key = _OWN_ARGUMENTS.get(name.replace("_", "-"))
         if key is not None and not (name == _TRANSFER and not subject.model.topology.disaggregated):
             why = f"{name} would contradict what was planned"
@@ -258,6 +276,53 @@ def _asked_backend(model: Model) -> tuple[int, str]:
     """The attention backend among the user's arguments, and its position; empty if there is none."""
     i, name = model.engine.argument("--attention-backend") or (0, "")
     return i, name.upper()
+
+
+def _attention_config(subject: Subject) -> Iterator[Problem]:
+    """A backend inside `--attention-config`: vLLM ends where `--attention-backend` says one too
+    (`create_engine_config`, vllm/engine/arg_utils.py), and every server is given that.
+    """
+    arguments = subject.model.engine.extra_args
+    for i, argument in enumerate(arguments):
+        name, mark, value = argument.partition("=")
+        flag, _, key = name.replace("_", "-").partition(".")
+        if flag not in {"--attention-config", "-ac"}:
+            continue
+        if key == "backend" or (not key and '"backend"' in (value if mark else "".join(arguments[i + 1 : i + 2]))):
+            why = "vLLM does not start with it beside --attention-backend, which the kit gives every server"
+            yield Problem(f"{subject.path}.engine.extraArgs[{i}]", argument, "--attention-backend", why)
+
+
+_LAYOUT = "VLLM_KV_CACHE_LAYOUT"
+
+
+def _layout(subject: Subject) -> Iterator[Problem]:
+    """A layout of the KV cache in which the heads of a token lie side by side (vLLM's NHD)."""
+    layout = subject.model.engine.env.get(_LAYOUT, "HND")
+    sizes = {servers.tensor_parallel_size for servers in subject.model.topology.servers().values()}
+    latent = subject.facts.architecture.latent_attention is not None
+    if layout != "HND" and len(sizes) > 1 and not latent:
+        why = (
+            f"a KV cache in layout {layout} can't be split by heads: between servers of different tensor parallel sizes"
+            " requests would fail, or answers be garbage"
+        )
+        yield Problem(f"{subject.path}.engine.env.{_LAYOUT}", layout, "HND, or nothing", why)
+
+
+_OWN_VARIABLES = {
+    "VLLM_ATTENTION_BACKEND": (
+        "override.attentionBackend, or --attention-backend in engine.extraArgs",
+        "vLLM goes by --attention-backend, which the kit gives every server, and newer versions by nothing else",
+    ),
+    "VLLM_API_KEY": ("nothing", _KEYLESS),
+}
+"""Environment variables that would contradict what the kit gives every server: what is right instead, and why."""
+
+
+def _own_variables(subject: Subject) -> Iterator[Problem]:
+    for name, (accepted, why) in _OWN_VARIABLES.items():
+        if name in subject.model.engine.env:
+            yield Problem(f"{subject.path}.engine.env.{name}", "given", accepted, why)
 
 
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"

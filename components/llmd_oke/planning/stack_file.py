@@ -13,22 +13,23 @@ from llmd_oke.planning.planner import plan
 from llmd_oke.planning.releases import with_router
 
 
-def plan_stack_file(project: Path, stack: str, router: str | None = None) -> Plan:
-    """The plan of a stack's file; `router` is the release whose router runs, where that is not the release's own.
+def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
+    """The plan of a stack's file; `router` is the release whose router runs, where that is not the release's own, and
+    `nodes_pull` says that real nodes pull its images, so that those that are gone are problems.
 
     Raises:
         KitError: there is no such file, or it is not YAML.
         Refused: the stack can't be deployed; carries every problem, with lines.
     """
     try:
-        asked = plan_object(read(project, stack))
+        asked = plan_object(read(project, stack), nodes_pull=nodes_pull)
     except Refused as refused:
         raise Refused(locate(refused.problems, stack_file(project, stack))) from refused
     return plan(with_router(asked.config, router)) if router else asked
 
 
-def plan_object(value: Any) -> Plan:
-    """The plan of the object under `llmd-oke:stack`.
+def plan_object(value: Any, *, nodes_pull: bool = False) -> Plan:
+    """The plan of the object under `llmd-oke:stack`; see `plan_stack_file`.
 
     Raises:
         Refused: the stack can't be deployed; carries every problem.
@@ -37,7 +38,7 @@ def plan_object(value: Any) -> Plan:
         config = validate(value)
     except Refused as refused:
         raise Refused([*refused.problems, *_problems_of_sound_parts(value, refused.problems)]) from refused
-    return plan(config)
+    return plan(config, nodes_pull=nodes_pull)
 
 
 def _problems_of_sound_parts(value: Any, problems: Iterable[Problem]) -> list[Problem]:

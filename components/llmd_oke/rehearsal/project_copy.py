@@ -19,6 +19,7 @@ DEPLOYED, PREVIEWED = "project", "preview"
 """Folders of the copies in a world's own: what was deployed last, and what was looked at since."""
 
 SOURCE_URL_KEY = "llmd-oke:modelSourceUrl"
+REHEARSED_KEY = "llmd-oke:rehearsed"
 
 _COPIED = ("Pulumi.yaml", "__main__.py")
 
@@ -74,4 +75,5 @@ def _write_stack_file(source: Path, target: Path, router: str, salted: Path) -> 
         stack = {**stack, "override": {**override, "router": router}}
     kept: dict[str, Any] = read(salted).value if salted.exists() else {}
     own = {key: kept[key] for key in ("encryptionsalt",) if key in kept}
-    target.write_text(text_of({**own, "config": {CONFIG_KEY: stack, SOURCE_URL_KEY: outside().bucket_url}}))
+    config = {CONFIG_KEY: stack, SOURCE_URL_KEY: outside().bucket_url, REHEARSED_KEY: True}
+    target.write_text(text_of({**own, "config": config}))

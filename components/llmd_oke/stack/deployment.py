@@ -19,13 +19,15 @@ from llmd_oke.stack.storage import declare_model_cache
 
 
 def program() -> None:
-    """The Pulumi program: plans the stack's config, declares all of it and exports the outputs.
+    """The Pulumi program: plans the stack's config, declares all of it and exports the outputs. The key `rehearsed`
+    says that no node pulls an image.
 
     Raises:
         Refused: the config can't be deployed.
     """
     settings = pulumi.Config("llmd-oke")
-    plan = planning.plan(config.validate(settings.require_object("stack")))
+    nodes_pull = not settings.get_bool("rehearsed")
+    plan = planning.plan(config.validate(settings.require_object("stack")), nodes_pull=nodes_pull)
     for advice in plan.advice:
         pulumi.log.info(f"{advice.path}: {advice.text}")
     for model in plan.models if plan.layer != "cluster" else ():

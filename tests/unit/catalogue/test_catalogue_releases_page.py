@@ -62,7 +62,8 @@ def link(source: str) -> str:
 def rows(release: Release) -> Iterator[tuple[str, str]]:
     picker, vllm, backend = release.endpoint_picker, release.vllm, release.vllm.attention_backend
     yield "source", f"[llm-d]({release.source})"
-    yield "can be pulled", f"no: {release.images_gone.strip()}" if release.images_gone else "yes"
+    gone = "; ".join(f"`{image}`: {why.strip()}" for image, why in release.images_gone.items())
+    yield "can be pulled", f"no. {gone}" if gone else "yes"
     for what, image in (
         ("endpoint picker", picker.image),
         ("routing sidecar", release.routing_sidecar.image),

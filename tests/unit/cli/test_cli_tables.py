@@ -3,7 +3,9 @@
 from io import StringIO
 
 import pytest
+from llmd_oke.cli import console
 from llmd_oke.cli.tables import Fitting
+from llmd_oke.errors import Problem
 from rich.console import Console
 from rich.table import Table
 
@@ -41,3 +43,12 @@ def test_rows_become_paragraphs_after_that():
 @pytest.mark.parametrize("width", range(22, 80, 6))
 def test_no_figure_is_ever_cut(width: int):
     assert "1,234,567" in "\n".join(shown(width))
+
+
+def test_a_digest_in_a_problem_is_copied_whole_from_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch):
+    written, image = StringIO(), f"registry.mine/vllm:v1@sha256:{'1' * 64}"
+    monkeypatch.setattr(console, "errors", lambda: Console(file=written, width=80))
+    console.show_problems((Problem("override.vllmImage", image, f"{image}, or the tag", "words " * 30),), "no")
+    lines = written.getvalue().splitlines()
+    assert sum(image in line for line in lines) == 2
+    assert all(len(line) <= 80 for line in lines if image not in line)

@@ -61,6 +61,12 @@ def test_a_tag_that_moved_is_told_and_taken_only_where_that_is_asked_for():
     assert f"digest: {THREE}\n    source: ghcr.io, 2026-11-21" in taken.text
 
 
+def test_an_image_that_is_there_again_is_not_gone_any_more():
+    lock = LOCK.replace("its registry was not asked", "the package was removed\n    gone: true")
+    found = updated(lock, images(A, B), {A: StoredImage(ONE), B: StoredImage(TWO)}, TODAY)
+    assert f"  {A}:\n    digest: {ONE}\n    source: ghcr.io, 2026-11-21\n  # B is special." in found.text
+
+
 def test_a_registry_without_an_answer_changes_nothing():
     gone = RegistryError(Refusal.UNREACHABLE, "ghcr.io does not answer.")
     found = after({A: gone, B: gone})

@@ -133,3 +133,16 @@ def test_ocids_of_an_example_are_told_once():
         model("8p-tp1-4d-tp2"), nodes=2, cluster={"mode": "existing", "identifier": "ocid1.cluster.oc1.iad.example"}
     )
     assert found["cluster.identifier"].startswith("the OCID is an example's")
+
+
+def test_blocks_that_are_smaller_than_those_that_are_handed_over_are_told():
+    assert advice(model(engine={"blockSize": 16}))["models[0].engine.blockSize"].startswith(
+        "KV cache is handed over block by block: 8 times the descriptors of blocks of 128"
+    )
+    for served in (model("agg-tp1-1r", engine={"blockSize": 16}), model(engine={"blockSize": 128}), model()):
+        assert "models[0].engine.blockSize" not in advice(served)
+
+
+def test_a_folder_of_kernels_that_hides_those_of_the_image_is_told():
+    told = advice(model(engine={"env": {"AITER_JIT_DIR": "/.aiter"}}))
+    assert "compiles what the image has prebuilt" in told["models[0].engine.env.AITER_JIT_DIR"]

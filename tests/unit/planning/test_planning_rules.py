@@ -140,6 +140,21 @@ def test_arguments_that_contradict_the_plan_are_refused(argument: str):
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
 
 
+@pytest.mark.parametrize(
+    ("engine", "path"),
+    [
+        ({"extraArgs": ["--api-key=secret"]}, "extraArgs[0]"),
+        ({"extraArgs": ["--seed=1", "--api_key", "secret"]}, "extraArgs[1]"),
+        ({"env": {"VLLM_API_KEY": "secret"}}, "env.VLLM_API_KEY"),
+    ],
+)
+def test_servers_that_ask_for_a_key_are_refused_without_showing_it(engine: dict[str, Any], path: str):
+    problem = only(model(engine=engine))
+    assert problem.path == f"models[0].engine.{path}"
+    assert "401" in problem.why
+    assert "=secret" not in str(problem)
+
+
 def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_elsewhere():
     connector = {"extraArgs": ['--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}']}
     assert only(model(engine=connector)).path == "models[0].engine.extraArgs[0]"
@@ -173,11 +188,67 @@ def test_a_backend_that_splits_is_named_where_the_model_can_use_it():
     assert problems({**llama, "engine": {**llama["engine"], "extraArgs": arguments}}, release="llm-d-0.6.0") == []
 
 
-def test_an_overridden_backend_is_told_and_evaluated_rather_than_refused():
-    override = {"attentionBackend": "ROCM_AITER_UNIFIED_ATTN"}
-    made = plan(model("4p-tp1-2d-tp4"), release="llm-d-0.6.0", override=override)
+MIXED = "8p-tp1-2d-tp4"
+UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
+
+
+@pytest.mark.parametrize(
+    ("changes", "override", "path"),
+    [
+        ({}, {"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.6.0"}, "models[0].topology"),
+        ({}, {"vllmImage": "registry.mine/mirror/llm-d-rocm:v0.6.0"}, "models[0].topology"),
+        ({"release": "llm-d-0.7.0"}, {"attentionBackend": UNIFIED}, "override.attentionBackend"),
+        (
+            {},
+            {"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.7.0", "attentionBackend": UNIFIED},
+            "override.attentionBackend",
+        ),
+    ],
+    ids=["image of another release", "mirror of one", "backend", "image and backend"],
+)
+def test_no_override_lets_servers_of_different_sizes_share_what_can_not_be_split(
+    changes: dict[str, Any], override: dict[str, str], path: str
+):
+    problem = only(model(MIXED), override=override, **changes)
+    assert problem.path == path
+    assert f"KV cache of {UNIFIED} can't be split by heads in vLLM of llm-d-0." in problem.why
+    assert problems(model("4p-tp2-4d-tp2"), override=override, **changes) == []
+
+
+def test_an_overriding_backend_that_nobody_has_looked_at_is_told():
+    made = plan(model(MIXED), release="llm-d-0.7.0", override={"attentionBackend": "FLEX_ATTENTION"})
     (told,) = [advice for advice in made.advice if "split" in advice.text]
-    assert (told.path, made.models[0].min_accuracy) == ("override.attentionBackend", 0.95)
+    assert told.path == "override.attentionBackend"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ['--attention-config={"backend": "TRITON_ATTN"}'],
+        ["--attention_config", '{"backend": "TRITON_ATTN"}'],
+        ['-ac={"backend": "TRITON_ATTN"}'],
+        ["-ac.backend", "TRITON_ATTN"],
+        ["--attention-config.backend=TRITON_ATTN"],
+    ],
+)
+def test_a_backend_has_one_argument(arguments: list[str]):
+    problem = only(model(engine={"extraArgs": arguments}))
+    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "--attention-backend")
+    other = ["--attention-config.flash_attn_max_num_splits_for_cuda_graph=8", '-ac={"use_cudnn_prefill": false}']
+    assert problems(model(engine={"extraArgs": other})) == []
+
+
+def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_different_sizes():
+    problem = only(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}))
+    assert (problem.path, problem.accepted) == ("models[0].engine.env.VLLM_KV_CACHE_LAYOUT", "HND, or nothing")
+    assert problems(model("4p-tp2-4d-tp2", engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}})) == []
+    assert problems(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "HND"}})) == []
+
+
+def test_a_backend_is_no_environment_variable():
+    problem = only(model(engine={"env": {"VLLM_ATTENTION_BACKEND": "ROCM_ATTN"}}), release="llm-d-0.9.0")
+    assert problem.path == "models[0].engine.env.VLLM_ATTENTION_BACKEND"
+    assert problem.accepted.startswith("override.attentionBackend")
 
 
 @pytest.mark.parametrize(

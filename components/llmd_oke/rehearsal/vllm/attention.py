@@ -1,4 +1,4 @@
-"""Attention backends that vLLM of an image doesn't start with (`values/releases`)."""
+"""What vLLM of an image does with an attention backend (`values/releases`)."""
 
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.rehearsal.vllm.command import Settings
@@ -21,3 +21,11 @@ def check_backend(asked: Settings, image: str) -> None:
             f"ValueError: Selected backend AttentionBackendEnum.{backend} is not valid for this configuration. "
             "Reason: ['KV connector not supported']",
         )
+
+
+def splits_by_heads(asked: Settings, image: str) -> bool:
+    """Whether servers of other tensor parallel sizes can read their part of a KV cache; so it is where nothing is known
+    of the image, or the backend is vLLM's choice.
+    """
+    release, backend = release_of_vllm(image), asked.attention_backend
+    return release is None or backend is None or backend in release.vllm.attention_backend.split_by_heads

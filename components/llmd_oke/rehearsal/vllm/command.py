@@ -42,6 +42,8 @@ class KeyValueTransfer:
     `lease_s` is the model time for which a finished prefill waits for a decode server to know of it
     (`kv_connector_extra_config.kv_lease_duration`).
 
+    `layout` of the KV cache is HND, which NIXL asks for, or what the environment says.
+
     The rest are faults to rehearse, which vLLM itself knows nothing of: `corrupted_percent` of transfers damage what
     they carry; `failed_prefill_percent` of prompts that are to be handed over are answered with 500; a server that
     `crashes_after_prefill_restart` does so when it meets a new server after one that it knew is gone. Real ones may do
@@ -57,6 +59,7 @@ class KeyValueTransfer:
     corrupted_percent: int = 0
     failed_prefill_percent: int = 0
     crashes_after_prefill_restart: bool = False
+    layout: str = "HND"
 
     @property
     def nixl(self) -> bool:
@@ -209,7 +212,10 @@ def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
 
 def _attention_backend(namespace: argparse.Namespace) -> str | None:
     """The backend's name in capitals, as vLLM takes it; None leaves the choice to vLLM."""
-    asked = namespace.attention_backend or _object(namespace.attention_config or {}, "attention-config").get("backend")
+    inner = _object(namespace.attention_config or {}, "attention-config").get("backend")
+    if inner and namespace.attention_backend:
+        raise Refusal(1, "ValueError: attention_backend and attention_config.backend are mutually exclusive")
+    asked = namespace.attention_backend or inner
     return str(asked).upper() if asked else None
 
 
@@ -229,6 +235,7 @@ def _transfer(config: Any, environment: Mapping[str, str]) -> KeyValueTransfer |
         corrupted_percent=_number(environment, CORRUPTED_PERCENT, 0),
         failed_prefill_percent=_number(environment, FAILED_PREFILL_PERCENT, 0),
         crashes_after_prefill_restart=environment.get(CRASH_AFTER_PREFILL_RESTART) == "1",
+        layout=environment.get("VLLM_KV_CACHE_LAYOUT", "HND").upper(),
     )
 
 

@@ -87,7 +87,8 @@ class Handover:
             failure = pull.failure or self._network.finish(remote)
             self._record(sequence, failure, pull.duration_s, pull.byte_count, tokens)
             sequence.remote = None
-            sequence.corrupted = failure is None and tokens > 0 and self._corrupts(sequence)
+            damaged = pull.garbled or self._corrupts(sequence)
+            sequence.corrupted = failure is None and tokens > 0 and damaged
             done(sequence, failure is None)
 
         self._clock.call_at(pull.end_s, end)

@@ -16,7 +16,7 @@ from llmd_oke.catalogue.models import model as model_of_name
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.rehearsal.vllm import sockets
 from llmd_oke.rehearsal.vllm.api import Api
-from llmd_oke.rehearsal.vllm.attention import check_backend
+from llmd_oke.rehearsal.vllm.attention import check_backend, splits_by_heads
 from llmd_oke.rehearsal.vllm.cache_size import CacheSize, cache_size
 from llmd_oke.rehearsal.vllm.clocks import WallClock
 from llmd_oke.rehearsal.vllm.command import Settings, settings
@@ -213,6 +213,9 @@ class SimulatedServer:
             kv_cache_dtype=asked.kv_cache_dtype,
             tensor_parallel_size=asked.tensor_parallel_size,
             latent_attention=model.architecture.latent_attention is not None,
+            attention_backend=asked.attention_backend,
+            splits_by_heads=splits_by_heads(asked, self.container.image),
+            kv_cache_layout=transfer.layout,
         )
 
     async def _serve(self, parts: _Parts, listener: socket.socket) -> None:

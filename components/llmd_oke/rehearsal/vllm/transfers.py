@@ -13,7 +13,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Identity:
-    """What must agree, or be known, between two servers that hand over KV caches (vLLM's handshake compatibility)."""
+    """What must agree, or be known, between two servers that hand over KV caches (vLLM's handshake compatibility).
+
+    `splits_by_heads` says whether another tensor parallel size can take its part of a KV cache; vLLM doesn't ask.
+    """
 
     engine_id: str
     host: str
@@ -25,11 +28,15 @@ class Identity:
     kv_cache_dtype: str
     tensor_parallel_size: int
     latent_attention: bool
+    attention_backend: str | None = None
+    splits_by_heads: bool = True
+    kv_cache_layout: str = "HND"
 
     @property
     def version(self) -> str:
         """What two servers that hand over KV caches must have in common, in words."""
-        return f"{self.model}, {self.image}, KV cache {self.kv_cache_dtype}, blocks of {self.block_size}"
+        backend = self.attention_backend or "the backend that vLLM chooses"
+        return f"{self.model}, {self.image}, {backend}, KV cache {self.kv_cache_dtype}, blocks of {self.block_size}"
 
 
 class Holder(Protocol):
@@ -65,8 +72,9 @@ class Peer:
 
 @dataclass(frozen=True)
 class Pull:
-    """A transfer under way. `failure` says why it will fail; times are model seconds. It is `after_loss` where its
-    handshake is the first with an engine, and another one that was known is gone.
+    """A transfer under way. `failure` says why it will fail, `garbled` that it brings what nobody can read; times are
+    model seconds. It is `after_loss` where its handshake is the first with an engine, and another one that was known is
+    gone.
     """
 
     end_s: float
@@ -74,6 +82,7 @@ class Pull:
     byte_count: float
     failure: str | None = None
     after_loss: bool = False
+    garbled: bool = False
 
 
 class Network:
@@ -119,7 +128,9 @@ class Network:
         duration_s = latency.key_value_transfer_s(tokens, rails, local.identity.block_size)
         end_s = max(now_s, met_s, peer.port_free_s) + duration_s
         peer.port_free_s = end_s
-        return Pull(end_s, duration_s, tokens * latency.sizes.key_value_bytes_per_token, after_loss=after_loss)
+        byte_count = tokens * latency.sizes.key_value_bytes_per_token
+        garbled = _garbled(local.identity, peer.identity)
+        return Pull(end_s, duration_s, byte_count, after_loss=after_loss, garbled=garbled)
 
     def finish(self, remote: RemoteBlocks) -> str | None:
         """The holder may free the blocks; says what was wrong where they are gone already."""
@@ -145,7 +156,7 @@ def _failure(local: Identity, peer: Peer | None, remote: RemoteBlocks) -> str | 
 
 
 def _incompatible(local: Identity, other: Identity) -> str | None:
-    for name in ("model", "image", "kv_cache_dtype", "block_size"):
+    for name in ("model", "image", "attention_backend", "kv_cache_dtype", "block_size"):
         here, there = getattr(local, name), getattr(other, name)
         if here != there:
             return f"NIXL compatibility hash mismatch: {name} is {here} here and {there} on the remote engine"
@@ -154,4 +165,22 @@ def _incompatible(local: Identity, other: Identity) -> str | None:
             f"AssertionError: Local TP size {local.tensor_parallel_size} is not divisible by remote TP size "
             f"{other.tensor_parallel_size} (decode needs a TP of at least prefill's)"
         )
+    return _layout_failure(local, other)
+
+
+def _layout_failure(local: Identity, other: Identity) -> str | None:
+    """As newer vLLM says it (`_validate_remote_agent_handshake`); older ones hand over garbage."""
+    if local.latent_attention:
+        return None
+    if local.kv_cache_layout != other.kv_cache_layout:
+        return "RuntimeError: Heterogeneous TP expects same kv_cache_layout."
+    if local.kv_cache_layout != "HND" and local.tensor_parallel_size != other.tensor_parallel_size:
+        return "RuntimeError: Heterogeneous TP head-dimension splitting requires contiguous heads. Use HND layout."
     return None
+
+
+def _garbled(local: Identity, other: Identity) -> bool:
+    """Heads of one rank end up in the places of another's (vllm issue 35444); a latent cache has no heads to split."""
+    if local.latent_attention or local.tensor_parallel_size == other.tensor_parallel_size:
+        return False
+    return not (local.splits_by_heads and other.splits_by_heads)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from llmd_oke.catalogue import model, shape
+from llmd_oke.rehearsal.vllm.attention import splits_by_heads
 from llmd_oke.rehearsal.vllm.cache_size import cache_size
 from llmd_oke.rehearsal.vllm.clocks import Lag
 from llmd_oke.rehearsal.vllm.command import settings
@@ -102,6 +103,8 @@ def serve_fixture(clock, network):
             identity = Identity(
                 asked.transfer.engine_id, host, asked.transfer.side_channel_port, host, name, image, asked.block_size,
                 asked.kv_cache_dtype, asked.tensor_parallel_size, latent_attention=False,
+                attention_backend=asked.attention_backend, splits_by_heads=splits_by_heads(asked, image),
+                kv_cache_layout=asked.transfer.layout,
             )  # fmt: skip
             server.leave = network.join(identity, engine)
         return server

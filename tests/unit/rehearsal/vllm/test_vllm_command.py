@@ -260,6 +260,11 @@ def test_a_backend_is_refused_only_beside_a_kv_connector_and_by_the_image_that_d
     check_backend(serve(*flags), image)
 
 
+def test_a_backend_that_is_said_twice_is_refused():
+    flags = ["--attention-backend=TRITON_ATTN", "-ac.backend", "TRITON_ATTN"]
+    assert "attention_backend and attention_config.backend are mutually exclusive" in refusal(*flags).text
+
+
 def test_an_attention_config_that_is_no_object_is_refused():
     """As other flags that take JSON."""
     assert "--attention-config: not an object" in refusal("--attention-config", "[1]").text

@@ -135,6 +135,8 @@ def test_a_lost_prefill_is_computed_again_where_the_policy_says_so(serve, clock)
         (["-tp", "2", "--block-size", "32"], {}, "block_size"),
         (["-tp", "2", "--kv-cache-dtype", "fp8"], {}, "kv_cache_dtype"),
         (["-tp", "2"], {"image": "vllm:v2"}, "image"),
+        (["-tp", "2", "--attention-backend", "TRITON_ATTN"], {}, "attention_backend"),
+        (["-tp", "2"], {"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}, "same kv_cache_layout"),
         (["-tp", "2"], {"name": "llama-3.3-70b-instruct-fp8-dynamic"}, "model"),
     ],
 )
@@ -205,3 +207,36 @@ def test_a_prefill_server_that_nobody_knew_crashes_nobody(serve, clock):
     serve("--kv-transfer-config", NIXL, host="10.244.1.0").leave()
     hand_over(clock, serve("--kv-transfer-config", NIXL, host="10.244.1.1"), decode)
     assert "crashed" not in decode.log
+
+
+NEW, OLD = "docker.io/vllm/vllm-openai-rocm:v0.26.0", "ghcr.io/llm-d/llm-d-rocm:v0.6.0"
+
+
+@pytest.mark.parametrize(
+    ("image", "backend", "size", "garbled"),
+    [
+        (NEW, "TRITON_ATTN", "2", False),
+        (OLD, "ROCM_AITER_UNIFIED_ATTN", "2", True),
+        (OLD, "ROCM_AITER_UNIFIED_ATTN", "1", False),
+        (OLD, "ROCM_ATTN", "2", False),
+    ],
+)
+def test_a_cache_that_can_not_be_split_is_garbage_for_servers_of_another_size(
+    serve, clock, image, backend, size, garbled
+):
+    """vLLM doesn't ask, and answers."""
+    flags = ("--kv-transfer-config", NIXL, "--attention-backend", backend)
+    prefill = serve(*flags, image=image)
+    decode = serve("-tp", size, *flags, host="10.244.0.3", image=image)
+    request, _ = hand_over(clock, prefill, decode)
+    assert len(request.times) == 8
+    assert request.sequence.corrupted is garbled
+
+
+@pytest.mark.parametrize(("size", "finish"), [("1", "length"), ("2", "error")])
+def test_heads_that_lie_apart_are_not_split(serve, clock, size, finish):
+    flags = ("--kv-transfer-config", NIXL)
+    apart = {"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}
+    prefill, decode = serve(*flags, **apart), serve("-tp", size, *flags, host="10.244.0.3", **apart)
+    request, _ = hand_over(clock, prefill, decode)
+    assert request.sequence.finish == finish

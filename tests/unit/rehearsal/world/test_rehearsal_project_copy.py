@@ -26,5 +26,6 @@ def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(
     written = yaml.safe_load(stack_file(previewed.folder, "s").read_text())
     assert written["encryptionsalt"] == "v1:salt"
     stack = written["config"]["llmd-oke:stack"]
+    assert written["config"]["llmd-oke:rehearsed"] is True
     assert stack == {"release": "llm-d-0.7.0", "override": {"router": "llm-d-0.6.0"}}
     assert deployed.read_text() == before
