@@ -142,6 +142,11 @@ class PulumiCli:
             raise KitError(f"The output {name} of the stack can't be read:\n{(ended.errors or ended.output).strip()}")
         return ended.output
 
+    def secret(self, key: str) -> str | None:
+        """A value of the stack's config by its path (`llmd-oke:imageLinks.mi300x`), in the clear; None without one."""
+        ended = self._run("config", "get", "--path", key, capture=True)
+        return ended.output.strip() or None if not ended.status else None
+
     def last_record(self) -> Record | None:
         """The newest operation in the stack's history, None where it has none.
 
