@@ -37,7 +37,7 @@ def up(
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
     pulumi = reading_first(pulumi_cli(project, stack, aside=as_json), plan)
     account = Account(pulumi, yes=yes) if as_json else None
-    with _way(project, stack, through_tunnel):
+    with way(project, stack, through_tunnel):
         status = updates.update(pulumi, plan, console.progress(), typer.confirm, yes=yes, allow_replace=allow_replace)
         found = Benchmarked()
         if benchmark:
@@ -56,12 +56,12 @@ def destroy(
     """Destroy a stack for real. Where clusters or pools are protected it is refused without --unprotect."""
     pulumi = pulumi_cli(project, stack, aside=as_json)
     account = Account(pulumi, yes=yes) if as_json else None
-    with _way(project, stack, through_tunnel):
+    with way(project, stack, through_tunnel):
         status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect)
     _end(status, ended("destroy", status), account, Benchmarked())
 
 
-def _way(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
+def way(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
     """The way to the API server: as the stack has it, or through a tunnel of this command's own."""
     if through_tunnel:
         return tunnel.during(project, stack, console.progress())

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from llmd_oke.access.sign_in import of_environment
 from llmd_oke.errors import KitError
 from llmd_oke.operations.child import to_its_end
 from llmd_oke.operations.previews import Change, Preview, errors_of_events, of_events, parse
@@ -48,9 +49,16 @@ def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> Ended:
 
 
 def _environment() -> dict[str, str]:
-    """Programs and plug-ins find the `llmd-oke` that kubeconfigs name, also where its folder is not on PATH."""
-    own = sysconfig.get_path("scripts")
-    return {**os.environ, "PATH": os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))}
+    """Programs and plug-ins find the `llmd-oke` that kubeconfigs name, also where its folder is not on PATH.
+
+    They sign in to OCI as that does: the plug-in doesn't read `OCI_CLI_AUTH`.
+
+    Raises:
+        KitError: the environment says two ways to sign in.
+    """
+    own, (_, auth) = sysconfig.get_path("scripts"), of_environment(os.environ) or ("", "")
+    signing_in = {"OCI_AUTH": auth} if auth else {}
+    return {**os.environ, **signing_in, "PATH": os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))}
 
 
 @dataclass(frozen=True)
