@@ -23,6 +23,14 @@ _OF_PROVIDER = {
 }
 """Values of `oci:auth`, which the provider reads in any case; a profile has an API key or a security token."""
 
+_OF_OCI_CLI = {
+    "api_key": "ApiKey",
+    "security_token": "SecurityToken",
+    "instance_principal": "InstancePrincipal",
+    "oke_workload_identity": "OKEWorkloadIdentity",
+}
+"""Values of `OCI_CLI_AUTH`, which OCI's command line reads, as the provider calls them."""
+
 KEY_MATERIAL = ("userOcid", "fingerprint", "privateKey", "privateKeyPath")
 
 
@@ -59,3 +67,33 @@ def of_provider(config: Mapping[str, object]) -> SignIn:
             "Put the key into a profile of OCI's configuration file, and name that: oci:configFileProfile.",
         )
     return SignIn(auth, str(profile) if profile else None)
+
+
+def of_environment(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """The variable by which the environment says how to sign in, and the provider's word for it; None where none does.
+
+    The provider reads `OCI_AUTH` and `TF_VAR_auth`; `OCI_CLI_AUTH` is for OCI's command line, and counts where neither
+    of them is set. Empty ones, as a workflow makes of a variable that is not there, say nothing.
+
+    Raises:
+        KitError: they say different things: OCI's resources would be one identity's and the cluster another's.
+    """
+    told = {name: environment[name] for name in ("OCI_AUTH", "TF_VAR_auth", "OCI_CLI_AUTH") if environment.get(name)}
+    words = {name: _OF_OCI_CLI.get(value, value) if name == "OCI_CLI_AUTH" else value for name, value in told.items()}
+    if len({word.lower() for word in words.values()}) > 1:
+        said = " and ".join(f"{name}={value}" for name, value in told.items())
+        raise KitError(f"{said} are two ways to sign in to OCI.", "Set one of them, or all to the same.")
+    return next(iter(words.items()), None)
+
+
+def auth_of_environment(environment: Mapping[str, str]) -> Auth:
+    """How a program of the kit signs in where nothing but the environment says it: by API key where that says nothing.
+
+    Raises:
+        KitError: the environment says something else, or two things.
+    """
+    name, word = of_environment(environment) or ("", "ApiKey")
+    if word.lower() not in _OF_PROVIDER:
+        known = _OF_OCI_CLI if name == "OCI_CLI_AUTH" else _OF_OCI_CLI.values()
+        raise KitError(f"{name}={word} is no way to sign in that this knows.", f"Known: {', '.join(known)}.")
+    return _OF_PROVIDER[word.lower()]

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from llmd_oke import planning
 from llmd_oke.cli import console, options, tunnel, up
+from llmd_oke.config import stacks
+from llmd_oke.errors import KitError
 from llmd_oke.operations import drift
 from llmd_oke.operations.previews import Preview, of_document
 from llmd_oke.operations.pulumi_cli import pulumi_cli
@@ -33,12 +36,15 @@ def preview(
     rehearse: Rehearse = False,
     summary: Summary = None,
     allow_replace: options.AllowReplace = False,
+    through_tunnel: tunnel.OfCommand = False,
 ) -> None:
     """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused."""
+    _require_listed(project, stack)
     plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     pulumi = None if rehearse else reading_first(pulumi_cli(project, stack), plan)
-    by_hand = drift.look(pulumi, console.progress()) if pulumi else []
-    found = pulumi.preview() if pulumi else _rehearsed(project, stack)
+    with up.way(project, stack, through_tunnel) if pulumi else nullcontext():
+        by_hand = drift.look(pulumi, console.progress()) if pulumi else []
+        found = pulumi.preview() if pulumi else _rehearsed(project, stack)
     by_hand += drift.found_in_preview(found.changes, by_hand)
     judged = summarise(stack, plan, found, by_hand=by_hand, allow_replace=allow_replace)
     if summary is None:
@@ -60,11 +66,25 @@ def deploy(
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
     """Update a stack without questions, then run the smoke benchmark, which decides how this ends."""
+    _require_listed(project, stack)
     if not rehearse:
         up.up(stack, project, yes=True, allow_replace=allow_replace, benchmark=True, through_tunnel=through_tunnel)
         return
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
     os.execv(argv[0], argv)  # noqa: S606 - in place of this process, so that signals reach it
+
+
+def _require_listed(project: Path, stack: str) -> None:
+    """A pipeline deploys the stacks that have a file, by the names of these files.
+
+    Approval and locks go by the name, and `organization/project/stack` would be another name of the same.
+
+    Raises:
+        KitError: it is none of them.
+    """
+    known = stacks(project)
+    if stack not in known:
+        raise KitError(f"{stack!r} is no name of a stack file.", f"Stacks here: {', '.join(known) or 'none'}.")
 
 
 def _rehearsed(project: Path, stack: str) -> Preview:

@@ -1,6 +1,7 @@
 """`llmd-oke preflight`: has the tenancy what a stack needs, and can its nodes pull their images?"""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,9 +10,11 @@ from rich.markup import escape
 from llmd_oke.access.places import region_of
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import settings
+from llmd_oke.errors import KitError
 from llmd_oke.operations.findings import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
 from llmd_oke.operations.preflight_registries import registry_findings
+from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.planning import plan_stack_file
 from llmd_oke.planning.container_images import images_of
 
@@ -38,7 +41,7 @@ def preflight(
     config = plan.config
     where = region_of(config, region)
     who = token.sign_in_of(settings(project, stack), auth, profile)
-    findings = look(token.client_of(who, where), config)
+    findings = look(token.client_of(who, where), config, link_of=lambda pool: _image_link(project, stack, pool))
     findings += registry_findings(images_of(plan), console.progress())
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [each.as_json() for each in findings]}, indent=2))
@@ -46,6 +49,14 @@ def preflight(
         for finding in findings:
             _show(finding)
     raise typer.Exit(exit_code(findings))
+
+
+def _image_link(project: Path, stack: str, pool: str) -> str | None:
+    """The secret link of a pool's image, which the Pulumi CLI decrypts; None where there is none, or no CLI."""
+    try:
+        return pulumi_cli(project, stack).secret(f"llmd-oke:imageLinks.{pool}")
+    except KitError:
+        return None
 
 
 def _show(finding: Finding) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from llmd_oke.access import api_key, cluster_token, principals
 from llmd_oke.access.oci_client import SignedOciClient
-from llmd_oke.access.sign_in import Auth, SignIn, of_provider
+from llmd_oke.access.sign_in import Auth, SignIn, auth_of_environment, of_provider
 from llmd_oke.access.signing import Signer
 from llmd_oke.errors import KitError
 
@@ -77,18 +77,4 @@ def _of_environment() -> Auth:
     asked = os.environ.get(VARIABLE)
     if asked and asked not in set(Auth):
         raise KitError(f"{VARIABLE}={asked} is no way to sign in that this knows.", f"Known: {', '.join(Auth)}.")
-    return Auth(asked) if asked else _of_oci_cli()
-
-
-def _of_oci_cli() -> Auth:
-    """What `OCI_CLI_AUTH` says, which users of OCI's command line have set already."""
-    asked = os.environ.get("OCI_CLI_AUTH", "api_key")
-    known = {
-        "api_key": Auth.API_KEY,
-        "security_token": Auth.API_KEY,
-        "instance_principal": Auth.INSTANCE_PRINCIPAL,
-        "oke_workload_identity": Auth.WORKLOAD_IDENTITY,
-    }
-    if asked not in known:
-        raise KitError(f"OCI_CLI_AUTH={asked} is no way to sign in that this knows.", f"Known: {', '.join(known)}.")
-    return known[asked]
+    return Auth(asked) if asked else auth_of_environment(os.environ)

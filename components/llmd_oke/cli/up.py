@@ -40,7 +40,7 @@ def up(
         _refuse_unevaluated(plan)
     pulumi = reading_first(pulumi_cli(project, stack, aside=as_json), plan)
     account = Account(pulumi, yes=yes) if as_json else None
-    with _way(project, stack, through_tunnel):
+    with way(project, stack, through_tunnel):
         status = updates.update(
             pulumi,
             plan,
@@ -81,13 +81,13 @@ def destroy(
     """Destroy a stack for real. Where clusters or pools are protected it is refused without --unprotect."""
     pulumi = pulumi_cli(project, stack, aside=as_json)
     account = Account(pulumi, yes=yes) if as_json else None
-    with _way(project, stack, through_tunnel):
+    with way(project, stack, through_tunnel):
         client = recover.client_for(project, stack)
         status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect, client=client)
     _end(status, ended("destroy", status), account, Benchmarked())
 
 
-def _way(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
+def way(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
     """The way to the API server: as the stack has it, or through a tunnel of this command's own."""
     if through_tunnel:
         return tunnel.during(project, stack, console.progress())

@@ -16,7 +16,7 @@ class NodeImageArgs(TypedDict):
     display_name: str
     """Name of the image."""
     uri: pulumi.Input[str]
-    """Where the file lies in Object Storage."""
+    """Where the file lies in Object Storage. It may be a pre-authenticated request, and is always kept as a secret."""
     checksum: str
     """What the file is: `md5:…` or `sha256:…`. It is part of the resource's name: another checksum, another image."""
 
@@ -39,10 +39,13 @@ class NodeImage(pulumi.ComponentResource):
             f"{name}-image-{digest}",
             compartment_id=args["compartment_id"],
             display_name=f"{args['display_name']}-{digest}",
-            image_source_details={"source_type": "objectStorageUri", "source_uri": args["uri"]},
+            image_source_details={"source_type": "objectStorageUri", "source_uri": pulumi.Output.secret(args["uri"])},
             freeform_tags={"llmd-oke-checksum": args["checksum"]},
             opts=pulumi.ResourceOptions(
-                parent=self, custom_timeouts=IMAGE, ignore_changes=["imageSourceDetails", "definedTags"]
+                parent=self,
+                custom_timeouts=IMAGE,
+                ignore_changes=["imageSourceDetails", "definedTags"],
+                additional_secret_outputs=["imageSourceDetails"],
             ),
         )
         self.image_id = image.id

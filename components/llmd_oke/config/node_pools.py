@@ -31,9 +31,11 @@ class ImageImport(Part):
     name: str
     """Name of the image in the catalogue, which knows its operating system and the shapes that it is made for."""
 
-    uri: HttpsUrl
-    """Where the file lies in Object Storage. Pre-authenticated links change, so that a changed link alone imports
-    nothing again.
+    uri: HttpsUrl | None = None
+    """Where the file lies in Object Storage, if anyone may read it. A link with a pre-authenticated request is a
+    secret: leave this out, and give the link with `pulumi config set --secret --path llmd-oke:imageLinks.<pool>`, by
+    the name of the pool (`system` for the system pool). Links expire, so that a changed one alone imports nothing
+    again.
     """
 
     checksum: Checksum

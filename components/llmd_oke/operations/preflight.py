@@ -5,17 +5,18 @@ user with few rights still sees the others.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import IPv4Network, ip_network
 
-from llmd_oke.access.objects import stored_file
-from llmd_oke.access.oci_client import OciClient
+from llmd_oke.access.objects import StoredFile, stored_file
+from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.catalogue.iam import Need
 from llmd_oke.catalogue.iam import policies as policy_facts
 from llmd_oke.catalogue.network import reserved_ranges
-from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, StackConfig
+from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, Image, StackConfig
 from llmd_oke.errors import KitError
 from llmd_oke.operations.findings import Finding, Verdict, guarded
-from llmd_oke.operations.preflight_images import ReadLink, image_findings
+from llmd_oke.operations.preflight_images import LinkOf, ReadLink, image_findings
 from llmd_oke.operations.preflight_limits import limit_findings
 from llmd_oke.operations.tenancy import Tenancy
 from llmd_oke.planning.iam import iam_needs
@@ -26,8 +27,10 @@ MOST_SKEW = 3
 _ENOUGH_AT_FIRST = "enough for size, not for scaling.maxSize"
 
 
-def preflight(client: OciClient, config: StackConfig, read_link: ReadLink = stored_file) -> list[Finding]:
-    """All findings on a stack. `read_link` asks for the file behind an image's link.
+def preflight(
+    client: OciClient, config: StackConfig, read_link: ReadLink = stored_file, link_of: LinkOf = lambda _: None
+) -> list[Finding]:
+    """All findings on a stack. `read_link` asks for the file behind an image's link, `link_of` has the secret ones.
 
     Raises:
         KitError: the stack says too little to ask anything.
@@ -38,9 +41,22 @@ def preflight(client: OciClient, config: StackConfig, read_link: ReadLink = stor
         raise KitError("The stack says nothing of its cluster.", "Run this on the stack of the cluster layer.")
     tenancy = Tenancy(client, config, config.cluster)
     found = [finding for name, path, check in CHECKS for finding in guarded(name, path, lambda c=check: c(tenancy))]
-    for path, image, shape in tenancy.created_images:
-        found += guarded("image", path, lambda p=path, i=image, s=shape: image_findings(tenancy, p, i, s, read_link))
+    for pool, path, image, shape in tenancy.created_images:
+        read = partial(_file_of, pool, image, read_link, link_of)
+        found += guarded("image", path, lambda p=path, i=image, s=shape, r=read: image_findings(tenancy, p, i, s, r))
     return found
+
+
+def _file_of(pool: str, image: Image, read_link: ReadLink, link_of: LinkOf) -> StoredFile:
+    """The file that a pool's image is imported from.
+
+    Raises:
+        OciError: there is no link to it, or it does not answer.
+    """
+    link = (image.import_.uri if image.import_ else None) or link_of(pool)
+    if link is None:
+        raise OciError(0, "NoLink", f"there is no link to the image's file: set llmd-oke:imageLinks.{pool}")
+    return read_link(link)
 
 
 def _capacity(tenancy: Tenancy) -> Iterator[Finding]:

@@ -12,12 +12,17 @@ from llmd_oke.operations.tenancy import Tenancy
 ReadLink = Callable[[str], StoredFile]
 """Asks Object Storage for the file behind a link."""
 
+LinkOf = Callable[[str], str | None]
+"""The secret link to the file of a pool's image, None where the stack has none."""
+
 CHECKSUM_TAG = "llmd-oke-checksum"
 """The tag that an imported image keeps its checksum in (`NodeImage`)."""
 
 
-def image_findings(tenancy: Tenancy, path: str, image: Image, shape: str, read_link: ReadLink) -> Iterator[Finding]:
-    """What there is to say of one image.
+def image_findings(
+    tenancy: Tenancy, path: str, image: Image, shape: str, read: Callable[[], StoredFile]
+) -> Iterator[Finding]:
+    """What there is to say of one image; `read` asks for the file that it is imported from.
 
     Raises:
         OciError: OCI or the link doesn't answer.
@@ -25,7 +30,7 @@ def image_findings(tenancy: Tenancy, path: str, image: Image, shape: str, read_l
     if image.ocid is not None:
         yield from _there(tenancy, f"{path}.ocid", image.ocid, shape)
     elif image.import_ is not None:
-        yield from _imported(tenancy, f"{path}.import", image.import_, read_link)
+        yield from _imported(tenancy, f"{path}.import", image.import_, read)
 
 
 def _there(tenancy: Tenancy, path: str, ocid: str, shape: str) -> Iterator[Finding]:
@@ -42,7 +47,7 @@ def _there(tenancy: Tenancy, path: str, ocid: str, shape: str) -> Iterator[Findi
         yield Finding("image", path, Verdict.PROBLEM, f"{name} is not for {shape}", remedy)
 
 
-def _imported(tenancy: Tenancy, path: str, wanted: ImageImport, read_link: ReadLink) -> Iterator[Finding]:
+def _imported(tenancy: Tenancy, path: str, wanted: ImageImport, read: Callable[[], StoredFile]) -> Iterator[Finding]:
     """An image that was imported already is known by its tag: its link may have expired, and OCI has no checksum of it.
 
     One that is still to be imported is known by what Object Storage says of the file.
@@ -51,7 +56,7 @@ def _imported(tenancy: Tenancy, path: str, wanted: ImageImport, read_link: ReadL
         if _checksum_of(image) == wanted.checksum:
             yield _known(path, image)
             return
-    yield _file(f"{path}.checksum", wanted.checksum, read_link(wanted.uri))
+    yield _file(f"{path}.checksum", wanted.checksum, read())
 
 
 def _checksum_of(image: dict[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from llmd_oke.access.sign_in import of_environment
 from llmd_oke.errors import KitError
 from llmd_oke.operations.child import to_its_end
 from llmd_oke.operations.previews import Change, Preview, errors_of_events, of_events, parse
@@ -49,9 +50,16 @@ def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> Ended:
 
 
 def _environment() -> dict[str, str]:
-    """Programs and plug-ins find the `llmd-oke` that kubeconfigs name, also where its folder is not on PATH."""
-    own = sysconfig.get_path("scripts")
-    return {**os.environ, "PATH": os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))}
+    """Programs and plug-ins find the `llmd-oke` that kubeconfigs name, also where its folder is not on PATH.
+
+    They sign in to OCI as that does: the plug-in doesn't read `OCI_CLI_AUTH`.
+
+    Raises:
+        KitError: the environment says two ways to sign in.
+    """
+    own, (_, auth) = sysconfig.get_path("scripts"), of_environment(os.environ) or ("", "")
+    signing_in = {"OCI_AUTH": auth} if auth else {}
+    return {**os.environ, **signing_in, "PATH": os.pathsep.join(filter(None, (own, os.environ.get("PATH"))))}
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,11 @@ class PulumiCli:
         if ended.status:
             raise KitError(f"The output {name} of the stack can't be read:\n{(ended.errors or ended.output).strip()}")
         return ended.output
+
+    def secret(self, key: str) -> str | None:
+        """A value of the stack's config by its path (`llmd-oke:imageLinks.mi300x`), in the clear; None without one."""
+        ended = self._run("config", "get", "--path", key, capture=True)
+        return ended.output.strip() or None if not ended.status else None
 
     def last_record(self) -> Record | None:
         """The newest operation in the stack's history, None where it has none.

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from llmd_oke.access.oci_client import OciClient
 from llmd_oke.config import CreateCluster, GpuPool, Image, StackConfig
+from llmd_oke.planning.pools import SYSTEM_POOL
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,11 @@ class Tenancy:
         return [(i, pool) for i, pool in enumerate(self.config.gpu_pools) if pool.pool_id is None]
 
     @property
-    def created_images(self) -> list[tuple[str, Image, str]]:
-        """The images that pools boot from, each with its path in the stack file and the shape of its nodes."""
+    def created_images(self) -> list[tuple[str, str, Image, str]]:
+        """The images that pools boot from: pool, path in the stack file, image, and the shape of the nodes."""
         pools = [
-            *((f"gpuPools[{i}].image", pool) for i, pool in self.created_pools),
-            ("systemPool.image", self.config.system_pool),
-            *((f"cpuPools[{i}].image", pool) for i, pool in enumerate(self.config.cpu_pools)),
+            *((pool.name, f"gpuPools[{i}].image", pool) for i, pool in self.created_pools),
+            (SYSTEM_POOL, "systemPool.image", self.config.system_pool),
+            *((pool.name, f"cpuPools[{i}].image", pool) for i, pool in enumerate(self.config.cpu_pools)),
         ]
-        return [(path, pool.image, pool.shape) for path, pool in pools if pool.image is not None]
+        return [(name, path, pool.image, pool.shape) for name, path, pool in pools if pool.image is not None]

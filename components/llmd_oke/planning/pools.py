@@ -1,10 +1,11 @@
 """What the pools of a created cluster must satisfy. Each rule yields the problems that it finds."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmd_oke import catalogue
-from llmd_oke.config import CreateCluster, GpuPool, Image, StackConfig, SystemPool
+from llmd_oke.config import CpuPool, CreateCluster, GpuPool, Image, StackConfig, SystemPool
 from llmd_oke.errors import Problem
 from llmd_oke.planning.flexible_shapes import size_problems
 from llmd_oke.planning.launches import RDMA_LAUNCHES, SELF_MANAGED_LAUNCHES, launch_problems
@@ -17,6 +18,10 @@ MINOR_VERSIONS_OF_SKEW = 3
 
 SELF_MANAGED_MINIMUM = {"vcn-native": (1, 27, 10), "flannel": (1, 25, 0)}
 """OCI documentation, Prerequisites for Self-Managed Node Creation."""
+
+
+_SECRET_LINK = re.compile(r"^https://[^/]*@|/p/[^/]+/|[?#]")
+"""An address with a user, a pre-authenticated request in its path, or a signature in its query."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +66,20 @@ def _needed_to_create(subject: _Subject) -> Iterator[Problem]:
         why = "OKE's own images have neither the GPU driver nor the RDMA software"
         yield Problem(f"{path}.image", None, "an object with one of the keys ocid, import", why)
     else:
-        yield from _image(pool.image, f"{path}.image", pool.shape)
+        yield from _image(pool.image, f"{path}.image", pool.shape, pool.name)
         yield from _ubuntu(subject)
 
 
-def _image(image: Image, path: str, shape: str) -> Iterator[Problem]:
+def _image(image: Image, path: str, shape: str, pool: str) -> Iterator[Problem]:
     if (image.ocid is None) == (image.import_ is None):
         written = "both" if image.ocid else None
         yield Problem(path, written, "one of ocid, import", "nodes boot from one image")
     if image.import_ is None:
         return
+    if image.import_.uri and _SECRET_LINK.search(image.import_.uri):
+        accepted = f"no uri, and the link as a secret: pulumi config set --secret --path llmd-oke:imageLinks.{pool}"
+        why = "whoever reads the stack file or the stack's state could read the bucket"
+        yield Problem(f"{path}.import.uri", "a link with a secret in it", accepted, why)
     known = catalogue.image(image.import_.name)
     if known is None:
         accepted = "one of " + ", ".join(catalogue.image_names()) + "; or import it by hand and give its ocid"
@@ -131,7 +140,8 @@ def _cpu_pool(cluster: CreateCluster, pool: SystemPool, path: str) -> Iterator[P
         why = "GPU nodes are tainted, so that nothing but model servers would run here"
         yield Problem(f"{path}.shape", pool.shape, "a shape without GPUs, such as VM.Standard.E5.Flex", why)
     if pool.image is not None:
-        yield from _image(pool.image, f"{path}.image", pool.shape)
+        name = pool.name if isinstance(pool, CpuPool) else SYSTEM_POOL
+        yield from _image(pool.image, f"{path}.image", pool.shape, name)
     yield from size_problems(pool, path)
     if pool.cycling is not None and {pool.cycling.max_surge, pool.cycling.max_unavailable} <= {"0", "0%"}:
         why = "a pool that may neither grow nor shrink can replace no node"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .places import Place, sole
+from .places import Place, UnsafeNameError, sole
 from .sources import ENCODINGS, REHEARSED_VOCABULARY, Listing, RemoteFile, list_hugging_face, list_object_storage
 from .transfer import Transfer
 from .web import PrewarmError, Web, say
@@ -20,7 +20,7 @@ def fill(place: Place, listing: Listing, web: Web, connections: int) -> None:
     """Downloads all files of a listing and writes down that they are there."""
     if not any(file.path.endswith(".safetensors") for file in listing.files):
         raise PrewarmError(f"{place.repository} at {place.revision} has no weights (*.safetensors)")
-    Transfer(web, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
+    Transfer(web, place.cache, place.snapshot(listing.commit), place.repository, listing.files).run(connections)
     place.finish(listing)
 
 
@@ -38,7 +38,7 @@ def ensure(
             if mine and not place.is_complete():
                 fill(place, listed(), web, connections)
             if mine and not place.has(vocabulary):
-                Transfer(Web(), place.cache, "vocabulary", vocabulary).run(connections)
+                Transfer(Web(), place.cache, place.cache, "vocabulary", vocabulary).run(connections)
         if not mine:
             say(f"{place.repository}: another pod fills the cache")
             time.sleep(poll_s)
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         web, listed = _source(options)
         ensure(place, listed, web, options.connections, _wanted_vocabulary(options))
-    except (PrewarmError, OSError) as error:
+    except (PrewarmError, UnsafeNameError, OSError) as error:
         print(f"error {error}", file=sys.stderr, flush=True)
         return 1
     return 0

@@ -7,12 +7,63 @@ import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from .sources import Listing, RemoteFile
 
 HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0
+
+LONGEST_PART = 255
+"""Bytes of a file's name, on all file systems of Linux."""
+
+
+class UnsafeNameError(Exception):
+    """A name from a listing, a store or a pod that does not stay in its folder."""
+
+
+def relative(name: str) -> PurePosixPath:
+    """A file's name that somebody else chose, as a path that stays below whatever folder it is put into.
+
+    Raises:
+        UnsafeNameError: it is absolute, or has `..`, `.`, an empty part, a backslash, or a character that no name has.
+    """
+    parts = name.split("/")
+    reasons = {
+        "is absolute": name.startswith("/"),
+        "leaves its folder": ".." in parts,
+        "has an empty part or a `.`": bool({"", "."} & set(parts)),
+        "has a backslash": "\\" in name,
+        "has a control character": not name.isprintable(),
+    }
+    why = next((reason for reason, applies in reasons.items() if applies), None)
+    if why is None and max(len(part.encode()) for part in parts) > LONGEST_PART:
+        why = f"has a part of more than {LONGEST_PART} bytes"
+    if why:
+        raise UnsafeNameError(f"{name[:LONGEST_PART]!r} {why}")
+    return PurePosixPath(name)
+
+
+def inside(folder: Path, name: str, root: Path | None = None) -> Path:
+    """Where a file lies whose name somebody else chose: below `folder`, whatever links there point to.
+
+    Args:
+        folder: the folder that the name is relative to.
+        name: relative, with `/` between its parts.
+        root: what links may not leave; the folder itself if left out.
+
+    Raises:
+        UnsafeNameError: the name, or a link on its way, leads elsewhere.
+    """
+    path = folder / relative(name)
+    limit = (root or folder).resolve()
+    try:
+        stays = path.resolve().is_relative_to(limit)
+    except RuntimeError:  # links in a circle
+        stays = False
+    if not stays:
+        raise UnsafeNameError(f"{name!r} leaves {root or folder} by a link")
+    return path
 
 
 @dataclass(frozen=True)
@@ -30,12 +81,12 @@ class Place:
     @property
     def folder(self) -> Path:
         """The model's folder in Hugging Face's layout."""
-        return self.cache / "hub" / self._name
+        return inside(self.cache / "hub", self._name, self.cache)
 
     @property
     def record(self) -> Path:
         """What is complete: written last, read first."""
-        return self.cache / ".llmd-oke" / f"{self._name}@{self.revision}.json"
+        return inside(self.cache / ".llmd-oke", f"{self._name}@{self.revision}.json", self.cache)
 
     @property
     def lock(self) -> Path:
@@ -44,15 +95,16 @@ class Place:
 
     def snapshot(self, commit: str) -> Path:
         """The folder of one commit."""
-        return self.folder / "snapshots" / commit
+        return inside(self.folder / "snapshots", commit, self.cache)
 
     def is_complete(self) -> bool:
         """Whether every file of the record is there with its size. Their contents were judged when they came."""
         try:
             record = json.loads(self.record.read_text())
             folder = self.snapshot(record["commit"])
-            whole = all((folder / path).stat().st_size == size for path, size in record["files"].items())
-        except (OSError, ValueError, KeyError):
+            sizes = {inside(folder, path, self.cache): size for path, size in record["files"].items()}
+            whole = all(path.stat().st_size == size for path, size in sizes.items())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, UnsafeNameError):
             return False
         if whole:
             self.point_to(record["commit"])
@@ -60,7 +112,7 @@ class Place:
 
     def has(self, files: Sequence[RemoteFile]) -> bool:
         """Whether files lie in the cache with their sizes. Their contents were judged when they came."""
-        paths = [(self.cache / file.path, file.size) for file in files]
+        paths = [(inside(self.cache, file.path), file.size) for file in files]
         return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
     def point_to(self, commit: str) -> None:

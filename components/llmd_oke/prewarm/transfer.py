@@ -9,23 +9,33 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from .places import inside
 from .sources import RemoteFile
 from .web import PrewarmError, Web, say, with_tries, without_secrets
 
 CHUNK_BYTES = 8 * 2**20
 REPORT_PERIOD_S = 10.0
 GIB = 2**30
+PARTIAL = ".partial"
+"""End of the name of a file that is not whole."""
 _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 class Transfer:
     """Downloads files into a folder and tells how far it is."""
 
-    def __init__(self, web: Web, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
+    def __init__(self, web: Web, cache: Path, folder: Path, name: str, files: Sequence[RemoteFile]) -> None:
+        """Takes files into a folder of a cache.
+
+        Raises:
+            UnsafeNameError: a file would lie elsewhere, links in the cache included.
+            PrewarmError: two files would have one name.
+        """
         self._web = web
         self._folder = folder
         self._name = name
         self._files = files
+        self._targets = _targets(cache, folder, files)
         self._total = sum(file.size for file in files)
         self._present = 0
         self._lock = threading.Lock()
@@ -71,14 +81,14 @@ class Transfer:
             raise PrewarmError(f"{needed / GIB:.1f} GiB are needed in {self._folder}, {free / GIB:.1f} GiB are free")
 
     def _bytes_of(self, file: RemoteFile) -> int:
-        target = self._folder / file.path
+        target = self._targets[file.path]
         for path in (target, _partial(target)):
             if path.is_file():
                 return min(path.stat().st_size, file.size)
         return 0
 
     def _fetch(self, file: RemoteFile) -> None:
-        target = self._folder / file.path
+        target = self._targets[file.path]
         if target.is_file() and target.stat().st_size == file.size:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -120,8 +130,19 @@ def amount(size: float) -> str:
     return f"{size / unit:.1f} {name}"
 
 
+def _targets(cache: Path, folder: Path, files: Sequence[RemoteFile]) -> dict[str, Path]:
+    """Where files come to lie, by their names; the unfinished ones beside them are checked with them."""
+    targets = {file.path: inside(folder, file.path, cache) for file in files}
+    names = [name for file in files for name in (file.path, f"{file.path}{PARTIAL}")]
+    if len(set(names)) < len(names):
+        raise PrewarmError("the listing has a file twice, or one with the name of another's unfinished part")
+    for file in files:
+        inside(folder, f"{file.path}{PARTIAL}", cache)
+    return targets
+
+
 def _partial(target: Path) -> Path:
-    return target.with_name(target.name + ".partial")
+    return target.with_name(target.name + PARTIAL)
 
 
 def content_digest(path: Path, check: str) -> str:

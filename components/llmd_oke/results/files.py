@@ -15,6 +15,12 @@ from llmd_oke.errors import KitError
 from llmd_oke.results.reading import Read, Rejected
 from llmd_oke.results.row import Origin, Quantiles, Row
 
+MOST_BYTES = 64 * 2**20
+"""Of a file of rows or a report: about fifty thousand rows, which take 3 s to read."""
+
+MOST_REQUEST_BYTES = 2**30
+"""Of a file of single requests: some ten million token times."""
+
 _NESTED: Mapping[str, tuple[str, ...]] = {
     "origin": tuple(Origin.model_fields),
     **{name: tuple(Quantiles.model_fields) for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")},
@@ -132,16 +138,30 @@ def _scan(entries: Iterable[tuple[int, object]], name: str) -> Read:
     return Read(tuple(rows), tuple(rejected))
 
 
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a file of at most `most` bytes.
+
+    Raises:
+        KitError: it is not there, or larger.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise KitError(f"{path}: {error.strerror}") from error
+    if len(content) > most:
+        raise KitError(f"{path} is larger than {most // 2**20} MiB, which no file of results is.")
+    return content
+
+
 def read_text(path: Path) -> str:
     """The text of a file.
 
     Raises:
-        KitError: it is not there or no text.
+        KitError: it is not there, too large, or no text.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise KitError(f"{path}: {error.strerror}") from error
+        return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise KitError(f"{path} is no text: {error.reason} at byte {error.start}") from error
 

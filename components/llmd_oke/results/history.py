@@ -6,7 +6,8 @@ A history is a folder of reports as the benchmarks leave it, or an S3-compatible
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
@@ -14,7 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
 
 from llmd_oke.errors import KitError
-from llmd_oke.results.files import parse_rows
+from llmd_oke.prewarm.places import UnsafeNameError, inside, relative
+from llmd_oke.results.files import MOST_REQUEST_BYTES, parse_rows, read_bytes
 from llmd_oke.results.reading import Read
 from llmd_oke.results.requests import FILE as REQUESTS_FILE
 from llmd_oke.results.requests import Latencies
@@ -63,25 +65,43 @@ class FolderStore:
 
     def names(self, below: str) -> list[str]:
         """The names of all files below a folder."""
-        folder = self.root / below
-        found = (path for path in folder.rglob("*") if path.is_file())
+        folder = self._path(below) if below else self.root
+        found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
         return sorted(str(PurePosixPath(path.relative_to(self.root))) for path in found)
 
     def read(self, name: str) -> bytes:
         """The content of a file."""
-        try:
-            return (self.root / name).read_bytes()
-        except OSError as error:
-            raise KitError(f"{self.root / name}: {error.strerror}") from error
+        path = self._path(name)
+        if path.is_symlink():
+            raise KitError(f"{path} is a link, which a history doesn't follow.")
+        return read_bytes(path, MOST_REQUEST_BYTES)
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace a file."""
-        path = self.root / name
+        path = self._path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         except OSError as error:
             raise KitError(f"{path}: {error.strerror}") from error
+
+    def _path(self, name: str) -> Path:
+        with safe_names(str(self.root)):
+            return inside(self.root, name)
+
+
+@contextmanager
+def safe_names(where: str) -> Generator[None]:
+    """A name that leaves its folder is refused in words that say where it comes from or goes to.
+
+    Raises:
+        KitError: there was one.
+    """
+    try:
+        yield
+    except UnsafeNameError as error:
+        remedy = "Names of results stay below their folder: look at who wrote this one, and remove it."
+        raise KitError(f"{where}: the name {error}.", remedy) from error
 
 
 @dataclass(frozen=True)
@@ -209,6 +229,9 @@ def copy_runs(source: Store, target: Store, stack: str, tell: Callable[[str], No
         raise KitError(f"Stack {stack} has no results to copy.", f"Stacks with results: {names}.")
     there = {(run.time, run.kind) for run in runs(target, stack, loads=True)}
     missing = [run for run in known if (run.time, run.kind) not in there]
+    with safe_names(f"A result of {stack}"):
+        for name in (name for run in missing for name in run.files):
+            relative(name)
     for run in missing:
         tell(run.time)
         for name in sorted(run.files, key=lambda name: name.endswith(f"/{ROWS_FILE}")):

@@ -17,6 +17,9 @@ from xml.etree import ElementTree as ET
 import httpx
 
 from llmd_oke.errors import KitError
+from llmd_oke.prewarm.places import relative
+from llmd_oke.results.files import MOST_REQUEST_BYTES
+from llmd_oke.results.history import safe_names
 
 TIMEOUT_S = 30.0
 MOST_PAGES = 1000
@@ -72,8 +75,8 @@ class S3Store:
             prefix = self._prefix + (f"{below.strip('/')}/" if below.strip("/") else "")
             query = {**more, "list-type": "2", "prefix": prefix}
             answer = self._ask("GET", f"{self._base}?{urlencode(sorted(query.items()), quote_via=quote, safe='')}")
-            page = _page(answer.content)
-            found += [name.removeprefix(self._prefix) for name in page.names]
+            page = _page(answer)
+            found += [name.removeprefix(self._prefix) for name in page.names if not name.endswith("/")]
             if not page.next:
                 return sorted(found)
             more = {"continuation-token": page.next}
@@ -81,26 +84,39 @@ class S3Store:
 
     def read(self, name: str) -> bytes:
         """The content of a file."""
-        return self._ask("GET", self._url(name)).content
+        return self._ask("GET", self._url(name))
 
     def write(self, name: str, content: bytes) -> None:
         """Make or replace a file."""
         self._ask("PUT", self._url(name), content)
 
     def _url(self, name: str) -> str:
+        with safe_names(self._base):
+            relative(name)
         return f"{self._base}/{quote(self._prefix + name, safe='/-_.~')}"
 
-    def _ask(self, method: str, url: str, body: bytes = b"") -> httpx.Response:
+    def _ask(self, method: str, url: str, body: bytes = b"") -> bytes:
         where = url.split("?", 1)[0]
         headers = self._keys.headers(method, url, body, datetime.now(UTC))
         try:
-            answer = self._http.request(method, url, content=body or None, headers=headers)
+            with self._http.stream(method, url, content=body or None, headers=headers) as answer:
+                content = _bounded(answer, where)
         except httpx.HTTPError as error:
             raise KitError(f"{where} does not answer: {error}") from error
         if answer.is_error:
-            reason = _text(answer.content, "Code") or answer.reason_phrase
+            reason = _text(content, "Code") or answer.reason_phrase
             raise KitError(f"{where} refuses: {answer.status_code} {reason}.", _remedy(answer.status_code))
-        return answer
+        return content
+
+
+def _bounded(answer: httpx.Response, where: str) -> bytes:
+    """The content of an answer, as far as a file of results goes."""
+    content = bytearray()
+    for piece in answer.iter_bytes():
+        content += piece
+        if len(content) > MOST_REQUEST_BYTES:
+            raise KitError(f"{where} is larger than {MOST_REQUEST_BYTES // 2**20} MiB, which no file of results is.")
+    return bytes(content)
 
 
 def s3_store(address: str, environment: Mapping[str, str]) -> S3Store:

@@ -1,6 +1,6 @@
 """From a plan to a created cluster, with OCI's resources only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from llmd_oke.cluster.provider import availability_domains, region_provider
 from llmd_oke.cluster.storage import Storage
 from llmd_oke.cluster.system_pool import SystemPool
 from llmd_oke.config import CreateCluster, Image
+from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.node_scaling import autoscaled_pools
@@ -74,8 +75,20 @@ class CreatedCluster:
         }
 
 
-def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -> CreatedCluster:
-    """Declares network, rights, cluster, pools, add-ons and storage, each after what it needs."""
+def create_cluster(
+    plan: Plan, cluster: CreateCluster, api_server: str | None, image_links: Mapping[str, str]
+) -> CreatedCluster:
+    """Declares network, rights, cluster, pools, add-ons and storage, each after what it needs.
+
+    Args:
+        plan: what is deployed.
+        cluster: the cluster's config.
+        api_server: address of the API server at the end of a tunnel.
+        image_links: secret links to image files, by the names of pools that import them.
+
+    Raises:
+        KitError: a pool's image has no link.
+    """
     provider = region_provider("oci", cluster.region)
     opts = pulumi.ResourceOptions(providers=[provider])
     network = Network("network", network_args(plan, cluster), opts)
@@ -84,9 +97,9 @@ def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -
     oke = OkeCluster(cluster.name, cluster_args(cluster, network, api_server), after(opts, network, *rights))
     node_rights = _rights("nodes-iam", plan, cluster, needs.nodes, oke, opts)
     ready = after(opts, network, *rights, *node_rights)
-    cpu_pools = _cpu_pools(plan, cluster, network, oke, ready)
+    cpu_pools = _cpu_pools(plan, cluster, network, oke, image_links, ready)
     add_ons = _add_ons(plan, cluster, oke, after(opts, *cpu_pools.values()))
-    gpu_pools = _gpu_pools(plan, cluster, network, oke, ready)
+    gpu_pools = _gpu_pools(plan, cluster, network, oke, image_links, ready)
     storage = _storage(plan, cluster, network, after(ready, oke))
     return CreatedCluster(provider, oke, network, cpu_pools, add_ons, gpu_pools, storage)
 
@@ -117,14 +130,19 @@ def _rights(
 
 
 def _cpu_pools(
-    plan: Plan, cluster: CreateCluster, network: Network, oke: OkeCluster, opts: pulumi.ResourceOptions
+    plan: Plan,
+    cluster: CreateCluster,
+    network: Network,
+    oke: OkeCluster,
+    image_links: Mapping[str, str],
+    opts: pulumi.ResourceOptions,
 ) -> dict[str, SystemPool | CpuPool]:
     pools = {SYSTEM_POOL: plan.config.system_pool, **{pool.name: pool for pool in plan.config.cpu_pools}}
     asked = any(not pool.availability_domains for pool in pools.values()) and not cluster.given.availability_domains
     domains = _availability_domains(cluster, oke) if asked else list(cluster.given.availability_domains)
     made: dict[str, SystemPool | CpuPool] = {}
     for name, pool in pools.items():
-        image_id = _image(f"{name}-image", pool.image, cluster, opts) or cluster.given.system_image_id
+        image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.given.system_image_id
         args = cpu_pool_args(name, pool, cluster, network, oke, domains, image_id)
         made[name] = SystemPool(name, args, opts) if name == SYSTEM_POOL else CpuPool(name, args, opts)
     return made
@@ -135,17 +153,25 @@ def _availability_domains(cluster: CreateCluster, oke: OkeCluster) -> pulumi.Out
 
 
 def _image(
-    name: str, image: Image | None, cluster: CreateCluster, opts: pulumi.ResourceOptions
+    pool: str,
+    image: Image | None,
+    cluster: CreateCluster,
+    image_links: Mapping[str, str],
+    opts: pulumi.ResourceOptions,
 ) -> pulumi.Input[str] | None:
     if image is None or image.import_ is None:
         return None if image is None else image.ocid
     wanted = image.import_
+    link = wanted.uri or image_links.get(pool)
+    if link is None:
+        remedy = f"Give it: pulumi config set --secret --path llmd-oke:imageLinks.{pool}"
+        raise KitError(f"The image of pool {pool} has no link to its file.", remedy)
     made = NodeImage(
-        name,
+        f"{pool}-image",
         {
             "compartment_id": cluster.compartment_id,
             "display_name": wanted.name,
-            "uri": wanted.uri,
+            "uri": link,
             "checksum": wanted.checksum,
         },
         opts,
@@ -165,11 +191,16 @@ def _add_ons(
 
 
 def _gpu_pools(
-    plan: Plan, cluster: CreateCluster, network: Network, oke: OkeCluster, opts: pulumi.ResourceOptions
+    plan: Plan,
+    cluster: CreateCluster,
+    network: Network,
+    oke: OkeCluster,
+    image_links: Mapping[str, str],
+    opts: pulumi.ResourceOptions,
 ) -> dict[str, GpuPool]:
     made: dict[str, GpuPool] = {}
     for pool in plan.config.gpu_pools:
-        image = None if pool.pool_id else _image(f"{pool.name}-image", pool.image, cluster, opts)
+        image = None if pool.pool_id else _image(pool.name, pool.image, cluster, image_links, opts)
         args = gpu_pool_args(plan, pool, cluster, network, oke, image or "")
         made[pool.name] = GpuPool(pool.name, args, opts)
     return made

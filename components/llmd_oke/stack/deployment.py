@@ -4,9 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pulumi
+from pydantic import TypeAdapter, ValidationError
 
 from llmd_oke import config, planning
 from llmd_oke.config import CreateCluster
+from llmd_oke.config.oci_names import HttpsUrl
+from llmd_oke.errors import KitError
 from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import Plan
 from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
@@ -16,6 +19,8 @@ from llmd_oke.stack.order import after
 from llmd_oke.stack.scaling import keda_namespace
 from llmd_oke.stack.smoke import declare_smoke
 from llmd_oke.stack.storage import declare_model_cache
+
+_LINKS = TypeAdapter(dict[str, HttpsUrl])
 
 
 def program() -> None:
@@ -39,15 +44,16 @@ def program() -> None:
 def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     """Declares what the stack's layer has of a plan; the answer is the stack's outputs.
 
-    `settings` are the stack's keys beside the stack file's object: `huggingFaceToken` and `modelSourceUrl` (secrets),
-    `apiServer`, the address of a created cluster's API server at the end of a tunnel, and `allowReplace`, true to take
-    the protection of cluster, network and pools away, so that the update after this one may replace them.
+    `settings` are the stack's keys beside the stack file's object: `huggingFaceToken`, `modelSourceUrl` and
+    `imageLinks` (secrets), `apiServer`, the address of a created cluster's API server at the end of a tunnel, and
+    `allowReplace`, true to take the protection of cluster, network and pools away, so that the update after this one
+    may replace them.
     """
     outputs: dict[str, Any] = {}
     if isinstance(plan.cluster, CreateCluster):
         protected = plan.cluster.protect and not settings.get_bool("allowReplace")
         cluster = plan.cluster.model_copy(update={"protect": protected})
-        access, outputs = _create(plan, cluster, settings.get("apiServer"))
+        access, outputs = _create(plan, cluster, settings)
     else:
         access = existing(plan)
     crds = _crds(plan, access) if plan.layer != "serving" else None
@@ -56,12 +62,12 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     return {**outputs, **_serve(plan, settings, access, crds)}
 
 
-def _create(plan: Plan, cluster: CreateCluster, api_server: str | None) -> tuple[ClusterAccess, dict[str, Any]]:
+def _create(plan: Plan, cluster: CreateCluster, settings: pulumi.Config) -> tuple[ClusterAccess, dict[str, Any]]:
     """OCI's packages are loaded only where a cluster is created."""
     from llmd_oke.stack.cluster import create_cluster, declare_autoscaler  # noqa: PLC0415
     from llmd_oke.stack.operators import declare_operators  # noqa: PLC0415
 
-    made = create_cluster(plan, cluster, api_server)
+    made = create_cluster(plan, cluster, settings.get("apiServer"), image_links(settings))
     access = ClusterAccess(
         identifier=made.oke.cluster_id,
         kubeconfig=made.oke.kubeconfig,
@@ -71,6 +77,19 @@ def _create(plan: Plan, cluster: CreateCluster, api_server: str | None) -> tuple
     gates = declare_operators(plan, made, access.options(access.provider("operators")))
     declare_autoscaler(plan, made, gates)
     return replace(access, ready=(*made.nodes, *gates)), made.outputs(plan, cluster.region)
+
+
+def image_links(settings: pulumi.Config) -> dict[str, str]:
+    """The secret links to image files by pool. They are plain here and go into secret inputs only.
+
+    Raises:
+        KitError: they are something else.
+    """
+    try:
+        return _LINKS.validate_json(settings.get("imageLinks") or "{}")
+    except ValidationError as error:
+        remedy = "Set one for each pool: pulumi config set --secret --path llmd-oke:imageLinks.<pool>"
+        raise KitError("llmd-oke:imageLinks is no object of https:// links by pool.", remedy) from error
 
 
 def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crds | None) -> dict[str, Any]:

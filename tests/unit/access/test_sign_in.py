@@ -1,8 +1,9 @@
 """Clusters are signed in to as the stack's `oci:` config signs in to OCI."""
 
 import pytest
-from llmd_oke.access.sign_in import Auth, SignIn, of_provider
+from llmd_oke.access.sign_in import Auth, SignIn, auth_of_environment, of_provider
 from llmd_oke.errors import KitError
+from llmd_oke.operations.pulumi_cli import run
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,49 @@ def test_a_sign_in_that_tokens_have_not_is_refused_with_those_that_they_have():
 def test_the_words_are_options_of_the_kits_commands():
     assert SignIn(Auth.API_KEY, "P").words == ["--auth", "api-key", "--profile", "P"]
     assert SignIn().words == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "auth"),
+    [
+        ({}, Auth.API_KEY),
+        ({"OCI_AUTH": "", "OCI_CLI_AUTH": ""}, Auth.API_KEY),
+        ({"OCI_AUTH": "InstancePrincipal"}, Auth.INSTANCE_PRINCIPAL),
+        ({"OCI_AUTH": "instanceprincipal", "OCI_CLI_AUTH": "instance_principal"}, Auth.INSTANCE_PRINCIPAL),
+        ({"TF_VAR_auth": "OKEWorkloadIdentity"}, Auth.WORKLOAD_IDENTITY),
+        ({"OCI_CLI_AUTH": "oke_workload_identity"}, Auth.WORKLOAD_IDENTITY),
+        ({"OCI_CLI_AUTH": "security_token"}, Auth.API_KEY),
+    ],
+)
+def test_the_kit_signs_in_as_the_plug_in_does_where_the_environment_says_how(environment: dict[str, str], auth: Auth):
+    assert auth_of_environment(environment) is auth
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OCI_AUTH": "ApiKey", "OCI_CLI_AUTH": "instance_principal"},
+        {"OCI_AUTH": "ApiKey", "TF_VAR_auth": "InstancePrincipal"},
+    ],
+)
+def test_two_identities_are_refused_by_the_kit_and_before_the_engine_runs(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(KitError, match="two ways to sign in"):
+        auth_of_environment(environment)
+    with pytest.raises(KitError, match="two ways to sign in"):
+        run(["true"], capture=True)
+
+
+def test_the_plug_in_is_told_what_only_ocis_command_line_reads(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OCI_AUTH", raising=False)
+    monkeypatch.setenv("OCI_CLI_AUTH", "instance_principal")
+    assert run(["sh", "-c", "echo $OCI_AUTH"], capture=True).output == "InstancePrincipal\n"
+
+
+@pytest.mark.parametrize("name", ["OCI_AUTH", "OCI_CLI_AUTH"])
+def test_a_way_to_sign_in_that_the_kit_lacks_is_refused_with_its_variable(name: str):
+    with pytest.raises(KitError, match=f"{name}=ResourcePrincipal is no way"):
+        auth_of_environment({name: "ResourcePrincipal"})

@@ -240,3 +240,80 @@ def test_from_a_bucket_the_vocabulary_comes_with_the_weights(hub: Hub, tmp_path:
     assert with_vocabulary(hub, tmp_path, "--source=object-storage") == 0
     assert vocabularies(tmp_path) == {"o200k_base.tiktoken": VOCABULARY}
     assert not [path for path, _, _ in hub.requests if path.startswith("/encodings/")]
+
+
+def listed(hub: Hub, *names: str) -> None:
+    hub.files = {"model.safetensors": b"weights", **dict.fromkeys(names, b"evil")}
+
+
+@pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
+@pytest.mark.parametrize(
+    "name",
+    ["../../../../models--other--model/snapshots/x/w.safetensors", "/etc/cron.d/x", "a\\..\\b", "a\x00b", "a//b", ".."],
+)
+def test_a_name_of_a_listing_that_leads_out_ends_it_before_anything_is_written(
+    hub: Hub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listed(hub, name)
+    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o/")
+    cache = tmp_path / "mounted" / "cache"
+    assert program.main(["--cache", str(cache), "--repository", REPOSITORY, "--source", source]) == 1
+    assert "error" in capsys.readouterr().err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() in {b"evil", b"weights"}]
+
+
+def test_a_link_in_the_cache_does_not_lead_out_of_it(hub: Hub, tmp_path: Path) -> None:
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    outside.mkdir()
+    (cache / "hub").mkdir(parents=True)
+    (cache / "hub" / "models--owner--model").symlink_to(outside)
+    assert program.main(["--cache", str(cache), "--repository", REPOSITORY]) == 1
+    assert not list(outside.iterdir())
+
+
+def test_a_cache_in_hugging_faces_layout_keeps_its_links_to_blobs(hub: Hub, tmp_path: Path) -> None:
+    blob = tmp_path / "hub/models--owner--model/blobs/abc"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(FILES["config.json"])
+    linked = snapshot(tmp_path) / "config.json"
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(blob)
+    assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 0
+    assert linked.is_symlink()
+    assert not hub.asked_for("config.json")
+
+
+def test_two_files_of_one_name_are_refused(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed(hub, "model.safetensors.partial")
+    assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 1
+    assert "unfinished part" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("commit", ["../../evil", "main", "c" * 39, ""])
+def test_a_commit_that_is_none_is_refused(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hub_for_tests.COMMIT", commit)
+    assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 1
+    assert "is no commit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [-1, "7", None, True, 1.5])
+def test_a_size_that_is_none_is_refused(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hub, "_tree", lambda: [{"type": "file", "path": "a", "size": size, "oid": "x"}])
+    assert program.main(["--cache", str(tmp_path), "--repository", REPOSITORY]) == 1
+    assert "is no listing of files" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("record", ["[]", '{"commit": "../../x", "files": {}}', '{"commit": 1, "files": {"../x": 1}}'])
+def test_a_record_in_the_cache_that_leads_out_counts_for_nothing(tmp_path: Path, record: str) -> None:
+    place = places.Place(tmp_path, REPOSITORY, "main")
+    places.write_whole(place.record, record)
+    assert not place.is_complete()

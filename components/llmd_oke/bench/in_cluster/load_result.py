@@ -70,9 +70,16 @@ def pack(how: Circumstances, results: Sequence[StageResult]) -> list[bytes]:
 
 
 def unpack(content: bytes) -> PodResult:
-    """A pod's result, from the joined pieces."""
-    told = json.loads(content)
-    return PodResult(circumstances.from_text(told["circumstances"]), tuple(map(_part, told["stages"])))
+    """A pod's result, from the joined pieces.
+
+    Raises:
+        KitError: it isn't one.
+    """
+    try:
+        told = json.loads(content)
+        return PodResult(circumstances.from_text(told["circumstances"]), tuple(map(_part, told["stages"])))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise KitError(f"A pod's result can't be read: {error!r:.200}") from error
 
 
 def _part(stage: Mapping[str, Any]) -> Part:

@@ -2,15 +2,21 @@
 
 import base64
 import gzip
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+
+from llmd_oke.errors import KitError
 
 CHUNK_BYTES = 900_000
 """A ConfigMap may have 1 MiB."""
 
 MOST_CHUNKS = 32
 """Of one pod: 29 MB compressed, about ten million token times. Whoever has more leaves something out."""
+
+MOST_BYTES = 512 * 2**20
+"""Of a pod's result that was unpacked."""
 
 PART_LABEL = "llmd-oke/part-of-job"
 """Its value is the Job whose result a ConfigMap has a piece of."""
@@ -30,8 +36,37 @@ def pieces(content: bytes) -> list[bytes]:
 
 
 def joined(parts: Iterable[bytes]) -> bytes:
-    """The content of all pieces in their order."""
-    return gzip.decompress(b"".join(parts))
+    """The content of all pieces in their order.
+
+    Raises:
+        KitError: they are not what `pieces` makes.
+    """
+    content = unpacked(b"".join(parts), MOST_BYTES)
+    if content is None:
+        raise KitError(f"A pod's result is broken, or larger than {MOST_BYTES // 2**20} MiB.")
+    return content
+
+
+def unpacked(packed: bytes, most: int) -> bytes | None:
+    """What `gzip` packed; None where it is something else, not whole, or larger than `most` bytes."""
+    reader = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        content = reader.decompress(packed, most)
+    except zlib.error:
+        return None
+    return content if reader.eof and not reader.unused_data else None
+
+
+def count_of(annotations: Mapping[str, str]) -> int:
+    """How many pieces a pod says that its result has.
+
+    Raises:
+        KitError: it says no number, or more than a pod may have.
+    """
+    told = annotations.get(COUNT_ANNOTATION, "")
+    if not told.isascii() or not told.isdigit() or not 1 <= int(told[:9]) <= MOST_CHUNKS:
+        raise KitError(f"A pod's result says that it has {told[:40]!r} pieces; 1 to {MOST_CHUNKS} are possible.")
+    return int(told)
 
 
 def config_maps(

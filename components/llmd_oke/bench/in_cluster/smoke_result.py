@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.deployment.metrics import Snapshot
 from llmd_oke.bench.evals.result import Examined
+from llmd_oke.bench.in_cluster.parcels import MOST_BYTES, unpacked
 from llmd_oke.bench.records.performance import Performance
 from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.reporting.files import to_yaml
@@ -102,9 +103,10 @@ def unpack(compressed: bytes) -> SmokeResult:
     Raises:
         KitError: it isn't one.
     """
+    content = unpacked(compressed, MOST_BYTES)
     try:
-        packed = _PACKED.validate_json(gzip.decompress(compressed))
-    except (OSError, EOFError, ValidationError) as error:
+        packed = _PACKED.validate_json(content or b"")
+    except ValidationError as error:
         raise KitError(f"The result can't be read: {error}", "It was written by another version of the kit.") from error
     return SmokeResult(
         plan=bare_plan(packed.request, packed.circumstances),

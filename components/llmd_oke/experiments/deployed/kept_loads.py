@@ -4,15 +4,16 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from llmd_oke.bench.deployment.circumstances import Circumstances
 from llmd_oke.bench.load.stage import StageResult
 from llmd_oke.bench.records.lines import write_file
 from llmd_oke.errors import KitError
 from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.prewarm.places import inside
 from llmd_oke.results.files import make_folder, write_rows
-from llmd_oke.results.history import ROWS_FILE, stack_folder
+from llmd_oke.results.history import ROWS_FILE, safe_names, stack_folder
 from llmd_oke.results.readers import read
 from llmd_oke.results.reading import Hints, Read
 from llmd_oke.results.requests import FILE as REQUESTS_FILE
@@ -106,9 +107,7 @@ def keep(measured: Measured, keeping: Keeping) -> Kept:
 def _write_files(files: Mapping[str, str], folder: Path) -> None:
     """Writes files by their relative paths; none of them lies outside of the folder."""
     for name, text in files.items():
-        relative = PurePosixPath(name)
-        if relative.is_absolute() or ".." in relative.parts:
-            raise KitError(f"The pod names a file outside of its results: {name}")
-        path = folder / relative
+        with safe_names("The pod's result"):
+            path = inside(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

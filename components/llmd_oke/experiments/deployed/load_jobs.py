@@ -1,26 +1,30 @@
 """Load from inside the cluster as an operation: a Job is created, watched, read and taken away."""
 
-import json
 import secrets
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter, ValidationError
+
 from llmd_oke.bench.in_cluster.load_job import LEAD_S
 from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.load_result import PodResult, unpack
-from llmd_oke.bench.in_cluster.parcels import COUNT_ANNOTATION, PART_KEY, joined
+from llmd_oke.bench.in_cluster.parcels import PART_KEY, count_of, joined
 from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.cluster_jobs import ClusterJobs
 from llmd_oke.experiments.deployed.jobs import why_ended
 from llmd_oke.rehearsal.pods.pod_worker import SIMULATED_ANNOTATION
 from llmd_oke.rehearsal.watches import metadata, texts
+from llmd_oke.results.files import explain
 from llmd_oke.serving import load_jobs
 from llmd_oke.serving.operation_jobs import STARTING_S, Place
 
 STOPPING_S = 40.0
 """What pods may take to publish what they have once they are told to end: their grace period of 30 s, and some more."""
+
+_FILES = TypeAdapter(Mapping[str, str])
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
@@ -98,7 +102,7 @@ class LoadJobs(ClusterJobs):
             content = self._content(place, 0)
             if content is None:
                 raise KitError(f"Job {place.job} left no result, or not all of it.")
-            yield json.loads(content)
+            yield _texts(content)
 
     def _collected(self, place: Place, request: LoadRequest, failure: KitError | KeyboardInterrupt | None) -> Sent:
         contents = [self._content(place, pod) for pod in range(request.parallelism)]
@@ -118,7 +122,15 @@ class LoadJobs(ClusterJobs):
         """What a pod published, None where that is not there, or not whole."""
         parts = [self.config_map(place, f"{place.job}-{pod}-0")]
         if parts[0] is not None:
-            rest = range(1, int(parts[0].annotations[COUNT_ANNOTATION]))
+            rest = range(1, count_of(parts[0].annotations))
             parts += [self.config_map(place, f"{place.job}-{pod}-{chunk}") for chunk in rest]
-        whole = [part.data[PART_KEY] for part in parts if part is not None]
+        whole = [part.data.get(PART_KEY, b"") for part in parts if part is not None]
         return joined(whole) if len(whole) == len(parts) else None
+
+
+def _texts(content: bytes) -> Mapping[str, str]:
+    """The files that a pod published, by their relative paths."""
+    try:
+        return _FILES.validate_json(content)
+    except ValidationError as error:
+        raise KitError(f"The pod's result is no set of files: {explain(error, 'result')}") from error

@@ -80,10 +80,13 @@ def _read_folder(folder: Path, hints: Hints) -> Read:
 
 
 def _folders(folder: Path) -> Iterator[list[Path]]:
-    """The files of each folder below; links to folders are not followed, so that `latest` is no second run."""
+    """The files of each folder below; links to folders are not followed, so that `latest` is no second run. Pipes and
+    devices, which may never end, are no files.
+    """
     for root, below, names in os.walk(folder):
         below.sort()
-        yield [path for name in sorted(names) if (path := Path(root, name)).suffix in SUFFIXES]
+        paths = (Path(root, name) for name in sorted(names))
+        yield [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
 
 
 def _read_files(paths: Sequence[Path], hints: Hints) -> Read:

@@ -45,7 +45,7 @@ def test_a_file_of_a_tool_that_can_not_be_read_is_told(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["../rows.jsonl", "/etc/passwd", "a/../../x"])
 def test_a_pod_writes_nothing_outside_of_the_folder(tmp_path: Path, name: str):
-    with pytest.raises(KitError, match="outside"):
+    with pytest.raises(KitError, match="the name"):
         keep(Measured((), files={name: ""}), Keeping(tmp_path / "in", Hints()))
 
 

@@ -1,0 +1,150 @@
+"""Names that others chose: a bucket's writer, a pod, a listing. None of them leaves its folder."""
+
+import gzip
+import zlib
+
+import pytest
+from llmd_oke.bench.in_cluster import load_result, parcels, smoke_result
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.deployed.kept_loads import Keeping, Measured, keep
+from llmd_oke.prewarm.places import UnsafeNameError, inside
+from llmd_oke.results.files import row_json
+from llmd_oke.results.history import FolderStore, copy_runs, runs
+from llmd_oke.results.reading import Hints
+from llmd_oke.results.s3 import Keys, S3Store
+from results_rows import row
+from s3_service import SECRET, bucket
+
+TIME = "20260301T120000Z"
+ROWS = f"dev/{TIME}/rows.jsonl"
+KEYS = Keys("key", SECRET, "us-ashburn-1")
+
+LEADING_OUT = (
+    f"dev/{TIME}/../../../outside",
+    f"dev/{TIME}//outside",
+    f"dev/{TIME}/./outside",
+    f"dev/{TIME}/a\\..\\outside",
+    f"dev/{TIME}/a\x00b",
+    f"dev/{TIME}/a\x1b[2Jb",
+    f"dev/{TIME}/a\u202eb",
+    f"dev/{TIME}/" + "x" * 256,
+)
+
+
+class _Listed(FolderStore):
+    """A store whose listing has one more name, as a bucket's may."""
+
+    name: str = ""
+
+    def names(self, below):
+        return [ROWS, self.name]
+
+    def read(self, name):
+        return row_json(row()).encode()
+
+
+def listed(tmp_path, name):
+    store = _Listed(tmp_path)
+    object.__setattr__(store, "name", name)
+    return store
+
+
+@pytest.mark.parametrize("name", LEADING_OUT)
+def test_a_run_with_a_name_that_leads_out_is_not_copied_at_all(tmp_path, name):
+    target = tmp_path / "history"
+    with pytest.raises(KitError, match="the name "):
+        copy_runs(listed(tmp_path, name), FolderStore(target), "dev", lambda _: None)
+    assert not target.exists()
+    assert not [path for path in tmp_path.rglob("*") if "outside" in path.name]
+
+
+@pytest.mark.parametrize("name", ["/etc/cron.d/x", "../x", "..", ".", "", "a/../../x", "a\\b", "a\nb", "a/"])
+def test_a_folder_and_a_bucket_take_and_give_no_such_name(tmp_path, name):
+    for store in (FolderStore(tmp_path / "history"), S3Store("https://objects.test", "results", "kit", KEYS)):
+        with pytest.raises(KitError, match="the name "):
+            store.write(name, b"x")
+        with pytest.raises(KitError, match="the name "):
+            store.read(name)
+
+
+@pytest.mark.parametrize("stack", ["..", ".", "a\\b", "a\x00b"])
+def test_a_stack_name_that_leads_out_is_refused(tmp_path, stack):
+    (tmp_path / "history").mkdir()
+    with pytest.raises(KitError, match="the name "):
+        runs(FolderStore(tmp_path / "history"), stack)
+
+
+def test_a_link_in_the_destination_leads_nowhere(tmp_path):
+    outside, target = tmp_path / "outside", tmp_path / "history"
+    outside.mkdir()
+    target.mkdir()
+    (target / "dev").symlink_to(outside)
+    with pytest.raises(KitError, match="by a link"):
+        FolderStore(target).write(ROWS, b"x")
+    assert not list(outside.iterdir())
+
+
+def test_a_link_in_a_history_gives_no_other_file_away(tmp_path):
+    secret, source = tmp_path / "secret", tmp_path / "source"
+    secret.write_text("key")
+    FolderStore(source).write(ROWS, row_json(row()).encode())
+    (source / f"dev/{TIME}/notes.txt").symlink_to(secret)
+    copy_runs(FolderStore(source), FolderStore(tmp_path / "copy"), "dev", lambda _: None)
+    assert not [path for path in (tmp_path / "copy").rglob("*") if path.is_file() and path.read_bytes() == b"key"]
+    with pytest.raises(KitError, match="by a link"):
+        FolderStore(source).read(f"dev/{TIME}/notes.txt")
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(UnsafeNameError, match="by a link"):
+        inside(tmp_path, "a/c")
+
+
+def test_a_bucket_with_a_name_that_leads_out_is_refused_with_the_name(tmp_path):
+    with bucket() as service:
+        store = S3Store(service.url, "results", "kit", KEYS)
+        service.files[f"kit/{ROWS}"] = row_json(row()).encode()
+        service.files[f"kit/dev/{TIME}/../../../evil"] = b"x"
+        with pytest.raises(KitError, match=r"\.\./\.\./\.\./evil.* leaves its folder"):
+            copy_runs(store, FolderStore(tmp_path / "history"), "dev", lambda _: None)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../x.json", "/x.json", "a/../../x.json", "a\\x.json", "x\x00.json"])
+def test_files_of_a_pod_stay_in_the_folder_of_their_load(tmp_path, name):
+    with pytest.raises(KitError, match="The pod's result: the name"):
+        keep(Measured((row(),), files={name: "{}"}), Keeping(tmp_path / "load", Hints()))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_result_that_unpacks_to_more_than_a_pod_can_have_is_refused(monkeypatch):
+    monkeypatch.setattr(parcels, "MOST_BYTES", 1000)
+    with pytest.raises(KitError, match="broken, or larger"):
+        parcels.joined(parcels.pieces(bytes(1001)))
+    assert parcels.joined(parcels.pieces(bytes(1000))) == bytes(1000)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"nonsense", gzip.compress(b"x")[:-1], gzip.compress(b"x") + b"y", zlib.compress(b"x")]
+)
+def test_a_result_that_is_not_whole_is_refused(content):
+    with pytest.raises(KitError, match="broken, or larger"):
+        parcels.joined([content])
+    with pytest.raises(KitError, match="can't be read"):
+        smoke_result.unpack(content)
+
+
+@pytest.mark.parametrize("count", ["1000000000", "33", "0", "-1", "x", "²", ""])
+def test_a_pod_that_says_it_has_too_many_pieces_is_not_asked_for_them(count):
+    with pytest.raises(KitError, match="1 to 32 are possible"):
+        parcels.count_of({parcels.COUNT_ANNOTATION: count})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b"[" * 100_000, b'{"circumstances": 1, "stages": [{}]}', b'{"stages": 3}']
+)
+def test_a_load_result_that_is_none_is_refused_in_words(content):
+    with pytest.raises(KitError, match="can't be read"):
+        load_result.unpack(content)
