@@ -58,7 +58,7 @@ def test_the_cluster_layer_has_no_models(rendered: Any):
 def test_the_cluster_layer_tells_the_serving_layer_what_it_needs(rendered: Any):
     team = {"key": "team", "value": "search", "effect": "NoSchedule"}
     outputs = rendered(cluster_layer(pool={"taints": [team]})).outputs
-    assert outputs["cluster_id"] == "prod-cluster"
+    assert outputs["cluster_id"] == "oke-cluster"
     assert outputs["region"] == "us-ashburn-1"
     assert outputs["kubernetes_version"] == "v1.34.2"
     assert outputs["gpu_pools"] == {
@@ -118,7 +118,7 @@ def test_the_api_servers_subnet_may_read_metrics_of_routers_and_servers(whole: R
 
 def test_the_providers_identity_is_the_clusters_ocid(whole: Rendered):
     for provider in whole.of_type("pulumi:providers:kubernetes"):
-        assert provider.inputs["clusterIdentifier"] == "prod-cluster"
+        assert provider.inputs["clusterIdentifier"] == "oke-cluster"
         assert "kubeconfig" in provider.secret_inputs
 
 
@@ -168,8 +168,8 @@ def depends(stack: Rendered, token: str, name: str) -> set[str]:
 
 def test_rights_are_there_before_what_needs_them(rendered: Any):
     stack = rendered(cluster_layer(pool={"launch": "cluster-network"}, cluster={"iam": {"grants": ["ocir"]}}))
-    assert "cluster-iam-policy" in depends(stack, "llmd-oke:index:OkeCluster", "prod")
-    assert "prod-cluster" in depends(stack, "llmd-oke:index:Iam", "nodes-iam") | depends(
+    assert "cluster-iam-policy" in depends(stack, "llmd-oke:index:OkeCluster", "oke")
+    assert "oke-cluster" in depends(stack, "llmd-oke:index:Iam", "nodes-iam") | depends(
         stack, "oci:Identity/policy:Policy", "nodes-iam-policy"
     )
     assert {"cluster-iam-policy", "nodes-iam-policy"} <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
@@ -177,7 +177,7 @@ def test_rights_are_there_before_what_needs_them(rendered: Any):
 
 def test_a_file_system_that_asks_for_rights_comes_after_the_cluster_by_when_oci_acts_on_them(rendered: Any):
     stack = rendered(created(storage={"modelCache": {"kind": "lustre"}}))
-    assert {"cluster-iam-policy", "prod-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
+    assert {"cluster-iam-policy", "oke-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
 
 
 def test_each_part_comes_after_what_it_needs(whole: Rendered):
@@ -403,3 +403,10 @@ def test_a_stack_tells_which_bastion_leads_to_its_private_endpoint(rendered: Any
     network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}
     assert rendered(cluster_layer(cluster={"network": network})).outputs["bastion_id"] == "network-bastion"
     assert rendered(cluster_layer()).outputs["bastion_id"] is None
+
+
+def test_a_cluster_that_gets_another_name_is_the_same_to_the_engine(rendered: Any):
+    def names(name: str) -> list[tuple[str, str]]:
+        return [(each.type, each.name) for each in rendered(cluster_layer(cluster={"name": name})).resources]
+
+    assert names("renamed") == names("prod")

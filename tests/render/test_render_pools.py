@@ -202,7 +202,12 @@ def test_nodes_without_gpus_go_by_force_after_five_minutes(component: Any):
 def test_gpu_nodes_go_by_force_after_five_minutes_and_after_an_hour_where_they_are_replaced_in_turn():
     cycling = {"mode": "replace-node", "max_surge": "1", "max_unavailable": "0"}
     assert node_pool().inputs["nodeEvictionNodePoolSettings"] == settings("PT5M")
-    assert node_pool(cycling=cycling).inputs["nodeEvictionNodePoolSettings"] == settings("PT60M")
+    assert node_pool(cycling=cycling).inputs["nodeEvictionNodePoolSettings"] == settings("PT1H")
+
+
+@pytest.mark.parametrize(("minutes", "text"), [(0, "PT0S"), (7, "PT7M"), (60, "PT1H"), (90, "PT1H30M")])
+def test_the_time_to_drain_is_written_as_oci_answers_it(minutes: int, text: str):
+    assert node_pool(eviction_grace_minutes=minutes).inputs["nodeEvictionNodePoolSettings"] == settings(text)
 
 
 def test_old_nodes_stay_as_they_are_unless_asked_otherwise():
@@ -320,6 +325,7 @@ def test_self_managed_instances_bring_up_their_rdma_network():
     of_instance = made.resource(INSTANCE, "mi300x-instance-0").inputs["agentConfig"]
     assert of_network == of_instance
     states = {plugin["name"]: plugin["desiredState"] for plugin in of_instance["pluginsConfigs"]}
+    assert list(states) == sorted(states)
     assert states["Compute HPC RDMA Authentication"] == "ENABLED"
     assert states["Compute HPC RDMA Auto-Configuration"] == "ENABLED"
     assert states["OS Management Service Agent"] == "DISABLED"

@@ -227,14 +227,14 @@ def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[st
 
 
 def agent_config() -> dict[str, Any]:
-    """The agent's plug-ins, with those that bring up the RDMA network."""
+    """The agent's plug-ins, by name, with those that bring up the RDMA network. OCI keeps the list in an order."""
     plugins = cloud_init().agent_plugins
-    states = [("ENABLED", plugins.enabled), ("DISABLED", plugins.disabled)]
+    states = {**dict.fromkeys(plugins.enabled, "ENABLED"), **dict.fromkeys(plugins.disabled, "DISABLED")}
     return {
         "are_all_plugins_disabled": False,
         "is_management_disabled": False,
         "is_monitoring_disabled": False,
-        "plugins_configs": [{"name": name, "desired_state": state} for state, names in states for name in names],
+        "plugins_configs": [{"name": name, "desired_state": states[name]} for name in sorted(states)],
     }
 
 

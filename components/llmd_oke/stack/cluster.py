@@ -81,7 +81,9 @@ def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -
     network = Network("network", network_args(plan, cluster), opts)
     needs = iam_needs(plan.config, cluster)
     rights = _rights("cluster-iam", plan, cluster, needs.cluster, None, opts)
-    oke = OkeCluster(cluster.name, cluster_args(cluster, network, api_server), after(opts, network, *rights))
+    oke = OkeCluster(
+        "oke", cluster_args(cluster, network, api_server), after(_renamed(opts, cluster), network, *rights)
+    )
     node_rights = _rights("nodes-iam", plan, cluster, needs.nodes, oke, opts)
     ready = after(opts, network, *rights, *node_rights)
     cpu_pools = _cpu_pools(plan, cluster, network, oke, ready)
@@ -89,6 +91,13 @@ def create_cluster(plan: Plan, cluster: CreateCluster, api_server: str | None) -
     gpu_pools = _gpu_pools(plan, cluster, network, oke, ready)
     storage = _storage(plan, cluster, network, after(ready, oke))
     return CreatedCluster(provider, oke, network, cpu_pools, add_ons, gpu_pools, storage)
+
+
+def _renamed(opts: pulumi.ResourceOptions, cluster: CreateCluster) -> pulumi.ResourceOptions:
+    """A cluster's name changes in place, so that its component has a name of its own; states of earlier versions know
+    it by the cluster's.
+    """
+    return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(aliases=[pulumi.Alias(name=cluster.name)]))
 
 
 def declare_autoscaler(plan: Plan, made: CreatedCluster, gates: Sequence[pulumi.Resource]) -> None:

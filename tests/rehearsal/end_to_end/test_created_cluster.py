@@ -90,7 +90,7 @@ def test_it_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
 
 def test_a_protected_cluster_is_not_destroyed_by_the_way(life: Life) -> None:
     assert life.refused.status == 1
-    assert "tiny-cluster" in life.refused.errors
+    assert "oke-cluster" in life.refused.errors
     assert "add --unprotect" in " ".join(life.refused.errors.split())
 
 
