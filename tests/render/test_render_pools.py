@@ -396,9 +396,12 @@ class OciWithImages(OciMocks):
         return IMAGES
 
 
+def cpu_pool_stack(component: Any, **changes: Any) -> Rendered:
+    return declared(lambda: component("system", {**CPU, **changes}), cluster=OciWithImages())
+
+
 def cpu_pool(component: Any, **changes: Any) -> Declared:
-    made = declared(lambda: component("system", {**CPU, **changes}), cluster=OciWithImages())
-    (resource,) = oci_resources(made)
+    (resource,) = oci_resources(cpu_pool_stack(component, **changes))
     assert contract_breaches(resource) == []
     assert unknown_to_installed_plugin(resource) == []
     return resource
@@ -428,8 +431,10 @@ def test_pods_are_those_that_the_nodes_network_cards_carry(ocpus: int, pods: int
 def test_without_an_image_the_newest_of_the_version_is_taken_and_kept():
     made = cpu_pool(SystemPool)
     assert made.inputs["nodeSourceDetails"]["imageId"] == "newest"
-    assert "nodeSourceDetails.imageId" in made.ignore_changes
-    assert "nodeSourceDetails.imageId" not in cpu_pool(SystemPool, image_id="image").ignore_changes
+    assert "nodeSourceDetails.imageId" not in made.ignore_changes
+    (stash,) = cpu_pool_stack(SystemPool).of_type("pulumi:index:Stash")
+    assert (stash.name, stash.inputs["input"]) == ("system-image-v1.34.2", "newest")
+    assert cpu_pool_stack(SystemPool, image_id="image").of_type("pulumi:index:Stash") == []
 
 
 def test_taints_and_cycling_of_a_pool_without_gpus():

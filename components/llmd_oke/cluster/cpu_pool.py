@@ -96,12 +96,11 @@ class CpuPool(pulumi.ComponentResource):
 
 def node_pool(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulumi.Output[str]:
     """Declares the node pool and answers with its OCID."""
-    looked_up = "image_id" not in args
     parts = PoolParts(
         labels={**args.get("labels", {}), POOL_LABEL: args["pool_name"]},
         boot=Boot("cpu", args["kubernetes_version"], kubelet_taints(args.get("taints", []))),
         node_config=_node_config(args),
-        image_id=newest_image(component, args) if looked_up else args["image_id"],
+        image_id=args["image_id"] if "image_id" in args else kept_image(component, name, args),
         boot_volume_gib=args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB),
         shape_config=_shape_config(args),
         eviction=eviction_settings(eviction().grace_minutes),
@@ -110,7 +109,7 @@ def node_pool(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulu
         parent=component,
         protect=args.get("protect", False),
         custom_timeouts=CPU_POOL,
-        ignore_changes=["definedTags", *(["nodeSourceDetails.imageId"] if looked_up else [])],
+        ignore_changes=["definedTags"],
     )
     return managed_pool(name, args, parts, opts).id
 
@@ -118,6 +117,18 @@ def node_pool(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulu
 def most_pods(ocpus: float) -> int:
     """The pods of a node with that many OCPUs and a VCN-native network."""
     return min(MOST_PODS, max(1, int(ocpus) - 1) * PODS_PER_VNIC)
+
+
+def kept_image(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulumi.Output[str]:
+    """The image that was the newest when the pool got its Kubernetes version. OKE takes an image with its own version
+    only, so that another version has another image; a later one of the same version is told in previews as an update of
+    the Stash, and taken where it is replaced (`pulumi up --replace`).
+    """
+    looked_up = newest_image(component, args)
+    kept = pulumi.Stash(
+        f"{name}-image-{args['kubernetes_version']}", input=looked_up, opts=pulumi.ResourceOptions(parent=component)
+    )
+    return kept.output
 
 
 def newest_image(component: pulumi.Resource, args: CpuNodesArgs) -> pulumi.Output[str]:
