@@ -242,6 +242,11 @@ def test_the_cluster_takes_its_objects_with_it(whole: Rendered):
         ("kubernetes:core/v1:Service", {"spec": {"type": "ClusterIP"}}, False),
         ("kubernetes:core/v1:Service", {"spec": {}}, False),
         ("kubernetes:core/v1:PersistentVolumeClaim", {}, True),
+        ("kubernetes:core/v1:PersistentVolumeClaim", {"spec": {"resources": {}}}, True),
+        ("kubernetes:core/v1:PersistentVolumeClaim", {"spec": {"storageClassName": "oci-bv"}}, True),
+        ("kubernetes:core/v1:PersistentVolumeClaim", {"spec": {"storageClassName": "", "volumeName": "v"}}, False),
+        ("kubernetes:core/v1:PersistentVolume", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}, True),
+        ("kubernetes:core/v1:PersistentVolume", {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}, False),
         ("kubernetes:apps/v1:StatefulSet", {}, True),
         ("kubernetes:apps/v1:Deployment", {}, False),
     ],
@@ -256,6 +261,15 @@ def test_a_service_of_unknown_kind_may_own_something():
         pulumi.export("owns", owns_oci_resources("kubernetes:core/v1:Service", {"spec": spec}))
 
     assert declared(program).outputs["owns"] is True
+
+
+@pytest.mark.parametrize("kind", ["file-storage", "lustre"])
+def test_a_shared_model_cache_goes_with_the_cluster_as_the_pods_do_that_mount_it(rendered: Any, kind: str):
+    stack = rendered(created(storage={"modelCache": {"kind": kind}}))
+    (cluster,) = stack.of_type("oci:ContainerEngine/cluster:Cluster")
+    for token in ("PersistentVolumeClaim", "PersistentVolume"):
+        (made,) = stack.of_type(f"kubernetes:core/v1:{token}")
+        assert made.deleted_with == cluster.urn
 
 
 def test_objects_of_an_existing_cluster_are_deleted_one_by_one(rehearsal: Rendered):

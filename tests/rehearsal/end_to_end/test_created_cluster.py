@@ -113,6 +113,18 @@ def test_a_destroyed_stack_can_be_made_again(life: Life) -> None:
     assert life.again.document["update"]["changes"].keys() == {"create"}
 
 
+@pytest.mark.parametrize("kind", ["file-storage", "lustre", "none"])
+def test_a_stack_is_destroyed_whatever_its_weights_are_kept_on(project: Project, kind: str) -> None:
+    cache = {"modelCache": {"kind": kind}, "prewarm": {"source": "none"}}
+    stack = f"on-{kind}"
+    project.write(stack, **BASE, models=[model(topology="1p-tp1-1d-tp1")], storage=cache)
+    made = project.command("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", "--no-benchmark")
+    assert made.status == 0, made.errors
+    destroyed = project.command("rehearse", "destroy", "--stack", stack, "--unprotect", "--json")
+    assert destroyed.status == 0, destroyed.errors
+    assert destroyed.document["changes"].keys() == {"delete"}
+
+
 def _rehearse(project: Project, *arguments: str) -> Ended:
     return project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "0.1", *arguments)
 
