@@ -188,8 +188,14 @@ def test_each_part_comes_after_what_it_needs(whole: Rendered):
     assert "mi300x-gate-job" in depends(whole, "llmd-oke:index:ServingNamespace", "serving")
 
 
-def test_gpu_nodes_and_the_system_pool_are_made_at_the_same_time(whole: Rendered):
-    assert "system-node-pool" not in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
+def test_gpu_nodes_are_ordered_once_the_api_server_has_answered_and_the_other_pools_are_there(rendered: Any):
+    stack = rendered(created(cpuPools=[{"name": "routers", "shape": "VM.Standard.E5.Flex"}]))
+    before = {"api-server", "system-node-pool", "routers-node-pool"}
+    assert before <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
+    assert "system-node-pool" in depends(stack, "llmd-oke:index:CpuPool", "routers")
+    (answered,) = [each for each in stack.resources if each.name == "api-server"]
+    (cluster,) = stack.of_type("oci:ContainerEngine/cluster:Cluster")
+    assert (answered.type, answered.deleted_with) == ("kubernetes:core/v1:ConfigMap", cluster.urn)
 
 
 def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):

@@ -137,17 +137,30 @@ def _versions(tenancy: Tenancy) -> Iterator[Finding]:
     options = tenancy.client.get("containerengine", "/clusterOptions/all", compartmentId=cluster.compartment_id)
     offered: list[str] = options.get("kubernetesVersions") or []
     path, version = "cluster.kubernetesVersion", cluster.kubernetes_version
-    if cluster.cluster_id is None and version not in offered:
-        yield Finding("versions", path, Verdict.PROBLEM, f"{version} is not offered", "One of " + ", ".join(offered))
-    else:
+    running = _running_version(tenancy)
+    if version in offered:
         yield Finding("versions", path, Verdict.FINE, f"{version} is offered")
-    if cluster.cluster_id is not None:
-        running = tenancy.client.get("containerengine", f"/clusters/{cluster.cluster_id}")["kubernetesVersion"]
+    elif version != running:
+        yield Finding("versions", path, Verdict.PROBLEM, f"{version} is not offered", "One of " + ", ".join(offered))
+    if running is not None:
         yield _upgrade(running, version, path)
-        version = running
+        version = version if cluster.cluster_id is None else running
     for i, pool in tenancy.created_pools:
         if pool.kubernetes_version is not None:
             yield _skew(version, pool.kubernetes_version, f"gpuPools[{i}].kubernetesVersion")
+
+
+def _running_version(tenancy: Tenancy) -> str | None:
+    """The version of the control plane that is there: of the cluster that the stack file names, or else of the newest
+    of its name, which the stack made earlier; None where there is none.
+    """
+    cluster = tenancy.cluster
+    if cluster.cluster_id is not None:
+        return str(tenancy.client.get("containerengine", f"/clusters/{cluster.cluster_id}")["kubernetesVersion"])
+    place = {"compartmentId": cluster.compartment_id, "name": cluster.name}
+    newest = tenancy.client.get("containerengine", "/clusters", **place, sortBy="TIME_CREATED", sortOrder="DESC")
+    there = (each for each in newest if each.get("lifecycleState") in {"ACTIVE", "UPDATING"})
+    return next((str(each["kubernetesVersion"]) for each in there), None)
 
 
 def _upgrade(running: str, wanted: str, path: str) -> Finding:

@@ -22,13 +22,14 @@ def update(
     """Brings a stack to its file; the answer is the CLI's exit code. `confirm` asks before anything is deleted early.
 
     Raises:
-        KitError: there is no preview, or it would take a guarded resource away.
+        KitError: there is no preview, or it would take a guarded resource away, or OKE would refuse a version.
     """
     told = _read_drift(pulumi, progress)
     progress.step("previewing the update")
     preview = pulumi.preview()
     _tell(drift.found_in_preview(preview.changes, told), progress)
     guards.refuse_losses(preview, allowed=allow_replace)
+    guards.refuse_skipped_versions(preview)
     unprotected = unprotect(pulumi, preview, progress) if allow_replace else []
     if preview.errors and not unprotected:
         raise KitError("The preview failed:\n" + "\n".join(preview.errors))
@@ -39,7 +40,10 @@ def update(
             return 1
         if status := pulumi.destroy(yes=True, targets=[change.urn for change in first.first]):
             return status
-    return pulumi.up(yes=yes, skip_preview=yes)
+    upgraded = [f"{change.name} {before} -> {after}" for before, after, change in guards.upgrades(preview)]
+    if upgraded:
+        progress.step(f"Kubernetes, one after the other: {', '.join(upgraded)}")
+    return pulumi.up(yes=yes, skip_preview=yes, one_at_a_time=bool(upgraded))
 
 
 def _read_drift(pulumi: PulumiCli, progress: Progress) -> list[Drift]:

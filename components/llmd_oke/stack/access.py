@@ -71,8 +71,8 @@ def gone_with(cluster: pulumi.Resource) -> pulumi.ResourceTransformation:
     """Objects that a cluster takes with it when it goes, except those that own something in OCI.
 
     A Service of type LoadBalancer owns a load balancer, a PersistentVolumeClaim with a storage class a volume: they
-    have to be deleted one by one while the cluster still can. A claim of a static volume must not: it waits for its pods
-    (`pvc-protection`), which go with the cluster.
+    have to be deleted one by one while the cluster still can. A claim of a static volume must not: it waits for its
+    pods (`pvc-protection`), which go with the cluster.
     """
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:

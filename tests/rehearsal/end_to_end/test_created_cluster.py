@@ -125,6 +125,40 @@ def test_a_stack_is_destroyed_whatever_its_weights_are_kept_on(project: Project,
     assert destroyed.document["changes"].keys() == {"delete"}
 
 
+def test_kubernetes_goes_up_in_order_and_an_upgrade_that_failed_half_way_goes_on(project: Project) -> None:
+    stack = "upgraded"
+    layer = {**BASE, "layer": "cluster", "models": None, "smoke": None}
+    project.write(stack, **layer)
+    rehearse = ("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", "--no-benchmark")
+    assert project.command(*rehearse).status == 0
+    project.write(stack, **{**layer, "cluster": {**CLUSTER, "kubernetesVersion": "v1.35.2"}})
+    failed = project.command(*rehearse, "--fault", "NodePool/system*:internal-error")
+    assert (failed.status, _versions(project, stack)) == (
+        1,
+        {"tiny": "v1.35.2", "system": "v1.34.2", "mi300x": "v1.34.2"},
+    )
+    again = project.command(*rehearse)
+    assert again.status == 0, again.errors
+    assert _versions(project, stack) == dict.fromkeys(("tiny", "system", "mi300x"), "v1.35.2")
+    assert list(dict.fromkeys(_updated(project, stack))) == ["tiny", "system", "mi300x"]
+
+
+def _journal(project: Project, stack: str) -> list[dict[str, Any]]:
+    """Clusters and pools as the stand-in for OCI wrote them down, one after the other."""
+    journal = project.folder / ".rehearsal" / stack / "oci" / "journal.jsonl"
+    lines: list[dict[str, Any]] = [json.loads(line) for line in journal.read_text().splitlines()]
+    return [line["state"] for line in lines if line.get("token", "").endswith((":Cluster", ":NodePool"))]
+
+
+def _versions(project: Project, stack: str) -> dict[str, str]:
+    return {state["name"]: state["kubernetesVersion"] for state in _journal(project, stack)}
+
+
+def _updated(project: Project, stack: str) -> list[str]:
+    """What got the new version, in the order in which it was accepted."""
+    return [state["name"] for state in _journal(project, stack) if state["kubernetesVersion"] == "v1.35.2"]
+
+
 def _rehearse(project: Project, *arguments: str) -> Ended:
     return project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "0.1", *arguments)
 

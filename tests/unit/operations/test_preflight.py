@@ -47,6 +47,7 @@ def available(service: str, limit: str) -> str:
 AVAILABLE = {"shapeAvailabilities": [{"availabilityStatus": "AVAILABLE", "availableCount": 12}]}
 ANSWERS: dict[str, Any] = {
     "containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.33.1", "v1.34.2"]},
+    "containerengine /clusters": [],
     "limits /limitDefinitions": [
         *({"name": f"gpu-{name}-count", "scopeType": "AD"} for name in ("mi300x", "mi355x")),
         *({"name": f"standard-e5-{name}-count", "scopeType": "AD"} for name in ("core", "memory")),
@@ -81,6 +82,25 @@ def test_a_tenancy_that_has_everything_is_fine():
     assert {finding.check for finding in found} == {"versions", "limits", "capacity", "image"}
     assert {finding.verdict for finding in found} == {Verdict.FINE}
     assert exit_code(found) == 0
+
+
+@pytest.mark.parametrize(
+    ("running", "wanted", "verdict"),
+    [
+        ("v1.34.2", "v1.34.2", Verdict.FINE),
+        ("v1.33.1", "v1.34.2", Verdict.FINE),
+        ("v1.32.1", "v1.34.2", Verdict.PROBLEM),
+        ("v1.35.1", "v1.34.2", Verdict.PROBLEM),
+    ],
+)
+def test_the_cluster_that_the_stack_made_goes_up_one_minor_version_at_a_time(
+    running: str, wanted: str, verdict: Verdict
+):
+    gone = {"lifecycleState": "DELETED", "kubernetesVersion": "v1.30.1"}
+    there = {"lifecycleState": "ACTIVE", "kubernetesVersion": running}
+    found = look({"containerengine /clusters": [gone, there]}, cluster={"kubernetesVersion": wanted})
+    judged = [each for each in found if f"the cluster runs {running}" in each.value]
+    assert [each.verdict for each in judged] == [verdict]
 
 
 def limit(path: str, found: list[Finding]) -> Finding:

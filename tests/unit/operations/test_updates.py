@@ -99,6 +99,15 @@ def test_what_was_changed_by_hand_is_told_read_and_taken_back():
     ]
 
 
+def test_kubernetes_is_upgraded_one_resource_after_the_other():
+    states = {"oldState": "v1.34.2", "newState": "v1.35.2"}
+    inputs = {state: {"inputs": {"kubernetesVersion": version}} for state, version in states.items()}
+    cli = Cli(document(step("update", "oci:ContainerEngine/nodePool:NodePool", "system-node-pool", **inputs)))
+    assert cli.update() == 0
+    assert cli.asked[-1] == "up --yes --skip-preview --parallel 1"
+    assert cli.progress.news[-1] == "Kubernetes, one after the other: system-node-pool v1.34.2 -> v1.35.2"
+
+
 def test_what_was_read_before_an_update_that_never_came_is_told_with_the_next():
     owner = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     read = {"spec": {"replicas": 3}}
