@@ -45,8 +45,10 @@ class Kit:
     options: automation.LocalWorkspaceOptions
     program: Callable[..., Callable[[], None]]
 
-    def run(self, operation: str, reads_first: bool = False, **inputs: Any) -> Any:
+    def run(self, operation: str, reads_first: bool = False, replaced: Sequence[str] = (), **inputs: Any) -> Any:
         how: dict[str, Any] = {"diff": True} if operation == "preview" else {}
+        if replaced:
+            how["replace"] = list(replaced)
         if reads_first:
             how["refresh"] = True
         return getattr(self._stack(**inputs), operation)(**how)
@@ -65,6 +67,15 @@ class Kit:
 
     def image_of(self, pool: str) -> str:
         return self.outputs_of("NodePool", pool)["nodeSourceDetails"]["imageId"]
+
+    def instances(self) -> dict[str, tuple[str, str]]:
+        """OCID and labels of each instance."""
+        made = [each["outputs"] for each in self.resources() if each["type"] == INSTANCE]
+        return {each["displayName"]: (each["id"], each["metadata"]["oke-initial-node-labels"]) for each in made}
+
+    def launch_of(self, index: int) -> str:
+        """The URN of what an instance is launched with."""
+        return next(each["urn"] for each in self.resources() if each["urn"].endswith(f"-instance-{index}-launch"))
 
     def ocid_of(self, type_: str) -> str:
         return self.outputs_of(type_)["id"]
@@ -136,7 +147,9 @@ def _program(size: int = 9, name: str = "net", domain: str = DOMAIN, cidr: str =
     return program
 
 
-def _components(version: str = VERSION, name: str = "prod", image: str | None = None) -> Callable[[], None]:
+def _components(
+    version: str = VERSION, name: str = "prod", image: str | None = None, team: str = "", launch: str = "plain"
+) -> Callable[[], None]:
     """The kit's own components for a cluster, its rights, a system pool and a pool of GPU nodes."""
 
     def program() -> None:
@@ -165,9 +178,11 @@ def _components(version: str = VERSION, name: str = "prod", image: str | None = 
         nodes: Any = {"shape": "VM.Standard.E5.Flex", "size": 1, "availability_domains": [DOMAIN]}
         system: Any = {"pool_name": "system", **pool, **nodes, **own}
         SystemPool("system", system)
-        gpus: Any = {"shape": "BM.GPU.MI300X.8", "size": 1, "launch": Launch.PLAIN, "availability_domain": DOMAIN}
+        gpus: Any = {"shape": "BM.GPU.MI300X.8", "size": 2, "launch": Launch(launch), "availability_domain": DOMAIN}
         cycling = {"mode": "replace-node", "max_surge": "0", "max_unavailable": "1"}
-        rest: Any = {"image_id": "ocid1.image.oc1.iad.own", "cluster_ca": "", "tenancy_id": TENANCY, "cycling": cycling}
+        rest: Any = {"image_id": "ocid1.image.oc1.iad.own", "cluster_ca": "Q0E=", "tenancy_id": TENANCY}
+        rest |= {"labels": {"team": team}} if team else {}
+        rest |= {"cycling": cycling} if launch == "plain" else {}
         gpu: Any = {"pool_name": "gpu", **pool, **gpus, **rest}
         GpuPool("gpu", gpu)
         rights: Any = {"needs": ["self-managed-nodes"], "tenancy_id": TENANCY, "cluster_id": oke.cluster_id}
@@ -211,6 +226,25 @@ def test_a_cluster_gets_another_name_in_place(pools: Kit):
     before = pools.ocid_of("Cluster")
     pools.run("up", name="renamed")
     assert pools.ocid_of("Cluster") == before
+
+
+INSTANCE = "oci:Core/instance:Instance"
+
+
+def test_instances_are_launched_anew_one_by_one_and_left_alone_otherwise(pools: Kit):
+    how = {"launch": "compute-cluster-instances"}
+    pools.run("up", **how)
+    before = pools.instances()
+    for changes in ({"team": "search"}, {"team": "search", "version": "v1.35.2"}):
+        pools.run("up", **how, **changes)
+        assert pools.instances() == before
+    changes = {"team": "search", "version": "v1.35.2"}
+    assert set(pools.changes("up", **how, **changes)) == {"same"}
+    pools.run("up", replaced=[pools.launch_of(0)], **how, **changes)
+    after = pools.instances()
+    assert (after["gpu-0"] == before["gpu-0"], after["gpu-1"] == before["gpu-1"]) == (False, True)
+    assert "team=search" in after["gpu-0"][1]
+    assert set(pools.changes("up", **how, **changes)) == {"same"}
 
 
 def test_a_stack_is_made_changed_and_deleted_in_the_order_that_oci_needs(kit: Kit):

@@ -221,3 +221,13 @@ def test_a_cluster_network_takes_machines_with_rdma_only(region: Region):
     with pytest.raises(Refusal, match="not supported in a cluster network"):
         region.create("ClusterNetwork", **inputs)
     assert launch["shape"] != RDMA_SHAPE
+
+
+@pytest.mark.parametrize("key", ["user_data", "ssh_authorized_keys"])
+def test_what_an_instance_boots_with_can_not_be_changed(region: Region, key: str):
+    metadata = {"user_data": "Zm9v", "ssh_authorized_keys": "ssh-ed25519 A", "oke-max-pods": "31"}
+    inputs = {"compartmentId": PLACE, "availabilityDomain": DOMAIN, "shape": RDMA_SHAPE, "displayName": "gpu-0"}
+    made = region.create("Instance", **inputs, metadata=metadata)
+    region.update("Instance", made, **inputs, metadata={**metadata, "oke-max-pods": "40"})
+    with pytest.raises(Refusal, match=f"The metadata {key} can't be changed"):
+        region.update("Instance", made, **inputs, metadata={**metadata, key: "YmFy"})
