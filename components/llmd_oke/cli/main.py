@@ -23,6 +23,7 @@ _GROUPS = {
     "Deploy": {
         "up": "llmd_oke.cli.up:up",
         "destroy": "llmd_oke.cli.up:destroy",
+        "nodes": "llmd_oke.cli.up:nodes",
         "pipeline": "llmd_oke.cli.pipeline:app",
         "tunnel": "llmd_oke.cli.tunnel:tunnel",
         "token": "llmd_oke.cli.token:token",

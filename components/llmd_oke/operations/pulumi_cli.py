@@ -107,6 +107,11 @@ class PulumiCli:
         how = [*(["--skip-preview"] if skip_preview else []), *(["--parallel", "1"] if one_at_a_time else [])]
         return self._run("up", *_yes(yes), *how, *self._refreshed()).status
 
+    def replace(self, urns: Sequence[str]) -> int:
+        """Updates the stack and makes these resources anew; the answer is the CLI's exit code."""
+        chosen = [word for urn in urns for word in ("--replace", urn)]
+        return self._run("up", "--yes", "--skip-preview", *chosen, *self._refreshed()).status
+
     def destroy(self, *, yes: bool, targets: Sequence[str] = ()) -> int:
         """Destroys the stack, or the targets and what depends on them."""
         chosen = [word for urn in targets for word in ("--target", urn)]

@@ -9,6 +9,7 @@ from typing import Any
 import pulumi
 import pytest
 from llmd_oke.operations.refreshing import is_taken_back
+from llmd_oke.operations.updates import launched_nodes
 from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.oci_plugin.server import Setting, start
 from pulumi import automation
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 PLACE = "ocid1.compartment.oc1..aaaa"
 TENANCY = "ocid1.tenancy.oc1..aaaa"
 VERSION = "v1.34.2"
+INSTANCE = "oci:Core/instance:Instance"
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 DOMAIN, OTHER_DOMAIN = (f"Uocm:US-ASHBURN-AD-{number}" for number in (1, 2))
 KUBECONFIG = 'clusters: [{name: c, cluster: {server: "https://10.244.0.1:6443"}}]\n'
@@ -72,10 +74,6 @@ class Kit:
         """OCID and labels of each instance."""
         made = [each["outputs"] for each in self.resources() if each["type"] == INSTANCE]
         return {each["displayName"]: (each["id"], each["metadata"]["oke-initial-node-labels"]) for each in made}
-
-    def launch_of(self, index: int) -> str:
-        """The URN of what an instance is launched with."""
-        return next(each["urn"] for each in self.resources() if each["urn"].endswith(f"-instance-{index}-launch"))
 
     def ocid_of(self, type_: str) -> str:
         return self.outputs_of(type_)["id"]
@@ -228,22 +226,25 @@ def test_a_cluster_gets_another_name_in_place(pools: Kit):
     assert pools.ocid_of("Cluster") == before
 
 
-INSTANCE = "oci:Core/instance:Instance"
-
-
 def test_instances_are_launched_anew_one_by_one_and_left_alone_otherwise(pools: Kit):
-    how = {"launch": "compute-cluster-instances"}
+    how: Any = {"launch": "compute-cluster-instances"}
     pools.run("up", **how)
     before = pools.instances()
-    for changes in ({"team": "search"}, {"team": "search", "version": "v1.35.2"}):
-        pools.run("up", **how, **changes)
+    changes: Any = {"team": "search", "version": "v1.35.2"}
+    earlier: list[Any] = [{"team": "search"}, changes]
+    for changed in earlier:
+        pools.run("up", **how, **changed)
         assert pools.instances() == before
-    changes = {"team": "search", "version": "v1.35.2"}
     assert set(pools.changes("up", **how, **changes)) == {"same"}
-    pools.run("up", replaced=[pools.launch_of(0)], **how, **changes)
+    first, second = launched_nodes(pools.resources())
+    assert (first.current, second.current) == (False, False)
+    pools.run("up", replaced=first.urns, **how, **changes)
+    assert [node.current for node in launched_nodes(pools.resources())] == [True, False]
     after = pools.instances()
     assert (after["gpu-0"] == before["gpu-0"], after["gpu-1"] == before["gpu-1"]) == (False, True)
     assert "team=search" in after["gpu-0"][1]
+    pools.run("up", replaced=first.urns, **how, **changes)
+    assert after["gpu-0"] != pools.instances()["gpu-0"]
     assert set(pools.changes("up", **how, **changes)) == {"same"}
 
 
