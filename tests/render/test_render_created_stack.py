@@ -430,3 +430,27 @@ def test_a_cluster_that_gets_another_name_is_the_same_to_the_engine(rendered: An
         return [(each.type, each.name) for each in rendered(cluster_layer(cluster={"name": name})).resources]
 
     assert names("renamed") == names("prod")
+
+
+FRANKFURT = "Uocm:EU-FRANKFURT-1-AD-1"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "domain"),
+    [
+        ({"region": "eu-frankfurt-1", "given": {**GIVEN, "availabilityDomains": [FRANKFURT]}}, FRANKFURT),
+        ({"compartmentId": "ocid1.compartment.oc1..other"}, GIVEN["availabilityDomains"][0]),
+    ],
+)
+def test_clusters_of_one_name_in_other_places_have_rights_of_other_names(
+    rendered: Any, cluster: dict[str, Any], domain: str
+):
+    def names(**parts: Any) -> set[str]:
+        stack = rendered(cluster_layer(**parts))
+        rights = [each for each in stack.resources if each.type.startswith("oci:Identity/")]
+        return {str(each.inputs.get("name") or each.inputs["displayName"]) for each in rights}
+
+    launch = {"launch": "cluster-network"}
+    here = names(pool=launch)
+    assert here
+    assert not here & names(pool={**launch, "availabilityDomain": domain}, cluster=cluster)

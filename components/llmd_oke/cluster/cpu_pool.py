@@ -18,6 +18,7 @@ from llmd_oke.cluster.pool_parts import (
 )
 from llmd_oke.cluster.questions import ask
 from llmd_oke.cluster.timeouts import CPU_POOL
+from llmd_oke.planning.pools import newest_oke_image
 
 DEFAULT_BOOT_VOLUME_GIB = 128
 
@@ -133,7 +134,7 @@ def kept_image(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pul
 
 def newest_image(component: pulumi.Resource, args: CpuNodesArgs) -> pulumi.Output[str]:
     """The newest image that OKE offers for the version: x86, without GPU software."""
-    version = args["kubernetes_version"].removeprefix("v")
+    version = args["kubernetes_version"]
     options = ask(
         "oci:ContainerEngine/getNodePoolOption:getNodePoolOption",
         {
@@ -147,22 +148,11 @@ def newest_image(component: pulumi.Resource, args: CpuNodesArgs) -> pulumi.Outpu
 
 
 def _newest(images: dict[str, str], version: str) -> str:
-    fit = [name for name in images if f"-OKE-{version}-" in name and not _is_special(name)]
-    if not fit:
+    newest = newest_oke_image(images, version)
+    if newest is None:
         message = f"OKE offers no image for Kubernetes {version}. Give systemPool.image or cluster.given.systemImageId."
         raise pulumi.RunError(message)
-    return images[max(fit, key=_date_and_build)]
-
-
-def _is_special(name: str) -> bool:
-    return "aarch64" in name or "Gen2-GPU" in name or "GPU" in name
-
-
-def _date_and_build(name: str) -> list[str]:
-    """`Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1234`: the dates sort as text, builds by length first."""
-    parts = name.split("-")
-    dated = [part for part in parts if part.count(".") == 2 and part[:2] == "20"]
-    return [*dated[:1], parts[-1].zfill(8)]
+    return images[newest]
 
 
 def _shape_config(args: CpuNodesArgs) -> Any:

@@ -219,6 +219,7 @@ def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[st
         },
         opts=pulumi.ResourceOptions(parent=subject.component),
     )
+    source: Any = launch.output.apply(lambda known: known["source"])
     kept = pulumi.ResourceOptions(replace_on_changes=["metadata", "sourceDetails"])
     return oci.core.Instance(
         f"{subject.name}-instance-{index}",
@@ -233,13 +234,9 @@ def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[st
         create_vnic_details=vnic,
         instance_options={"are_legacy_imds_endpoints_disabled": True},
         metadata=launch.output.apply(lambda known: known["metadata"]),
-        source_details=launch.output.apply(_source),
+        source_details=source,
         opts=pulumi.ResourceOptions.merge(subject.options(GPU_INSTANCE), kept),
     )
-
-
-def _source(launch: Any) -> dict[str, Any]:
-    return dict(launch["source"])
 
 
 def agent_config() -> dict[str, Any]:

@@ -99,7 +99,8 @@ def _kept(scene: Scene) -> None:
     """What an instance boots with stays as it was at launch (OCI API, UpdateInstanceDetails, `metadata`)."""
     if scene.before is None:
         return
-    before, after = scene.before.state.get("metadata") or {}, scene.given.get("metadata") or {}
+    before: JsonObject = scene.before.state.get("metadata") or {}
+    after: JsonObject = scene.given.get("metadata") or {}
     for key in ("user_data", "ssh_authorized_keys"):
         if after and before.get(key) != after.get(key):
             raise invalid(f"The metadata {key} can't be changed after the instance has been launched")
