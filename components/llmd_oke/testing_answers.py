@@ -78,7 +78,9 @@ def call(token: str) -> dict[str, Any]:
 
 
 def outputs(type_: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """A resource's outputs: its inputs, what OCI makes up beside them, and a Helm release's status."""
+    """A resource's outputs: its inputs, what OCI makes up beside them, a Helm release's status, a Stash's value."""
     if type_ == "kubernetes:helm.sh/v3:Release":
         return {**inputs, "status": {"name": inputs.get("name"), "namespace": inputs.get("namespace")}}
+    if type_ == "pulumi:index:Stash":
+        return {**inputs, "output": inputs.get("input")}
     return {**inputs, **COMPUTED.get(type_, {})}

@@ -53,7 +53,8 @@ class OciMocks(mocks.Mocks):
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         made = {"defaultSecurityListId": f"default-list-of-{args.name}"} if args.typ == "oci:Core/vcn:Vcn" else {}
-        return f"id-of-{args.name}", {**args.inputs, **made}
+        kept = {"output": args.inputs["input"]} if args.typ == "pulumi:index:Stash" else {}
+        return f"id-of-{args.name}", {**args.inputs, **made, **kept}
 
     def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:
         self.calls[args.token] = args.args

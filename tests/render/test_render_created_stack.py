@@ -58,7 +58,7 @@ def test_the_cluster_layer_has_no_models(rendered: Any):
 def test_the_cluster_layer_tells_the_serving_layer_what_it_needs(rendered: Any):
     team = {"key": "team", "value": "search", "effect": "NoSchedule"}
     outputs = rendered(cluster_layer(pool={"taints": [team]})).outputs
-    assert outputs["cluster_id"] == "prod-cluster"
+    assert outputs["cluster_id"] == "oke-cluster"
     assert outputs["region"] == "us-ashburn-1"
     assert outputs["kubernetes_version"] == "v1.34.2"
     assert outputs["gpu_pools"] == {
@@ -118,7 +118,7 @@ def test_the_api_servers_subnet_may_read_metrics_of_routers_and_servers(whole: R
 
 def test_the_providers_identity_is_the_clusters_ocid(whole: Rendered):
     for provider in whole.of_type("pulumi:providers:kubernetes"):
-        assert provider.inputs["clusterIdentifier"] == "prod-cluster"
+        assert provider.inputs["clusterIdentifier"] == "oke-cluster"
         assert "kubeconfig" in provider.secret_inputs
 
 
@@ -168,8 +168,8 @@ def depends(stack: Rendered, token: str, name: str) -> set[str]:
 
 def test_rights_are_there_before_what_needs_them(rendered: Any):
     stack = rendered(cluster_layer(pool={"launch": "cluster-network"}, cluster={"iam": {"grants": ["ocir"]}}))
-    assert "cluster-iam-policy" in depends(stack, "llmd-oke:index:OkeCluster", "prod")
-    assert "prod-cluster" in depends(stack, "llmd-oke:index:Iam", "nodes-iam") | depends(
+    assert "cluster-iam-policy" in depends(stack, "llmd-oke:index:OkeCluster", "oke")
+    assert "oke-cluster" in depends(stack, "llmd-oke:index:Iam", "nodes-iam") | depends(
         stack, "oci:Identity/policy:Policy", "nodes-iam-policy"
     )
     assert {"cluster-iam-policy", "nodes-iam-policy"} <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
@@ -177,7 +177,7 @@ def test_rights_are_there_before_what_needs_them(rendered: Any):
 
 def test_a_file_system_that_asks_for_rights_comes_after_the_cluster_by_when_oci_acts_on_them(rendered: Any):
     stack = rendered(created(storage={"modelCache": {"kind": "lustre"}}))
-    assert {"cluster-iam-policy", "prod-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
+    assert {"cluster-iam-policy", "oke-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
 
 
 def test_each_part_comes_after_what_it_needs(whole: Rendered):
@@ -188,8 +188,14 @@ def test_each_part_comes_after_what_it_needs(whole: Rendered):
     assert "mi300x-gate-job" in depends(whole, "llmd-oke:index:ServingNamespace", "serving")
 
 
-def test_gpu_nodes_and_the_system_pool_are_made_at_the_same_time(whole: Rendered):
-    assert "system-node-pool" not in depends(whole, "llmd-oke:index:GpuPool", "mi300x")
+def test_gpu_nodes_are_ordered_once_the_api_server_has_answered_and_the_other_pools_are_there(rendered: Any):
+    stack = rendered(created(cpuPools=[{"name": "routers", "shape": "VM.Standard.E5.Flex"}]))
+    before = {"api-server", "system-node-pool", "routers-node-pool"}
+    assert before <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
+    assert "system-node-pool" in depends(stack, "llmd-oke:index:CpuPool", "routers")
+    (answered,) = [each for each in stack.resources if each.name == "api-server"]
+    (cluster,) = stack.of_type("oci:ContainerEngine/cluster:Cluster")
+    assert (answered.type, answered.deleted_with) == ("kubernetes:core/v1:ConfigMap", cluster.urn)
 
 
 def test_the_gate_waits_on_the_system_pool_for_whole_nodes(whole: Rendered):
@@ -242,6 +248,11 @@ def test_the_cluster_takes_its_objects_with_it(whole: Rendered):
         ("kubernetes:core/v1:Service", {"spec": {"type": "ClusterIP"}}, False),
         ("kubernetes:core/v1:Service", {"spec": {}}, False),
         ("kubernetes:core/v1:PersistentVolumeClaim", {}, True),
+        ("kubernetes:core/v1:PersistentVolumeClaim", {"spec": {"resources": {}}}, True),
+        ("kubernetes:core/v1:PersistentVolumeClaim", {"spec": {"storageClassName": "oci-bv"}}, True),
+        ("kubernetes:core/v1:PersistentVolumeClaim", {"spec": {"storageClassName": "", "volumeName": "v"}}, False),
+        ("kubernetes:core/v1:PersistentVolume", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}, True),
+        ("kubernetes:core/v1:PersistentVolume", {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}, False),
         ("kubernetes:apps/v1:StatefulSet", {}, True),
         ("kubernetes:apps/v1:Deployment", {}, False),
     ],
@@ -256,6 +267,15 @@ def test_a_service_of_unknown_kind_may_own_something():
         pulumi.export("owns", owns_oci_resources("kubernetes:core/v1:Service", {"spec": spec}))
 
     assert declared(program).outputs["owns"] is True
+
+
+@pytest.mark.parametrize("kind", ["file-storage", "lustre"])
+def test_a_shared_model_cache_goes_with_the_cluster_as_the_pods_do_that_mount_it(rendered: Any, kind: str):
+    stack = rendered(created(storage={"modelCache": {"kind": kind}}))
+    (cluster,) = stack.of_type("oci:ContainerEngine/cluster:Cluster")
+    for token in ("PersistentVolumeClaim", "PersistentVolume"):
+        (made,) = stack.of_type(f"kubernetes:core/v1:{token}")
+        assert made.deleted_with == cluster.urn
 
 
 def test_objects_of_an_existing_cluster_are_deleted_one_by_one(rehearsal: Rendered):
@@ -403,3 +423,34 @@ def test_a_stack_tells_which_bastion_leads_to_its_private_endpoint(rendered: Any
     network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}
     assert rendered(cluster_layer(cluster={"network": network})).outputs["bastion_id"] == "network-bastion"
     assert rendered(cluster_layer()).outputs["bastion_id"] is None
+
+
+def test_a_cluster_that_gets_another_name_is_the_same_to_the_engine(rendered: Any):
+    def names(name: str) -> list[tuple[str, str]]:
+        return [(each.type, each.name) for each in rendered(cluster_layer(cluster={"name": name})).resources]
+
+    assert names("renamed") == names("prod")
+
+
+FRANKFURT = "Uocm:EU-FRANKFURT-1-AD-1"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "domain"),
+    [
+        ({"region": "eu-frankfurt-1", "given": {**GIVEN, "availabilityDomains": [FRANKFURT]}}, FRANKFURT),
+        ({"compartmentId": "ocid1.compartment.oc1..other"}, GIVEN["availabilityDomains"][0]),
+    ],
+)
+def test_clusters_of_one_name_in_other_places_have_rights_of_other_names(
+    rendered: Any, cluster: dict[str, Any], domain: str
+):
+    def names(**parts: Any) -> set[str]:
+        stack = rendered(cluster_layer(**parts))
+        rights = [each for each in stack.resources if each.type.startswith("oci:Identity/")]
+        return {str(each.inputs.get("name") or each.inputs["displayName"]) for each in rights}
+
+    launch = {"launch": "cluster-network"}
+    here = names(pool=launch)
+    assert here
+    assert not here & names(pool={**launch, "availabilityDomain": domain}, cluster=cluster)

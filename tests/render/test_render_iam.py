@@ -60,6 +60,7 @@ def test_a_tenancy_with_identity_domains_has_the_group_in_one_and_names_it_with_
     assert group.inputs["matchingRule"] == "ALL {instance.compartment.id = 'ocid1.compartment.oc1..c'}"
     assert group.inputs["schemas"] == ["urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"]
     assert group.inputs["tags"] == [{"key": "llmd-oke/stack", "value": "llmd-oke/test"}]
+    assert set(group.ignore_changes) == {"definedTags", "schemas", "tags"}
     assert statements(rendered) == [
         "Allow dynamic-group 'gpu'/'prod-nodes' to {CLUSTER_JOIN} in compartment id ocid1.compartment.oc1..c"
         " where target.cluster.id = 'ocid1.cluster.oc1.iad.k'"

@@ -122,7 +122,7 @@ def test_the_autoscaler_has_rights_of_its_own(scaled: Rendered):
     texts = [text for each in scaled.of_type("oci:Identity/policy:Policy") for text in each.inputs["statements"]]
     own = [text for text in texts if "'cluster-autoscaler'" in text]
     assert any("manage cluster-node-pools" in text for text in own)
-    assert all("request.principal.cluster_id = 'prod-cluster'" in text for text in own)
+    assert all("request.principal.cluster_id = 'oke-cluster'" in text for text in own)
 
 
 def test_further_settings_of_the_stack_file_reach_the_one_add_on(rendered: Any):

@@ -202,7 +202,12 @@ def test_nodes_without_gpus_go_by_force_after_five_minutes(component: Any):
 def test_gpu_nodes_go_by_force_after_five_minutes_and_after_an_hour_where_they_are_replaced_in_turn():
     cycling = {"mode": "replace-node", "max_surge": "1", "max_unavailable": "0"}
     assert node_pool().inputs["nodeEvictionNodePoolSettings"] == settings("PT5M")
-    assert node_pool(cycling=cycling).inputs["nodeEvictionNodePoolSettings"] == settings("PT60M")
+    assert node_pool(cycling=cycling).inputs["nodeEvictionNodePoolSettings"] == settings("PT1H")
+
+
+@pytest.mark.parametrize(("minutes", "text"), [(0, "PT0S"), (7, "PT7M"), (60, "PT1H"), (90, "PT1H30M")])
+def test_the_time_to_drain_is_written_as_oci_answers_it(minutes: int, text: str):
+    assert node_pool(eviction_grace_minutes=minutes).inputs["nodeEvictionNodePoolSettings"] == settings(text)
 
 
 def test_old_nodes_stay_as_they_are_unless_asked_otherwise():
@@ -320,6 +325,7 @@ def test_self_managed_instances_bring_up_their_rdma_network():
     of_instance = made.resource(INSTANCE, "mi300x-instance-0").inputs["agentConfig"]
     assert of_network == of_instance
     states = {plugin["name"]: plugin["desiredState"] for plugin in of_instance["pluginsConfigs"]}
+    assert list(states) == sorted(states)
     assert states["Compute HPC RDMA Authentication"] == "ENABLED"
     assert states["Compute HPC RDMA Auto-Configuration"] == "ENABLED"
     assert states["OS Management Service Agent"] == "DISABLED"
@@ -390,9 +396,12 @@ class OciWithImages(OciMocks):
         return IMAGES
 
 
+def cpu_pool_stack(component: Any, **changes: Any) -> Rendered:
+    return declared(lambda: component("system", {**CPU, **changes}), cluster=OciWithImages())
+
+
 def cpu_pool(component: Any, **changes: Any) -> Declared:
-    made = declared(lambda: component("system", {**CPU, **changes}), cluster=OciWithImages())
-    (resource,) = oci_resources(made)
+    (resource,) = oci_resources(cpu_pool_stack(component, **changes))
     assert contract_breaches(resource) == []
     assert unknown_to_installed_plugin(resource) == []
     return resource
@@ -422,8 +431,10 @@ def test_pods_are_those_that_the_nodes_network_cards_carry(ocpus: int, pods: int
 def test_without_an_image_the_newest_of_the_version_is_taken_and_kept():
     made = cpu_pool(SystemPool)
     assert made.inputs["nodeSourceDetails"]["imageId"] == "newest"
-    assert "nodeSourceDetails.imageId" in made.ignore_changes
-    assert "nodeSourceDetails.imageId" not in cpu_pool(SystemPool, image_id="image").ignore_changes
+    assert "nodeSourceDetails.imageId" not in made.ignore_changes
+    (stash,) = cpu_pool_stack(SystemPool).of_type("pulumi:index:Stash")
+    assert (stash.name, stash.inputs["input"]) == ("system-image-v1.34.2", "newest")
+    assert cpu_pool_stack(SystemPool, image_id="image").of_type("pulumi:index:Stash") == []
 
 
 def test_taints_and_cycling_of_a_pool_without_gpus():

@@ -24,6 +24,7 @@ _GROUPS = {
         "up": "llmd_oke.cli.up:up",
         "destroy": "llmd_oke.cli.up:destroy",
         "recover": "llmd_oke.cli.recover:recover",
+        "nodes": "llmd_oke.cli.up:nodes",
         "pipeline": "llmd_oke.cli.pipeline:app",
         "tunnel": "llmd_oke.cli.tunnel:tunnel",
         "token": "llmd_oke.cli.token:token",

@@ -87,6 +87,35 @@ def destroy(
     _end(status, ended("destroy", status), account, Benchmarked())
 
 
+nodes = typer.Typer(no_args_is_help=True, help="Nodes that a stack launches by itself.")
+
+
+@nodes.callback()
+def _nodes() -> None:
+    """Nodes that a stack launches by itself."""
+
+
+@nodes.command()
+def replace(
+    stack: options.Stack,
+    names: Annotated[list[str] | None, typer.Argument(help="Nodes, such as mi300x-3.", show_default=False)] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="How many at a time.")] = 1,
+    project: options.Project = options.HERE,
+    yes: options.Yes = False,
+    through_tunnel: tunnel.OfCommand = False,
+) -> None:
+    """Launch nodes of `compute-cluster-instances` anew; without names those that the stack file has changed since.
+
+    One after the other; interrupted, the next run goes on with those that are left.
+    """
+    pulumi = pulumi_cli(project, stack)
+    with way(project, stack, through_tunnel):
+        chosen = tuple(names or ())
+        status = updates.replace_nodes(pulumi, console.progress(), typer.confirm, chosen, at_once=at_once, yes=yes)
+    if status:
+        raise typer.Exit(status)
+
+
 def way(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
     """The way to the API server: as the stack has it, or through a tunnel of this command's own."""
     if through_tunnel:

@@ -18,6 +18,7 @@ from llmd_oke.cluster.pool_parts import (
 )
 from llmd_oke.cluster.questions import ask
 from llmd_oke.cluster.timeouts import CPU_POOL
+from llmd_oke.planning.pools import newest_oke_image
 
 DEFAULT_BOOT_VOLUME_GIB = 128
 
@@ -96,12 +97,11 @@ class CpuPool(pulumi.ComponentResource):
 
 def node_pool(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulumi.Output[str]:
     """Declares the node pool and answers with its OCID."""
-    looked_up = "image_id" not in args
     parts = PoolParts(
         labels={**args.get("labels", {}), POOL_LABEL: args["pool_name"]},
         boot=Boot("cpu", args["kubernetes_version"], kubelet_taints(args.get("taints", []))),
         node_config=_node_config(args),
-        image_id=newest_image(component, args) if looked_up else args["image_id"],
+        image_id=args["image_id"] if "image_id" in args else kept_image(component, name, args),
         boot_volume_gib=args.get("boot_volume_gib", DEFAULT_BOOT_VOLUME_GIB),
         shape_config=_shape_config(args),
         eviction=eviction_settings(eviction().grace_minutes),
@@ -110,7 +110,7 @@ def node_pool(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulu
         parent=component,
         protect=args.get("protect", False),
         custom_timeouts=CPU_POOL,
-        ignore_changes=["definedTags", *(["nodeSourceDetails.imageId"] if looked_up else [])],
+        ignore_changes=["definedTags"],
     )
     return managed_pool(name, args, parts, opts).id
 
@@ -120,9 +120,21 @@ def most_pods(ocpus: float) -> int:
     return min(MOST_PODS, max(1, int(ocpus) - 1) * PODS_PER_VNIC)
 
 
+def kept_image(component: pulumi.Resource, name: str, args: CpuNodesArgs) -> pulumi.Output[str]:
+    """The image that was the newest when the pool got its Kubernetes version. OKE takes an image with its own version
+    only, so that another version has another image; a later one of the same version is told in previews as an update of
+    the Stash, and taken where it is replaced (`pulumi up --replace`).
+    """
+    looked_up = newest_image(component, args)
+    kept = pulumi.Stash(
+        f"{name}-image-{args['kubernetes_version']}", input=looked_up, opts=pulumi.ResourceOptions(parent=component)
+    )
+    return kept.output
+
+
 def newest_image(component: pulumi.Resource, args: CpuNodesArgs) -> pulumi.Output[str]:
     """The newest image that OKE offers for the version: x86, without GPU software."""
-    version = args["kubernetes_version"].removeprefix("v")
+    version = args["kubernetes_version"]
     options = ask(
         "oci:ContainerEngine/getNodePoolOption:getNodePoolOption",
         {
@@ -136,22 +148,11 @@ def newest_image(component: pulumi.Resource, args: CpuNodesArgs) -> pulumi.Outpu
 
 
 def _newest(images: dict[str, str], version: str) -> str:
-    fit = [name for name in images if f"-OKE-{version}-" in name and not _is_special(name)]
-    if not fit:
+    newest = newest_oke_image(images, version)
+    if newest is None:
         message = f"OKE offers no image for Kubernetes {version}. Give systemPool.image or cluster.given.systemImageId."
         raise pulumi.RunError(message)
-    return images[max(fit, key=_date_and_build)]
-
-
-def _is_special(name: str) -> bool:
-    return "aarch64" in name or "Gen2-GPU" in name or "GPU" in name
-
-
-def _date_and_build(name: str) -> list[str]:
-    """`Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1234`: the dates sort as text, builds by length first."""
-    parts = name.split("-")
-    dated = [part for part in parts if part.count(".") == 2 and part[:2] == "20"]
-    return [*dated[:1], parts[-1].zfill(8)]
+    return images[newest]
 
 
 def _shape_config(args: CpuNodesArgs) -> Any:

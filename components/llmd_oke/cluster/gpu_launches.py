@@ -128,7 +128,11 @@ def cluster_network(subject: Subject) -> Launched:
 
 
 def compute_cluster_instances(subject: Subject) -> Launched:
-    """A compute cluster and one instance for each node, which join by themselves."""
+    """A compute cluster and one instance for each node, which join by themselves.
+
+    What an instance is launched with is kept until its own Stash is replaced: OCI refuses other user data and keys
+    (OCI API, UpdateInstanceDetails), and another image would replace all nodes at once.
+    """
     compute_cluster_id = _compute_cluster(subject)
     made = [_instance(subject, index, compute_cluster_id).id for index in range(subject.args["size"])]
     made_all = pulumi.Output.all(compute_cluster_id, *made).apply(lambda ids: str(ids[0]))
@@ -207,7 +211,16 @@ def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[st
     fault_domains: list[str] = args.get("fault_domains") or []
     agent: Any = agent_config()
     vnic: Any = _vnic(subject)
-    source: Any = {"source_type": "image", "source_id": args["image_id"], **_boot_volume(subject)}
+    launch = pulumi.Stash(
+        f"{subject.name}-instance-{index}-launch",
+        input={
+            "metadata": _self_managed(subject),
+            "source": {"source_type": "image", "source_id": args["image_id"], **_boot_volume(subject)},
+        },
+        opts=pulumi.ResourceOptions(parent=subject.component),
+    )
+    source: Any = launch.output.apply(lambda known: known["source"])
+    kept = pulumi.ResourceOptions(replace_on_changes=["metadata", "sourceDetails"])
     return oci.core.Instance(
         f"{subject.name}-instance-{index}",
         display_name=f"{args['pool_name']}-{index}",
@@ -220,21 +233,21 @@ def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[st
         agent_config=agent,
         create_vnic_details=vnic,
         instance_options={"are_legacy_imds_endpoints_disabled": True},
-        metadata=_self_managed(subject),
+        metadata=launch.output.apply(lambda known: known["metadata"]),
         source_details=source,
-        opts=subject.options(GPU_INSTANCE),
+        opts=pulumi.ResourceOptions.merge(subject.options(GPU_INSTANCE), kept),
     )
 
 
 def agent_config() -> dict[str, Any]:
-    """The agent's plug-ins, with those that bring up the RDMA network."""
+    """The agent's plug-ins, by name, with those that bring up the RDMA network. OCI keeps the list in an order."""
     plugins = cloud_init().agent_plugins
-    states = [("ENABLED", plugins.enabled), ("DISABLED", plugins.disabled)]
+    states = {**dict.fromkeys(plugins.enabled, "ENABLED"), **dict.fromkeys(plugins.disabled, "DISABLED")}
     return {
         "are_all_plugins_disabled": False,
         "is_management_disabled": False,
         "is_monitoring_disabled": False,
-        "plugins_configs": [{"name": name, "desired_state": state} for state, names in states for name in names],
+        "plugins_configs": [{"name": name, "desired_state": states[name]} for name in sorted(states)],
     }
 
 

@@ -51,6 +51,10 @@ def dynamic_group(subject: GroupSubject, group: Group) -> pulumi.Output[str]:
 def _in_domain(
     subject: GroupSubject, group: Group, label: str, description: str, rule: pulumi.Output[str]
 ) -> pulumi.Output[str]:
+    """What the domain answers otherwise than it was told is left alone: it adds a schema of its own for tags, and
+    returns tags only when asked for them (terraform-provider-oci, issue 2418 and the test of this resource).
+    """
+    unanswered = pulumi.ResourceOptions(ignore_changes=["schemas", "tags"])
     made = oci.identity.DomainsDynamicResourceGroup(
         f"{subject.name}-{group}",
         idcs_endpoint=subject.domain_url if subject.domain_url is not None else _domain_url(subject),
@@ -59,7 +63,7 @@ def _in_domain(
         matching_rule=rule,
         schemas=[SCHEMA],
         tags=[{"key": key, "value": value} for key, value in subject.tags.items()],
-        opts=subject.opts,
+        opts=pulumi.ResourceOptions.merge(subject.opts, unanswered),
     )
     return made.display_name.apply(lambda name: f"'{subject.domain}'/'{name}'")
 

@@ -55,7 +55,9 @@ def managed_pool(
 
 
 def _with_own_size(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
-    """An autoscaled pool keeps the size that the engine saw last: OCI's plug-in sends it with every other change."""
+    """An autoscaled pool keeps its size: the plug-in sends the number of nodes only where program and state say two
+    numbers (seen with pulumi-oci 4.20), and the program says what the engine saw last.
+    """
     own = pulumi.ResourceOptions(ignore_changes=["nodeConfigDetails.size"])
     return pulumi.ResourceOptions.merge(opts, own)
 

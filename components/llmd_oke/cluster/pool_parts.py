@@ -59,10 +59,18 @@ def cycling_details(cycling: CyclingArgs | None) -> dict[str, Any] | None:
 def eviction_settings(grace_minutes: int) -> dict[str, Any]:
     """How a node is drained: so long, and then it goes, or is changed, whatever runs on it still."""
     return {
-        "eviction_grace_duration": f"PT{grace_minutes}M",
+        "eviction_grace_duration": duration(grace_minutes),
         "is_force_action_after_grace_duration": True,
         "is_force_delete_after_grace_duration": True,
     }
+
+
+def duration(minutes: int) -> str:
+    """Minutes as OCI answers them: another text for the same time, `PT60M` or `PT0M`, would be changed by every update
+    (terraform-provider-oci, containerengine_node_pool_test.go has `PT1H`; terraform-oci-oke, pull request 791, `PT0S`).
+    """
+    hours, rest = divmod(minutes, 60)
+    return f"PT{f'{hours}H' if hours else ''}{f'{rest}M' if rest else ''}" if minutes else "PT0S"
 
 
 def pod_network(network: NodeNetworkArgs, max_pods: int | None) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Updates that would take a cluster or a pool away are refused, with the input that causes it."""
+"""Updates that would take a cluster or a pool away are refused, with the input that causes it, and such as OKE would
+refuse half way.
+"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llmd_oke.errors import KitError
@@ -43,6 +45,38 @@ def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
     if lost and not allowed:
         told = "\n".join(f"  {describe(change)}" for change in lost)
         raise KitError(f"The update would take away what is hard to get back:\n{told}", UNPROTECT)
+
+
+def refuse_skipped_versions(preview: Preview) -> None:
+    """Lets a preview pass that takes the control plane of a cluster at most one minor version up, as OKE does.
+
+    Raises:
+        KitError: names the cluster, both versions, and what comes next.
+    """
+    for before, after, change in upgrades(preview):
+        step = _minor(after) - _minor(before)
+        if change.type == "oci:ContainerEngine/cluster:Cluster" and (step > 1 or _numbers(after) < _numbers(before)):
+            raise KitError(
+                f"OKE can't take the control plane of {change.name} from {before} to {after}: it goes up by one minor"
+                " version, and never down.",
+                f"cluster.kubernetesVersion: a v1.{_minor(before) + 1} on offer, then on from there; or {before}.",
+            )
+
+
+def upgrades(preview: Preview) -> Iterator[tuple[str, str, Change]]:
+    """Clusters and pools that get another version of Kubernetes: what they have, and what they get."""
+    for change in preview.changes:
+        before, after = (inputs.get("kubernetesVersion") for inputs in (change.old, change.new))
+        if change.type in GUARDED and isinstance(before, str) and isinstance(after, str) and before != after:
+            yield before, after, change
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.removeprefix("v").split(".")]
+
+
+def _minor(version: str) -> int:
+    return _numbers(version)[1]
 
 
 def refuse_protected(urns: Sequence[str], *, allowed: bool = False) -> None:

@@ -19,7 +19,9 @@ from llmd_oke.operations.findings import Finding, Verdict, guarded
 from llmd_oke.operations.preflight_images import LinkOf, ReadLink, image_findings
 from llmd_oke.operations.preflight_limits import limit_findings
 from llmd_oke.operations.tenancy import Tenancy
+from llmd_oke.planning.add_ons import add_ons as wanted_add_ons
 from llmd_oke.planning.iam import iam_needs
+from llmd_oke.planning.pools import newest_oke_image
 
 MOST_SKEW = 3
 """Kubernetes version skew policy: a kubelet may be three minor versions older than the API server."""
@@ -153,17 +155,82 @@ def _versions(tenancy: Tenancy) -> Iterator[Finding]:
     options = tenancy.client.get("containerengine", "/clusterOptions/all", compartmentId=cluster.compartment_id)
     offered: list[str] = options.get("kubernetesVersions") or []
     path, version = "cluster.kubernetesVersion", cluster.kubernetes_version
-    if cluster.cluster_id is None and version not in offered:
-        yield Finding("versions", path, Verdict.PROBLEM, f"{version} is not offered", "One of " + ", ".join(offered))
-    else:
+    running = _running_version(tenancy)
+    if version in offered:
         yield Finding("versions", path, Verdict.FINE, f"{version} is offered")
-    if cluster.cluster_id is not None:
-        running = tenancy.client.get("containerengine", f"/clusters/{cluster.cluster_id}")["kubernetesVersion"]
+    elif version != running:
+        yield Finding("versions", path, Verdict.PROBLEM, f"{version} is not offered", "One of " + ", ".join(offered))
+    if running is not None:
         yield _upgrade(running, version, path)
-        version = running
+        version = version if cluster.cluster_id is None else running
     for i, pool in tenancy.created_pools:
         if pool.kubernetes_version is not None:
             yield _skew(version, pool.kubernetes_version, f"gpuPools[{i}].kubernetesVersion")
+
+
+def _running_version(tenancy: Tenancy) -> str | None:
+    """The version of the control plane that is there: of the cluster that the stack file names, or else of the newest
+    of its name, which the stack made earlier; None where there is none.
+    """
+    cluster = tenancy.cluster
+    if cluster.cluster_id is not None:
+        return str(tenancy.client.get("containerengine", f"/clusters/{cluster.cluster_id}")["kubernetesVersion"])
+    place = {"compartmentId": cluster.compartment_id, "name": cluster.name}
+    newest = tenancy.client.get("containerengine", "/clusters", **place, sortBy="TIME_CREATED", sortOrder="DESC")
+    there = (each for each in newest if each.get("lifecycleState") in {"ACTIVE", "UPDATING"})
+    return next((str(each["kubernetesVersion"]) for each in there), None)
+
+
+def _add_ons(tenancy: Tenancy) -> Iterator[Finding]:
+    """Whether OKE has the stack's add-ons for its version of Kubernetes, in the versions that are pinned."""
+    version = tenancy.cluster.kubernetes_version
+    query = {"kubernetesVersion": version, "shouldShowAllVersions": "true"}
+    options = {str(each["name"]): each for each in tenancy.client.get("containerengine", "/addonOptions", **query)}
+    for add_on in wanted_add_ons(tenancy.config, tenancy.cluster):
+        path = _add_on_path(tenancy, add_on.name)
+        if add_on.name not in options:
+            value, remedy = f"OKE has no {add_on.name} for {version}", f"One of {', '.join(sorted(options))}."
+            yield Finding("add-ons", path, Verdict.PROBLEM, value, remedy)
+            continue
+        offered = [str(each["versionNumber"]) for each in options[add_on.name].get("versions") or ()]
+        if add_on.version is None or add_on.version in offered:
+            value = f"{add_on.name} {add_on.version or '(OKE chooses the version)'} is offered for {version}"
+            yield Finding("add-ons", path, Verdict.FINE, value)
+        else:
+            value = f"OKE has no {add_on.name} {add_on.version} for {version}"
+            remedy = f"cluster.addOns: {{name: {add_on.name}, version: one of {', '.join(offered) or 'none'}}}"
+            yield Finding("add-ons", path, Verdict.PROBLEM, value, remedy)
+
+
+def _add_on_path(tenancy: Tenancy, name: str) -> str:
+    written = [add_on.name for add_on in tenancy.cluster.add_ons]
+    return f"cluster.addOns[{written.index(name)}]" if name in written else "gpuStack"
+
+
+def _node_images(tenancy: Tenancy) -> Iterator[Finding]:
+    """Whether OKE has an image of its own for the pools that name none, each for its version of Kubernetes."""
+    cluster = tenancy.cluster
+    if cluster.given.system_image_id is not None:
+        return
+    pools = [("systemPool", tenancy.config.system_pool)]
+    pools += [(f"cpuPools[{i}]", pool) for i, pool in enumerate(tenancy.config.cpu_pools)]
+    asked = [
+        (path, pool.kubernetes_version or cluster.kubernetes_version) for path, pool in pools if pool.image is None
+    ]
+    for version in dict.fromkeys(version for _, version in asked):
+        query = {"compartmentId": cluster.compartment_id, "nodePoolK8sVersion": version}
+        answer = tenancy.client.get("containerengine", "/nodePoolOptions/all", **query)
+        sources = {str(each["sourceName"]): str(each["imageId"]) for each in answer.get("sources") or ()}
+        newest = newest_oke_image(sources, version)
+        for path in (path for path, wanted in asked if wanted == version):
+            if newest is None:
+                value, remedy = (
+                    f"OKE has no image for {version}",
+                    f"Give {path}.image, or a version that OKE has one for.",
+                )
+                yield Finding("node image", path, Verdict.PROBLEM, value, remedy)
+            else:
+                yield Finding("node image", path, Verdict.FINE, newest)
 
 
 def _upgrade(running: str, wanted: str, path: str) -> Finding:
@@ -205,6 +272,8 @@ def _existing_cluster(client: OciClient, config: StackConfig) -> Iterator[Findin
 
 CHECKS: list[tuple[str, str, Callable[[Tenancy], Iterator[Finding]]]] = [
     ("versions", "cluster.kubernetesVersion", _versions),
+    ("add-ons", "cluster.addOns", _add_ons),
+    ("node image", "systemPool.image", _node_images),
     ("network", "cluster.network", _network),
     ("policies", "cluster.iam", _policies),
     ("limits", "gpuPools", limit_findings),

@@ -111,9 +111,15 @@ class PulumiCli:
         targets = [word for urn in urns for word in ("--target", urn)]
         return self._run("refresh", "--yes", "--skip-preview", *targets, capture=True).status
 
-    def up(self, *, yes: bool, skip_preview: bool = False) -> int:
-        """Updates the stack; the answer is the CLI's exit code."""
-        return self._run("up", *_yes(yes), *(["--skip-preview"] if skip_preview else []), *self._refreshed()).status
+    def up(self, *, yes: bool, skip_preview: bool = False, one_at_a_time: bool = False) -> int:
+        """Updates the stack, on request one resource after the other; the answer is the CLI's exit code."""
+        how = [*(["--skip-preview"] if skip_preview else []), *(["--parallel", "1"] if one_at_a_time else [])]
+        return self._run("up", *_yes(yes), *how, *self._refreshed()).status
+
+    def replace(self, urns: Sequence[str]) -> int:
+        """Updates the stack and makes these resources anew; the answer is the CLI's exit code."""
+        chosen = [word for urn in urns for word in ("--replace", urn)]
+        return self._run("up", "--yes", "--skip-preview", *chosen, *self._refreshed()).status
 
     def destroy(self, *, yes: bool, targets: Sequence[str] = ()) -> int:
         """Destroys the stack, or the targets and what depends on them."""

@@ -85,7 +85,7 @@ def _cluster_legs(plan: Plan) -> Iterator[Leg]:
         yield _fixed("control plane", facts.control_plane, *before)
         before = ("control plane",)
     yield _fixed("system nodes", facts.system_nodes, *before)
-    yield _fixed("GPU nodes", facts.gpu_nodes, *before)
+    yield _fixed("GPU nodes", facts.gpu_nodes, "system nodes")
     nodes = ("GPU nodes",)
     if gpu_stack(plan.config).components:
         yield _fixed("operators", facts.operators, "system nodes")

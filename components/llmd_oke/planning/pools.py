@@ -1,7 +1,7 @@
 """What the pools of a created cluster must satisfy. Each rule yields the problems that it finds."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from llmd_oke import catalogue
@@ -161,6 +161,20 @@ def _version(cluster: CreateCluster, version: str | None, path: str) -> Iterator
         behind = control_plane[1] - nodes[1]
         why = f"nodes may be {MINOR_VERSIONS_OF_SKEW} minor versions behind the control plane, not {behind}"
         yield Problem(f"{path}.kubernetesVersion", version, accepted, why)
+
+
+def newest_oke_image(names: Collection[str], version: str) -> str | None:
+    """The newest of OKE's images for a version of Kubernetes, x86 and without GPU software; None without any."""
+    part = f"-OKE-{version.removeprefix('v')}-"
+    fit = [name for name in names if part in name and "aarch64" not in name and "GPU" not in name]
+    return max(fit, key=_date_and_build, default=None)
+
+
+def _date_and_build(name: str) -> list[str]:
+    """`Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1234`: the dates sort as text, builds by length first."""
+    parts = name.split("-")
+    dated = [part for part in parts if part.count(".") == 2 and part[:2] == "20"]
+    return [*dated[:1], parts[-1].zfill(8)]
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -70,8 +70,9 @@ def existing(plan: Plan) -> ClusterAccess:
 def gone_with(cluster: pulumi.Resource) -> pulumi.ResourceTransformation:
     """Objects that a cluster takes with it when it goes, except those that own something in OCI.
 
-    A Service of type LoadBalancer owns a load balancer, a PersistentVolumeClaim a volume: they have to be deleted one
-    by one while the cluster still can.
+    A Service of type LoadBalancer owns a load balancer, a PersistentVolumeClaim with a storage class a volume: they
+    have to be deleted one by one while the cluster still can. A claim of a static volume must not: it waits for its
+    pods (`pvc-protection`), which go with the cluster.
     """
 
     def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
@@ -85,15 +86,23 @@ def gone_with(cluster: pulumi.Resource) -> pulumi.ResourceTransformation:
 
 def owns_oci_resources(type_: str, props: Mapping[str, Any]) -> bool:
     """Whether an object stands for something in OCI. The charts of the kit's own operators hold no such object."""
-    kind = type_.rsplit(":", 1)[-1]
-    if kind in {"PersistentVolumeClaim", "PersistentVolume", "StatefulSet", "Ingress", "Gateway"}:
-        return True
-    return kind == "Service" and _type_of(props.get("spec")) != "ClusterIP"
+    kind, spec = type_.rsplit(":", 1)[-1], props.get("spec")
+    match kind:
+        case "StatefulSet" | "Ingress" | "Gateway":
+            return True
+        case "PersistentVolume":
+            return _text(spec, "persistentVolumeReclaimPolicy", "Retain") != "Retain"
+        case "PersistentVolumeClaim":
+            return _text(spec, "storageClassName", "the cluster's default") != ""
+        case "Service":
+            return _text(spec, "type", "ClusterIP") != "ClusterIP"
+        case _:
+            return False
 
 
-def _type_of(spec: Any) -> str:
-    """A Service's type; one that isn't known yet could be any."""
+def _text(spec: Any, key: str, default: str) -> str:
+    """A text of a spec; one that isn't known yet could be any."""
     if isinstance(spec, Mapping):
-        found = cast("Mapping[str, Any]", spec).get("type", "ClusterIP")
+        found = cast("Mapping[str, Any]", spec).get(key, default)
         return found if isinstance(found, str) else "unknown"
     return "unknown"

@@ -1,7 +1,7 @@
 """From a plan to a created cluster, with OCI's resources only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pulumi
@@ -18,10 +18,12 @@ from llmd_oke.cluster.storage import Storage
 from llmd_oke.cluster.system_pool import SystemPool
 from llmd_oke.config import CreateCluster, Image
 from llmd_oke.errors import KitError
+from llmd_oke.objects import PART_OF, KubernetesObject, Manifest
 from llmd_oke.planning import Plan
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.node_scaling import autoscaled_pools
 from llmd_oke.planning.pools import SYSTEM_POOL
+from llmd_oke.stack.access import ClusterAccess
 from llmd_oke.stack.agreement import taint_outputs
 from llmd_oke.stack.cluster_args import (
     add_on_args,
@@ -35,20 +37,28 @@ from llmd_oke.stack.cluster_args import (
 )
 from llmd_oke.stack.order import after
 
+_ANSWERED: Manifest = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "llmd-oke", "namespace": "kube-system", "labels": PART_OF},
+    "data": {"purpose": "GPU nodes are ordered after the API server has taken this object."},
+}
+
 
 @dataclass(frozen=True)
 class CreatedCluster:
-    """What was declared, by `provider`. `cpu_pools` have to be there before anything runs in the cluster; `add_ons`
-    before operators that rely on OKE's.
+    """What was declared, by `provider`; `inside` are the options of what is in the cluster. `cpu_pools` have to be
+    there before anything runs in it; `add_ons` before operators that rely on OKE's.
     """
 
     provider: pulumi.ProviderResource
     oke: OkeCluster
     network: Network
+    access: ClusterAccess
+    inside: pulumi.ResourceOptions
     cpu_pools: dict[str, SystemPool | CpuPool]
     add_ons: list[pulumi.Resource]
     gpu_pools: dict[str, GpuPool] = field(default_factory=dict[str, GpuPool])
-    storage: Storage | None = None
 
     @property
     def nodes(self) -> list[pulumi.Resource]:
@@ -71,7 +81,7 @@ class CreatedCluster:
                 name: {"pool_id": pool.pool_id, "node_label": pool.node_label, "taints": taints[name]}
                 for name, pool in self.gpu_pools.items()
             },
-            "model_cache_handle": None if self.storage is None else self.storage.volume_handle,
+            "model_cache_handle": self.access.model_cache_handle,
         }
 
 
@@ -79,6 +89,9 @@ def create_cluster(
     plan: Plan, cluster: CreateCluster, api_server: str | None, image_links: Mapping[str, str]
 ) -> CreatedCluster:
     """Declares network, rights, cluster, pools, add-ons and storage, each after what it needs.
+
+    GPU nodes come last: after the first answered call to the API server, because they are of no use where it can't be
+    reached, and after the other pools, which are upgraded before them.
 
     Args:
         plan: what is deployed.
@@ -94,14 +107,28 @@ def create_cluster(
     network = Network("network", network_args(plan, cluster), opts)
     needs = iam_needs(plan.config, cluster)
     rights = _rights("cluster-iam", plan, cluster, needs.cluster, None, opts)
-    oke = OkeCluster(cluster.name, cluster_args(cluster, network, api_server), after(opts, network, *rights))
+    oke = OkeCluster(
+        "oke", cluster_args(cluster, network, api_server), after(_renamed(opts, cluster), network, *rights)
+    )
     node_rights = _rights("nodes-iam", plan, cluster, needs.nodes, oke, opts)
     ready = after(opts, network, *rights, *node_rights)
+    access = ClusterAccess(identifier=oke.cluster_id, kubeconfig=oke.kubeconfig, created=oke.created)
+    inside = access.options(access.provider("operators"))
+    answered = KubernetesObject("api-server", _ANSWERED, inside)
     cpu_pools = _cpu_pools(plan, cluster, network, oke, image_links, ready)
     add_ons = _add_ons(plan, cluster, oke, after(opts, *cpu_pools.values()))
-    gpu_pools = _gpu_pools(plan, cluster, network, oke, image_links, ready)
+    gpu_pools = _gpu_pools(plan, cluster, network, oke, image_links, after(ready, answered, *cpu_pools.values()))
     storage = _storage(plan, cluster, network, after(ready, oke))
-    return CreatedCluster(provider, oke, network, cpu_pools, add_ons, gpu_pools, storage)
+    if storage is not None:
+        access = replace(access, model_cache_handle=storage.volume_handle)
+    return CreatedCluster(provider, oke, network, access, inside, cpu_pools, add_ons, gpu_pools)
+
+
+def _renamed(opts: pulumi.ResourceOptions, cluster: CreateCluster) -> pulumi.ResourceOptions:
+    """A cluster's name changes in place, so that its component has a name of its own; states of earlier versions know
+    it by the cluster's.
+    """
+    return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(aliases=[pulumi.Alias(name=cluster.name)]))
 
 
 def declare_autoscaler(plan: Plan, made: CreatedCluster, gates: Sequence[pulumi.Resource]) -> None:
@@ -142,9 +169,10 @@ def _cpu_pools(
     domains = _availability_domains(cluster, oke) if asked else list(cluster.given.availability_domains)
     made: dict[str, SystemPool | CpuPool] = {}
     for name, pool in pools.items():
+        behind = after(opts, made[SYSTEM_POOL]) if made else opts
         image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.given.system_image_id
         args = cpu_pool_args(name, pool, cluster, network, oke, domains, image_id)
-        made[name] = SystemPool(name, args, opts) if name == SYSTEM_POOL else CpuPool(name, args, opts)
+        made[name] = SystemPool(name, args, behind) if name == SYSTEM_POOL else CpuPool(name, args, behind)
     return made
 
 

@@ -1,5 +1,6 @@
 """The arguments of a created cluster's components, from the stack file."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -78,9 +79,17 @@ def iam_args(plan: Plan, cluster: CreateCluster, needs: Sequence[str], oke: OkeC
         "key_compartment_id": iam.key_compartment_id,
         "dynamic_group_ids": _named(iam.dynamic_groups),
         "each": {name: list(ocids) for name, ocids in iam_needs(plan.config, cluster).each.items()},
-        "display_name": f"{cluster.name}-{phase}",
+        "display_name": f"{iam_name(cluster)}-{phase}",
     }
     return cast("IamArgs", _given(args))
+
+
+def iam_name(cluster: CreateCluster) -> str:
+    """What groups and policies of a cluster begin with. They are all in the tenancy's home region, where clusters of
+    one name in other regions and compartments have theirs.
+    """
+    place = hashlib.sha256(cluster.compartment_id.encode()).hexdigest()[:6]
+    return f"{cluster.name}-{cluster.region}-{place}"
 
 
 def cluster_args(cluster: CreateCluster, network: Network, api_server: str | None) -> OkeClusterArgs:

@@ -68,15 +68,9 @@ def _create(plan: Plan, cluster: CreateCluster, settings: pulumi.Config) -> tupl
     from llmd_oke.stack.operators import declare_operators  # noqa: PLC0415
 
     made = create_cluster(plan, cluster, settings.get("apiServer"), image_links(settings))
-    access = ClusterAccess(
-        identifier=made.oke.cluster_id,
-        kubeconfig=made.oke.kubeconfig,
-        created=made.oke.created,
-        model_cache_handle=made.storage.volume_handle if made.storage else None,
-    )
-    gates = declare_operators(plan, made, access.options(access.provider("operators")))
+    gates = declare_operators(plan, made, made.inside)
     declare_autoscaler(plan, made, gates)
-    return replace(access, ready=(*made.nodes, *gates)), made.outputs(plan, cluster.region)
+    return replace(made.access, ready=(*made.nodes, *gates)), made.outputs(plan, cluster.region)
 
 
 def image_links(settings: pulumi.Config) -> dict[str, str]:

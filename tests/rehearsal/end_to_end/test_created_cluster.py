@@ -90,7 +90,7 @@ def test_it_says_that_oci_and_the_weights_were_not_real(life: Life) -> None:
 
 def test_a_protected_cluster_is_not_destroyed_by_the_way(life: Life) -> None:
     assert life.refused.status == 1
-    assert "tiny-cluster" in life.refused.errors
+    assert "oke-cluster" in life.refused.errors
     assert "add --unprotect" in " ".join(life.refused.errors.split())
 
 
@@ -111,6 +111,52 @@ def test_what_others_need_is_deleted_after_them(life: Life) -> None:
 def test_a_destroyed_stack_can_be_made_again(life: Life) -> None:
     assert life.again.status == 0, life.again.errors
     assert life.again.document["update"]["changes"].keys() == {"create"}
+
+
+@pytest.mark.parametrize("kind", ["file-storage", "lustre", "none"])
+def test_a_stack_is_destroyed_whatever_its_weights_are_kept_on(project: Project, kind: str) -> None:
+    cache = {"modelCache": {"kind": kind}, **({} if kind == "none" else {"prewarm": {"source": "none"}})}
+    stack = f"on-{kind}"
+    project.write(stack, **BASE, models=[model(topology="1p-tp1-1d-tp1")], storage=cache)
+    made = project.command("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", "--no-benchmark")
+    assert made.status == 0, made.errors
+    destroyed = project.command("rehearse", "destroy", "--stack", stack, "--unprotect", "--json")
+    assert destroyed.status == 0, destroyed.errors
+    assert destroyed.document["changes"].keys() == {"delete"}
+
+
+def test_kubernetes_goes_up_in_order_and_an_upgrade_that_failed_half_way_goes_on(project: Project) -> None:
+    stack = "upgraded"
+    layer = {**BASE, "layer": "cluster", "models": None, "smoke": None}
+    project.write(stack, **layer)
+    rehearse = ("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", "--no-benchmark")
+    assert project.command(*rehearse).status == 0
+    project.write(stack, **{**layer, "cluster": {**CLUSTER, "kubernetesVersion": "v1.35.2"}})
+    failed = project.command(*rehearse, "--fault", "NodePool/system*:internal-error")
+    assert (failed.status, _versions(project, stack)) == (
+        1,
+        {"tiny": "v1.35.2", "system": "v1.34.2", "mi300x": "v1.34.2"},
+    )
+    again = project.command(*rehearse)
+    assert again.status == 0, again.errors
+    assert _versions(project, stack) == dict.fromkeys(("tiny", "system", "mi300x"), "v1.35.2")
+    assert list(dict.fromkeys(_updated(project, stack))) == ["tiny", "system", "mi300x"]
+
+
+def _journal(project: Project, stack: str) -> list[dict[str, Any]]:
+    """Clusters and pools as the stand-in for OCI wrote them down, one after the other."""
+    journal = project.folder / ".rehearsal" / stack / "oci" / "journal.jsonl"
+    lines: list[dict[str, Any]] = [json.loads(line) for line in journal.read_text().splitlines()]
+    return [line["state"] for line in lines if line.get("token", "").endswith((":Cluster", ":NodePool"))]
+
+
+def _versions(project: Project, stack: str) -> dict[str, str]:
+    return {state["name"]: state["kubernetesVersion"] for state in _journal(project, stack)}
+
+
+def _updated(project: Project, stack: str) -> list[str]:
+    """What got the new version, in the order in which it was accepted."""
+    return [state["name"] for state in _journal(project, stack) if state["kubernetesVersion"] == "v1.35.2"]
 
 
 def _rehearse(project: Project, *arguments: str) -> Ended:

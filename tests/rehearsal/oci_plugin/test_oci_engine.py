@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
 from llmd_oke.operations.refreshing import is_taken_back
+from llmd_oke.operations.updates import launched_nodes
 from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.oci_plugin.server import Setting, start
 from pulumi import automation
@@ -16,7 +17,9 @@ from pulumi import automation
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
 PLACE = "ocid1.compartment.oc1..aaaa"
+TENANCY = "ocid1.tenancy.oc1..aaaa"
 VERSION = "v1.34.2"
+INSTANCE = "oci:Core/instance:Instance"
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 DOMAIN, OTHER_DOMAIN = (f"Uocm:US-ASHBURN-AD-{number}" for number in (1, 2))
 KUBECONFIG = 'clusters: [{name: c, cluster: {server: "https://10.244.0.1:6443"}}]\n'
@@ -42,9 +45,12 @@ class Kit:
     nodes: Nodes
     faults: Path
     options: automation.LocalWorkspaceOptions
+    program: Callable[..., Callable[[], None]]
 
-    def run(self, operation: str, reads_first: bool = False, **inputs: Any) -> Any:
+    def run(self, operation: str, reads_first: bool = False, replaced: Sequence[str] = (), **inputs: Any) -> Any:
         how: dict[str, Any] = {"diff": True} if operation == "preview" else {}
+        if replaced:
+            how["replace"] = list(replaced)
         if reads_first:
             how["refresh"] = True
         return getattr(self._stack(**inputs), operation)(**how)
@@ -54,7 +60,23 @@ class Kit:
         return (self._stack().export_stack().deployment or {})["resources"]
 
     def _stack(self, **inputs: Any) -> automation.Stack:
-        return automation.create_or_select_stack("dev", "oci", _program(**inputs), opts=self.options)
+        return automation.create_or_select_stack("dev", "oci", self.program(**inputs), opts=self.options)
+
+    def outputs_of(self, type_: str, name: str = "") -> dict[str, Any]:
+        """The outputs of a resource, by its type and by its `name` in OCI where there are several."""
+        of_type = [each["outputs"] for each in self.resources() if each["type"].endswith(f":{type_}")]
+        return next(each for each in of_type if not name or each["name"] == name)
+
+    def image_of(self, pool: str) -> str:
+        return self.outputs_of("NodePool", pool)["nodeSourceDetails"]["imageId"]
+
+    def instances(self) -> dict[str, tuple[str, str]]:
+        """OCID and labels of each instance."""
+        made = [each["outputs"] for each in self.resources() if each["type"] == INSTANCE]
+        return {each["displayName"]: (each["id"], each["metadata"]["oke-initial-node-labels"]) for each in made}
+
+    def ocid_of(self, type_: str) -> str:
+        return self.outputs_of(type_)["id"]
 
     def changes(self, operation: str, **inputs: Any) -> dict[str, int]:
         return self.run(operation, **inputs).summary.resource_changes
@@ -77,9 +99,8 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
     }
     backend = automation.ProjectBackend(f"file://{tmp_path}")
     project = automation.ProjectSettings("oci", "python", backend=backend)
-    yield Kit(
-        nodes, faults, automation.LocalWorkspaceOptions(str(tmp_path), project_settings=project, env_vars=environment)
-    )
+    options = automation.LocalWorkspaceOptions(str(tmp_path), project_settings=project, env_vars=environment)
+    yield Kit(nodes, faults, options, _program)
     server.stop()
 
 
@@ -122,6 +143,109 @@ def _program(size: int = 9, name: str = "net", domain: str = DOMAIN, cidr: str =
         pulumi.export("kubeconfig", content)
 
     return program
+
+
+def _components(
+    version: str = VERSION, name: str = "prod", image: str | None = None, team: str = "", launch: str = "plain"
+) -> Callable[[], None]:
+    """The kit's own components for a cluster, its rights, a system pool and a pool of GPU nodes."""
+
+    def program() -> None:
+        import pulumi_oci as oci  # noqa: PLC0415 - half a second of import time
+        from llmd_oke.cluster.gpu_pool import GpuPool, Launch  # noqa: PLC0415
+        from llmd_oke.cluster.iam import Iam  # noqa: PLC0415
+        from llmd_oke.cluster.oke_cluster import OkeCluster  # noqa: PLC0415
+        from llmd_oke.cluster.system_pool import SystemPool  # noqa: PLC0415
+
+        place: Any = {"compartment_id": PLACE}
+        vcn = oci.core.Vcn("vcn", **place, cidr_blocks=["10.0.0.0/16"])
+        api = oci.core.Subnet("api", **place, vcn_id=vcn.id, cidr_block="10.0.0.0/28")
+        workers = oci.core.Subnet("workers", **place, vcn_id=vcn.id, cidr_block="10.0.32.0/19")
+        made = {"cluster_name": name, "region": "us-ashburn-1", "kubernetes_version": version, "flannel": True}
+        subnets = {"vcn_id": vcn.id, "api_subnet_id": api.id, "kubeconfig": KUBECONFIG + "users: [{user: {}}]"}
+        control_plane: Any = {**place, **made, **subnets}
+        oke = OkeCluster("oke", control_plane)
+        pool: Any = {
+            **place,
+            "kubernetes_version": version,
+            "cluster_id": oke.cluster_id,
+            "network": {"worker_subnet_id": workers.id},
+            "api_server_host": "10.0.0.5",
+        }
+        own: Any = {} if image is None else {"image_id": image}
+        nodes: Any = {"shape": "VM.Standard.E5.Flex", "size": 1, "availability_domains": [DOMAIN]}
+        system: Any = {"pool_name": "system", **pool, **nodes, **own}
+        SystemPool("system", system)
+        gpus: Any = {"shape": "BM.GPU.MI300X.8", "size": 2, "launch": Launch(launch), "availability_domain": DOMAIN}
+        cycling = {"mode": "replace-node", "max_surge": "0", "max_unavailable": "1"}
+        rest: Any = {"image_id": "ocid1.image.oc1.iad.own", "cluster_ca": "Q0E=", "tenancy_id": TENANCY}
+        rest |= {"labels": {"team": team}} if team else {}
+        rest |= {"cycling": cycling} if launch == "plain" else {}
+        gpu: Any = {"pool_name": "gpu", **pool, **gpus, **rest}
+        GpuPool("gpu", gpu)
+        rights: Any = {"needs": ["self-managed-nodes"], "tenancy_id": TENANCY, "cluster_id": oke.cluster_id}
+        iam: Any = {**place, **rights, "provider_is_home": True, "display_name": name}
+        Iam("iam", iam)
+
+    return program
+
+
+@pytest.fixture
+def pools(kit: Kit) -> Kit:
+    """The kit's own components."""
+    return replace(kit, program=_components)
+
+
+def test_nothing_of_what_oci_answers_is_changed_by_the_next_update(pools: Kit):
+    made = pools.changes("up")
+    assert set(made) == {"create"}
+    assert set(pools.changes("up")) == {"same"}
+    assert set(pools.changes("up", reads_first=True)) == {"same"}
+
+
+def test_another_version_brings_system_nodes_another_image_and_the_same_version_does_not(pools: Kit):
+    pools.run("up")
+    older = pools.image_of("system")
+    assert pools.run("preview").change_summary.keys() == {"same"}
+    pools.run("up", version="v1.35.2")
+    newer = "ocid1.image.oc1.iad.oraclelinux810202606300oke13521100"
+    assert (older, pools.image_of("system")) == (newer.replace("1352", "1342"), newer)
+
+
+def test_an_image_of_another_version_is_refused(pools: Kit):
+    older = "ocid1.image.oc1.iad.oraclelinux810202606300oke13421100"
+    pools.run("up", image=older)
+    with pytest.raises(automation.CommandError, match="409-Conflict, Kubernetes version does not match"):
+        pools.run("up", version="v1.35.2", image=older)
+
+
+def test_a_cluster_gets_another_name_in_place(pools: Kit):
+    pools.run("up")
+    before = pools.ocid_of("Cluster")
+    pools.run("up", name="renamed")
+    assert pools.ocid_of("Cluster") == before
+
+
+def test_instances_are_launched_anew_one_by_one_and_left_alone_otherwise(pools: Kit):
+    how: Any = {"launch": "compute-cluster-instances"}
+    pools.run("up", **how)
+    before = pools.instances()
+    changes: Any = {"team": "search", "version": "v1.35.2"}
+    earlier: list[Any] = [{"team": "search"}, changes]
+    for changed in earlier:
+        pools.run("up", **how, **changed)
+        assert pools.instances() == before
+    assert set(pools.changes("up", **how, **changes)) == {"same"}
+    first, second = launched_nodes(pools.resources())
+    assert (first.current, second.current) == (False, False)
+    pools.run("up", replaced=first.urns, **how, **changes)
+    assert [node.current for node in launched_nodes(pools.resources())] == [True, False]
+    after = pools.instances()
+    assert (after["gpu-0"] == before["gpu-0"], after["gpu-1"] == before["gpu-1"]) == (False, True)
+    assert "team=search" in after["gpu-0"][1]
+    pools.run("up", replaced=first.urns, **how, **changes)
+    assert after["gpu-0"] != pools.instances()["gpu-0"]
+    assert set(pools.changes("up", **how, **changes)) == {"same"}
 
 
 def test_a_stack_is_made_changed_and_deleted_in_the_order_that_oci_needs(kit: Kit):

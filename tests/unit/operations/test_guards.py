@@ -1,10 +1,11 @@
 """Previews that would take a cluster or a pool away, and those that don't."""
 
 import json
+from typing import Any
 
 import pytest
 from llmd_oke.errors import KitError
-from llmd_oke.operations.guards import losses, refuse_losses, value_at
+from llmd_oke.operations.guards import losses, refuse_losses, refuse_skipped_versions, value_at
 from llmd_oke.operations.previews import of_document, parse
 from previews_for_tests import document, recorded, replaced_pool, step
 
@@ -37,6 +38,29 @@ def test_the_steps_of_one_replacement_are_one_loss():
 
 def test_a_pool_that_is_updated_in_place_passes():
     refuse_losses(parse(document({**replaced_pool(), "op": "update"})))
+
+
+def upgrade(type_: str, before: str, after: str) -> dict[str, Any]:
+    """A step that takes a cluster or a pool from one version to another."""
+    states = {"oldState": before, "newState": after}
+    inputs = {state: {"inputs": {"kubernetesVersion": version}} for state, version in states.items()}
+    return step("update", type_, "oke-cluster", **inputs)
+
+
+@pytest.mark.parametrize("after", ["v1.36.1", "v1.33.10", "v1.34.1"])
+def test_a_control_plane_that_would_skip_a_version_or_go_down_is_refused(after: str):
+    with pytest.raises(KitError, match=f"oke-cluster from v1.34.2 to {after}"):
+        refuse_skipped_versions(parse(document(upgrade(CLUSTER, "v1.34.2", after))))
+
+
+@pytest.mark.parametrize("after", ["v1.34.2", "v1.34.10", "v1.35.2"])
+def test_a_control_plane_goes_up_one_minor_version(after: str):
+    refuse_skipped_versions(parse(document(upgrade(CLUSTER, "v1.34.2", after))))
+
+
+def test_pools_may_go_up_further_than_one_minor_version():
+    pool = "oci:ContainerEngine/nodePool:NodePool"
+    refuse_skipped_versions(parse(document(upgrade(pool, "v1.33.1", "v1.35.2"))))
 
 
 def test_what_is_allowed_passes():

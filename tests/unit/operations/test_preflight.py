@@ -47,6 +47,14 @@ def available(service: str, limit: str) -> str:
 AVAILABLE = {"shapeAvailabilities": [{"availabilityStatus": "AVAILABLE", "availableCount": 12}]}
 ANSWERS: dict[str, Any] = {
     "containerengine /clusterOptions/all": {"kubernetesVersions": ["v1.33.1", "v1.34.2"]},
+    "containerengine /clusters": [],
+    "containerengine /addonOptions": [
+        {"name": "NodeFeatureDiscovery", "versions": [{"versionNumber": "v0.17.3"}]},
+        {"name": "NvidiaNetworkOperator", "versions": [{"versionNumber": "v25.7.0"}, {"versionNumber": "v25.10.0"}]},
+    ],
+    "containerengine /nodePoolOptions/all": {
+        "sources": [{"sourceName": "Oracle-Linux-8.10-2026.07.31-0-OKE-1.34.2-1330", "imageId": "i"}]
+    },
     "limits /limitDefinitions": [
         *({"name": f"gpu-{name}-count", "scopeType": "AD"} for name in ("mi300x", "mi355x")),
         *({"name": f"standard-e5-{name}-count", "scopeType": "AD"} for name in ("core", "memory")),
@@ -78,9 +86,47 @@ def only(check: str, found: list[Finding]) -> Finding:
 
 def test_a_tenancy_that_has_everything_is_fine():
     found = look()
-    assert {finding.check for finding in found} == {"versions", "limits", "capacity", "image"}
+    assert {finding.check for finding in found} == {"versions", "add-ons", "node image", "limits", "capacity", "image"}
     assert {finding.verdict for finding in found} == {Verdict.FINE}
     assert exit_code(found) == 0
+
+
+@pytest.mark.parametrize(
+    ("running", "wanted", "verdict"),
+    [
+        ("v1.34.2", "v1.34.2", Verdict.FINE),
+        ("v1.33.1", "v1.34.2", Verdict.FINE),
+        ("v1.32.1", "v1.34.2", Verdict.PROBLEM),
+        ("v1.35.1", "v1.34.2", Verdict.PROBLEM),
+    ],
+)
+def test_the_cluster_that_the_stack_made_goes_up_one_minor_version_at_a_time(
+    running: str, wanted: str, verdict: Verdict
+):
+    gone = {"lifecycleState": "DELETED", "kubernetesVersion": "v1.30.1"}
+    there = {"lifecycleState": "ACTIVE", "kubernetesVersion": running}
+    found = look({"containerengine /clusters": [gone, there]}, cluster={"kubernetesVersion": wanted})
+    judged = [each for each in found if f"the cluster runs {running}" in each.value]
+    assert [each.verdict for each in judged] == [verdict]
+
+
+def test_an_add_on_that_oke_has_no_longer_in_the_pinned_version_is_told_with_those_that_it_has():
+    options = [{"name": "NvidiaNetworkOperator", "versions": [{"versionNumber": "v26.1.0"}]}]
+    found = [each for each in look({"containerengine /addonOptions": options}) if each.check == "add-ons"]
+    assert [(each.verdict, each.value) for each in found] == [
+        (Verdict.PROBLEM, "OKE has no NodeFeatureDiscovery for v1.34.2"),
+        (Verdict.PROBLEM, "OKE has no NvidiaNetworkOperator v25.10.0 for v1.34.2"),
+    ]
+    assert "one of v26.1.0" in found[1].remedy
+
+
+def test_a_version_that_oke_has_no_image_for_is_told():
+    finding = only("node image", look({"containerengine /nodePoolOptions/all": {"sources": []}}))
+    assert (finding.verdict, finding.path, finding.value) == (
+        Verdict.PROBLEM,
+        "systemPool",
+        "OKE has no image for v1.34.2",
+    )
 
 
 def limit(path: str, found: list[Finding]) -> Finding:

@@ -99,6 +99,15 @@ def test_what_was_changed_by_hand_is_told_read_and_taken_back():
     ]
 
 
+def test_kubernetes_is_upgraded_one_resource_after_the_other():
+    states = {"oldState": "v1.34.2", "newState": "v1.35.2"}
+    inputs = {state: {"inputs": {"kubernetesVersion": version}} for state, version in states.items()}
+    cli = Cli(document(step("update", "oci:ContainerEngine/nodePool:NodePool", "system-node-pool", **inputs)))
+    assert cli.update() == 0
+    assert cli.asked[-1] == "up --yes --skip-preview --parallel 1"
+    assert cli.progress.news[-1] == "Kubernetes, one after the other: system-node-pool v1.34.2 -> v1.35.2"
+
+
 def test_what_was_read_before_an_update_that_never_came_is_told_with_the_next():
     owner = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
     read = {"spec": {"replicas": 3}}
@@ -192,3 +201,69 @@ def test_unprotected_on_request_they_are():
     cli = Cli(document(), [{"urn": POOL, "protect": True}])
     assert updates.destroy(cli.pulumi, cli.progress, yes=True, unprotect=True) == 0
     assert cli.asked == [f"state unprotect {POOL} --yes", "destroy --yes"]
+
+
+def launched(index: int, *, current: bool, interrupted: bool = False) -> list[dict[str, Any]]:
+    """An instance in a stack's state, and what it is launched with; `interrupted` before the instance went."""
+    instance, stash = "oci:Core/instance:Instance", "pulumi:index:Stash"
+    has = {"metadata": "new" if current and not interrupted else "old"}
+    kept = {"inputs": {"input": {"metadata": "new"}}, "outputs": {"output": {"metadata": "new" if current else "old"}}}
+    return [
+        {"type": instance, "urn": urn(instance, f"mi300x-instance-{index}"), "protect": True, "inputs": has},
+        {"type": stash, "urn": urn(stash, f"mi300x-instance-{index}-launch"), **kept},
+    ]
+
+
+def replaced(cli: Cli, *names: str, at_once: int = 1) -> int:
+    return updates.replace_nodes(cli.pulumi, cli.progress, lambda _: True, names, at_once=at_once, yes=True)
+
+
+def anew(*indices: int) -> list[str]:
+    """What the CLI is asked for nodes that are launched anew together."""
+    instances = [urn("oci:Core/instance:Instance", f"mi300x-instance-{index}") for index in indices]
+    stashes = [urn("pulumi:index:Stash", f"mi300x-instance-{index}-launch") for index in indices]
+    chosen = [f"--replace {each}" for both in zip(stashes, instances, strict=True) for each in both]
+    return [*(f"state unprotect {each} --yes" for each in instances), f"up --yes --skip-preview {' '.join(chosen)}"]
+
+
+NODES = [*launched(10, current=False), *launched(2, current=False), *launched(0, current=True)]
+
+
+def changing(cli: Cli) -> list[str]:
+    return [asked for asked in cli.asked if asked.startswith(("up", "state"))]
+
+
+def test_nodes_that_were_launched_otherwise_are_launched_anew_one_after_the_other():
+    cli = Cli(document(), NODES)
+    assert replaced(cli) == 0
+    assert changing(cli) == [*anew(2), *anew(10)]
+
+
+def test_nodes_are_launched_anew_by_name_and_several_at_a_time():
+    cli = Cli(document(), NODES)
+    assert replaced(cli, "mi300x-0", "mi300x-2", "mi300x-10", at_once=2) == 0
+    assert changing(cli) == [*anew(0, 2), *anew(10)]
+
+
+def test_nodes_are_not_launched_anew_beside_other_changes():
+    cli = Cli(document(step("update", "kubernetes:apps/v1:Deployment", "d")), NODES)
+    with pytest.raises(KitError, match="not as its file says: Deployment d"):
+        replaced(cli)
+    assert changing(cli) == []
+
+
+def test_a_node_that_the_stack_does_not_launch_is_named_with_those_that_it_does():
+    with pytest.raises(KitError, match="no node mi300x-7") as refused:
+        replaced(Cli(document(), NODES), "mi300x-7")
+    assert "mi300x-0, mi300x-2, mi300x-10" in (refused.value.remedy or "")
+
+
+def test_a_node_whose_replacement_was_interrupted_is_launched_anew_by_the_next_run():
+    instance = "oci:Core/instance:Instance"
+    begun = (
+        step("replace", instance, "mi300x-instance-1"),
+        step("replace", "kubernetes:batch/v1:Job", "mi300x-gate-job"),
+    )
+    cli = Cli(document(*begun), [*launched(0, current=True), *launched(1, current=True, interrupted=True)])
+    assert replaced(cli) == 0
+    assert changing(cli) == anew(1)

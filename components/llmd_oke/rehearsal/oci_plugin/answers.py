@@ -1,5 +1,6 @@
 """What OCI adds to a new resource: ids of what comes with it, addresses, endpoints, states."""
 
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -7,11 +8,18 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Network
 from typing import Any, Final
 
+from llmd_oke.rehearsal.oci_plugin.errors import invalid
 from llmd_oke.rehearsal.oci_plugin.forecasts import filled
 from llmd_oke.rehearsal.oci_plugin.records import Records
 from llmd_oke.rehearsal.oci_plugin.region import lifecycles, region_facts
 from llmd_oke.rehearsal.oci_plugin.schemas import Resource
 from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject
+
+OCI_TAGS: Final = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
+"""The schema that an identity domain adds to each group (terraform-provider-oci,
+identity_domains_dynamic_resource_group_test.go ignores `schemas`).
+"""
+_DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
 
 ENHANCED_UPGRADES: Final = 2
 """As many newer versions are named as upgrades."""
@@ -39,6 +47,7 @@ def first_state(birth: Birth, given: JsonObject) -> JsonObject:
     every = {name: filled(known, given.get(name)) for name, known in {**resource.outputs, **resource.inputs}.items()}
     state = {name: value for name, value in every.items() if value is not None}
     state |= {"id": birth.id, **_common(resource, state)}
+    state |= _as_answered(resource, state)
     added = _ANSWERS.get(resource.name)
     told: JsonObject = added(replace(birth, state=state)) if added else {}
     return {**state, **{name: value for name, value in told.items() if not given.get(name)}}
@@ -50,11 +59,42 @@ def next_state(resource: Resource, before: JsonObject, given: JsonObject) -> Jso
     every = {name: filled(known[name], given.get(name), before.get(name)) for name in known}
     dropped = {name for name, each in resource.inputs.items() if not each.computed and name not in given}
     changed = {name: value for name, value in every.items() if value is not None and name not in dropped}
+    changed |= _as_answered(resource, changed)
     if resource.name == "Subnet":
         changed["ipv4cidrBlocks"] = [changed["cidrBlock"]]
     if resource.name == "Vcn" and given.get("cidrBlocks"):
         changed["cidrBlock"] = given["cidrBlocks"][0]
     return {**changed, "id": before["id"]}
+
+
+def answered_to_read(resource: Resource, state: JsonObject) -> JsonObject:
+    """The outputs as a read answers them: an identity domain tells a group's tags to those only who ask for them, which
+    the plug-in does not (terraform-provider-oci, issue 2418).
+    """
+    return {**state, "tags": []} if resource.name == "DomainsDynamicResourceGroup" else state
+
+
+def _as_answered(resource: Resource, state: JsonObject) -> JsonObject:
+    """What OCI answers in other words than it was told."""
+    if resource.name == "DomainsDynamicResourceGroup":
+        return {"schemas": sorted({*state["schemas"], OCI_TAGS})}
+    settings: JsonObject | None = state.get("nodeEvictionNodePoolSettings")
+    if resource.name == "NodePool" and settings and settings.get("evictionGraceDuration"):
+        told = _duration(settings["evictionGraceDuration"])
+        return {"nodeEvictionNodePoolSettings": {**settings, "evictionGraceDuration": told}}
+    return {}
+
+
+def _duration(text: str) -> str:
+    """A time of hours, minutes and seconds in the largest units (Java, Duration.toString)."""
+    parts = _DURATION.fullmatch(text)
+    if parts is None:
+        raise invalid(f"Invalid evictionGraceDuration: {text}")
+    hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    minutes, seconds = divmod(hours * 3600 + minutes * 60 + seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    told = "".join(f"{number}{unit}" for number, unit in ((hours, "H"), (minutes, "M"), (seconds, "S")) if number)
+    return f"PT{told or '0S'}"
 
 
 def well(resource: Resource) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from llmd_oke.rehearsal.oci_plugin.add_on_control import AddOnControl, NoAddOns, configurations_of, need_dependencies
-from llmd_oke.rehearsal.oci_plugin.answers import Birth, first_state, next_state, well
+from llmd_oke.rehearsal.oci_plugin.answers import Birth, answered_to_read, first_state, next_state, well
 from llmd_oke.rehearsal.oci_plugin.clocks import Clock
 from llmd_oke.rehearsal.oci_plugin.cluster_store import ClusterStore, NoStore
 from llmd_oke.rehearsal.oci_plugin.differences import META
@@ -227,7 +227,8 @@ class Operations:
         record = self.records.get(id_)
         if record is None:
             return None
-        return _recorded(record), inputs or record.inputs
+        told = replace(record, state=answered_to_read(record.resource, record.state))
+        return _recorded(told), inputs or record.inputs
 
     def _strike(self, order: Order, operation: str) -> FaultRule | None:
         """The fault that the request meets on its way in; one too many requests are tried again."""

@@ -97,6 +97,11 @@ class Region(Entry):
         count = _DOMAINS if region in self.regions_of_three else 1
         return [f"{name}-AD-{number}" for number in range(1, count + 1)]
 
+    def image_name(self, ocid: str | None, region: str) -> str:
+        """The name of a platform image, or an empty text for any other."""
+        key = self.key(region)
+        return next((image.name for image in self.images if image_id(image.name, key) == ocid), "")
+
     def vendor(self, shape: str) -> str:
         """The vendor of a shape's GPUs, or an empty text."""
         known = catalogue.shape(shape)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from llmd_oke.rehearsal.oci_plugin.region import image_id
 from llmd_oke.rehearsal.plugin_protocol.errors import InitFailed, Refusal
 from oci_region import DOMAIN, PLACE, RDMA_SHAPE, Region, pool
 
@@ -75,6 +76,53 @@ def test_an_image_must_have_the_drivers_of_the_shape(region: Region, parts: tupl
     small: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}, "name": "system"}
     with pytest.raises(Refusal, match=r"is not compatible with shape VM.Standard.E5.Flex"):
         region.create("NodePool", **pool(*parts, nodeSourceDetails=details, **small))
+
+
+SYSTEM: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}, "name": "system"}
+
+
+def oke_image(version: str) -> dict[str, Any]:
+    """The image that OKE has for a version of Kubernetes."""
+    return {"imageId": image_id(f"Oracle-Linux-8.10-2026.06.30-0-OKE-{version}-1100", "IAD"), "sourceType": "IMAGE"}
+
+
+def test_an_image_of_oke_is_for_its_own_version_only(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    words = "409-Conflict, Kubernetes version does not match Kubernetes version of OKE worker node image"
+    with pytest.raises(Refusal, match=words):
+        region.create("NodePool", **pool(*parts, nodeSourceDetails=oke_image("1.33.1"), **SYSTEM))
+    inputs = pool(*parts, nodeSourceDetails=oke_image("1.34.2"), kubernetesVersion="v1.34.2", **SYSTEM)
+    made = region.create("NodePool", **inputs)
+    with pytest.raises(Refusal, match=words):
+        region.update("NodePool", made, **{**inputs, "kubernetesVersion": "v1.33.1"})
+
+
+@pytest.mark.parametrize(
+    ("told", "answered"), [("PT60M", "PT1H"), ("PT0M", "PT0S"), ("PT90M", "PT1H30M"), ("PT5M", "PT5M")]
+)
+def test_times_are_answered_in_the_largest_units(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]], told: str, answered: str
+):
+    inputs = pool(*parts, nodeEvictionNodePoolSettings={"evictionGraceDuration": told})
+    made = region.create("NodePool", **inputs)
+    again = region.update("NodePool", made, **inputs)
+    for state in (made, again):
+        assert state["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == answered
+
+
+def test_an_identity_domain_adds_a_schema_and_tells_no_tags(region: Region):
+    tags = [{"key": "llmd-oke/stack", "value": "test"}]
+    made = region.create(
+        "DomainsDynamicResourceGroup",
+        idcsEndpoint="https://idcs-0.identity.oraclecloud.com",
+        displayName="nodes",
+        matchingRule="ALL {instance.compartment.id = 'c'}",
+        schemas=["urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"],
+        tags=tags,
+    )
+    assert [schema.rpartition(":")[2] for schema in made["schemas"]] == ["DynamicResourceGroup", "OCITags"]
+    told = region.operations.read(made["id"], {})
+    assert told is not None
+    assert (made["tags"], told[0]["tags"]) == (tags, [])
 
 
 def test_a_compute_cluster_has_one_availability_domain(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
@@ -173,3 +221,13 @@ def test_a_cluster_network_takes_machines_with_rdma_only(region: Region):
     with pytest.raises(Refusal, match="not supported in a cluster network"):
         region.create("ClusterNetwork", **inputs)
     assert launch["shape"] != RDMA_SHAPE
+
+
+@pytest.mark.parametrize("key", ["user_data", "ssh_authorized_keys"])
+def test_what_an_instance_boots_with_can_not_be_changed(region: Region, key: str):
+    metadata = {"user_data": "Zm9v", "ssh_authorized_keys": "ssh-ed25519 A", "oke-max-pods": "31"}
+    inputs = {"compartmentId": PLACE, "availabilityDomain": DOMAIN, "shape": RDMA_SHAPE, "displayName": "gpu-0"}
+    made = region.create("Instance", **inputs, metadata=metadata)
+    region.update("Instance", made, **inputs, metadata={**metadata, "oke-max-pods": "40"})
+    with pytest.raises(Refusal, match=f"The metadata {key} can't be changed"):
+        region.update("Instance", made, **inputs, metadata={**metadata, key: "YmFy"})

@@ -29,6 +29,10 @@ def _example(name: str, wanted: Property) -> object:
     return SCALARS[wanted.kind]
 
 
+ANSWERED_OTHERWISE = {"DomainsDynamicResourceGroup": frozenset({"schemas"})}
+"""What OCI answers in other words than it was told."""
+
+
 def _least(resource: Resource) -> dict[str, object]:
     wanted = {name: each for name, each in resource.inputs.items() if each.required or name in SPECIAL}
     return {name: _example(name, each) for name, each in wanted.items()}
@@ -47,7 +51,7 @@ def test_the_same_inputs_change_nothing_of_what_was_made_of_them(
     assert checked.failures == []
     given = {key: value for key, value in checked.inputs.items() if key != "__defaults"}
     state = first_state(Birth(resource, "ocid1.it.oc1..a", {}, Records(), "us-ashburn-1"), given)
-    assert compare(resource, state, checked.inputs, frozenset()).found == ()
+    assert compare(resource, state, checked.inputs, ANSWERED_OTHERWISE.get(resource.name, frozenset())).found == ()
 
 
 def test_a_resource_that_is_not_served_is_named_with_those_that_are():

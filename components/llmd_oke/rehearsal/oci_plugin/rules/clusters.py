@@ -85,6 +85,7 @@ def _node_pool(scene: Scene) -> None:
     need_fit(scene, shape, dig(given, "nodeSourceDetails", "imageId"))
     need_metadata(scene, given.get("nodeMetadata"))
     _node_version(scene, cluster.state["kubernetesVersion"] if cluster else None)
+    _image_version(scene, cluster.state["kubernetesVersion"] if cluster else None)
     for placement in details.get("placementConfigs") or ():
         _placement(scene, placement, vcn_id)
     scene.need_groups(details.get("nsgIds"), vcn_id)
@@ -104,6 +105,17 @@ def _node_version(scene: Scene, of_cluster: str | None) -> None:
             f"Invalid nodePool kubernetesVersion {version}: must be at most that of the cluster, {of_cluster}, "
             f"and at least {scene.facts.version_skew} minor versions below it"
         )
+
+
+def _image_version(scene: Scene, of_cluster: str | None) -> None:
+    """OKE's own images carry the version that they are for (on creation: oracle-devrel/terraform-oci-arch-ci-cd-devops,
+    issue 14; taken to be the same for changes).
+    """
+    name = scene.facts.image_name(dig(scene.given, "nodeSourceDetails", "imageId"), scene.region)
+    version = scene.given.get("kubernetesVersion") or of_cluster
+    if "-OKE-" in name and version and f"-OKE-{version.removeprefix('v')}-" not in name:
+        text = "Kubernetes version does not match Kubernetes version of OKE worker node image"
+        raise ServiceError(409, "Conflict", text)
 
 
 def _placement(scene: Scene, placement: JsonObject, vcn_id: str | None) -> None:

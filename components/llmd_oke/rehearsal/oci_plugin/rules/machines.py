@@ -85,6 +85,7 @@ def _instance_configuration(scene: Scene) -> None:
 
 
 def _instance(scene: Scene) -> None:
+    _kept(scene)
     _launch(scene, scene.given, scene.given.get("createVnicDetails"))
     cluster = scene.need(scene.given.get("computeClusterId"), "ComputeCluster")
     if cluster is not None and cluster.state["availabilityDomain"] != scene.given["availabilityDomain"]:
@@ -92,6 +93,17 @@ def _instance(scene: Scene) -> None:
         raise invalid(f"Compute cluster {cluster.id} is in availability domain {domain}")
     if scene.given.get("shape"):
         need_capacity(scene, scene.given["shape"], 1)
+
+
+def _kept(scene: Scene) -> None:
+    """What an instance boots with stays as it was at launch (OCI API, UpdateInstanceDetails, `metadata`)."""
+    if scene.before is None:
+        return
+    before: JsonObject = scene.before.state.get("metadata") or {}
+    after: JsonObject = scene.given.get("metadata") or {}
+    for key in ("user_data", "ssh_authorized_keys"):
+        if after and before.get(key) != after.get(key):
+            raise invalid(f"The metadata {key} can't be changed after the instance has been launched")
 
 
 def _launch(scene: Scene, launch: JsonObject, vnic: JsonObject | None) -> None:
