@@ -11,6 +11,7 @@ from llmd_oke.catalogue.files import Entry, entry, read_yaml, required_entry
 from llmd_oke.catalogue.gpus import Gpu
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.nodes import Node
+from llmd_oke.config.yaml_errors import require_bounded
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import explain
 from llmd_oke.results.row import Basis
@@ -117,6 +118,7 @@ def read_figures(path: Path) -> LatencyFigures:
         KitError: the file can't be read, or has another form.
     """
     try:
+        require_bounded(path.read_text(encoding="utf-8"))
         return LatencyFigures.model_validate(read_yaml(path))
     except OSError as error:
         raise KitError(f"{path} can't be read: {error.strerror}.") from error
@@ -125,6 +127,8 @@ def read_figures(path: Path) -> LatencyFigures:
     except ValidationError as error:
         wrong = explain(error, "the file")
         raise KitError(f"{path} has no latency figures: {wrong}", "`llmd-oke tune fit` makes such files.") from error
+    except (ValueError, TypeError) as error:
+        raise KitError(f"{path} has no latency figures: {error}") from error
 
 
 def figures_text(figures: LatencyFigures) -> str:
