@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from llmd_oke import planning
 from llmd_oke.bench.evals.result import EvalResult, Judgement, judge
@@ -149,7 +150,7 @@ def _show(outcome: Outcome) -> None:
     if judged.baseline_score is not None:
         change = f"change {judged.difference:+.1%}, p = {judged.p_value:.2g}"
         table.add_row("baseline", f"{judged.baseline_score:.1%}; {change}")
-    console.output().print(f"[bold]{result.model} {result.topology}[/] {result.evaluation}")
+    console.output().print(Text.assemble((f"{result.model} {result.topology}", "bold"), f" {result.evaluation}"))
     console.output().print(table)
     console.output().print(f"result   {outcome.file}", soft_wrap=True)
     for example in result.examples if not judged.passed else ():

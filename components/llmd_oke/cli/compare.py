@@ -11,7 +11,7 @@ from rich.text import Text
 
 from llmd_oke.cli import console, options
 from llmd_oke.cli.results import Hint, History, history_address, parse_hints, show_rejected
-from llmd_oke.cli.tables import Fitting
+from llmd_oke.cli.tables import Fitting, texts
 from llmd_oke.errors import KitError
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def _show(compared: "Comparison") -> None:
 def _table(load: "LoadComparison") -> Table:
     from llmd_oke.plots.comparison_texts import COLUMNS, heading, lines  # noqa: PLC0415
 
-    table = Table(title=heading(load), title_justify="left")
+    table = Table(title=Text(heading(load)), title_justify="left")
     for index, column in enumerate(COLUMNS):
         table.add_column(column, justify="right" if 0 < index < len(COLUMNS) - 1 else "left")
     for line in lines(load):
         verdict = Text(line.verdict, style=_STYLES[line.verdict] if line.sure else "")
-        table.add_row(line.metric, line.a, line.b, line.change, line.interval, verdict)
+        table.add_row(*texts(line.metric, line.a, line.b, line.change, line.interval, verdict))
     return table

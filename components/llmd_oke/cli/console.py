@@ -1,12 +1,16 @@
 """What a person sees: results on standard output, everything else on standard error."""
 
 import os
+import re
 import time
+from dataclasses import dataclass
 from functools import cache
 from textwrap import wrap
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.control import Control
 from rich.markup import escape
+from rich.segment import Segment
 
 from llmd_oke.errors import KitError, Problem, Refused
 from llmd_oke.progress import PlainProgress, Progress
@@ -19,16 +23,49 @@ class Told(SystemExit):
     """The end of a command whose work another process did, with its exit code: that one has said how it ended."""
 
 
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+"""What a terminal obeys instead of showing it, and what changes the order of what it shows."""
+
+
+def visible(text: str) -> str:
+    """A text with a picture in place of each character that a terminal would obey."""
+    return _UNSEEN.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "\ufffd", text)
+
+
+@dataclass(frozen=True)
+class _Visible:
+    """What is shown, without what names in it would have a terminal do. Rich's own codes are no part of its texts."""
+
+    shown: ConsoleRenderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.shown, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+class _VisibleOnly(RenderHook):
+    """Has everything that a console shows go through `_Visible`, whoever prints it."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [each if isinstance(each, Control) else _Visible(each) for each in renderables]
+
+
+def _console(*, stderr: bool) -> Console:
+    made = Console(stderr=stderr, highlight=False)
+    made.push_render_hook(_VisibleOnly())
+    return made
+
+
 @cache
 def output() -> Console:
     """Results."""
-    return Console(highlight=False)
+    return _console(stderr=False)
 
 
 @cache
 def errors() -> Console:
     """Progress and errors."""
-    return Console(stderr=True, highlight=False)
+    return _console(stderr=True)
 
 
 _MARGIN = 13

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from llmd_oke.cli import console, options
 from llmd_oke.cli.results import History, history_address, show_rejected
-from llmd_oke.cli.tables import Fitting
+from llmd_oke.cli.tables import Fitting, texts
 from llmd_oke.errors import KitError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def show(
         _print(found, as_json=True)
         return
     for each in found:
-        console.output().print(f"[bold]{each.name}[/]")
+        console.output().print(Text(each.name, style="bold"))
         for row in each.rows:
             console.output().print(_figures(row))
 
@@ -101,7 +102,7 @@ def _print(found: "Sequence[Run]", *, as_json: bool) -> None:
     rows = [(run, row) for run in found for row in run.rows]
     show_rejected([rejected for run in found for rejected in run.found.rejected])
     several = len({row.model for _, row in rows}) > 1
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=_title(rows), title_justify="left")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=Text(_title(rows)), title_justify="left")
     table.add_column("run", no_wrap=True)
     table.add_column("config", no_wrap=True)
     table.add_column("deployment")
@@ -110,7 +111,7 @@ def _print(found: "Sequence[Run]", *, as_json: bool) -> None:
         table.add_column(column, justify="right")
     table.add_column("figures", no_wrap=True)
     for run, row in rows:
-        table.add_row(run.time, (row.origin.config_hash or "-")[:8], *_cells(row, several=several))
+        table.add_row(*texts(run.time, (row.origin.config_hash or "-")[:8], *_cells(row, several=several)))
     console.output().print(Fitting(table))
 
 
@@ -141,7 +142,7 @@ def _figures(row: "Row") -> Table:
 
     configuration = row.origin.config_hash or "unknown"
     title = f"{deployment(row)}: {Load(row)}; {row.basis.value} figures, configuration {configuration}"
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=Text(title), title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for metric in METRICS.values():

@@ -1,45 +1,14 @@
 """Kubeconfigs whose credentials are made when they are needed: by `llmd-oke token`, without OCI's command line."""
 
 import json
-from dataclasses import dataclass
-from typing import Any, cast
-from urllib.parse import urlsplit
-
-import yaml
+from typing import Any
 
 from llmd_oke.access.sign_in import SignIn
-from llmd_oke.errors import KitError
+from llmd_oke.config.kubeconfig import Access, read
+
+__all__ = ["Access", "assemble", "read"]
 
 EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
-
-
-@dataclass(frozen=True)
-class Access:
-    """Where an API server is and what its certificate is checked against (base64 of PEM text)."""
-
-    server: str
-    certificate_authority: str
-    user: dict[str, Any]
-
-    @property
-    def host(self) -> str:
-        """The server's host without its port."""
-        return urlsplit(self.server).hostname or ""
-
-
-def read(text: str) -> Access:
-    """The way to the API server in the kubeconfig that OKE gives for a cluster.
-
-    Raises:
-        KitError: it is no kubeconfig of one cluster.
-    """
-    try:
-        document = cast("dict[str, Any]", yaml.safe_load(text))
-        cluster = document["clusters"][0]["cluster"]
-        user = cast("dict[str, Any]", document["users"][0]["user"])
-        return Access(cluster["server"], cluster.get("certificate-authority-data", ""), user)
-    except (yaml.YAMLError, KeyError, IndexError, TypeError) as error:
-        raise KitError("The kubeconfig of the cluster can't be read.", "OKE gave something unexpected.") from error
 
 
 ANYBODY = SignIn()

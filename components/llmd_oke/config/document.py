@@ -1,5 +1,6 @@
 """A stack file as it was written: its value, and the line of each of its parts."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -51,7 +52,9 @@ def read(path: Path) -> Document:
         KitError: it can't be read, or it is not YAML.
     """
     try:
-        loader = Loader(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        yaml_errors.require_bounded(text, math.inf)  # aliases stay shared, and `problems` looks at each once
+        loader = Loader(text)
         root = loader.get_single_node()
         return Document(None if root is None else loader.construct_document(root), root)
     except OSError as error:

@@ -7,6 +7,7 @@ Source: https://github.com/go-yaml/yaml/blob/v3/resolve.go
 
 import math
 import re
+import sys
 from typing import Any, ClassVar
 
 import yaml
@@ -22,6 +23,8 @@ _DATE: re.Pattern[str] = yaml.SafeLoader.timestamp_regexp
 
 _EXPONENT = 1e21
 """From here on numbers are written to JSON with an exponent, as floats; below it whole ones look like integers."""
+
+_LARGEST = int(sys.float_info.max)
 
 _RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 for _name, _pattern, _firsts in (
@@ -63,7 +66,7 @@ def number(text: str) -> int | float | str:
         return int(plain, 8)
     if _INT.match(plain) and not plain.lstrip("-+").startswith(("08", "09")):
         whole = int(plain) if plain.lstrip("-+").isdigit() else int(plain, 0)
-        return whole if abs(whole) < _EXPONENT else float(whole)
+        return whole if abs(whole) < _EXPONENT else float(whole) if abs(whole) < _LARGEST else text
     value = float(plain)
     if math.isinf(value):
         return text

@@ -8,6 +8,7 @@ from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.order import displacement
 from llmd_oke.operations.previews import Change, Preview
 from llmd_oke.planning import Plan
+from llmd_oke.plots.comparison_texts import plain
 
 MARK = "<!-- llmd-oke preview of {stack} -->"
 """The first line of a comment, by which the next run finds it."""
@@ -35,8 +36,8 @@ def summarise(
     parts = [
         MARK.format(stack=stack),
         f"### `{stack}`: {headline(_counts(preview))}",
-        *_listed("The update is refused", refusals),
-        *_listed("Changed by hand", [str(drift) for drift in by_hand]),
+        *_listed("The update is refused", map(plain, refusals)),
+        *_listed("Changed by hand", [plain(str(drift)) for drift in by_hand]),
         *_listed("Before the update", [str(first)] if first else []),
         *_table(preview.effective),
         *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in plan.advice]),
@@ -82,11 +83,12 @@ def _table(changes: Iterable[Change]) -> list[str]:
 
 
 def _row(change: Change) -> str:
-    paths = [*(f"**{path}**" for path in change.replaced_by)]
-    paths += [path for path in change.changed if path not in change.replaced_by]
+    paths = [*(f"**{plain(path)}**" for path in change.replaced_by)]
+    paths += [plain(path) for path in change.changed if path not in change.replaced_by]
     told = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-    return f"| {change.operation} | {change.short_name} | {told.replace('|', chr(92) + '|')} |"
+    return f"| {change.operation} | {plain(change.short_name)} | {told} |"
 
 
-def _listed(title: str, items: Sequence[str]) -> list[str]:
-    return ["\n".join([f"**{title}**", "", *(f"- {item}" for item in items)])] if items else []
+def _listed(title: str, items: Iterable[str]) -> list[str]:
+    lines = [f"- {item}" for item in items]
+    return ["\n".join([f"**{title}**", "", *lines])] if lines else []

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from llmd_oke.config import CreateCluster, StackConfig
-from llmd_oke.errors import Problem
+from llmd_oke.config import CreateCluster, StackConfig, kubeconfig
+from llmd_oke.errors import KitError, Problem
 
 
 def layer_problems(config: StackConfig) -> Iterator[Problem]:
@@ -32,6 +32,22 @@ def _cluster_of_its_own(config: StackConfig) -> Iterator[Problem]:
     if config.cluster_stack is not None:
         why = f"layer {config.layer} has the cluster in its own stack"
         yield Problem("clusterStack", config.cluster_stack, "nothing, or layer: serving", why)
+    if isinstance(config.cluster, CreateCluster) and config.cluster.given.kubeconfig is not None:
+        yield from _given_kubeconfig(config.cluster.given.kubeconfig)
+
+
+def _given_kubeconfig(text: str) -> Iterator[Problem]:
+    """Its text is never shown: it may hold credentials."""
+    path, accepted = "cluster.given.kubeconfig", "the kubeconfig that OKE gives for the cluster, as text"
+    try:
+        user = kubeconfig.read(text).user
+    except KitError:
+        why = "it is no kubeconfig with a cluster's https:// address, its authority and a user"
+        yield Problem(path, "another text", accepted, why)
+        return
+    if found := sorted(kubeconfig.CREDENTIALS & set(user)):
+        why = "whoever reads the stack file could use them, and the kit signs in by itself"
+        yield Problem(path, f"credentials ({', '.join(found)})", f"{accepted}, whose user asks a program (exec)", why)
 
 
 def _models(config: StackConfig) -> Iterator[Problem]:

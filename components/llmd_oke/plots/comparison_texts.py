@@ -1,9 +1,13 @@
 """A comparison as cells of tables, equal on a terminal, in Markdown and in HTML."""
 
+import html
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmd_oke.results.comparison import Change, Comparison, LoadComparison, Verdict
+
+_MARKS = re.compile(r"[\\`*_\[\]|~]")
 
 
 @dataclass(frozen=True)
@@ -85,5 +89,10 @@ def _times(count: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown takes as it is."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """Text that Markdown, and the HTML that is made of it, take as it is: one line, no marks, links or tags."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+
+
+def code(text: str) -> str:
+    """Text as code of Markdown, in a table too."""
+    return f"`{' '.join(text.split()).replace('`', '').replace('|', '')}`"

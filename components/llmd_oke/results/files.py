@@ -107,6 +107,8 @@ def read_rows(path: Path) -> list[Row]:
 
 def parse_rows(content: bytes, name: str) -> Read:
     """The rows of JSON Lines that are already here, and the lines that are none; `name` is what these are called by."""
+    if len(content) > MOST_BYTES:
+        return Read(rejected=(Rejected(name, None, f"is larger than {MOST_BYTES // 2**20} MiB"),))
     return _scan(_json_entries(content.decode("utf-8", errors="replace")), name)
 
 
@@ -128,8 +130,9 @@ def _scan(entries: Iterable[tuple[int, object]], name: str) -> Read:
             row = Row.model_validate(entry if isinstance(entry, dict) else json.loads(cast("str", entry)))
         except ValidationError as error:
             rejected.append(Rejected(name, line, explain(error)))
-        except ValueError as error:
-            rejected.append(Rejected(name, line, f"is not JSON: {error}"))
+        except (ValueError, RecursionError) as error:
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            rejected.append(Rejected(name, line, f"is not JSON: {why}"))
         else:
             if why := row.nothing_measured:
                 rejected.append(Rejected(name, line, f"measured nothing: {why}"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from llmd_oke.errors import KitError
 from llmd_oke.results.row import Arrival, Row
 
 ARRIVALS: Mapping[Arrival, str] = {
@@ -12,6 +13,9 @@ ARRIVALS: Mapping[Arrival, str] = {
     "trace": "trace",
 }
 """What to call the ways in which requests arrive."""
+
+MOST_LOADS = 500
+"""In one comparison, of which each has a table."""
 
 LEVEL_TOLERANCE = 0.02
 """Rates and concurrencies that differ by less are the same load."""
@@ -71,13 +75,19 @@ def deployment(row: Row) -> str:
 
 
 def grouped(rows: Iterable[Row], *, by_deployment: bool) -> list[tuple[Load, list[Row]]]:
-    """Rows of the same load together, in the order in which loads first appear."""
+    """Rows of the same load together, in the order in which loads first appear.
+
+    Raises:
+        KitError: there are too many to be compared one by one, or read.
+    """
     groups: list[tuple[Load, list[Row]]] = []
     for row in rows:
         load = Load(row, deployment(row) if by_deployment else "")
         members = next((members for other, members in groups if other.same(load)), None)
         if members is None:
             groups.append((load, [row]))
+            if len(groups) > MOST_LOADS:
+                raise KitError(f"There are more than {MOST_LOADS} different loads.", "Compare fewer at a time.")
         else:
             members.append(row)
     return groups

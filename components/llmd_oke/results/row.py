@@ -5,9 +5,9 @@ None where the source does not tell it; nothing is filled in by guesswork.
 """
 
 from enum import StrEnum
-from typing import Literal, TypedDict
+from typing import Annotated, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Subject = Literal["end-to-end", "prefill", "decode"]
 """What was under load: a whole deployment behind its router, or one server that only prefills or only decodes."""
@@ -42,6 +42,35 @@ class Basis(StrEnum):
     """Of what the hardware can't exceed; never a forecast."""
 
 
+def _printable(text: str) -> str:
+    """A name as it may stand on a terminal, in a table and in a file: one line, nothing that is not seen."""
+    if not text.isprintable():
+        raise ValueError("has a control character, or one that is not seen")
+    return text
+
+
+def _encodable(text: str) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("has half a character")
+    return text
+
+
+Name = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_printable)]
+"""A name from a file."""
+
+Note = Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_encodable)]
+"""Words from a file, of one line or more."""
+
+Amount = Annotated[float, Field(ge=0, le=1e15)]
+"""A figure. What is larger is none, and would overflow what is computed of it."""
+
+Count = Annotated[int, Field(ge=0, le=10**12)]
+"""How many."""
+
+Positive = Annotated[int, Field(ge=1, le=10**6)]
+"""How many there are at least one of: rates are divided by it."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -49,29 +78,29 @@ class _Part(BaseModel):
 class Quantiles(_Part):
     """How one latency was distributed, in milliseconds."""
 
-    mean: float | None = None
-    min: float | None = None
-    p25: float | None = None
-    p50: float | None = None
-    p75: float | None = None
-    p90: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    p99p9: float | None = None
+    mean: Amount | None = None
+    min: Amount | None = None
+    p25: Amount | None = None
+    p50: Amount | None = None
+    p75: Amount | None = None
+    p90: Amount | None = None
+    p95: Amount | None = None
+    p99: Amount | None = None
+    p99p9: Amount | None = None
     """The 99.9th percentile, as the llm-d benchmark report names it."""
-    max: float | None = None
+    max: Amount | None = None
 
 
 class Origin(_Part):
     """Where a row comes from."""
 
-    tool: str
+    tool: Name
     """The load generator or the model, for example `vllm bench serve`."""
-    file: str | None = None
-    line: int | None = None
-    run: str | None = None
-    config_hash: str | None = None
-    started: str | None = None
+    file: Name | None = None
+    line: Count | None = None
+    run: Name | None = None
+    config_hash: Name | None = None
+    started: Name | None = None
     """ISO 8601, UTC."""
 
 
@@ -80,56 +109,56 @@ class Row(_Part):
 
     subject: Subject
     basis: Basis
-    model: str
+    model: Name
     """Key of the catalogue, or the repository where the catalogue has none."""
-    gpu: str
+    gpu: Name
     """Product, for example `MI300X`."""
     origin: Origin
-    image: str | None = None
-    release: str | None = None
+    image: Name | None = None
+    release: Name | None = None
     """llm-d release that was deployed, by its name in the catalogue."""
-    attention_backend: str | None = None
-    quick_reduce: str | None = None
+    attention_backend: Name | None = None
+    quick_reduce: Name | None = None
     """Number format of all-reduce between a server's GPUs; `NONE` where nothing is quantized."""
     block_size: int | None = None
     """Tokens of a block of KV cache."""
-    router_profile: str | None = None
+    router_profile: Name | None = None
     """How routers chose servers, as the stack file has it; `none` where there was no router."""
-    topology: str | None = None
+    topology: Name | None = None
     """In the field's short form (`8p-tp1-4d-tp2`), for one unit of a whole deployment."""
-    copies: int = 1
-    tensor_parallel_size: int | None = None
+    copies: Positive = 1
+    tensor_parallel_size: Positive | None = None
     """Of the server, where `subject` is one role."""
-    gpus_counted: int
+    gpus_counted: Positive
     """GPUs that servers use; rates per GPU go by these."""
-    gpus_reserved: int | None = None
+    gpus_reserved: Count | None = None
     """GPUs that pods hold; more than `gpus_counted` where some stay idle."""
-    input_tokens: float
+    input_tokens: Amount
     """Mean prompt length (ISL)."""
-    output_tokens: float
+    output_tokens: Amount
     """Mean output length (OSL)."""
     arrival: Arrival = "closed"
-    concurrency: float | None = None
+    concurrency: Amount | None = None
     """Requests in flight: set in a closed loop, the mean that was seen otherwise."""
-    offered_requests_per_s: float | None = None
-    achieved_requests_per_s: float | None = None
-    input_tokens_per_s: float | None = None
-    output_tokens_per_s: float | None = None
+    offered_requests_per_s: Amount | None = None
+    achieved_requests_per_s: Amount | None = None
+    input_tokens_per_s: Amount | None = None
+    output_tokens_per_s: Amount | None = None
     ttft_ms: Quantiles = Field(default_factory=Quantiles)
     tpot_ms: Quantiles = Field(default_factory=Quantiles)
     itl_ms: Quantiles = Field(default_factory=Quantiles)
     e2e_ms: Quantiles = Field(default_factory=Quantiles)
-    requests: int | None = None
-    failures: int = 0
-    duration_s: float | None = None
+    requests: Count | None = None
+    failures: Count = 0
+    duration_s: Amount | None = None
     seed: int | None = None
-    max_num_seqs: int | None = None
+    max_num_seqs: Count | None = None
     """Sequences that one server runs at a time."""
-    prefix_cache_hit_share: float | None = None
-    goodput_share: float | None = None
+    prefix_cache_hit_share: Amount | None = None
+    goodput_share: Amount | None = None
     """Share of requests that met the targets that the run was given."""
-    price_usd_per_hour: float | None = None
-    notes: tuple[str, ...] = ()
+    price_usd_per_hour: Amount | None = None
+    notes: tuple[Note, ...] = ()
 
     @property
     def conditions(self) -> dict[str, str | int | None]:

@@ -15,6 +15,8 @@ from llmd_oke.results.reading import Hints, Read, Rejected
 from llmd_oke.results.requests import FILE, Latencies
 from llmd_oke.results.row import Basis
 
+MOST_ROWS = 20_000
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -40,6 +42,8 @@ def load_side(name: str, store: Store, hints: Hints) -> Loaded:
     if not path.exists() and name.endswith(("@", ":")):
         raise KitError(f"{name} doesn't say which run.", f"Give {name[:-1]}@latest, {name[:-1]}@previous or another.")
     loaded = _from_history(name, store) if is_reference(name) and not path.exists() else _from_path(name, path, hints)
+    if len(loaded.side.rows) > MOST_ROWS:
+        raise KitError(f"{name} has {len(loaded.side.rows)} rows; {MOST_ROWS} can be compared.", "Name fewer files.")
     if not loaded.side.rows:
         reasons = "\n".join(map(str, loaded.rejected[:10]))
         raise KitError(f"{name} has no results.", reasons or None)

@@ -43,7 +43,7 @@ def test_changes_are_rows_with_the_properties_that_change_and_components_are_lef
 
 def test_a_property_that_replaces_stands_out():
     said = judged(recorded("replace")).markdown
-    assert '**metadata.labels["llmd-oke/tensor-parallel-size"]**' in said
+    assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in said
 
 
 def test_a_refusal_is_told_with_its_cause():

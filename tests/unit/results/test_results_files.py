@@ -7,16 +7,17 @@ from llmd_oke.results.row import Basis, Origin, Quantiles, Row
 from results_rows import row
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+NAMES = TEXTS.filter(str.isprintable)
+NUMBERS = st.floats(0, 1e15)
 ROWS = st.builds(
     Row,
     subject=st.sampled_from(["end-to-end", "prefill", "decode"]),
     basis=st.sampled_from(Basis),
-    model=TEXTS,
-    gpu=TEXTS,
-    origin=st.builds(Origin, tool=TEXTS, file=st.none() | TEXTS, line=st.none() | st.integers()),
-    image=st.none() | TEXTS,
-    attention_backend=st.none() | TEXTS,
+    model=NAMES,
+    gpu=NAMES,
+    origin=st.builds(Origin, tool=NAMES, file=st.none() | NAMES, line=st.none() | st.integers(0, 10**6)),
+    image=st.none() | NAMES,
+    attention_backend=st.none() | NAMES,
     block_size=st.none() | st.integers(1, 256),
     gpus_counted=st.integers(1, 100),
     input_tokens=NUMBERS,

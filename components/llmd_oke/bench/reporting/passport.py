@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from llmd_oke.bench.evals.result import EvalResult
+from llmd_oke.plots.comparison_texts import code, plain
 from llmd_oke.results.row import Basis
 
 PASSPORT_JSON, PASSPORT_MARKDOWN = "passport.json", "passport.md"
@@ -117,19 +118,22 @@ def write_passport(passport: Passport, folder: Path) -> Path:
 
 def markdown(passport: Passport) -> str:
     """The passport for people."""
-    lines = [f"# {passport.model} on {passport.stack}", "", "| | |", "|---|---|"]
+    lines = [f"# {plain(passport.model)} on {plain(passport.stack)}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {text} |" for name, text in _facts(passport)]
     lines += ["", "| check | value | bound | passed |", "|---|---|---|---|"]
     lines += [_check(check) for check in passport.checks]
     lines += ["", "| container | image | digest that runs |", "|---|---|---|"]
-    lines += [f"| {container} | `{image.asked}` | {_running(image)} |" for container, image in passport.images.items()]
+    lines += [
+        f"| {plain(container)} | {code(image.asked)} | {_running(image)} |"
+        for container, image in passport.images.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _running(image: RunningImage) -> str:
     if not image.digests:
         return "not told"
-    digests = ", ".join(f"`{digest}`" for digest in image.digests)
+    digests = ", ".join(code(digest) for digest in image.digests)
     return digests if len(image.digests) == 1 else f"**nodes differ**: {digests}"
 
 
@@ -186,6 +190,5 @@ def _cold_start(found: ColdStart | None) -> str:
 def _check(check: Mapping[str, Any]) -> str:
     value = check.get("value")
     told = "unknown" if value is None else f"{value:.4g} {check.get('units', '')}".strip()
-    return (
-        f"| {check['name']} | {told} | {check['bound']} {check['limit']:.4g} | {'yes' if check['passed'] else 'no'} |"
-    )
+    limit, passed = f"{check['bound']} {check['limit']:.4g}", "yes" if check["passed"] else "no"
+    return f"| {plain(str(check['name']))} | {told} | {limit} | {passed} |"

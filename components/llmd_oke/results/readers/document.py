@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import isfinite
 from typing import Any, cast
+
+MOST = 1e300
+"""A figure beyond it is none: not finite, or too large to be computed with."""
 
 
 class UnreadableError(Exception):
@@ -53,8 +55,8 @@ class Document:
         value = self.content.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-            raise UnreadableError(f"{self.path(name)} is {value!r}, no number")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MOST:
+            raise UnreadableError(f"{self.path(name)} is {str(value)[:40]!r}, no number")
         return float(value)
 
     def whole(self, name: str) -> int | None:
@@ -73,6 +75,8 @@ class Document:
         value = self.content.get(name)
         if isinstance(value, datetime):
             return value.isoformat()
+        if isinstance(value, (list, dict)):
+            raise UnreadableError(f"{self.path(name)} is no text")
         return None if value is None or value in {"", "unknown"} else str(value)
 
     def path(self, name: str) -> str:

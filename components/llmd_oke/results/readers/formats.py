@@ -8,8 +8,11 @@ from itertools import groupby
 from operator import add
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from llmd_oke.errors import KitError
 from llmd_oke.results import requests
+from llmd_oke.results.files import explain
 from llmd_oke.results.readers import bench_csv, bench_log, inference_perf, own, report_v01, report_v02, vllm_bench
 from llmd_oke.results.readers.source import Source
 from llmd_oke.results.reading import Hints, Read, Rejected
@@ -56,7 +59,7 @@ def read(path: Path, hints: Hints | None = None) -> Read:
     if found is None:
         names = ", ".join(each.name for each in FORMATS)
         return Read(rejected=(source.broken or source.rejected(f"is in no known format ({names})"),))
-    return found.read(source, hints)
+    return _read(found, source, hints)
 
 
 def read_all(paths: Iterable[Path], hints: Hints | None = None) -> Read:
@@ -66,6 +69,16 @@ def read_all(paths: Iterable[Path], hints: Hints | None = None) -> Read:
         KitError: there is nothing at one of them, or a file is no text.
     """
     return reduce(add, (read(path, hints) for path in paths), Read())
+
+
+def _read(found: Format, source: Source, hints: Hints) -> Read:
+    """The rows of a file. One with a figure that is impossible is not read at all: who knows what the others are."""
+    try:
+        return found.read(source, hints)
+    except ValidationError as error:
+        return Read(rejected=(source.rejected(explain(error)),))
+    except ArithmeticError as error:
+        return Read(rejected=(source.rejected(f"has figures that nothing can be computed of: {error}"),))
 
 
 def _format(source: Source) -> Format | None:
@@ -104,7 +117,7 @@ def _read_files(paths: Sequence[Path], hints: Hints) -> Read:
         elif wrong := _unfinished(source):
             rejected.append(wrong)
     kept = _without_repeats(known)
-    return reduce(add, (found.read(source, hints) for found, source in kept), Read(rejected=tuple(rejected)))
+    return reduce(add, (_read(found, source, hints) for found, source in kept), Read(rejected=tuple(rejected)))
 
 
 def _unfinished(source: Source) -> Rejected | None:

@@ -9,9 +9,12 @@ from typing import Any, cast
 
 import yaml
 
+from llmd_oke.config.yaml_errors import require_bounded
 from llmd_oke.results.files import read_text
 from llmd_oke.results.reading import Rejected
 from llmd_oke.results.row import Origin
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -48,20 +51,27 @@ class Source:
     @cached_property
     def _parsed(self) -> tuple[object, Rejected | None]:
         try:
-            match self.path.suffix:
-                case ".json":
-                    return json.loads(self.text), None
-                case ".yaml" | ".yml":
-                    return yaml.safe_load(self.text), None
-                case _:
-                    return None, None
+            return self._read(), None
         except json.JSONDecodeError as error:
-            return None, self.rejected(f"is not JSON: {error.msg}", error.lineno)
+            wrong = self.rejected(f"is not JSON: {error.msg}", error.lineno)
         except RecursionError:
-            return None, self.rejected("is nested too deeply")
+            wrong = self.rejected("is nested too deeply")
         except yaml.YAMLError as error:
             mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-            return None, self.rejected(f"is not YAML: {error}", mark.line + 1 if mark else None)
+            wrong = self.rejected(f"is not YAML: {error}", mark.line + 1 if mark else None)
+        except (ValueError, TypeError) as error:  # of a date with a 13th month, an endless number, a list as a key
+            wrong = self.rejected(f"has a value that is none: {error}")
+        return None, wrong
+
+    def _read(self) -> object:
+        match self.path.suffix:
+            case ".json":
+                return json.loads(self.text)
+            case ".yaml" | ".yml":
+                require_bounded(self.text)
+                return yaml.load(self.text, _Loader)  # noqa: S506 - a safe loader
+            case _:
+                return None
 
     def rejected(self, why: str, line: int | None = None) -> Rejected:
         """What stands in a line of it is no row."""

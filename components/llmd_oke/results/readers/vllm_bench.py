@@ -65,7 +65,7 @@ def _results(source: Source) -> Iterator[tuple[int | None, Mapping[str, Any] | N
 def _object(line: str) -> Mapping[str, Any] | None:
     try:
         content: object = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return cast("Mapping[str, Any]", content) if isinstance(content, dict) else None
 

@@ -12,6 +12,7 @@ from llmd_oke.catalogue.gpus import Gpu
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.nodes import Node
 from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.config.yaml_errors import require_bounded
 from llmd_oke.errors import KitError
 from llmd_oke.results.files import explain
 from llmd_oke.results.row import Basis
@@ -138,6 +139,7 @@ def read_figures(path: Path) -> LatencyFigures:
         KitError: the file can't be read, or has another form.
     """
     try:
+        require_bounded(path.read_text(encoding="utf-8"))
         return LatencyFigures.model_validate(read_yaml(path))
     except OSError as error:
         raise KitError(f"{path} can't be read: {error.strerror}.") from error
@@ -146,6 +148,8 @@ def read_figures(path: Path) -> LatencyFigures:
     except ValidationError as error:
         wrong = explain(error, "the file")
         raise KitError(f"{path} has no latency figures: {wrong}", "`llmd-oke tune fit` makes such files.") from error
+    except (ValueError, TypeError) as error:
+        raise KitError(f"{path} has no latency figures: {error}") from error
 
 
 def figures_text(figures: LatencyFigures) -> str:
