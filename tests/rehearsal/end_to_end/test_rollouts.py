@@ -65,11 +65,17 @@ def loaded(project: Project, stack: str, folder: Path) -> Iterator[Load]:
     load.rows += map(json.loads, output.read_text().splitlines())
 
 
-REHEARSE = ("rehearse", "--startup-seconds", str(STARTUP_S), "--time-scale", "0.5", "--no-benchmark", "--json")
+REHEARSE = ("rehearse", "--time-scale", "0.5", "--no-benchmark", "--json")
 
 
-def rehearse(project: Project, stack: str) -> Ended:
-    return project.command(*REHEARSE, "--stack", stack)
+def rehearse(project: Project, stack: str, startup_s: int = STARTUP_S) -> Ended:
+    return project.command(*REHEARSE, "--startup-seconds", str(startup_s), "--stack", stack)
+
+
+def pairings(project: Project, stack: str) -> list[dict[str, Any]]:
+    """Which servers paired, with how many pulls."""
+    asked = project.command("rehearse", "run", "--stack", stack, "--", "curl", "-s", f"{SIMULATOR_URL}/pairings")
+    return json.loads(asked.output)
 
 
 @dataclass(frozen=True)
@@ -92,11 +98,10 @@ def rollouts(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Roll
         with loaded(project, "rollouts", tmp_path_factory.mktemp("load")) as loads[name]:
             changed = rehearse(project, "rollouts")
         assert changed.status == 0, changed.errors
-    asked = project.command("rehearse", "run", "--stack", "rollouts", "--", "curl", "-s", f"{SIMULATOR_URL}/pairings")
     print("change, requests, failed, longest time without an answer")
     for name, load in loads.items():
         print(f"{name}: {len(load.rows)}, {len(load.failures)}, {load.longest_gap_s:.1f} s")
-    return Rollouts(loads, json.loads(asked.output))
+    return Rollouts(loads, pairings(project, "rollouts"))
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -122,7 +127,8 @@ def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(
     """Whatever it had done by then."""
     with loaded(project, "rollouts", tmp_path) as load:
         project.write("rollouts", gpuPools=POOLS, release="llm-d-0.9.0", models=[model(engine={"blockSize": 32})])
-        argv = [sys.executable, "-m", "llmd_oke", *REHEARSE, "--stack", "rollouts"]
+        own = (*REHEARSE, "--startup-seconds", str(STARTUP_S), "--stack", "rollouts")
+        argv = [sys.executable, "-m", "llmd_oke", *own]
         with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.DEVNULL) as begun:
             with pytest.raises(subprocess.TimeoutExpired):
                 begun.wait(STARTUP_S * 0.7)
@@ -134,3 +140,27 @@ def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(
     assert load.failures == []
     assert load.longest_gap_s < STARTUP_S / 2
     assert rollouts.pairings
+
+
+def test_on_full_nodes_units_are_updated_one_after_the_other_and_the_others_answer(
+    project: Project, tmp_path: Path
+) -> None:
+    startup_s, full = 12, {"topology": "1p-tp2-1d-tp2", "copies": 2}  # all GPUs of one node
+    smoke = {"where": "none"}
+    project.write("full", smoke=smoke, models=[model(**full)])
+    made = rehearse(project, "full", startup_s)
+    assert made.status == 0, made.errors
+    assert "takes one of 2 units after the other" in " ".join(
+        project.command("check", "--stack", "full").output.split()
+    )
+    project.write("full", smoke=smoke, models=[model(**full, engine={"blockSize": 64})])
+    with loaded(project, "full", tmp_path) as load:
+        changed = rehearse(project, "full", startup_s)
+    assert changed.status == 0, changed.errors
+    paired = pairings(project, "full")
+    print(f"one by one: {len(load.rows)}, {len(load.failures)}, {load.longest_gap_s:.1f} s")
+    assert len(load.rows) > 2 * startup_s * REQUESTS_PER_S
+    assert load.failures == []
+    assert load.longest_gap_s < startup_s / 2
+    assert len(paired) == 2
+    assert all(pair["prefill"] == pair["decode"] for pair in paired)

@@ -1,13 +1,21 @@
-"""Repositories with tiny files, described as Hugging Face and Object Storage describe theirs. Pure."""
+"""Repositories with tiny files, described as Hugging Face and Object Storage describe theirs."""
 
 import base64
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from llmd_oke.catalogue import model_of_repository
+from llmd_oke.rehearsal.outside.facts import outside
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WEIGHTS = ".safetensors"
+_INDEX = "model.safetensors.index.json"
+_SLACK = 16
+"""For the digits of sizes in a header, which is filled up with blanks."""
 
 
 def commit(repository: str, revision: str) -> str:
@@ -16,14 +24,58 @@ def commit(repository: str, revision: str) -> str:
 
 
 def content(repository: str, path: str, size: int) -> bytes:
-    """The bytes of a file, the same at every commit."""
-    line = f"{repository}/{path}\n".encode()
-    return (line * (size // len(line) + 1))[:size]
+    """The bytes of a file, the same at every commit, in the format of its name."""
+    if path.endswith(_WEIGHTS):
+        return _weights(f"{repository}/{path}", size)
+    documents: dict[str, Callable[[str], dict[str, Any]]] = {"config.json": _config, _INDEX: _index}
+    return json.dumps(documents.get(path, _named)(repository)).encode().ljust(size)
 
 
 def vocabulary(file: str, size: int) -> bytes:
     """What stands for the vocabulary of that name, as large as it is."""
-    return content("encodings", file, size)
+    return _lines(f"encodings/{file}", size)
+
+
+def _lines(name: str, size: int) -> bytes:
+    line = f"{name}\n".encode()
+    return (line * (size // len(line) + 1))[:size]
+
+
+def _config(repository: str) -> dict[str, Any]:
+    """Sizes by the names of Hugging Face."""
+    model = model_of_repository(repository)
+    sizes = (
+        {"num_hidden_layers": model.architecture.layers, "hidden_size": model.architecture.hidden_size} if model else {}
+    )
+    return {**_named(repository), **sizes}
+
+
+def _named(repository: str) -> dict[str, Any]:
+    return {"_name_or_path": repository}
+
+
+def _index(repository: str) -> dict[str, Any]:
+    files = [path for path in outside().files if path.endswith(_WEIGHTS)]
+    return {
+        "metadata": {"repository": repository},
+        "weight_map": {_tensor(f"{repository}/{path}"): path for path in files},
+    }
+
+
+def _tensor(name: str) -> str:
+    return f"{name.removesuffix(_WEIGHTS)}.weight"
+
+
+def _weights(name: str, size: int) -> bytes:
+    """One tensor of bytes in the format of safetensors."""
+
+    def header(count: int) -> bytes:
+        tensor = {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}
+        return json.dumps({_tensor(name): tensor}).encode()
+
+    room = size - 8 - len(header(size)) - _SLACK
+    text = header(room).ljust(size - 8 - room)
+    return struct.pack("<Q", len(text)) + text + _lines(name, room)
 
 
 def tree(repository: str, files: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -68,7 +68,8 @@ class ContainerFactory:
         environment = setting.environment
         argv = resolve_argv(model.command, model.args, entry.entrypoint, entry.arguments, environment)
         if self._simulator is not None and entry.simulator is not None:
-            spec = SimulatorSpec(setting.network, argv, environment, model.image or "", setting.log)
+            image = model.image or ""
+            spec = SimulatorSpec(setting.network, argv, environment, image, setting.log, setting.mounts)
             return SimulatorContainer(spec, self._simulator)
         if entry.python is not None:
             mounts = self._python.mounts(packages=entry.python == "packages")

@@ -10,6 +10,7 @@ from uuid import uuid4
 import httpx2
 
 from llmd_oke.rehearsal.pods.containers import StartError
+from llmd_oke.rehearsal.pods.sandboxes import Mount
 
 _LONG_POLL_S = 30
 _START_LIMIT_S = 30
@@ -27,6 +28,7 @@ class SimulatorSpec:
     environment: Mapping[str, str]
     image: str
     log: Path
+    mounts: Sequence[Mount] = ()
 
 
 def simulator_client(url: str) -> httpx2.AsyncClient:
@@ -54,6 +56,7 @@ class SimulatorContainer:
             "argv": list(spec.argv),
             "env": dict(spec.environment),
             "image": spec.image,
+            "mounts": {mount.target: str(mount.source) for mount in spec.mounts},
         }
         try:
             response = await self._client.post("/servers", json=body, timeout=_START_LIMIT_S)

@@ -116,6 +116,7 @@ def _container(body: Any) -> Container:
             image=str(values.get("image", "")),
             network_namespace=values.get("netns"),
             gpus=values.get("gpus"),
+            mounts={str(path): str(source) for path, source in values.get("mounts", {}).items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise web.HTTPBadRequest(text=f"not a server: {error!r}") from error

@@ -22,6 +22,7 @@ from llmd_oke.rehearsal.vllm.clocks import WallClock
 from llmd_oke.rehearsal.vllm.command import Settings, settings
 from llmd_oke.rehearsal.vllm.engine import Engine
 from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
+from llmd_oke.rehearsal.vllm.model_files import ContainerFiles, read_model
 from llmd_oke.rehearsal.vllm.refusal import Refusal
 from llmd_oke.rehearsal.vllm.transfers import Identity, Network
 from llmd_oke.tuning.servers.conditions import Conditions
@@ -46,7 +47,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Container:
-    """What the pod runner asks for. `gpus` is None where it doesn't say how many the container has."""
+    """What the pod runner asks for. `gpus` is None where it doesn't say how many the container has; `mounts` are
+    folders of this machine by the paths that they have in the container.
+    """
 
     id: str
     argv: tuple[str, ...]
@@ -54,6 +57,7 @@ class Container:
     image: str
     network_namespace: str | None = None
     gpus: int | None = None
+    mounts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass
@@ -172,6 +176,9 @@ class SimulatedServer:
         asked = settings(self.container.argv, self.container.environment)
         check_backend(asked, self.container.image)
         model = _model(asked.model)
+        if self.container.environment.get("HF_HUB_OFFLINE") == "1":
+            folder = read_model(model, self.container.environment, ContainerFiles(self.container.mounts))
+            self._write(f"INFO Loaded config, tokenizer and index of weights from {folder}")
         cache = cache_size(asked, model, self._simulation.shape, self.container.gpus)
         release = release_of_vllm(self.container.image)
         started = Conditions(

@@ -48,7 +48,7 @@ def _kept(cache: Path) -> set[str]:
 async def test_the_pre_warm_program_fills_a_cache_from_hugging_face(address: str, tmp_path: Path) -> None:
     done = await _prewarm(tmp_path, REPOSITORY, HF_ENDPOINT=address)
     assert done.returncode == 0, done.stderr
-    assert "258.5 KiB of 258.5 KiB (100 %)" in done.stdout
+    assert "259.0 KiB of 259.0 KiB (100 %)" in done.stdout
     assert _kept(tmp_path) == set(outside().files)
 
 

@@ -223,12 +223,12 @@ async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_p
             return httpx2.Response(200, json={"state": "exited", "exit_code": 2})
         return httpx2.Response(200, text="error: unrecognized arguments: --foo")
 
-    spec = SimulatorSpec(
-        Path("/run/netns/x"), ["vllm", "serve", "m"], {"A": "1"}, "test/vllm:1", tmp_path / "pod" / "c.log"
-    )
+    log, mounts = tmp_path / "pod" / "c.log", [sandboxes.Mount(Path("/node/models"), "/model-cache", read_only=True)]
+    spec = SimulatorSpec(Path("/run/netns/x"), ["vllm", "serve", "m"], {"A": "1"}, "test/vllm:1", log, mounts)
     container = SimulatorContainer(spec, simulator(answers))
     await container.start()
     assert b'"netns":"/run/netns/x"' in seen[0][2].replace(b" ", b"")
+    assert b'"mounts":{"/model-cache":"/node/models"}' in seen[0][2].replace(b" ", b"")
     assert await container.wait() == 2
     assert spec.log.read_text() == "error: unrecognized arguments: --foo"
 

@@ -1,0 +1,117 @@
+"""A whole pre-warmed pod of a model server starts and serves where it can reach nothing."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.prewarm.sources import REHEARSED_VOCABULARY
+from llmd_oke.rehearsal.outside.tiny_models import vocabulary
+from llmd_oke.serving import model_cache, model_pod, model_server, prewarm
+from llmd_oke.serving.args import UnitArgs
+from llmd_oke.serving.model_cache import ModelCacheArgs
+from test_pd_sidecar import namespaces
+
+pytestmark = pytest.mark.rehearsal
+
+MODEL = "gpt-oss-120b"
+CACHE: ModelCacheArgs = {
+    "namespace": "n",
+    "service_account": "s",
+    "kind": "node-disk",
+    "shape": "BM.GPU.MI300X.8",
+    "nodes": 1,
+    "models": [MODEL],
+    "prewarm": {"source": "hugging-face"},
+}
+UNIT: UnitArgs = {
+    "release": catalogue.release_names()[-1],
+    "model": MODEL,
+    "shape": "BM.GPU.MI300X.8",
+    "namespace": "n",
+    "service_account": "s",
+    "model_cache": model_cache.mount(CACHE, MODEL, ""),
+}
+MISSING = {
+    "hub/models--*/refs/main": "LocalEntryNotFoundError",
+    "hub/models--*/snapshots/*/config.json": "No such file or directory: '/model-cache/hub/models--",
+    "hub/models--*/snapshots/*/tokenizer.json": "tokenizer.json",
+    "hub/models--*/snapshots/*/model.safetensors.index.json": "model.safetensors.index.json",
+    "hub/models--*/snapshots/*/model-00002-of-00002.safetensors": "model-00002-of-00002.safetensors",
+    "encodings/o200k_base.tiktoken": "o200k_base.tiktoken",
+}
+
+
+def plan(folder: Path) -> dict[str, Any]:
+    """Containers and volumes as the Job and the pod have them; the node's folder is one of this test."""
+    model, shape = catalogue.model(MODEL), catalogue.shape("BM.GPU.MI300X.8")
+    assert model
+    assert model.vocabulary
+    assert shape
+    job = model_cache.job(model, shape, CACHE, UNIT["model_cache"])["spec"]["template"]["spec"]
+    pod = model_pod.pod_spec(model_server.server_spec(UNIT, "aggregated", 1), UNIT)
+    cache, program, scratch = folder / "cache", folder / "program", folder / "scratch"
+    for each in (cache, program, scratch):
+        each.mkdir()
+    for name, text in prewarm.program().items():
+        (program / name).write_text(text)
+    assert pod["initContainers"] == job["containers"]
+    volumes = {volume["name"]: cache if "hostPath" in volume else scratch for volume in pod["volumes"]}
+    digest = hashlib.sha256(vocabulary(model.vocabulary.file, model.vocabulary.bytes)).hexdigest()
+    return {
+        "prewarm": job["containers"][0],
+        "server": pod["containers"][0],
+        "volumes": {name: str(path) for name, path in volumes.items()},
+        "cache": str(cache),
+        "program": str(program),
+        "folder": str(folder),
+        "missing": list(MISSING),
+        "rehearsed": {REHEARSED_VOCABULARY: digest},
+    }
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    missing = [name for name in ("ip", "bwrap", "nsenter") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)} on this machine")
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "plan.json").write_text(json.dumps(plan(folder)))
+    argv = [*namespaces(), sys.executable, str(Path(__file__).with_name("alone_world.py")), str(folder / "plan.json")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_job_fills_the_cache_and_the_pods_own_look_at_it_needs_no_network(seen: dict[str, Any]):
+    said = "openai/gpt-oss-120b: complete in /model-cache/hub/models--openai--gpt-oss-120b"
+    assert seen["filled"] == {"code": 0, "said": said}
+    assert seen["looked"] == {"code": 0, "said": said}
+
+
+def test_the_pod_has_a_loopback_device_and_no_way_out(seen: dict[str, Any]):
+    assert seen["routes"] == ""
+    assert [line.split()[0] for line in seen["links"].splitlines()] == ["lo"]
+
+
+def test_the_server_loads_what_the_job_wrote_and_answers_a_chat(seen: dict[str, Any]):
+    assert seen["whole"]["state"] == "running", seen["whole"]["log"]
+    assert "/model-cache/hub/models--openai--gpt-oss-120b/snapshots/" in seen["whole"]["log"]
+    assert seen["chat"]["model"] == "openai/gpt-oss-120b"
+    assert seen["chat"]["usage"]["completion_tokens"] == 5
+
+
+def test_it_asks_nobody(seen: dict[str, Any]):
+    """Neither a connection nor a datagram, such as to a resolver, nor one that found no way."""
+    assert seen["sent"] == {"Tcp:ActiveOpens": 0, "Udp:OutDatagrams": 0, "Ip:OutNoRoutes": 0}
+
+
+@pytest.mark.parametrize(("path", "words"), MISSING.items())
+def test_it_does_not_start_where_a_file_is_missing(seen: dict[str, Any], path: str, words: str):
+    assert (seen[path]["state"], seen[path]["exit_code"]) == ("exited", 1)
+    assert words in seen[path]["log"]
