@@ -107,7 +107,8 @@ def ours(overlay: Mapping[str, Any], role: str) -> Items:
         "securityContext",
     ):
         found[f"pod {name}"] = json.dumps(pod[name]).strip('"')
-    found["pod automountServiceAccountToken"] = pod["automountServiceAccountToken"]
+    for name in ("automountServiceAccountToken", "enableServiceLinks"):
+        found[f"pod {name}"] = pod[name]
     for name, value in template["metadata"].get("annotations", {}).items():
         networks = [f"{each['namespace']}/{each['name']}@{each['interface']}" for each in json.loads(value)]
         found[f"annotation {name}"] = " ".join(networks)

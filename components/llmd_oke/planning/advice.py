@@ -11,6 +11,7 @@ from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPl
 from llmd_oke.planning.releases import release_advice
 from llmd_oke.planning.rules import has_kv_connector
 from llmd_oke.planning.scaling import scaling_advice
+from llmd_oke.planning.storage import pod_disk_advice, vocabulary_advice
 
 SHORT_PROMPT_TOKENS = 1000
 """The llm-d guide recommends P/D for long prompts, 10k in and 1k out rather than 200 and 200; the line is ours."""
@@ -32,6 +33,8 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_without_internet(plan),
         *_oci_metrics(plan),
         *_cache_of_scaled_nodes(plan),
+        *vocabulary_advice(plan),
+        *pod_disk_advice(plan),
         *_idle_nodes(plan),
         *_free_gpus(plan),
         *(item for i, model in enumerate(plan.config.models) for item in _engine(plan, model, f"models[{i}].engine")),

@@ -7,7 +7,7 @@ from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, NodeDisk, NoModelCache, StackConfig
 from llmd_oke.errors import Problem
 from llmd_oke.planning.placement import unit_names
-from llmd_oke.planning.plan import Node
+from llmd_oke.planning.plan import Advice, Node, Plan
 
 PATH = "storage.modelCache"
 
@@ -32,6 +32,7 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
     else:
         yield from _prewarm_without_cache(config)
     yield from _revisions(config)
+    yield from _way_of_weights(config)
 
 
 def weights_gib(config: StackConfig) -> float:
@@ -69,13 +70,7 @@ def pod_disk_problems(config: StackConfig, nodes: Sequence[Node]) -> Iterator[Pr
     release = catalogue.release(config.release)
     if release is None or not isinstance(config.cluster, CreateCluster):
         return
-    own_weights = isinstance(config.storage.model_cache, NoModelCache)
-    known = [(model, facts) for model in config.models if (facts := catalogue.model(model.model))]
-    of_unit = {
-        unit: server_disk_gib(release, facts, own_weights=own_weights)
-        for model, facts in known
-        for unit in unit_names(model)
-    }
+    of_unit = _disk_of_units(config, release)
     cached = weights_gib(config) if isinstance(config.storage.model_cache, NodeDisk) else 0.0
     for i, pool in enumerate(config.gpu_pools):
         of_pool = [node for node in nodes if node.pool == pool.name]
@@ -85,6 +80,56 @@ def pod_disk_problems(config: StackConfig, nodes: Sequence[Node]) -> Iterator[Pr
             key, value = ("bootVolumeGib", pool.boot_volume_gib) if pool.nvme == "none" else ("nvme", pool.nvme)
             why = f"the servers of one node may write {needed} GiB, its disks have {room:.0f} GiB for pods"
             yield Problem(f"gpuPools[{i}].{key}", value, "more room, or a storage.modelCache", why)
+
+
+def pod_disk_advice(plan: Plan) -> Iterator[Advice]:
+    """What servers ask of the disks of nodes that are there already, by the fullest node of each pool."""
+    if plan.layer == "cluster":
+        return
+    of_unit = _disk_of_units(plan.config, plan.release)
+    for i, pool in enumerate(plan.config.gpu_pools):
+        if isinstance(plan.cluster, CreateCluster) and pool.pool_id is None:
+            continue
+        asked = [[of_unit[server.unit] for server in node.servers] for node in plan.nodes if node.pool == pool.name]
+        fullest = max(asked, key=sum) if asked else []
+        if not fullest:
+            continue
+        parts = " + ".join(f"{fullest.count(gib)} x {gib} GiB" for gib in sorted(set(fullest), reverse=True))
+        cure = "; a storage.modelCache keeps weights out of pods" if _own_weights(plan.config) else ""
+        text = (
+            f"the servers of one node ask for {sum(fullest)} GiB of its disk ({parts}): pods stay pending where nodes,"
+            f" which are there already, have less ephemeral-storage to give{cure}"
+        )
+        yield Advice(f"gpuPools[{i}]", text)
+
+
+def vocabulary_advice(plan: Plan) -> Iterator[Advice]:
+    """What each server fetches as it starts, although weights may be near."""
+    if is_prewarmed(plan.config) or plan.layer == "cluster":
+        return
+    for i, model in enumerate(plan.models):
+        if (vocabulary := model.model.vocabulary) is not None:
+            text = f"each server fetches {vocabulary.url} as it starts; a pre-warm (storage) has it there already"
+            yield Advice(f"models[{i}].model", text)
+
+
+def is_prewarmed(config: StackConfig) -> bool:
+    """Whether weights, and a vocabulary beside them, are there before any server starts."""
+    return not _own_weights(config) and config.storage.prewarm.source != "none"
+
+
+def _own_weights(config: StackConfig) -> bool:
+    return isinstance(config.storage.model_cache, NoModelCache)
+
+
+def _disk_of_units(config: StackConfig, release: catalogue.Release) -> dict[str, int]:
+    """What a server of each unit may write, in GiB."""
+    known = [(model, facts) for model in config.models if (facts := catalogue.model(model.model))]
+    return {
+        unit: server_disk_gib(release, facts, own_weights=_own_weights(config))
+        for model, facts in known
+        for unit in unit_names(model)
+    }
 
 
 def download_limit_s(config: StackConfig) -> int:
@@ -131,6 +176,24 @@ def _created(config: StackConfig, cache: FileStorage | Lustre) -> Iterator[Probl
 
 def _domains(config: StackConfig) -> set[str]:
     return {pool.availability_domain for pool in config.gpu_pools if pool.availability_domain}
+
+
+def _way_of_weights(config: StackConfig) -> Iterator[Problem]:
+    """Pods without a way to the internet have weights and vocabularies from a bucket in OCI, or not at all."""
+    cluster = config.cluster
+    if not isinstance(cluster, CreateCluster) or config.layer != "all" or not config.models:
+        return
+    native = cluster.cni == "vcn-native"
+    key, internet = (
+        ("podInternet", cluster.network.pod_internet) if native else ("workerInternet", cluster.network.worker_internet)
+    )
+    if internet or (is_prewarmed(config) and config.storage.prewarm.source == "object-storage"):
+        return
+    why = f"pods reach no internet (cluster.network.{key}), so that neither weights nor vocabularies come from there"
+    if _own_weights(config):
+        yield Problem(PATH, "none", "a cache, with storage.prewarm.source object-storage", why)
+    else:
+        yield Problem("storage.prewarm.source", config.storage.prewarm.source, "object-storage", why)
 
 
 def _room(config: StackConfig, path: str, value: object, room_gib: float) -> Iterator[Problem]:

@@ -31,12 +31,15 @@ def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
 
 
 def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
-    """The pod of a server."""
+    """The pod of a server. Links to Services would say where a Service `vllm` is by VLLM_PORT, vLLM's own variable, on
+    which it ends.
+    """
     prefix = args.get("priority_class_prefix")
     priority = {"priorityClassName": priorities.class_name(prefix, spec.tensor_parallel_size)} if prefix else {}
     return {
         "serviceAccountName": args["service_account"],
         "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": rollout.TERMINATION_GRACE_S,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "nodeSelector": {INSTANCE_TYPE_LABEL: spec.shape.name},

@@ -13,11 +13,34 @@ def advice(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
     return {advice.path: advice.text for advice in plan(*models, **changes).advice}
 
 
-def test_a_fitting_stack_is_told_the_known_limits_of_its_release_alone():
+CACHE = {"modelCache": {"kind": "node-disk"}}
+LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
+
+
+def test_a_fitting_stack_is_told_what_its_nodes_must_have_and_the_known_limits_of_its_release():
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
-    told = plan(fitting, nodes=2).advice
-    subjects = {(each.path, each.text.partition(":")[0]) for each in told}
-    assert subjects == {("models[0]", "vLLM v0.26.0"), ("models[0]", "endpoint picker v0.10.0")}
+    told = plan(fitting, nodes=2, storage=CACHE).advice
+    limits = {(each.path, each.text.partition(":")[0]) for each in told if each.path != "gpuPools[0]"}
+    assert limits == {("models[0]", "vLLM v0.26.0"), ("models[0]", "endpoint picker v0.10.0")}
+    assert [each.text for each in told if each.path == "gpuPools[0]"] == [
+        "the servers of one node ask for 80 GiB of its disk (8 x 10 GiB): pods stay pending where nodes,"
+        " which are there already, have less ephemeral-storage to give"
+    ]
+
+
+def test_room_on_the_disks_of_nodes_that_are_there_already_is_told_by_the_fullest_of_them():
+    told = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
+    assert "592 GiB of its disk (8 x 74 GiB)" in told
+    assert told.endswith("a storage.modelCache keeps weights out of pods")
+    made = created()
+    assert "gpuPools[0]" not in advice(*made.pop("models"), **made)
+
+
+def test_a_vocabulary_that_every_server_fetches_is_told():
+    assert "o200k_base.tiktoken as it starts" in advice(model())["models[0].model"]
+    assert "o200k_base" in advice(model(), storage={**CACHE, "prewarm": {"source": "none"}})["models[0].model"]
+    for quiet in (advice(model(), storage=CACHE), advice(model("agg-tp2-1r", model=LLAMA))):
+        assert "models[0].model" not in quiet
 
 
 def test_idle_nodes_come_with_their_price_and_the_copies_that_would_fit():

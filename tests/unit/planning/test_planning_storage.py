@@ -44,6 +44,30 @@ def test_weights_must_fit_the_room_on_a_node():
     assert problem.why == "the weights of all models need 135 GiB, the cache has 100 GiB"
 
 
+SHUT = {"podInternet": False}
+BUCKET = {"prewarm": {"source": "object-storage"}}
+
+
+@pytest.mark.parametrize(
+    ("network", "cni", "kept", "path"),
+    [
+        (SHUT, "vcn-native", {}, "storage.modelCache"),
+        (SHUT, "vcn-native", storage("node-disk"), "storage.prewarm.source"),
+        (SHUT, "vcn-native", {**storage("node-disk"), "prewarm": {"source": "none"}}, "storage.prewarm.source"),
+        (SHUT, "vcn-native", {**storage("node-disk"), **BUCKET}, None),
+        ({"workerInternet": False}, "flannel", storage("node-disk"), "storage.prewarm.source"),
+        ({"workerInternet": False}, "flannel", {**storage("node-disk"), **BUCKET}, None),
+        ({"workerInternet": False}, "vcn-native", storage("node-disk"), None),
+    ],
+)
+def test_weights_come_from_a_bucket_where_pods_reach_no_internet(
+    network: dict[str, bool], cni: str, kept: dict[str, Any], path: str | None
+):
+    found = refusals(stack_changes={"storage": kept}, network=network, cni=cni)
+    assert list(found) == ([path] if path else [])
+    assert all("object-storage" in text and "pods reach no internet" in text for text in found.values())
+
+
 def test_a_model_that_is_served_twice_is_kept_once():
     twice = [model(), model("agg-tp1-1r", name="again")]
     assert problems(*twice, storage=storage("node-disk", capacityGib=70)) == []

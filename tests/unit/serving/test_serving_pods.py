@@ -186,6 +186,11 @@ def test_a_sidecar_that_can_has_prompts_prefilled_by_its_own_pool_alone():
     assert mounted == ["routing-proxy"]
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
+def test_a_service_called_vllm_says_nothing_to_vllm(role):
+    assert model_pod.pod_spec(spec(role), ARGS)["enableServiceLinks"] is False
+
+
 @pytest.mark.parametrize(("role", "args"), [("decode", ARGS), ("prefill", POOLED)])
 def test_no_other_pod_has_a_way_to_the_api_server(role, args):
     pod = model_pod.pod_spec(spec(role, release=protecting()), args)
