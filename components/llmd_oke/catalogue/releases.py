@@ -251,10 +251,7 @@ def release(name: str) -> Release | None:
 
 def newest_release() -> Release:
     """The newest release of the catalogue."""
-    found = release(release_names()[-1])
-    if found is None:
-        raise AssertionError("values/releases belongs to the kit")
-    return found
+    return max((found for name in release_names() if (found := release(name))), key=lambda found: found.order)
 
 
 def release_of_vllm(image: str) -> Release | None:

@@ -368,8 +368,8 @@ def _changed_backend(subject: Subject, base: AttentionBackend, known: AttentionB
     sizes = {servers.tensor_parallel_size for servers in subject.model.topology.servers().values()}
     own = base.kv_connector if connected else base.default
     if used != own or (named and len(sizes) > 1 and used not in base.split_by_heads):
-        path = f"{subject.path}.engine.extraArgs[{i}]" if asked else "override.attentionBackend"
-        yield AnswerChange(path, f"attention backend {used}")
+        path = "override.attentionBackend" if named else "override.vllmImage"
+        yield AnswerChange(f"{subject.path}.engine.extraArgs[{i}]" if asked else path, f"attention backend {used}")
 
 
 def _sizes(sizes: list[int]) -> str:

@@ -256,3 +256,8 @@ def test_a_models_own_format_counts_as_evaluated_with_the_release_of_its_evaluat
     config_ = config.validate(stack(model(EQUAL), **changes))
     (subject,) = subjects(config_).values()
     assert [change.path for change in answer_changes(replace(subject, facts=facts))] == paths
+
+
+def test_an_image_of_another_release_is_evaluated_because_of_its_backend():
+    made = plan(model("4p-tp2-4d-tp2"), override={"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.7.0"})
+    assert [change.path for change in made.models[0].answer_changes] == ["override.vllmImage"]
