@@ -1,9 +1,10 @@
 """The smoke benchmark as a part of the deployment: a report that fails an update, and runs again when it should."""
 
+import json
 from dataclasses import dataclass
 
 import pytest
-from user_project import Ended, Project
+from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
@@ -59,3 +60,21 @@ def test_the_jobs_report_says_what_was_simulated_and_what_ran(life: Life) -> Non
     assert smoke["provenance"]["numbers"] == "calibrated"
     assert "vLLM" in smoke["provenance"]["simulated"]
     assert smoke["provenance"]["time_scale"] == 0.5
+
+
+def test_prefills_that_fail_are_counted_by_what_the_endpoint_picker_chose_and_prefill_servers_finished(
+    life: Life, project: Project
+) -> None:
+    """The routing sidecar counts nothing. Half of them fail: 500 of the prefill server, after which decode does it all
+    (or which is the client's, with a later sidecar)."""
+    assert life.again.status == 0
+    fault = {"LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT": "50"}
+    project.write(STACK, models=[model(engine={"env": fault})], smoke={"requests": 16, "concurrency": 2})
+    failed = project.rehearse(STACK)
+    assert failed.status == 1
+    summary = json.loads((project.folder / "reports" / STACK / "latest" / "summary.json").read_text())
+    proof = summary["remote_prefill"]
+    assert abs(proof["failed_prefills"] - 8) <= 1  # of sixteen, in turn at each of two servers
+    chosen, finished = (proof["counters"][name]["change"] for name in ("router remote decisions", "prefill requests"))
+    assert chosen - finished == proof["failed_prefills"]
+    assert "remote prefill" in [check["name"] for check in summary["checks"] if not check["passed"]]

@@ -12,7 +12,8 @@ import urllib.request
 from pathlib import Path
 
 SIMULATOR = "http://127.0.0.1:9000"
-PREFILL, DECODE = "10.244.0.2", "10.244.0.3"
+PREFILL, DECODE, FAILING = "10.244.0.2", "10.244.0.3", "10.244.0.4"
+FAULT = {"LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT": "100"}
 TIME_SCALE = 0.2
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 PROMPT = "All happy families are alike. " * 100
@@ -23,14 +24,14 @@ def command(*argv):
 
 
 def furnish():
-    """A bridge and two pods; names of network namespaces live on a private tmpfs."""
+    """A bridge and three pods; names of network namespaces live on a private tmpfs."""
     command("mount", "-t", "tmpfs", "tmpfs", "/run")
     Path("/run/netns").mkdir()
     command("ip", "link", "set", "lo", "up")
     command("ip", "link", "add", "pods0", "type", "bridge")
     command("ip", "address", "add", "10.244.0.1/16", "dev", "pods0")
     command("ip", "link", "set", "pods0", "up")
-    for name, address in (("prefill", PREFILL), ("decode", DECODE)):
+    for name, address in (("prefill", PREFILL), ("decode", DECODE), ("failing", FAILING)):
         command("ip", "netns", "add", name)
         command("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
         command("ip", "link", "set", name, "master", "pods0", "up")
@@ -61,9 +62,9 @@ def wait_for(url, limit_s=30):
             time.sleep(0.02)
 
 
-def start_server(name, address, *flags):
+def start_server(name, address, *flags, **fault):
     argv = ["vllm", "serve", "openai/gpt-oss-120b", "--port", "8200", "--kv-transfer-config", NIXL, *flags]
-    environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": address}
+    environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, **fault}
     body = {"id": name, "netns": f"/run/netns/{name}", "argv": argv, "env": environment, "image": "vllm:v1"}
     assert call(f"{SIMULATOR}/servers", body)[0] == 201
 
@@ -101,21 +102,38 @@ def observe():
     return seen
 
 
+def count():
+    """What clients and counters say of prompts of which some are prefilled and others can't be."""
+    begun = counters()
+    prefillers = [f"{PREFILL}:8200", f"{FAILING}:8200", f"{PREFILL}:8299", None]
+    bodies = [{"prompt": f"{number} {PROMPT}", "max_tokens": 3} for number in range(3 * len(prefillers))]
+    asked = [prefiller for prefiller in prefillers for _ in range(3)]
+    statuses = [timed(*each)["status"] for each in zip(asked, ["/v1/completions"] * len(bodies), bodies, strict=True)]
+    return {"statuses": statuses, "before": begun, "after": counters()}
+
+
+def counters():
+    """The servers' own, as text."""
+    urls = {"prefill": f"{PREFILL}:8200", "failing": f"{FAILING}:8200", "decode": f"{DECODE}:8200"}
+    return {name: call(f"http://{url}/metrics")[1] for name, url in urls.items()}
+
+
 def main():
-    sidecar, log = sys.argv[1], Path(sys.argv[2])
+    sidecar, log, flags = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
     furnish()
     simulator = [sys.executable, "-m", "llmd_oke.rehearsal.vllm", "--listen", "127.0.0.1:9000"]
     simulator += ["--time-scale", str(TIME_SCALE), "--startup-scale", "0.001"]
     proxy = ["ip", "netns", "exec", "decode", sidecar, "--port=8000", "--vllm-port=8200", "--kv-connector=nixlv2"]
     with log.open("w") as output:
         subprocess.Popen(simulator, stdout=output, stderr=output)
-        subprocess.Popen([*proxy, "--secure-proxy=false"], stdout=output, stderr=output)
+        subprocess.Popen([*proxy, "--secure-proxy=false", *flags], stdout=output, stderr=output)
         wait_for(f"{SIMULATOR}/healthz")
         start_server("prefill", PREFILL)
         start_server("decode", DECODE, "--tensor-parallel-size", "2")
-        for url in (f"http://{PREFILL}:8200/health", f"http://{DECODE}:8200/health", f"http://{DECODE}:8000/health"):
-            wait_for(url)
-        print(json.dumps(observe()))
+        start_server("failing", FAILING, **FAULT)
+        for server in (f"{PREFILL}:8200", f"{FAILING}:8200", f"{DECODE}:8200", f"{DECODE}:8000"):
+            wait_for(f"http://{server}/health")
+        print(json.dumps({**observe(), "counted": count()}))
 
 
 if __name__ == "__main__":

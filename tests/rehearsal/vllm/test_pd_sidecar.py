@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from llmd_oke import catalogue
+from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Reading, Snapshot
+from llmd_oke.bench.deployment.scraping import parse
+from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings, Sent, prove_remote_prefill
+from llmd_oke.rehearsal.programs import locate
 
 pytestmark = pytest.mark.rehearsal
 
@@ -28,16 +33,31 @@ def namespaces():
     return made
 
 
+def sidecar_of(release):
+    """The routing sidecar of a release; another version than the pinned one is named with it in LLMD_OKE_PROGRAMS."""
+    folder, version = Path(os.environ.get("LLMD_OKE_PROGRAMS", "/nonexistent")), release.routing_sidecar.program.version
+    named, found = folder / f"pd-sidecar-{version}", locate("pd-sidecar", version)
+    if named.is_file():
+        return named
+    if found is None:
+        pytest.skip(f"no pd-sidecar {version} (looked in LLMD_OKE_PROGRAMS, the cache and PATH)")
+    return found.path
+
+
+@pytest.fixture(name="release", scope="module", params=["llm-d-0.6.0", "llm-d-0.9.0"])
+def release_fixture(request):
+    return catalogue.release(request.param)
+
+
 @pytest.fixture(name="seen", scope="module")
-def seen_fixture(tmp_path_factory):
-    sidecar = Path(os.environ.get("LLMD_OKE_PROGRAMS", "/nonexistent")) / "pd-sidecar"
-    if not sidecar.is_file():
-        pytest.skip("no pd-sidecar (looked in LLMD_OKE_PROGRAMS)")
+def seen_fixture(tmp_path_factory, release):
+    sidecar = sidecar_of(release)
     if shutil.which("ip") is None:
         pytest.skip("no ip (iproute2) on this machine")
     log = tmp_path_factory.mktemp("pd") / "world.log"
     script = Path(__file__).with_name("pd_world.py")
-    argv = [*namespaces(), sys.executable, str(script), str(sidecar), str(log)]
+    retries = [flag for flag in release.routing_sidecar.arguments if "retries" in flag]
+    argv = [*namespaces(), sys.executable, str(script), str(sidecar), str(log), *retries]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr + log.read_text()
     return json.loads(done.stdout)
@@ -99,8 +119,39 @@ def test_a_prompt_that_prefill_refuses_is_refused_to_the_client(seen):
     assert seen["too_long"]["decode"]["vllm:num_requests_running"] == 0
 
 
-def test_a_prefiller_that_is_not_there_leaves_the_decode_server_to_do_it_all(seen):
-    """The sidecar falls back silently; only the metrics show it."""
-    assert seen["no_prefiller"]["status"] == 200
+def test_what_is_not_prefilled_is_computed_by_decode_or_is_the_clients_error(seen, release):
+    """Older sidecars fall back silently; later ones hand the error on, and 502 where nothing answers."""
+    prefilled, failing, unreachable, local = ([200] * 3,) * 4
+    if release.order >= 8:
+        failing, unreachable = [500] * 3, [502] * 3
+    assert seen["counted"]["statuses"] == [*prefilled, *failing, *unreachable, *local]
+
+
+def test_every_prefill_that_failed_is_counted_whatever_the_sidecar_makes_of_it(seen):
+    """Of twelve requests a picker would have had nine prefilled remotely, of which six could not be."""
+
+    def snapshot(counted, decisions):
+        picker = f'decisions{{decision_type="prefill-decode"}} {decisions}\n'
+        texts = {"router": picker, **counted}
+        return Snapshot(tuple(reading(ROLES.get(name, name), name, text) for name, text in texts.items()))
+
+    counted = seen["counted"]
+    answered = counted["statuses"].count(200)
+    sent = Sent(requests=answered, prompt_tokens=answered * PROMPT_TOKENS, attempted=12)
+    settings = EvidenceSettings(DecisionCounter(("decisions",), "decision_type", ("prefill-decode",)), 2)
+    proof = prove_remote_prefill(snapshot(counted["before"], 0), snapshot(counted["after"], 9), sent, settings)
+    assert proof.failed_prefills == 6
+
+
+ROLES = {"failing": "prefill"}
+
+
+def reading(role, pod, text):
+    return Reading(MetricsEndpoint(role, pod, f"http://{pod}/metrics"), parse(text))
+
+
+def test_a_prefiller_that_is_not_there_leaves_the_decode_server_to_do_it_all(seen, release):
+    """The sidecar falls back silently; only the metrics show it. Later ones don't."""
+    assert seen["no_prefiller"]["status"] == (502 if release.order >= 8 else 200)
     before, after = seen["too_long"]["decode"], seen["no_prefiller"]["decode"]
     assert after["vllm:nixl_xfer_time_seconds_count"] == before["vllm:nixl_xfer_time_seconds_count"]
