@@ -9,6 +9,8 @@ import pulumi
 import pytest
 import yaml
 from created_cluster import GIVEN, cluster_layer, created
+from llmd_oke.catalogue.oci_resources import oci_resources as oci_resources_of_the_catalogue
+from llmd_oke.cluster.gpu_pool import Launch
 from llmd_oke.config import validate
 from llmd_oke.stack import program
 from llmd_oke.stack.access import owns_oci_resources
@@ -46,6 +48,18 @@ def test_both_plug_ins_know_every_argument_of_every_resource(rendered: Any, chan
     for resource in oci_resources(rendered(cluster_layer(cluster=changes))):
         assert contract_breaches(resource) == [], resource.name
         assert unknown_to_installed_plugin(resource) == [], resource.name
+
+
+@pytest.mark.parametrize("mode", [launch for launch in Launch if launch != Launch.PLAIN])
+@pytest.mark.parametrize("kind", ["file-storage", "lustre"])
+def test_whatever_can_be_looked_for_after_a_lost_engine_is_known_and_says_its_stack(
+    rendered: Any, mode: str, kind: str
+):
+    stack = rendered(created(pool={"launch": mode}, storage={"modelCache": {"kind": kind}}))
+    types = oci_resources_of_the_catalogue().resources
+    for resource in oci_resources(stack):
+        if types[resource.type].tagged and not types[resource.type].again:
+            assert resource.inputs["freeformTags"]["llmd-oke/stack"] == "llmd-oke/test", resource.name
 
 
 def test_the_cluster_layer_has_no_models(rendered: Any):

@@ -80,6 +80,7 @@ def test_both_plug_ins_know_every_argument(changes: dict[str, Any]):
 def test_a_cluster_is_enhanced_private_and_in_the_vcn_unless_asked_otherwise():
     assert cluster().inputs == {
         "name": "prod",
+        "freeformTags": {"llmd-oke/stack": "llmd-oke/test"},
         "type": "ENHANCED_CLUSTER",
         "compartmentId": "compartment",
         "kubernetesVersion": "v1.34.2",

@@ -1,5 +1,6 @@
 """How OCI lists the resources that the kit creates, by the types of Pulumi's OCI provider."""
 
+from collections.abc import Mapping
 from functools import cache
 
 from llmd_oke.catalogue.files import Entry, required_entry
@@ -25,7 +26,7 @@ class OciResource(Entry):
     costs: bool = False
     again: str | None = None
 
-    def show_command(self, inputs: dict[str, str]) -> str:
+    def show_command(self, inputs: Mapping[str, str]) -> str:
         """The command that lists what there is."""
         return f"oci {self.command} {self.list.format_map(_Known(inputs))}"
 

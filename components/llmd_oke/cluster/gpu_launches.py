@@ -14,6 +14,7 @@ from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, POOL_LABEL
 from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, metadata, self_managed
 from llmd_oke.cluster.managed_pool import PoolParts, managed_pool
 from llmd_oke.cluster.pool_parts import NodeNetworkArgs, TaintArgs, eviction_settings, kubelet_taints, pod_network
+from llmd_oke.cluster.tags import stack_tags
 from llmd_oke.cluster.timeouts import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL
 
 DEFAULT_BOOT_VOLUME_GIB = 512
@@ -109,6 +110,7 @@ def cluster_network(subject: Subject) -> Launched:
         compartment_id=args["compartment_id"],
         display_name=args["pool_name"],
         instance_details={"instance_type": "compute", "launch_details": _launch_details(subject)},
+        freeform_tags=stack_tags(),
         opts=pulumi.ResourceOptions(parent=subject.component, ignore_changes=["definedTags"]),
     )
     pool: Any = {"instance_configuration_id": configuration.id, "size": args["size"], "display_name": args["pool_name"]}
@@ -122,6 +124,7 @@ def cluster_network(subject: Subject) -> Launched:
         display_name=args["pool_name"],
         instance_pools=[pool],
         placement_configuration=placement,
+        freeform_tags=stack_tags(),
         opts=subject.options(GPU_POOL),
     )
     return Launched(made.id, args["size"])
@@ -147,6 +150,7 @@ def _compute_cluster(subject: Subject) -> pulumi.Output[str]:
         availability_domain=subject.args["availability_domain"],
         compartment_id=subject.args["compartment_id"],
         display_name=subject.args["pool_name"],
+        freeform_tags=stack_tags(),
         opts=subject.options(COMPUTE_CLUSTER),
     )
     return made.id
@@ -235,6 +239,7 @@ def _instance(subject: Subject, index: int, compute_cluster_id: pulumi.Output[st
         instance_options={"are_legacy_imds_endpoints_disabled": True},
         metadata=launch.output.apply(lambda known: known["metadata"]),
         source_details=source,
+        freeform_tags=stack_tags(),
         opts=pulumi.ResourceOptions.merge(subject.options(GPU_INSTANCE), kept),
     )
 

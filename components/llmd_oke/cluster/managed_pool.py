@@ -10,6 +10,7 @@ import pulumi_oci as oci
 from llmd_oke.catalogue.cloud_init import cloud_init
 from llmd_oke.cluster.instance_metadata import Boot, metadata
 from llmd_oke.cluster.pool_parts import cycling_details, label_list
+from llmd_oke.cluster.tags import stack_tags
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def managed_pool(
         node_shape_config=parts.shape_config,
         initial_node_labels=labels,
         node_config_details=parts.node_config,
+        freeform_tags=stack_tags(),
         node_source_details={
             "source_type": "IMAGE",
             "image_id": parts.image_id,

@@ -5,6 +5,7 @@ from typing import TypedDict
 import pulumi
 import pulumi_oci as oci
 
+from llmd_oke.cluster.tags import stack_tags
 from llmd_oke.cluster.timeouts import IMAGE
 
 
@@ -40,7 +41,7 @@ class NodeImage(pulumi.ComponentResource):
             compartment_id=args["compartment_id"],
             display_name=f"{args['display_name']}-{digest}",
             image_source_details={"source_type": "objectStorageUri", "source_uri": pulumi.Output.secret(args["uri"])},
-            freeform_tags={"llmd-oke-checksum": args["checksum"]},
+            freeform_tags=stack_tags({"llmd-oke-checksum": args["checksum"]}),
             opts=pulumi.ResourceOptions(
                 parent=self,
                 custom_timeouts=IMAGE,

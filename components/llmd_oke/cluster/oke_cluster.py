@@ -11,6 +11,7 @@ from llmd_oke.cluster.iam_home import sign_in
 from llmd_oke.cluster.kubeconfig import Access
 from llmd_oke.cluster.questions import ask
 from llmd_oke.cluster.reaching import wait_until_reached
+from llmd_oke.cluster.tags import stack_tags
 from llmd_oke.cluster.timeouts import CLUSTER
 from llmd_oke.updating import is_update
 
@@ -126,6 +127,7 @@ class OkeCluster(pulumi.ComponentResource):
         made = oci.containerengine.Cluster(
             f"{name}-cluster",
             **_cluster(args),
+            freeform_tags=stack_tags(),
             opts=pulumi.ResourceOptions(
                 parent=self,
                 protect=args.get("protect", False),

@@ -5,6 +5,7 @@ from typing import NotRequired, TypedDict
 import pulumi
 import pulumi_oci as oci
 
+from llmd_oke.cluster.tags import stack_tags
 from llmd_oke.errors import KitError
 
 CREATE_TIMEOUT = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
@@ -72,6 +73,7 @@ class Storage(pulumi.ComponentResource):
             compartment_id=place.compartment_id,
             availability_domain=place.availability_domain,
             display_name=name,
+            freeform_tags=stack_tags(),
             opts=child,
         )
         target = oci.filestorage.MountTarget(
@@ -81,6 +83,7 @@ class Storage(pulumi.ComponentResource):
             subnet_id=place.subnet_id,
             nsg_ids=args.get("nsg_ids", []),
             display_name=name,
+            freeform_tags=stack_tags(),
             opts=child,
         )
         self.file_system_id = file_system.id
@@ -121,6 +124,7 @@ class Storage(pulumi.ComponentResource):
             capacity_in_gbs=args.get("capacity_gb", 31_200),
             performance_tier=args.get("performance_tier", "MBPS_PER_TB_125"),
             root_squash_configuration=squash,
+            freeform_tags=stack_tags(),
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=CREATE_TIMEOUT),
         )
         self.file_system_id = file_system.id

@@ -234,17 +234,26 @@ def in_oci(client: ClientOf) -> Find:
         if kind.again:
             return None
         inputs = _texts(pending.inputs)
-        if missing := [name for name in _NEEDED.findall(kind.path) if name not in inputs]:
-            return Unmatched(pending, f"its {', '.join(missing)} is not in the state", kind.show_command(inputs))
+        missing = [name for name in _NEEDED.findall(kind.path) if name not in inputs]
+        if missing or not kind.path:
+            reason = f"its {', '.join(missing)} is not in the state" if missing else "it is not looked for"
+            return Unmatched(pending, reason, kind.show_command(inputs))
         candidates = [each for each in _listed(client(), kind, inputs) if _is(each, kind, pending, known)]
-        if len(candidates) > 1:
-            ids = ", ".join(str(each.get("id")) for each in candidates)
-            return Unmatched(pending, f"OCI has {len(candidates)} of that name ({ids})", kind.show_command(inputs))
-        if not candidates:
-            return None
-        return kind.id.format_map(inputs) if kind.id else str(candidates[0]["id"])
+        return _only(pending, kind, inputs, candidates)
 
     return find
+
+
+def _only(
+    pending: Pending, kind: OciResource, inputs: Mapping[str, str], candidates: Sequence[Mapping[str, Any]]
+) -> str | Unmatched | None:
+    """The id of the one candidate, in the provider's form."""
+    if len(candidates) > 1:
+        ids = ", ".join(str(each.get("id")) for each in candidates)
+        return Unmatched(pending, f"OCI has {len(candidates)} of that name ({ids})", kind.show_command(inputs))
+    if not candidates:
+        return None
+    return kind.id.format_map(inputs) if kind.id else str(candidates[0]["id"])
 
 
 def _match(pending: Pending, find: Find, known: Set[str]) -> str | Unmatched | None:
@@ -275,7 +284,7 @@ def _listed(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> 
 
 def _places(kind: OciResource, compartments: Sequence[str], client: OciClient) -> Iterator[dict[str, str]]:
     """Where to look for orphans of a type: those without a tag, or within another resource, have no such place."""
-    if kind.again or not kind.tagged or "{" in kind.path:
+    if kind.again or not kind.tagged or not kind.path or "{" in kind.path:
         return
     for compartment in compartments:
         if "availabilityDomain" in kind.query:
