@@ -75,7 +75,8 @@ class ContainerFactory:
             mounts = self._python.mounts(packages=entry.python == "packages")
             return _process(model, setting, mounts, self._python.argv(argv), self._python.variables(environment))
         argv += entry.in_model_time(argv, self._time_scale)
-        return _process(model, setting, [self._program(model, entry)], argv, environment)
+        shared = {**entry.environment, **environment}
+        return _process(model, setting, [self._program(model, entry)], argv, shared)
 
     def _entry(self, model: ContainerModel) -> ImageEntry | None:
         return self._images.find(model.image or "", model.command, model.args)

@@ -40,6 +40,9 @@ class ImageEntry(BaseModel):
     model_time: dict[str, float] = {}
     """Flags of the program for times of its servers' work, with their defaults in seconds: they go with model time."""
 
+    environment: dict[str, str] = {}
+    """Variables that make the program take less of a machine that it shares; a container's own come before them."""
+
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
         """These flags as the program needs them where its servers are slower than in real time; what a manifest gives
         stays as it is.
