@@ -15,7 +15,7 @@ CACHED_SHARE = 0.01
 
 LENGTH_TOLERANCE = 0.05
 
-LATE_SHARE = 0.02
+LATE_SHARE = 0.05
 """Share of a simulator's steps that may be late before its latencies say more of the machine than of the model."""
 
 TOO_SLOW = "this machine was too slow for the simulation"
