@@ -1,5 +1,6 @@
 """Finding out what a file or folder of results is, and reading it."""
 
+import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ def _read(found: Format, source: Source, hints: Hints) -> Read:
         return Read(rejected=(source.rejected(explain(error)),))
     except ArithmeticError as error:
         return Read(rejected=(source.rejected(f"has figures that nothing can be computed of: {error}"),))
+    except csv.Error as error:
+        return Read(rejected=(source.rejected(f"is no CSV that can be read: {error}"),))
 
 
 def _format(source: Source) -> Format | None:

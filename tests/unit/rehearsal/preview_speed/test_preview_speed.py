@@ -55,7 +55,7 @@ def result(ours_s: float, sizes_s: tuple[float, float]) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("ours_s", "sizes_s", "good"), [(3.0, (1.0, 8.0), True), (3.1, (1.0, 8.0), False), (3.0, (1.0, 12.0), False)]
+    ("ours_s", "sizes_s", "good"), [(2.7, (1.0, 8.0), True), (2.8, (1.0, 8.0), False), (2.7, (1.0, 12.0), False)]
 )
 def test_both_limits_have_to_be_met(ours_s: float, sizes_s: tuple[float, float], good: bool):
     assert result(ours_s, sizes_s).within_limits is good
