@@ -14,8 +14,9 @@ from llmd_oke.cli import console, options, token
 from llmd_oke.config import CreateCluster, StackConfig, load, project_name, settings
 from llmd_oke.errors import KitError
 from llmd_oke.operations import recovery
-from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
-from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery
+from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery, State
+from llmd_oke.operations.tenancy import Tenancy
 
 Unlock = Annotated[
     bool, typer.Option("--unlock", help="Take the lock of the killed engine away first; no other one may be running.")
@@ -51,11 +52,10 @@ def recover(
     client, choices = client_for(project, stack), _choices(take or [])
     if unlock and pulumi.unlock():
         raise KitError("The stack's lock can't be taken away.", "`pulumi cancel` said why.")
-    if yes:
-        found = recovery.recover(pulumi, console.progress(), client, choices)
-    else:
-        found = recovery.look(pulumi.export().get("deployment") or {}, recovery.in_oci(client), choices)
-    left = _orphans(project, config, client, pulumi)
+    settled = recovery.recover(pulumi, console.progress(), client, choices) if yes else None
+    state: State = pulumi.export().get("deployment") or {}
+    found = recovery.look(state, recovery.in_oci(client), choices) if settled is None else settled
+    left = _orphans(f"{project_name(project)}/{stack.rsplit('/', 1)[-1]}", config, client, state)
     if as_json:
         typer.echo(json.dumps({"pending": list(found.lines()), "orphans": [asdict(each) for each in left]}, indent=2))
     else:
@@ -80,14 +80,15 @@ def _choices(take: Sequence[str]) -> dict[str, str]:
     return {name: identifier for name, _, identifier in pairs}
 
 
-def _orphans(project: Path, config: StackConfig, client: ClientOf, pulumi: PulumiCli) -> list[Orphan]:
+def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State) -> list[Orphan]:
     """Only a stack that creates its cluster makes resources of OCI."""
     cluster = config.cluster
     if not isinstance(cluster, CreateCluster):
         return []
-    tag = f"{project_name(project)}/{pulumi.stack.rsplit('/', 1)[-1]}"
-    compartments = {cluster.compartment_id, cluster.tenancy_id, cluster.network.compartment_id} - {None}
-    return recovery.orphans(client(), tag, sorted(filter(None, compartments)), pulumi.export().get("deployment") or {})
+    tenancy = Tenancy(client(), config, cluster)
+    compartments = {cluster.compartment_id, cluster.tenancy_id, cluster.network.compartment_id}
+    places = sorted(filter(None, compartments))
+    return recovery.orphans(tenancy.client, stack_tag, places, tenancy.availability_domains, state)
 
 
 def _show(found: Recovery, left: Sequence[Orphan], stack: str, *, settled: bool) -> None:

@@ -199,7 +199,13 @@ def refuse_unmatched(recovery: Recovery, stack: str) -> None:
     )
 
 
-def orphans(client: OciClient, stack_tag: str, compartments: Sequence[str], state: State) -> list[Orphan]:
+def orphans(
+    client: OciClient,
+    stack_tag: str,
+    compartments: Sequence[str],
+    availability_domains: Sequence[str],
+    state: State,
+) -> list[Orphan]:
     """Resources of these compartments that carry the stack's tag and are not in its state, what costs money first.
 
     Raises:
@@ -208,7 +214,7 @@ def orphans(client: OciClient, stack_tag: str, compartments: Sequence[str], stat
     known = {str(resource.get("id")) for resource in state.get("resources") or ()}
     found = list[Orphan]()
     for type_, kind in oci_resources().resources.items():
-        for inputs in _places(kind, compartments, client):
+        for inputs in _places(kind, compartments, availability_domains):
             for listed in _listed(client, kind, inputs):
                 if _tag(listed) == stack_tag and listed["id"] not in known:
                     found.append(_orphan(type_, kind, listed))
@@ -282,14 +288,15 @@ def _listed(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> 
     return [each for each in items if each.get("lifecycleState") not in oci_resources().gone]
 
 
-def _places(kind: OciResource, compartments: Sequence[str], client: OciClient) -> Iterator[dict[str, str]]:
+def _places(
+    kind: OciResource, compartments: Sequence[str], availability_domains: Sequence[str]
+) -> Iterator[dict[str, str]]:
     """Where to look for orphans of a type: those without a tag, or within another resource, have no such place."""
     if kind.again or not kind.tagged or not kind.path or "{" in kind.path:
         return
     for compartment in compartments:
         if "availabilityDomain" in kind.query:
-            domains = client.get("identity", "/availabilityDomains", compartmentId=compartment)
-            yield from ({"compartmentId": compartment, "availabilityDomain": str(each["name"])} for each in domains)
+            yield from ({"compartmentId": compartment, "availabilityDomain": name} for name in availability_domains)
         else:
             yield {"compartmentId": compartment}
 

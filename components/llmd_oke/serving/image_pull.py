@@ -13,7 +13,7 @@ from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.lookup import shape
-from llmd_oke.serving.manifests import declare
+from llmd_oke.serving.manifests import declare, role, role_binding, service_account
 from llmd_oke.serving.model_pod import tolerations
 from llmd_oke.serving.timeouts import timeouts
 
@@ -58,7 +58,7 @@ class ImagePull(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         needed = [
             declare(f"{name}-{manifest['kind'].lower()}", manifest, child)
-            for manifest in (daemon_set(args), service_account(args), role(args), role_binding(args), program(args))
+            for manifest in (daemon_set(args), *rights(args), program(args))
         ]
         limited = pulumi.ResourceOptions(
             parent=self,
@@ -105,36 +105,11 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
     }
 
 
-def service_account(args: ImagePullArgs) -> Manifest:
-    """The account of the pod that waits."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": _metadata(args),
-        "automountServiceAccountToken": False,
-    }
-
-
-def role(args: ImagePullArgs) -> Manifest:
-    """It may list pods, and nothing else."""
+def rights(args: ImagePullArgs) -> list[Manifest]:
+    """The account of the pod that waits: it may list pods, and nothing else."""
+    metadata = _metadata(args)
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": _metadata(args),
-        "rules": rules,
-    }
-
-
-def role_binding(args: ImagePullArgs) -> Manifest:
-    """Gives the account its role."""
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": _metadata(args),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": NAME},
-        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": args["namespace"]}],
-    }
+    return [service_account(metadata), role(metadata, rules), role_binding(metadata, NAME)]
 
 
 def program(args: ImagePullArgs) -> Manifest:

@@ -1,5 +1,8 @@
 """What serving declares in a cluster, of kinds that it is known to need."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pulumi
 
 from llmd_oke.errors import KitError
@@ -23,6 +26,8 @@ _KINDS = {
     ("scheduling.k8s.io/v1", "PriorityClass"),
 }
 
+RBAC = "rbac.authorization.k8s.io"
+
 _CUSTOM_GROUPS = ("inference.networking.k8s.io", "inference.networking.x-k8s.io", "keda.sh")
 
 
@@ -37,3 +42,24 @@ def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> Kube
         known = ", ".join(f"{a} {k}" for a, k in sorted(_KINDS))
         raise KitError(f"{api_version} {kind} is no kind that serving declares.", f"Known: {known}.")
     return KubernetesObject(name, manifest, opts)
+
+
+def service_account(metadata: Mapping[str, Any]) -> Manifest:
+    """An account whose token is in no pod that doesn't ask for it."""
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
+
+
+def role(metadata: Mapping[str, Any], rules: Sequence[Mapping[str, Any]]) -> Manifest:
+    """Rights in the namespace of `metadata`."""
+    return {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": list(rules)}
+
+
+def role_binding(metadata: Mapping[str, Any], account: pulumi.Input[str], role: str | None = None) -> Manifest:
+    """Gives an account of the same namespace a role: the one that has the binding's name, or `role`."""
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": metadata["namespace"]}],
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": role or metadata["name"]},
+    }

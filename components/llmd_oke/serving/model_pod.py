@@ -12,10 +12,9 @@ from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.planning import rollout
 from llmd_oke.serving import labels, prewarm, priorities, vllm
 from llmd_oke.serving.args import NodeTaintArgs, UnitArgs
+from llmd_oke.serving.manifests import role, role_binding
 from llmd_oke.serving.versions import version
 from llmd_oke.serving.vllm import ServerSpec
-
-RBAC = "rbac.authorization.k8s.io"
 
 
 def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
@@ -132,13 +131,7 @@ def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
         {**pools, "resourceNames": [args.get("inference_pool")]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": read},
     ]
-    account = {"kind": "ServiceAccount", "name": args["service_account"], "namespace": args["namespace"]}
-    role = {"apiGroup": RBAC, "kind": "Role", "name": metadata["name"]}
-    version = {"apiVersion": f"{RBAC}/v1"}
-    return [
-        {**version, "kind": "Role", "metadata": metadata, "rules": rules},
-        {**version, "kind": "RoleBinding", "metadata": metadata, "roleRef": role, "subjects": [account]},
-    ]
+    return [role(metadata, rules), role_binding(metadata, args["service_account"])]
 
 
 def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dict[str, str]]:

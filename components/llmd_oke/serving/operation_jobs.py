@@ -13,6 +13,7 @@ from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.bench_program import from_label
+from llmd_oke.serving.manifests import role, role_binding
 from llmd_oke.serving.model_pod import tolerations
 
 KEPT_S = 3600
@@ -72,22 +73,11 @@ def owned(place: Place, name: str, uid: str) -> dict[str, Any]:
 def account(place: Place, uid: str, written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
     """The pods' account: it may read and write ConfigMaps of these names, and nothing else."""
     metadata = owned(place, place.job, uid)
-    group = "rbac.authorization.k8s.io"
+    rules = [_rule(written, ["create", "patch"]), *([_rule(read, ["get"])] if read else [])]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "Role",
-            "metadata": metadata,
-            "rules": [_rule(written, ["create", "patch"]), *([_rule(read, ["get"])] if read else [])],
-        },
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": place.job},
-            "subjects": [{"kind": "ServiceAccount", "name": place.job, "namespace": place.namespace}],
-        },
+        dict(role(metadata, rules)),
+        dict(role_binding(metadata, place.job)),
     ]
 
 

@@ -19,7 +19,7 @@ from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving import envoy, labels, network_policies
 from llmd_oke.serving.lookup import OverrideArgs, release
-from llmd_oke.serving.manifests import declare
+from llmd_oke.serving.manifests import declare, role, role_binding
 from llmd_oke.serving.timeouts import ROUTER_S, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
 
@@ -42,7 +42,6 @@ _DRAIN_S = 120
 _USER = 65532
 """`nonroot` of both images."""
 
-_RBAC = "rbac.authorization.k8s.io"
 _READ = ["get", "watch", "list"]
 
 
@@ -159,15 +158,8 @@ class _Objects:
         ]
 
     def role_and_binding(self, name: str, rules: Sequence[Mapping[str, Any]], binding: str = "") -> list[Manifest]:
-        role = {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": self.metadata(name), "rules": list(rules)}
-        bound = {
-            "apiVersion": f"{_RBAC}/v1",
-            "kind": "RoleBinding",
-            "metadata": self.metadata(binding or name),
-            "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}],
-            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
-        }
-        return [role, bound]
+        bound = role_binding(self.metadata(binding or name), self.name, role=name)
+        return [role(self.metadata(name), rules), bound]
 
     def service(self) -> Manifest:
         protocol = {"appProtocol": self.dialect.picker_protocol} if self.dialect.picker_protocol else {}

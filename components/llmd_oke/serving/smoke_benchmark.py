@@ -10,7 +10,7 @@ from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.lookup import shape
-from llmd_oke.serving.manifests import declare
+from llmd_oke.serving.manifests import declare, role, role_binding, service_account
 from llmd_oke.serving.model_pod import tolerations
 from llmd_oke.serving.timeouts import timeouts
 
@@ -64,11 +64,11 @@ class SmokeBenchmark(pulumi.ComponentResource):
         super().__init__("llmd-oke:index:SmokeBenchmark", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         needed: list[pulumi.Resource] = [
-            declare(f"{name}-{role}", manifest, child)
-            for role, manifest in {
-                "service-account": service_account(args),
-                "role": role(args),
-                "role-binding": role_binding(args),
+            declare(f"{name}-{part}", manifest, child)
+            for part, manifest in {
+                "service-account": service_account(_metadata(args)),
+                "role": role(_metadata(args), rules(args)),
+                "role-binding": role_binding(_metadata(args), object_name(args)),
                 "program": program(args),
                 "facts": facts(args),
             }.items()
@@ -89,46 +89,15 @@ def deadline_s(args: SmokeBenchmarkArgs) -> int:
     return args["timeout_s"] + STARTING_S
 
 
-def service_account(args: SmokeBenchmarkArgs) -> Manifest:
-    """The Job's account; its token is in the Job's pod alone."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": _metadata(args),
-        "automountServiceAccountToken": False,
-    }
-
-
-def role(args: SmokeBenchmarkArgs) -> Manifest:
+def rules(args: SmokeBenchmarkArgs) -> list[dict[str, Any]]:
     """The Job may list pods and write its one result. Server-side apply tells the API server the name of what it
     creates, so that creation can be limited to it too.
     """
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": _metadata(args),
-        "rules": [
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
-            {
-                "apiGroups": [""],
-                "resources": ["configmaps"],
-                "resourceNames": [object_name(args)],
-                "verbs": ["create", "patch"],
-            },
-        ],
-    }
-
-
-def role_binding(args: SmokeBenchmarkArgs) -> Manifest:
-    """Gives the Job's account the Job's role."""
-    name = object_name(args)
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": _metadata(args),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": args["namespace"]}],
-    }
+    result = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [object_name(args)]}
+    return [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]},
+        {**result, "verbs": ["create", "patch"]},
+    ]
 
 
 def program(args: SmokeBenchmarkArgs) -> Manifest:

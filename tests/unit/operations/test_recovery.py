@@ -10,6 +10,7 @@ from llmd_oke.operations import recovery
 from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
 from llmd_oke.operations.recovery import NONE, Pending, kubernetes_id
 from oci_for_tests import FakeOci
+from test_updates import Told
 
 TAG = {"llmd-oke/stack": "llmd-oke/prod"}
 POOL = {
@@ -131,7 +132,7 @@ def test_what_carries_the_stacks_tag_and_is_not_in_its_state_is_an_orphan_and_wh
         "compute /subnets": [{"id": "ocid1.subnet.others", "displayName": "x", "freeformTags": {"a": "b"}}],
     }
     lost = recovery.orphans(
-        EmptyOci(answers), "llmd-oke/prod", ["c"], state(known=({"urn": "u", "id": "ocid1.nodepool.known"},))
+        EmptyOci(answers), "llmd-oke/prod", ["c"], ["AD-1"], state(known=({"urn": "u", "id": "ocid1.nodepool.known"},))
     )
     assert [(orphan.identifier, orphan.costs) for orphan in lost] == [
         ("ocid1.nodepool.lost", True),
@@ -147,17 +148,6 @@ class EmptyOci(FakeOci):
         if key in self.answers:
             return self.answers[key]
         return {"items": []} if key in {"compute /computeClusters", "lustre /lustreFileSystems"} else []
-
-
-class Told:
-    def __init__(self) -> None:
-        self.news: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.news.append(text)
-
-    def detail(self, text: str) -> None:
-        self.news.append(text)
 
 
 class Cli:

@@ -15,6 +15,7 @@ from typing import Literal
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from llmd_oke.bench.deployment import streams
 from llmd_oke.bench.deployment.clients import open_client
 from llmd_oke.bench.deployment.metrics import MetricsEndpoint
 from llmd_oke.bench.deployment.scraping import scrape
@@ -23,7 +24,7 @@ from llmd_oke.bench.smoke.evidence import EvidenceSettings, RemotePrefill, Sent,
 
 OtherApiName = Literal["chat", "responses"]
 
-PATHS: dict[OtherApiName, str] = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
+PATHS: dict[OtherApiName, str] = {"chat": streams.PATHS["chat"], "responses": "/v1/responses"}
 
 OUTPUT_TOKENS = 16
 """Asked of each API: the least that the Responses API takes (OpenAI's reference, `max_output_tokens`)."""

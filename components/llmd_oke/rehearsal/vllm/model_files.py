@@ -58,7 +58,8 @@ def read_model(model: Model, environment: Mapping[str, str], files: ContainerFil
     Raises:
         Refusal: vLLM would not start: something is missing, or is another model's.
     """
-    hub = environment.get("HF_HUB_CACHE") or f"{environment.get('HF_HOME', '/root/.cache/huggingface')}/hub"
+    home = environment.get("HF_HOME") or f"{environment.get('HOME', '')}/.cache/huggingface"
+    hub = environment.get("HF_HUB_CACHE") or f"{home}/hub"
     repository = f"{hub}/models--{model.repository.replace('/', '--')}"
     try:
         commit = files.read(f"{repository}/refs/main").decode().strip()
