@@ -1,7 +1,11 @@
-"""Planted secrets are in none of the engine's texts: state, preview, diff and the log
-that it writes by itself. With `--verbose 9` it logs every message of its protocol, secrets too."""
+"""Planted secrets are in none of the engine's texts: state, preview, diff, events as JSON, the log that it writes by
+itself, what the kit reads from the CLI, and how it calls it. With `--verbose 9` it logs every message of its protocol,
+secrets too."""
 
 import json
+import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,9 @@ import pulumi_kubernetes as k8s
 import pulumi_oci as oci
 import pytest
 from llmd_oke.cluster.node_image import NodeImage
+from llmd_oke.errors import KitError
+from llmd_oke.operations import updates
+from llmd_oke.operations.pulumi_cli import Ended, PulumiCli, run
 from llmd_oke.serving.model_cache import source_secret
 from llmd_oke.serving.namespace import token_secret
 from pulumi import automation
@@ -17,7 +24,7 @@ from test_engine_updates import RecordingPlugin, engine_options, serving
 
 pytestmark = pytest.mark.engine
 
-PLANTED = ("planted-image-link", "planted-kubeconfig", "planted-source", "hf_planted_token")
+PLANTED = ("planted-image-link", "planted-config", "planted-kubeconfig", "planted-source", "hf_planted_token")
 
 
 def program(links: dict[str, str]) -> None:
@@ -34,17 +41,54 @@ def program(links: dict[str, str]) -> None:
     pulumi.export("kubeconfig", kubeconfig)
 
 
+def is_debugging(event: automation.EngineEvent) -> bool:
+    """Pulumi's SDK tells all outputs in such messages; the kit shows and keeps none of them."""
+    return event.diagnostic_event is not None and event.diagnostic_event.severity == "debug"
+
+
+def by_the_kit(project: Path) -> list[str]:
+    """What the kit reads of the stack with the CLI, the words that it calls it with, and its errors."""
+    calls: list[str] = []
+
+    def recorded(argv: Sequence[str], capture: bool) -> Ended:
+        ended = run(argv, True)
+        calls.extend([*argv, ended.errors])
+        return ended
+
+    program = shutil.which("pulumi")
+    assert program
+    subprocess.run(
+        [program, "config", "set", "--secret", "token", "--stack", "test"],
+        cwd=project,
+        input="planted-config",
+        text=True,
+        check=True,
+    )
+    cli = PulumiCli(project, "test", program, recorded)
+    read = [json.dumps(each) for each in (cli.outputs(), cli.resources(), cli.export())]
+    assert "planted-kubeconfig" in cli.output("kubeconfig")
+    assert cli.secret("llmd-oke:token") == "planted-config"
+    with pytest.raises(KitError) as caught:
+        cli.output("none")
+    return [*read, *calls, str(caught.value), repr(updates.protected_urns(cli))]
+
+
 def test_state_preview_and_log_show_no_planted_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     links = {"uri": "https://objectstorage/p/planted-image-link/n/ns/b/images/o/image.oci"}
     told: list[str] = []
+    events: list[automation.EngineEvent] = []
     with serving(RecordingPlugin()) as address:
         port = address.rpartition(":")[2]
         options = engine_options(f"{address},oci:{port}", tmp_path, monkeypatch)
         stack = automation.create_stack("test", "llmd-oke", lambda: program(links), opts=options)
         told += [stack.preview(diff=True, on_output=told.append).stdout]
-        told += [stack.up(diff=True, on_output=told.append, on_error=told.append).stdout]
+        told += [stack.up(diff=True, on_output=told.append, on_error=told.append, on_event=events.append).stdout]
         links["uri"] = links["uri"].replace("image.oci", "other.oci")
-        told += [stack.preview(diff=True, on_output=told.append).stdout]
+        told += [stack.preview(diff=True, on_output=told.append, on_event=events.append).stdout]
+        for name, value in {**(options.env_vars or {})}.items():
+            monkeypatch.setenv(name, value)
+        told += by_the_kit(tmp_path / "work")
+    told += [repr(vars(event)) for event in events if not is_debugging(event)]
     state = list((tmp_path / ".pulumi/stacks").rglob("test.json"))
     assert len(state) == 1
     told += [file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file()]

@@ -373,6 +373,21 @@ def test_a_shared_file_system_is_made_where_models_are_kept_on_one(rendered: Any
     assert stack.of_type("llmd-oke:index:ModelCache")
 
 
+def mounting(stack: Rendered) -> dict[str, Any]:
+    """Who may mount File Storage, and how."""
+    (export,) = stack.of_type("oci:FileStorage/export:Export")
+    (option,) = export.inputs["exportOptions"]
+    return option
+
+
+def test_file_storage_is_mounted_from_the_nodes_subnet_alone_and_from_ports_of_root(rendered: Any):
+    cache = {"modelCache": {"kind": "file-storage"}}
+    stack = rendered(created(storage=cache))
+    (workers,) = [each for each in stack.of_type("oci:Core/subnet:Subnet") if each.name.endswith("-workers-subnet")]
+    assert mounting(stack)["source"] == workers.inputs["cidrBlock"]
+    assert mounting(stack)["requirePrivilegedSourcePort"] is True
+
+
 @pytest.mark.parametrize(("kind", "mounts"), [("file-storage", True), ("node-disk", False)])
 def test_gpu_nodes_can_mount_file_storage_where_models_are_kept_on_it(rendered: Any, kind: str, mounts: bool):
     stack = rendered(cluster_layer(storage={"modelCache": {"kind": kind}}))

@@ -63,14 +63,42 @@ def test_servers_start_from_the_nodes_disks_and_ask_no_one(cached):
 
 def test_every_pod_makes_sure_of_its_weights_because_nodes_come_and_go(cached):
     stack = cached(NODE_DISK)
-    assert [each["name"] for each in pod(stack, DECODE)["spec"]["initContainers"]] == ["prewarm", "routing-proxy"]
-    assert [each["name"] for each in pod(stack, PREFILL)["spec"]["initContainers"]] == ["prewarm"]
+    first = ["prewarm-owner", "prewarm"]
+    assert [each["name"] for each in pod(stack, DECODE)["spec"]["initContainers"]] == [*first, "routing-proxy"]
+    assert [each["name"] for each in pod(stack, PREFILL)["spec"]["initContainers"]] == first
 
 
 def test_the_job_and_the_pods_do_the_same(cached):
     stack = cached(NODE_DISK)
-    (container,) = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
-    assert pod(stack, DECODE)["spec"]["initContainers"][0] == container
+    job = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]
+    assert pod(stack, DECODE)["spec"]["initContainers"][:2] == [*job["initContainers"], *job["containers"]]
+
+
+@pytest.mark.parametrize("storage", [NODE_DISK, FILE_STORAGE, LUSTRE])
+def test_what_downloads_is_not_root_whatever_the_cache_is_kept_on(cached, storage):
+    spec = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 0,
+    }
+    assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+
+
+@pytest.mark.parametrize("storage", [NODE_DISK, LUSTRE])
+def test_a_folder_of_roots_is_given_away_by_a_container_that_can_do_nothing_else(cached, storage):
+    (owner,) = cached(storage).kubernetes("Job", JOB)["spec"]["template"]["spec"]["initContainers"]
+    assert owner["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    assert (owner["securityContext"]["readOnlyRootFilesystem"], "env" in owner) == (True, False)
+
+
+def test_on_file_storage_no_container_is_root(cached):
+    """The export maps every user to the owner of the root folder."""
+    assert "initContainers" not in cached(FILE_STORAGE).kubernetes("Job", JOB)["spec"]["template"]["spec"]
 
 
 def test_the_program_comes_from_a_config_map_that_is_named_after_its_content(cached):
@@ -86,10 +114,20 @@ def test_the_token_reaches_the_job_from_the_secret_only(rendered, cached):
 
 
 def test_a_pinned_commit_reaches_job_and_pods(cached):
-    stack = cached({**NODE_DISK, "prewarm": {"revisions": {"gpt-oss-120b": "abc123"}}})
+    stack = cached({**NODE_DISK, "prewarm": {"revisions": {"gpt-oss-120b": "a" * 40}}})
     (container,) = stack.kubernetes("Job", JOB)["spec"]["template"]["spec"]["containers"]
-    assert "--revision=abc123" in container["args"]
-    assert "--revision=abc123" in pod(stack, DECODE)["spec"]["initContainers"][0]["args"]
+    assert f"--revision={'a' * 40}" in container["args"]
+    assert f"--revision={'a' * 40}" in pod(stack, DECODE)["spec"]["initContainers"][1]["args"]
+    assert f"--revision={'a' * 40}" in vllm(stack, DECODE)["args"]
+
+
+def test_servers_read_the_catalogues_commit_unless_a_bucket_has_the_weights(cached):
+    commit = "--revision=b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
+    assert commit in vllm(cached({"modelCache": {"kind": "none"}}), DECODE)["args"]
+    assert commit in vllm(cached(NODE_DISK), DECODE)["args"]
+    stack = cached({**NODE_DISK, "prewarm": {"source": "object-storage"}})
+    assert "--revision=main" in pod(stack, DECODE)["spec"]["initContainers"][1]["args"]
+    assert not [argument for argument in vllm(stack, DECODE)["args"] if argument.startswith("--revision")]
 
 
 def test_a_bucket_is_read_by_a_secret(rendered, rehearsal, cached):
@@ -110,7 +148,7 @@ def test_file_storage_is_mounted_by_its_driver(cached):
     }
     assert spec["claimRef"] == {"namespace": "llm-d", "name": "model-cache"}
     assert spec["accessModes"] == ["ReadWriteMany"]
-    assert spec["mountOptions"] == ["nconnect=16"]
+    assert spec["mountOptions"] == ["nconnect=16", "nosuid", "nodev"]
     assert stack.kubernetes("PersistentVolumeClaim", "model-cache")["spec"]["volumeName"] == "llm-d-model-cache"
     assert volume(stack, DECODE)["persistentVolumeClaim"] == {"claimName": "model-cache"}
 

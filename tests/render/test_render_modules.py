@@ -1,5 +1,6 @@
 """What a program loads while the engine starts."""
 
+import subprocess
 import sys
 
 from created_cluster import created
@@ -10,3 +11,10 @@ from llmd_oke.testing import render
 def test_modules_that_are_loaded_beforehand_are_those_that_a_created_cluster_needs():
     render(created())
     assert set(CREATED_CLUSTER_MODULES) <= sys.modules.keys()
+
+
+def test_a_program_loads_nothing_that_only_speaks_to_clusters():
+    heavy = {"httpx", "httpx2", "lightkube", "rich", "prometheus_client", "numpy", "aiohttp"}
+    program = f"import llmd_oke.stack, llmd_oke.stack.cluster, sys; print(sorted(sys.modules.keys() & {heavy!r}))"
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert loaded.stdout.strip() == "[]"

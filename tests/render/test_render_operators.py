@@ -50,9 +50,9 @@ def helm_operator() -> Rendered:
         ("cert-manager", "oci://quay.io/jetstack/charts/cert-manager", "v1.20.2", None, "cert-manager"),
         (
             "node-feature-discovery",
-            "node-feature-discovery",
+            "oci://registry.k8s.io/nfd/charts/node-feature-discovery",
             "0.18.3",
-            "https://kubernetes-sigs.github.io/node-feature-discovery/charts",
+            None,
             "node-feature-discovery",
         ),
         ("amd-gpu-operator", "gpu-operator-charts", "v1.5.1", "https://rocm.github.io/gpu-operator", "kube-amd-gpu"),

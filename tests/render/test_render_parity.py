@@ -66,6 +66,7 @@ def sidecar_items(container: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     security = container["securityContext"]
     plain = [f"{name}={str(security[name]).lower()}" for name in ("allowPrivilegeEscalation", "runAsNonRoot")]
     yield "sidecar security", " ".join(plain)
+    yield "sidecar readOnlyRootFilesystem", security["readOnlyRootFilesystem"]
     yield "sidecar capabilities", f"drop {' '.join(security['capabilities']['drop'])}"
     if "volumeMounts" in container:
         yield "sidecar mounts", " ".join(mount["mountPath"] for mount in container["volumeMounts"])

@@ -93,7 +93,10 @@ def test_envoys_config_of_two_units_does_not_collide(varied):
     assert {"gpt-oss-120b-0-envoy", "gpt-oss-120b-1-envoy"} <= {without_hash(name) for name in maps}
     for unit in ("gpt-oss-120b-0", "gpt-oss-120b-1"):
         volumes = pod(two, f"{unit}-epp")["spec"]["volumes"]
-        assert {without_hash(v["configMap"]["name"]) for v in volumes} == {f"{unit}-envoy", f"{unit}-epp"}
+        assert {without_hash(v["configMap"]["name"]) for v in volumes if "configMap" in v} == {
+            f"{unit}-envoy",
+            f"{unit}-epp",
+        }
 
 
 def test_envoy_logs_warnings_only_and_has_its_share_of_the_node(rehearsal):
@@ -151,11 +154,13 @@ def test_router_pods_are_restricted_and_carry_the_labels_of_model_and_unit(rehea
         }
 
 
-def test_router_pods_start_after_what_they_read_and_beside_their_service(rehearsal):
+def test_router_pods_start_after_what_they_read_and_their_service_comes_when_they_are_ready(rehearsal):
     needed = rehearsal.kubernetes_resource("Deployment", EPP).depends_on
     read = ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "InferencePool"]
     assert all(any(kind in urn for urn in needed) for kind in read)
-    assert not [urn for urn in needed if urn.split("::")[2].endswith(":Service")]
+    service = rehearsal.kubernetes_resource("Service", EPP)
+    assert rehearsal.kubernetes_resource("Deployment", EPP).urn in service.depends_on
+    assert service.urn not in needed
 
 
 def test_the_longest_name_that_a_model_may_have_is_not_cut(varied):
@@ -176,6 +181,7 @@ def test_resources_are_the_routers_objects_field_by_field(rehearsal):
         "model": "gpt-oss-120b",
         "unit": unit,
         "version": version,
+        "control_plane_cidrs": ["10.244.0.1/32"],
     }
     for manifest in router.router_manifests(args):
         assert rehearsal.kubernetes(manifest["kind"], manifest["metadata"]["name"]) == manifest
@@ -266,11 +272,28 @@ def test_pickers_are_asked_by_the_envoys_of_their_own_router_alone(guide):
     assert sources(policy, 8081) is None
 
 
-def test_servers_without_a_router_are_open_and_hand_cache_over_among_themselves_only(baseline):
+def test_servers_without_a_router_are_open_and_take_no_cache(baseline):
     policy = baseline.kubernetes("NetworkPolicy", "gpt-oss-120b-aggregated")
     assert sources(policy, 8000) is None
-    (peer,) = sources(policy, 5600)
-    assert selects(peer["podSelector"]["matchLabels"], pod(baseline, "gpt-oss-120b-aggregated")["metadata"]["labels"])
+    assert sources(policy, 5600) == []
+
+
+def test_servers_behind_a_router_let_its_pods_in_and_neither_front_doors_nor_pods_that_hold_the_image(rehearsal):
+    for role in ("prefill", "decode"):
+        allowed = sources(rehearsal.kubernetes("NetworkPolicy", f"gpt-oss-120b-{role}"), 8000)
+        named = [peer["podSelector"]["matchLabels"] for peer in allowed if "matchLabels" in peer.get("podSelector", {})]
+        assert any(selects(each, pod(rehearsal, EPP)["metadata"]["labels"]) for each in named)
+        front_door = pod(rehearsal, "gpt-oss-120b-front-door")["metadata"]["labels"]
+        image_pull = rehearsal.kubernetes("DaemonSet", "image-pull")["spec"]["template"]["metadata"]["labels"]
+        assert not any(selects(each, other) for each in named for other in (front_door, image_pull))
+
+
+def test_pods_without_a_policy_of_their_own_are_reached_by_nobody(rehearsal):
+    policy = rehearsal.kubernetes("NetworkPolicy", "llmd-oke-default")
+    assert (policy["metadata"]["namespace"], policy["spec"]["ingress"]) == ("llm-d", [])
+    for kind in ("Deployment", "DaemonSet", "Job"):
+        for each in [m for m in rehearsal.manifests() if m["kind"] == kind]:
+            assert selects(policy["spec"]["podSelector"]["matchLabels"], each["spec"]["template"]["metadata"]["labels"])
 
 
 def test_another_release_updates_the_router_in_place_because_its_selector_is_the_kits_own(older, guide):

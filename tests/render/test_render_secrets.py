@@ -76,6 +76,32 @@ def test_a_pre_warmed_server_is_offline_and_has_no_token(rendered: Any, source: 
 
 
 @pytest.mark.parametrize(
+    ("cache", "source", "holders"),
+    [
+        ("node-disk", "object-storage", set()),
+        ("node-disk", "hugging-face", {"prewarm"}),
+        ("none", None, {"vllm"}),
+    ],
+)
+def test_the_token_is_in_containers_that_download_from_hugging_face_and_in_no_other(
+    rendered: Any, cache: str, source: str | None, holders: set[str]
+):
+    storage = {"modelCache": {"kind": cache}, **({"prewarm": {"source": source}} if source else {})}
+    stack = rendered({**created(pool={"image": {"import": IMPORT}}), "storage": storage}, **SECRETS)
+    texts: set[str] = set()
+    containers: dict[str, bool] = {}
+    for manifest in stack.manifests():
+        spec = manifest.get("spec", {}).get("template", {}).get("spec", {})
+        for container in [*spec.get("initContainers", ()), *spec.get("containers", ())]:
+            named = [each["valueFrom"] for each in container.get("env", ()) if each["name"] == "HF_TOKEN"]
+            containers[container["name"]] = bool(named)
+            texts |= {word for word in [*container.get("command", ()), *container.get("args", ())] if "$(" in word}
+    assert {name for name, holds in containers.items() if holds} == holders
+    assert {"vllm", "routing-proxy"} <= set(containers)
+    assert not [text for text in texts if "TOKEN" in text or "SOURCE" in text]
+
+
+@pytest.mark.parametrize(
     "uri", [LINK, "https://user:planted@host/image", "https://host/i?X-Amz-Signature=planted", "https://host/i#planted"]
 )
 def test_a_link_with_a_secret_in_the_stack_file_is_refused_without_being_shown(uri: str):

@@ -3,10 +3,8 @@
 The budget is small, so that it runs each time; `LLMD_OKE_EXAMPLES=5000 pytest` on this file looks longer.
 """
 
-import copy
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from llmd_oke.cli.main import app
 from llmd_oke.config import load, stacks
 from llmd_oke.errors import KitError
 from llmd_oke.planning import plan
+from mutations import ODD_TEXTS, mutated
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,67 +29,6 @@ BOUNDED = settings(
 )
 
 STACKS = [yaml.safe_load((ROOT / "stacks" / f"Pulumi.{name}.yaml").read_text()) for name in stacks(ROOT)]
-
-ODD_TEXTS = (
-    "",
-    " ",
-    "\x00",
-    "\x1b[2J",
-    "[/x]",
-    "../x",
-    "a/b/c",
-    "\u202e",
-    "x" * 5000,
-    "2026-13-45",
-    "-1",
-    "1e999",
-    "{",
-    "*a",
-)
-ODD_NUMBERS = (0, -1, 1, 2**63, 10**400, 1e308, float("inf"), float("nan"), 0.5)
-VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.sampled_from(ODD_NUMBERS),
-    st.sampled_from(ODD_TEXTS),
-    st.text(max_size=8),
-    st.just([]),
-    st.just({}),
-    st.just([[]]),
-    st.just({"": {}}),
-)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """All places in a document."""
-    yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in inner:
-        yield from places(part, (*path, key))
-
-
-@st.composite
-def mutated(draw: st.DrawFn, documents: list[Any]) -> Any:
-    """One of the documents with one to three of its parts replaced, taken away or named otherwise."""
-    document = copy.deepcopy(draw(st.sampled_from(documents)))
-    for _ in range(draw(st.integers(1, 3))):
-        path = draw(st.sampled_from(list(places(document))))
-        if not path:
-            continue
-        around = document
-        for step in path[:-1]:
-            around = around[step]
-        what = draw(st.sampled_from(["replace", "remove", "rename"]))
-        if what == "replace":
-            around[path[-1]] = draw(VALUES)
-        elif isinstance(around, list):
-            del around[path[-1]]
-        else:
-            value = around.pop(path[-1])
-            if what == "rename":
-                around[draw(st.text(max_size=8))] = value
-    return document
-
 
 TEXTS = st.one_of(
     st.text(max_size=200),
@@ -231,6 +169,13 @@ COMMANDS = (
     ("compare",),
     ("compare", "--fail-on"),
     ("pipeline", "deploy", "--stack"),
+    ("images", "list", "--stack"),
+    ("recover", "--stack"),
+    ("bench", "--url"),
+    ("bench", "--url", "http://127.0.0.1:9", "--model", "m", "--requests", "1", "--shape"),
+    ("bench", "--url", "http://127.0.0.1:9", "--model", "m", "--shape", "closed:1", "--requests"),
+    ("rehearse", "--stack", "none", "--time-scale"),
+    ("tune", "--stack"),
 )
 
 

@@ -1,21 +1,28 @@
 """The workflows run what has been read, and with no more rights than they need."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from llmd_oke.catalogue.limits import pipeline_limits
 from llmd_oke.config import stacks
+from llmd_oke.rehearsal.programs import locate
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PINNED = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$")
 
 RIGHTS = {
+    ("audit", "audit"): {"contents": "read"},
     ("check", "check"): {"contents": "read"},
+    ("faults", "faults"): {"contents": "read"},
     ("deploy", "choose"): {},
+    ("deploy", "limit"): {"contents": "read"},
     ("deploy", "deploy"): {"contents": "read"},
+    ("drift", "drift"): {"contents": "read"},
     ("preview", "preview"): {"contents": "read"},
     ("preview", "comment"): {"actions": "read", "pull-requests": "write"},
 }
@@ -23,6 +30,7 @@ RIGHTS = {
 
 SECRETS = {
     ("deploy", "deploy"): {"DEPLOY_PULUMI_ACCESS_TOKEN"},
+    ("drift", "drift"): {"DRIFT_PULUMI_ACCESS_TOKEN"},
     ("preview", "preview"): {"PREVIEW_PULUMI_ACCESS_TOKEN"},
 }
 
@@ -41,10 +49,43 @@ def of_trigger(name: str) -> dict[str, Any]:
     return workflow(name)[True]  # YAML 1.1 reads `on` so
 
 
+def test_what_is_locked_is_audited_each_night_and_fails_without_an_answer():
+    (step,) = [step for step in jobs()["audit", "audit"]["steps"] if "run" in step]
+    assert step["run"] == "scripts/audit"
+    assert "continue-on-error" not in {*step, *jobs()["audit", "audit"]}
+    assert of_trigger("audit")["schedule"]
+
+
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
 def test_every_action_is_pinned_by_its_commit_and_tells_its_version(file: Path):
     used = [line.strip(" -") for line in file.read_text().splitlines() if "uses:" in line]
     assert [line for line in used if not PINNED.fullmatch(line)] == []
+
+
+def test_actionlint_finds_nothing_in_any_workflow():
+    program = locate("actionlint")
+    if program is None:
+        pytest.skip("no actionlint: llmd-oke rehearse programs --tests builds it")
+    assert lint(program.path, *map(str, WORKFLOWS)) == ""
+
+
+def test_actionlint_does_find_faults(tmp_path: Path):
+    program = locate("actionlint")
+    if program is None:
+        pytest.skip("no actionlint: llmd-oke rehearse programs --tests builds it")
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(
+        (ROOT / ".github/workflows/deploy.yml").read_text().replace("needs.limit.outputs", "needs.limt.outputs")
+    )
+    assert '"limt" is not defined' in lint(program.path, str(wrong))
+
+
+def lint(program: Path, *files: str) -> str:
+    """What actionlint says of these files by itself, without other linters, which it runs where a machine has them."""
+    argv = [program, "-no-color", "-shellcheck=", "-pyflakes=", *files]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode in {0, 1}, done.stderr
+    return done.stdout
 
 
 def test_every_job_has_the_rights_that_it_needs_and_no_others():
@@ -87,16 +128,43 @@ def test_stacks_to_deploy_are_on_a_list_of_those_that_have_a_file():
 def test_no_other_name_becomes_an_environment_a_lock_or_a_stack():
     deploy = workflow("deploy")["jobs"]["deploy"]
     chosen = "${{ needs.choose.outputs.stack }}"
-    assert deploy["needs"] == "choose"
+    assert deploy["needs"] == ["choose", "limit"]
     assert deploy["environment"] == chosen
     assert deploy["concurrency"] == {"group": f"deploy-{chosen}", "cancel-in-progress": False}
     assert "inputs.stack" not in yaml.safe_dump(deploy)
     assert "concurrency" not in workflow("deploy")
 
 
-def test_only_main_is_deployed():
-    for name in ("choose", "deploy"):
-        assert workflow("deploy")["jobs"][name]["if"] == "github.ref == 'refs/heads/main'"
+def test_only_main_is_deployed_and_looks_for_drift():
+    for place in (("deploy", "choose"), ("deploy", "limit"), ("deploy", "deploy"), ("drift", "drift")):
+        assert jobs()[place]["if"] == "github.ref == 'refs/heads/main'"
+
+
+def test_a_deployment_may_take_as_long_as_the_kit_says_on_the_runner_that_it_has():
+    limit, deploy = (workflow("deploy")["jobs"][name] for name in ("limit", "deploy"))
+    assert deploy["timeout-minutes"] == "${{ fromJSON(needs.limit.outputs.minutes) }}"
+    assert limit["outputs"] == {"minutes": "${{ steps.limit.outputs.minutes }}"}
+    step = next(step for step in limit["steps"] if step.get("id") == "limit")
+    assert 'scripts/pipeline limit --stack "$STACK" ${RUNNER:+--own-runner}' in step["run"]
+    assert step["env"]["STACK"] == "${{ needs.choose.outputs.stack }}"
+    variable = step["env"]["RUNNER"].strip("${} ")
+    assert deploy["runs-on"] == f"${{{{ {variable} || 'ubuntu-24.04' }}}}"
+
+
+def test_other_jobs_have_a_limit_that_hosted_runners_grant():
+    for place, job in jobs().items():
+        if place != ("deploy", "deploy"):
+            assert job["timeout-minutes"] <= pipeline_limits().hosted_job_minutes, place
+
+
+def test_drift_is_looked_for_each_night_in_listed_stacks_with_an_identity_of_its_own():
+    (nightly,) = of_trigger("drift")["schedule"]
+    assert re.fullmatch(r"\d+ [0-5] \* \* \*", nightly["cron"])
+    drift = workflow("drift")["jobs"]["drift"]
+    assert set(drift["strategy"]["matrix"]["stack"]) <= set(stacks(ROOT))
+    assert drift["environment"] == "drift"
+    others = re.compile(r"DEPLOY_|PREVIEW|LLMD_OKE_RUNNER|LLMD_OKE_TUNNEL|inputs\.")
+    assert not others.search((ROOT / ".github/workflows/drift.yml").read_text())
 
 
 def test_a_preview_has_nothing_of_the_identity_that_deploys():
@@ -125,4 +193,4 @@ def test_pulumi_is_the_version_that_is_locked():
         for step in job["steps"]
         if step.get("uses", "").startswith("pulumi/actions")
     ]
-    assert used == [locked, locked]
+    assert used == [locked] * 3

@@ -21,9 +21,12 @@ class Bootstrap(Entry):
 
 
 class Packages(Entry):
-    """Where OKE's packages come from if the image has none, and how long a node tries to install packages."""
+    """Where OKE's packages come from if the image has none, and how long a node tries to install packages. `codenames`
+    are those of Ubuntu's versions.
+    """
 
     repository: str
+    codenames: dict[str, str]
     lock_timeout_s: int
     timeout_s: int
     pause_s: int

@@ -1,10 +1,14 @@
 """Models that the kit knows: what planning needs of their architecture, and how vLLM is started for them."""
 
 from functools import cache
+from typing import Annotated
+
+from pydantic import StringConstraints
 
 from llmd_oke.catalogue.endpoint_pickers import Api
 from llmd_oke.catalogue.files import Entry, entry, names
 from llmd_oke.config.stack import QuantizedReduce
+from llmd_oke.config.storage import COMMIT
 
 
 class SlidingWindow(Entry):
@@ -107,8 +111,9 @@ class QuickReduce(Entry):
 class Model(Entry):
     """A model of the catalogue.
 
-    `apis` are those that it is used by, the main one first; `max_model_len` in tokens; `startup_budget_s` in seconds,
-    from the start of the container to readiness.
+    `revision` is the commit of the repository that servers and pre-warming read, the head of `main` if left out; `apis`
+    are those that it is used by, the main one first; `max_model_len` in tokens; `startup_budget_s` in seconds, from the
+    start of the container to readiness.
     """
 
     name: str
@@ -126,6 +131,7 @@ class Model(Entry):
     environment: dict[str, str]
     vocabulary: Vocabulary | None = None
     quick_reduce: QuickReduce | None = None
+    revision: Annotated[str, StringConstraints(pattern=COMMIT)] | None = None
 
 
 @cache

@@ -2,22 +2,52 @@
 
 import json
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from llmd_oke.catalogue.container_images import LockedImage
+from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked
 from llmd_oke.catalogue.files import Entry, entry, required_entry
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.errors import KitError
 
+_OCI = "oci://"
+
 
 class HelmChart(Entry):
-    """A published chart: an OCI reference, or a name in a chart repository."""
+    """A published chart: an OCI reference, which the lock of container images pins like an image, or a name in a chart
+    repository with the SHA-256 of its archive, None with the reason. Helm holds what it fetches to the digest of a
+    reference (Helm, pkg/registry/client.go: ValidateReference), and archives of repositories to nothing.
+    """
 
     reference: str
     version: str
     repository: str | None = None
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    reason: str | None = None
+
+    @model_validator(mode="after")
+    def _explained(self) -> Self:
+        if self.repository is None and not self.reference.startswith(_OCI):
+            raise ValueError("a chart without a repository needs a reference that begins with oci://")
+        if (self.repository is not None) != bool(self.sha256 or self.reason):
+            raise ValueError(
+                "a chart of a repository needs sha256 or the reason why it has none, and no other chart has"
+            )
+        return self
+
+    @property
+    def artifact(self) -> ContainerImage | None:
+        """What a registry has of it, with the lock's digest; None for a chart of a repository."""
+        if self.repository is not None:
+            return None
+        return locked(f"{self.reference.removeprefix(_OCI)}:{self.version}")
+
+    @property
+    def pinned(self) -> str:
+        """What Helm is told: the reference, with the digest where it is known."""
+        digest = self.artifact.digest if self.artifact else None
+        return f"{self.reference}@{digest}" if digest else self.reference
 
 
 class ImagePlace(Entry):

@@ -46,8 +46,8 @@ class Account:
         }
 
 
-def ended(operation: str, status: int) -> KitError | None:
+def ended(operation: str, status: int, remedy: str = "Standard error says why.") -> KitError | None:
     """What to say of the Pulumi CLI's exit code, None where all went well."""
     if not status:
         return None
-    return KitError(f"`pulumi {operation}` ended with exit code {status}.", "Standard error says why.")
+    return KitError(f"`pulumi {operation}` ended with exit code {status}.", remedy)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from llmd_oke import planning
 from llmd_oke.bench.deployment.metrics import Servers
@@ -82,14 +83,26 @@ def of_url(
     """What answers at `url`; without `name` the only model that it serves.
 
     Raises:
-        KitError: it can't be asked, or serves several models.
+        KitError: it can't be asked, or serves several models; the address or the token is none.
     """
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = _token()
+    if "@" in urlsplit(url).netloc:
+        raise KitError("--url has a name or a password before its host.", f"A token goes into {TOKEN_VARIABLE}.")
     headers = {"authorization": f"Bearer {token}"} if token else {}
     verify = _authority(certificates) if certificates else True
     model = name or _only_model(url, headers, verify)
     facts = {"model": model, "gpu": gpu, "gpus_counted": gpus} if gpu and gpus else None
     return Subject(Target(url.rstrip("/"), model, headers, verify, api), facts=facts)
+
+
+def _token() -> str:
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise KitError(
+            f"{TOKEN_VARIABLE} has a blank, a control character or a letter outside ASCII.",
+            "Set it to the token alone.",
+        )
+    return token
 
 
 def choose(models: Sequence[ModelPlan], name: str | None, option: str = "--model") -> ModelPlan:

@@ -23,8 +23,9 @@ _GROUPS = {
     "Deploy": {
         "up": "llmd_oke.cli.up:up",
         "destroy": "llmd_oke.cli.up:destroy",
+        "drift": "llmd_oke.cli.drift:drift",
         "recover": "llmd_oke.cli.recover:recover",
-        "nodes": "llmd_oke.cli.up:nodes",
+        "nodes": "llmd_oke.cli.nodes:app",
         "pipeline": "llmd_oke.cli.pipeline:app",
         "tunnel": "llmd_oke.cli.tunnel:tunnel",
         "token": "llmd_oke.cli.token:token",

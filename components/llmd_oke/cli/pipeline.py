@@ -9,14 +9,16 @@ from typing import Annotated
 import typer
 
 from llmd_oke import planning
+from llmd_oke.catalogue.limits import pipeline_limits
 from llmd_oke.cli import console, options, tunnel, up
+from llmd_oke.cli import drift as by_hand
 from llmd_oke.config import stacks
 from llmd_oke.errors import KitError
-from llmd_oke.operations import drift
+from llmd_oke.operations import drift as changes_by_hand
 from llmd_oke.operations.previews import Preview, of_document
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.refreshing import reading_first
-from llmd_oke.operations.summary import summarise
+from llmd_oke.operations.summary import drifted, summarise
 
 app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
 
@@ -43,18 +45,29 @@ def preview(
     plan = planning.plan_stack_file(project, stack, nodes_pull=True)
     pulumi = None if rehearse else reading_first(pulumi_cli(project, stack), plan)
     with up.way(project, stack, through_tunnel) if pulumi else nullcontext():
-        by_hand = drift.look(pulumi, console.progress()) if pulumi else []
+        changed = changes_by_hand.look(pulumi, console.progress()) if pulumi else []
         found = pulumi.preview() if pulumi else _rehearsed(project, stack)
-    by_hand += drift.found_in_preview(found.changes, by_hand)
-    judged = summarise(stack, plan, found, by_hand=by_hand, allow_replace=allow_replace)
-    if summary is None:
-        typer.echo(judged.markdown, nl=False)
-    else:
-        summary.parent.mkdir(parents=True, exist_ok=True)
-        summary.write_text(judged.markdown)
-        console.errors().print(f"summary  {summary}", markup=False, soft_wrap=True)
+    changed += changes_by_hand.found_in_preview(found.changes, changed)
+    judged = summarise(stack, plan, found, by_hand=changed, allow_replace=allow_replace)
+    _write(judged.markdown, summary)
     if judged.refusals:
         raise typer.Exit(1)
+
+
+@app.command()
+def drift(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    rehearse: Rehearse = False,
+    summary: Summary = None,
+    through_tunnel: tunnel.OfCommand = False,
+) -> None:
+    """Look for changes by hand and write a Markdown summary. Ends as `llmd-oke drift` does: 3 where there are some."""
+    _require_listed(project, stack)
+    found = by_hand.look(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
+    _write(drifted(stack, found), summary)
+    if found:
+        raise typer.Exit(by_hand.DRIFTED)
 
 
 @app.command()
@@ -72,6 +85,43 @@ def deploy(
         return
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "--stack", stack, "--project", str(project)]
     os.execv(argv[0], argv)  # noqa: S606 - in place of this process, so that signals reach it
+
+
+@app.command()
+def limit(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    own_runner: Annotated[
+        bool, typer.Option("--own-runner", help="The job runs on a runner of one's own, not on one that GitHub hosts.")
+    ] = False,
+) -> None:
+    """Print the minutes that a job may take which updates this stack: the kit's own limits, at most GitHub's.
+
+    What they are made of, and whether GitHub's is less, goes to standard error.
+    """
+    from llmd_oke.cli.time_limit import time_limit  # noqa: PLC0415 - loads the program, which is slow
+
+    _require_listed(project, stack)
+    found = time_limit(project, stack, planning.plan_stack_file(project, stack, nodes_pull=True))
+    known = pipeline_limits()
+    most = known.own_job_minutes if own_runner else known.hosted_job_minutes
+    for line in found.lines():
+        console.errors().print(line, markup=False, soft_wrap=True)
+    console.errors().print(f"An update of {stack} may take {found.minutes} minutes.", markup=False, soft_wrap=True)
+    if found.minutes > most:
+        longer = "" if own_runner else f", on a runner of one's own (LLMD_OKE_RUNNER) after {known.own_job_minutes}"
+        told = f"GitHub ends the job after {most}{longer}; the next one goes on where it ended."
+        console.errors().print(told, markup=False, soft_wrap=True)
+    typer.echo(min(found.minutes, most))
+
+
+def _write(markdown: str, summary: Path | None) -> None:
+    if summary is None:
+        typer.echo(markdown, nl=False)
+        return
+    summary.parent.mkdir(parents=True, exist_ok=True)
+    summary.write_text(markdown)
+    console.errors().print(f"summary  {summary}", markup=False, soft_wrap=True)
 
 
 def _require_listed(project: Path, stack: str) -> None:

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from llmd_oke.cli import console
 from llmd_oke.cli.tables import Fitting
-from llmd_oke.planning import ModelPlan, Plan, Pool
+from llmd_oke.planning import Advice, ModelPlan, Plan, Pool, merge_advice
 from llmd_oke.planning.bring_up import ASSUMED, BringUp, Leg, bring_up
-from llmd_oke.planning.container_images import images_of, tag_only_sentence
+from llmd_oke.planning.container_images import chart_archives, images_of, tag_only_sentence, unchecked_archives_sentence
 from llmd_oke.planning.cost import Costs, costs
 
 
@@ -33,11 +33,13 @@ def show(stack: str, plan: Plan, release: str | None = None) -> None:
             Padding(f"[dim]{escape('; '.join(_published(forecast)))}[/]", (0, 0, 0, 2)),
         )
     )
-    for model in plan.models:
-        console.output().print(f"\n  [dim]updates of {escape(model.name)}:[/] {escape(model.update_note)}")
+    for note in merge_advice(Advice(model.name, model.update_note) for model in plan.models):
+        console.output().print(f"\n  [dim]updates of {escape(note.path)}:[/] {escape(note.text)}")
     if sentence := tag_only_sentence(images_of(plan)):
         console.output().print(f"\n[yellow]images[/] {escape(sentence)}")
-    for advice in plan.advice:
+    if sentence := unchecked_archives_sentence(chart_archives(plan)):
+        console.output().print(f"\n[yellow]charts[/] {escape(sentence)}")
+    for advice in merge_advice(plan.advice):
         console.output().print(f"\n[yellow]advice[/] [bold]{escape(advice.path)}[/]: {escape(advice.text)}")
 
 

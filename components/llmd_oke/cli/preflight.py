@@ -13,10 +13,10 @@ from llmd_oke.config import settings
 from llmd_oke.errors import KitError
 from llmd_oke.operations.findings import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
-from llmd_oke.operations.preflight_registries import registry_findings
+from llmd_oke.operations.preflight_registries import chart_findings, registry_findings
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.planning import plan_stack_file
-from llmd_oke.planning.container_images import images_of
+from llmd_oke.planning.container_images import chart_archives, images_of
 
 Region = Annotated[str | None, typer.Option(help="Region; the cluster's if left out.")]
 
@@ -31,7 +31,8 @@ def preflight(
     profile: token.Profile = None,
     region: Region = None,
 ) -> None:
-    """Ask OCI for limits, capacity, node images, policies, networks and versions, and registries for container images.
+    """Ask OCI for limits, capacity, node images, policies, networks and versions, and registries for container images
+    and charts.
 
     Ends with 1 where there is a problem.
 
@@ -43,6 +44,7 @@ def preflight(
     who = token.sign_in_of(settings(project, stack), auth, profile)
     findings = look(token.client_of(who, where), config, link_of=lambda pool: _image_link(project, stack, pool))
     findings += registry_findings(images_of(plan), console.progress())
+    findings += chart_findings(chart_archives(plan), console.progress())
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [each.as_json() for each in findings]}, indent=2))
     else:

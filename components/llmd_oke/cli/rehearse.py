@@ -158,7 +158,10 @@ def status(project: options.Project = options.HERE, as_json: options.Json = Fals
         typer.echo(json.dumps(phases, indent=2))
         return
     for name, phase in phases.items():
-        console.output().print(f"{name}  {phase}", markup=False)
+        again = [
+            f"{process} started again {count} times" for process, count in rehearsal.restarts(project, name).items()
+        ]
+        console.output().print(f"{name}  {'; '.join([phase, *again])}", markup=False)
     if not phases:
         console.output().print("nothing is up")
 

@@ -1,6 +1,7 @@
 """`llmd-oke up` and `llmd-oke destroy`: the real Pulumi CLI, with a look at what it would do before it does it."""
 
 import json
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +14,11 @@ from llmd_oke.cli.account import Account, ended
 from llmd_oke.cli.smoke import Benchmarked
 from llmd_oke.errors import KitError
 from llmd_oke.operations import updates
-from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.operations.nodes import scale_command, scale_pool, unready_pools
+from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
 from llmd_oke.operations.refreshing import reading_first
-from llmd_oke.planning import Plan
+from llmd_oke.planning import Plan, merge_advice
+from llmd_oke.planning.container_images import chart_archives
 
 
 def up(
@@ -26,6 +29,9 @@ def up(
     benchmark: Annotated[
         bool, typer.Option(help="Show the smoke benchmark's result, or run it if it is the client's.")
     ] = True,
+    bound: Annotated[
+        bool, typer.Option("--plan/--no-plan", help="Hold the update to the preview that was judged (a Pulumi plan).")
+    ] = True,
     through_tunnel: tunnel.OfCommand = False,
     as_json: options.Json = False,
 ) -> None:
@@ -34,10 +40,14 @@ def up(
     A preview that would replace or delete a cluster, a network or a pool is refused, with the input that causes it.
     """
     plan = planning.plan_stack_file(project, stack, nodes_pull=True)
-    for advice in plan.advice:
+    for advice in merge_advice(plan.advice):
         console.errors().print(f"advice {advice.path}: {advice.text}", markup=False)
     if not benchmark:
         _refuse_unevaluated(plan)
+    if charts := chart_archives(plan):
+        from llmd_oke.operations.preflight_registries import refuse_other_archives  # noqa: PLC0415 - asks over HTTP
+
+        refuse_other_archives(charts, console.progress())
     pulumi = reading_first(pulumi_cli(project, stack, aside=as_json), plan)
     account = Account(pulumi, yes=yes) if as_json else None
     with way(project, stack, through_tunnel):
@@ -49,11 +59,34 @@ def up(
             yes=yes,
             allow_replace=allow_replace,
             client=recover.client_for(project, stack),
+            bound=bound,
         )
         found = Benchmarked()
         if benchmark:
             found = smoke.after_update(pulumi, plan, failed=bool(status), as_json=as_json)
-    _end(status, ended("up", status) or found.failure, account, found)
+        remedy = _offer_to_scale(pulumi, plan, project, asks=not (yes or as_json)) if status else ""
+    _end(status, ended("up", status, remedy or "Standard error says why.") or found.failure, account, found)
+
+
+def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, *, asks: bool) -> str:
+    """After an update that failed: what the nodes of pools cost whose gate nobody has passed, and the commands that
+    give them back. On a terminal it asks, and does it. The answer is the remedy, empty where there are no such pools.
+    """
+    try:
+        pools = unready_pools(pulumi.resources(), plan)
+    except KitError:
+        return ""
+    commands: list[str] = []
+    for pool in pools:
+        cost = f"{pool.name}: nobody has passed its gate, and its {pool.size} nodes cost"
+        told = f"{cost} {pool.price_usd_per_hour:,.0f} US dollars an hour (list price) as long as they stay"
+        console.errors().print(told, markup=False, soft_wrap=True)
+        if asks and sys.stdin.isatty() and typer.confirm(f"Scale {pool.name} to zero now?"):
+            scale_pool(pulumi, console.progress(), recover.client_for(project, pulumi.stack)(), pool, 0)
+        else:
+            commands.append(scale_command(pool.name, pulumi.stack))
+            console.errors().print(f"to give them back: {commands[-1]}", markup=False, soft_wrap=True)
+    return f"Standard error says why. To stop paying for nodes meanwhile: {'; '.join(commands)}" if commands else ""
 
 
 def _refuse_unevaluated(plan: Plan) -> None:
@@ -85,35 +118,6 @@ def destroy(
         client = recover.client_for(project, stack)
         status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect, client=client)
     _end(status, ended("destroy", status), account, Benchmarked())
-
-
-nodes = typer.Typer(no_args_is_help=True, help="Nodes that a stack launches by itself.")
-
-
-@nodes.callback()
-def _nodes() -> None:
-    """Nodes that a stack launches by itself."""
-
-
-@nodes.command()
-def replace(
-    stack: options.Stack,
-    names: Annotated[list[str] | None, typer.Argument(help="Nodes, such as mi300x-3.", show_default=False)] = None,
-    at_once: Annotated[int, typer.Option(min=1, help="How many at a time.")] = 1,
-    project: options.Project = options.HERE,
-    yes: options.Yes = False,
-    through_tunnel: tunnel.OfCommand = False,
-) -> None:
-    """Launch nodes of `compute-cluster-instances` anew; without names those that the stack file has changed since.
-
-    One after the other; interrupted, the next run goes on with those that are left.
-    """
-    pulumi = pulumi_cli(project, stack)
-    with way(project, stack, through_tunnel):
-        chosen = tuple(names or ())
-        status = updates.replace_nodes(pulumi, console.progress(), typer.confirm, chosen, at_once=at_once, yes=yes)
-    if status:
-        raise typer.Exit(status)
 
 
 def way(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:

@@ -138,6 +138,8 @@ def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -
             "spec": {
                 "restartPolicy": "Never",
                 "serviceAccountName": account,
+                "automountServiceAccountToken": True,
+                "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
                 "nodeSelector": {POOL_LABEL: args["system_pool_name"]},
                 "containers": [_container(args, config_map)],
                 "volumes": [{"name": "program", "configMap": {"name": config_map}}],

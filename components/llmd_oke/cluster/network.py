@@ -110,6 +110,8 @@ class Network(pulumi.ComponentResource):
     """Subnet of the API endpoint."""
     worker_subnet_id: pulumi.Output[str]
     """Subnet of the nodes."""
+    worker_cidr: pulumi.Output[str]
+    """Range that nodes have addresses of: their subnet's, or the VCN's where that one is there already."""
     pod_subnet_id: pulumi.Output[str] | None
     """Subnet of the pods, with a VCN-native network."""
     load_balancer_subnet_id: pulumi.Output[str]
@@ -153,6 +155,7 @@ class Network(pulumi.ComponentResource):
         place = vcn(subject)
         self.vcn_id = place.vcn_id
         self.cidr = pulumi.Output.from_input(str(subject.vcn))
+        self.worker_cidr = pulumi.Output.from_input(str(subject.created.get("workers", subject.vcn)))
         ids = subnets(subject, place)
         self._take_subnets(ids)
         self.bastion_id = _bastion(subject, args, ids)

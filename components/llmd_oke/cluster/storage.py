@@ -11,8 +11,6 @@ from llmd_oke.errors import KitError
 CREATE_TIMEOUT = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
 """A Lustre file system takes half an hour and more."""
 
-_EVERYWHERE = "0.0.0.0/0"
-
 
 class StorageArgs(TypedDict):
     """What a shared file system needs."""
@@ -30,7 +28,7 @@ class StorageArgs(TypedDict):
     nsg_ids: NotRequired[list[pulumi.Input[str]]]
     """Network security groups of its mount target or servers."""
     client_cidr: NotRequired[pulumi.Input[str]]
-    """Addresses that may mount File Storage; all that the network lets through if left out."""
+    """Addresses of the nodes, which alone may mount File Storage."""
     export_path: NotRequired[str]
     """Path of the export of File Storage; `/models` if left out."""
     capacity_gb: NotRequired[int]
@@ -66,7 +64,7 @@ class Storage(pulumi.ComponentResource):
         self.register_outputs({"volume_handle": self.volume_handle, "file_system_id": self.file_system_id})
 
     def _file_storage(self, name: str, args: StorageArgs) -> pulumi.Output[str]:
-        place = _place(args)
+        place = _Place(args, "client_cidr")
         child = pulumi.ResourceOptions(parent=self)
         file_system = oci.filestorage.FileSystem(
             f"{name}-file-system",
@@ -93,12 +91,21 @@ class Storage(pulumi.ComponentResource):
     def _export(
         self, name: str, args: StorageArgs, file_system_id: pulumi.Output[str], export_set_id: pulumi.Output[str]
     ) -> pulumi.Output[str]:
-        """Pods write as root, so identities are left as they are."""
+        """Nodes alone mount it, from ports that only root may take: with flannel, pods come with addresses of nodes.
+
+        Every user is mapped to the owner of a new file system's root folder, so that nobody has to be root to write to
+        it, and no identity of a node counts (OCI documentation, Provisioning PVCs on the File Storage Service,
+        Insufficient Permissions: squash all to the owner's or root's ids). Mapped to another user, nobody could write:
+        fsGroup doesn't reach volumes of many nodes, and root is mapped too. Who may write is up to the pods: servers
+        mount the volume read-only, and mounts ignore set-user-id bits.
+        """
         option = oci.filestorage.ExportExportOptionArgs(
-            source=args.get("client_cidr", _EVERYWHERE),
+            source=args.get("client_cidr", ""),
             access="READ_WRITE",
-            identity_squash="NONE",
-            require_privileged_source_port=False,
+            identity_squash="ALL",
+            anonymous_uid="0",
+            anonymous_gid="0",
+            require_privileged_source_port=True,
         )
         export = oci.filestorage.Export(
             f"{name}-export",
@@ -111,7 +118,8 @@ class Storage(pulumi.ComponentResource):
         return export.path
 
     def _lustre(self, name: str, args: StorageArgs) -> pulumi.Output[str]:
-        place = _place(args)
+        """Root stays root: Lustre maps root alone, which would leave nobody to give the root folder away."""
+        place = _Place(args)
         squash = oci.lustre.FileStorageLustreFileSystemRootSquashConfigurationArgs(identity_squash="NONE")
         file_system = oci.lustre.FileStorageLustreFileSystem(
             f"{name}-file-system",
@@ -139,14 +147,10 @@ class _Place:
         KitError: something of it is left out.
     """
 
-    def __init__(self, args: StorageArgs) -> None:
-        needed = ("compartment_id", "availability_domain", "subnet_id")
+    def __init__(self, args: StorageArgs, *more: str) -> None:
+        needed = ("compartment_id", "availability_domain", "subnet_id", *more)
         if missing := [key for key in needed if key not in args]:
             raise KitError(f"A file system can't be created without {', '.join(missing)}.", "Or give an existing one.")
         self.compartment_id = args.get("compartment_id", "")
         self.availability_domain = args.get("availability_domain", "")
         self.subnet_id = args.get("subnet_id", "")
-
-
-def _place(args: StorageArgs) -> _Place:
-    return _Place(args)

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from llmd_oke.config.base import Part
+from llmd_oke.config.base import Items, Part
 from llmd_oke.config.create_cluster import CreateCluster
+from llmd_oke.config.oci_names import Cidr
 
 
 class ExistingCluster(Part):
@@ -25,6 +26,11 @@ class ExistingCluster(Part):
     virtual_functions: Literal["oci-hpc-oke"] | None = None
     """Whose names the cluster's virtual functions have, with `rdma: sriov-vf`: `oci-hpc-oke`, the resource
     `nvidia.com/rdma-vf` and the network `default/rdma-vf`. If left out, the names of this kit and of the llm-d guides.
+    """
+
+    control_plane_cidrs: Annotated[Items[Cidr], Field(max_length=20)] = ()
+    """Addresses that the API server speaks to pods from, such as the subnet of its endpoint. NetworkPolicies let them
+    in beside the kit's own pods; without them every pod may reach the servers.
     """
 
 

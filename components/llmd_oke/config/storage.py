@@ -9,16 +9,21 @@ from llmd_oke.config.base import Part
 FOLDER = r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
 ADDRESS = r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$"
 LUSTRE_NAME = r"^[a-z0-9]{1,8}$"
+COMMIT = r"^[0-9a-f]{40}$"
 
 WORDS = {
     FOLDER: "an absolute path of letters, digits, dots, dashes and underscores, without a slash at its end",
     ADDRESS: "an IPv4 address",
     LUSTRE_NAME: "one to eight lower-case letters and digits",
+    COMMIT: "a commit of 40 hexadecimal digits; branches and tags move",
 }
 """The patterns in words."""
 
 FolderPath = Annotated[str, StringConstraints(pattern=FOLDER, max_length=255)]
 """An absolute path without a slash at its end."""
+
+Commit = Annotated[str, StringConstraints(pattern=COMMIT)]
+"""A commit, whole."""
 
 SMALLEST_LUSTRE_GB = 31_200
 LustreTier = Literal["MBPS_PER_TB_125", "MBPS_PER_TB_250", "MBPS_PER_TB_500", "MBPS_PER_TB_1000"]
@@ -54,7 +59,8 @@ class ExistingFileSystem(Part):
     """Address of its mount target."""
 
     export_path: FolderPath
-    """Path of its export."""
+    """Path of its export. User 65532 has to be able to write there: the export maps all users to the folder's owner
+    (squash all), or the folder is that user's."""
 
 
 class FileStorage(Part):
@@ -114,9 +120,10 @@ class Prewarm(Part):
     `none`: the first server downloads what it needs.
     """
 
-    revisions: dict[str, str] = Field(default_factory=dict[str, str])
-    """Commits of repositories by the models' keys in the catalogue. Without one it is the head of `main` at the time of
-    the download, which may differ between nodes that were filled on different days.
+    revisions: dict[str, Commit] = Field(default_factory=dict[str, str])
+    """Commits of repositories by the models' keys in the catalogue, which has commits of its own for Hugging Face. For
+    `object-storage` it is the one that pre-warming names as it ends, made of names, sizes and checksums. Without any it
+    is what lies there at the time of the download, which may differ between nodes that were filled on different days.
     """
 
     connections: Annotated[int, Field(ge=1, le=64)] = 8

@@ -1,6 +1,6 @@
-"""Drift: what somebody has changed by hand in objects of a stack's cluster, by which field manager.
+"""Drift: what somebody has changed by hand in a stack's resources, in its cluster by which field manager.
 
-The engine's refresh says which inputs of an object are not what they were, and the object's `managedFields` say by
+The engine's refresh says which inputs of a resource are not what they were, and an object's `managedFields` say by
 whom (Kubernetes, server-side apply). What an autoscaler may change is ignored by the engine, and so is no drift.
 """
 
@@ -17,6 +17,9 @@ from llmd_oke.progress import Progress
 
 OBJECTS = "**kubernetes:**"
 """The URNs of what is in a cluster, as a target of the engine's."""
+
+_WITHOUT_EXISTENCE = ("llmd-oke:", "pulumi:")
+"""How the types of components, providers and the stack itself begin: nobody can change those by hand."""
 
 _OWN_MANAGER = "__fieldManager"
 _FIRST_WRITERS = frozenset({"pulumi-kubernetes", "pulumi-resource-kubernetes"})
@@ -38,7 +41,9 @@ Tree = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Drift:
-    """A change by hand, in words. `taken_back` says whether an update undoes it once the engine has read it."""
+    """A change by hand, in words. `path` is the property, empty where all is gone; `taken_back` says whether an update
+    undoes it once the engine has read it.
+    """
 
     urn: str
     path: str
@@ -49,14 +54,14 @@ class Drift:
         return self.words
 
 
-def found_by_refresh(changes: Iterable[Change]) -> list[Drift]:
-    """What a refresh has found: objects that are gone, fields that are not as the last update set them, fields that
+def found_by_refresh(changes: Iterable[Change], *, objects_only: bool = True) -> list[Drift]:
+    """What a refresh has found: resources that are gone, fields that are not as the last update set them, fields that
     kubectl has added. A change's old state is the recorded one, its new state the live one.
     """
     found: list[Drift] = []
-    for change in filter(_is_object, changes):
+    for change in filter(_is_object if objects_only else _exists, changes):
         if change.operation == "delete":
-            words = f"{change.short_name} is gone; the update makes it anew"
+            words = f"{change.short_name} is gone; {_undoing(change)} makes it anew"
             found.append(Drift(change.urn, "", words))
             continue
         if change.operation == "update":
@@ -94,6 +99,35 @@ def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
         return []
 
 
+def everywhere(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
+    """What is not as the stack's state has it, in OCI and in the cluster; the state stays as it is.
+
+    Raises:
+        KitError: the state, OCI or the cluster can't be read; says why.
+    """
+    state: Tree = pulumi.export().get("deployment") or {}
+    resources: Sequence[Tree] = state.get("resources") or ()
+    count = sum(not str(each["type"]).startswith(_WITHOUT_EXISTENCE) for each in resources)
+    if state.get("pending_operations"):
+        progress.step("an engine was killed: `llmd-oke recover` shows what it had begun, which is no part of this")
+    if not count:
+        progress.step("nothing is deployed")
+        return []
+    progress.step(f"reading what there is of {count} resources; nothing is changed")
+    return found_by_refresh(pulumi.look(), objects_only=False)
+
+
+def _exists(change: Change) -> bool:
+    """Whether it is in OCI or the cluster; of Helm's releases only whether they are there."""
+    compared = "helm.sh" not in change.type or change.operation == "delete"
+    return compared and not change.type.startswith(_WITHOUT_EXISTENCE)
+
+
+def _undoing(change: Change) -> str:
+    """What undoes a change. An update reads objects beforehand by itself, and what else there is on request."""
+    return "the update" if change.type.startswith("kubernetes:") else "an update after `pulumi refresh`"
+
+
 def _is_object(change: Change) -> bool:
     """Whether it is an object; releases of Helm are many, and are Helm's to compare."""
     return change.type.startswith("kubernetes:") and "helm.sh" not in change.type
@@ -102,9 +136,12 @@ def _is_object(change: Change) -> bool:
 def _changed(change: Change, path: str) -> Drift:
     """A field that is not as the last update set it."""
     was, now = (_told(value_at(inputs, path)) for inputs in (change.old, change.new))
+    if was == now:
+        was, now = (_told(value_at(outputs, path)) for outputs in (change.old_outputs, change.new_outputs))
     values = "was changed" if _are_hidden(was, now) else f"was {was} and is {now}"
     managers = _others(change.new_outputs, path)
-    words = f"{change.short_name}: {path} {values}{_by(managers)}; the update makes it what the stack file says"
+    undoing = f"{_undoing(change)} makes it what the stack file says"
+    words = f"{change.short_name}: {path} {values}{_by(managers)}; {undoing}"
     if path == _REPLICAS and any(manager.startswith(_AUTOSCALERS) for manager in managers):
         words += " (`scaling` would leave it to an autoscaler)"
     return Drift(change.urn, path, words)

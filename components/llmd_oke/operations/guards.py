@@ -47,6 +47,30 @@ def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
         raise KitError(f"The update would take away what is hard to get back:\n{told}", UNPROTECT)
 
 
+def unjudged(preview: Preview, *, allowed: bool = False) -> list[str]:
+    """Guarded resources that are there, with the inputs that only the update will know: whether those replace them,
+    no preview says. The engine replaces none that state and program protect (Pulumi 3.250, `step_generator.go`).
+
+    Raises:
+        KitError: names those that are not protected, unless they may be replaced.
+    """
+    resources = [change for change in preview.changes if change.type in GUARDED and change.old and change.unknown]
+    if not allowed and (open_ended := [_unjudged(change) for change in resources if not change.stays_protected]):
+        told = "\n".join(f"  {text}" for text in open_ended)
+        raise KitError(
+            f"No preview says whether the update takes away what is hard to get back, and nothing protects it:\n{told}",
+            f"An update with `protect: true` before it, or with what these inputs come from alone. {UNPROTECT}",
+        )
+    return [
+        f"{_unjudged(change)}: {'protected, it stays' if change.stays_protected else 'it may be replaced'}"
+        for change in resources
+    ]
+
+
+def _unjudged(change: Change) -> str:
+    return f"{GUARDED[change.type]} {change.name}, whose {', '.join(change.unknown)} only the update will know"
+
+
 def refuse_skipped_versions(preview: Preview) -> None:
     """Lets a preview pass that takes the control plane of a cluster at most one minor version up, as OKE does.
 

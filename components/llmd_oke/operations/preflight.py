@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from ipaddress import IPv4Network, ip_network
 
-from llmd_oke.access.objects import StoredFile, stored_file
+from llmd_oke.access.objects import StoredFile, stored_file, stored_text
 from llmd_oke.access.oci_client import OciClient, OciError
 from llmd_oke.catalogue.iam import Need
 from llmd_oke.catalogue.iam import policies as policy_facts
@@ -16,7 +16,7 @@ from llmd_oke.catalogue.network import reserved_ranges
 from llmd_oke.config import CreateCluster, ExistingCluster, GpuPool, Image, StackConfig
 from llmd_oke.errors import KitError
 from llmd_oke.operations.findings import Finding, Verdict, guarded
-from llmd_oke.operations.preflight_images import LinkOf, ReadLink, image_findings
+from llmd_oke.operations.preflight_images import LinkOf, ReadLink, image_findings, package_findings
 from llmd_oke.operations.preflight_limits import limit_findings
 from llmd_oke.operations.tenancy import Tenancy
 from llmd_oke.planning.add_ons import add_ons as wanted_add_ons
@@ -30,9 +30,14 @@ _ENOUGH_AT_FIRST = "enough for size, not for scaling.maxSize"
 
 
 def preflight(
-    client: OciClient, config: StackConfig, read_link: ReadLink = stored_file, link_of: LinkOf = lambda _: None
+    client: OciClient,
+    config: StackConfig,
+    read_link: ReadLink = stored_file,
+    link_of: LinkOf = lambda _: None,
+    read_text: Callable[[str], str] = stored_text,
 ) -> list[Finding]:
-    """All findings on a stack. `read_link` asks for the file behind an image's link, `link_of` has the secret ones.
+    """All findings on a stack. `read_link` asks for the file behind an image's link, `link_of` has the secret ones,
+    `read_text` reads what is public.
 
     Raises:
         KitError: the stack says too little to ask anything.
@@ -43,9 +48,10 @@ def preflight(
         raise KitError("The stack says nothing of its cluster.", "Run this on the stack of the cluster layer.")
     tenancy = Tenancy(client, config, config.cluster)
     found = [finding for name, path, check in CHECKS for finding in guarded(name, path, lambda c=check: c(tenancy))]
-    for pool, path, image, shape in tenancy.created_images:
+    for pool, path, image, shape, version in tenancy.created_images:
         read = partial(_file_of, pool, image, read_link, link_of)
-        found += guarded("image", path, lambda p=path, i=image, s=shape, r=read: image_findings(tenancy, p, i, s, r))
+        found += guarded("image", path, partial(image_findings, tenancy, path, image, shape, read))
+        found += guarded("packages", path, partial(package_findings, tenancy, path, image, version, read_text))
     return found
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from llmd_oke.errors import KitError
 
@@ -11,11 +11,15 @@ _QUIET = {"same", "read", "refresh", "read-replacement", "read-discard", "discar
 _REPLACES = "-replace"
 _RESULT = "resOutputsEvent"
 
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+"""What stands in previews for a value that only the update will know (Pulumi's `UnknownStringValue`)."""
+
 
 @dataclass(frozen=True)
 class Change:
     """What would happen to one resource, from its old inputs and outputs to the new ones. `replaced_by` are the input
-    properties that make it be replaced.
+    properties that make it be replaced. It is `protected` by the state, and `stays_protected` where the program says
+    so too.
     """
 
     operation: str
@@ -27,6 +31,7 @@ class Change:
     changed: tuple[str, ...] = ()
     replaced_by: tuple[str, ...] = ()
     protected: bool = False
+    stays_protected: bool = False
 
     @property
     def type(self) -> str:
@@ -42,6 +47,11 @@ class Change:
     def short_name(self) -> str:
         """`Deployment gpt-oss-120b-decode`."""
         return f"{self.type.rsplit(':', 1)[-1]} {self.name}"
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The inputs whose values only the update will know."""
+        return tuple(name for name, value in self.new.items() if _is_unknown(value))
 
     @property
     def deletes(self) -> bool:
@@ -68,6 +78,19 @@ class Preview:
         for change in self.changes:
             counts[change.operation] = counts.get(change.operation, 0) + 1
         return counts
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether a value is unknown, or a part of it."""
+    match value:
+        case str():
+            return UNKNOWN in value
+        case Mapping():
+            return any(map(_is_unknown, cast("Mapping[str, Any]", value).values()))
+        case list():
+            return any(map(_is_unknown, cast("list[Any]", value)))
+        case _:
+            return False
 
 
 def parse(text: str) -> Preview:
@@ -135,12 +158,14 @@ def _change(step: Mapping[str, Any]) -> Change:
         new_outputs=_part(step, "newState", "outputs"),
         changed=tuple(differences or step.get("diffReasons") or ()),
         replaced_by=tuple(reasons or step.get("replaceReasons") or ()),
-        protected=_is_protected(step.get("oldState") or {}),
+        protected=_is_protected(step, "oldState"),
+        stays_protected=_is_protected(step, "oldState") and _is_protected(step, "newState"),
     )
 
 
-def _is_protected(state: Mapping[str, Any]) -> bool:
-    return bool(state.get("protect"))
+def _is_protected(step: Mapping[str, Any], state: str) -> bool:
+    found: Mapping[str, Any] = step.get(state) or {}
+    return bool(found.get("protect"))
 
 
 def _part(step: Mapping[str, Any], state: str, part: str) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +20,21 @@ from llmd_oke.operations.previews import Change, Preview, errors_of_events, of_e
 Found = TypeVar("Found")
 
 _STANDARD_ERROR = 2
+_EVENT_LOG = ("PULUMI_DEBUG_COMMANDS=true",)
+"""Without it the CLI doesn't know `--event-log` (Pulumi's automation API sets it too)."""
+
 _STREAMING = ("PULUMI_ENABLE_STREAMING_JSON_PREVIEW=true",)
 """Has a preview tell every event, of resources that stay the same too, instead of its steps."""
+
+_LOOKS = {
+    ("config", "get"),
+    ("preview", "--json"),
+    ("refresh", "--preview-only"),
+    ("stack", "export"),
+    ("stack", "history"),
+    ("stack", "output"),
+}
+"""How commands begin that leave the state as it is."""
 
 _NEWEST = ("history", "--json", "--page-size", "1")
 
@@ -79,14 +92,18 @@ class PulumiCli:
     program: str
     run: Run = run
     refresh: bool = False
+    _exported: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]], repr=False, compare=False)
+    """The state as it was read last, until something changes it."""
 
-    def preview(self) -> Preview:
-        """What an update would do.
+    def preview(self, plan: Path | None = None) -> Preview:
+        """What an update would do. With `plan` a file keeps it, secrets encrypted, and an update can be bound to it.
 
         Raises:
             KitError: the CLI gave no preview; says why.
         """
-        ended = self._run("preview", "--json", "--show-sames", "--non-interactive", *self._refreshed(), capture=True)
+        kept = ["--save-plan", str(plan)] if plan else []
+        words = ["preview", "--json", "--show-sames", "--non-interactive", *kept, *self._refreshed()]
+        ended = self._run(*words, capture=True)
         if ended.status and not ended.output.strip().startswith("{"):
             raise KitError(f"`pulumi preview` failed:\n{(ended.errors or ended.output).strip()}")
         preview = parse(ended.output)
@@ -94,13 +111,14 @@ class PulumiCli:
             return replace(preview, errors=(ended.errors.strip() or f"the CLI ended with status {ended.status}",))
         return preview
 
-    def look(self, target: str) -> tuple[Change, ...]:
-        """What a refresh of those resources would find; the stack's state stays as it is.
+    def look(self, target: str | None = None) -> tuple[Change, ...]:
+        """What a refresh of those resources, or of all, would find; the stack's state stays as it is.
 
         Raises:
             KitError: they can't be read; says why.
         """
-        words = ["refresh", "--preview-only", "--json", "--non-interactive", "--target", target]
+        chosen = ["--target", target] if target else []
+        words = ["refresh", "--preview-only", "--json", "--non-interactive", *chosen]
         ended = self._run(*words, capture=True, variables=_STREAMING)
         if ended.status:
             raise KitError("\n".join(errors_of_events(ended.output)) or (ended.errors or ended.output).strip())
@@ -111,10 +129,23 @@ class PulumiCli:
         targets = [word for urn in urns for word in ("--target", urn)]
         return self._run("refresh", "--yes", "--skip-preview", *targets, capture=True).status
 
-    def up(self, *, yes: bool, skip_preview: bool = False, one_at_a_time: bool = False) -> int:
-        """Updates the stack, on request one resource after the other; the answer is the CLI's exit code."""
+    def up(
+        self,
+        *,
+        yes: bool,
+        skip_preview: bool = False,
+        one_at_a_time: bool = False,
+        plan: Path | None = None,
+        event_log: Path | None = None,
+    ) -> int:
+        """Updates the stack, on request one resource after the other; the answer is the CLI's exit code. The engine
+        refuses each step that a `plan` of a preview doesn't have, and writes its events to `event_log`.
+        """
         how = [*(["--skip-preview"] if skip_preview else []), *(["--parallel", "1"] if one_at_a_time else [])]
-        return self._run("up", *_yes(yes), *how, *self._refreshed()).status
+        how += ["--plan", str(plan)] if plan else []
+        how += ["--event-log", str(event_log)] if event_log else []
+        variables = _EVENT_LOG if event_log else ()
+        return self._run("up", *_yes(yes), *how, *self._refreshed(), variables=variables).status
 
     def replace(self, urns: Sequence[str]) -> int:
         """Updates the stack and makes these resources anew; the answer is the CLI's exit code."""
@@ -136,15 +167,18 @@ class PulumiCli:
         Raises:
             KitError: the state can't be read.
         """
-        return self._answer("state", _resources, "export")
+        deployment: Mapping[str, Any] = self.export()["deployment"] or {}
+        return list(deployment.get("resources") or [])
 
     def export(self) -> dict[str, Any]:
-        """The stack's state: `version` and `deployment`, secrets encrypted.
+        """The stack's state: `version` and `deployment`, secrets encrypted. It is read once, until this changes it.
 
         Raises:
             KitError: it can't be read.
         """
-        return self._answer("state", dict, "export")
+        if not self._exported:
+            self._exported.append(self._answer("state", _state, "export"))
+        return self._exported[0]
 
     def import_state(self, document: Mapping[str, Any]) -> None:
         """Replaces the stack's state by what `export` gave, changed.
@@ -210,6 +244,8 @@ class PulumiCli:
         return ["--refresh"] if self.refresh else []
 
     def _run(self, *words: str, capture: bool = False, variables: Sequence[str] = ()) -> Ended:
+        if words[:2] not in _LOOKS:
+            self._exported.clear()
         program = ["env", *variables, self.program] if variables else [self.program]
         return self.run([*program, *words, "--stack", self.stack, "--cwd", str(self.project)], capture)
 
@@ -226,9 +262,9 @@ def pulumi_cli(project: Path, stack: str, *, aside: bool = False) -> PulumiCli:
     return PulumiCli(project, stack, program, partial(run, aside=aside))
 
 
-def _resources(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    deployment: Mapping[str, Any] = document["deployment"] or {}
-    return list(deployment.get("resources") or [])
+def _state(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document without a deployment is an error, not an empty stack of which nothing is protected."""
+    return {**document, "deployment": document["deployment"]}
 
 
 def _record(document: Mapping[str, Any]) -> Record:

@@ -1,12 +1,15 @@
 """After an engine that was killed: what it had begun is found by name and tag, and taken into the stack's state.
 
 An engine writes down what it is about to do, and a resource's id once it is there. Where it was killed in between, the
-resource may exist without the state knowing it: creating it again would fail, or would make another nine nodes.
+resource may exist without the state knowing it: creating it again would fail, or would make another nine nodes. So it
+is with a request to create that got no answer, of which engines write nothing down.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from llmd_oke.access.oci_client import OciClient
@@ -29,6 +32,18 @@ ClientOf = Callable[[], OciClient]
 
 NONE = "none"
 """The choice for a resource that was never created."""
+
+_CREATES = ("create", "create-replacement")
+BEGUN_FIELDS = ("urn", "type", "custom", "inputs", "parent", "provider", "protect")
+"""What a state has of a resource that is being created."""
+
+_NO_ANSWER = re.compile(r"net/http: (request canceled|timeout)|i/o timeout|connection reset by peer|\bEOF\b")
+"""How Go's HTTP client says that a request got no answer; OCI may have done what it asked for."""
+
+_REPLACED = "pendingReplacement"
+"""The engine's mark of a resource that it has deleted and whose successor it was about to create. A resource without it
+is deleted after its successor is there.
+"""
 
 
 @dataclass(frozen=True)
@@ -117,6 +132,46 @@ def pending_operations(state: State) -> list[Pending]:
     ]
 
 
+def unanswered(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The resources whose creation failed because no answer came, as states have what is being created.
+
+    `events` are the engine's, as the CLI writes them to its event log.
+    """
+    failed: dict[str, dict[str, Any]] = {}
+    silent: set[str] = set()
+    for event in events:
+        failure: Mapping[str, Any] = event.get("resOpFailedEvent") or {}
+        metadata: Mapping[str, Any] = failure.get("metadata") or {}
+        new: Mapping[str, Any] = metadata.get("new") or {}
+        if metadata.get("op") in _CREATES:
+            failed[metadata["urn"]] = {field: new[field] for field in BEGUN_FIELDS if new.get(field)}
+        diagnostic: Mapping[str, Any] = event.get("diagnosticEvent") or {}
+        if _NO_ANSWER.search(diagnostic.get("message") or ""):
+            silent.add(diagnostic.get("urn") or "")
+    return [resource for urn, resource in failed.items() if urn in silent]
+
+
+def with_begun(state: State, resources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state as if an engine had been killed while it created these."""
+    pending: Sequence[Any] = state.get("pending_operations") or ()
+    begun = [{"resource": resource, "type": "creating"} for resource in resources]
+    return {**state, "pending_operations": [*pending, *begun]}
+
+
+def recover_unanswered(pulumi: PulumiCli, event_log: Path, progress: Progress, client: ClientOf) -> None:
+    """Takes what was created by requests without an answer into the state of a stack; `event_log` is of that update.
+
+    Raises:
+        KitError: as `recover` does.
+    """
+    lines = event_log.read_text().splitlines() if event_log.is_file() else ()
+    begun = unanswered(json.loads(line) for line in lines)
+    if begun:
+        names = ", ".join(str(resource["urn"]).rsplit("::", 1)[-1] for resource in begun)
+        progress.step(f"no answer came to the request to create {names}: looking whether it is there")
+        recover(pulumi, progress, client, begun=begun)
+
+
 def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
     """What would become of a state's pending operations; `find` is asked for what is no object of Kubernetes.
 
@@ -124,16 +179,20 @@ def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
         KitError: OCI doesn't answer, or a choice names nothing that is pending.
     """
     told = dict(choices or {})
-    ids = {resource["urn"]: str(resource.get("id") or "") for resource in state.get("resources") or ()}
+    resources: Sequence[Mapping[str, Any]] = state.get("resources") or ()
+    ids, urns = {str(each.get("id") or "") for each in resources}, {each["urn"] for each in resources}
+    there = {(each["urn"], each.get("id")) for each in resources if not each.get(_REPLACED)}
     taken, absent, known, unmatched = list[tuple[Pending, str]](), list[Pending](), list[Pending](), list[Unmatched]()
     for pending in pending_operations(state):
         chosen = told.pop(pending.name, None)
-        if pending.urn in ids or pending.operation != "creating":
-            known += [pending] if pending.urn in ids else []
+        if pending.operation != "creating":
+            known += [pending] if pending.urn in urns else []
             continue
-        match _match(pending, find, set(ids.values())) if chosen is None else (None if chosen == NONE else chosen):
+        match _match(pending, find, ids) if chosen is None else (None if chosen == NONE else chosen):
             case None:
                 absent.append(pending)
+            case str(identifier) if (pending.urn, identifier) in there:
+                known.append(pending)
             case str(identifier):
                 taken.append((pending, identifier))
             case problem:
@@ -144,10 +203,21 @@ def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
 
 
 def recovered(state: State, recovery: Recovery) -> dict[str, Any]:
-    """The state without pending operations, and with what is taken into it."""
+    """The state without pending operations, and with what is taken into it.
+
+    What replaces a resource stands before the one that it replaces, which is to be deleted, or in the place of one that
+    is deleted already: so the engine writes it when nobody kills it.
+    """
     begun = {each["resource"]["urn"]: each["resource"] for each in state.get("pending_operations") or ()}
-    taken = [{**begun[pending.urn], "id": identifier} for pending, identifier in recovery.taken]
-    return {**state, "resources": [*(state.get("resources") or ()), *taken], "pending_operations": []}
+    taken = {pending.urn: {**begun[pending.urn], "id": identifier} for pending, identifier in recovery.taken}
+    added, resources = dict(taken), list[Any]()
+    for resource in state.get("resources") or ():
+        if resource["urn"] not in taken:
+            resources.append(resource)
+            continue
+        resources += [new] if (new := added.pop(resource["urn"], None)) else []
+        resources += [] if resource.get(_REPLACED) else [{**resource, "delete": True}]
+    return {**state, "resources": [*resources, *added.values()], "pending_operations": []}
 
 
 def no_client() -> OciClient:
@@ -160,20 +230,24 @@ def no_client() -> OciClient:
 
 
 def recover(
-    pulumi: PulumiCli, progress: Progress, client: ClientOf = no_client, choices: Choices | None = None
+    pulumi: PulumiCli,
+    progress: Progress,
+    client: ClientOf = no_client,
+    choices: Choices | None = None,
+    begun: Sequence[Mapping[str, Any]] = (),
 ) -> Recovery:
-    """Settles the pending operations of a stack; nothing is done where it has none.
+    """Settles the pending operations of a stack, with the creations in `begun`; nothing is done where it has none.
 
     Raises:
         KitError: one of them can't be matched, with the command that shows what there is and the one that settles it;
             or the state can't be read or changed, as where another engine holds its lock.
     """
     document = pulumi.export()
-    state: State = document.get("deployment") or {}
+    state: State = with_begun(document.get("deployment") or {}, begun)
     recovery = look(state, in_oci(client), choices)
     if not recovery:
         return recovery
-    progress.step("settling what an engine that was killed had begun")
+    progress.step("settling what an engine had begun and did not end")
     for line in recovery.lines():
         progress.detail(line)
     refuse_unmatched(recovery, pulumi.stack)

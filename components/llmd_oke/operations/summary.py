@@ -47,6 +47,12 @@ def summarise(
     return Judged("\n\n".join(parts) + "\n", refusals)
 
 
+def drifted(stack: str, by_hand: Sequence[Drift]) -> str:
+    """What was changed by hand in a stack, as Markdown."""
+    told = "nothing was changed by hand" if not by_hand else f"changed by hand: {len(by_hand)}"
+    return "\n\n".join([f"### `{stack}`: {told}", *_listed("Changes", [plain(str(each)) for each in by_hand])]) + "\n"
+
+
 def _nodes(plan: Plan) -> str:
     """`9 GPU nodes`, or `2 GPU nodes (2 to 9)` where the cluster autoscaler changes their number."""
     least = sum(pool.limits.least for pool in plan.pools)

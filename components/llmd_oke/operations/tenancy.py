@@ -34,11 +34,18 @@ class Tenancy:
         return [(i, pool) for i, pool in enumerate(self.config.gpu_pools) if pool.pool_id is None]
 
     @property
-    def created_images(self) -> list[tuple[str, str, Image, str]]:
-        """The images that pools boot from: pool, path in the stack file, image, and the shape of the nodes."""
+    def created_images(self) -> list[tuple[str, str, Image, str, str]]:
+        """The images that pools boot from: pool, path in the stack file, image, the shape of the nodes, and their
+        version of Kubernetes.
+        """
         pools = [
             *((pool.name, f"gpuPools[{i}].image", pool) for i, pool in self.created_pools),
             (SYSTEM_POOL, "systemPool.image", self.config.system_pool),
             *((pool.name, f"cpuPools[{i}].image", pool) for i, pool in enumerate(self.config.cpu_pools)),
         ]
-        return [(name, path, pool.image, pool.shape) for name, path, pool in pools if pool.image is not None]
+        own = self.cluster.kubernetes_version
+        return [
+            (name, path, pool.image, pool.shape, pool.kubernetes_version or own)
+            for name, path, pool in pools
+            if pool.image is not None
+        ]

@@ -8,17 +8,17 @@ import asyncio
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import httpx2
 import pulumi
 import yaml
-from lightkube.config.kubeconfig import KubeConfig
-from lightkube.core.async_client import AsyncClient
-from lightkube.core.exceptions import ApiError, ConfigError
-from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 
 from llmd_oke.errors import KitError, causes
 from llmd_oke.updating import is_update
+
+if TYPE_CHECKING:  # previews don't look, and these are slow to import
+    import httpx2
+    from lightkube.core.async_client import AsyncClient
 
 LOOK_S = 2.0
 
@@ -62,7 +62,7 @@ def when_established(
     return pulumi.Output.all(kubeconfig, registered).apply(lambda values: look(values[0]))
 
 
-async def _wait(names: Sequence[str], timeout_s: float, client: AsyncClient, remedy: str = OPERATOR) -> None:
+async def _wait(names: Sequence[str], timeout_s: float, client: "AsyncClient", remedy: str = OPERATOR) -> None:
     ends_at = time.monotonic() + timeout_s
     while missing := {name: cause for name in names if (cause := await _lack(client, name))}:
         if time.monotonic() >= ends_at:
@@ -78,8 +78,12 @@ def _too_late(missing: Mapping[str, str], timeout_s: float, remedy: str) -> KitE
     return KitError(f"The cluster has no definition of {', '.join(missing)} after {timeout_s:g} s.", remedy)
 
 
-async def _lack(client: AsyncClient, name: str) -> str:
+async def _lack(client: "AsyncClient", name: str) -> str:
     """Why a definition is not served yet, empty if it is. A cluster that doesn't answer (yet) is waited for too."""
+    import httpx2  # noqa: PLC0415
+    from lightkube.core.exceptions import ApiError, ConfigError  # noqa: PLC0415
+    from lightkube.resources.apiextensions_v1 import CustomResourceDefinition  # noqa: PLC0415
+
     try:
         found = await client.get(CustomResourceDefinition, name)
     except ApiError as error:
@@ -97,7 +101,7 @@ async def _lack(client: AsyncClient, name: str) -> str:
     return "" if established else _COMING
 
 
-def _unheard(error: httpx2.HTTPError) -> str:
+def _unheard(error: "httpx2.HTTPError") -> str:
     """Why the cluster does not answer, where that may pass.
 
     Raises:
@@ -109,6 +113,9 @@ def _unheard(error: httpx2.HTTPError) -> str:
     return str(error) or type(error).__name__
 
 
-def _client(kubeconfig: str | None, context: str | None) -> AsyncClient:
+def _client(kubeconfig: str | None, context: str | None) -> "AsyncClient":
+    from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415
+    from lightkube.core.async_client import AsyncClient  # noqa: PLC0415
+
     config = KubeConfig.from_dict(yaml.safe_load(kubeconfig)) if kubeconfig else KubeConfig.from_env()
     return AsyncClient(config=config.get(context))

@@ -85,7 +85,7 @@ def _map_at(tree: dict[str, Any], path: Iterable[str]) -> dict[str, Any]:
 
 
 def _source(chart: HelmChart) -> dict[str, Any]:
-    source: dict[str, Any] = {"chart": chart.reference, "version": chart.version}
+    source: dict[str, Any] = {"chart": chart.pinned, "version": chart.version}
     if chart.repository is None:
         return source
     return {**source, "repositoryOpts": {"repo": chart.repository}}

@@ -1,6 +1,18 @@
 """What a stack's config means: placement, memory, rollout, advice. Pure Python; gives a Plan or all that is wrong."""
 
-from llmd_oke.planning.plan import Advice, Memory, ModelPlan, Node, Plan, Pool, RolePlan, Rollout, Server, UnitPlan
+from llmd_oke.planning.plan import (
+    Advice,
+    Memory,
+    ModelPlan,
+    Node,
+    Plan,
+    Pool,
+    RolePlan,
+    Rollout,
+    Server,
+    UnitPlan,
+    merge_advice,
+)
 from llmd_oke.planning.planner import plan
 from llmd_oke.planning.stack_file import plan_object, plan_stack_file
 
@@ -15,6 +27,7 @@ __all__ = [
     "Rollout",
     "Server",
     "UnitPlan",
+    "merge_advice",
     "plan",
     "plan_object",
     "plan_stack_file",

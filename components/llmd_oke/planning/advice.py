@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 
-from llmd_oke.config import CreateCluster, FileStorage, Model, NodeDisk
+from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, NodeDisk
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
+from llmd_oke.planning.network import control_plane_cidrs
 from llmd_oke.planning.placeholders import placeholder_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPlan
 from llmd_oke.planning.releases import release_advice
 from llmd_oke.planning.rules import has_kv_connector
 from llmd_oke.planning.scaling import scaling_advice
-from llmd_oke.planning.storage import pod_disk_advice, vocabulary_advice
+from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
 
 SHORT_PROMPT_TOKENS = 1000
 """The llm-d guide recommends P/D for long prompts, 10k in and 1k out rather than 200 and 200; the line is ours."""
@@ -32,8 +33,10 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_way_in(plan),
         *_without_internet(plan),
         *_oci_metrics(plan),
+        *_network_policies(plan),
         *_cache_of_scaled_nodes(plan),
         *vocabulary_advice(plan),
+        *revision_advice(plan),
         *pod_disk_advice(plan),
         *_idle_nodes(plan),
         *_free_gpus(plan),
@@ -83,6 +86,25 @@ def _oci_metrics(plan: Plan) -> Iterator[Advice]:
     if not any(pool.launch in SELF_MANAGED_LAUNCHES for pool in plan.config.gpu_pools):
         text = "node pools of OKE can't turn the agent's GPU monitoring on; whether images have it on is not published"
         yield Advice("cluster.iam.grants", text)
+
+
+def _network_policies(plan: Plan) -> Iterator[Advice]:
+    """What policies don't keep away. OKE's plug-ins enforce none by themselves, neither VCN-native nor flannel (Oracle,
+    "Pod Networking" and "Installing Calico and Setting Up Network Policies"), and virtual functions of the RDMA network
+    are beside the interface that an engine watches.
+    """
+    if plan.config.layer == "cluster":
+        return
+    cluster = plan.config.cluster
+    networks = f"OKE's {cluster.cni} network does not" if isinstance(cluster, CreateCluster) else "OKE's own do not"
+    text = f"NetworkPolicies do nothing unless the cluster's network enforces them ({networks}; Calico beside it does)"
+    if control_plane_cidrs(plan.config) is None:
+        more = "they let every pod reach servers and metrics, because the API server's addresses are unknown"
+        known = " (controlPlaneCidrs)" if isinstance(cluster, ExistingCluster) else ""
+        text = f"{text}; {more}{known}"
+    if plan.rdma:
+        text += "; KV cache over virtual functions is seen by no policy and unprotected"
+    yield Advice("cluster", text)
 
 
 def _cache_of_scaled_nodes(plan: Plan) -> Iterator[Advice]:

@@ -43,14 +43,32 @@ def kit_images() -> tuple[ContainerImage, ...]:
     return tuple(sorted({image.reference: image for image in found}.values(), key=lambda image: image.reference))
 
 
+def chart_archives(plan: Plan) -> tuple[operators.HelmChart, ...]:
+    """The charts of a stack that come from chart repositories, and so from no registry."""
+    charts = (operators.operator(name).chart for name in _operators_of(plan))
+    return tuple(chart for chart in charts if chart.repository is not None)
+
+
+def unchecked_archives_sentence(charts: tuple[operators.HelmChart, ...]) -> str | None:
+    """What to say of charts whose archive is held to no checksum; None where there is none."""
+    unknown = [
+        f"{chart.reference} {chart.version} of {chart.repository} ({chart.reason})"
+        for chart in charts
+        if not chart.sha256
+    ]
+    if not unknown:
+        return None
+    return f"no checksum is known of {' and '.join(unknown)}: `llmd-oke preflight` says what there is today"
+
+
 def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
     """What to say of images without a digest; None where all have one."""
     unpinned = [used for used in images if used.image.digest is None]
     if not unpinned:
         return None
     return (
-        f"{len(unpinned)} of {len(images)} container images are named by tag alone, so that nodes may pull something"
-        " else another day: `llmd-oke images update` asks the registries for their digests"
+        f"{len(unpinned)} of {len(images)} container images and charts are named by tag alone, so that something else"
+        " may be pulled another day: `llmd-oke images update` asks the registries for their digests"
     )
 
 
@@ -58,12 +76,19 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
     if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
         return
     yield UsedImage(job_images().python, "gate", "gpuPools")
-    for name in _OPERATORS:
-        if name in gpu_stack(plan.config).components:
-            yield from _of_operator(name)
+    for name in _operators_of(plan):
+        yield from _of_operator(name)
+
+
+def _operators_of(plan: Plan) -> list[str]:
+    if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
+        return []
+    return [name for name in _OPERATORS if name in gpu_stack(plan.config).components]
 
 
 def _of_operator(name: str) -> Iterator[UsedImage]:
+    if chart := operators.operator(name).chart.artifact:
+        yield UsedImage(chart, f"{name} (chart)", "gpuStack")
     devices = operators.device_config().images if name == _GPU_OPERATOR else ()
     for place in (*operators.operator(name).images, *devices):
         yield UsedImage(place.image, f"{name} ({'.'.join(place.at)})", "gpuStack")

@@ -7,7 +7,7 @@ from typing import cast, get_args
 
 from llmd_oke.catalogue import network as facts
 from llmd_oke.catalogue.network import GroupRole, SubnetRole
-from llmd_oke.config import CreateCluster, FileStorage, Lustre, StackConfig, SystemPool
+from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig, SystemPool
 from llmd_oke.config.base import Part
 from llmd_oke.planning.network_layout import PoolSize, layout
 from llmd_oke.planning.network_rules import RuleContext
@@ -92,10 +92,12 @@ def network_choices(config: StackConfig, cluster: CreateCluster) -> NetworkChoic
 
 
 def control_plane_cidrs(config: StackConfig) -> list[str] | None:
-    """Where the API server of a created cluster speaks to pods from, where pods have addresses of the VCN: its
-    endpoint's subnet. None where that can't be known beforehand.
+    """Where the API server speaks to pods from: what the stack file says of a cluster that is there already; the
+    endpoint's subnet of a created one, where pods have addresses of the VCN. None where that can't be known beforehand.
     """
     cluster = config.cluster
+    if isinstance(cluster, ExistingCluster):
+        return list(cluster.control_plane_cidrs) or None
     if not isinstance(cluster, CreateCluster) or cluster.cni != "vcn-native":
         return None
     network = cluster.network

@@ -1,7 +1,7 @@
 """The plan of a stack: what the config means, worked out and checked. Pure data."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -234,6 +234,17 @@ class Advice:
 
     path: str
     text: str
+
+
+def merge_advice(advice: Iterable[Advice]) -> list[Advice]:
+    """What a person reads: the same text once, with the first place and how many more have it."""
+    paths: dict[str, list[str]] = {}
+    for item in advice:
+        paths.setdefault(item.text, []).append(item.path)
+    return [
+        Advice(places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more", text)
+        for text, places in paths.items()
+    ]
 
 
 @dataclass(frozen=True)

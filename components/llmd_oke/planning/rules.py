@@ -1,5 +1,6 @@
 """What a model's config must satisfy on its own. Each rule yields the problems that it finds."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -65,6 +66,7 @@ def other_problems(subject: Subject) -> Iterator[Problem]:
     yield from _attention_config(subject)
     yield from _layout(subject)
     yield from _own_variables(subject)
+    yield from _secret_variables(subject)
     yield from _quick_reduce(subject)
     yield from scaling_problems(subject.model, subject.path)
 
@@ -325,6 +327,20 @@ def _own_variables(subject: Subject) -> Iterator[Problem]:
             yield Problem(f"{subject.path}.engine.env.{name}", "given", accepted, why)
 
 
+_SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCESS_KEY)$")
+
+
+def _secret_variables(subject: Subject) -> Iterator[Problem]:
+    """Values of a stack file are read by all who may read it, the stack's state, or pods. They aren't shown here."""
+    for name in subject.model.engine.env:
+        if name in _OWN_VARIABLES or not _SECRET_VARIABLE.search(name.upper()):
+            continue
+        of_hugging_face = name in {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+        accepted = "`pulumi config set --secret llmd-oke:huggingFaceToken`" if of_hugging_face else "no secret"
+        why = "a secret would stand in plain text in the stack file, its state and every pod"
+        yield Problem(f"{subject.path}.engine.env.{name}", "given", accepted, why)
+
+
 _QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
 
 
@@ -366,8 +382,8 @@ def _changed_backend(subject: Subject, base: AttentionBackend, known: AttentionB
     used = asked or (known.kv_connector if connected else known.default)
     named = subject.stack.override is not None and subject.stack.override.attention_backend is not None
     sizes = {servers.tensor_parallel_size for servers in subject.model.topology.servers().values()}
-    own = base.kv_connector if connected else base.default
-    if used != own or (named and len(sizes) > 1 and used not in base.split_by_heads):
+    own = (base.kv_connector,) if connected else (base.default, base.kv_connector)
+    if used not in own or (named and len(sizes) > 1 and used not in base.split_by_heads):
         path = "override.attentionBackend" if named else "override.vllmImage"
         yield AnswerChange(f"{subject.path}.engine.extraArgs[{i}]" if asked else path, f"attention backend {used}")
 

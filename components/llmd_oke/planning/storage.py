@@ -113,6 +113,24 @@ def vocabulary_advice(plan: Plan) -> Iterator[Advice]:
             yield Advice(f"models[{i}].model", text)
 
 
+def revision_advice(plan: Plan) -> Iterator[Advice]:
+    """Models whose weights are whatever lies at their source when a node downloads them."""
+    if plan.layer == "cluster":
+        return
+    prewarm = plan.config.storage.prewarm
+    bucket = is_prewarmed(plan.config) and prewarm.source == "object-storage"
+    for i, model in enumerate(plan.models):
+        name = model.model.name
+        if name in prewarm.revisions or (model.model.revision and not bucket):
+            continue
+        source = "the bucket's files are" if bucket else f"the revision of {model.model.repository} is"
+        cure = "with the commit that pre-warming names as it ends" if bucket else "or the model's `revision` in values"
+        text = (
+            f"{source} not pinned, so that nodes may serve different weights: storage.prewarm.revisions.{name}, {cure}"
+        )
+        yield Advice(f"models[{i}].model", text)
+
+
 def is_prewarmed(config: StackConfig) -> bool:
     """Whether weights, and a vocabulary beside them, are there before any server starts."""
     return not _own_weights(config) and config.storage.prewarm.source != "none"

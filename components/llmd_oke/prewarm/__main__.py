@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import sys
 import time
 import urllib.parse
@@ -13,7 +14,14 @@ from pathlib import Path
 from .places import Place, UnsafeNameError, sole
 from .sources import ENCODINGS, REHEARSED_VOCABULARY, Listing, RemoteFile, list_hugging_face, list_object_storage
 from .transfer import Transfer
-from .web import PrewarmError, Web, say
+from .web import PrewarmError, Web, say, secret_of
+
+WRITABLE = (
+    "its folder has to be this user's, or its export has to map all users to the owner (File Storage: squash all)"
+)
+"""What a cache needs that this program can't write to."""
+
+_ADDRESS = re.compile(r"https?://[^/?#@\s]+/[^?#\s]*")
 
 
 def fill(place: Place, listing: Listing, web: Web, connections: int) -> None:
@@ -42,7 +50,7 @@ def ensure(
         if not mine:
             say(f"{place.repository}: another pod fills the cache")
             time.sleep(poll_s)
-    say(f"{place.repository}: complete in {place.folder}")
+    say(f"{place.repository}: complete in {place.folder}, commit {place.commit}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         web, listed = _source(options)
         ensure(place, listed, web, options.connections, _wanted_vocabulary(options))
+    except PermissionError as error:
+        folder = Path(error.filename or place.cache).parent
+        print(f"error user {os.getuid()} can't write to {folder}: {WRITABLE} ({error})", file=sys.stderr, flush=True)
+        return 1
     except (PrewarmError, UnsafeNameError, OSError) as error:
         print(f"error {error}", file=sys.stderr, flush=True)
         return 1
@@ -77,21 +89,26 @@ def _wanted_vocabulary(options: argparse.Namespace) -> list[RemoteFile]:
         return []
     if options.source == "hugging-face":
         return [options.vocabulary]
-    bucket = os.environ["MODEL_SOURCE_URL"].rstrip("/")
+    bucket = secret_of(os.environ, "MODEL_SOURCE_URL").rstrip("/")
     return [replace(options.vocabulary, url=f"{bucket}/{urllib.parse.quote(options.vocabulary.path, safe='')}")]
 
 
 def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
     if options.source == "object-storage":
-        url = os.environ.get("MODEL_SOURCE_URL", "")
+        url = secret_of(os.environ, "MODEL_SOURCE_URL")
         if not url:
             raise PrewarmError("MODEL_SOURCE_URL is not set: the secret with the pre-authenticated request is missing")
+        if not _ADDRESS.fullmatch(url):
+            raise PrewarmError(
+                "MODEL_SOURCE_URL is no address as https://host/p/.../n/.../b/.../o/ (its value isn't shown)"
+            )
         plain = Web()
-        return plain, lambda: list_object_storage(plain, url, options.repository)
-    web = Web(os.environ.get("HF_TOKEN") or None)
+        return plain, lambda: list_object_storage(plain, url, options.repository, options.revision)
+    web = Web(secret_of(os.environ, "HF_TOKEN") or None)
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     return web, lambda: list_hugging_face(web, endpoint, options.repository, options.revision)
 
 
 if __name__ == "__main__":
+    os.umask(0o002)  # the group, root's, may write too: see `owner`
     sys.exit(main())

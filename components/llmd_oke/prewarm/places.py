@@ -89,6 +89,11 @@ class Place:
         return inside(self.cache / ".llmd-oke", f"{self._name}@{self.revision}.json", self.cache)
 
     @property
+    def commit(self) -> str:
+        """The commit that is found without naming any."""
+        return (self.folder / "refs" / "main").read_text()
+
+    @property
     def lock(self) -> Path:
         """There while one program fills the model's folder."""
         return self.cache / ".llmd-oke" / f"{self._name}.lock"

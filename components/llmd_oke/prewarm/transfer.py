@@ -5,9 +5,11 @@ import hashlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from .places import inside
 from .sources import RemoteFile
@@ -18,6 +20,16 @@ REPORT_PERIOD_S = 10.0
 GIB = 2**30
 PARTIAL = ".partial"
 """End of the name of a file that is not whole."""
+
+MIB = 2**20
+USUAL_PART_MIB = (128, 64, 32, 16, 8, 5, 10, 20, 25, 50, 100, 200, 250, 256, 500, 512, 1000, 1024)
+"""Sizes of parts that are tried first: 128 MiB is that of OCI's command line and SDKs, others are of S3 clients."""
+
+MOST_PART_SIZES = 32
+"""Each is another reading of the file."""
+
+CURE = "upload them in one part, or put a SHA256SUMS (as sha256sum writes it) beside them"
+NAMED = 5
 _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -29,8 +41,9 @@ class Transfer:
 
         Raises:
             UnsafeNameError: a file would lie elsewhere, links in the cache included.
-            PrewarmError: two files would have one name.
+            PrewarmError: two files would have one name, or some have no checksum.
         """
+        _refuse_unverifiable([file.path for file in files if not file.check], len(files), "have no checksum")
         self._web = web
         self._folder = folder
         self._name = name
@@ -38,6 +51,7 @@ class Transfer:
         self._targets = _targets(cache, folder, files)
         self._total = sum(file.size for file in files)
         self._present = 0
+        self._of_unknown_parts: list[str] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._before = 0
@@ -57,7 +71,12 @@ class Transfer:
         finally:
             ended.set()
             reporter.join()
+        why = "were uploaded in parts of a size that was not found"
+        _refuse_unverifiable(sorted(self._of_unknown_parts), len(self._files), why)
         say(self.report())
+        counts = Counter(file.check for file in self._files)
+        by_check = ", ".join(f"{count} by {check}" for check, count in sorted(counts.items()))
+        say(f"{self._name}: all {len(self._files)} files have the announced checksums ({by_check})")
 
     def report(self) -> str:
         """How far it is, in a line."""
@@ -93,7 +112,8 @@ class Transfer:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         with_tries(lambda: self._fetch_once(file, _partial(target)), without_secrets(file.url))
-        _partial(target).rename(target)
+        if _partial(target).is_file():
+            _partial(target).rename(target)
 
     def _fetch_once(self, file: RemoteFile, partial: Path) -> None:
         have = partial.stat().st_size if partial.is_file() else 0
@@ -104,10 +124,14 @@ class Transfer:
         found = partial.stat().st_size
         if found < file.size:
             raise OSError(f"the answer ended after {found} of {file.size} bytes")
-        if found > file.size or content_digest(partial, file.check) != file.digest:
-            partial.unlink()
-            self._count(-min(found, file.size))
-            raise OSError("the content is not what was announced")
+        if found == file.size and is_announced(partial, file):
+            return
+        partial.unlink()
+        self._count(-min(found, file.size))
+        if found == file.size and file.check == "md5-of-parts" and have == 0:
+            self._of_unknown_parts.append(file.path)
+            return
+        raise OSError("the content is not what was announced")
 
     def _append(self, file: RemoteFile, partial: Path, have: int) -> None:
         with self._web.open(file.url, {"Range": f"bytes={have}-"} if have else {}) as answer:
@@ -145,10 +169,51 @@ def _partial(target: Path) -> Path:
     return target.with_name(target.name + PARTIAL)
 
 
+def _refuse_unverifiable(paths: Sequence[str], count: int, why: str) -> None:
+    if paths:
+        names = ", ".join(paths[:NAMED]) + (", ..." if len(paths) > NAMED else "")
+        raise PrewarmError(f"{len(paths)} of {count} files can't be verified, because they {why}: {names}; {CURE}")
+
+
+def is_announced(path: Path, file: RemoteFile) -> bool:
+    """Whether a file has the content that its source announced. Parts have one size, all but the last."""
+    if file.check != "md5-of-parts":
+        return content_digest(path, file.check) == file.digest
+    sizes = part_sizes(file.size, int(file.digest.rpartition("-")[2]))
+    return any(digest_of_parts(path, size) == file.digest for size in sizes)
+
+
+def part_sizes(size: int, parts: int) -> list[int]:
+    """The sizes in bytes, whole MiB, that as many parts of a file may have had; usual ones first."""
+    if parts == 1:
+        return [size]
+    smallest, above = -(-size // parts), -(-size // (parts - 1))
+    usual = [mib * MIB for mib in USUAL_PART_MIB]
+    others = range(-(-smallest // MIB) * MIB, above, MIB)
+    return [part for part in dict.fromkeys([*usual, *others]) if smallest <= part < above][:MOST_PART_SIZES]
+
+
+def digest_of_parts(path: Path, part_bytes: int) -> str:
+    """The checksum that Object Storage gives what is uploaded in parts: the MD5 of their MD5s, and their number."""
+    digests: list[bytes] = []
+    with path.open("rb") as content:
+        while part := _md5_of_part(content, part_bytes):
+            digests.append(part)
+    whole = hashlib.md5(b"".join(digests), usedforsecurity=False).digest()
+    return f"{base64.b64encode(whole).decode()}-{len(digests)}"
+
+
+def _md5_of_part(content: BinaryIO, part_bytes: int) -> bytes:
+    """The MD5 of what comes next; empty at the end."""
+    digest, left = hashlib.md5(usedforsecurity=False), part_bytes
+    while left and (chunk := content.read(min(CHUNK_BYTES, left))):
+        digest.update(chunk)
+        left -= len(chunk)
+    return digest.digest() if left < part_bytes else b""
+
+
 def content_digest(path: Path, check: str) -> str:
-    """The digest of a file in the way of its source; empty where there is none to compare with."""
-    if not check:
-        return ""
+    """The digest of a file in the way of its source: `sha256`, `git` or `md5`."""
     header = f"blob {path.stat().st_size}\0".encode() if check == "git" else b""
     digest = hashlib.new("sha1" if check == "git" else check, header, usedforsecurity=False)
     with path.open("rb") as content:

@@ -1,11 +1,12 @@
 """Reading URLs with patience, and telling about it."""
 
+import http.client
 import json
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,9 +43,9 @@ class Web:
 
     token: str | None = None
 
-    def open(self, url: str, headers: dict[str, str] | None = None) -> Any:
+    def open(self, url: str, headers: dict[str, str] | None = None, method: str = "GET") -> Any:
         """The answer, open for reading."""
-        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - https by the endpoints' defaults
+        request = urllib.request.Request(url, headers=dict(headers or {}), method=method)  # noqa: S310 - https by the endpoints' defaults
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         return urllib.request.build_opener(_Redirects()).open(request, timeout=ANSWER_TIMEOUT_S)
@@ -58,6 +59,24 @@ class Web:
 
         return with_tries(once, without_secrets(url))
 
+    def read_text(self, url: str, most_bytes: int) -> str:
+        """The text of a small file, at most as many bytes of it."""
+
+        def once() -> str:
+            with self.open(url) as answer:
+                return answer.read(most_bytes).decode()
+
+        return with_tries(once, without_secrets(url))
+
+    def head(self, url: str) -> dict[str, str]:
+        """The headers of a file without its content, names in small letters."""
+
+        def once() -> dict[str, str]:
+            with self.open(url, method="HEAD") as answer:
+                return {name.lower(): value for name, value in answer.headers.items()}
+
+        return with_tries(once, without_secrets(url))
+
 
 def _next_page(link: str) -> str:
     parts = [part.strip() for part in link.split(",") if 'rel="next"' in part]
@@ -68,7 +87,19 @@ def without_secrets(url: str) -> str:
     """The URL for messages: a pre-authenticated request is a secret in its path."""
     parts = urllib.parse.urlsplit(url)
     path = parts.path.partition("/p/")[0] + "/p/..." if "/p/" in parts.path else parts.path
-    return f"{parts.scheme}://{parts.netloc}{path}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
+
+
+def secret_of(environment: Mapping[str, str], name: str) -> str:
+    """The secret in a variable, without the line end that a file leaves; empty where there is none.
+
+    Raises:
+        PrewarmError: it has what a line of HTTP can't carry, which errors of the library would show.
+    """
+    secret = environment.get(name, "").strip()
+    if not secret.isascii() or not secret.isprintable() or " " in secret:
+        raise PrewarmError(f"{name} has a blank, a control character or a letter outside ASCII (its value isn't shown)")
+    return secret
 
 
 def with_tries(once: Callable[[], T], what: str) -> T:
@@ -80,6 +111,10 @@ def with_tries(once: Callable[[], T], what: str) -> T:
             if error.code in _FINAL or attempt == TRIES:
                 raise PrewarmError(f"{what}: HTTP {error.code} {error.reason}{_hint(error.code)}") from error
             problem: Exception = error
+        except http.client.HTTPException as error:  # some of them have the address in their words
+            if attempt == TRIES:
+                raise PrewarmError(f"{what}: {type(error).__name__}") from error
+            problem = OSError(type(error).__name__)
         except (OSError, ValueError) as error:
             if attempt == TRIES:
                 raise PrewarmError(f"{what}: {error}") from error

@@ -7,6 +7,7 @@ SIGTERM ends it and all of its pods.
 
 import argparse
 import asyncio
+import gc
 import logging
 import shutil
 import signal
@@ -21,24 +22,26 @@ from aiohttp import web
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
-from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service
+from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
 from lightkube.resources.discovery_v1 import EndpointSlice
+from lightkube.resources.networking_v1 import NetworkPolicy
 from pydantic import ValidationError
 
 from llmd_oke.errors import KitError
-from llmd_oke.rehearsal.agent_config import AgentConfig
+from llmd_oke.rehearsal.agent_config import POLICIES_FILE, AgentConfig
 from llmd_oke.rehearsal.nodes.config import NodeConfig
-from llmd_oke.rehearsal.nodes.control import NodeControl, serve_control
+from llmd_oke.rehearsal.nodes.control import Change, ChangeNode, NodeControl, serve_control
 from llmd_oke.rehearsal.nodes.fleet import Fleet
 from llmd_oke.rehearsal.nodes.installing import install
 from llmd_oke.rehearsal.nodes.providing import DeviceProvider
-from llmd_oke.rehearsal.pods import pythons
+from llmd_oke.rehearsal.pods import filters, pythons
 from llmd_oke.rehearsal.pods.container_worker import BackOff
 from llmd_oke.rehearsal.pods.etc_files import Resolver
 from llmd_oke.rehearsal.pods.events import Recorder
 from llmd_oke.rehearsal.pods.factory import ContainerFactory
 from llmd_oke.rehearsal.pods.images import load
 from llmd_oke.rehearsal.pods.networks import AddressPool, Networks, route_services
+from llmd_oke.rehearsal.pods.policing import Policing
 from llmd_oke.rehearsal.pods.runner import Runner
 from llmd_oke.rehearsal.pods.simulator_containers import simulator_client
 from llmd_oke.rehearsal.pods.surroundings import StoredSources, Surroundings
@@ -67,6 +70,10 @@ class Agent:
         self.fleet = Fleet(client, config.bridge_address)
         self._devices = DeviceProvider(client, self.fleet)
         self._runner = Runner(self._surroundings(client), self._pods)
+        self._policies = Store(client, NetworkPolicy)
+        self._namespaces = Store(client, Namespace)
+        self._policing = Policing(self._pods, self._policies, self._namespaces, self._networks, config.bridge_address)
+        self._unpoliced = filters.unsupported()
         self._service_network = self._services_of(config)
         self._tasks: list[asyncio.Task[None]] = []
         self._control: web.AppRunner | None = None
@@ -74,6 +81,7 @@ class Agent:
     async def start(self) -> None:
         """Register nodes, serve Services, take pods, and at last answer DNS: with that, the rest is there."""
         config = self._config
+        (config.state_folder / POLICIES_FILE).write_text(self._unpoliced or "")
         await self._networks.sweep()
         shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # of an agent that died
         await route_services(config.service_cidr)
@@ -85,15 +93,33 @@ class Agent:
         await asyncio.gather(*(store.synced() for store in sources))
         self._begin(self._pods.run(), self._devices.run())
         await self._pods.synced()
+        if self._unpoliced is None:
+            self._begin(self._policies.run(), self._namespaces.run(), self._policing.run())
         if config.control_port is not None:
-            self._control = await serve_control(
-                NodeControl(self.fleet, self.add_nodes, self.remove_node), config.control_port
-            )
+            change: dict[Change, ChangeNode] = {
+                "remove": self.remove_node,
+                "stop": self.stop_node,
+                "start": self.start_node,
+            }
+            self._control = await serve_control(NodeControl(self.fleet, self.add_nodes, change), config.control_port)
         await self._service_network.serve_names(config.dns_address)
 
     async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
         """Register more nodes while running; pods bound to them by then are taken."""
         await self.fleet.add(configs)
+        self._consider_pods()
+
+    async def stop_node(self, name: str) -> None:
+        """End all processes of a node's pods and its heartbeat, as of a machine that loses power; nobody is told."""
+        self.fleet.stop(name)
+        await self._runner.cut_off(name)
+
+    async def start_node(self, name: str) -> None:
+        """Have a stopped node report itself and run the pods again that are still bound to it."""
+        await self.fleet.start(name)
+        self._consider_pods()
+
+    def _consider_pods(self) -> None:
         for pod in self._pods:
             self._runner.consider(pod)
 
@@ -148,7 +174,8 @@ class Agent:
         api_service = Address(str(config.service_cidr.network_address + 1), _HTTPS)
         fixed = {api_service: Address(host, int(port))}
         outside = {name: Name((address,)) for name, address in config.outside_names.items()}
-        return ServiceNetwork(self._services, self._slices, config.cluster_domain, fixed, outside)
+        lets_in = self._policing.lets_in
+        return ServiceNetwork(self._services, self._slices, config.cluster_domain, fixed, outside, lets_in)
 
 
 async def run(config: AgentConfig) -> None:
@@ -175,6 +202,9 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+    # Objects of the cluster are many and live long: collecting took a third of this program's time by the defaults.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     try:
         config = AgentConfig.model_validate_json(arguments.config.read_bytes())
         asyncio.run(run(config))

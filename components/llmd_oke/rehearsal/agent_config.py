@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from llmd_oke.rehearsal.nodes.config import NodeConfig
 
+POLICIES_FILE = "network-policies"
+"""In the state folder: why NetworkPolicies are not enforced; empty where they are."""
+
 
 class BackOffConfig(BaseModel):
     """Waits between restarts of a container that keeps ending, in seconds; the first restart is at once."""

@@ -55,16 +55,18 @@ class Children:
     def __iter__(self) -> Iterator[Child]:
         return iter(tuple(self._by_pid.values()))
 
-    def start(self, spec: ProcessSpec) -> Child:
+    def start(self, spec: ProcessSpec, *, again: bool = False) -> Child:
         """Start a process with a fresh log; the log of the run before is kept as `<name>.previous.log`.
 
-        Raises OSError when there is no such program.
+        One that is started `again` in the same world goes on with its log. Raises OSError where there is no such
+        program.
         """
         if isinstance(spec.readiness, FileReady):
             Path(spec.readiness.path).unlink(missing_ok=True)
         log_file = self._folder.log_file(spec.name)
-        keep_previous(log_file)
-        with log_file.open("wb") as log:
+        if not again:
+            keep_previous(log_file)
+        with log_file.open("ab") as log:
             process = subprocess.Popen(
                 spec.argv,
                 stdin=subprocess.DEVNULL,

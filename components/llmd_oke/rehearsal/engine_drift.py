@@ -1,6 +1,6 @@
 """What was changed by hand in a rehearsed stack's cluster: told before an update, and read so that it is taken back."""
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,11 @@ from pulumi import automation
 from pulumi.automation import events
 
 from llmd_oke.operations import drift
-from llmd_oke.operations.previews import of_document
+from llmd_oke.operations.drift import Drift
+from llmd_oke.operations.previews import Change, of_document
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.engine_steps import step_with_outputs
+from llmd_oke.rehearsal.state_files import latest
 
 
 def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) -> list[str]:
@@ -20,14 +22,7 @@ def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) ->
     """
     if not _has_objects(checkpoint):
         return []
-    steps: list[dict[str, Any]] = []
-
-    def hear(event: events.EngineEvent) -> None:
-        if event.res_outputs_event:
-            steps.append(step_with_outputs(event.res_outputs_event.metadata))
-
-    stack.preview_refresh(target=[drift.OBJECTS], on_event=hear, color="never")
-    found = drift.found_by_refresh(of_document({"steps": steps}).changes)
+    found = drift.found_by_refresh(_refreshed(stack, [drift.OBJECTS]))
     for each in found:
         progress.step(f"changed by hand: {each}")
     urns = drift.to_read(found)
@@ -36,8 +31,22 @@ def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) ->
     return [str(each) for each in found]
 
 
+def everywhere(stack: automation.Stack) -> list[Drift]:
+    """What is not as the stack's state has it, in the stand-in for OCI and in the cluster; the state stays as it is."""
+    return drift.found_by_refresh(_refreshed(stack, None), objects_only=False)
+
+
+def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[Change]:
+    """What a refresh of these resources, or of all, would find."""
+    steps: list[dict[str, Any]] = []
+
+    def hear(event: events.EngineEvent) -> None:
+        if event.res_outputs_event:
+            steps.append(step_with_outputs(event.res_outputs_event.metadata))
+
+    stack.preview_refresh(target=targets, on_event=hear, color="never")
+    return of_document({"steps": steps}).changes
+
+
 def _has_objects(checkpoint: Path) -> bool:
-    if not checkpoint.is_file():
-        return False
-    latest: dict[str, Any] = json.loads(checkpoint.read_text())["checkpoint"].get("latest") or {}
-    return any(resource["type"].startswith("kubernetes:") for resource in latest.get("resources") or ())
+    return any(resource["type"].startswith("kubernetes:") for resource in latest(checkpoint).get("resources") or ())

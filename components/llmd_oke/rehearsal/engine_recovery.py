@@ -1,16 +1,16 @@
 """After a rehearsal's engine that was killed or failed: what its state doesn't know, and what it has wrong."""
 
-import json
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from pulumi import automation
 
-from llmd_oke.operations.recovery import Find, Pending, look, recovered
+from llmd_oke.operations.recovery import Find, Pending, look, recovered, unanswered, with_begun
 from llmd_oke.operations.refreshing import is_taken_back
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal.oci_plugin.inputs import without_defaults
+from llmd_oke.rehearsal.state_files import in_oci, latest
 
 
 def adopt(stack: automation.Stack, checkpoint: Path, journal: Path, progress: Progress) -> None:
@@ -20,10 +20,24 @@ def adopt(stack: automation.Stack, checkpoint: Path, journal: Path, progress: Pr
     """
     if not _is_pending(checkpoint):
         return
-    progress.step("taking up what an engine that was killed had begun")
+    progress.step("taking up what an engine had begun and did not end")
+    _take(stack, (), journal)
+
+
+def adopt_unanswered(
+    stack: automation.Stack, log: Iterable[Mapping[str, Any]], journal: Path, progress: Progress
+) -> None:
+    """Takes up what was created by requests that got no answer; `log` has the events of the engine that sent them."""
+    if begun := unanswered(log):
+        progress.step("looking for what was created by a request that got no answer")
+        _take(stack, begun, journal)
+
+
+def _take(stack: automation.Stack, begun: Sequence[Mapping[str, Any]], journal: Path) -> None:
     state = stack.export_stack()
-    recovery = look(state.deployment or {}, in_journal(journal))
-    state.deployment = recovered(state.deployment or {}, recovery)
+    deployment = with_begun(state.deployment or {}, begun)
+    recovery = look(deployment, in_journal(journal))
+    state.deployment = recovered(deployment, recovery)
     try:
         stack.import_stack(state)
     except automation.ConcurrentUpdateError:  # the killed engine's lock: no other engine runs beside this one
@@ -33,31 +47,28 @@ def adopt(stack: automation.Stack, checkpoint: Path, journal: Path, progress: Pr
         stack.refresh(target=list(urns), color="never")
 
 
+def remove_unfinished_locks(checkpoint: Path) -> None:
+    """Removes locks that an engine could not write to its end, as on a full disk: engines can't read them, and refuse
+    every operation with `unexpected end of JSON input` (seen with Pulumi 3.250). No other engine may run meanwhile.
+    """
+    locks = checkpoint.parents[2] / "locks"
+    for lock in locks.rglob("*.json*"):
+        if lock.suffix == ".tmp" or not lock.stat().st_size:
+            lock.unlink()
+
+
 def is_wrong(checkpoint: Path) -> bool:
     """Whether the state has something that OCI's plug-in took back, so that an operation has to read first."""
-    return any(is_taken_back(resource) for resource in _latest(checkpoint).get("resources") or ())
+    return any(is_taken_back(resource) for resource in latest(checkpoint).get("resources") or ())
 
 
 def _is_pending(checkpoint: Path) -> bool:
-    return bool(_latest(checkpoint).get("pending_operations"))
-
-
-def _latest(checkpoint: Path) -> Mapping[str, Any]:
-    """The stack's state as the engine wrote it down last; empty where there is none."""
-    if not checkpoint.is_file():
-        return {}
-    return json.loads(checkpoint.read_text())["checkpoint"].get("latest") or {}
+    return bool(latest(checkpoint).get("pending_operations"))
 
 
 def in_journal(journal: Path) -> Find:
     """Finds what the stand-in for OCI has, by type and what was asked for."""
-    there: dict[str, dict[str, Any]] = {}
-    for line in journal.read_text().splitlines() if journal.is_file() else ():
-        record: dict[str, Any] = json.loads(line)
-        if "token" in record:
-            there[record["id"]] = record
-        else:
-            there.pop(record["id"], None)
+    there = in_oci(journal)
 
     def find(pending: Pending, known: Set[str]) -> str | None:
         asked = without_defaults(dict(pending.inputs))

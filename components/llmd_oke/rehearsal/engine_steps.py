@@ -5,19 +5,36 @@ from typing import Any
 
 from pulumi.automation import events
 
+from llmd_oke.operations.recovery import BEGUN_FIELDS
+
 
 class Steps:
-    """Hears the engine's events, keeps each resource's step and hands the event on."""
+    """Hears the engine's events, keeps each resource's step and what went wrong, and hands the event on."""
 
     def __init__(self, hear: Callable[[events.EngineEvent], Any]) -> None:
         self.recorded: list[dict[str, Any]] = []
+        self.log: list[dict[str, Any]] = []
         self._hear = hear
 
     def hear(self, event: events.EngineEvent) -> None:
         """One event."""
         if event.resource_pre_event:
             self.recorded.append(step(event.resource_pre_event.metadata))
+        if kept := logged(event):
+            self.log.append(kept)
         self._hear(event)
+
+
+def logged(event: events.EngineEvent) -> dict[str, Any]:
+    """What the CLI writes of an event to its event log, where a resource failed or the engine complains."""
+    if event.diagnostic_event:
+        diagnostic = event.diagnostic_event
+        return {"diagnosticEvent": {"urn": diagnostic.urn, "message": diagnostic.message}}
+    if event.res_op_failed_event is None:
+        return {}
+    metadata = event.res_op_failed_event.metadata
+    new = {name: getattr(metadata.new, name, None) for name in BEGUN_FIELDS}
+    return {"resOpFailedEvent": {"metadata": {"op": _text(metadata.op), "urn": metadata.urn, "new": new}}}
 
 
 def step(metadata: events.StepEventMetadata) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from llmd_oke.rehearsal.release_choice import ReleaseChoice, choose_release, pro
 
 ENGINE = ("pulumi", "helm")
 IN_PODS = ("epp", "pd-sidecar", "envoy")
-IN_TESTS = ("llm-d-inference-sim",)
+IN_TESTS = ("actionlint", "llm-d-inference-sim")
 HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 
 

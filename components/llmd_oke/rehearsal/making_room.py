@@ -1,6 +1,5 @@
 """Before an update: servers that have to go first, because the nodes have no room for old and new ones at once."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from llmd_oke.planning import Plan
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import rehearsal
 from llmd_oke.rehearsal.rehearsal import Prepared
-from llmd_oke.rehearsal.state_files import checkpoint_file
+from llmd_oke.rehearsal.state_files import checkpoint_file, latest
 
 
 def make_room(prepared: Prepared, progress: Progress) -> Displacement | None:
@@ -43,10 +42,7 @@ def leaving(file: Path, plan: Plan) -> list[str]:
 
     Another version of a unit that comes beside the old one has room by its plan.
     """
-    if not file.is_file():
-        return []
-    latest: dict[str, Any] = json.loads(file.read_text())["checkpoint"].get("latest") or {}
-    resources: list[dict[str, Any]] = latest.get("resources") or []
+    resources: list[dict[str, Any]] = latest(file).get("resources") or []
     there = [
         resource["inputs"]["metadata"]["name"]
         for resource in resources

@@ -39,6 +39,9 @@ class FileReady:
     path: str
 
 
+RESTARTS_WITHIN_S = 300.0
+"""Wall seconds in which the restarts of a process are counted."""
+
 Readiness = HttpReady | TcpReady | FileReady
 
 _KINDS: dict[str, type[HttpReady] | type[TcpReady] | type[FileReady]] = {
@@ -54,7 +57,8 @@ class ProcessSpec:
 
     It starts when all processes named in `after` are ready, and stops before them. `env` is added to the world's clean
     environment. Without `readiness` it counts as ready once started. A process that isn't ready after `ready_timeout_s`
-    fails the start of the world; one that has not ended `stop_timeout_s` after SIGTERM is killed.
+    fails the start of the world; one that has not ended `stop_timeout_s` after SIGTERM is killed. One that ends on its
+    own is started again, at most `restarts` times within `RESTARTS_WITHIN_S`; the next end makes the world fail.
     """
 
     name: str
@@ -64,6 +68,7 @@ class ProcessSpec:
     readiness: Readiness | None = None
     ready_timeout_s: float = 120
     stop_timeout_s: float = 3
+    restarts: int = 0
 
 
 @dataclass(frozen=True)

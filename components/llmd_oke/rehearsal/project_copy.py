@@ -54,10 +54,20 @@ def copy_project(project: Path, stack: str, state: Path, router: str, kind: str 
         folder.mkdir(parents=True, exist_ok=True)
     for name in _COPIED:
         shutil.copyfile(project / name, copy.folder / name)
+    _keep_no_logs(copy.pulumi_home)
     _write_passphrase(copy.passphrase_file)
     salted = stack_file(state / DEPLOYED, stack)
     _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), router, salted)
     return copy
+
+
+def _keep_no_logs(pulumi_home: Path) -> None:
+    """Pulumi logs each operation in all detail, compressed and encrypted: measured, 2.5 of 13 s of an update without
+    changes, and up to 500 MB. It does without where it can't make its folder.
+    """
+    logs = pulumi_home / "logs"
+    if not logs.exists():
+        logs.touch()
 
 
 def _write_passphrase(path: Path) -> None:

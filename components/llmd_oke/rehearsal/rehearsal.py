@@ -21,6 +21,7 @@ from llmd_oke.planning.releases import with_router
 from llmd_oke.progress import Progress
 from llmd_oke.rehearsal import ending, time_scale
 from llmd_oke.rehearsal import simulated as not_real
+from llmd_oke.rehearsal.agent_config import POLICIES_FILE
 from llmd_oke.rehearsal.exclusive import exclusive
 from llmd_oke.rehearsal.foreign import is_scaled
 from llmd_oke.rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, fetch_scaling, take_inventory
@@ -29,7 +30,7 @@ from llmd_oke.rehearsal.oci_plugin.faults import write as write_faults
 from llmd_oke.rehearsal.plugins import KubernetesPlugin, PluginChoice, choose_plugin
 from llmd_oke.rehearsal.project_copy import DEPLOYED, PREVIEWED, copy_project
 from llmd_oke.rehearsal.simulated import pod_environment
-from llmd_oke.rehearsal.state_files import OCI_FOLDER
+from llmd_oke.rehearsal.state_files import OCI_FOLDER, checkpoint_file, latest
 from llmd_oke.rehearsal.time_scale import TimeScale
 from llmd_oke.rehearsal.world import World
 from llmd_oke.rehearsal.world_plan import OCI_FAULTS_FILE, PLUGIN_PORTS, SECONDS_TO_START, USUAL, world_spec
@@ -90,7 +91,14 @@ class Prepared:
 
     def simulated(self, placeholders: Mapping[str, int]) -> tuple[str, ...]:
         """What is not real in it; its pods have these images without a program, with their number."""
-        return not_real.simulated(self.plan, self.plugin, placeholders)
+        return (*not_real.simulated(self.plan, self.plugin, placeholders), *unpoliced(self.state))
+
+
+def unpoliced(state: Path) -> tuple[str, ...]:
+    """That NetworkPolicies are not enforced in the world of that folder, and why; nothing where they are."""
+    file = state / POLICIES_FILE
+    why = file.read_text() if file.exists() else ""
+    return (f"NetworkPolicies (declared; not enforced, as this machine can't filter packets: {why})",) if why else ()
 
 
 _STACK_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
@@ -123,6 +131,14 @@ def phase(project: Path, stack: str) -> str:
     """How a stack's world is: `ready`, `starting`, `stopping`, `failed`, or `gone` when it ended without a word."""
     record = World(rehearsal_folder(project, stack)).status()
     return record.phase if record else "gone"
+
+
+def restarts(project: Path, stack: str) -> dict[str, int]:
+    """The processes of a stack's world that ended on their own and were started again, with how often."""
+    record = World(rehearsal_folder(project, stack)).status()
+    if record is None:
+        return {}
+    return {name: process.restarts for name, process in record.processes.items() if process.restarts}
 
 
 def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -> Prepared:
@@ -197,12 +213,18 @@ def _start(prepared: Prepared, progress: Progress) -> None:
 
 
 def run_engine(
-    prepared: Prepared, operation: str, progress: Progress, *, targets: Sequence[str] = (), unprotect: bool = False
+    prepared: Prepared,
+    operation: str,
+    progress: Progress,
+    *,
+    targets: Sequence[str] = (),
+    unprotect: bool = False,
+    more: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Runs an operation of the real engine in the world: `up`, `preview`, `refresh` or `destroy`.
+    """Runs an operation of the real engine in the world: `up`, `preview`, `refresh`, `destroy`, `drift` or `replace`.
 
-    `targets` are the URNs of what `destroy` is about, with all that depends on them; everything if left out. With
-    `unprotect` it takes protected resources too.
+    `targets` are the URNs of what `destroy` is about, with all that depends on them, or the names of nodes for
+    `replace`, whose options are in `more`; everything if left out. With `unprotect` it takes protected resources too.
 
     When it is interrupted, the engine still saves what it has done, so that the next operation goes on from there.
 
@@ -212,12 +234,24 @@ def run_engine(
     lock_file = prepared.state / "engine.lock"
     with exclusive(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
         chosen = [word for urn in targets for word in ("--target", urn)]
-        words = [operation, *chosen, *(["--unprotect"] if unprotect else [])]
+        one = ["--one-at-a-time"] if operation == "up" and _is_upgrade(prepared) else []
+        words = [operation, *chosen, *(["--unprotect"] if unprotect else []), *more, *one]
         return _run_engine(prepared, words, progress)
 
 
+def _is_upgrade(prepared: Prepared) -> bool:
+    """Whether clusters or pools get another version of Kubernetes: one after the other, as `llmd-oke up` does it."""
+    cluster = prepared.plan.cluster
+    if not isinstance(cluster, config.CreateCluster):
+        return False
+    after = {cluster.kubernetes_version, *(pool.kubernetes_version for pool in prepared.plan.config.gpu_pools)}
+    resources = latest(checkpoint_file(prepared.state, prepared.stack)).get("resources") or ()
+    before = {resource.get("inputs", {}).get("kubernetesVersion") for resource in resources}
+    return bool(before - after - {None})
+
+
 def _run_engine(prepared: Prepared, words: Sequence[str], progress: Progress) -> dict[str, Any]:
-    folder = PREVIEWED if words[0] == "preview" else DEPLOYED
+    folder = PREVIEWED if words[0] in {"drift", "preview"} else DEPLOYED
     copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.router, folder)
     prepared.plugin.install(copy.pulumi_home)
     result_file = prepared.state / "engine.json"

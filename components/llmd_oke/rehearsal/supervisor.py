@@ -1,7 +1,8 @@
 """The first process of a world: furnishes its namespaces, starts its processes in order, and ends the world with them.
 
-Run as `python -m llmd_oke.rehearsal.supervisor` by `World.start`, never by hand. A process that ends on its own makes
-the world fail: everything else is stopped, and the record says which process it was, with the end of its log.
+Run as `python -m llmd_oke.rehearsal.supervisor` by `World.start`, never by hand. A process that ends on its own is
+started again where its spec says so. Otherwise, and when it ends too often, the world fails: everything else is
+stopped, and the record says which process it was, with the end of its log.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from llmd_oke.errors import KitError
 from llmd_oke.rehearsal import namespaces
 from llmd_oke.rehearsal.children import Child, Children
 from llmd_oke.rehearsal.host_processes import identity_of, namespaces_of, stat_fields
-from llmd_oke.rehearsal.processes import ProcessSpec, WorldSpec
+from llmd_oke.rehearsal.processes import RESTARTS_WITHIN_S, ProcessSpec, WorldSpec
 from llmd_oke.rehearsal.readiness import wait_until_ready
 from llmd_oke.rehearsal.world_record import ProcessRecord, StateFolder, WorldRecord, end_of_log
 
@@ -81,22 +82,46 @@ class Supervisor:
         for name in spec.after:
             await self._ready[name].wait()
         child = self._start(spec)
-        began = time.monotonic()
-        await self._until_ready(child)
-        self._note_ready(child, round(time.monotonic() - began, 2))
-        await child.ended.wait()
-        raise self._failure(child, child.describe_end())
+        if not await self._is_ready(child):
+            raise self._failure(child, f"{child.describe_end()} before it was ready")
+        ends_s: list[float] = []
+        while True:
+            await child.ended.wait()
+            now_s = time.monotonic()
+            ends_s = [*(end_s for end_s in ends_s if end_s > now_s - RESTARTS_WITHIN_S), now_s]
+            self._need_restarts(child, len(ends_s))
+            child = self._start(spec, again=True)
+            await self._is_ready(child)
 
-    def _start(self, spec: ProcessSpec) -> Child:
+    def _need_restarts(self, child: Child, ends: int) -> None:
+        """Raises WorldFailedError for a process that has ended more often than it may be started again."""
+        restarts = child.spec.restarts
+        if ends > restarts:
+            often = f" after {restarts} restarts within {RESTARTS_WITHIN_S:.0f} s" if restarts else ""
+            raise self._failure(child, f"{child.describe_end()}{often}")
+        limit = f"{ends} of at most {restarts} times within {RESTARTS_WITHIN_S:.0f} s"
+        self._reporter.tell("detail", f"{child.spec.name} {child.describe_end()} and is started again, {limit}")
+
+    def _start(self, spec: ProcessSpec, *, again: bool = False) -> Child:
         try:
-            child = self._children.start(spec)
+            child = self._children.start(spec, again=again)
         except OSError as error:
             raise WorldFailedError(f"{spec.name} could not be started: {error}") from error
         self._reporter.tell("detail", f"starting {spec.name}")
-        self._write(processes={**self._record.processes, spec.name: ProcessRecord(child.pid)})
+        restarts = self._record.processes[spec.name].restarts + 1 if again else 0
+        self._write(processes={**self._record.processes, spec.name: ProcessRecord(child.pid, restarts=restarts)})
         return child
 
-    async def _until_ready(self, child: Child) -> None:
+    async def _is_ready(self, child: Child) -> bool:
+        """Wait until it is ready; False where it ends first. Raises WorldFailedError where neither happens in time."""
+        began = time.monotonic()
+        await self._until_ready_or_ended(child)
+        if child.ended.is_set():
+            return False
+        self._note_ready(child, round(time.monotonic() - began, 2))
+        return True
+
+    async def _until_ready_or_ended(self, child: Child) -> None:
         if child.spec.readiness is None:
             return
         answer = asyncio.create_task(wait_until_ready(child.spec.readiness))
@@ -106,15 +131,14 @@ class Supervisor:
         )
         for task in pending:
             task.cancel()
-        if child.ended.is_set():
-            raise self._failure(child, f"{child.describe_end()} before it was ready")
         if not done:
             limit = f"{child.spec.ready_timeout_s:.0f} s"
             raise self._failure(child, f"was not ready after {limit} ({child.spec.readiness})")
 
     def _note_ready(self, child: Child, after_s: float) -> None:
         name = child.spec.name
-        self._write(processes={**self._record.processes, name: ProcessRecord(child.pid, after_s)})
+        known = self._record.processes[name]
+        self._write(processes={**self._record.processes, name: dataclasses.replace(known, ready_after_s=after_s)})
         self._reporter.tell("detail", f"{name} ready after {after_s:.1f} s")
         self._ready[name].set()
 

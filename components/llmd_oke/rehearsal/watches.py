@@ -9,7 +9,7 @@ from typing import Generic, TypeVar, cast
 import httpx2
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
-from lightkube.core.resource import NamespacedResourceG
+from lightkube.core.resource import GlobalResource, NamespacedResourceG
 from lightkube.models.meta_v1 import ObjectMeta
 
 from llmd_oke.errors import KitError
@@ -17,7 +17,7 @@ from llmd_oke.errors import KitError
 _log = logging.getLogger(__name__)
 _RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
-Kind = TypeVar("Kind", bound=NamespacedResourceG)
+Kind = TypeVar("Kind", bound=NamespacedResourceG | GlobalResource)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Store(Generic[Kind]):
 
     def __init__(self, client: AsyncClient, kind: type[Kind]) -> None:
         self._client = client
-        self._kind = kind
+        self._kind = cast("type[NamespacedResourceG]", kind)  # lightkube's types know no kind that may be either
+        self._namespace = cast("str", "*" if issubclass(kind, NamespacedResourceG) else None)
         self._objects: dict[tuple[str, str], Kind] = {}
         self._subscribers: list[Callable[[Kind, bool], None]] = []
         self._synced = asyncio.Event()
@@ -94,8 +95,8 @@ class Store(Generic[Kind]):
                 failures += 1
 
     async def _list(self) -> str:
-        listing = self._client.list(self._kind, namespace="*")
-        found = {_key(thing): thing async for thing in listing}
+        listing = self._client.list(self._kind, namespace=self._namespace)
+        found = {_key(thing): cast("Kind", thing) async for thing in listing}
         for key in self._objects.keys() - found.keys():
             self._set(key, self._objects[key], exists=False)
         for key, thing in found.items():
@@ -105,8 +106,8 @@ class Store(Generic[Kind]):
         return listing.resourceVersion
 
     async def _follow(self, version: str) -> None:
-        async for event, thing in self._client.watch(self._kind, namespace="*", resource_version=version):
-            self._set(_key(thing), thing, exists=event != "DELETED")
+        async for event, thing in self._client.watch(self._kind, namespace=self._namespace, resource_version=version):
+            self._set(_key(thing), cast("Kind", thing), exists=event != "DELETED")
 
     def _set(self, key: tuple[str, str], thing: Kind, *, exists: bool) -> None:
         if exists:

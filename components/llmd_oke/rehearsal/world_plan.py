@@ -27,6 +27,7 @@ SIMULATOR_PORT = 9302
 SIMULATOR_URL = f"http://127.0.0.1:{SIMULATOR_PORT}"
 OCI_PLUGIN_PORT = 9303
 NODE_CONTROL_PORT = 9304
+OCI_REST_PORT = 9305
 PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
 """The stand-in plug-ins by the names of their packages; that for Kubernetes runs where the real one doesn't."""
 
@@ -64,12 +65,13 @@ def world_spec(
         plan: which nodes there are.
         programs: path of each program of the control plane, and of those that run in pods.
         time_scale: wall seconds for a second of model time in the simulated vLLM.
-        probe_time_scale: wall seconds for a second of a probe's delays and periods.
+        probe_time_scale: wall seconds for a second of a probe's delays and periods, and of the time that pods stay on a
+            node which doesn't answer.
         pod_environment: what Python programs in pods are told beside their own variables.
         plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
         startup_s: wall seconds that each simulated vLLM takes to start; None for the default of its process.
     """
-    control = plane.prepare(state, programs)
+    control = plane.prepare(state, programs, probe_time_scale)
     agent = _agent(state, plan, programs, control.pki.authority.certificate)
     agent |= {"time_scale": time_scale, "probe_time_scale": probe_time_scale}
     agent_config = json.dumps({**agent, "pod_environment": dict(pod_environment or {})}, indent=2)
@@ -177,6 +179,7 @@ def _oci_plugin(state: Path) -> tuple[str, ...]:
         "--faults": state / OCI_FAULTS_FILE,
     }
     places = ("--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}", "--etcd", plane.ETCD)
+    places += ("--rest-port", str(OCI_REST_PORT))
     return (*own, *(word for option, path in files.items() for word in (option, str(path))), *places)
 
 

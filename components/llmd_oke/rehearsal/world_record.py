@@ -13,10 +13,13 @@ Phase = Literal["starting", "ready", "stopping", "failed"]
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """A process of a world: its number inside the world, and the seconds from its start until it was ready."""
+    """A process of a world: its number inside the world, the seconds from its latest start until it was ready, and how
+    often it was started again since the world's start.
+    """
 
     pid: int
     ready_after_s: float | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)

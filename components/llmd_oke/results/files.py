@@ -63,6 +63,8 @@ def write_whole(path: Path, text: str) -> None:
         if not stays:
             unfinished.replace(path)
     except OSError as error:
+        if not stays:
+            unfinished.unlink(missing_ok=True)  # on a full disk it would take the room of the next try
         raise KitError(f"{path} can't be written: {error.strerror}") from error
 
 

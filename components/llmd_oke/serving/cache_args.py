@@ -12,9 +12,12 @@ class PrewarmArgs(TypedDict):
     """`hugging-face` or `object-storage`; a bucket has each model's files under its repository's name, and vocabularies
     under `encodings/`."""
     revision: NotRequired[str]
-    """Commit of the repository; the head of `main` if left out."""
+    """Commit of the repository, or of a bucket's files; the catalogue's commit of the model if left out."""
     connections: NotRequired[int]
     """Files that one download reads at a time; 8 if left out."""
+    belongs_to_root: NotRequired[bool]
+    """Whether the folder is root's and has to be given to the user that fills it, as on nodes' disks and Lustre;
+    File Storage maps all users to one by its export, which is what is assumed if left out."""
 
 
 class ModelCacheMountArgs(TypedDict):

@@ -6,6 +6,7 @@ from llmd_oke.bench.in_cluster.load_request import LoadRequest
 from llmd_oke.bench.in_cluster.parcels import MOST_CHUNKS
 from llmd_oke.catalogue.bench_jobs import InferencePerf, JobFacts
 from llmd_oke.serving import bench_program, vllm
+from llmd_oke.serving.manifests import api_access_mount, api_access_volume
 from llmd_oke.serving.operation_jobs import Place, account, config_map, identity, job, owned
 
 LOAD_PROGRAM = "llmd_oke.bench.in_cluster.load_job"
@@ -80,11 +81,12 @@ def tool_job(place: Place, tool: InferencePerf, how: JobFacts, limit_s: float) -
         "resources": how.smoke.model_dump(exclude_none=True),
         "securityContext": bench_program.CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount(), {**results, "readOnly": True}],
+        "volumeMounts": [bench_program.mount(), {**results, "readOnly": True}, api_access_mount()],
     }
     security = {**bench_program.pod_security(how), "runAsUser": tool.user_id, "fsGroup": tool.user_id}
     pod: dict[str, Any] = {
         **_pod(place, security),
+        "automountServiceAccountToken": False,
         "initContainers": [measuring],
         "containers": [publishing],
         "volumes": [
@@ -92,6 +94,7 @@ def tool_job(place: Place, tool: InferencePerf, how: JobFacts, limit_s: float) -
             {"name": "config", "configMap": {"name": f"{place.job}-config"}},
             {"name": "results", "emptyDir": {}},
             {"name": "scratch", "emptyDir": {}},
+            api_access_volume(),
         ],
     }
     return job(place, pod, limit_s, {})

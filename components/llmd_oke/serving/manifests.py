@@ -28,6 +28,8 @@ _KINDS = {
 
 RBAC = "rbac.authorization.k8s.io"
 
+_API_ACCESS = "api-access"
+
 _CUSTOM_GROUPS = ("inference.networking.k8s.io", "inference.networking.x-k8s.io", "keda.sh")
 
 
@@ -63,3 +65,22 @@ def role_binding(metadata: Mapping[str, Any], account: pulumi.Input[str], role: 
         "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": metadata["namespace"]}],
         "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": role or metadata["name"]},
     }
+
+
+def api_access_volume() -> dict[str, Any]:
+    """What Kubernetes mounts into every container of a pod whose account has its token mounted, as a volume that single
+    containers mount.
+    """
+    authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    sources = [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"configMap": authority},
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+    return {"name": _API_ACCESS, "projected": {"sources": sources}}
+
+
+def api_access_mount() -> dict[str, Any]:
+    """The mount of that volume, where Kubernetes' own client libraries look for it."""
+    return {"name": _API_ACCESS, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}

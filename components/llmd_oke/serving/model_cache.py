@@ -111,9 +111,11 @@ def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> Mo
     wanted = args["prewarm"]
     how: PrewarmArgs = {
         "source": wanted["source"],
-        "revision": args.get("revisions", {}).get(model_name, wanted.get("revision", "main")),
         "connections": wanted.get("connections", 8),
+        "belongs_to_root": args["kind"] != "file-storage",
     }
+    if revision := args.get("revisions", {}).get(model_name) or wanted.get("revision"):
+        how["revision"] = revision
     place["prewarm"] = how
     return place
 
@@ -204,6 +206,7 @@ def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manif
 
 
 def _pod(kept: Model, nodes: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
+    *first, fills = prewarm.containers(kept, cache)
     return {
         "serviceAccountName": args["service_account"],
         "automountServiceAccountToken": False,
@@ -212,7 +215,8 @@ def _pod(kept: Model, nodes: Shape, args: ModelCacheArgs, cache: ModelCacheMount
         "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
         "tolerations": tolerations(nodes, args.get("node_taints", ())),
         **({"affinity": _apart(kept)} if args["kind"] == "node-disk" else {}),
-        "containers": [prewarm.container(kept, cache.get("prewarm", {"source": "hugging-face"}))],
+        **({"initContainers": first} if first else {}),
+        "containers": [fills],
         "volumes": [vllm.cache_volume(cache), prewarm.program_volume()],
     }
 

@@ -12,7 +12,7 @@ from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.planning import rollout
 from llmd_oke.serving import labels, prewarm, priorities, vllm
 from llmd_oke.serving.args import NodeTaintArgs, UnitArgs
-from llmd_oke.serving.manifests import role, role_binding
+from llmd_oke.serving.manifests import api_access_mount, api_access_volume, role, role_binding
 from llmd_oke.serving.versions import version
 from llmd_oke.serving.vllm import ServerSpec
 
@@ -49,7 +49,7 @@ def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "volumes": [
             *vllm.pod_volumes(spec),
             *([prewarm.program_volume()] if spec.prewarmed else []),
-            *([_api_access_volume()] if protected_pool(spec, args) else []),
+            *([api_access_volume()] if protected_pool(spec, args) else []),
         ],
     }
 
@@ -62,7 +62,7 @@ def protected_pool(spec: ServerSpec, args: UnitArgs) -> str | None:
 
 def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
     """What comes before vLLM. The cache is looked at in every pod, because nodes may come after it was filled."""
-    cached = [prewarm.container(spec.model, spec.cache["prewarm"])] if "prewarm" in spec.cache else []
+    cached = prewarm.containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
     return [*cached, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
 
 
@@ -92,10 +92,11 @@ def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
         "resources": {"requests": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "256Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
             "runAsNonRoot": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        **({"volumeMounts": [{"name": "api-access", "mountPath": API_ACCESS, "readOnly": True}]} if pool else {}),
+        **({"volumeMounts": [api_access_mount()]} if pool else {}),
     }
 
 
@@ -104,22 +105,6 @@ def _pool_flag(namespace: pulumi.Input[str], pool: str) -> Any:
     if isinstance(namespace, str):
         return f"--inference-pool={namespace}/{pool}"
     return pulumi.Output.concat("--inference-pool=", namespace, "/", pool)
-
-
-API_ACCESS = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where Kubernetes' own client libraries look for it."""
-
-
-def _api_access_volume() -> dict[str, Any]:
-    """What Kubernetes mounts into every container of a pod whose account has its token mounted; here for one alone."""
-    authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
-    namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
-    sources = [
-        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
-        {"configMap": authority},
-        {"downwardAPI": {"items": [namespace]}},
-    ]
-    return {"name": "api-access", "projected": {"sources": sources}}
 
 
 def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:

@@ -5,6 +5,7 @@ from typing import NotRequired, TypedDict
 import pulumi
 
 from llmd_oke.objects import PART_OF, Manifest, when_declared
+from llmd_oke.serving import network_policies
 from llmd_oke.serving.manifests import declare
 from llmd_oke.serving.priorities import priority_class
 from llmd_oke.serving.timeouts import NAMESPACE_S, timeouts
@@ -39,6 +40,8 @@ class ServingNamespace(pulumi.ComponentResource):
         self.name = when_declared(declare(name, namespace(args["namespace"]), limited), args["namespace"])
         account = declare(f"{name}-service-account", service_account(self.name), child)
         self.service_account = when_declared(account, SERVICE_ACCOUNT)
+        for policy in network_policies.defaults(self.name):
+            declare(f"{name}-{policy['metadata']['name']}", policy, child)
         for size in args["tensor_parallel_sizes"]:
             declare(f"{name}-priority-tp{size}", priority_class(args["namespace"], size, PART_OF), child)
         if "hugging_face_token" in args:

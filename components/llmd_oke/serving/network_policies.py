@@ -1,8 +1,12 @@
-"""Who may reach the pods of a unit, where the cluster's network enforces policies (OKE's own does with Calico only)."""
+"""Who may reach the pods of the kit, where the cluster's network enforces policies. Neither of OKE's plug-ins does by
+itself; Oracle documents Calico beside them (docs.oracle.com, ContEng, "Pod Networking").
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmd_oke.bench.in_cluster.parcels import PART_LABEL
+from llmd_oke.bench.in_cluster.smoke_labels import LABEL as SMOKE
 from llmd_oke.catalogue.scaling import scaling
 from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.serving import envoy, labels, vllm
@@ -11,20 +15,28 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """Kubernetes gives it to every namespace."""
 
 KIT = {"app.kubernetes.io/part-of": PART_OF["app.kubernetes.io/part-of"]}
-"""Pods of the kit: routers, front doors, and Jobs that measure."""
+"""All pods of the kit."""
+
+DEFAULT, OPERATIONS = "llmd-oke-default", "llmd-oke-operations"
+"""Names of the policies of a namespace."""
+
+_MEASURING = (SMOKE, PART_LABEL)
+"""Labels of pods that measure: the benchmark of a deployment, and the Jobs of commands."""
+
+_TRANSFERRING = ("prefill", "decode")
 
 Rule = dict[str, Any]
 
 
 def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
-    """Who may read metrics, as the `from` of a rule: the kit's pods, the monitoring of llm-d's guides, and commands
+    """Who may read metrics, as the `from` of a rule: pods that measure, the monitoring of llm-d's guides, and commands
     that come through the API server. Everybody, where it isn't known from which addresses (CIDR) that one speaks.
     """
     if control_plane is None:
         return {}
     return {
         "from": [
-            {"podSelector": {"matchLabels": KIT}},
+            *({"podSelector": _having(label)} for label in _MEASURING),
             {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: _monitoring_namespace()}}},
             *({"ipBlock": {"cidr": cidr}} for cidr in control_plane),
         ]
@@ -43,23 +55,50 @@ def router_rules(pods: Mapping[str, str], metrics_port: int, control_plane: Sequ
     ]
 
 
-def servers_rules(unit: str, routed: bool, control_plane: Sequence[str] | None) -> list[Rule]:
-    """Servers of one unit hand KV cache over on ports that are not known beforehand. Requests come from the kit's own
-    pods, routers among them, or from everywhere where servers have no router before them.
+def servers_rules(unit: str, role: str, routed: bool, control_plane: Sequence[str] | None) -> list[Rule]:
+    """Prefill and decode servers of one unit hand KV cache over on ports that are not known beforehand (UCX takes any
+    free ones). Requests come from the unit's router, and who may read metrics has the same port; from everywhere where
+    servers have no router before them.
     """
-    own = {"podSelector": {"matchLabels": labels.unit_selector(unit)}}
-    requests = {"ports": _ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
-    return [{"from": [own]}, {**requests, **(readers(control_plane) if routed else {})}]
+    requests: Rule = {"ports": _ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
+    if routed and (read := readers(control_plane)):
+        router = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
+        requests["from"] = [router, *read["from"]]
+    partners = [{"podSelector": {"matchLabels": labels.role_selector(unit, each)}} for each in _TRANSFERRING]
+    return [*([{"from": partners}] if role in _TRANSFERRING else []), requests]
+
+
+def defaults(namespace: Any) -> list[Manifest]:
+    """What holds for the kit's pods in its namespace that have no policy of their own: nobody reaches them, but pods of
+    operations (two of them measure the path of KV cache) each other.
+    """
+    of_operations = _having(PART_LABEL)
+    return [
+        policy(_metadata(DEFAULT, namespace), KIT, []),
+        _policy(_metadata(OPERATIONS, namespace), of_operations, [{"from": [{"podSelector": of_operations}]}]),
+    ]
 
 
 def policy(metadata: Mapping[str, Any], pods: Mapping[str, str], rules: Sequence[Rule]) -> Manifest:
-    """The policy of pods: nothing else comes in."""
+    """The policy of pods with these labels: nothing else comes in."""
+    return _policy(metadata, {"matchLabels": pods}, rules)
+
+
+def _policy(metadata: Mapping[str, Any], pods: Mapping[str, Any], rules: Sequence[Rule]) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata,
-        "spec": {"podSelector": {"matchLabels": pods}, "policyTypes": ["Ingress"], "ingress": list(rules)},
+        "spec": {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": list(rules)},
     }
+
+
+def _metadata(name: str, namespace: Any) -> dict[str, Any]:
+    return {"name": name, "namespace": namespace, "labels": PART_OF}
+
+
+def _having(label: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": label, "operator": "Exists"}]}
 
 
 def _ports(*numbers: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The container that has a model complete in the cache: in Jobs, and before vLLM in each pod."""
+"""The containers that have a model complete in the cache: in Jobs, and before vLLM in each pod."""
 
 import hashlib
 import json
@@ -7,12 +7,15 @@ from importlib import resources
 from typing import Any
 
 from llmd_oke.catalogue import Model
+from llmd_oke.catalogue.bench_jobs import bench_jobs
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.models import Vocabulary
 from llmd_oke.catalogue.storage import model_cache
 from llmd_oke.objects import PART_OF, Manifest
-from llmd_oke.serving.cache_args import PrewarmArgs
-from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token
+from llmd_oke.prewarm import owner
+from llmd_oke.serving import bench_program
+from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
+from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token, pinned_revision
 
 PROGRAM_VOLUME = "prewarm-program"
 PROGRAM_FOLDER = "/opt/llmd-oke"
@@ -43,26 +46,51 @@ def program_config_map(namespace: Any) -> Manifest:
     }
 
 
-def container(model: Model, prewarm: PrewarmArgs) -> dict[str, Any]:
-    """The container. It ends at once where the model is complete already."""
-    facts = model_cache()
+def containers(model: Model, cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
+    """The containers in their order; the last one fills the cache. They end at once where the model is complete."""
+    prewarm = cache.get("prewarm", PrewarmArgs(source="hugging-face"))
+    first = [_gives_folder()] if prewarm.get("belongs_to_root") else []
+    return [*first, _fills(model, cache, prewarm)]
+
+
+def _gives_folder() -> dict[str, Any]:
+    """Root, because the folder is root's, and able to change owners; it asks nobody and has no secret."""
+    user = bench_jobs().user_id
+    capabilities = {"drop": ["ALL"], "add": ["CHOWN"]}
     return {
-        "name": "prewarm",
-        "image": job_images().python.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-B", "-m", "prewarm"],
+        **_python("prewarm-owner", "prewarm.owner"),
+        "args": [f"--cache={CACHE_FOLDER}", f"--user={user}"],
+        "securityContext": {**bench_program.CONTAINER_SECURITY, "capabilities": capabilities, "runAsUser": 0},
+    }
+
+
+def _fills(model: Model, cache: ModelCacheMountArgs, prewarm: PrewarmArgs) -> dict[str, Any]:
+    user = {"runAsNonRoot": True, "runAsUser": bench_jobs().user_id, "runAsGroup": owner.GROUP}
+    return {
+        **_python("prewarm", "prewarm"),
         "args": [
             f"--cache={CACHE_FOLDER}",
             f"--repository={model.repository}",
-            f"--revision={prewarm.get('revision', 'main')}",
+            f"--revision={pinned_revision(model, cache) or 'main'}",
             f"--source={prewarm['source']}",
             f"--connections={prewarm.get('connections', 8)}",
             *([f"--vocabulary={_vocabulary(model.vocabulary)}"] if model.vocabulary else []),
         ],
-        "workingDir": PROGRAM_FOLDER,
         "env": [_source_url() if prewarm["source"] == "object-storage" else hugging_face_token()],
-        "resources": {"requests": facts.requests.model_dump(), "limits": {"memory": facts.requests.memory}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": {**bench_program.CONTAINER_SECURITY, **user},
+    }
+
+
+def _python(name: str, module: str) -> dict[str, Any]:
+    """A container that runs a module of the program on the cache."""
+    requests = model_cache().requests
+    return {
+        "name": name,
+        "image": job_images().python.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-B", "-m", module],
+        "workingDir": PROGRAM_FOLDER,
+        "resources": {"requests": requests.model_dump(), "limits": {"memory": requests.memory}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "model-cache", "mountPath": CACHE_FOLDER},

@@ -19,7 +19,7 @@ from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import PART_OF, Manifest, when_declared
 from llmd_oke.serving import envoy, labels, network_policies
 from llmd_oke.serving.lookup import OverrideArgs, release
-from llmd_oke.serving.manifests import declare, role, role_binding
+from llmd_oke.serving.manifests import api_access_mount, api_access_volume, declare, role, role_binding
 from llmd_oke.serving.timeouts import ROUTER_S, timeouts
 from llmd_oke.serving.vllm import SERVER_PORT
 
@@ -43,6 +43,9 @@ _USER = 65532
 """`nonroot` of both images."""
 
 _READ = ["get", "watch", "list"]
+
+_NOT_WAITED_FOR = {"pulumi.com/skipAwait": "true"}
+"""Of Services: their pods are waited for by the Deployment; Pulumi would look on for ten seconds more."""
 
 
 class RouterArgs(TypedDict):
@@ -171,7 +174,7 @@ class _Objects:
         return {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": self.metadata(self.name),
+            "metadata": {**self.metadata(self.name), "annotations": _NOT_WAITED_FOR},
             "spec": {"type": "ClusterIP", "selector": self.selector, "ports": ports},
         }
 
@@ -199,7 +202,7 @@ class _Objects:
             {
                 "apiVersion": "v1",
                 "kind": "Service",
-                "metadata": self.metadata(self.pickers),
+                "metadata": {**self.metadata(self.pickers), "annotations": _NOT_WAITED_FOR},
                 "spec": {**addresses, "selector": self.selector, "ports": ports},
             },
             {
@@ -241,6 +244,7 @@ class _Objects:
         proxy_file = {"key": envoy.CONFIG_FILE, "path": envoy.CONFIG_FILE}
         return {
             "serviceAccountName": self.name,
+            "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": _GRACE_S,
             "securityContext": {
                 "runAsNonRoot": True,
@@ -253,6 +257,7 @@ class _Objects:
             "volumes": [
                 {"name": "config", "configMap": {"name": self.proxy_name, "items": [proxy_file]}},
                 {"name": "plugins-config-volume", "configMap": {"name": self.name}},
+                api_access_volume(),
             ],
         }
 
@@ -319,7 +324,7 @@ class _Objects:
             "readinessProbe": {**health, "periodSeconds": 2},
             "resources": _resources(facts),
             "securityContext": _restricted(),
-            "volumeMounts": [{"name": "plugins-config-volume", "mountPath": "/config"}],
+            "volumeMounts": [{"name": "plugins-config-volume", "mountPath": "/config"}, api_access_mount()],
         }
 
     def pool(self) -> Manifest:
@@ -398,7 +403,7 @@ def _restricted() -> dict[str, Any]:
 def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifest]) -> pulumi.Resource:
     """Declares the router's objects; the answer is the Service that takes requests.
 
-    Pods come after what they read. Services come beside them, because they are waited for until they have pods.
+    Pods come after what they read, and the Service when they are ready.
     """
 
     def one(manifest: Manifest, needed: Sequence[pulumi.Resource] = ()) -> pulumi.Resource:
@@ -406,12 +411,7 @@ def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifes
         options = pulumi.ResourceOptions(parent=parent, custom_timeouts=timeouts(ROUTER_S), depends_on=list(needed))
         return declare(key, manifest, options)
 
-    read = [one(manifest) for manifest in manifests if manifest["kind"] not in {"Deployment", "Service"}]
-    for manifest in _of_kind(manifests, "Deployment"):
-        one(manifest, read)
-    service, *_ = [one(manifest) for manifest in _of_kind(manifests, "Service")]
-    return service
-
-
-def _of_kind(manifests: Sequence[Manifest], kind: str) -> list[Manifest]:
-    return [manifest for manifest in manifests if manifest["kind"] == kind]
+    address = next(each for each in manifests if each["kind"] == "Service")
+    pods = next(each for each in manifests if each["kind"] == "Deployment")
+    read = [one(manifest) for manifest in manifests if manifest is not address and manifest is not pods]
+    return one(address, [one(pods, read)])

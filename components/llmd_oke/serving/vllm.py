@@ -108,11 +108,23 @@ def arguments(spec: ServerSpec) -> list[str]:
         f"--gpu-memory-utilization={engine.get('gpu_memory_utilization', 0.95):g}",
         f"--block-size={engine.get('block_size') or _block_size(spec)}",
     ]
+    if revision := pinned_revision(spec.model, spec.cache):
+        own.append(f"--revision={revision}")
     if spec.prewarmed:  # offline vLLM takes the model's folder for its name unless it is told one
         own.append(f"--served-model-name={spec.model.repository}")
     transfer = [f"{_KV_TRANSFER}={kv_transfer_config()}"] if spec.transfers_cache else []
     release = [f"--attention-backend={_attention_backend(spec)}", *spec.release.vllm.arguments]
     return [*own, *transfer, *release, *spec.model.arguments, *engine.get("extra_args", [])]
+
+
+def pinned_revision(model: Model, cache: ModelCacheMountArgs) -> str | None:
+    """The commit that weights are read at: the cache's own, else the catalogue's, which means nothing to a bucket. None
+    is what lies there at the time of the download.
+    """
+    prewarm = cache.get("prewarm")
+    if prewarm is None:
+        return model.revision
+    return prewarm.get("revision") or (model.revision if prewarm["source"] == "hugging-face" else None)
 
 
 def _block_size(spec: ServerSpec) -> int:

@@ -256,11 +256,16 @@ def storage_args(plan: Plan, cluster: CreateCluster, network: Network) -> Storag
         "nsg_ids": [group],
     }
     args |= (
-        {"export_path": cache.export_path}
+        {"export_path": cache.export_path, "client_cidr": _node_cidr(plan, network)}
         if shared
         else {"capacity_gb": cache.capacity_gb, "performance_tier": cache.performance_tier}
     )
     return cast("StorageArgs", args)
+
+
+def _node_cidr(plan: Plan, network: Network) -> pulumi.Output[str]:
+    """Where nodes are: those of pools that are there already anywhere in the VCN."""
+    return network.cidr if any(pool.pool_id for pool in plan.config.gpu_pools) else network.worker_cidr
 
 
 def _named(part: Part) -> dict[str, str] | None:

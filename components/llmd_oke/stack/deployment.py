@@ -11,7 +11,7 @@ from llmd_oke.config import CreateCluster
 from llmd_oke.config.oci_names import HttpsUrl
 from llmd_oke.errors import KitError
 from llmd_oke.operators.crds import Crds
-from llmd_oke.planning import Plan
+from llmd_oke.planning import Advice, Plan, merge_advice
 from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
 from llmd_oke.stack.access import ClusterAccess, existing
 from llmd_oke.stack.models import declare_image_pull, declare_model
@@ -33,10 +33,9 @@ def program() -> None:
     settings = pulumi.Config("llmd-oke")
     nodes_pull = not settings.get_bool("rehearsed")
     plan = planning.plan(config.validate(settings.require_object("stack")), nodes_pull=nodes_pull)
-    for advice in plan.advice:
+    updates = [Advice(model.name, model.update_note) for model in plan.models] if plan.layer != "cluster" else []
+    for advice in (*merge_advice(plan.advice), *merge_advice(updates)):
         pulumi.log.info(f"{advice.path}: {advice.text}")
-    for model in plan.models if plan.layer != "cluster" else ():
-        pulumi.log.info(f"{model.name}: {model.update_note}")
     for name, value in deploy(plan, settings).items():
         pulumi.export(name, value)
 

@@ -9,8 +9,7 @@ import pulumi
 
 from llmd_oke.bench.deployment.topology import RouterPart, Servers, Topology
 from llmd_oke.bench.evals.builtin import builtin_set
-from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
-from llmd_oke.bench.smoke.other_apis import OtherApi
+from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings, OtherApi
 from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
 from llmd_oke.bench.smoke.thresholds import Thresholds
 from llmd_oke.catalogue.container_images import ContainerImage

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from llmd_oke.rehearsal.state_files import in_oci, journal_file
 from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -31,6 +32,7 @@ BASE = {"cluster": CLUSTER, "gpuPools": [POOL], "systemPool": SYSTEM_POOL, "gpuS
 
 FAULTS = {
     "Vcn:too-many-requests": "429-TooManyRequests",
+    "Vcn:answer-lost": "can not create Core Vcn",
     "Cluster:internal-error": "500-InternalError",
     "NodePool/mi300x*:out-of-host-capacity": "Out of host capacity",
     "NodePool/mi300x*:node-never-joins": "register timeout",
@@ -49,6 +51,7 @@ class Life:
     destroyed: Ended
     deleted: list[str]
     left: list[str]
+    left_in_oci: list[str]
     again: Ended
 
 
@@ -62,8 +65,9 @@ def life(project: Project) -> Life:
     refused = project.command("rehearse", "destroy", "--stack", STACK)
     destroyed = project.command("rehearse", "destroy", "--stack", STACK, "--unprotect", "--json")
     deleted, left = _deleted(project), _objects(project)
+    left_in_oci = list(in_oci(journal_file(project.folder / ".rehearsal" / STACK)))
     project.write(STACK, **BASE, layer="cluster", models=None, smoke=None)
-    return Life(failed, served, refused, destroyed, deleted, left, _rehearse(project, "--no-benchmark"))
+    return Life(failed, served, refused, destroyed, deleted, left, left_in_oci, _rehearse(project, "--no-benchmark"))
 
 
 @pytest.mark.parametrize(("fault", "cause"), FAULTS.items())
@@ -97,6 +101,7 @@ def test_a_protected_cluster_is_not_destroyed_by_the_way(life: Life) -> None:
 def test_destroy_leaves_nothing(life: Life) -> None:
     assert life.destroyed.status == 0, life.destroyed.errors
     assert life.destroyed.document["changes"].keys() == {"delete"}
+    assert life.left_in_oci == []
     assert [name for name in life.left if "llm-d" in name or "mi300x" in name] == []
 
 
@@ -126,21 +131,22 @@ def test_a_stack_is_destroyed_whatever_its_weights_are_kept_on(project: Project,
 
 
 def test_kubernetes_goes_up_in_order_and_an_upgrade_that_failed_half_way_goes_on(project: Project) -> None:
-    stack = "upgraded"
-    layer = {**BASE, "layer": "cluster", "models": None, "smoke": None}
+    stack, order = "upgraded", ["tiny", "system", "mi300x", "more"]
+    layer = {**BASE, "gpuPools": [POOL, {**POOL, "name": "more"}], "layer": "cluster", "models": None, "smoke": None}
     project.write(stack, **layer)
     rehearse = ("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", "--no-benchmark")
-    assert project.command(*rehearse).status == 0
+    made = project.command(*rehearse)
+    assert made.status == 0, made.errors
     project.write(stack, **{**layer, "cluster": {**CLUSTER, "kubernetesVersion": "v1.35.2"}})
-    failed = project.command(*rehearse, "--fault", "NodePool/system*:internal-error")
-    assert (failed.status, _versions(project, stack)) == (
-        1,
-        {"tiny": "v1.35.2", "system": "v1.34.2", "mi300x": "v1.34.2"},
-    )
+    failed = project.command(*rehearse, "--fault", "NodePool/mi300x*:internal-error")
+    upgraded = {"tiny": "v1.35.2", "system": "v1.35.2", "mi300x": "v1.34.2"}
+    assert (failed.status, {**_versions(project, stack), **upgraded}) == (1, _versions(project, stack))
     again = project.command(*rehearse)
     assert again.status == 0, again.errors
-    assert _versions(project, stack) == dict.fromkeys(("tiny", "system", "mi300x"), "v1.35.2")
-    assert list(dict.fromkeys(_updated(project, stack))) == ["tiny", "system", "mi300x"]
+    assert _versions(project, stack) == dict.fromkeys(order, "v1.35.2")
+    control_plane, system, *gpu_pools = dict.fromkeys(_updated(project, stack))
+    assert [control_plane, system, *sorted(gpu_pools)] == order
+    assert _pools_under_way(project, stack) == 1
 
 
 def _journal(project: Project, stack: str) -> list[dict[str, Any]]:
@@ -157,6 +163,15 @@ def _versions(project: Project, stack: str) -> dict[str, str]:
 def _updated(project: Project, stack: str) -> list[str]:
     """What got the new version, in the order in which it was accepted."""
     return [state["name"] for state in _journal(project, stack) if state["kubernetesVersion"] == "v1.35.2"]
+
+
+def _pools_under_way(project: Project, stack: str) -> int:
+    """How many pools were ever updated at the same time."""
+    most, updating = 0, set[str]()
+    for state in _journal(project, stack):
+        (updating.add if state.get("state") == "UPDATING" else updating.discard)(state["name"])
+        most = max(most, len(updating))
+    return most
 
 
 def _rehearse(project: Project, *arguments: str) -> Ended:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from llmd_oke.bench.reporting.format import BenchmarkReport
 from llmd_oke.rehearsal.host_processes import members_of
-from user_project import Ended, Project, model
+from user_project import PLANTED, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
@@ -80,6 +81,29 @@ def test_the_deployment_gets_a_passport_with_its_evidence(life: Life, project: P
     assert passport["smoke_passed"]
     assert passport["cold_start"]["first_token_s"] > 0
     assert {"decode/vllm", "prefill/vllm", "router/epp"} <= passport["images"].keys()
+
+
+def test_no_planted_secret_is_in_reports_passports_state_or_logs(life: Life, project: Project) -> None:
+    files = [file for file in project.folder.rglob("*") if file.is_file() and not file.is_symlink()]
+    names = {file.name for file in files}
+    assert {"passport.json", "rows.jsonl", "summary.json", "world.json"} <= names
+    texts = {str(file): file.read_bytes() for file in files}
+    texts["said"] = "".join(each.output + each.errors for each in (life.made, life.scaled, life.changed)).encode()
+    assert [
+        (place, name) for place, text in texts.items() for name, value in PLANTED.items() if value.encode() in text
+    ] == []
+
+
+def test_no_process_of_the_cluster_has_a_planted_secret_as_argument_or_in_its_environment(
+    life: Life, project: Project
+) -> None:
+    record = json.loads((project.folder / ".rehearsal" / DISAGGREGATED / "world.json").read_text())
+    processes = members_of(record["namespaces"])
+    assert len(processes) > 10
+    for pid in processes:
+        with suppress(OSError):
+            text = Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert [name for name, value in PLANTED.items() if value.encode() in text] == []
 
 
 def test_a_stack_that_did_not_change_is_left_alone(life: Life) -> None:

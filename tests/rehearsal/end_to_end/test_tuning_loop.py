@@ -95,12 +95,13 @@ def test_what_was_planned_is_measured_and_kept(loop: Loop) -> None:
 
 
 def test_rows_know_what_their_servers_were_started_with(loop: Loop) -> None:
-    """Servers that only prefill have no connector."""
+    """Servers that only prefill are measured with the block size of those that hand their KV cache over."""
     rows = read_rows(loop.kept / "rows.jsonl")
     told = {(row.subject, row.release, row.block_size, row.quick_reduce, row.router_profile) for row in rows}
-    assert told == {("prefill", "llm-d-0.9.0", 16, "NONE", "none"), ("decode", "llm-d-0.9.0", 128, "NONE", "none")}
-    measured = loop.rank.document["confidence"]["conditions"]
-    assert "prefill/decode: prefill: block size 128, measured 16" in " ".join(measured)
+    assert told == {("prefill", "llm-d-0.9.0", 128, "NONE", "none"), ("decode", "llm-d-0.9.0", 128, "NONE", "none")}
+    measured = " ".join(loop.rank.document["confidence"]["conditions"])
+    assert "aggregated: block size 16, measured 128" in measured
+    assert "prefill/decode" not in measured
 
 
 def test_the_ranking_goes_by_what_was_measured_without_leaving_it(loop: Loop) -> None:

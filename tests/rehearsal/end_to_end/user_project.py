@@ -17,6 +17,14 @@ from llmd_oke.rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 600
+PLANTED = {
+    "HF_TOKEN": "hf_planted_token_0123456789",
+    "LLMD_OKE_BENCH_TOKEN": "planted-bench-token-0123456789",
+    "VLLM_API_KEY": "planted-api-key-0123456789",
+    "PULUMI_ACCESS_TOKEN": "pul-planted-0123456789",
+    "AWS_SECRET_ACCESS_KEY": "planted-access-key-0123456789",
+}
+"""Secrets that a user's shell has. Nothing of a rehearsal may keep or pass on any of them."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Project:
 
     def environment(self) -> dict[str, str]:
         """The environment of commands in the project."""
-        return {**os.environ, "LLMD_OKE_PROJECT": str(self.folder)}
+        return {**os.environ, **PLANTED, "LLMD_OKE_PROJECT": str(self.folder)}
 
     def command(self, *arguments: str) -> Ended:
         """Runs `llmd-oke` in the project."""

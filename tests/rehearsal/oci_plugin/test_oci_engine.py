@@ -1,15 +1,28 @@
 """The real engine, attached to the stand-in for OCI."""
 
+import base64
+import json
 import os
+import signal
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
+from listening import Listener
+from llmd_oke.errors import KitError
+from llmd_oke.operations import drift, nodes, recovery
+from llmd_oke.operations.nodes import Replacing, launched_nodes, replace_nodes
+from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.refreshing import is_taken_back
-from llmd_oke.operations.updates import launched_nodes
+from llmd_oke.progress import SilentProgress
+from llmd_oke.rehearsal.engine_nodes import cli_of, oci_client
 from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.oci_plugin.server import Setting, start
 from pulumi import automation
@@ -19,9 +32,12 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 PLACE = "ocid1.compartment.oc1..aaaa"
 TENANCY = "ocid1.tenancy.oc1..aaaa"
 VERSION = "v1.34.2"
+LIMIT_S = 120
 INSTANCE = "oci:Core/instance:Instance"
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 DOMAIN, OTHER_DOMAIN = (f"Uocm:US-ASHBURN-AD-{number}" for number in (1, 2))
+AUTHORITY = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nMII\n").decode()
+NO_MACHINE = "faults: [{resource: ClusterNetwork, operation: update, fault: out-of-host-capacity, times: 3}]"
 KUBECONFIG = 'clusters: [{name: c, cluster: {server: "https://10.244.0.1:6443"}}]\n'
 
 
@@ -46,6 +62,7 @@ class Kit:
     faults: Path
     options: automation.LocalWorkspaceOptions
     program: Callable[..., Callable[[], None]]
+    rest_url: str
 
     def run(self, operation: str, reads_first: bool = False, replaced: Sequence[str] = (), **inputs: Any) -> Any:
         how: dict[str, Any] = {"diff": True} if operation == "preview" else {}
@@ -54,6 +71,70 @@ class Kit:
         if reads_first:
             how["refresh"] = True
         return getattr(self._stack(**inputs), operation)(**how)
+
+    def change_behind_the_engine(self, **inputs: Any) -> None:
+        """Changes what OCI has, and lets the engine forget that it was it."""
+        before = self._stack().export_stack()
+        self.run("up", **inputs)
+        self._stack().import_stack(before)
+
+    def kill_engine_during(self, type_: str, count: int = 1, **inputs: Any) -> None:
+        """Kills the engine of an update once OCI creates so many resources of a type, which it gets done without it."""
+
+        def update() -> None:
+            with suppress(automation.CommandError):
+                self.run("up", **inputs)
+
+        updating = threading.Thread(target=update)
+        updating.start()
+        _wait_for(lambda: len({line["id"] for line in self.journal(type_)}) == count)
+        for process in _children("up"):
+            os.kill(process, signal.SIGKILL)
+        updating.join(LIMIT_S)
+        _wait_for(lambda: {"gpu-0", "gpu-1"} <= self.nodes.there)
+
+    def recover(self, monkeypatch: pytest.MonkeyPatch, **inputs: Any) -> tuple[list[str], list[str]]:
+        """What recovery would do, and what it did then."""
+        self._as_the_engine(monkeypatch)
+        cli = cli_of(self._stack(**inputs), Path(str(self.options.work_dir)), lambda _: None)
+        find = recovery.in_oci(lambda: oci_client(self.rest_url))
+        foreseen = list(recovery.look(cli.export()["deployment"], find).lines())
+        assert cli.unlock() == 0
+        done = recovery.recover(cli, Listener(), lambda: oci_client(self.rest_url))
+        return foreseen, list(done.lines())
+
+    def replace_nodes(self, monkeypatch: pytest.MonkeyPatch, *names: str, **inputs: Any) -> list[str]:
+        """Launches nodes anew as `nodes replace` does; the answer is what it said."""
+        self._as_the_engine(monkeypatch)
+        stack, listener = self._stack(**inputs), Listener()
+        cli = cli_of(stack, Path(str(self.options.work_dir)), lambda _: None)
+        how = Replacing(client=lambda: oci_client(self.rest_url), pause=lambda _: time.sleep(0.01))
+        assert replace_nodes(cli, listener, lambda _: True, names, how, yes=True) == 0
+        return listener.news
+
+    def machines(self) -> dict[str, str]:
+        """The instance configuration of each machine of the cluster network, by its OCID."""
+        return {machine["id"]: machine["configuration"] for machine in self.journal("ClusterNetwork")[-1]["machines"]}
+
+    def every_machine(self) -> set[str]:
+        """The OCIDs of all machines that the cluster network ever had."""
+        return {machine["id"] for network in self.journal("ClusterNetwork") for machine in network["machines"]}
+
+    def journal(self, type_: str) -> list[dict[str, Any]]:
+        """What OCI's journal says of resources of a type, one after the other."""
+        journal = Path(str(self.options.work_dir)) / "journal.jsonl"
+        lines: list[dict[str, Any]] = [json.loads(line) for line in journal.read_text().splitlines()]
+        return [line for line in lines if line.get("token", "").endswith(f":{type_}")]
+
+    def _as_the_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in (self.options.env_vars or {}).items():
+            monkeypatch.setenv(name, value)
+
+    def drift(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What the CLI sees of such changes, in words."""
+        self._as_the_engine(monkeypatch)
+        cli = PulumiCli(Path(str(self.options.work_dir)), "dev", "pulumi")
+        return [str(each) for each in drift.everywhere(cli, SilentProgress())]
 
     def resources(self) -> list[dict[str, Any]]:
         """What the engine wrote down."""
@@ -82,15 +163,43 @@ class Kit:
         return self.run(operation, **inputs).summary.resource_changes
 
 
+def _children(operation: str) -> list[int]:
+    """The Pulumi CLIs that this process has started for an operation."""
+    numbers = [word for file in Path("/proc/self/task").glob("*/children") for word in file.read_text().split()]
+    commands = {int(number): (Path("/proc") / number / "cmdline").read_bytes().split(b"\0") for number in numbers}
+    return [number for number, words in commands.items() if b"pulumi" in words[0] and operation.encode() in words]
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < ends_s
+        time.sleep(0.02)
+
+
 @pytest.fixture
-def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@pytest.fixture
+def time_scale() -> float:
+    """Wall seconds for a second of OCI's."""
+    return 0.0001
+
+
+@pytest.fixture
+def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, time_scale: float) -> Iterator[Kit]:
     pulumi_program = Path(os.environ["LLMD_OKE_PROGRAMS"]) / "pulumi"
     if not pulumi_program.is_file():
         pytest.skip("no pulumi (looked in LLMD_OKE_PROGRAMS)")
     monkeypatch.setenv("PATH", f"{pulumi_program.parent}:{os.environ['PATH']}")
     (tmp_path / "kubeconfig.yaml").write_text(KUBECONFIG)
     nodes, faults = Nodes(), tmp_path / "oci-faults.yaml"
-    server = start(0, Setting(tmp_path / "kubeconfig.yaml", tmp_path / "journal.jsonl", faults, nodes, 0.0001))
+    files = (tmp_path / "kubeconfig.yaml", tmp_path / "journal.jsonl", faults)
+    server = start(0, Setting(*files, nodes, time_scale, rest_port=free_port))
     environment = {
         "PULUMI_CONFIG_PASSPHRASE": "none",
         "PULUMI_DEBUG_PROVIDERS": f"oci:{server.port}",
@@ -100,7 +209,7 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
     backend = automation.ProjectBackend(f"file://{tmp_path}")
     project = automation.ProjectSettings("oci", "python", backend=backend)
     options = automation.LocalWorkspaceOptions(str(tmp_path), project_settings=project, env_vars=environment)
-    yield Kit(nodes, faults, options, _program)
+    yield Kit(nodes, faults, options, _program, f"http://127.0.0.1:{free_port}")
     server.stop()
 
 
@@ -178,7 +287,7 @@ def _components(
         SystemPool("system", system)
         gpus: Any = {"shape": "BM.GPU.MI300X.8", "size": 2, "launch": Launch(launch), "availability_domain": DOMAIN}
         cycling = {"mode": "replace-node", "max_surge": "0", "max_unavailable": "1"}
-        rest: Any = {"image_id": "ocid1.image.oc1.iad.own", "cluster_ca": "Q0E=", "tenancy_id": TENANCY}
+        rest: Any = {"image_id": "ocid1.image.oc1.iad.own", "cluster_ca": AUTHORITY, "tenancy_id": TENANCY}
         rest |= {"labels": {"team": team}} if team else {}
         rest |= {"cycling": cycling} if launch == "plain" else {}
         gpu: Any = {"pool_name": "gpu", **pool, **gpus, **rest}
@@ -248,6 +357,85 @@ def test_instances_are_launched_anew_one_by_one_and_left_alone_otherwise(pools: 
     assert set(pools.changes("up", **how, **changes)) == {"same"}
 
 
+def test_the_kit_launches_instances_anew_that_are_out_of_date(pools: Kit, monkeypatch: pytest.MonkeyPatch):
+    how: Any = {"launch": "compute-cluster-instances"}
+    pools.run("up", **how)
+    pools.run("up", **how, team="search")
+    before = pools.instances()
+    news = pools.replace_nodes(monkeypatch, **how, team="search")
+    assert [each for each in news if each in {"launching anew: gpu-0", "launching anew: gpu-1"}] == [
+        "launching anew: gpu-0",
+        "launching anew: gpu-1",
+    ]
+    after = pools.instances()
+    assert all(after[name] != before[name] and "team=search" in after[name][1] for name in ("gpu-0", "gpu-1"))
+    assert pools.replace_nodes(monkeypatch, **how, team="search") == ["all nodes were launched as the stack file says"]
+
+
+def test_nodes_of_a_cluster_network_are_replaced_one_by_one_and_left_alone_otherwise(
+    pools: Kit, monkeypatch: pytest.MonkeyPatch
+):
+    how: Any = {"launch": "cluster-network"}
+    pools.run("up", **how)
+    before = pools.machines()
+    changes: Any = {"team": "search", "version": "v1.35.2"}
+    pools.run("up", **how, **changes)
+    assert pools.machines() == before
+    news = pools.replace_nodes(monkeypatch, "gpu-1", **how, **changes)
+    assert [each for each in news if each.startswith("launching anew: ")] == ["launching anew: gpu-1"]
+    assert len(pools.machines().keys() & before.keys()) == 1
+    news = pools.replace_nodes(monkeypatch, **how, **changes)
+    assert [each for each in news if each.startswith("launching anew: ")] == ["launching anew: gpu-0"]
+    after = pools.machines()
+    assert after.keys().isdisjoint(before)
+    assert len(set(after.values())) == 1
+    assert pools.nodes.there == {"system-0", "gpu-0", "gpu-1"}
+    assert pools.replace_nodes(monkeypatch, **how, **changes)[-1] == "all nodes were launched as the stack file says"
+    assert set(pools.changes("up", **how, **changes)) == {"same"}
+
+
+def test_a_replacement_that_oci_has_no_machine_for_goes_on_with_the_next_run(
+    pools: Kit, monkeypatch: pytest.MonkeyPatch
+):
+    how: Any = {"launch": "cluster-network"}
+    pools.run("up", **how)
+    pools.run("up", **how, team="search")
+    before = pools.machines()
+    pools.faults.write_text(NO_MACHINE)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(nodes, "LAUNCH_S", 0.0)
+        with pytest.raises(KitError, match="OCI has 1 of 2 instances of gpu"):
+            pools.replace_nodes(monkeypatch, **how, team="search")
+    news = pools.replace_nodes(monkeypatch, **how, team="search")
+    assert [each for each in news if each.startswith("launching anew: ")] == ["launching anew: gpu-1"]
+    assert pools.machines().keys().isdisjoint(before)
+    assert len(pools.every_machine()) == 2 * len(before)
+
+
+@pytest.mark.parametrize("time_scale", [0.01])
+@pytest.mark.parametrize(
+    ("launch", "type_", "count"),
+    [("cluster-network", "ClusterNetwork", 1), ("compute-cluster-instances", "Instance", 2)],
+)
+def test_gpu_nodes_that_a_killed_engine_had_ordered_are_taken_up_and_not_ordered_again(
+    pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, type_: str, count: int
+):
+    how: Any = {"launch": launch}
+    pools.kill_engine_during(type_, count, **how)
+    ordered = {line["id"] for line in pools.journal(type_)}
+    foreseen, done = pools.recover(monkeypatch, **how)
+    assert foreseen == done
+    taken = [line for line in foreseen if line.startswith(f"creating {type_} gpu-")]
+    assert [line.split(": ")[1].startswith("it is there, and is taken into the state") for line in taken] == [
+        True
+    ] * count
+    pools.run("up", **how)
+    assert {line["id"] for line in pools.journal(type_)} == ordered
+    assert len(ordered) == count
+    assert len({line["id"] for line in pools.journal("NodePool")}) == 1
+    assert set(pools.changes("up", **how)) == {"same"}
+
+
 def test_a_stack_is_made_changed_and_deleted_in_the_order_that_oci_needs(kit: Kit):
     made = kit.run("up")
     assert made.summary.resource_changes == {"create": 9}
@@ -292,3 +480,20 @@ def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
     assert not any(is_taken_back(each) for each in kit.resources())
     assert kit.changes("up") == {"same": 8, "update": 1}
     assert len(kit.nodes.there) == 9
+
+
+def test_what_was_changed_in_oci_is_told_and_nothing_else_and_the_state_stays_as_it_is(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+):
+    kit.run("up", size=7)
+    assert kit.drift(monkeypatch) == []
+    kit.change_behind_the_engine(size=9, name="other")
+    before = kit.resources()
+    undone = "an update after `pulumi refresh` makes it what the stack file says"
+    assert sorted(kit.drift(monkeypatch)) == [
+        f"NodePool gpu: nodeConfigDetails.size was 7 and is 9; {undone}",
+        f"Vcn vcn: displayName was 'net' and is 'other'; {undone}",
+    ]
+    assert kit.resources() == before
+    kit.run("up", size=7, reads_first=True)
+    assert kit.drift(monkeypatch) == []

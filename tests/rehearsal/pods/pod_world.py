@@ -17,6 +17,7 @@ from llmd_oke.rehearsal.nodes.config import NodeConfig, Taint
 from llmd_oke.rehearsal.processes import FileReady, ProcessSpec, TcpReady, WorldSpec
 from llmd_oke.rehearsal.programs import locate
 from llmd_oke.rehearsal.world import World
+from llmd_oke.rehearsal.world_plan import NODE_CONTROL_PORT
 
 HERE = Path(__file__).parent
 LIMIT_S = 60
@@ -59,6 +60,7 @@ def world_spec(state: Path) -> WorldSpec:
         programs={"shell": Path("/bin/bash"), "absent": Path("/nowhere/absent"), **router_programs()},
         nodes=(GPU_NODE, SYSTEM_NODE),
         probe_time_scale=0.1,
+        control_port=NODE_CONTROL_PORT,
         back_off=BackOffConfig(first_s=30, longest_s=30),
     )
     (state / "agent.json").write_text(config.model_dump_json())
@@ -144,6 +146,11 @@ class PodWorld:
                 if json.loads(line)["type"] == "DELETED":
                     return
         raise AssertionError(f"{path}/{name} was not deleted within {LIMIT_S} s")
+
+    def change_node(self, name: str, change: str) -> None:
+        """Have the node agent `stop` or `start` a node."""
+        url = f"http://127.0.0.1:{NODE_CONTROL_PORT}/nodes/{name}/{change}"
+        self.inside(sys.executable, "-c", f"import httpx; httpx.post({url!r}).raise_for_status()")
 
     def log(self, namespace: str, pod: str, container: str) -> str:
         return (self.state / "logs" / "pods" / namespace / pod / f"{container}.log").read_text()

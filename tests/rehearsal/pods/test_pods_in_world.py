@@ -324,6 +324,32 @@ def test_a_deleted_pod_is_told_first_and_leaves_nothing_but_its_logs(pod_world: 
     assert pod_world.log("leave", "leaver", "main") == "told\n"
 
 
+def test_a_node_without_power_ends_its_pods_processes_and_runs_them_again_once_it_is_back(pod_world: PodWorld) -> None:
+    core = pod_world.namespace("power")
+    manifest = """
+    metadata: {name: %s, namespace: power}
+    spec:
+      nodeName: gpu-0
+      terminationGracePeriodSeconds: 20
+      containers: [{name: main, image: "test/shell:1", args: ["trap : TERM; while :; do read -t 9 <> <(:); done"]}]
+    """
+    for name in ("stays", "deleted"):
+        pod_world.create(f"{core}/pods", manifest % name)
+        pod_world.wait(f"{core}/pods", name, is_ready)
+    pod_world.change_node("gpu-0", "stop")
+    networks = pod_world.inside("ip", "netns", "list")
+    assert "pod-stays-" not in networks
+    assert "pod-deleted-" not in networks
+    assert is_ready(pod_world.get(f"{core}/pods/stays"))  # until the control plane misses the node's heartbeat
+    pod_world.api.delete(f"{core}/pods/deleted")
+    assert pod_world.get(f"{core}/pods/deleted")["metadata"]["deletionTimestamp"]  # nobody is there to confirm it
+    pod_world.create(f"{core}/pods", manifest % "bound")
+    pod_world.change_node("gpu-0", "start")
+    pod_world.wait_gone(f"{core}/pods", "deleted")
+    pod_world.wait(f"{core}/pods", "stays", lambda pod: is_ready(pod) and container(pod, "main")["restartCount"] == 1)
+    pod_world.wait(f"{core}/pods", "bound", is_ready)
+
+
 def test_an_image_without_a_program_is_shown_as_simulated(pod_world: PodWorld) -> None:
     pods = pod_world.namespace("simulated") + "/pods"
     manifest = """
@@ -354,3 +380,26 @@ def test_an_image_whose_program_is_not_on_this_machine_waits_and_says_so(pod_wor
         container(pod, "main")["state"]["waiting"]["message"]
         == 'the rehearsal has no program "absent" for test/absent:2'
     )
+
+
+MODEST = """
+metadata: {name: modest, namespace: modest}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: test/modest:1
+      args:
+        - |
+          while [ -e /proc/self/autogroup ] && ! grep -q 'nice 10$' /proc/self/autogroup; do read -t 0.05 <> <(:); done
+          nice
+"""
+
+
+def test_a_program_stands_back_for_what_simulates_servers_with_its_session_where_linux_groups_by_that(
+    pod_world: PodWorld,
+) -> None:
+    pods = pod_world.namespace("modest") + "/pods"
+    pod_world.create(pods, MODEST)
+    pod_world.wait(pods, "modest", phase_is("Succeeded"))
+    assert pod_world.log("modest", "modest", "main") == "10\n"

@@ -46,12 +46,16 @@ def serve_outside(folder):
 
 
 def variables(container):
-    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    return {each["name"]: each["value"] for each in container.get("env", ()) if "value" in each}
 
 
 def prewarm(plan, network, authority):
-    """Runs the container that fills the cache, in a namespace; its exit code and last line."""
-    container, folder = plan["prewarm"], Path(plan["folder"])
+    """Runs the containers that fill the cache, in a namespace, one after the other; their exit codes and last lines."""
+    return [ended(container, plan, network, authority) for container in plan["prewarm"]]
+
+
+def ended(container, plan, network, authority):
+    folder = Path(plan["folder"])
     python = pythons.prepare(folder, authority)
     hosts = folder / "hosts"
     hosts.write_text("".join(f"127.0.0.1 {name}\n" for name in ("localhost", *outside().hosts)))

@@ -38,7 +38,7 @@ UNIT: UnitArgs = {
     "model_cache": model_cache.mount(CACHE, MODEL, ""),
 }
 MISSING = {
-    "hub/models--*/refs/main": "LocalEntryNotFoundError",
+    "hub/models--*/snapshots/*": "LocalEntryNotFoundError",
     "hub/models--*/snapshots/*/config.json": "No such file or directory: '/model-cache/hub/models--",
     "hub/models--*/snapshots/*/tokenizer.json": "tokenizer.json",
     "hub/models--*/snapshots/*/model.safetensors.index.json": "model.safetensors.index.json",
@@ -60,11 +60,11 @@ def plan(folder: Path) -> dict[str, Any]:
         each.mkdir()
     for name, text in prewarm.program().items():
         (program / name).write_text(text)
-    assert pod["initContainers"] == job["containers"]
+    assert pod["initContainers"] == [*job["initContainers"], *job["containers"]]
     volumes = {volume["name"]: cache if "hostPath" in volume else scratch for volume in pod["volumes"]}
     digest = hashlib.sha256(vocabulary(model.vocabulary.file, model.vocabulary.bytes)).hexdigest()
     return {
-        "prewarm": job["containers"][0],
+        "prewarm": [*job["initContainers"], *job["containers"]],
         "server": pod["containers"][0],
         "volumes": {name: str(path) for name, path in volumes.items()},
         "cache": str(cache),
@@ -89,9 +89,16 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_job_fills_the_cache_and_the_pods_own_look_at_it_needs_no_network(seen: dict[str, Any]):
-    said = "openai/gpt-oss-120b: complete in /model-cache/hub/models--openai--gpt-oss-120b"
-    assert seen["filled"] == {"code": 0, "said": said}
-    assert seen["looked"] == {"code": 0, "said": said}
+    commit = "b5c939de8f754692c1647ca79fbf85e8c1e70f8a"
+    said = f"openai/gpt-oss-120b: complete in /model-cache/hub/models--openai--gpt-oss-120b, commit {commit}"
+    assert seen["filled"][1] == {"code": 0, "said": said}
+    assert seen["looked"][1] == {"code": 0, "said": said}
+
+
+def test_job_and_pod_look_after_the_folders_owner_first(seen: dict[str, Any]):
+    for owner, _ in (seen["filled"], seen["looked"]):
+        assert owner["code"] == 0
+        assert owner["said"].startswith("/model-cache")
 
 
 def test_the_pod_has_a_loopback_device_and_no_way_out(seen: dict[str, Any]):

@@ -6,6 +6,7 @@ from llmd_oke.progress import PlainProgress
 from llmd_oke.rehearsal import programs
 from llmd_oke.rehearsal.control_plane import plane
 from llmd_oke.rehearsal.processes import WorldSpec
+from llmd_oke.rehearsal.waiting import until
 
 pytestmark = pytest.mark.rehearsal
 
@@ -42,10 +43,18 @@ def control_plane(tmp_path: Path) -> plane.ControlPlane:
     return plane.prepare(tmp_path / "state", paths)
 
 
-def test_a_control_plane_starts_serves_and_leaves_nothing(world, control_plane, python):
+def _is_back(world, name):
+    process = world.status().processes[name]
+    return process.restarts == 1 and process.ready_after_s is not None
+
+
+def test_a_control_plane_starts_serves_survives_its_kills_and_leaves_nothing(world, control_plane, python):
     spec = WorldSpec(processes=control_plane.processes, facts={"kubeconfig": str(control_plane.kubeconfig)})
     record = world.start(spec, PlainProgress(), discard=[control_plane.data])
     assert set(record.processes) == set(plane.PROGRAMS)
     assert record.facts == spec.facts
+    for ended in ("etcd", "kube-apiserver"):
+        world.run_inside(["pkill", "-KILL", "-x", ended])
+        assert until(lambda name=ended: _is_back(world, name), 30)
     done = world.run_inside([python, "-c", CREATE_NAMESPACE], timeout_s=180)
     assert done.stdout.splitlines() == ["default kube-root-ca.crt", "10.244.0.1"], done.stderr

@@ -1,6 +1,7 @@
 import os
 import signal
 import subprocess
+from dataclasses import replace
 
 import pytest
 from llmd_oke.errors import KitError
@@ -103,6 +104,22 @@ def test_a_process_that_dies_later_ends_the_world_and_is_named(world, small):
     assert failure.startswith("a was ended by SIGKILL; the end of ")
     assert "hello from a" in failure
     assert "stop b" in (world.folder.path / "events").read_text()
+
+
+def test_a_process_that_may_be_started_again_is_until_it_ends_too_often(world, small):
+    world.start(WorldSpec(processes=(replace(small("a"), restarts=1), small("b", "a"))))
+    first = world.status().processes["a"]
+    world.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
+    assert until(lambda: world.status().processes["a"].restarts == 1, 10)
+    assert until(lambda: world.status().processes["a"].ready_after_s is not None, 10)
+    assert world.status().phase == "ready"
+    assert world.status().processes["a"].pid != first.pid
+    assert world.folder.log_file("a").read_text() == "hello from a\nhello from a\n"
+    said = world.folder.log_file("supervisor").read_text()
+    assert "a was ended by SIGKILL and is started again, 1 of at most 1 times within 300 s" in said
+    world.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
+    assert until(lambda: failed(world), 10)
+    assert world.status().failure.startswith("a was ended by SIGKILL after 1 restarts within 300 s; the end of ")
 
 
 def test_a_world_whose_first_process_was_killed_is_gone_and_can_be_started_again(world, small):

@@ -1,10 +1,11 @@
 """What Object Storage says of a file behind a link."""
 
 import base64
+import gzip
 
 import httpx
 import pytest
-from llmd_oke.access.objects import StoredFile, stored_file
+from llmd_oke.access.objects import LONGEST_TEXT_BYTES, StoredFile, stored_file, stored_text
 from llmd_oke.access.oci_client import OciError
 
 LINK = "https://objectstorage.example/p/secret/o/image.oci"
@@ -49,3 +50,25 @@ def test_a_server_that_does_not_answer_is_told_without_the_link():
     with pytest.raises(OciError) as caught:
         stored_file(LINK, httpx.Client(transport=httpx.MockTransport(refuse)))
     assert "secret" not in str(caught.value)
+
+
+def text_of(uri: str, content: bytes) -> str:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(content)))
+    return stored_text(uri, httpx.Client(transport=transport))
+
+
+def test_a_packed_text_is_unpacked():
+    assert text_of("https://example.com/Packages.gz", gzip.compress(b"Package: a\n")) == "Package: a\n"
+    assert text_of("https://example.com/Packages", b"Package: a\n") == "Package: a\n"
+
+
+@pytest.mark.parametrize("uri", ["https://example.com/Packages.gz", "https://example.com/Packages"])
+def test_a_text_that_is_too_long_is_not_read_to_its_end(uri: str):
+    content = bytes(LONGEST_TEXT_BYTES + 1)
+    with pytest.raises(OciError, match="is longer than"):
+        text_of(uri, gzip.compress(content) if uri.endswith("gz") else content)
+
+
+def test_what_is_not_packed_is_refused():
+    with pytest.raises(OciError, match="can't be read"):
+        text_of("https://example.com/Packages.gz", b"Package: a\n")

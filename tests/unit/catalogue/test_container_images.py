@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llmd_oke.catalogue import container_images
-from llmd_oke.catalogue.container_images import Lock, LockedDigest, lock, locked, parsed
-from llmd_oke.catalogue.files import read_yaml, values_folder
+from llmd_oke.catalogue import container_images, operators
+from llmd_oke.catalogue.container_images import ContainerImage, Lock, LockedDigest, lock, locked, parsed
+from llmd_oke.catalogue.files import names, read_yaml, values_folder
 from llmd_oke.planning.container_images import kit_images
 from pydantic import ValidationError
 
@@ -77,8 +77,15 @@ def test_the_lock_has_the_images_of_the_catalogue_and_no_others():
 
 
 def test_every_image_that_values_name_is_one_of_the_catalogue():
+    charts = {chart.reference for name in names("operators") if (chart := _chart(name))}
     known = {image.reference for image in kit_images()}
-    assert set(_references()) == known
+    assert set(_references()) == known - charts
+    assert charts <= known
+
+
+def _chart(name: str) -> ContainerImage | None:
+    entry = read_yaml(values_folder() / "operators" / f"{name}.yaml")
+    return operators.operator(name).chart.artifact if "chart" in entry else None
 
 
 def test_no_image_is_named_in_the_code():

@@ -5,13 +5,18 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.cli import main, passport, smoke
+from llmd_oke.cli import main, passport, smoke, up
+from llmd_oke.config import validate
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.deployed.smoke import Outcome
+from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
+from llmd_oke.planning import plan
+from llmd_oke.planning.plan import Pool
 
 STACK = {
     "cluster": {"mode": "existing", "identifier": "here"},
@@ -32,7 +37,7 @@ here=$(dirname "$0")
 case "$1 $2" in
   "refresh "*) ;;
   "preview "*) echo '{"steps": []}' ;;
-  "stack export") echo '{"deployment": {"resources": []}}' ;;
+  "stack export") cat "$here/state" ;;
   "stack output") echo '{"address": "http://router", "token": "[secret]"}' ;;
   "stack history") cat "$here/history" ;;
   *) echo "engine at work"
@@ -50,6 +55,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": STACK}}))
     (tmp_path / "history").write_text("[]")
+    (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": []}}))
     (tmp_path / "pulumi").write_text(CLI)
     (tmp_path / "pulumi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -103,6 +109,52 @@ def test_an_update_that_fails_tells_what_it_did_and_ends_as_the_engine_did(comma
     code, document, _ = command("up", "--yes", status=255)
     assert (code, document["ok"], document["changes"]["create"]) == (255, False, 3)
     assert document["error"] == "`pulumi up` ended with exit code 255."
+
+
+POOL = {
+    "urn": "urn:pulumi:prod::p::oci:ContainerEngine/nodePool:NodePool::mi300x-node-pool",
+    "type": "oci:ContainerEngine/nodePool:NodePool",
+    "id": "ocid1.nodepool",
+    "inputs": {"name": "mi300x"},
+}
+
+
+def test_an_update_whose_gate_fails_says_what_the_nodes_cost_and_what_gives_them_back(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": [POOL]}}))
+    code, document, errors = command("up", "--yes", status=255)
+    assert code == 255
+    assert "llmd-oke nodes scale mi300x 0 --stack prod" in document["remedy"]
+    assert "its 2 nodes cost 96 US dollars an hour (list price)" in errors
+    assert "to give them back: llmd-oke nodes scale mi300x 0 --stack prod" in errors
+
+
+@pytest.mark.parametrize("agreed", [True, False])
+def test_on_a_terminal_it_is_asked_whether_the_pool_shall_be_scaled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agreed: bool
+) -> None:
+    (tmp_path / "Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": STACK}}))
+    asked: list[str] = []
+    scaled: list[tuple[str, int]] = []
+
+    def confirm(question: str) -> bool:
+        asked.append(question)
+        return agreed
+
+    def scale(_pulumi: object, _progress: object, _client: object, pool: Pool, size: int) -> None:
+        scaled.append((pool.name, size))
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(up.typer, "confirm", confirm)
+    monkeypatch.setattr(up, "scale_pool", scale)
+    monkeypatch.setattr(up.recover, "client_for", lambda *_: lambda: None)
+    state = json.dumps({"deployment": {"resources": [POOL]}})
+    pulumi = PulumiCli(tmp_path, "prod", "pulumi", lambda *_: Ended(0, state))
+    remedy = up._offer_to_scale(pulumi, plan(validate(STACK)), tmp_path, asks=True)
+    assert asked == ["Scale mi300x to zero now?"]
+    assert scaled == ([("mi300x", 0)] if agreed else [])
+    assert ("nodes scale mi300x 0" in remedy) is not agreed
 
 
 def test_a_benchmark_that_is_not_passed_fails_the_update(command: Command, benchmark: Callable[..., None]) -> None:

@@ -12,11 +12,16 @@ from llmd_oke.cluster.instance_metadata import Boot, user_data
 
 STEP = re.compile(r"^step ([a-z-]+) <<'LLMD_OKE_END_OF_STEP'\n(.*?)^LLMD_OKE_END_OF_STEP$", re.MULTILINE | re.DOTALL)
 PLACES = re.compile(r"(?<!\w)/(etc|opt|var|proc|dev/console)\b")
-REAL = ("bash", "base64", "cat", "chmod", "install", "tail", "tee")
+REAL = ("bash", "base64", "cat", "chmod", "install", "rm", "tail", "tee")
 BASH = shutil.which("bash") or "bash"
 
-PACKAGE = r"[install][^oci-oke-node-all-1\.34\.2$]"
-INSTALLS_OKE = 'if [[ $* == *install* ]]; then printf "#!$BASH\\n" >"$ROOT/bin/oke"; chmod 0755 "$ROOT/bin/oke"; fi'
+NAME = r"[^oci-oke-node-all-1\.34\.2$]"
+PACKAGE = f"[install]{NAME}"
+SOURCES = "etc/apt/sources.list.d/oke-node-client.sources"
+INSTALLS_OKE = (
+    'if [[ $* == *install* ]]; then printf "#!$BASH\\n" >"$ROOT/bin/oke"; chmod 0755 "$ROOT/bin/oke"; fi\n'
+    f'[[ ! -e "$ROOT/{SOURCES}" ]] || printf "%s\\n" "$(<"$ROOT/{SOURCES}")" >"$ROOT/sources"'
+)
 AUTHORITY = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nMII\n").decode()
 
 
@@ -103,7 +108,7 @@ class TestPackages:
         (repository / "dists").mkdir(parents=True)
         machine.command("apt-get", INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
-        assert f"URIs: file://{repository}\n" in machine.read("etc/apt/sources.list.d/oke-node-client.sources")
+        assert f"URIs: file://{repository}\n" in machine.read("sources")
         update, install = machine.calls("apt-get")
         assert update.endswith("[Dir::Etc::sourceparts=-][-o][APT::Get::List-Cleanup=0][update]")
         assert install.endswith(PACKAGE)
@@ -111,8 +116,21 @@ class TestPackages:
     def test_packages_that_the_image_lacks_come_from_oracles_repository(self, machine: Machine):
         machine.command("apt-get", INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
-        sources = machine.read("etc/apt/sources.list.d/oke-node-client.sources")
+        sources = machine.read("sources")
         assert f"URIs: {cloud_init().packages.repository}/ubuntu-noble/kubernetes-1.34\n" in sources
+
+    def test_oracles_unsigned_repository_is_trusted_for_one_package_over_https_and_then_no_more(self, machine: Machine):
+        machine.command("apt-get", INSTALLS_OKE)
+        assert machine.run(step("packages")).returncode == 0
+        assert cloud_init().packages.repository.startswith("https://")
+        assert "Trusted: yes" in machine.read("sources")
+        assert {call.partition("[install]")[2] for call in machine.calls("apt-get") if "[install]" in call} == {NAME}
+        assert not (machine.root / SOURCES).exists()
+
+    def test_it_is_trusted_no_more_where_nothing_could_be_installed(self, machine: Machine):
+        machine.command("apt-get", "exit 100")
+        assert machine.run(out_of_time(step("packages"))).returncode == 1
+        assert not (machine.root / SOURCES).exists()
 
     def test_an_install_that_fails_is_tried_with_fresh_lists(self, machine: Machine):
         fails_once = 'if [[ $* == *install* && ! -e $ROOT/failed ]]; then >"$ROOT/failed"; exit 100; fi\n'

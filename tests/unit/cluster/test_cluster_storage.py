@@ -36,7 +36,9 @@ def test_file_storage_is_a_file_system_with_a_mount_target_and_an_export():
     assert (target["subnetId"], target["nsgIds"], target["availabilityDomain"]) == ("s", ["nsg"], "x:AD-1")
     assert (export["path"], export["exportSetId"]) == ("/models", "set")
     (option,) = export["exportOptions"]
-    assert (option["source"], option["access"], option["identitySquash"]) == ("10.0.0.0/16", "READ_WRITE", "NONE")
+    assert (option["source"], option["access"], option["identitySquash"]) == ("10.0.0.0/16", "READ_WRITE", "ALL")
+    assert (option["anonymousUid"], option["anonymousGid"]) == ("0", "0")
+    assert option["requirePrivilegedSourcePort"] is True
     assert made.outputs["handle"] == "ocid1.models-file-system:10.0.0.9:/models"
 
 
@@ -56,7 +58,7 @@ def test_of_a_file_system_that_is_there_nothing_is_created():
 
 
 def test_what_is_left_out_is_named():
-    with pytest.raises(KitError, match="without availability_domain, subnet_id"):
+    with pytest.raises(KitError, match="without availability_domain, subnet_id, client_cidr"):
         storage(kind="file-storage", compartment_id="c")
 
 

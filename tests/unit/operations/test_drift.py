@@ -83,6 +83,45 @@ def test_only_objects_are_looked_at(type_: str):
     assert found_by_refresh([Change("delete", urn(type_, "d"))]) == []
 
 
+POOL = "oci:ContainerEngine/nodePool:NodePool"
+
+
+def test_in_the_whole_stack_what_oci_has_is_compared_too_and_told_how_it_is_undone():
+    sized = Change(
+        "update",
+        urn(POOL, "mi300x"),
+        old={"nodeConfigDetails": {"size": 9}},
+        new={"nodeConfigDetails": {"size": 7}},
+        changed=("nodeConfigDetails.size",),
+    )
+    changes = [sized, Change("delete", urn("oci:Core/subnet:Subnet", "pods"))]
+    assert list(map(str, found_by_refresh(changes, objects_only=False))) == [
+        "NodePool mi300x: nodeConfigDetails.size was 9 and is 7; "
+        "an update after `pulumi refresh` makes it what the stack file says",
+        "Subnet pods is gone; an update after `pulumi refresh` makes it anew",
+    ]
+
+
+def test_what_only_the_outputs_tell_apart_is_told_from_these():
+    inputs = {"name": "prod"}
+    change = Change("update", urn(POOL, "p"), inputs, inputs, {"name": "prod"}, {"name": "other"}, changed=("name",))
+    (found,) = found_by_refresh([change], objects_only=False)
+    assert "name was 'prod' and is 'other'" in str(found)
+
+
+@pytest.mark.parametrize("type_", ["pulumi:providers:oci", "llmd-oke:index:GpuPool", "pulumi:pulumi:Stack"])
+def test_what_has_no_existence_of_its_own_can_not_be_changed(type_: str):
+    change = Change("update", urn(type_, "d"), {"a": 1}, {"a": 2}, changed=("a",))
+    assert found_by_refresh([change], objects_only=False) == []
+
+
+def test_a_release_of_helm_is_told_where_it_is_gone_and_not_compared():
+    release = urn("kubernetes:helm.sh/v3:Release", "operator")
+    compared = Change("update", release, {"values": 1}, {"values": 2}, changed=("values",))
+    (found,) = found_by_refresh([compared, Change("delete", release)], objects_only=False)
+    assert str(found) == "Release operator is gone; the update makes it anew"
+
+
 def test_a_preview_tells_the_changes_of_fields_that_others_set_and_no_others():
     fields = {"f:spec": {"f:replicas": {}}}
     old, new = {"spec": {"replicas": 3, "paused": True}}, {"spec": {"replicas": 2, "paused": False}}

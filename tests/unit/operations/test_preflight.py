@@ -67,16 +67,31 @@ ANSWERS: dict[str, Any] = {
     available("container-engine", "enhanced-cluster-count"): {"available": 3},
     available("vcn", "vcn-count"): {"available": 10},
     "POST compute /computeCapacityReports": AVAILABLE,
-    f"compute /images/{IMAGE}": {"lifecycleState": "AVAILABLE", "displayName": "ubuntu"},
+    f"compute /images/{IMAGE}": {
+        "lifecycleState": "AVAILABLE",
+        "displayName": "ubuntu",
+        "operatingSystem": "Canonical Ubuntu",
+        "operatingSystemVersion": "24.04",
+    },
     f"compute /images/{IMAGE}/shapes": [{"shape": "BM.GPU.MI300X.8"}],
 }
+
+
+INDEX = "\n\n".join(f"Package: oci-oke-node-all-{patch}\nVersion: 1" for patch in ("1.34.1", "1.34.2", "1.34.20"))
+
+
+def read_index(uri: str) -> str:
+    """A repository whose index is not packed."""
+    if uri.endswith(".gz"):
+        raise OciError(404, "", "answered with 404")
+    return INDEX if uri.endswith("/ubuntu-noble/kubernetes-1.34/dists/stable/main/binary-amd64/Packages") else ""
 
 
 def look(answers: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **pool: Any) -> list[Finding]:
     stack = copy.deepcopy(STACK)
     stack["cluster"].update(cluster or {})
     stack["gpuPools"][0].update(pool)
-    return preflight(FakeOci({**ANSWERS, **(answers or {})}), validate(stack))
+    return preflight(FakeOci({**ANSWERS, **(answers or {})}), validate(stack), read_text=read_index)
 
 
 def only(check: str, found: list[Finding]) -> Finding:
@@ -86,7 +101,9 @@ def only(check: str, found: list[Finding]) -> Finding:
 
 def test_a_tenancy_that_has_everything_is_fine():
     found = look()
-    assert {finding.check for finding in found} == {"versions", "add-ons", "node image", "limits", "capacity", "image"}
+    assert {finding.check for finding in found} == {
+        *("versions", "add-ons", "node image", "limits", "capacity", "image", "packages")
+    }
     assert {finding.verdict for finding in found} == {Verdict.FINE}
     assert exit_code(found) == 0
 
@@ -154,7 +171,7 @@ def test_the_system_pool_needs_its_cores_in_the_domains_that_it_is_spread_over(f
 def test_pools_that_share_a_limit_are_judged_together():
     stack = copy.deepcopy(STACK)
     stack["cpuPools"] = [{"name": "more", "size": 1, "ocpus": 64, "memoryGib": 128, "availabilityDomains": [DOMAIN]}]
-    found = preflight(FakeOci(ANSWERS), validate(stack))
+    found = preflight(FakeOci(ANSWERS), validate(stack), read_text=read_index)
     finding = limit("systemPool.ocpus", found)
     assert finding.verdict is Verdict.PROBLEM
     assert "112 OCPUs wanted (systemPool.ocpus, cpuPools[0].ocpus)" in finding.value
@@ -196,7 +213,7 @@ def test_a_limit_whose_name_is_not_published_is_left_to_the_user_with_what_looks
 
 def test_limits_of_a_domain_are_asked_with_it_and_those_of_the_region_without():
     client = FakeOci(ANSWERS)
-    preflight(client, validate(STACK))
+    preflight(client, validate(STACK), read_text=read_index)
     asked = {path: query for path, query in client.asked if "resourceAvailability" in path}
     assert asked[available("compute", "gpu-mi300x-count")]["availabilityDomain"] == DOMAIN
     assert "availabilityDomain" not in asked[available("vcn", "vcn-count")]
@@ -260,6 +277,27 @@ def test_an_image_that_is_still_imported_is_a_problem():
 def test_an_image_for_other_shapes_is_a_problem():
     finding = only("image", look({f"compute /images/{IMAGE}/shapes": [{"shape": "VM.Standard.E5.Flex"}]}))
     assert "not for BM.GPU.MI300X.8" in finding.value
+
+
+def test_a_node_package_that_oke_has_not_is_left_to_the_image_with_the_versions_there_are():
+    found = only("packages", look(cluster={"kubernetesVersion": "v1.34.3"}))
+    assert (found.verdict, found.path) == (Verdict.UNKNOWN, "gpuPools[0].image")
+    assert "has no oci-oke-node-all-1.34.3: nodes join if the image carries it" in found.value
+    assert found.remedy.endswith("v1.34.1, v1.34.2, v1.34.20.")
+
+
+def test_images_of_other_systems_need_no_package():
+    image = {"operatingSystem": "Oracle Linux", "operatingSystemVersion": "8"}
+    told = {f"compute /images/{IMAGE}": {**ANSWERS[f"compute /images/{IMAGE}"], **image}}
+    assert not [each for each in look(told) if each.check == "packages"]
+
+
+def test_a_repository_that_does_not_answer_is_unknown():
+    def fail(uri: str) -> str:
+        raise OciError(404, "", f"{uri} is answered with 404")
+
+    found = only("packages", preflight(FakeOci(ANSWERS), validate(STACK), read_text=fail))
+    assert found.verdict is Verdict.UNKNOWN
 
 
 def test_a_version_that_is_not_offered_is_a_problem_with_those_that_are():
@@ -343,7 +381,7 @@ def look_at_import(file: StoredFile | OciError, *images: dict[str, Any]) -> Find
     stack = copy.deepcopy(STACK)
     stack["gpuPools"][0]["image"] = {"import": {"name": ROCM, "uri": LINK, "checksum": MD5}}
     oci = FakeOci({**ANSWERS, "compute /images": list(images)})
-    return only("image", preflight(oci, validate(stack), read))
+    return only("image", preflight(oci, validate(stack), read, read_text=read_index))
 
 
 def test_a_file_is_the_one_whose_checksum_the_stack_file_has():

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from listening import Listener
 from llmd_oke.errors import KitError
 from llmd_oke.operations import recovery
 from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
 from llmd_oke.operations.recovery import NONE, Pending, kubernetes_id
 from oci_for_tests import FakeOci
-from test_updates import Told
 
 TAG = {"llmd-oke/stack": "llmd-oke/prod"}
 POOL = {
@@ -56,6 +56,65 @@ def test_oci_is_asked_within_the_cluster_and_compartment_of_the_pool():
     client = FakeOci({POOLS: []})
     recovery.look(state(POOL), recovery.in_oci(lambda: client))
     assert client.asked == [(POOLS, {"compartmentId": "c", "clusterId": "k"})]
+
+
+OLD = {**POOL, "id": "ocid1.nodepool.old", "outputs": {"size": 9}}
+VCN = {"urn": "urn:pulumi:prod::llmd-oke::oci:Core/vcn:Vcn::network", "id": "ocid1.vcn.1", "type": "oci:Core/vcn:Vcn"}
+USER = {
+    "urn": "urn:pulumi:prod::llmd-oke::kubernetes:batch/v1:Job::gate",
+    "id": "a/gate",
+    "type": "kubernetes:batch/v1:Job",
+}
+
+
+def test_the_successor_of_a_pool_is_found_beside_it_and_the_old_one_is_marked_for_deletion():
+    deployment = state(POOL, known=(VCN, OLD, USER))
+    known = found(deployment, pool("ocid1.nodepool.old"), pool("ocid1.nodepool.new"))
+    assert [identifier for _, identifier in known.taken] == ["ocid1.nodepool.new"]
+    assert known.known == ()
+    assert recovery.recovered(deployment, known)["resources"] == [
+        VCN,
+        {**POOL, "id": "ocid1.nodepool.new"},
+        {**OLD, "delete": True},
+        USER,
+    ]
+
+
+def test_the_successor_of_a_pool_that_is_gone_already_takes_its_place():
+    deployment = state(POOL, known=(VCN, {**OLD, "pendingReplacement": True}, USER))
+    known = found(deployment, pool("ocid1.nodepool.old", lifecycleState="DELETED"), pool("ocid1.nodepool.new"))
+    resources = recovery.recovered(deployment, known)["resources"]
+    assert resources == [VCN, {**POOL, "id": "ocid1.nodepool.new"}, USER]
+
+
+@pytest.mark.parametrize("marks", [{}, {"pendingReplacement": True}])
+def test_where_no_successor_was_created_the_old_pool_stays_in_the_state(marks: dict[str, Any]):
+    deployment = state(POOL, known=({**OLD, **marks},))
+    known = found(deployment, pool("ocid1.nodepool.old"))
+    assert ([each.name for each in known.absent], known.urns) == (["mi300x"], [])
+    assert recovery.recovered(deployment, known)["resources"] == [{**OLD, **marks}]
+
+
+def test_of_two_old_pools_none_is_taken_for_the_successor():
+    older = {**OLD, "id": "ocid1.nodepool.older", "delete": True}
+    deployment = state(POOL, known=(OLD, older))
+    known = found(deployment, *(pool(f"ocid1.nodepool.{each}") for each in ("old", "older", "new")))
+    resources = recovery.recovered(deployment, known)["resources"]
+    assert resources == [{**POOL, "id": "ocid1.nodepool.new"}, {**OLD, "delete": True}, older]
+
+
+def test_an_object_that_is_made_anew_under_its_name_takes_the_place_of_the_one_that_is_gone():
+    gone = {**JOB, "id": "kube-system/gate", "pendingReplacement": True}
+    deployment = state(JOB, known=(gone,))
+    known = recovery.look(deployment, recovery.in_oci(recovery.no_client))
+    assert recovery.recovered(deployment, known)["resources"] == [{**JOB, "id": "kube-system/gate"}]
+
+
+def test_an_object_that_the_state_has_under_that_name_is_read_again():
+    there = {**JOB, "id": "kube-system/gate"}
+    known = recovery.look(state(JOB, known=(there,)), recovery.in_oci(recovery.no_client))
+    assert (known.taken, known.urns) == ((), [JOB["urn"]])
+    assert recovery.recovered(state(JOB, known=(there,)), known)["resources"] == [there]
 
 
 @pytest.mark.parametrize("listed", [[], [pool(lifecycleState="DELETED")], [pool(freeformTags=None)]])
@@ -172,15 +231,15 @@ class Cli:
 
 
 def test_a_stack_with_something_pending_gets_it_into_its_state_and_reads_it():
-    cli, told = Cli(state(JOB)), Told()
+    cli, told = Cli(state(JOB)), Listener()
     recovery.recover(cli.pulumi, told)
     assert cli.imported["deployment"]["resources"] == [{**JOB, "id": "kube-system/gate"}]
     assert cli.asked == ["stack export", "stack import", "refresh --yes"]
-    assert told.news[0] == "settling what an engine that was killed had begun"
+    assert told.news[0] == "settling what an engine had begun and did not end"
 
 
 def test_a_stack_with_nothing_pending_is_left_alone():
-    cli, told = Cli(state()), Told()
+    cli, told = Cli(state()), Listener()
     recovery.recover(cli.pulumi, told)
     assert (cli.asked, told.news) == (["stack export"], [])
 
@@ -188,5 +247,34 @@ def test_a_stack_with_nothing_pending_is_left_alone():
 def test_a_stack_that_another_engine_holds_says_how_its_lock_goes():
     cli = Cli(state(JOB), Ended(255, "", "error: the stack is currently locked by 1 lock(s)"))
     with pytest.raises(KitError, match="currently locked") as refusal:
-        recovery.recover(cli.pulumi, Told())
+        recovery.recover(cli.pulumi, Listener())
     assert refusal.value.remedy.endswith("llmd-oke recover --stack prod --yes --unlock")
+
+
+LOST = 'can not create ContainerEngine NodePool: Post "https://x": net/http: request canceled (Client.Timeout exceeded)'
+REFUSED = "500-InternalError, Out of host capacity."
+
+
+def failed(resource: dict[str, Any], message: str) -> list[dict[str, Any]]:
+    """What an engine says of a resource that it could not create."""
+    metadata = {"op": "create", "urn": resource["urn"], "old": None, "new": resource}
+    told = {"urn": resource["urn"], "message": message, "severity": "error"}
+    return [{"resOpFailedEvent": {"metadata": metadata}}, {"diagnosticEvent": told}]
+
+
+def test_what_was_to_be_created_by_a_request_without_an_answer_is_told_from_what_was_refused():
+    begun = recovery.unanswered([*failed(POOL, LOST), *failed(JOB, REFUSED), {"summaryEvent": {}}])
+    assert begun == [POOL]
+    known = found(recovery.with_begun({"resources": []}, begun), pool())
+    assert known.taken == ((recovery.pending_operations(state(POOL))[0], "ocid1.nodepool.1"),)
+
+
+def test_what_was_created_without_an_answer_is_taken_into_the_state_of_the_update_that_failed(tmp_path: Path):
+    cli, told, log = Cli(state()), Listener(), tmp_path / "events.jsonl"
+    client = FakeOci({POOLS: [pool()]})
+    recovery.recover_unanswered(cli.pulumi, log, told, lambda: client)
+    assert cli.asked == []
+    log.write_text("\n".join(json.dumps(event) for event in failed(POOL, LOST)))
+    recovery.recover_unanswered(cli.pulumi, log, told, lambda: client)
+    assert told.news[0] == "no answer came to the request to create mi300x: looking whether it is there"
+    assert cli.imported["deployment"]["resources"] == [{**POOL, "id": "ocid1.nodepool.1"}]

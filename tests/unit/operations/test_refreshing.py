@@ -8,7 +8,7 @@ import pytest
 from llmd_oke import planning
 from llmd_oke.config import validate
 from llmd_oke.operations.refreshing import is_taken_back, reading_first
-from test_updates import STACK, Cli
+from previews_for_tests import STACK, Cli
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "planning"))
 from created_stacks import gpu_pool, validated

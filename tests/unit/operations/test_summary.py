@@ -5,8 +5,7 @@ from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.previews import Preview, parse
 from llmd_oke.operations.summary import Judged, headline, summarise
 from llmd_oke.planning import plan
-from previews_for_tests import document, recorded, replaced_pool, step
-from test_updates import STACK
+from previews_for_tests import STACK, document, recorded, replaced_pool, step
 
 PLAN = plan(validate(STACK))
 

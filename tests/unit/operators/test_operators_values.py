@@ -9,12 +9,16 @@ import jsonschema
 import pytest
 import yaml
 from llmd_oke import catalogue
-from llmd_oke.catalogue import operators
+from llmd_oke.catalogue import container_images, operators
+from llmd_oke.catalogue.container_images import Lock, LockedDigest
+from llmd_oke.catalogue.operators import HelmChart
 from llmd_oke.operators import rdma_manifests
 from llmd_oke.operators.device_config import device_config
 from llmd_oke.operators.releases import chart_values
+from llmd_oke.planning.container_images import kit_images
 from llmd_oke.planning.gpu_stack import tolerations
 from llmd_oke.rehearsal.kubernetes_plugin import charts
+from pydantic import ValidationError
 
 SHARED_DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 SHAPE = catalogue.shape("BM.GPU.MI300X.8")
@@ -100,7 +104,40 @@ def test_charts_are_pinned(name):
     chart = operators.operator(name).chart
 
     assert chart.version.lstrip("v")[0].isdigit()
-    assert chart.repository is not None or chart.reference.startswith("oci://")
+    assert chart.repository is not None or chart.artifact in kit_images()
+
+
+def test_a_chart_of_a_registry_is_fetched_by_the_digest_of_the_lock(monkeypatch: pytest.MonkeyPatch):
+    digest = f"sha256:{'1' * 64}"
+    chart = operators.operator("cert-manager").chart
+    known = Lock(
+        images={
+            f"{chart.reference.removeprefix('oci://')}:{chart.version}": LockedDigest(digest=digest, source="a test")
+        }
+    )
+    monkeypatch.setattr(container_images, "lock", lambda: known)
+    assert chart.pinned == f"oci://quay.io/jetstack/charts/cert-manager@{digest}"
+
+
+def test_rehearsals_have_a_chart_whatever_digest_it_is_pinned_by():
+    with charts.chart(
+        f"oci://registry.k8s.io/nfd/charts/node-feature-discovery@sha256:{'1' * 64}", "", "0.18.3"
+    ) as folder:
+        assert (folder / "Chart.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reference": "cert-manager"},
+        {"reference": "charts", "repository": "https://example.com"},
+        {"reference": "oci://example.com/chart", "sha256": "0" * 64},
+        {"reference": "charts", "repository": "https://example.com", "sha256": "0" * 63},
+    ],
+)
+def test_a_chart_that_nothing_holds_to_its_content_needs_a_reason(fields: dict[str, str]):
+    with pytest.raises(ValidationError):
+        HelmChart(version="v1", **fields)
 
 
 def test_every_image_of_the_device_config_is_pinned():

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from created_stacks import created, gpu_pool
 from llmd_oke import catalogue
+from llmd_oke.planning import Advice, merge_advice
 from stacks_for_tests import model, plan
 
 
@@ -21,11 +22,29 @@ def test_a_fitting_stack_is_told_what_its_nodes_must_have_and_the_known_limits_o
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
     told = plan(fitting, nodes=2, storage=CACHE).advice
     limits = {(each.path, each.text.partition(":")[0]) for each in told if each.path != "gpuPools[0]"}
-    assert limits == {("models[0]", "vLLM v0.26.0"), ("models[0]", "endpoint picker v0.10.0")}
+    of_release = {("models[0]", "vLLM v0.26.0"), ("models[0]", "endpoint picker v0.10.0")}
+    assert {each for each in limits if each[0] != "cluster"} == of_release
     assert [each.text for each in told if each.path == "gpuPools[0]"] == [
         "the servers of one node ask for 80 GiB of its disk (8 x 10 GiB): pods stay pending where nodes,"
         " which are there already, have less ephemeral-storage to give"
     ]
+
+
+def test_policies_that_nothing_enforces_and_cache_that_none_sees_are_told():
+    existing = {"mode": "existing", "identifier": "x"}
+    told = advice(model("4p-tp1-2d-tp2"), cluster=existing)["cluster"]
+    assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in told
+    assert "every pod reach servers and metrics, because the API server's addresses are unknown" in told
+    assert told.endswith("KV cache over virtual functions is seen by no policy and unprotected")
+    known = {**existing, "controlPlaneCidrs": ["10.0.0.0/29"]}
+    assert "unknown" not in advice(model("4p-tp1-2d-tp2"), cluster=known)["cluster"]
+    assert "virtual functions" not in advice(model("agg-tp1-2r"), cluster=known, rdma="none")["cluster"]
+
+
+@pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
+def test_neither_network_of_oke_enforces_policies(cni: str):
+    made = created(cni=cni)
+    assert f"OKE's {cni} network does not" in advice(*made.pop("models"), **made)["cluster"]
 
 
 def test_room_on_the_disks_of_nodes_that_are_there_already_is_told_by_the_fullest_of_them():
@@ -169,3 +188,8 @@ def test_blocks_that_are_smaller_than_those_that_are_handed_over_are_told():
 def test_a_folder_of_kernels_that_hides_those_of_the_image_is_told():
     told = advice(model(engine={"env": {"AITER_JIT_DIR": "/.aiter"}}))
     assert "compiles what the image has prebuilt" in told["models[0].engine.env.AITER_JIT_DIR"]
+
+
+def test_what_several_models_are_advised_is_said_once():
+    several = [Advice("models[0]", "a"), Advice("models[0]", "b"), Advice("models[1]", "a"), Advice("models[2]", "a")]
+    assert merge_advice(several) == [Advice("models[0] and 2 more", "a"), Advice("models[0]", "b")]

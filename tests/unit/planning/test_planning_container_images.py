@@ -6,7 +6,14 @@ import pytest
 from created_stacks import validated
 from llmd_oke import planning
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.planning.container_images import UsedImage, images_of, kit_images, tag_only_sentence
+from llmd_oke.planning.container_images import (
+    UsedImage,
+    chart_archives,
+    images_of,
+    kit_images,
+    tag_only_sentence,
+    unchecked_archives_sentence,
+)
 from stacks_for_tests import model, plan, problems
 
 NODE_DISK = {"modelCache": {"kind": "node-disk"}}
@@ -41,8 +48,19 @@ def test_a_created_cluster_runs_gate_and_operator_too_each_image_once():
     names = [image.used_by for image in images]
     assert names[0] == "gate"
     assert sum("amd-gpu-operator" in name for name in names) == 5
+    assert "cert-manager (chart)" in names
     references = [image.image.reference for image in images]
     assert len(set(references)) == len(references)
+
+
+def test_a_chart_whose_archive_is_held_to_no_checksum_is_told_with_the_reason():
+    (chart,) = chart_archives(planning.plan(validated()))
+    assert (chart.reference, chart.repository) == ("gpu-operator-charts", "https://rocm.github.io/gpu-operator")
+    sentence = unchecked_archives_sentence((chart,)) or ""
+    assert sentence.startswith(
+        "no checksum is known of gpu-operator-charts v1.5.1 of https://rocm.github.io/gpu-operator"
+    )
+    assert unchecked_archives_sentence((chart.model_copy(update={"sha256": "0" * 64}),)) is None
 
 
 def test_an_image_of_the_stack_file_is_named_by_its_place_there():
@@ -62,5 +80,5 @@ def test_a_digest_that_is_malformed_or_not_the_locks_is_refused_with_its_place(d
 def test_images_by_tag_alone_are_counted_in_one_sentence():
     by_tag = UsedImage(ContainerImage(registry="ghcr.io", repository="a/b", tag="v1"), "x", "release")
     pinned = UsedImage(by_tag.image.model_copy(update={"digest": "sha256:" + "0" * 64}), "y", "release")
-    assert (tag_only_sentence((by_tag, pinned)) or "").startswith("1 of 2 container images are named by tag alone")
+    assert (tag_only_sentence((by_tag, pinned)) or "").startswith("1 of 2 container images and charts are named by tag")
     assert tag_only_sentence((pinned,)) is None

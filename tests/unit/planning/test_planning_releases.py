@@ -205,8 +205,12 @@ def test_what_changes_answers_is_evaluated_by_each_update(used, override: dict[s
         (model("8p-tp1-4d-tp1"), {"quickReduce": "INT4"}),
         (model(EQUAL), {"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1"}),
         (model("agg-tp1-1r"), {"attentionBackend": "ROCM_AITER_UNIFIED_ATTN"}),
+        (llama("agg-tp1-1r", "--attention-backend", "TRITON_ATTN"), {"quickReduce": "NONE"}),
     ],
-    ids=["no format", "servers of one GPU", "another image", "the release's own backend"],
+    ids=[
+        *("no format", "servers of one GPU", "another image", "the release's own backend"),
+        "the release's own of servers that hand KV cache over",
+    ],
 )
 def test_what_answers_do_not_depend_on_is_not_evaluated(used, override: dict[str, str]):
     (made,) = plan(used, override=override).models

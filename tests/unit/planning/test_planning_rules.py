@@ -245,6 +245,21 @@ def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_different_
     assert problems(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "HND"}})) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("HF_TOKEN", "`pulumi config set --secret llmd-oke:huggingFaceToken`"),
+        ("HUGGING_FACE_HUB_TOKEN", "`pulumi config set --secret llmd-oke:huggingFaceToken`"),
+        ("AWS_SECRET_ACCESS_KEY", "no secret"),
+        ("proxy_password", "no secret"),
+    ],
+)
+def test_a_secret_is_no_environment_variable_and_is_not_shown(name: str, accepted: str):
+    problem = only(model(engine={"env": {name: "planted", "VLLM_MAX_TOKENS": "1"}}))
+    assert (problem.path, problem.accepted) == (f"models[0].engine.env.{name}", accepted)
+    assert "planted" not in repr(problem)
+
+
 def test_a_backend_is_no_environment_variable():
     problem = only(model(engine={"env": {"VLLM_ATTENTION_BACKEND": "ROCM_ATTN"}}), release="llm-d-0.9.0")
     assert problem.path == "models[0].engine.env.VLLM_ATTENTION_BACKEND"

@@ -99,8 +99,33 @@ def test_a_prewarm_without_a_cache_is_refused():
     assert only(storage={"prewarm": {"source": "hugging-face"}}).path == "storage.prewarm"
 
 
+def pins(**prewarm: Any) -> list[str]:
+    stack = {**storage("node-disk"), **({"prewarm": prewarm} if prewarm else {})}
+    return [item.text for item in plan(storage=stack).advice if "not pinned" in item.text]
+
+
+def test_a_model_whose_revision_nobody_pins_is_told(monkeypatch: pytest.MonkeyPatch):
+    assert pins() == []
+    (text,) = pins(source="object-storage")
+    assert text.startswith("the bucket's files are not pinned")
+    assert pins(source="object-storage", revisions={"gpt-oss-120b": "a" * 40}) == []
+    known = catalogue.model("gpt-oss-120b")
+    assert known
+    monkeypatch.setattr(catalogue, "model", lambda name: known.model_copy(update={"revision": None}))
+    (text,) = pins()
+    assert text.startswith("the revision of openai/gpt-oss-120b is not pinned")
+    assert "storage.prewarm.revisions.gpt-oss-120b" in text
+
+
+@pytest.mark.parametrize("revision", ["main", "v1.0", "a" * 39, "A" * 40])
+def test_a_revision_that_moves_is_refused(revision: str):
+    problem = only(storage={**storage("node-disk"), "prewarm": {"revisions": {"gpt-oss-120b": revision}}})
+    assert problem.path == "storage.prewarm.revisions.gpt-oss-120b"
+    assert "40 hexadecimal digits" in problem.accepted
+
+
 def test_a_revision_of_a_model_that_is_not_served_is_refused():
-    cache = {**storage("node-disk"), "prewarm": {"revisions": {"gpt-oss-20b": "abc"}}}
+    cache = {**storage("node-disk"), "prewarm": {"revisions": {"gpt-oss-20b": "a" * 40}}}
     problem = only(storage=cache)
     assert (problem.path, problem.accepted) == ("storage.prewarm.revisions.gpt-oss-20b", "one of gpt-oss-120b")
 

@@ -32,11 +32,17 @@ class Hub:
         self.broken: dict[str, int] = {}
         self.status: dict[str, list[int]] = {}
         self.wrong: dict[str, bytes] = {}
+        self.part_bytes: dict[str, int] = {}
+        self.headers: dict[str, dict[str, str]] = {}
+        self.unlisted: set[str] = set()
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 hub.answer(self)
+
+            def do_HEAD(self) -> None:
+                hub.head(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
                 pass
@@ -63,6 +69,13 @@ class Hub:
             if path.startswith(prefix):
                 return reply(handler, path[len(prefix) :])
         return self._send(handler, b"", 404)
+
+    def head(self, handler: BaseHTTPRequestHandler) -> None:
+        name = unquote(urlsplit(handler.path).path).partition(f"/o/{REPOSITORY}/")[2]
+        handler.send_response(200)
+        for header, value in self.headers.get(name, {}).items():
+            handler.send_header(header, value)
+        handler.end_headers()
 
     def _routes(self) -> dict[str, Callable[[BaseHTTPRequestHandler, str], None]]:
         return {
@@ -94,10 +107,17 @@ class Hub:
     def _list(self, handler: BaseHTTPRequestHandler) -> None:
         prefix = parse_qs(urlsplit(handler.path).query)["prefix"][0]
         objects = [
-            {"name": prefix + path, "size": len(content), "md5": base64.b64encode(_md5(content)).decode()}
+            {"name": prefix + path, "size": len(content), "md5": self._listed_md5(path, content)}
             for path, content in self.files.items()
         ]
         self._json(handler, {"objects": objects})
+
+    def _listed_md5(self, path: str, content: bytes) -> str | None:
+        """As Object Storage lists it: of the content, or of the MD5s of the parts that it was uploaded in."""
+        if path in self.unlisted:
+            return None
+        size = self.part_bytes.get(path)
+        return base64.b64encode(_md5(content)).decode() if size is None else md5_of_parts(content, size)
 
     def _file(self, handler: BaseHTTPRequestHandler, path: str) -> None:
         content = self.wrong.pop(path, None) or self.files[path]
@@ -116,6 +136,12 @@ class Hub:
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(body)
+
+
+def md5_of_parts(content: bytes, size: int) -> str:
+    """By Oracle's description of `opc-multipart-md5`."""
+    parts = [_md5(content[start : start + size]) for start in range(0, len(content), size)]
+    return f"{base64.b64encode(_md5(b''.join(parts))).decode()}-{len(parts)}"
 
 
 def _md5(content: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """The program that fills a model cache, against a loopback stand-in for those who have the weights."""
 
+import base64
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_for_tests import COMMIT, FILES, REPOSITORY, VOCABULARY, Hub
+from hub_for_tests import COMMIT, FILES, REPOSITORY, VOCABULARY, Hub, md5_of_parts
 from llmd_oke.prewarm import __main__ as program
 from llmd_oke.prewarm import places, transfer, web
 from llmd_oke.serving import prewarm
@@ -138,9 +139,131 @@ def test_a_bucket_is_read_by_a_pre_authenticated_request_that_no_message_shows(h
     assert "/p/secret" not in told.out + told.err
 
 
+@pytest.fixture
+def bucket(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """A bucket with one file of three parts beside small ones."""
+    monkeypatch.setenv("MODEL_SOURCE_URL", f"{hub.url}/p/secret/n/ns/b/bucket/o")
+    hub.files = {"config.json": b"{}", LARGE: bytes(range(256)) * 4 * 1024 * 2 + b"end"}
+    hub.part_bytes[LARGE] = 2**20
+    return hub
+
+
+LARGE = "model.safetensors"
+
+
+def from_bucket(cache: Path, *arguments: str) -> int:
+    return run(cache, "--source=object-storage", *arguments)
+
+
+def test_what_was_uploaded_in_parts_is_verified_by_the_md5_of_its_parts(bucket: Hub, tmp_path: Path, capfd):
+    assert from_bucket(tmp_path) == 0
+    assert "all 2 files have the announced checksums (1 by md5, 1 by md5-of-parts)" in capfd.readouterr().out
+    assert [file.read_bytes() for file in tmp_path.rglob(LARGE)] == [bucket.files[LARGE]]
+
+
+def test_a_resumed_download_of_parts_with_wrong_content_is_fetched_again(bucket: Hub, tmp_path: Path):
+    bucket.broken[LARGE] = 1000
+    bucket.wrong[LARGE] = bytes(len(bucket.files[LARGE]))
+    assert from_bucket(tmp_path) == 0
+    assert [file.read_bytes() for file in tmp_path.rglob(LARGE)] == [bucket.files[LARGE]]
+
+
+def test_parts_of_a_size_that_is_not_found_are_told_by_count_and_not_kept(bucket: Hub, tmp_path: Path, capfd):
+    bucket.part_bytes = {LARGE: 2**20 - 7, "config.json": 1}
+    assert from_bucket(tmp_path) == 1
+    told = capfd.readouterr().err
+    assert "2 of 2 files can't be verified, because they were uploaded in parts of a size that was not found" in told
+    assert "SHA256SUMS" in told
+    assert not list(tmp_path.rglob(f"{LARGE}*"))
+    assert len(bucket.asked_for(LARGE)) == 1
+
+
+def test_files_without_a_checksum_are_refused_before_anything_is_fetched(bucket: Hub, tmp_path: Path, capfd):
+    bucket.unlisted = {LARGE}
+    assert from_bucket(tmp_path) == 1
+    assert "1 of 2 files can't be verified, because they have no checksum: model.safetensors" in capfd.readouterr().err
+    assert not bucket.asked_for(LARGE)
+
+
+@pytest.mark.parametrize("header", ["opc-content-sha256", "opc-multipart-md5", "Content-MD5"])
+def test_a_checksum_that_is_not_listed_is_taken_from_the_objects_headers(bucket: Hub, tmp_path: Path, header: str):
+    content = bucket.files[LARGE]
+    checksums = {
+        "opc-content-sha256": base64.b64encode(hashlib.sha256(content).digest()).decode(),
+        "opc-multipart-md5": md5_of_parts(content, 2**20),
+        "Content-MD5": base64.b64encode(hashlib.md5(content).digest()).decode(),  # noqa: S324
+    }
+    bucket.unlisted = {LARGE}
+    bucket.headers = {LARGE: {header: checksums[header]}}
+    assert from_bucket(tmp_path) == 0
+
+
+def with_sums(bucket: Hub, *paths: str) -> None:
+    lines = [f"{hashlib.sha256(bucket.files[path]).hexdigest()}  ./{path}" for path in paths]
+    bucket.files["SHA256SUMS"] = "\n".join(lines).encode()
+
+
+def test_sums_beside_the_files_verify_parts_of_any_size(bucket: Hub, tmp_path: Path, capfd):
+    bucket.part_bytes = {LARGE: 2**20 - 7}
+    with_sums(bucket, LARGE, "config.json")
+    assert from_bucket(tmp_path) == 0
+    assert "all 2 files have the announced checksums (2 by sha256)" in capfd.readouterr().out
+
+
+def test_a_file_that_the_sums_lack_is_refused(bucket: Hub, tmp_path: Path, capfd):
+    with_sums(bucket, LARGE)
+    assert from_bucket(tmp_path) == 1
+    assert "1 of 2 files can't be verified, because they have no checksum: config.json" in capfd.readouterr().err
+
+
+def test_a_bucket_with_other_files_than_the_pinned_ones_is_refused(bucket: Hub, tmp_path: Path, capfd):
+    assert from_bucket(tmp_path / "first") == 0
+    commit = (tmp_path / "first/hub/models--owner--model/refs/main").read_text()
+    assert f"commit {commit}" in capfd.readouterr().out
+    assert from_bucket(tmp_path / "second", f"--revision={commit}") == 0
+    bucket.files[LARGE] = bytes(len(bucket.files[LARGE]))
+    assert from_bucket(tmp_path / "third", f"--revision={commit}") == 1
+    assert f"not the pinned {commit}" in capfd.readouterr().err
+
+
+def test_another_commit_than_the_pinned_one_is_refused(hub: Hub, tmp_path: Path, capfd):
+    assert run(tmp_path, f"--revision={'d' * 40}") == 1
+    assert f"it answers with commit {COMMIT}" in capfd.readouterr().err
+
+
+def test_the_sizes_of_parts_that_a_number_of_parts_leaves_are_tried_from_the_usual_on():
+    assert transfer.part_sizes(4_600 * 2**20, 36)[0] == 128 * 2**20
+    assert transfer.part_sizes(7, 1) == [7]
+    assert transfer.part_sizes(7, 2) == []
+    assert len(transfer.part_sizes(10**12, 2)) == transfer.MOST_PART_SIZES
+
+
 def test_without_the_secret_a_bucket_is_refused(tmp_path: Path, capfd):
     assert run(tmp_path, "--source=object-storage") == 1
     assert "MODEL_SOURCE_URL" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "MODEL_SOURCE_URL"])
+@pytest.mark.parametrize(
+    "value", ["planted\nx", "planted x", "planted\x01", "pläntedx-planted", "planted/p/x", "file:///planted"]
+)
+def test_a_secret_that_no_request_can_carry_is_refused_and_not_shown(hub, tmp_path, monkeypatch, capfd, name, value):
+    """Python's own errors have addresses and headers in their words."""
+    monkeypatch.setenv(name, value)
+    status = run(tmp_path, *(["--source=object-storage"] if name == "MODEL_SOURCE_URL" else []))
+    told = capfd.readouterr()
+    assert "planted" not in told.out + told.err
+    assert status == (0 if name == "HF_TOKEN" and "/" in value else 1)
+
+
+def test_a_line_end_after_a_token_is_no_part_of_it(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret\n")
+    assert run(tmp_path) == 0
+    assert {asked[2] for asked in hub.requests} == {"Bearer hf_secret"}
+
+
+def test_an_address_in_a_message_has_no_password():
+    assert web.without_secrets("https://user:planted@host/p/planted/n?planted") == "https://host/p/..."
 
 
 def test_of_two_programs_on_one_cache_one_downloads(hub: Hub, tmp_path: Path):

@@ -3,23 +3,11 @@
 from typing import Any
 
 import pytest
+from listening import Listener
 from llmd_oke.rehearsal.engine_events import Narrator, differences
 from pulumi.automation import events
 
 URN = "urn:pulumi:s::p::llmd-oke:index:Unit$kubernetes:apps/v1:Deployment::gpt-prefill"
-
-
-class Listener:
-    """Keeps the news."""
-
-    def __init__(self) -> None:
-        self.news: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.news.append(text)
-
-    def detail(self, text: str) -> None:
-        self.news.append(text)
 
 
 def state(spec: dict[str, Any]) -> events.StepEventStateMetadata:

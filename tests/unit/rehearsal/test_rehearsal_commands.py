@@ -39,3 +39,13 @@ def test_an_interruptible_command_ends_with_the_exit_code_of_ctrl_c(tmp_path: Pa
 def test_ctrl_c_ends_what_runs_any_other_command(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         rehearsal.run_command(tmp_path, "s", ["sleep", "1000"])
+
+
+def test_policies_that_the_machine_cannot_enforce_are_among_what_is_not_real(tmp_path: Path):
+    assert rehearsal.unpoliced(tmp_path) == ()
+    (tmp_path / "network-policies").write_text("")
+    assert rehearsal.unpoliced(tmp_path) == ()
+    (tmp_path / "network-policies").write_text("nf_tables: Protocol not supported")
+    (told,) = rehearsal.unpoliced(tmp_path)
+    assert told.startswith("NetworkPolicies (declared; not enforced")
+    assert "nf_tables: Protocol not supported" in told

@@ -31,6 +31,14 @@ def test_a_standby_reads_the_servers_too():
     assert two.cores > one.cores
 
 
+def test_a_stack_without_a_benchmark_asks_for_what_its_pickers_read_alone():
+    loaded = config.load(PROJECT, "rehearsal")
+    quiet = loaded.model_copy(update={"smoke": loaded.smoke.model_copy(update={"where": "none"})})
+    demand = demand_of(planning.plan(quiet))
+    assert demand.tokens_per_s == 0
+    assert demand.servers == 12
+
+
 def test_servers_behind_a_plain_service_are_read_by_nobody():
     assert demand_of(plan("guide-baseline")).servers == 0
 

@@ -13,20 +13,47 @@ def peers(rules, port):
     ]
 
 
-def test_servers_behind_a_router_are_for_the_kits_pods_the_monitoring_and_the_api_server():
-    own, others = peers(network_policies.servers_rules("u", routed=True, control_plane=API), VLLM)
-    assert own == [{"podSelector": {"matchLabels": labels.unit_selector("u")}}]
-    assert {"podSelector": {"matchLabels": {"app.kubernetes.io/part-of": "llmd-oke"}}} in others
-    assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in others
-    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "llm-d-monitoring"}}} in others
+def rules(role="decode", routed=True, control_plane=API):
+    return network_policies.servers_rules("u", role, routed, control_plane)
+
+
+def selectors(found):
+    return [peer["podSelector"] for peer in found if "podSelector" in peer]
+
+
+def test_servers_behind_a_router_are_for_that_router_who_measures_the_monitoring_and_the_api_server():
+    (found,) = peers(rules("aggregated"), VLLM)
+    assert {"podSelector": {"matchLabels": labels.router_selector("u")}} in found
+    assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in found
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "llm-d-monitoring"}}} in found
+    measuring = [each["matchExpressions"][0]["key"] for each in selectors(found) if "matchExpressions" in each]
+    assert measuring == ["llmd-oke/smoke", "llmd-oke/part-of-job"]
+    assert len(found) == 5
+
+
+def test_no_pod_reaches_servers_for_being_the_kits_alone():
+    assert {"matchLabels": network_policies.KIT} not in [each for found in peers(rules(), VLLM) for each in found]
 
 
 @pytest.mark.parametrize(("routed", "control_plane"), [(False, API), (True, None)])
 def test_servers_are_open_without_a_router_and_where_the_api_servers_addresses_are_unknown(routed, control_plane):
-    assert None in peers(network_policies.servers_rules("u", routed=routed, control_plane=control_plane), VLLM)
+    assert None in peers(rules(routed=routed, control_plane=control_plane), VLLM)
 
 
+@pytest.mark.parametrize("role", ["prefill", "decode"])
 @pytest.mark.parametrize("routed", [True, False])
-def test_cache_is_handed_over_among_the_servers_of_one_unit_alone(routed):
-    rules = network_policies.servers_rules("u", routed=routed, control_plane=None)
-    assert peers(rules, SIDE_CHANNEL) == [[{"podSelector": {"matchLabels": labels.unit_selector("u")}}]]
+def test_cache_is_handed_over_between_prefill_and_decode_of_one_unit_alone(role, routed):
+    (found,) = peers(rules(role, routed, None), SIDE_CHANNEL)
+    assert selectors(found) == [{"matchLabels": labels.role_selector("u", each)} for each in ("prefill", "decode")]
+
+
+def test_servers_that_do_both_take_no_cache():
+    assert peers(rules("aggregated"), SIDE_CHANNEL) == []
+
+
+def test_pods_without_a_policy_of_their_own_are_reached_by_nobody_and_those_of_operations_by_each_other():
+    default, operations = network_policies.defaults("llm-d")
+    assert default["spec"]["podSelector"] == {"matchLabels": {"app.kubernetes.io/part-of": "llmd-oke"}}
+    assert default["spec"]["ingress"] == []
+    (rule,) = operations["spec"]["ingress"]
+    assert rule == {"from": [{"podSelector": operations["spec"]["podSelector"]}]}

@@ -1,10 +1,15 @@
 """Where requests go."""
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmd_oke.bench.deployment.streams import Api
+
+_CREDENTIALS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
+KNOWN_BY = 12
+"""Characters by which a credential is known where the rest of it was cut off."""
 
 
 @dataclass(frozen=True)
@@ -16,3 +21,12 @@ class Target:
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     verify: ssl.SSLContext | bool = True
     api: Api = "completions"
+
+    def without_credentials(self, text: str) -> str:
+        """What a server or a proxy answered, for files and terminals: some repeat the headers that they were sent. What
+        begins as a credential is one, because answers are cut off.
+        """
+        values = (value for name, value in self.headers.items() if name.lower() in _CREDENTIALS)
+        for credential in (value.split()[-1] for value in values if value.strip()):
+            text = re.sub(re.escape(credential[:KNOWN_BY]) + r"[^\s\"'<>,]*", "[credential]", text)
+        return text

@@ -92,7 +92,7 @@ async def ask_all(
         async def ask(item: Item) -> Answered:
             nonlocal done
             async with gate:
-                answered = await _ask(client, _body(target, item, max_output_tokens), item, deadline_s)
+                answered = await _ask(client, target, _body(target, item, max_output_tokens), item, deadline_s)
             done += 1
             on_answer(done)
             return answered
@@ -109,7 +109,9 @@ async def ask_all(
     return answered
 
 
-async def _ask(client: httpx.AsyncClient, body: Mapping[str, Any], item: Item, deadline_s: float) -> Answered:
+async def _ask(
+    client: httpx.AsyncClient, target: Target, body: Mapping[str, Any], item: Item, deadline_s: float
+) -> Answered:
     error = NO_TIME
     for _ in range(ATTEMPTS):
         if (left_s := deadline_s - asyncio.get_running_loop().time()) <= 0:
@@ -120,7 +122,8 @@ async def _ask(client: httpx.AsyncClient, body: Mapping[str, Any], item: Item, d
             if answer.status_code == HTTPStatus.OK:
                 said = _said(answer.json())
                 return Answered(item.id, item.kind, right(item, said), said[-_MAX_SHOWN_CHARACTERS:])
-            error = f"HTTP {answer.status_code}: {answer.text[:_MAX_SHOWN_CHARACTERS]}"
+            text = target.without_credentials(answer.text)
+            error = f"HTTP {answer.status_code}: {text[:_MAX_SHOWN_CHARACTERS]}"
         except (httpx.HTTPError, TimeoutError, ValueError, LookupError, TypeError) as failure:
             error = f"{type(failure).__name__}: {failure}"
     return Answered(item.id, item.kind, right=False, error=error)

@@ -148,6 +148,7 @@ class Sender:
     def _end(self, exchange: Exchange, failure: Failure | None, error: str | None, answer: AnswerReader | None) -> None:
         _, on_end = self._running.pop(exchange.index)
         self._ended_tokens += len(exchange.stream.event_times_s)
-        self._on_record(exchange.record(self.origin_s, failure, error, answer))
+        shown = error and self._target.without_credentials(error)
+        self._on_record(exchange.record(self.origin_s, failure, shown, answer))
         self._dialogues.note_answer(exchange.index, exchange.stream.text, len(exchange.stream.event_times_s))
         on_end(failure is None)

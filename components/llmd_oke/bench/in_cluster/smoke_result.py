@@ -20,8 +20,7 @@ from llmd_oke.bench.records.request import RequestRecord
 from llmd_oke.bench.reporting.files import to_yaml
 from llmd_oke.bench.reporting.report import build_report
 from llmd_oke.bench.reporting.summary import summarize_result
-from llmd_oke.bench.smoke.evidence import RemotePrefill
-from llmd_oke.bench.smoke.other_apis import ApiAnswer
+from llmd_oke.bench.smoke.evidence import ApiAnswer, RemotePrefill
 from llmd_oke.bench.smoke.request import SmokeRequest
 from llmd_oke.bench.smoke.resolving import bare_plan
 from llmd_oke.bench.smoke.smoke import SmokeResult

@@ -12,7 +12,7 @@ PAUSE_S = 1.0
 """Between two attempts."""
 
 ATTEMPT_TIMEOUT_S = 30.0
-"""For one attempt: the first prompt of a pair of servers takes the seconds of their handshake."""
+"""Of model time, for one attempt: the first prompt of a pair of servers takes the seconds of their handshake."""
 
 _HOPELESS = ("HTTP 400", "HTTP 401", "HTTP 403", "HTTP 422")
 
@@ -20,16 +20,19 @@ _NO_SUCH_MODEL = ("does not exist", "NotFoundError")
 """In vLLM's answer 404 for a model that it doesn't serve; a router without routes yet says 404 in other words."""
 
 
-async def wait_for_answer(target: Target, *, limit_s: float, pause_s: float = PAUSE_S) -> None:
+async def wait_for_answer(target: Target, *, limit_s: float, time_scale: float = 1.0, pause_s: float = PAUSE_S) -> None:
     """Ask for a completion of one token until there is one: only that shows that the router and a server work.
 
-    Raises `KitError` with the last answer after `limit_s`, or at once if the answer is one that waiting doesn't change.
+    Attempts have `time_scale` times their usual wall time where that is above 1.
+
+    Raises `KitError` with the last answer after `limit_s` of wall time, or at once if the answer is one that waiting
+    doesn't change.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + limit_s
     last = "none was tried"
     while (left_s := deadline_s - loop.time()) > 0:
-        attempt = await _ask(target, left_s)
+        attempt = await _ask(target, left_s, ATTEMPT_TIMEOUT_S * max(1.0, time_scale))
         if attempt and attempt.succeeded:
             return
         if attempt and _is_hopeless(attempt):
@@ -49,7 +52,7 @@ def _is_hopeless(attempt: RequestRecord) -> bool:
     return text.startswith(_HOPELESS) or (attempt.status == 404 and any(mark in text for mark in _NO_SUCH_MODEL))
 
 
-async def _ask(target: Target, left_s: float) -> RequestRecord | None:
-    probe = Load(1, ClosedLoop(1), PromptSource(16, 0, "probe"), output_tokens=1, request_timeout_s=ATTEMPT_TIMEOUT_S)
+async def _ask(target: Target, left_s: float, timeout_s: float) -> RequestRecord | None:
+    probe = Load(1, ClosedLoop(1), PromptSource(16, 0, "probe"), output_tokens=1, request_timeout_s=timeout_s)
     records = await run_load(target, probe, limit_s=max(left_s, 0))
     return records[0] if records else None

@@ -15,7 +15,7 @@ class Performance:
     - `tpsg`: output tokens/s of the run divided by the GPUs.
     - `tpsu`: output tokens/s of the run divided by the users (requests in flight), so waiting and prefill count. This
       is what a Pareto chart of llm-d shows.
-    - `tpsu_decode`: the mean over requests of 1 / TPOT: how fast text runs once it has begun.
+    - `tpsu_decode`: 1 / mean TPOT: how fast text runs once it has begun, as rows of results have it (`results/row.py`).
     """
 
     planned: int
@@ -63,7 +63,7 @@ def summarize(
     output_tokens = sum(record.output_tokens for record in good)
     users = _users(good, planned, duration_s, concurrency)
     output_tokens_per_s = _rate(output_tokens, duration_s)
-    tpots = _known(record.tpot_s for record in good)
+    tpot = describe(_known(record.tpot_s for record in good), "s/token")
     return Performance(
         planned=planned,
         requests=len(records),
@@ -73,7 +73,7 @@ def summarize(
         duration_s=duration_s,
         ttft=describe(_known(record.ttft_s for record in good), "s"),
         itl=describe((gap for record in good for gap in record.gaps_s), "s/token"),
-        tpot=describe(tpots, "s/token"),
+        tpot=tpot,
         normalized_tpot=describe(_known(record.normalized_tpot_s for record in good), "s/token"),
         e2e=describe((record.latency_s for record in good), "s"),
         input_length=describe((record.input_tokens for record in good), "count"),
@@ -87,7 +87,7 @@ def summarize(
         gpus=gpus,
         tpsg=_rate(output_tokens_per_s, gpus),
         tpsu=_rate(output_tokens_per_s, users),
-        tpsu_decode=sum(1 / tpot for tpot in tpots if tpot > 0) / len(tpots) if tpots else None,
+        tpsu_decode=1 / tpot.mean if tpot and tpot.mean else None,
         tokens_per_event=_rate(output_tokens, sum(len(record.event_times_s) for record in good)),
     )
 

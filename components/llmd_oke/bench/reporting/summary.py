@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from llmd_oke.bench.records.distributions import Statistics
 from llmd_oke.bench.records.performance import Performance
-from llmd_oke.bench.smoke.evidence import RemotePrefill
-from llmd_oke.bench.smoke.other_apis import ApiAnswer
+from llmd_oke.bench.smoke.evidence import ApiAnswer, RemotePrefill
 from llmd_oke.bench.smoke.smoke import SmokeResult
 from llmd_oke.bench.smoke.thresholds import Verdict
 

@@ -18,6 +18,7 @@ succeeds is none.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from llmd_oke.bench.deployment.metrics import Change, Counter, Snapshot, change
 
@@ -103,6 +104,46 @@ class RemotePrefill:
     counters: Mapping[str, Change]
     notes: tuple[str, ...]
     failed_prefills: int | None = None
+
+
+OtherApiName = Literal["chat", "responses"]
+
+
+@dataclass(frozen=True)
+class OtherApi:
+    """An API that is asked once. `remote_prefill` says whether the endpoint picker may send its prompts to prefill
+    servers; None where the model isn't disaggregated.
+    """
+
+    name: OtherApiName
+    remote_prefill: bool | None = None
+
+
+@dataclass(frozen=True)
+class ApiAnswer:
+    """What became of one request to `path`: `error` is None for an answer as the API promises it.
+
+    `remote_prefill` is the proof by counters, which other traffic at the same time blurs; None where there is nothing
+    to prove, or no answer.
+    """
+
+    api: OtherApi
+    path: str
+    error: str | None
+    prompt_tokens: int = 0
+    remote_prefill: RemotePrefill | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        if self.error:
+            return f"{self.path}: {self.error}"
+        if self.remote_prefill is None:
+            return f"{self.path}: answered"
+        share = self.remote_prefill.share
+        where = "nobody's counters say where" if share is None else f"{share:.0%} by prefill servers"
+        known = "" if self.api.remote_prefill else "; this release's endpoint picker never disaggregates it"
+        return f"{self.path}: answered; prompt of {self.prompt_tokens} tokens computed {where}{known}"
 
 
 def prove_remote_prefill(before: Snapshot, after: Snapshot, sent: Sent, settings: EvidenceSettings) -> RemotePrefill:

@@ -8,9 +8,7 @@ know completions and chat alone, so that `/v1/responses`, the main API of gpt-os
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Literal
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -20,9 +18,14 @@ from llmd_oke.bench.deployment.clients import open_client
 from llmd_oke.bench.deployment.metrics import MetricsEndpoint
 from llmd_oke.bench.deployment.scraping import scrape
 from llmd_oke.bench.deployment.targets import Target
-from llmd_oke.bench.smoke.evidence import EvidenceSettings, RemotePrefill, Sent, prove_remote_prefill
-
-OtherApiName = Literal["chat", "responses"]
+from llmd_oke.bench.smoke.evidence import (
+    ApiAnswer,
+    EvidenceSettings,
+    OtherApi,
+    OtherApiName,
+    Sent,
+    prove_remote_prefill,
+)
 
 PATHS: dict[OtherApiName, str] = {"chat": streams.PATHS["chat"], "responses": "/v1/responses"}
 
@@ -30,43 +33,6 @@ OUTPUT_TOKENS = 16
 """Asked of each API: the least that the Responses API takes (OpenAI's reference, `max_output_tokens`)."""
 
 _MAX_ERROR_CHARACTERS = 200
-
-
-@dataclass(frozen=True)
-class OtherApi:
-    """An API that is asked once. `remote_prefill` says whether the endpoint picker may send its prompts to prefill
-    servers; None where the model isn't disaggregated.
-    """
-
-    name: OtherApiName
-    remote_prefill: bool | None = None
-
-
-@dataclass(frozen=True)
-class ApiAnswer:
-    """What became of one request to `path`: `error` is None for an answer as the API promises it.
-
-    `remote_prefill` is the proof by counters, which other traffic at the same time blurs; None where there is nothing
-    to prove, or no answer.
-    """
-
-    api: OtherApi
-    path: str
-    error: str | None
-    prompt_tokens: int = 0
-    remote_prefill: RemotePrefill | None = None
-
-    @property
-    def sentence(self) -> str:
-        """The answer in words."""
-        if self.error:
-            return f"{self.path}: {self.error}"
-        if self.remote_prefill is None:
-            return f"{self.path}: answered"
-        share = self.remote_prefill.share
-        where = "nobody's counters say where" if share is None else f"{share:.0%} by prefill servers"
-        known = "" if self.api.remote_prefill else "; this release's endpoint picker never disaggregates it"
-        return f"{self.path}: answered; prompt of {self.prompt_tokens} tokens computed {where}{known}"
 
 
 class _Usage(BaseModel):

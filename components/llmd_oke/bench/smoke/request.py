@@ -10,8 +10,7 @@ from pydantic import TypeAdapter
 from llmd_oke.bench.deployment.metrics import EndpointRole
 from llmd_oke.bench.deployment.topology import Topology
 from llmd_oke.bench.evals.items import BuiltinSet
-from llmd_oke.bench.smoke.evidence import EvidenceSettings
-from llmd_oke.bench.smoke.other_apis import OtherApi
+from llmd_oke.bench.smoke.evidence import EvidenceSettings, OtherApi
 from llmd_oke.bench.smoke.thresholds import Thresholds
 
 

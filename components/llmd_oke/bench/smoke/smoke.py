@@ -21,9 +21,16 @@ from llmd_oke.bench.load.waiting import ATTEMPT_TIMEOUT_S, wait_for_answer
 from llmd_oke.bench.records.failures import classify
 from llmd_oke.bench.records.performance import Performance, summarize
 from llmd_oke.bench.records.request import RequestRecord
-from llmd_oke.bench.smoke.evidence import EvidenceSettings, RemotePrefill, Sent, prove_remote_prefill
+from llmd_oke.bench.smoke.evidence import (
+    ApiAnswer,
+    EvidenceSettings,
+    OtherApi,
+    RemotePrefill,
+    Sent,
+    prove_remote_prefill,
+)
 from llmd_oke.bench.smoke.hygiene import TOO_SLOW, remarks
-from llmd_oke.bench.smoke.other_apis import PATHS, ApiAnswer, OtherApi, ask_other_api
+from llmd_oke.bench.smoke.other_apis import PATHS, ask_other_api
 from llmd_oke.bench.smoke.thresholds import Thresholds, Verdict, judge
 from llmd_oke.bench.workload.prompts import PromptSource
 from llmd_oke.bench.workload.shapes import ClosedLoop
@@ -54,7 +61,7 @@ class SmokePlan:
     """Everything that a smoke benchmark needs to know.
 
     - `base_url` is what stands before `/v1/...`; `headers` and `verify` belong to it, so that it may be a proxy's.
-    - `timeout_s` (wall time) limits the whole run, `router_timeout_s` the wait for the first answer within it.
+    - `timeout_s` (wall time) limits the whole run, `router_timeout_s` (model time) the wait for the first answer in it.
     - `servers` lists the model servers' pods, whose restarts are counted; None where nobody can.
     - `introductions` has a target for each pair of prefill and decode server, to make them acquainted first.
     - `warmup_requests` are sent then and not measured; None means one for each user, without introductions as many as
@@ -160,7 +167,8 @@ async def smoke(plan: SmokePlan, on_progress: Callable[[Progress], None] | None 
     deadline_s = loop.time() + plan.timeout_s
     run = uuid.uuid4().hex
     report(Progress("waiting for the model to answer"))
-    await wait_for_answer(plan.target, limit_s=min(plan.router_timeout_s, plan.timeout_s))
+    limit_s = min(plan.router_timeout_s * max(1.0, plan.time_scale), plan.timeout_s)
+    await wait_for_answer(plan.target, limit_s=limit_s, time_scale=plan.time_scale)
     answered = datetime.now(UTC)
     prompts = PromptSource(plan.input_tokens, plan.seed, run)
     acquainted = await _introduce(plan, run, deadline_s, report)
@@ -260,7 +268,7 @@ async def _ask_other_apis(
     for api in plan.other_apis:
         report(Progress(f"asking {PATHS[api.name]}"))
         left_s = deadline_s - asyncio.get_running_loop().time()
-        limit_s = max(min(left_s, ATTEMPT_TIMEOUT_S), 0)
+        limit_s = max(min(left_s, ATTEMPT_TIMEOUT_S * max(1.0, plan.time_scale)), 0)
         prompt = prompts.prompt(api.name)
         answers.append(
             await ask_other_api(plan.target, api, prompt, limit_s=limit_s, metrics=plan.metrics, evidence=evidence)

@@ -8,8 +8,7 @@ from llmd_oke.bench.deployment.metrics import Stability
 from llmd_oke.bench.evals.result import Examined
 from llmd_oke.bench.records.distributions import Statistics
 from llmd_oke.bench.records.performance import Performance
-from llmd_oke.bench.smoke.evidence import RemotePrefill
-from llmd_oke.bench.smoke.other_apis import ApiAnswer
+from llmd_oke.bench.smoke.evidence import ApiAnswer, RemotePrefill
 
 
 @dataclass(frozen=True)

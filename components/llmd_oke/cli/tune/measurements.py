@@ -15,7 +15,8 @@ from llmd_oke.experiments.recipes.recipe import Recipe
 from llmd_oke.experiments.runs import preparing
 from llmd_oke.experiments.runs.preparing import Asked, Experiment
 from llmd_oke.experiments.tuner.grid import GridName, grids
-from llmd_oke.experiments.tuner.recipe import NAME, Servers, tuning_recipe
+from llmd_oke.experiments.tuner.recipe import NAME, Servers, handing_over, tuning_recipe
+from llmd_oke.planning.releases import used_release
 from llmd_oke.tuning.search import asking
 from llmd_oke.tuning.servers import workload as workloads
 
@@ -70,12 +71,17 @@ def _servers(wanted: Wanted, base: config.StackConfig, shape: catalogue.Shape, *
     if wanted.model:
         if given is None:
             raise KitError("The stack doesn't say how that model is used.", "Add --workload ISL/OSL.")
-        engine = config.Engine(max_num_seqs=most)
+        engine = _handing_over(config.Engine(max_num_seqs=most), base)
         return Servers(asking.known_model(wanted.model), shape, given, engine, rehearsed)
     own = base.models[inputs.model_index(base.models, wanted.name)]
     load = given or workloads.of_lengths(own.workload.input_tokens, own.workload.output_tokens)
-    engine = own.engine.model_copy(update={"max_num_seqs": most})
+    engine = _handing_over(own.engine.model_copy(update={"max_num_seqs": most}), base)
     return Servers(asking.known_model(own.model), shape, load, engine, rehearsed)
+
+
+def _handing_over(engine: config.Engine, base: config.StackConfig) -> config.Engine:
+    release = used_release(base)
+    return engine if release is None else handing_over(engine, release)
 
 
 def _gpus(asked: Asked, base: config.StackConfig, shape: catalogue.Shape) -> int:

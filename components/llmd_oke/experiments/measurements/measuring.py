@@ -91,7 +91,8 @@ def base_plan(assignment: Assignment) -> SmokePlan:
 async def _measure(assignment: Assignment, folder: RunFolder, left: Sequence[Stage], progress: Progress) -> None:
     plan = base_plan(assignment)
     progress.detail(f"{assignment.deployment}: waiting for an answer")
-    await wait_for_answer(plan.target, limit_s=plan.router_timeout_s * max(1.0, assignment.time_scale))
+    limit_s = plan.router_timeout_s * max(1.0, assignment.time_scale)
+    await wait_for_answer(plan.target, limit_s=limit_s, time_scale=assignment.time_scale)
     warmup = await _warm_up(plan, left[0], progress)
     await _evaluate(plan, progress)
     for number, stage in enumerate(left, 1):

@@ -55,6 +55,21 @@ class Servers:
         return Room({size: tokens}, self.engine.max_num_seqs)
 
 
+def handing_over(engine: config.Engine, release: catalogue.Release) -> config.Engine:
+    """The settings of servers that hand KV cache over, for servers without a KV connector too: block size and attention
+    backend are the release's for such, where `engine` names no other. Prefill is measured alone, and is to be forecast
+    beside decode.
+    """
+    backend = f"--attention-backend={release.vllm.attention_backend.kv_connector}"
+    asked = engine.argument("--attention-backend") is not None
+    return engine.model_copy(
+        update={
+            "block_size": engine.block_size or release.vllm.block_size.kv_connector,
+            "extra_args": engine.extra_args if asked else (*engine.extra_args, backend),
+        }
+    )
+
+
 def tuning_recipe(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: int) -> Recipe:
     """The measurements of a grid. `sizes` are those to choose from, within `gpus` GPUs; none for all that fit.
 

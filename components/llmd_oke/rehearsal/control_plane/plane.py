@@ -14,6 +14,12 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 ETCD = f"http://127.0.0.1:{addresses.ETCD_PORT}"
 """Where all objects of the cluster are."""
 
+LOST_NODE_TOLERATION_S = 300.0
+"""How long pods stay on a node that doesn't answer before they are evicted (kube-apiserver's default)."""
+
+_RESTARTS = 5
+"""A kubelet starts the static pods of a control plane again without end; what keeps ending here is to be seen."""
+
 _ISSUER = f"https://kubernetes.default.svc.{addresses.CLUSTER_DOMAIN}"
 _MANY_REQUESTS = ("--kube-api-qps=400", "--kube-api-burst=800")
 _ALONE = ("--leader-elect=false", "--profiling=false", "--bind-address=127.0.0.1")
@@ -47,17 +53,18 @@ class ControlPlane:
     processes: tuple[ProcessSpec, ...]
 
 
-def prepare(state: Path, programs: Mapping[str, Path]) -> ControlPlane:
+def prepare(state: Path, programs: Mapping[str, Path], lost_node_scale: float = 1.0) -> ControlPlane:
     """Write keys, certificates and kubeconfigs into the state folder and lay out the processes.
 
-    `programs` gives the path of each of `PROGRAMS`. A running world of this folder is not disturbed.
+    `programs` gives the path of each of `PROGRAMS`. A running world of this folder is not disturbed. `lost_node_scale`
+    is wall seconds for a second that pods stay on a node which doesn't answer.
     """
     data = state / "etcd"
     keys = pki.prepare(state / "pki", outside().hosts)
     authority = keys.authority.certificate
     processes = (
         _etcd(programs["etcd"], data),
-        _api_server(programs["kube-apiserver"], keys),
+        _api_server(programs["kube-apiserver"], keys, max(1, round(LOST_NODE_TOLERATION_S * lost_node_scale))),
         _controller_manager(
             programs["kube-controller-manager"],
             keys,
@@ -87,10 +94,10 @@ def _etcd(program: Path, data: Path) -> ProcessSpec:
         "--initial-election-tick-advance=true",
         "--log-level=warn",
     )
-    return ProcessSpec("etcd", argv, readiness=HttpReady(f"{ETCD}/health"))
+    return ProcessSpec("etcd", argv, readiness=HttpReady(f"{ETCD}/health"), restarts=_RESTARTS)
 
 
-def _api_server(program: Path, keys: pki.Pki) -> ProcessSpec:
+def _api_server(program: Path, keys: pki.Pki, lost_node_toleration_s: int) -> ProcessSpec:
     argv = (
         str(program),
         f"--etcd-servers={ETCD}",
@@ -105,6 +112,8 @@ def _api_server(program: Path, keys: pki.Pki) -> ProcessSpec:
         f"--service-account-issuer={_ISSUER}",
         f"--service-account-key-file={keys.service_accounts.certificate}",
         f"--service-account-signing-key-file={keys.service_accounts.key}",
+        f"--default-not-ready-toleration-seconds={lost_node_toleration_s}",
+        f"--default-unreachable-toleration-seconds={lost_node_toleration_s}",
         "--allow-privileged=true",
         "--enable-priority-and-fairness=false",
         "--profiling=false",
@@ -115,7 +124,7 @@ def _api_server(program: Path, keys: pki.Pki) -> ProcessSpec:
         certificate_file=str(keys.admin.certificate),
         key_file=str(keys.admin.key),
     )
-    return ProcessSpec("kube-apiserver", argv, after=("etcd",), readiness=ready)
+    return ProcessSpec("kube-apiserver", argv, after=("etcd",), readiness=ready, restarts=_RESTARTS)
 
 
 def _controller_manager(program: Path, keys: pki.Pki, kubeconfig: Path) -> ProcessSpec:
@@ -130,10 +139,10 @@ def _controller_manager(program: Path, keys: pki.Pki, kubeconfig: Path) -> Proce
         *_ALONE,
     )
     ready = HttpReady(f"https://127.0.0.1:{addresses.CONTROLLER_MANAGER_PORT}/healthz")
-    return ProcessSpec("kube-controller-manager", argv, after=("kube-apiserver",), readiness=ready)
+    return ProcessSpec("kube-controller-manager", argv, after=("kube-apiserver",), readiness=ready, restarts=_RESTARTS)
 
 
 def _scheduler(program: Path, kubeconfig: Path) -> ProcessSpec:
     argv = (str(program), f"--kubeconfig={kubeconfig}", "--authentication-skip-lookup", *_MANY_REQUESTS, *_ALONE)
     ready = HttpReady(f"https://127.0.0.1:{addresses.SCHEDULER_PORT}/healthz")
-    return ProcessSpec("kube-scheduler", argv, after=("kube-apiserver",), readiness=ready)
+    return ProcessSpec("kube-scheduler", argv, after=("kube-apiserver",), readiness=ready, restarts=_RESTARTS)

@@ -89,7 +89,7 @@ def chart_version(reference: str, repository: str, version: str) -> str:
 
 
 def _found(reference: str, repository: str, version: str) -> ChartSource:
-    asked = (reference, repository, version)
+    asked = (reference.partition("@")[0], repository, version)  # a folder has no digest to be held to
     for source in sources():
         if asked in {(source.reference, source.repository, source.version), (source.reference, source.repository, "")}:
             missing = [folder for folder in _folders(source) if not folder.is_dir()]

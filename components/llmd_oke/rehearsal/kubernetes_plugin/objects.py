@@ -69,7 +69,11 @@ def split_id(id_: str) -> tuple[str, str]:
 
 
 def with_metadata(obj: JsonObject, **fields: object) -> JsonObject:
-    """A copy with fields of the metadata set; None removes a field."""
+    """A copy with fields of the metadata set; None removes a field. Metadata that are not known yet stay so: the engine
+    asks what depends on something that is made anew as if nothing were known of it.
+    """
+    if obj.get("metadata") is UNKNOWN:
+        return obj
     metadata = {**dig_map(obj, "metadata"), **fields}
     return {**obj, "metadata": {key: value for key, value in metadata.items() if value is not None}}
 

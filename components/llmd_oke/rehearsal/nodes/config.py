@@ -22,6 +22,9 @@ class NodeConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
+    provider_id: str | None = Field(
+        default=None, description="OCID of the instance; OKE's nodes have it (`providerID`)"
+    )
     capacity: dict[str, str] = Field(
         description='quantities by resource name, for example {"cpu": "112", "amd.com/gpu": "8", "pods": "110"}'
     )
@@ -34,9 +37,9 @@ class NodeConfig(BaseModel):
 
 
 FIRST_NODE_HOST = 10
-MOST_NODES = 200
+MOST_NODES = 500
 
 
 def node_address(bridge: IPv4Interface, index: int) -> str:
-    """Give the address of the node with that index (from 0): the pod network's first /24 is for nodes."""
+    """Give the address of the node with that index (from 0): the pod network's first /22 is for nodes."""
     return str(bridge.network.network_address + FIRST_NODE_HOST + index)

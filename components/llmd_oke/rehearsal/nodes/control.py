@@ -1,7 +1,8 @@
 """The node agent's control API: nodes that come and go while the agent runs, as a cloud's pools make them."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Literal, TypeAlias
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,7 +12,8 @@ from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.nodes.fleet import Fleet
 
 Add: TypeAlias = Callable[[Sequence[NodeConfig]], Awaitable[None]]
-Remove: TypeAlias = Callable[[str], Awaitable[None]]
+Change: TypeAlias = Literal["remove", "stop", "start"]
+ChangeNode: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 class NodesAsked(BaseModel):
@@ -23,15 +25,16 @@ class NodesAsked(BaseModel):
 
 
 class NodeControl:
-    """`POST /nodes`, `GET /nodes`, `DELETE /nodes/{name}` and `GET /healthz`.
+    """`POST /nodes`, `GET /nodes`, `DELETE /nodes/{name}`, `POST /nodes/{name}/stop` and `/start`, `GET /healthz`.
 
-    A node that is there already is left as it is; one to remove that isn't there is no error.
+    A node that is there already is left as it is; one to remove that isn't there is no error. A stopped one is a
+    machine without power, until it is started.
     """
 
-    def __init__(self, fleet: Fleet, add: Add, remove: Remove) -> None:
+    def __init__(self, fleet: Fleet, add: Add, change: Mapping[Change, ChangeNode]) -> None:
         self._fleet = fleet
         self._add_nodes = add
-        self._remove_node = remove
+        self._change = change
 
     def application(self) -> web.Application:
         """The routes."""
@@ -40,7 +43,9 @@ class NodeControl:
             web.get("/healthz", self._healthz),
             web.get("/nodes", self._names),
             web.post("/nodes", self._add),
-            web.delete("/nodes/{name}", self._remove),
+            web.delete("/nodes/{name}", partial(self._changed, "remove")),
+            web.post("/nodes/{name}/stop", partial(self._changed, "stop")),
+            web.post("/nodes/{name}/start", partial(self._changed, "start")),
         ])  # fmt: skip
         return application
 
@@ -60,8 +65,11 @@ class NodeControl:
             raise web.HTTPConflict(text=error.message) from error
         return web.json_response({"nodes": [node.name for node in asked.nodes]}, status=201)
 
-    async def _remove(self, request: web.Request) -> web.Response:
-        await self._remove_node(request.match_info["name"])
+    async def _changed(self, change: Change, request: web.Request) -> web.Response:
+        try:
+            await self._change[change](request.match_info["name"])
+        except KitError as error:
+            raise web.HTTPNotFound(text=str(error)) from error
         return web.Response(status=204)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 from pydantic import Field
@@ -90,6 +90,15 @@ class Scene:
     deployments: Sequence[Obj] = ()
     objects: Mapping[str, Sequence[Obj]] = field(default_factory=dict[str, Sequence[Obj]])
 
+    @cached_property
+    def ready_pods(self) -> Mapping[str, Sequence[Obj]]:
+        """Pods that are ready, by their node."""
+        pods: dict[str, list[Obj]] = {}
+        for pod in self.pods:
+            if _has_condition(pod, "Ready"):
+                pods.setdefault(str(_at(pod, ("spec", "nodeName"))), []).append(pod)
+        return pods
+
 
 @dataclass(frozen=True)
 class Given:
@@ -129,7 +138,7 @@ def _is_given(device: str, node: NodeFacts, scene: Scene, by: DeviceRules) -> bo
 
 def _is_met(need: Need, device: str, node: NodeFacts, scene: Scene) -> bool:
     if need.pod_on_node is not None:
-        return any(_runs_on(pod, node) and _has_labels(pod, need.pod_on_node) for pod in scene.pods)
+        return any(_has_labels(pod, need.pod_on_node) for pod in scene.ready_pods.get(node.name, ()))
     if need.deployment is not None:
         return any(_is_available(each) and _has_labels(each, need.deployment) for each in scene.deployments)
     wanted = need.object
@@ -167,10 +176,6 @@ def _covers(toleration: Obj, taint: Obj) -> bool:
     if toleration.get("operator", "Equal") == "Exists":
         return toleration.get("key") in {None, "", taint["key"]}
     return toleration.get("key") == taint["key"] and (toleration.get("value") or "") == (taint.get("value") or "")
-
-
-def _runs_on(pod: Obj, node: NodeFacts) -> bool:
-    return _at(pod, ("spec", "nodeName")) == node.name and _has_condition(pod, "Ready")
 
 
 def _is_available(deployment: Obj) -> bool:

@@ -21,6 +21,9 @@ from llmd_oke.rehearsal.nodes.config import MOST_NODES, NodeConfig, node_address
 from llmd_oke.rehearsal.watches import identity
 
 _log = logging.getLogger(__name__)
+REQUESTS_AT_ONCE = 16
+"""Hundreds of nodes that renew their leases one after the other are late where the API server is busy."""
+
 RENEW_S = 10.0  # kubelet renews at a quarter of the lease's 40 s
 _API_RETRY_S = 0.2
 _HEARTBEATS_PER_STATUS = 30  # kubelet's nodeStatusReportFrequency is 5 min
@@ -35,9 +38,15 @@ class Fleet:
         self._configs: dict[str, NodeConfig] = {}
         self._indexes: dict[str, int] = {}
         self._devices: dict[str, dict[str, str]] = {}
+        self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        self._stopped: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
         return name in self._configs
+
+    def runs(self, name: str | None) -> bool:
+        """Whether that is one of the nodes, and not stopped."""
+        return name in self._configs and name not in self._stopped
 
     def index(self, name: str) -> int:
         """Give the node's place, from 0, which its addresses derive from."""
@@ -60,6 +69,8 @@ class Fleet:
         if name not in self._configs:
             return
         self._devices[name] = dict(devices)
+        if name in self._stopped:
+            return
         quantities = dict(devices)
         await _ignore_missing(self._patch_status(name, {"capacity": quantities, "allocatable": quantities}))
 
@@ -84,8 +95,37 @@ class Fleet:
             self._configs[config.name] = config
         await asyncio.gather(*(self._register(config) for config in new))
 
+    def stop(self, name: str) -> None:
+        """Leave a node's lease and status to age, as those of a machine without power; its object stays.
+
+        Raises:
+            KitError: there is no such node.
+        """
+        self._need(name)
+        self._stopped.add(name)
+
+    async def start(self, name: str) -> None:
+        """Report a stopped node as Ready again; one that runs is left as it is.
+
+        Raises:
+            KitError: there is no such node.
+        """
+        config = self._need(name)
+        if name not in self._stopped:
+            return
+        self._stopped.remove(name)
+        now = datetime.now(UTC)
+        await self._renew(config, with_status=False)
+        await self._patch_status(name, objects.status(config, self.address(name), now, self._devices.get(name)))
+
+    def _need(self, name: str) -> NodeConfig:
+        if name not in self._configs:
+            raise KitError(f"There is no node {name}.", f"Nodes are: {', '.join(sorted(self._configs))}.")
+        return self._configs[name]
+
     async def remove(self, name: str) -> None:
         """Delete a node's object; its pods are then collected by the controller manager."""
+        self._stopped.discard(name)
         self._configs.pop(name, None)
         self._indexes.pop(name, None)
         self._devices.pop(name, None)
@@ -97,11 +137,16 @@ class Fleet:
         while True:
             await asyncio.sleep(RENEW_S)
             beats += 1
-            for config in tuple(self._configs.values()):
-                try:
-                    await self._renew(config, with_status=beats % _HEARTBEATS_PER_STATUS == 0)
-                except (ApiError, httpx2.HTTPError) as error:
-                    _log.warning("node %s: lease not renewed: %s", config.name, error)
+            with_status = beats % _HEARTBEATS_PER_STATUS == 0
+            running = [config for name, config in self._configs.items() if self.runs(name)]
+            await asyncio.gather(*(self._beat(config, with_status) for config in running))
+
+    async def _beat(self, config: NodeConfig, with_status: bool) -> None:
+        async with self._at_once:
+            try:
+                await self._renew(config, with_status=with_status)
+            except (ApiError, httpx2.HTTPError) as error:
+                _log.warning("node %s: lease not renewed: %s", config.name, error or type(error).__name__)
 
     def _free_index(self) -> int:
         used = set(self._indexes.values())

@@ -35,7 +35,7 @@ def node(config: NodeConfig, address: str, now: datetime, devices: Mapping[str, 
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": config.name, "labels": labels},
-        "spec": {"taints": taints(config)},
+        "spec": {"taints": taints(config), **({"providerID": config.provider_id} if config.provider_id else {})},
         "status": status(config, address, now, devices),
     }
 

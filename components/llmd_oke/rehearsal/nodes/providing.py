@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import httpx2
@@ -16,9 +16,14 @@ from lightkube.types import PatchType
 
 from llmd_oke.rehearsal.nodes.config import NodeConfig
 from llmd_oke.rehearsal.nodes.devices import CustomKind, DeviceRules, Given, NodeFacts, Scene, given, rules
+from llmd_oke.rehearsal.nodes.fleet import REQUESTS_AT_ONCE
 
 LOOK_S = 1.0
 """Kinds come and go with their definitions, which a watch can't follow; so the cluster is looked at."""
+
+MOST_SHARE = 0.1
+LONGEST_PAUSE_S = 5.0
+"""A look reads all pods of the cluster: no more than a share of the time goes into them, if they come often enough."""
 
 NOT_FOUND = 404
 CONFLICT = 409
@@ -48,38 +53,46 @@ class DeviceProvider:
         self._nodes = nodes
         self._rules = by or rules()
         self._kinds = {name: _resource(name, kind) for name, kind in self._rules.kinds.items()}
-        self._shown: dict[str, Given] = {}
+        self._shown: dict[str, tuple[NodeConfig, Given]] = {}
+        self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def run(self) -> None:
         """Look until cancelled."""
+        clock = asyncio.get_running_loop().time
         while True:
+            began_s = clock()
             try:
                 await self.look()
             except (ApiError, httpx2.HTTPError) as error:
                 _log.warning("devices not looked at: %s", error or type(error).__name__)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(min(max(LOOK_S, (clock() - began_s) / MOST_SHARE), LONGEST_PAUSE_S))
 
     async def look(self) -> None:
         """Look once: bring NetworkAttachmentDefinitions into line, then each node whose devices or labels changed."""
         nodes = [config for config in self._nodes.configs() if config.devices]
-        self._shown = {name: shown for name, shown in self._shown.items() if name in {node.name for node in nodes}}
+        there = {config.name: config for config in nodes}  # another node may have come under the same name
+        self._shown = {name: shown for name, shown in self._shown.items() if there.get(name) is shown[0]}
         if not nodes:
             return
         scene = await self._scene()
         await self._attach(scene)
+        changed: list[Awaitable[None]] = []
         for config in nodes:
             now = given(_facts(config), scene, self._rules)
-            before = self._shown.get(config.name)
+            _, before = self._shown.get(config.name, (config, None))
             if now != before:
-                await self._show(config.name, now, before)
+                changed.append(self._show(config, now, before))
+        await asyncio.gather(*changed)
 
-    async def _show(self, name: str, now: Given, before: Given | None) -> None:
+    async def _show(self, config: NodeConfig, now: Given, before: Given | None) -> None:
+        name = config.name
         gone = dict.fromkeys(before.labels.keys() - now.labels.keys()) if before else {}
-        if now.labels or gone:
-            labels = {"metadata": {"labels": {**now.labels, **gone}}}
-            await self._client.patch(Node, name, labels, patch_type=PatchType.MERGE)
-        await self._nodes.show_devices(name, now.devices)
-        self._shown[name] = now
+        async with self._at_once:
+            if now.labels or gone:
+                labels = {"metadata": {"labels": {**now.labels, **gone}}}
+                await self._client.patch(Node, name, labels, patch_type=PatchType.MERGE)
+            await self._nodes.show_devices(name, now.devices)
+        self._shown[name] = (config, now)
         _log.info("node %s shows %s", name, dict(now.devices))
 
     async def _scene(self) -> Scene:

@@ -20,9 +20,11 @@ def main() -> None:
     parser.add_argument("--time-scale", type=float, default=DEFAULT_TIME_SCALE, help="wall seconds for one of OCI's")
     parser.add_argument("--helm", default="", help="path of Helm, which add-ons are installed with")
     parser.add_argument("--etcd", default="", help="address of what holds the cluster's objects, which go with it")
+    parser.add_argument("--rest-port", type=int, help="the port on 127.0.0.1 where OCI's own API answers")
     given = parser.parse_args()
     nodes = AgentNodes(given.nodes_url) if given.nodes_url else None
-    setting = Setting(given.kubeconfig, given.journal, given.faults, nodes, given.time_scale, given.helm, given.etcd)
+    files = (given.kubeconfig, given.journal, given.faults)
+    setting = Setting(*files, nodes, given.time_scale, given.helm, given.etcd, given.rest_port)
     serve_until_told(lambda: start(given.port, setting))
 
 

@@ -28,13 +28,23 @@ class Clock:
             raise WaitEnded("the operation was cancelled")
 
     def work(
-        self, resource: Resource, operation: str, limit_s: float, cancelled: threading.Event | None = None
+        self,
+        resource: Resource,
+        operation: str,
+        limit_s: float,
+        cancelled: threading.Event | None = None,
+        longer: float = 1.0,
     ) -> None:
-        """Waits as long as an operation takes. Raises WaitEnded where the engine's limit is shorter."""
+        """Waits as long as an operation takes, or so many times as long. Raises WaitEnded where the engine's limit is
+        shorter.
+        """
         durations = lifecycles()["durations_s"]
-        seconds = durations.get(resource.token, durations["default"])[operation]
+        seconds = durations.get(resource.token, durations["default"])[operation] * longer
         if seconds > limit_s:
-            self.wait(limit_s, cancelled)
-            minutes = f"{limit_s / 60:.0f}m0s"
-            raise WaitEnded(f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {minutes})")
+            raise WaitEnded(self.give_up(limit_s, cancelled))
         self.wait(seconds, cancelled)
+
+    def give_up(self, limit_s: float, cancelled: threading.Event | None = None) -> str:
+        """Waits until the limit is over, and gives the provider's words for that."""
+        self.wait(limit_s, cancelled)
+        return f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {limit_s / 60:.0f}m0s)"

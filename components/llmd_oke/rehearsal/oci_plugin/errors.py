@@ -22,6 +22,10 @@ _SUGGESTIONS: Final = {
 _OTHER_SUGGESTION: Final = "Please retry or contact support for help with service: {service}"
 
 
+UNANSWERED: Final = "net/http: request canceled"
+"""How the provider's words for a request without an answer begin."""
+
+
 class ServiceError(Exception):
     """A request that an OCI service refused: HTTP status, code and message as the service gives them."""
 
@@ -60,6 +64,10 @@ def not_found(id_: str) -> ServiceError:
     return ServiceError(404, "NotAuthorizedOrNotFound", f"Authorization failed or requested resource not found: {id_}")
 
 
+class UnansweredError(Exception):
+    """A request to which no answer came."""
+
+
 def out_of_host_capacity() -> ServiceError:
     """No machine of the shape is free."""
     return ServiceError(500, "InternalError", "Out of host capacity.")
@@ -93,6 +101,13 @@ class Call:
             f"Operation Name: {self._operation_name()} \n"
             f"OPC request ID: {request_id()} \n"
         )
+
+    def unanswered(self) -> Refusal:
+        """What the provider tells of a request without an answer (net/http, Client.Timeout)."""
+        host = f"{self.resource.service}.{self.resource.name}.{self.region}.oraclecloud.com".lower()
+        verb = _VERBS[self.operation].title()
+        lost = f"{UNANSWERED} (Client.Timeout exceeded while awaiting headers)"
+        return Refusal(f'can not {self.operation} {self.service}: {verb} "https://{host}": {lost}')
 
     def failed_work(self, message: str) -> str:
         """What the provider tells of work that failed after OCI had accepted it."""

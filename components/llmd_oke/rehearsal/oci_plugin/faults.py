@@ -46,6 +46,14 @@ class Fault(enum.StrEnum):
     LATE_FAILURE = "late-failure"
     """OCI accepts the request and gives up later; the resource is there, in state FAILED. A cluster, a node pool or an
     add-on that is being created goes again."""
+    SLOW = "slow"
+    """The work takes five times as long as usual."""
+    TIMEOUT = "timeout"
+    """The plug-in waits as long as it may and gives up; OCI goes on, and the resource is there and well."""
+    ANSWER_LOST = "answer-lost"
+    """OCI accepts a request to create and its answer is lost; the plug-in asks again, with the same retry token, and
+    may get the answer to that. Where all are lost, the resource is there and the engine doesn't know its id. A request
+    to change or to delete is lost on its way to OCI."""
 
 
 class FaultRule(Entry):

@@ -54,6 +54,14 @@ class Fleets:
         self._remove(list(after.machines))
         return replace(after, machines=())
 
+    def detach(self, record: Record, machine_id: str) -> None:
+        """Ends one machine of a resource, which has one less until it converges again."""
+        self._remove([machine for machine in record.machines if machine["id"] == machine_id])
+        with self._lock:
+            now = self._records.get(record.id) or record
+            left = tuple(machine for machine in now.machines if machine["id"] != machine_id)
+            self._records.put(replace(now, machines=left))
+
     def end(self, record: Record) -> None:
         """Ends all machines of a resource."""
         self._remove(list(record.machines))
@@ -69,16 +77,27 @@ class Fleets:
         base = plan.name if _name(plan, plan.name, 0) not in taken else f"{plan.name}-{record.id[-5:]}"
         used = {machine["index"] for machine in kept}
         free = [index for index in range(len(used) + count) if index not in used][:count]
-        return [_machine(_name(plan, base, index), index) for index in free]
+        configuration = _configuration(record)
+        return [
+            {
+                "name": _name(plan, base, index),
+                "index": index,
+                "id": record.id if plan.alone else new_id(resource_of("oci:Core/instance:Instance"), "iad"),
+                "joined": True,
+                **({"configuration": configuration} if configuration else {}),
+            }
+            for index in free
+        ]
 
 
 def _name(plan: Plan, base: str, index: int) -> str:
     return base if plan.alone else f"{base}-{index}"
 
 
-def _machine(name: str, index: int) -> JsonObject:
-    id_ = new_id(resource_of("oci:Core/instance:Instance"), "iad")
-    return {"name": name, "index": index, "id": id_, "joined": True}
+def _configuration(record: Record) -> str:
+    """The instance configuration that a cluster network launches from."""
+    pools: list[JsonObject] = record.state.get("instancePools") or []
+    return str(pools[0]["instanceConfigurationId"]) if pools else ""
 
 
 def _shares(plan: Plan, missing: int, fault: FaultRule | None) -> tuple[int, int]:
@@ -103,7 +122,7 @@ def _need_all(missing: int, launched: int, joining: int) -> None:
 
 
 def _node(plan: Plan, machine: JsonObject, region: str) -> NodeConfig:
-    return plan.node(machine["name"], machine["index"], region)
+    return plan.node(machine["name"], machine["index"], region, machine["id"])
 
 
 def _told(record: Record) -> Record:

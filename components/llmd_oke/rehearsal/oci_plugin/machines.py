@@ -39,7 +39,7 @@ class Plan:
     rdma: bool = False
     alone: bool = False
 
-    def node(self, name: str, index: int, region: str) -> NodeConfig:
+    def node(self, name: str, index: int, region: str, instance_id: str) -> NodeConfig:
         """The node that the machine with that index becomes."""
         known = catalogue.shape(self.shape)
         domain = str(self.placements[index % len(self.placements)]["availabilityDomain"])
@@ -53,6 +53,7 @@ class Plan:
         every = dict.fromkeys([*taints, *self.boot.taints])
         return NodeConfig(
             name=name,
+            provider_id=instance_id,
             capacity=self._capacity(),
             devices=self._devices(),
             labels={**own, **places, **dict(self.labels), **self.boot.labels},

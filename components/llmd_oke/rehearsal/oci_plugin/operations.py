@@ -15,6 +15,7 @@ from llmd_oke.rehearsal.oci_plugin.errors import (
     Call,
     NeverJoined,
     ServiceError,
+    UnansweredError,
     WaitEnded,
     WorkRequestFailed,
     not_found,
@@ -36,6 +37,10 @@ from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject
 RETRY_S: Final = 600.0
 """terraform-provider-oci tries requests again for so long that were one too many (`retry_duration_seconds`)."""
 RETRY_PAUSE_S: Final = 10.0
+NETWORK_RETRY_S: Final = 120.0
+"""As long it sends requests again that got no answer (terraform-provider-oci, internal/tfresource/retry.go)."""
+SLOWER: Final = 5.0
+"""So many times as long as usual takes what is slow."""
 _LAUNCHED: Final = frozenset({"Instance"})
 _TAKEN_BACK: Final = frozenset({"Cluster", "NodePool", "Addon"})
 """What the plug-in deletes again where OCI did not get it made (terraform-provider-oci, `Create` of these resources).
@@ -100,9 +105,23 @@ class Operations:
             fault = self._strike(order, "create")
             with self._admission:
                 record = self._admit(order)
+            if fault is not None and fault.fault is Fault.ANSWER_LOST and not self._is_answered_later(order):
+                self.records.put(_in_state(self._with_nodes(record, order, None), well(order.resource)))
+                raise UnansweredError
         except ServiceError as error:
             raise call.refusal(error) from None
+        except UnansweredError:
+            raise call.unanswered() from None
         return self._settle(record, order, call, fault)
+
+    def _is_answered_later(self, order: Order) -> bool:
+        """Whether one of the requests is answered that the plug-in sends once more, as many as it does."""
+        for _ in range(round(NETWORK_RETRY_S / RETRY_PAUSE_S)):
+            self.clock.wait(RETRY_PAUSE_S, order.cancelled)
+            again = self._strike(order, "create")
+            if again is None or again.fault is not Fault.ANSWER_LOST:
+                return True
+        return False
 
     def _admit(self, order: Order) -> Record:
         judge(Scene(order.resource, order.given, None, self.records, order.region))
@@ -136,6 +155,8 @@ class Operations:
             after = self.fleets.cycle(before, after)
         except ServiceError as error:
             raise call.refusal(error) from None
+        except UnansweredError:
+            raise call.unanswered() from None
         return self._settle(after, order, call, fault, state)
 
     def _settle(
@@ -144,10 +165,18 @@ class Operations:
         """Does the work that follows a request, and records how it ended. `before` is the state before an update."""
         try:
             need_dependencies(record, self.records)
-            self.clock.work(order.resource, call.operation, order.limit_s, order.cancelled)
-            if fault is not None and fault.fault is Fault.LATE_FAILURE:
+            kind = fault.fault if fault else None
+            longer = SLOWER if kind is Fault.SLOW else 1.0
+            self.clock.work(order.resource, call.operation, order.limit_s, order.cancelled, longer)
+            if fault is not None and kind is Fault.LATE_FAILURE:
                 raise WorkRequestFailed(fault.message)
             done = _in_state(self._with_nodes(record, order, fault), well(order.resource))
+            if kind is Fault.TIMEOUT:
+                self.records.put(done)
+                told = _recorded(_in_state(record, "CREATING")) if before is None else before
+                raise InitFailed(
+                    record.id, told, [call.failed_work(self.clock.give_up(order.limit_s, order.cancelled))]
+                )
         except WorkRequestFailed as error:
             left = self._left(record, call, error)
             told = _recorded(left) if before is None else before
@@ -201,6 +230,8 @@ class Operations:
             self._remove(record)
         except ServiceError as error:
             raise call.refusal(error) from None
+        except UnansweredError:
+            raise call.unanswered() from None
         except WorkRequestFailed as error:
             failed = _in_state(record, "FAILED")
             self.records.put(failed)
@@ -214,6 +245,8 @@ class Operations:
                     self.fleets.end(other)
                     if _owner(other) == record.id:
                         self.records.remove(other.id)
+        if record.resource.name == "Vcn" and (default := self.records.get(record.state["defaultSecurityListId"])):
+            self.records.remove(default.id)
         self.fleets.end(record)
         if record.resource.name == "Addon" and record.state.get("removeAddonResourcesOnDelete"):
             self.add_ons.remove(record.state["addonName"])
@@ -246,6 +279,8 @@ class Operations:
                     waited_s += RETRY_PAUSE_S
                 case Fault.INTERNAL_ERROR:
                     raise ServiceError(500, "InternalError", "Internal server error")
+                case Fault.ANSWER_LOST if operation != "create":
+                    raise UnansweredError
                 case Fault.OUT_OF_HOST_CAPACITY if order.resource.name in _LAUNCHED:
                     raise out_of_host_capacity()
                 case _:

@@ -24,6 +24,7 @@ from llmd_oke.rehearsal.oci_plugin.node_control import NoCluster, NodeControl
 from llmd_oke.rehearsal.oci_plugin.operations import Operations, Order
 from llmd_oke.rehearsal.oci_plugin.records import Records
 from llmd_oke.rehearsal.oci_plugin.region import DEFAULT_REGION
+from llmd_oke.rehearsal.oci_plugin.rest import RestApi, serve_rest
 from llmd_oke.rehearsal.oci_plugin.schemas import resource_of
 from llmd_oke.rehearsal.plugin_protocol.messages import Empty, Servicer, decode, encode, plugin, provider
 from llmd_oke.rehearsal.plugin_protocol.serving import Message, Server, answering, serve
@@ -42,7 +43,7 @@ class Setting:
     """Where the plug-in stands. `kubeconfig` is what clusters lead to, `journal` keeps what there is.
 
     `helm` is the path of what add-ons are installed with; without it they are known to OCI only. `etcd` is the address
-    of what holds the cluster's objects, which go with it.
+    of what holds the cluster's objects, which go with it. On `rest_port` OCI's own API answers too.
     """
 
     kubeconfig: Path | None = None
@@ -52,6 +53,7 @@ class Setting:
     time_scale: float = DEFAULT_TIME_SCALE
     helm: str = ""
     etcd: str = ""
+    rest_port: int | None = None
 
     def add_ons(self, clock: Clock) -> AddOnControl:
         """What brings add-ons into the cluster, if there is one."""
@@ -93,6 +95,8 @@ class OciPlugin(Servicer):
         self._records = Records(setting.journal)
         fleets = Fleets(self._records, setting.nodes or NoCluster())
         faults = Faults(setting.faults)
+        api = RestApi(self._records, fleets, faults, self._clock)
+        self._rest = None if setting.rest_port is None else serve_rest(api, setting.rest_port)
         self._operations = Operations(
             self._records,
             fleets,
@@ -107,6 +111,9 @@ class OciPlugin(Servicer):
 
     def end(self) -> None:
         """Ends what is under way."""
+        if self._rest is not None:
+            self._rest.shutdown()
+            self._rest.server_close()
         self._clock.cancel()
         with self._lock:
             for session in self._sessions.values():

@@ -76,7 +76,7 @@ class ContainerFactory:
             return _process(model, setting, mounts, self._python.argv(argv), self._python.variables(environment))
         argv += entry.in_model_time(argv, self._time_scale)
         shared = {**entry.environment, **environment}
-        return _process(model, setting, [self._program(model, entry)], argv, shared)
+        return _process(model, setting, [self._program(model, entry)], argv, shared, entry.niceness)
 
     def _entry(self, model: ContainerModel) -> ImageEntry | None:
         return self._images.find(model.image or "", model.command, model.args)
@@ -89,11 +89,16 @@ class ContainerFactory:
 
 
 def _process(
-    model: ContainerModel, setting: Setting, own: Sequence[Mount], argv: list[str], environment: Mapping[str, str]
+    model: ContainerModel,
+    setting: Setting,
+    own: Sequence[Mount],
+    argv: list[str],
+    environment: Mapping[str, str],
+    niceness: int = 0,
 ) -> ProcessContainer:
     mounts = [*own, *setting.mounts, last_words.mount(model, last_words.empty_file(setting.last_words))]
     sandbox = Sandbox(setting.network, setting.host_name, mounts, model.workingDir or "/")
-    return ProcessContainer(ProcessSpec(sandbox, argv, environment, setting.log))
+    return ProcessContainer(ProcessSpec(sandbox, argv, environment, setting.log, niceness))
 
 
 def _starts_vllm(model: ContainerModel, entry: ImageEntry) -> bool:

@@ -19,12 +19,16 @@ from llmd_oke.rehearsal.pods.factory import Setting
 from llmd_oke.rehearsal.pods.facts import MissingSourceError, PodFacts, host_name, is_sidecar, spec_of
 from llmd_oke.rehearsal.pods.furnishing import Furnishing
 from llmd_oke.rehearsal.pods.last_words import last_words
+from llmd_oke.rehearsal.pods.networks import NAMESPACES
 from llmd_oke.rehearsal.pods.places import container_mounts, etc_mounts, places_of
 from llmd_oke.rehearsal.pods.surroundings import Surroundings
 from llmd_oke.rehearsal.watches import identity
 
 _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
+
+_NO_NETWORK = NAMESPACES / "none"
+"""Of pods of which nothing runs. A bridge of Linux has room for 1,024 pods, which the DaemonSets of operators fill."""
 
 
 class Home:
@@ -123,10 +127,14 @@ class Home:
         return PodFacts(self._address or host_ip, host_ip, node, fleet.config(node).capacity)
 
     async def _attach(self, spec: PodSpec, facts: PodFacts) -> Path:
-        networks = self._surroundings.networks
+        networks, factory = self._surroundings.networks, self._surroundings.factory
+        if all(factory.is_simulated(model) for model in (*(spec.initContainers or ()), *spec.containers)):
+            return _NO_NETWORK
         if spec.hostNetwork:
             return await networks.attach_node(facts.node_name, facts.host_ip)
-        self._attaching = asyncio.create_task(networks.attach(self._name(), facts.pod_ip, self._link()))
+        self._attaching = asyncio.create_task(
+            networks.attach(self._name(), facts.pod_ip, self._link(), self._places.pod.uid)
+        )
         return await asyncio.shield(self._attaching)
 
     async def _source_change(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from llmd_oke.errors import KitError
 from llmd_oke.rehearsal.pods.expansion import resolve_argv
@@ -42,6 +42,9 @@ class ImageEntry(BaseModel):
 
     environment: dict[str, str] = {}
     """Variables that make the program take less of a machine that it shares; a container's own come before them."""
+
+    niceness: int = Field(default=0, ge=0, le=19)
+    """How far the program stands back for what simulates servers."""
 
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
         """These flags as the program needs them where its servers are slower than in real time; what a manifest gives

@@ -1,7 +1,7 @@
 """A network namespace with an address of its own for each pod, on the rehearsal's bridge."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
@@ -10,14 +10,15 @@ from llmd_oke.rehearsal.pods.processes import checked, run
 
 NAMESPACES = Path("/run/netns")
 _PREFIX = "pod-"
-_HOSTS_PER_NODE = 254
+_NODES_PREFIX, _PODS_PREFIX = 22, 25
+"""The network of all nodes, and that of the pods of one: 110 pods are the most that a node of OKE may have."""
 
 
 class AddressPool:
-    """Pod addresses: node number n (from 0) has the n+1st /24 of the pod network."""
+    """Pod addresses: node number n (from 0) has the n+1st /25 of the pod network after that of the nodes."""
 
     def __init__(self, bridge: IPv4Interface) -> None:
-        self._base = bridge.network.network_address
+        self._base = node_network(bridge).broadcast_address + 1
         self._used: set[str] = set()
 
     def take(self, node_index: int, wanted: str | None = None) -> str:
@@ -25,10 +26,9 @@ class AddressPool:
         if wanted is not None and wanted not in self._used:
             self._used.add(wanted)
             return wanted
-        first = self._base + 256 * (node_index + 1)
-        free = next(
-            (str(first + host) for host in range(1, _HOSTS_PER_NODE) if str(first + host) not in self._used), None
-        )
+        own = IPv4Network((self._base, _PODS_PREFIX))
+        hosts = IPv4Network((self._base + node_index * own.num_addresses, _PODS_PREFIX)).hosts()
+        free = next((address for host in hosts if (address := str(host)) not in self._used), None)
         if free is None:
             raise KitError(f"node number {node_index} has no free pod address")
         self._used.add(free)
@@ -37,6 +37,11 @@ class AddressPool:
     def give_back(self, address: str) -> None:
         """Free an address."""
         self._used.discard(address)
+
+
+def node_network(bridge: IPv4Interface) -> IPv4Network:
+    """Where the addresses of nodes are, and the bridge's own: the first /22 of the pod network."""
+    return IPv4Network((bridge.network.network_address, _NODES_PREFIX))
 
 
 def hardware_address(address: str) -> str:
@@ -53,17 +58,27 @@ class Networks:
         self._bridge_name = bridge_name
         self._bridge = bridge
         self._node_networks: dict[str, asyncio.Task[Path]] = {}
+        self.by_address: dict[str, Path] = {}
+        """The namespaces of pods by their addresses."""
+        self.by_owner: dict[str, str] = {}
+        """The addresses of pods by their uids, before their statuses have them."""
+        self.attached: Callable[[Path], None] = lambda _namespace: None
+        """Called with each new one, before anything runs in it."""
 
-    async def attach(self, name: str, address: str, link: str) -> Path:
-        """Make namespace `name` with `address` on its eth0, whose other end on the bridge is `link`.
+    async def attach(self, name: str, address: str, link: str, owner: str = "") -> Path:
+        """Make namespace `name` with `address` on its eth0, whose other end on the bridge is `link`, for pod `owner`.
 
         KitError when that fails; what was made of it is gone then.
         """
         try:
-            return await self._make(name, address, link)
+            made = await self._make(name, address, link)
         except KitError:
             await self.detach(name, link)
             raise
+        self.by_address[address] = made
+        self.by_owner[owner] = address
+        self.attached(made)
+        return made
 
     async def _make(self, name: str, address: str, link: str) -> Path:
         await _batch(
@@ -91,6 +106,9 @@ class Networks:
 
     async def detach(self, name: str, link: str) -> None:
         """Remove the namespace and its link; not an error when there is none."""
+        gone = NAMESPACES / f"{_PREFIX}{name}"
+        self.by_address = {address: path for address, path in self.by_address.items() if path != gone}
+        self.by_owner = {owner: address for owner, address in self.by_owner.items() if address in self.by_address}
         await run(["ip", "link", "delete", link])
         if (NAMESPACES / f"{_PREFIX}{name}").exists():
             await run(["ip", "netns", "delete", f"{_PREFIX}{name}"])

@@ -71,6 +71,13 @@ class PodWorker:
         """End the pod without touching its object: it's gone already, or the agent itself ends."""
         await asyncio.shield(self._end or self._begin_end(grace_s, delete=False))
 
+    async def cut_off(self) -> None:
+        """End the pod as its node loses power: at once, and without a word to the API server."""
+        self._writing.cancel()
+        if self._end is not None:
+            self._end.cancel()
+        await self._begin_end(0.0, delete=False)
+
     def _begin_end(self, grace_s: float, *, delete: bool) -> asyncio.Task[None]:
         self._end = tasks.start(self._terminate(grace_s, delete=delete), f"{self._title}: end")
         return self._end

@@ -38,6 +38,14 @@ class Runner:
         """Take a pod, if it's bound to one of the nodes and has no worker yet: for nodes added later."""
         self._pod_changed(pod, exists=True)
 
+    async def cut_off(self, node: str) -> None:
+        """End all processes of a node's pods at once and take no more of its pods; their objects stay as they are.
+
+        Unlike on a real machine, what pods had in `emptyDir` volumes is gone when the node comes back.
+        """
+        uids = [uid for uid, worker in self._workers.items() if spec_of(worker.pod).nodeName == node]
+        await asyncio.gather(*(self._workers.pop(uid).cut_off() for uid in uids))
+
     def _pod_changed(self, pod: Pod, exists: bool) -> None:  # a store's subscriber
         who = identity(pod)
         if not exists:
@@ -48,7 +56,7 @@ class Runner:
                 self._lost(worker.identity.uid)
         if who.uid in self._workers:
             self._workers[who.uid].update(pod)
-        elif spec_of(pod).nodeName in self._surroundings.fleet:
+        elif self._surroundings.fleet.runs(spec_of(pod).nodeName):
             self._take(pod)
 
     def _take(self, pod: Pod) -> None:

@@ -32,12 +32,13 @@ class Sandbox:
     working_folder: str = "/"
 
 
-def command(sandbox: Sandbox, argv: Sequence[str]) -> list[str]:
+def command(sandbox: Sandbox, argv: Sequence[str], niceness: int = 0) -> list[str]:
     """Give the command line that runs `argv` in the sandbox as process 1 of its own process namespace.
 
     It keeps no capabilities but binding low ports, and dies with the process that started it.
     """
     return [
+        *((_found("nice"), "-n", str(niceness)) if niceness else ()),
         *(_found("nsenter"), f"--net={sandbox.network}", "--", _found("bwrap")),
         *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--die-with-parent", "--new-session"),
         *("--hostname", sandbox.host_name, "--cap-drop", "ALL", "--cap-add", "CAP_NET_BIND_SERVICE"),

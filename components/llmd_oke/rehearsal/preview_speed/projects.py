@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class BenchProject:
 
 def same(source: Path, stack: str, folder: Path) -> BenchProject:
     """The project as it is."""
-    return _write(folder, stack, _stack(source, stack), source, (source / "__main__.py").read_text())
+    return with_change(source, stack, folder, lambda config: config)
 
 
 def recording(source: Path, stack: str, folder: Path) -> BenchProject:
@@ -59,7 +60,19 @@ def plain(source: Path, stack: str, folder: Path) -> BenchProject:
 
 def larger(source: Path, stack: str, folder: Path, units: int) -> BenchProject:
     """The stack with that many small units in place of its models, and nodes for all of them."""
-    return _write(folder, stack, with_units(_stack(source, stack), units), source, (source / "__main__.py").read_text())
+    return with_change(source, stack, folder, lambda config: with_units(config, units))
+
+
+def with_change(
+    source: Path, stack: str, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> BenchProject:
+    """The project with what becomes of its stack."""
+    return _write(folder, stack, change(_stack(source, stack)), source, (source / "__main__.py").read_text())
+
+
+def system_nodes(units: int) -> int:
+    """How many nodes the routers of so many units need, and one for the rest."""
+    return 1 + -(-units * PODS_PER_ROUTER // ROUTERS_PER_NODE)
 
 
 def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
@@ -72,7 +85,7 @@ def with_units(stack: dict[str, Any], units: int) -> dict[str, Any]:
     ]
     made["gpuPools"][0]["size"] = -(-units * GPUS_PER_UNIT // GPUS_PER_NODE)
     if "systemPool" in made:
-        made["systemPool"]["size"] = 1 + -(-units * PODS_PER_ROUTER // ROUTERS_PER_NODE)
+        made["systemPool"]["size"] = system_nodes(units)
     return made
 
 

@@ -8,7 +8,7 @@ from lightkube.resources.discovery_v1 import EndpointSlice
 
 from llmd_oke.rehearsal.services.dns import DnsServer
 from llmd_oke.rehearsal.services.names import Name, names
-from llmd_oke.rehearsal.services.proxy import Proxy
+from llmd_oke.rehearsal.services.proxy import LetsIn, Proxy
 from llmd_oke.rehearsal.services.table import Address, forwardings
 from llmd_oke.rehearsal.watches import Store
 
@@ -19,7 +19,7 @@ _DNS_PORT = 53
 class ServiceNetwork:
     """Proxy and DNS; `fixed` are addresses that don't depend on the watches, such as the API server's.
 
-    `outside` are names that aren't the cluster's.
+    `outside` are names that aren't the cluster's; `lets_in` says whom policies let through to an endpoint.
     """
 
     def __init__(
@@ -29,6 +29,7 @@ class ServiceNetwork:
         domain: str,
         fixed: Mapping[Address, Address],
         outside: Mapping[str, Name],
+        lets_in: LetsIn,
     ) -> None:
         self._services = services
         self._slices = slices
@@ -37,7 +38,7 @@ class ServiceNetwork:
         self._outside = outside
         self._zone: Mapping[str, Name] = {}
         self._dirty = asyncio.Event()
-        self._proxy = Proxy()
+        self._proxy = Proxy(lets_in)
         self._dns = DnsServer(lambda: self._zone, domain)
         services.subscribe(self._changed)
         slices.subscribe(self._changed)

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from llmd_oke.rehearsal.services.pipes import Relay
 from llmd_oke.rehearsal.services.table import Address
 
 _log = logging.getLogger(__name__)
 _CONNECT_S = 5.0
+LetsIn = Callable[[str, Address], bool]
+"""Whether a connection from an IPv4 address may be passed on to an endpoint."""
 _BACKLOG = 1024
 
 
@@ -30,8 +32,9 @@ class RoundRobin:
 class Listener:
     """One Service address: accepts connections and relays them."""
 
-    def __init__(self, address: Address, targets: Sequence[Address]) -> None:
+    def __init__(self, address: Address, targets: Sequence[Address], lets_in: LetsIn) -> None:
         self.robin = RoundRobin(targets)
+        self._lets_in = lets_in
         self._address = address
         self._relays: set[Relay] = set()
         self._socket = _listening(address)
@@ -53,17 +56,18 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                client, _ = await loop.sock_accept(self._socket)
+                client, (source, *_) = await loop.sock_accept(self._socket)
             except OSError as error:
                 _log.warning("accept on %s: %s", self._address, error)
                 await asyncio.sleep(0.1)
                 continue
-            task = asyncio.create_task(self._connect(client))
+            task = asyncio.create_task(self._connect(client, source))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, client: socket.socket) -> None:
-        server = await _first_answering(self.robin.order())
+    async def _connect(self, client: socket.socket, source: str) -> None:
+        """Servers see the node as the client, so what policies keep from the client is kept here."""
+        server = await _first_answering([each for each in self.robin.order() if self._lets_in(source, each)])
         if server is None:
             client.close()
             return
@@ -76,8 +80,9 @@ class Listener:
 class Proxy:
     """Keeps one listener for each Service address that has ready endpoints."""
 
-    def __init__(self) -> None:
+    def __init__(self, lets_in: LetsIn = lambda _source, _target: True) -> None:
         self._listeners: dict[Address, Listener] = {}
+        self._lets_in = lets_in
 
     @property
     def addresses(self) -> frozenset[Address]:
@@ -102,7 +107,7 @@ class Proxy:
 
     def _open(self, address: Address, targets: Sequence[Address]) -> None:
         try:
-            self._listeners[address] = Listener(address, targets)
+            self._listeners[address] = Listener(address, targets, self._lets_in)
         except OSError as error:
             _log.warning("Service address %s:%d: %s", address.ip, address.port, error)
 

@@ -80,6 +80,7 @@ class Settings:
     """
 
     model: str
+    revision: str | None
     served_model_names: tuple[str, ...]
     host: str
     port: int
@@ -149,6 +150,7 @@ def _settings(namespace: argparse.Namespace, model: str, environment: Mapping[st
     _check_values(namespace)
     return Settings(
         model=model,
+        revision=namespace.revision,
         served_model_names=tuple(namespace.served_model_name or (model,)),
         host=namespace.host or "0.0.0.0",  # noqa: S104 - vLLM's own default, inside the pod's network namespace
         port=namespace.port,

@@ -52,8 +52,8 @@ class ContainerFiles:
             raise Refusal(1, f"OSError: [Errno {error.errno}] {error.strerror}: {path!r}") from None
 
 
-def read_model(model: Model, environment: Mapping[str, str], files: ContainerFiles) -> str:
-    """Reads all of it and says where it was.
+def read_model(model: Model, environment: Mapping[str, str], files: ContainerFiles, revision: str | None = None) -> str:
+    """Reads all of it, at a commit or at what the cache says is the head of `main`, and says where it was.
 
     Raises:
         Refusal: vLLM would not start: something is missing, or is another model's.
@@ -62,10 +62,13 @@ def read_model(model: Model, environment: Mapping[str, str], files: ContainerFil
     hub = environment.get("HF_HUB_CACHE") or f"{home}/hub"
     repository = f"{hub}/models--{model.repository.replace('/', '--')}"
     try:
-        commit = files.read(f"{repository}/refs/main").decode().strip()
+        commit = revision or files.read(f"{repository}/refs/main").decode().strip()
     except Refusal:
         raise Refusal(1, _NO_SNAPSHOT) from None
     folder = f"{repository}/snapshots/{commit}"
+    place = files.place(folder)
+    if place is None or not place.is_dir():
+        raise Refusal(1, _NO_SNAPSHOT)
     _check_config(model, _object(files, f"{folder}/config.json"))
     _object(files, f"{folder}/tokenizer.json")
     _check_weights(files, folder)

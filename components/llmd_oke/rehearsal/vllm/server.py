@@ -177,7 +177,9 @@ class SimulatedServer:
         check_backend(asked, self.container.image)
         model = _model(asked.model)
         if self.container.environment.get("HF_HUB_OFFLINE") == "1":
-            folder = read_model(model, self.container.environment, ContainerFiles(self.container.mounts))
+            folder = read_model(
+                model, self.container.environment, ContainerFiles(self.container.mounts), asked.revision
+            )
             self._write(f"INFO Loaded config, tokenizer and index of weights from {folder}")
         cache = cache_size(asked, model, self._simulation.shape, self.container.gpus)
         release = release_of_vllm(self.container.image)

@@ -16,9 +16,18 @@ def bind(host: str, port: int, network_namespace: str | None) -> socket.socket:
     Raises:
         OSError: the namespace can't be entered, or the address is taken.
     """
+    return inside(lambda: _bound(host, port), network_namespace)
+
+
+def inside(make: Callable[[], socket.socket], network_namespace: str | None) -> socket.socket:
+    """A socket of that network namespace (a path; None: the process's own), which it belongs to for good.
+
+    Raises:
+        OSError: the namespace can't be entered, or the socket can't be made.
+    """
     if network_namespace is None:
-        return _bound(host, port)
-    return _in_thread(lambda: _bound_inside(host, port, network_namespace))
+        return make()
+    return _in_thread(lambda: _made_inside(make, network_namespace))
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -34,7 +43,7 @@ def _bound(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _bound_inside(host: str, port: int, network_namespace: str) -> socket.socket:
+def _made_inside(make: Callable[[], socket.socket], network_namespace: str) -> socket.socket:
     """Enter a namespace for good; only for a thread that ends after it."""
     descriptor = os.open(network_namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -43,7 +52,7 @@ def _bound_inside(host: str, port: int, network_namespace: str) -> socket.socket
             raise OSError(error, os.strerror(error), network_namespace)
     finally:
         os.close(descriptor)
-    return _bound(host, port)
+    return make()
 
 
 def _in_thread(make: Callable[[], socket.socket]) -> socket.socket:

@@ -114,7 +114,7 @@ def _quantiles(result: Document, name: str) -> Quantiles:
 def _load(result: Document) -> dict[str, Any]:
     """A limit of requests in flight makes a closed loop; a rate without one is Poisson where its burstiness is 1."""
     rate, limit = result.content.get("request_rate"), result.number("max_concurrency")
-    at_once = rate in {None, "inf", float("inf")}
+    at_once = rate is None or str(rate) == "inf"
     if at_once:
         return {"arrival": "closed", "concurrency": limit or result.number("num_prompts")}
     offered = result.number("request_rate")

@@ -33,6 +33,11 @@ def test_throughput_per_gpu_and_per_user():
     assert performance.tpsu_decode == pytest.approx(10)
 
 
+def test_the_speed_of_text_is_that_of_the_mean_token_as_in_rows():
+    performance = summarize([request(gap_s=0.01), request(1, gap_s=0.04)], planned=2, gpus=1)
+    assert performance.tpsu_decode == pytest.approx(1 / 0.025)
+
+
 def test_users_of_an_open_loop_are_the_requests_in_flight():
     records = [request(index, started_s=index * 0.5) for index in range(3)]
     assert summarize(records, planned=3, gpus=1).users == pytest.approx(3 * 1.0 / 2.0)

@@ -2,7 +2,7 @@
 
 import pytest
 from fake_deployment import Answer
-from llmd_oke.bench.smoke.other_apis import ApiAnswer, OtherApi
+from llmd_oke.bench.smoke.evidence import ApiAnswer, OtherApi
 from llmd_oke.bench.smoke.smoke import SmokeResult, smoke
 from llmd_oke.bench.smoke.thresholds import Thresholds
 

@@ -2,12 +2,12 @@
 
 import pytest
 import yaml
-from llmd_oke import config
+from llmd_oke import catalogue, config
 from llmd_oke.errors import KitError
 from llmd_oke.experiments.recipes import files
 from llmd_oke.experiments.recipes.recipe import DECODE_BENCH
 from llmd_oke.experiments.recipes.rules import recipe_problems
-from llmd_oke.experiments.tuner.recipe import Servers, recipe_text, tuning_recipe
+from llmd_oke.experiments.tuner.recipe import Servers, handing_over, recipe_text, tuning_recipe
 from llmd_oke.tuning.search import asking
 from llmd_oke.tuning.servers.workload import parse
 
@@ -42,6 +42,15 @@ def test_servers_that_prefill_answer_with_one_token_and_others_fill_their_prompt
     assert {load.output_tokens for load in found.loads_of(prefill)} == {1}
     assert DECODE_BENCH in found.model_of(decode).engine.extra_args
     assert DECODE_BENCH not in found.model_of(prefill).engine.extra_args
+
+
+def test_servers_are_measured_with_the_settings_of_those_that_hand_kv_cache_over():
+    release = catalogue.release("llm-d-0.9.0")
+    engine = handing_over(config.Engine(), release)
+    assert engine.block_size == 128
+    assert engine.argument("--attention-backend") == (0, "TRITON_ATTN")
+    own = config.Engine(block_size=64, extra_args=("--attention-backend=ROCM_ATTN",))
+    assert handing_over(own, release) == own
 
 
 def test_the_largest_batch_is_the_servers_own_limit():

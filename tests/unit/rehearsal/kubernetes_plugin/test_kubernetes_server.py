@@ -5,6 +5,7 @@ import grpc
 import pytest
 from llmd_oke.rehearsal.kubernetes_plugin.server import start
 from llmd_oke.rehearsal.plugin_protocol.messages import Empty, Stub, decode, encode, plugin, provider
+from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN
 
 URN = "urn:pulumi:dev::p::kubernetes:core/v1:ConfigMap::cm"
 INPUTS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cm", "namespace": "n"}, "data": {"k": "v"}}
@@ -88,3 +89,11 @@ def test_yaml_is_decoded_and_lists_are_taken_apart(stub: Any):
             {"kind": "C", "metadata": {"namespace": "n"}},
         ]
     }
+
+
+def test_what_depends_on_something_that_is_made_anew_is_compared_without_knowing_any_of_it(stub: Any):
+    configured(stub)
+    olds = create(stub, preview=True).properties
+    news = encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": UNKNOWN, "data": UNKNOWN})
+    given = {"urn": URN, "type": "kubernetes:core/v1:ConfigMap", "olds": olds, "news": news}
+    assert stub.Diff(provider.DiffRequest(id="n/cm", **given)).changes == provider.DiffResponse.DIFF_SOME

@@ -26,6 +26,9 @@ class Fleet:
             raise KitError("there is no room for so many nodes")
         self.nodes += configs
 
+    async def stop(self, name: str) -> None:
+        raise KitError(f"There is no node {name}.")
+
     async def remove(self, name: str) -> None:
         self.nodes = [node for node in self.nodes if node.name != name]
 
@@ -33,7 +36,8 @@ class Fleet:
 @pytest.fixture
 async def client() -> AsyncIterator[TestClient[Any, Any]]:
     fleet: Any = Fleet()
-    async with TestClient(TestServer(NodeControl(fleet, fleet.add, fleet.remove).application())) as client:
+    change: Any = {"remove": fleet.remove, "stop": fleet.stop}
+    async with TestClient(TestServer(NodeControl(fleet, fleet.add, change).application())) as client:
         yield client
 
 
@@ -52,3 +56,8 @@ async def test_what_describes_no_node_is_refused(client: TestClient[Any, Any], b
 async def test_what_the_fleet_does_not_take_is_a_conflict(client: TestClient[Any, Any]):
     answer = await client.post("/nodes", json={"nodes": [NODE] * 3})
     assert (answer.status, await answer.text()) == (409, "there is no room for so many nodes")
+
+
+async def test_a_node_that_is_not_there_cant_be_stopped(client: TestClient[Any, Any]):
+    answer = await client.post("/nodes/gpu-9/stop")
+    assert (answer.status, await answer.text()) == (404, "There is no node gpu-9.")

@@ -181,6 +181,16 @@ async def test_a_node_is_told_only_of_changes() -> None:
     assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
 
 
+async def test_another_node_that_comes_under_the_same_name_is_told_too() -> None:
+    nodes, client = Nodes(**{GPU: "8"}), Client(Pod=[pod({"k8s-app": "amdgpu-device-plugin"})])
+    looking = provider(client, nodes)
+    await looking.look()
+    nodes.config = nodes.config.model_copy(update={"provider_id": "ocid1.instance.another"})
+    await looking.look()
+
+    assert nodes.shown == [{GPU: "8"}] * 2
+
+
 async def test_labels_come_and_go_with_discovery() -> None:
     nodes, client = Nodes(**{GPU: "8"}), Client(Pod=[WORKER], NodeFeatureRule=[RULE])
     looking = provider(client, nodes)

@@ -46,20 +46,20 @@ def test_a_lease_goes_with_its_node_and_is_renewed_to_the_microsecond() -> None:
 def test_nodes_and_pods_have_addresses_of_their_own() -> None:
     pool = AddressPool(BRIDGE)
     assert [node_address(BRIDGE, index) for index in (0, 8)] == ["10.244.0.10", "10.244.0.18"]
-    assert [pool.take(0), pool.take(0), pool.take(8)] == ["10.244.1.1", "10.244.1.2", "10.244.9.1"]
+    assert [pool.take(0), pool.take(0), pool.take(8)] == ["10.244.4.1", "10.244.4.2", "10.244.8.1"]
 
 
 def test_an_address_is_kept_if_it_is_free_and_reused_after_it_was_given_back() -> None:
     pool = AddressPool(BRIDGE)
-    assert pool.take(0, wanted="10.244.1.9") == "10.244.1.9"
-    assert pool.take(0, wanted="10.244.1.9") == "10.244.1.1"
-    pool.give_back("10.244.1.1")
-    assert pool.take(0) == "10.244.1.1"
+    assert pool.take(0, wanted="10.244.4.9") == "10.244.4.9"
+    assert pool.take(0, wanted="10.244.4.9") == "10.244.4.1"
+    pool.give_back("10.244.4.1")
+    assert pool.take(0) == "10.244.4.1"
 
 
 def test_a_node_that_is_full_says_so() -> None:
     pool = AddressPool(BRIDGE)
-    for _ in range(253):
+    for _ in range(126):
         pool.take(0)
     with pytest.raises(KitError, match="no free pod address"):
         pool.take(0)

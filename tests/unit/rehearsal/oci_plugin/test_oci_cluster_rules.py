@@ -155,7 +155,7 @@ def test_pods_have_the_network_of_the_cluster(region: Region, parts: tuple[dict[
 
 
 def test_more_gpus_than_the_service_limit_are_refused(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
-    region.create("NodePool", **pool(*parts, size=15))
+    region.create("NodePool", **pool(*parts, size=295))
     with pytest.raises(Refusal, match=r"400-LimitExceeded, .* gpu-mi300x-count\. Request a service limit increase"):
         region.create("NodePool", **pool(*parts, size=6, name="more"))
 

@@ -175,6 +175,40 @@ class TestFaults:
             region.vcn()
         assert failure.value.properties["state"] == "FAILED"
 
+    def test_a_network_whose_answer_is_lost_is_there_once_whether_or_not_the_answer_comes_later(
+        self, region: Region, faults: Path
+    ):
+        faults.write_text("faults: [{resource: Vcn, fault: answer-lost, times: 3}]")
+        made = region.vcn()
+        assert [vcn.id for vcn in region.records.all_of("Vcn")] == [made["id"]]
+        faults.write_text("faults: [{resource: Vcn, fault: answer-lost}]")
+        with pytest.raises(Refusal, match=r"can not create Core Vcn: .* net/http: request canceled"):
+            region.vcn()
+        assert [vcn.state["state"] for vcn in region.records.all_of("Vcn")] == ["AVAILABLE", "AVAILABLE"]
+
+    def test_a_networks_default_security_list_goes_with_it(self, region: Region):
+        vcn = region.vcn()
+        region.create("DefaultSecurityList", manageDefaultResourceId=vcn["defaultSecurityListId"])
+        region.delete(vcn)
+        assert region.records.all_of("DefaultSecurityList") == []
+
+    def test_what_the_plug_in_does_not_wait_for_is_there_all_the_same(self, region: Region, faults: Path):
+        faults.write_text("faults: [{resource: Vcn, fault: timeout}]")
+        with pytest.raises(InitFailed, match="timeout while waiting") as failure:
+            region.vcn()
+        (there,) = region.records.all_of("Vcn")
+        assert (failure.value.id, there.state["state"]) == (there.id, "AVAILABLE")
+
+    def test_what_is_slow_takes_five_times_as_long_and_no_longer_than_the_engine_waits(
+        self, region: Region, faults: Path
+    ):
+        faults.write_text("faults: [{resource: Vcn, fault: slow}]")
+        inputs = {"compartmentId": PLACE, "cidrBlocks": ["10.0.0.0/16"]}
+        with pytest.raises(InitFailed, match="timeout while waiting"):
+            region.operations.create(region.order("Vcn", inputs, "it", timeout_s=3))
+        faults.write_text("faults: []")
+        region.operations.create(region.order("Vcn", inputs, "it", timeout_s=3))
+
     def test_a_fault_hits_the_names_that_it_is_for(self, region: Region, faults: Path):
         faults.write_text('faults: [{resource: "*", name: "gpu*", fault: internal-error}]')
         region.vcn()

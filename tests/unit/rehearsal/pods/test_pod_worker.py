@@ -5,7 +5,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from llmd_oke.rehearsal.pods.etc_files import Resolver
+from llmd_oke.rehearsal.pods.homes import Home
 from llmd_oke.rehearsal.pods.pod_worker import PodWorker
 from llmd_oke.rehearsal.pods.surroundings import Surroundings
 from pods_for_tests import FixedSources, make_pod
@@ -23,7 +25,7 @@ class Witness:
     async def patch(self, resource: object, name: str, body: dict[str, Any], **options: Any) -> None:
         pass
 
-    async def attach(self, name: str, address: str, link: str) -> Path:
+    async def attach(self, name: str, address: str, link: str, owner: str = "") -> Path:
         self.attached.append(name)
         return Path("/run/netns") / name
 
@@ -38,7 +40,7 @@ class Witness:
         pass
 
 
-def surroundings(witness: Witness, folder: Path) -> Surroundings:
+def surroundings(witness: Witness, folder: Path, simulated: bool = False) -> Surroundings:
     made = SimpleNamespace(
         client=witness,
         networks=witness,
@@ -51,7 +53,7 @@ def surroundings(witness: Witness, folder: Path) -> Surroundings:
             config=lambda name: SimpleNamespace(capacity={}),
         ),
         sources=FixedSources(),
-        factory=SimpleNamespace(is_simulated=lambda model: False),
+        factory=SimpleNamespace(is_simulated=lambda model: simulated),
         resolver=Resolver("10.96.0.10", "cluster.local"),
     )
     return cast("Surroundings", made)
@@ -67,3 +69,13 @@ async def test_a_pod_that_waits_for_a_config_map_has_no_network_yet(tmp_path: Pa
         assert not witness.attached
     finally:
         await worker.terminate(0)
+
+
+@pytest.mark.parametrize(("simulated", "networks"), [(True, 0), (False, 1)])
+async def test_pods_of_which_nothing_runs_have_no_network(tmp_path: Path, simulated: bool, networks: int) -> None:
+    witness = Witness()
+    home = Home(surroundings(witness, tmp_path, simulated), make_pod())
+    async with asyncio.timeout(LIMIT_S):
+        await home.enter(make_pod(), lambda reason, message: None)
+    assert len(witness.attached) == networks
+    await home.leave()

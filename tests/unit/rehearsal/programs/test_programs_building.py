@@ -174,7 +174,7 @@ def test_a_build_of_several_programs_names_them_as_their_packages_are_named():
 
 
 @pytest.mark.parametrize(
-    "name", ["etcd", "kube-apiserver", "pulumi", "helm", "epp", "pd-sidecar", "llm-d-inference-sim"]
+    "name", ["etcd", "kube-apiserver", "pulumi", "helm", "epp", "pd-sidecar", "llm-d-inference-sim", "actionlint"]
 )
 def test_the_pinned_version_is_the_one_in_go_mod(name):
     modules = {
@@ -185,6 +185,7 @@ def test_the_pinned_version_is_the_one_in_go_mod(name):
         "epp": "github.com/llm-d/llm-d-inference-scheduler",
         "pd-sidecar": "github.com/llm-d/llm-d-inference-scheduler",
         "llm-d-inference-sim": "github.com/llm-d/llm-d-inference-sim",
+        "actionlint": "github.com/rhysd/actionlint",
     }
     definition = definitions().programs[name]
     go_mod = (tools_folder() / definitions().builds[definition.source.build].module / "go.mod").read_text()

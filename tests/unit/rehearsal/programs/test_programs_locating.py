@@ -62,7 +62,7 @@ def test_envoy_is_found_in_its_python_package(cache, path):
 
 
 def test_an_unknown_program_is_refused_with_the_known_ones():
-    with pytest.raises(KitError, match=r"no program is called 'kubelet' \(there are bwrap, envoy"):
+    with pytest.raises(KitError, match=r"no program is called 'kubelet' \(there are actionlint, bwrap, envoy"):
         programs.locate("kubelet")
 
 

@@ -107,3 +107,22 @@ async def test_open_connections_outlive_a_change_of_endpoints(proxy: Proxy) -> N
         writer.write_eof()
         assert await asyncio.wait_for(reader.read(-1), 10) == b"after"
         writer.close()
+
+
+async def test_a_connection_that_policies_keep_from_all_endpoints_is_closed() -> None:
+    (one, first), (two, second) = await serve(b"1"), await serve(b"2")
+    asked: list[tuple[str, Address]] = []
+
+    def lets_in(source: str, target: Address) -> bool:
+        asked.append((source, target))
+        return target == second
+
+    proxy = Proxy(lets_in)
+    open_address, shut_address = await free_address(), await free_address()
+    proxy.apply({open_address: [first, second], shut_address: [first]})
+    assert [await exchange(open_address, b"") for _ in range(2)] == [b"2", b"2"]
+    assert await exchange(shut_address, b"") == b""
+    assert {source for source, _ in asked} == {"127.0.0.1"}
+    proxy.close()
+    for server in (one, two):
+        server.close()

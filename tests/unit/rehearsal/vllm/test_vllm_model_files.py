@@ -41,6 +41,14 @@ def test_a_whole_model_is_read_from_where_the_cache_is_mounted(cache: Path):
     assert read(cache, HF_HUB_CACHE="/model-cache/hub", HF_HOME="/elsewhere") == f"/model-cache/{SNAPSHOT}"
 
 
+def test_a_commit_is_read_where_the_cache_has_it_and_no_other(cache: Path):
+    files = ContainerFiles({"/model-cache": str(cache)})
+    (cache / "hub/models--openai--gpt-oss-120b/refs/main").unlink()
+    assert read_model(MODEL, ENVIRONMENT, files, "abc") == f"/model-cache/{SNAPSHOT}"
+    with pytest.raises(Refusal, match="LocalEntryNotFoundError"):
+        read_model(MODEL, ENVIRONMENT, files, "def")
+
+
 def test_a_cache_that_is_not_mounted_has_no_model(cache: Path):
     with pytest.raises(Refusal, match="LocalEntryNotFoundError"):
         read(cache, HF_HOME="/elsewhere")

@@ -29,3 +29,9 @@ def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(
     assert written["config"]["llmd-oke:rehearsed"] is True
     assert stack == {"release": "llm-d-0.7.0", "override": {"router": "llm-d-0.6.0"}}
     assert deployed.read_text() == before
+
+
+def test_the_engine_keeps_no_logs_of_its_own_in_a_rehearsal(project: Path, tmp_path: Path):
+    copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0")
+    with pytest.raises(FileExistsError):
+        (copy.pulumi_home / "logs").mkdir(parents=True)

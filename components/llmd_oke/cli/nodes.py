@@ -1,0 +1,120 @@
+"""`llmd-oke nodes`: GPU nodes of a stack, another size or launched anew."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from llmd_oke import planning
+from llmd_oke.cli import console, options, recover, times, tunnel, up
+from llmd_oke.errors import KitError
+from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
+from llmd_oke.operations.draining import Drain, drain_limit_s
+from llmd_oke.operations.kubeconfigs import leading_to_cluster
+from llmd_oke.operations.nodes import Replacing, replace_nodes, scale_pool
+from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.planning import Plan
+
+DRAIN_LIMIT_S = drain_limit_s()
+DrainLimit = Annotated[
+    float,
+    times.option(about="How long a node is drained", least_s=0, most_s=86_400, default_s=DRAIN_LIMIT_S),
+]
+
+
+app = typer.Typer(no_args_is_help=True, help="GPU nodes of a stack: another size, or launched anew.")
+
+
+@app.callback()
+def _nodes() -> None:
+    """GPU nodes of a stack: another size, or launched anew."""
+
+
+@app.command()
+def replace(
+    stack: options.Stack,
+    names: Annotated[list[str] | None, typer.Argument(help="Nodes, such as mi300x-3.", show_default=False)] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="How many at a time.")] = 1,
+    project: options.Project = options.HERE,
+    yes: options.Yes = False,
+    drained: Annotated[
+        bool, typer.Option("--drain/--no-drain", help="Cordon each node and evict its pods before it ends.")
+    ] = True,
+    drain_limit: DrainLimit = DRAIN_LIMIT_S,
+    force: Annotated[
+        bool, typer.Option("--force", help="What disruption budgets keep on a node after --drain-limit ends with it.")
+    ] = False,
+    through_tunnel: tunnel.OfCommand = False,
+    rehearse: options.Rehearse = False,
+) -> None:
+    """Launch nodes of `compute-cluster-instances` and `cluster-network` anew, one after the other.
+
+    Without names those that the stack file has changed since. A node that can't be drained in time takes pods again,
+    and the command ends; interrupted, the next run goes on with those that are left.
+    """
+    limit = ["--drain-limit", str(drain_limit)] if drained else []
+    if rehearse:
+        _replace_rehearsed(project, stack, names or (), ["--at-once", str(at_once), *limit, *["--force"] * force])
+        return
+    plan = planning.plan_stack_file(project, stack)
+    pulumi = pulumi_cli(project, stack)
+    with up.way(project, stack, through_tunnel), leading_to_cluster(pulumi, plan) if drained else nullcontext():
+        drain = _drain(plan, drain_limit, force=force, asks=not yes) if drained else None
+        how = Replacing(at_once, drain, recover.client_for(project, stack))
+        status = replace_nodes(pulumi, console.progress(), typer.confirm, tuple(names or ()), how, yes=yes)
+    if status:
+        raise typer.Exit(status)
+
+
+def _replace_rehearsed(project: Path, stack: str, names: Sequence[str], more: Sequence[str]) -> None:
+    from llmd_oke.rehearsal import rehearsal  # noqa: PLC0415 - needs what only rehearsals install
+
+    if rehearsal.phase(project, stack) != "ready":
+        raise KitError(f"The rehearsal of {stack} is not up.", f"Rehearse it: scripts/rehearse --stack {stack}")
+    progress = console.progress()
+    prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+    progress.step("launching nodes of the rehearsed stack anew")
+    rehearsal.run_engine(prepared, "replace", progress, targets=names, more=more)
+
+
+def _drain(plan: Plan, limit_s: float, *, force: bool, asks: bool) -> Drain | None:
+    """What drains nodes; None where the API server can't be reached and the user says that they go all the same.
+
+    Raises:
+        KitError: it can't be reached, and nobody is there to ask, or says no.
+    """
+    try:
+        drain = Drain(ClusterAccess(plan.kubeconfig_context).client, console.progress(), limit_s, force=force)
+        drain.require_cluster()
+    except KitError as error:
+        console.show_error(error)
+        if asks and sys.stdin.isatty() and typer.confirm("End nodes with all that runs on them, without draining?"):
+            return None
+        remedy = "--tunnel, or KUBECONFIG, leads to it; --no-drain ends nodes with all that runs on them."
+        raise KitError("Nodes can't be drained.", remedy) from error
+    return drain
+
+
+@app.command()
+def scale(
+    stack: options.Stack,
+    pool: Annotated[str, typer.Argument(help="Pool of GPU nodes, such as mi300x.", show_default=False)],
+    size: Annotated[int, typer.Argument(min=0, help="Number of nodes; 0 gives all of them back.", show_default=False)],
+    project: options.Project = options.HERE,
+    yes: options.Yes = False,
+) -> None:
+    """Give a pool of GPU nodes another size without an update, 0 so that it costs nothing while it can't be used.
+
+    The next `up` brings the size of the stack file back, but for pools that the cluster autoscaler sizes.
+    """
+    plan = planning.plan_stack_file(project, stack)
+    known = {each.name: each for each in plan.pools}
+    if pool not in known:
+        raise KitError(f"The stack has no pool {pool} of GPU nodes.", f"One of: {', '.join(known)}.")
+    if not yes and not typer.confirm(f"What runs on {pool} ends. Scale it to {size} nodes?"):
+        raise typer.Exit(1)
+    client = recover.client_for(project, stack)()
+    scale_pool(pulumi_cli(project, stack), console.progress(), client, known[pool], size)

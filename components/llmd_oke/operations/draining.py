@@ -1,0 +1,261 @@
+"""Nodes are drained before their instances end: cordoned, and their pods evicted through the Eviction API, so that
+disruption budgets hold. DaemonSets' and static pods stay, as with `kubectl drain`.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import httpx2
+import lightkube
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Node, Pod
+from lightkube.types import PatchType
+
+from llmd_oke.catalogue.eviction import eviction
+from llmd_oke.errors import KitError
+from llmd_oke.progress import Progress, Ticker
+
+CORDONED = "llmd-oke/cordoned"
+"""Annotation of nodes that the kit has cordoned, so that a later run takes back what one that was killed left."""
+
+JOIN_S = 3600.0
+"""How long is waited for a node to be Ready after its instance was launched; ours, as bare metal boots for a quarter of
+an hour."""
+
+POLL_S = 5.0
+
+_PROVIDER = "oci://"
+_MIRROR = "kubernetes.io/config.mirror"
+_ENDED = ("Succeeded", "Failed")
+_GONE, _BUDGET, _SERVER_ERROR = 404, 429, 500
+_FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError)
+"""Of the API server, of the way there, and of the kubeconfig's program."""
+
+Instances = Mapping[str, str]
+"""The names of instances by their OCIDs."""
+
+
+def drain_limit_s() -> float:
+    """How long a node is drained if nobody says otherwise: as OKE does where GPU nodes replace each other."""
+    return eviction().cycling_grace_minutes * 60.0
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Drains nodes of a cluster within `limit_s` seconds. With `force` what runs on them after that ends with them.
+
+    `pause` and `clock` are those of `time`.
+    """
+
+    client: lightkube.Client
+    progress: Progress
+    limit_s: float
+    force: bool = False
+    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def require_cluster(self) -> None:
+        """Makes sure that the API server answers.
+
+        Raises:
+            KitError: it doesn't; says how.
+        """
+        try:
+            self.client.get(Node, "llmd-oke-answers")
+        except ApiError as error:
+            if error.status.code != _GONE:
+                raise KitError(f"The API server refuses: {error}") from error
+        except _FAILURES as error:
+            raise KitError(f"The API server can't be reached: {error}") from error
+
+    @contextmanager
+    def drained(self, instances: Instances) -> Generator[None]:
+        """Their nodes are drained before the block. Where draining or the block fails, those that are left take pods
+        again.
+
+        Raises:
+            KitError: the time is over, or the API server refuses.
+        """
+        nodes = self._nodes(instances)
+        for name in sorted(set(instances.values()) - {name for _, name in nodes}):
+            self.progress.step(f"{name} is no node of the cluster: there is nothing to drain")
+        try:
+            for node, name in nodes:
+                limit = f"{self.limit_s / 60:.0f} minutes at most"
+                self.progress.step(
+                    f"draining {name}, {limit}: it takes no pods any more, those that it has are evicted"
+                )
+                self._cordon(node)
+            self._empty([(node, name) for node, name in nodes if self._can_be_emptied(node, name)])
+            yield
+        except BaseException:  # Ctrl-C gives up too
+            self._take_pods_again(instances)
+            raise
+
+    def await_ready(self, instances: Instances) -> None:
+        """Waits until these instances are nodes that are Ready and take pods.
+
+        Raises:
+            KitError: they are not in time.
+        """
+        ends_s, told = self.clock() + JOIN_S, Ticker(self.progress, clock=self.clock)
+        while missing := self._not_ready(instances):
+            if self.clock() >= ends_s:
+                raise KitError(
+                    f"{', '.join(missing)}: no node is Ready after {JOIN_S / 60:.0f} minutes.",
+                    "The instance's serial console says why it doesn't join. The same command goes on from there.",
+                )
+            told.tell(f"waiting for nodes to be Ready: {', '.join(missing)}", "joining")
+            self.pause(POLL_S)
+        self._take_pods_again(instances)
+
+    def _not_ready(self, instances: Instances) -> list[str]:
+        try:
+            ready = {name for node, name in self._nodes(instances) if _is_ready(node)}
+        except KitError:
+            ready = set[str]()  # the API server may restart meanwhile
+        return sorted(set(instances.values()) - ready)
+
+    def _nodes(self, instances: Instances) -> list[tuple[Node, str]]:
+        """The nodes that these instances are, with the instances' names."""
+        try:
+            nodes = list(self.client.list(Node))
+        except _FAILURES as error:
+            raise KitError(f"The cluster's nodes can't be listed: {error}") from error
+        return [(node, name) for node in nodes if (name := _instance_name(node, instances))]
+
+    def _cordon(self, node: Node) -> None:
+        if not (node.spec and node.spec.unschedulable):
+            self._patch(node, unschedulable=True)
+
+    def _take_pods_again(self, instances: Instances) -> None:
+        """Uncordons what the kit has cordoned; what somebody else has stays so."""
+        try:
+            for node, name in self._nodes(instances):
+                if CORDONED in _metadata(node.metadata).annotations:
+                    self._patch(node, unschedulable=False)
+                    self.progress.step(f"{name} takes pods again")
+        except KitError as error:
+            names = ", ".join(instances.values())
+            self.progress.step(f"{names} may still be cordoned (`kubectl uncordon` ends it): {error.message}")
+
+    def _patch(self, node: Node, *, unschedulable: bool) -> None:
+        annotation = "true" if unschedulable else None
+        spec = {"unschedulable": unschedulable or None}
+        patch = {"metadata": {"annotations": {CORDONED: annotation}}, "spec": spec}
+        try:
+            self.client.patch(Node, _metadata(node.metadata).name, patch, patch_type=PatchType.MERGE)
+        except _FAILURES as error:
+            raise KitError(f"The node {_metadata(node.metadata).name} can't be changed: {error}") from error
+
+    def _can_be_emptied(self, node: Node, name: str) -> bool:
+        ready = _is_ready(node)
+        if not ready:
+            self.progress.step(f"{name} is not Ready: nothing there can end its pods in peace, they go with it")
+        return ready
+
+    def _empty(self, nodes: Sequence[tuple[Node, str]]) -> None:
+        """Evicts pods until none is left, again and again where a budget does not allow it yet."""
+        ends_s, told = self.clock() + self.limit_s, Ticker(self.progress, clock=self.clock)
+        names = [_metadata(node.metadata).name for node, _ in nodes]
+        while left := self._evict(names):
+            if self.clock() >= ends_s:
+                self._end_anyway(left, [name for _, name in nodes])
+                return
+            told.tell(f"pods left: {len(left)}, such as {next(iter(left.values()))}", "draining")
+            self.pause(POLL_S)
+
+    def _end_anyway(self, left: Mapping[str, str], names: Sequence[str]) -> None:
+        reasons = "; ".join(list(dict.fromkeys(left.values()))[:3])
+        words = f"Pods of {', '.join(names)} have not ended in {self.limit_s / 60:.0f} minutes: {reasons}"
+        if not self.force:
+            remedy = "Give servers another place, or more time (--drain-limit); --force ends them with their node."
+            raise KitError(words, remedy)
+        self.progress.step(f"{words}; they end with their node (--force)")
+
+    def _evict(self, names: Sequence[str]) -> dict[str, str]:
+        """Asks for each pod of these nodes to go; the answer is why those that are left are still there, by pod."""
+        left: dict[str, str] = {}
+        for name in names:
+            try:
+                pods = list(self.client.list(Pod, namespace="*", fields={"spec.nodeName": name}))
+            except _FAILURES as error:
+                left[name] = f"the API server does not answer: {error}"
+                continue
+            for pod in filter(_has_to_go, pods):
+                if reason := self._request_eviction(pod):
+                    left[_full_name(pod)] = reason
+        return left
+
+    def _request_eviction(self, pod: Pod) -> str:
+        """Why the pod is still there; empty where it is gone."""
+        metadata = _metadata(pod.metadata)
+        if metadata.ending:
+            return f"{_full_name(pod)} is ending"
+        try:
+            body = Pod.Eviction(metadata=ObjectMeta(name=metadata.name, namespace=metadata.namespace))
+            self.client.create(body, metadata.name, namespace=metadata.namespace)
+        except ApiError as error:
+            if error.status.code == _GONE:
+                return ""
+            if error.status.code == _BUDGET or (error.status.code or 0) >= _SERVER_ERROR:
+                return f"{_full_name(pod)}: {_cause(error)}"
+            raise KitError(f"{_full_name(pod)} can't be evicted: {error}", "May this user create evictions?") from error
+        except _FAILURES as error:
+            return f"{_full_name(pod)}: the API server does not answer: {error}"
+        return f"{_full_name(pod)} is ending"
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """What is asked of an object's metadata, of which lightkube says that all may be missing."""
+
+    name: str
+    namespace: str
+    annotations: Mapping[str, str]
+    ending: bool
+    controllers: Sequence[str]
+
+
+def _metadata(given: ObjectMeta | None) -> _Metadata:
+    metadata = given or ObjectMeta()
+    controllers = [owner.kind for owner in metadata.ownerReferences or () if owner.controller]
+    ending = metadata.deletionTimestamp is not None
+    annotations = cast("Mapping[str, str]", metadata.annotations or {})
+    return _Metadata(metadata.name or "", metadata.namespace or "", annotations, ending, controllers)
+
+
+def _full_name(pod: Pod) -> str:
+    metadata = _metadata(pod.metadata)
+    return f"{metadata.namespace}/{metadata.name}"
+
+
+def _has_to_go(pod: Pod) -> bool:
+    metadata = _metadata(pod.metadata)
+    ended = pod.status is not None and pod.status.phase in _ENDED
+    return not (ended or _MIRROR in metadata.annotations or "DaemonSet" in metadata.controllers)
+
+
+def _instance_name(node: Node, instances: Instances) -> str:
+    """The name of the instance that a node is, by its provider ID or, where it has none, by its name."""
+    identifier = ((node.spec.providerID if node.spec else None) or "").removeprefix(_PROVIDER)
+    if identifier:
+        return instances.get(identifier, "")
+    name = _metadata(node.metadata).name
+    return name if name in instances.values() else ""
+
+
+def _is_ready(node: Node) -> bool:
+    conditions = (node.status.conditions if node.status else None) or ()
+    return any(each.type == "Ready" and each.status == "True" for each in conditions)
+
+
+def _cause(error: ApiError) -> str:
+    """Kubernetes' own words, with the budget that does not allow it."""
+    causes = (error.status.details.causes if error.status.details else None) or ()
+    said = [cause.message for cause in causes if cause.message]
+    return "; ".join([error.status.message or str(error), *said])

@@ -1,0 +1,328 @@
+"""The nodes of a stack's GPU pools: another size, or launched anew, one after the other."""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from llmd_oke.access.oci_client import OciClient
+from llmd_oke.errors import KitError
+from llmd_oke.operations.previews import Preview
+from llmd_oke.operations.pulumi_cli import PulumiCli
+from llmd_oke.operations.recovery import ClientOf, no_client
+from llmd_oke.operations.updates import Confirm
+from llmd_oke.planning import Plan
+from llmd_oke.planning.plan import Pool
+from llmd_oke.progress import Progress, Ticker
+
+if TYPE_CHECKING:  # an update does without lightkube
+    from llmd_oke.operations.draining import Drain
+
+_LAUNCH = re.compile(r"(?P<pool>.+)-instance-(?P<index>\d+)-launch")
+_STASH = "pulumi:index:Stash"
+_NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
+_CLUSTER_NETWORK = "oci:Core/clusterNetwork:ClusterNetwork"
+_INSTANCE = "oci:Core/instance:Instance"
+
+LAUNCH_S = 7200.0
+"""How long is waited for OCI to launch what a pool misses, as for instances (`cluster/timeouts.py`, GPU_INSTANCE)."""
+
+SCALING_S = 2700.0
+"""How long is waited for OCI to give nodes back; ours, most of a node's hour to end its pods in."""
+
+POLL_S = 15.0
+
+_PASSING = frozenset({"CREATING_IMAGE", "MOVING", "PROVISIONING", "STARTING", "STOPPING", "TERMINATING"})
+"""States of instances that become others by themselves (OCI API, Instance)."""
+
+
+@dataclass(frozen=True)
+class LaunchedNode:
+    """An instance that joins by itself. `identifier` is its OCID; `current` says whether it was launched as the stack
+    file has it now. For another one either `urns` have to be made anew, or `instance_pool` has to lose this one.
+    """
+
+    name: str
+    identifier: str
+    current: bool
+    urns: tuple[str, ...] = ()
+    instance_pool: str = ""
+
+
+def launched_nodes(resources: Sequence[Mapping[str, Any]]) -> list[LaunchedNode]:
+    """The instances of a stack's state, in order of their names and numbers."""
+    by_name = {str(resource["urn"]).rpartition("::")[2]: resource for resource in resources}
+    nodes: list[tuple[str, int, LaunchedNode]] = []
+    for resource in resources:
+        name = str(resource["urn"]).rpartition("::")[2]
+        match = _LAUNCH.fullmatch(name)
+        instance = by_name.get(name.removesuffix("-launch"))
+        if resource.get("type") == _STASH and match and instance:
+            wanted = resource["inputs"].get("input")
+            has_it = instance["inputs"].get("metadata") == wanted["metadata"]
+            current = has_it and resource["outputs"].get("output") == wanted
+            pool, index = match["pool"], int(match["index"])
+            urns = (str(resource["urn"]), str(instance["urn"]))
+            nodes.append((pool, index, LaunchedNode(f"{pool}-{index}", str(instance.get("id")), current, urns)))
+    return [node for _, _, node in sorted(nodes, key=lambda each: each[:2])]
+
+
+@dataclass(frozen=True)
+class Replacing:
+    """How nodes are launched anew: so many at a time, drained unless `drain` is None.
+
+    `client` gives a client of OCI where cluster networks are asked; `pause` and `clock` are those of `time`.
+    """
+
+    at_once: int = 1
+    drain: "Drain | None" = None
+    client: ClientOf = no_client
+    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+
+def replace_nodes(
+    pulumi: PulumiCli, progress: Progress, confirm: Confirm, names: Sequence[str], how: Replacing, *, yes: bool
+) -> int:
+    """Launches nodes anew: those of these names or OCIDs, or without any those that were launched otherwise than the
+    stack file says. The answer is an exit code, 1 where the user says no; what is done already is not done again.
+
+    Raises:
+        KitError: there is no such node, the stack is not as its file says, a node can't be drained, or there is no
+            other one for it in time.
+    """
+    resources = pulumi.resources()
+    pools = _ClusterNetworks(resources, progress, how)
+    known = [*launched_nodes(resources), *pools.nodes()]
+    unknown = sorted(set(names) - {name for node in known for name in (node.name, node.identifier)})
+    if unknown:
+        listed = ", ".join(node.name for node in known) or "none"
+        raise KitError(
+            f"The stack has no node {unknown[0]} that joins by itself.",
+            f"Those of launch modes compute-cluster-instances and cluster-network: {listed}. "
+            "Pools of OKE have `cycling`.",
+        )
+    chosen = [node for node in known if ({node.name, node.identifier} & set(names) if names else not node.current)]
+    others = {node.identifier: node.name for node in known if node.instance_pool and node not in chosen}
+    if how.drain and others and not names:  # the successor of the last one, where a run was interrupted
+        how.drain.await_ready(others)
+    if not chosen:
+        progress.step("all nodes were launched as the stack file says")
+        return 0
+    _refuse_other_changes(pulumi.preview(), [node.urns[1] for node in chosen if node.urns])
+    progress.step(f"launching anew, {how.at_once} at a time: {', '.join(node.name for node in chosen)}")
+    if not yes and not confirm("Their servers end. Go on?"):
+        return 1
+    for start in range(0, len(chosen), how.at_once):
+        _replace_batch(pulumi, pools, progress, chosen[start : start + how.at_once], how.drain)
+    return 0
+
+
+def _replace_batch(
+    pulumi: PulumiCli,
+    pools: "_ClusterNetworks",
+    progress: Progress,
+    batch: Sequence[LaunchedNode],
+    drain: "Drain | None",
+) -> None:
+    """Ends these nodes, drained, and waits for those in their place."""
+    names = ", ".join(node.name for node in batch)
+    instances = [node for node in batch if node.urns]
+    pooled = [node for node in batch if node.instance_pool]
+    with drain.drained({node.identifier: node.name for node in batch}) if drain else nullcontext():
+        progress.step(f"launching anew: {names}")
+        for node in pooled:
+            pools.detach(node)
+        urns = [urn for node in instances for urn in node.urns]
+        if urns and (pulumi.unprotect([node.urns[1] for node in instances]) or pulumi.replace(urns)):
+            raise KitError(
+                f"Not launched anew: {names}.",
+                "`pulumi up` said why. The same command goes on with those that are left.",
+            )
+    there = [node for node in launched_nodes(pulumi.resources()) if node.urns in {each.urns for each in instances}]
+    there += pools.successors(pooled)
+    if drain:
+        drain.await_ready({node.identifier: node.name for node in there})
+
+
+class _ClusterNetworks:
+    """The instances of a stack's cluster networks, as OCI has them (API reference: GetClusterNetwork, GetInstancePool,
+    ListInstancePoolInstances, DetachInstancePoolInstance).
+    """
+
+    def __init__(self, resources: Sequence[Mapping[str, Any]], progress: Progress, how: Replacing) -> None:
+        self._progress = progress
+        self._how = how
+        networks = [each["id"] for each in resources if each.get("type") == _CLUSTER_NETWORK and each.get("id")]
+        self._client = cache(how.client)
+        paths = [f"/clusterNetworks/{identifier}" for identifier in networks]
+        self._pools = [str(pool["id"]) for path in paths for pool in self._get(path)["instancePools"]]
+        self._known: set[str] = set()
+
+    def nodes(self) -> list[LaunchedNode]:
+        """All instances, once none is on its way."""
+        nodes = [node for pool in self._pools for node in self._settled(pool)]
+        self._known = {node.identifier for node in nodes}
+        return nodes
+
+    def detach(self, node: LaunchedNode) -> None:
+        """Ends an instance; its pool launches another one from the instance configuration that it has now."""
+        path = f"/instancePools/{node.instance_pool}/actions/detachInstance"
+        body = {"instanceId": node.identifier, "isDecrementSize": False, "isAutoTerminate": True}
+        self._client().send("POST", "compute", path, body)
+
+    def successors(self, gone: Sequence[LaunchedNode]) -> list[LaunchedNode]:
+        """The instances in place of those that were detached, once they run."""
+        before, identifiers = self._known, {node.identifier for node in gone}
+        pools = dict.fromkeys(node.instance_pool for node in gone)
+        nodes = [node for pool in pools for node in self._settled(pool, identifiers)]
+        new = [node for node in nodes if node.identifier not in before]
+        self._known = before | {node.identifier for node in new}
+        return new
+
+    def _settled(self, pool_id: str, gone: Set[str] = frozenset()) -> list[LaunchedNode]:
+        """The instances of a pool, once it has as many as it is to have, without these, and none is on its way."""
+        ends_s = self._how.clock() + LAUNCH_S
+        told = Ticker(self._progress, clock=self._how.clock)
+        while True:
+            pool = self._get(f"/instancePools/{pool_id}")
+            there = self._get(f"/instancePools/{pool_id}/instances", compartmentId=pool["compartmentId"])
+            running = [each for each in there if str(each["state"]).upper() not in _PASSING and each["id"] not in gone]
+            if len(running) == len(there) >= pool["size"]:
+                return [_in_pool(pool, each) for each in running]
+            words = f"{len(running)} of {pool['size']} instances of {pool.get('displayName') or pool_id}"
+            if self._how.clock() >= ends_s:
+                raise KitError(
+                    f"OCI has {words} after {LAUNCH_S / 60:.0f} minutes.",
+                    "The console's work requests say what it waits for. The same command goes on from there.",
+                )
+            told.tell(f"OCI has {words}", pool_id)
+            self._how.pause(POLL_S)
+
+    def _get(self, path: str, **query: str) -> Any:
+        return self._client().get("compute", path, **query)
+
+
+def _in_pool(pool: Mapping[str, Any], instance: Mapping[str, Any]) -> LaunchedNode:
+    current = instance["instanceConfigurationId"] == pool["instanceConfigurationId"]
+    name = str(instance.get("displayName") or instance["id"])
+    return LaunchedNode(name, str(instance["id"]), current, instance_pool=str(pool["id"]))
+
+
+def _refuse_other_changes(preview: Preview, instances: Sequence[str]) -> None:
+    """A replacement is an update of the whole stack, which nobody has judged for anything but the instances: one that
+    was interrupted shows as theirs and their gate's.
+    """
+    others = [
+        change.short_name
+        for change in preview.effective
+        if change.type != _STASH and change.urn not in instances and not change.name.endswith("-gate-job")
+    ]
+    if others or preview.errors:
+        told = "; ".join(preview.errors) or ", ".join(others[:3])
+        raise KitError(f"The stack is not as its file says: {told}.", "`llmd-oke up` first, then replace nodes.")
+
+
+_POOL_NAMES = {_NODE_POOL: "name", _CLUSTER_NETWORK: "displayName"}
+"""What holds a pool's nodes, and the input that has the pool's name. Instances have it in their resource's name."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """A resource of a stack's state that holds nodes of a pool."""
+
+    urn: str
+    type: str
+    identifier: str
+
+
+def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[Machines]:
+    """What holds the nodes of a pool that the stack created; nothing where it has none."""
+    instance = re.compile(rf"(.+-)?{re.escape(pool)}-instance-\d+")
+    held: list[Machines] = []
+    for resource in resources:
+        type_, urn = str(resource.get("type")), str(resource["urn"])
+        inputs: Mapping[str, Any] = resource.get("inputs") or {}
+        named = type_ in _POOL_NAMES and inputs.get(_POOL_NAMES[type_]) == pool
+        launched = type_ == _INSTANCE and instance.fullmatch(urn.rpartition("::")[2])
+        if (named or launched) and resource.get("id"):
+            held.append(Machines(urn, type_, str(resource["id"])))
+    return held
+
+
+def unready_pools(resources: Sequence[Mapping[str, Any]], plan: Plan) -> list[Pool]:
+    """The plan's pools whose nodes cost money and whose gate nobody has passed: what was bought and can't be used."""
+    passed = {
+        str(resource["urn"]).rpartition("::")[2] for resource in resources if not (resource.get("initErrors") or ())
+    }
+    return [pool for pool in plan.pools if machines(resources, pool.name) and f"{pool.name}-gate-job" not in passed]
+
+
+def scale_command(pool: str, stack: str) -> str:
+    """The command that gives all nodes of a pool back."""
+    return f"llmd-oke nodes scale {pool} 0 --stack {stack}"
+
+
+def scale_pool(
+    pulumi: PulumiCli,
+    progress: Progress,
+    client: OciClient,
+    pool: Pool,
+    size: int,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Gives a pool of GPU nodes another size in OCI and has the stack's state say so, without an update: the next one
+    brings the size of the stack file back, but for pools that the cluster autoscaler sizes.
+
+    Raises:
+        KitError: the stack has no such nodes, the size is more than the stack file's, or OCI refuses or isn't done in
+            time.
+    """
+    held = machines(pulumi.resources(), pool.name)
+    if not held:
+        raise KitError(f"The stack's state has no nodes of {pool.name}.", "There is nothing to scale.")
+    if not 0 <= size <= pool.limits.most:
+        raise KitError(f"{pool.name} can't have {size} nodes.", f"0 to {pool.limits.most}, as the stack file says.")
+    if size and held[0].type == _INSTANCE:
+        raise KitError(f"{pool.name} is launched instance by instance.", "0; the next `up` launches them anew.")
+    progress.step(f"scaling {pool.name} to {size} nodes")
+    for each in held:
+        _request_size(client, each, size)
+    for _ in range(int(SCALING_S / POLL_S)):
+        if all(_has_size(client, each, size) for each in held):
+            break
+        pause(POLL_S)
+    else:
+        raise KitError(
+            f"OCI has not scaled {pool.name} to {size} nodes in {SCALING_S / 60:.0f} minutes.",
+            "It may go on; the same command looks again. The console's work requests say what it waits for.",
+        )
+    if pulumi.read([each.urn for each in held]):
+        raise KitError(f"{pool.name} has {size} nodes, but they can't be read into the state.", "`pulumi refresh`.")
+
+
+def _request_size(client: OciClient, held: Machines, size: int) -> None:
+    """Asks OCI for it (API reference: UpdateNodePool, UpdateClusterNetwork, TerminateInstance)."""
+    if held.type == _NODE_POOL:
+        body = {"nodeConfigDetails": {"size": size}}
+        client.send("PUT", "containerengine", f"/nodePools/{held.identifier}", body)
+    elif held.type == _CLUSTER_NETWORK:
+        path = f"/clusterNetworks/{held.identifier}"
+        pools = client.get("compute", path)["instancePools"]
+        client.send("PUT", "compute", path, {"instancePools": [{"id": pool["id"], "size": size} for pool in pools]})
+    elif not _has_size(client, held, size):
+        client.send("DELETE", "compute", f"/instances/{held.identifier}")
+
+
+def _has_size(client: OciClient, held: Machines, size: int) -> bool:
+    if held.type == _NODE_POOL:
+        nodes = client.get("containerengine", f"/nodePools/{held.identifier}").get("nodes") or ()
+        return sum(node.get("lifecycleState") != "DELETED" for node in nodes) == size
+    if held.type == _CLUSTER_NETWORK:
+        network = client.get("compute", f"/clusterNetworks/{held.identifier}")
+        settled = network["lifecycleState"] in {"RUNNING", "STOPPED"}
+        return settled and all(pool["size"] == size for pool in network["instancePools"])
+    return client.get("compute", f"/instances/{held.identifier}")["lifecycleState"] == "TERMINATED"

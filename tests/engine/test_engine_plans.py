@@ -1,0 +1,137 @@
+"""What the real engine makes of an update that is held to the preview that was judged."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pulumi
+import pulumi_kubernetes as k8s
+import pytest
+from listening import Listener
+from llmd_oke import AggregatedUnit, planning
+from llmd_oke.cluster.gate import NodeGate
+from llmd_oke.config import validate
+from llmd_oke.operations import updates
+from llmd_oke.operations.pulumi_cli import Ended, PulumiCli, run
+from llmd_oke.rehearsal.programs import locate
+from pulumi import automation
+from pulumi.automation._server import LanguageServer
+from pulumi.runtime.proto import language_pb2_grpc, provider_pb2
+from test_engine_gate import POOL, ReplacingPlugin
+from test_engine_updates import DEPLOYMENT, engine_options, serving, unit
+
+pytestmark = pytest.mark.engine
+
+STACK = {
+    "cluster": {"mode": "existing", "identifier": "here"},
+    "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
+    "release": "llm-d-0.9.0",
+    "models": [{"model": "gpt-oss-120b", "topology": "agg-tp1-1r", "workload": {"inputTokens": 8, "outputTokens": 8}}],
+}
+
+
+class DeploymentPlugin(ReplacingPlugin):
+    """Previews change nothing and know no ids, as with the real plug-in."""
+
+    remembered = DEPLOYMENT
+
+    def Create(self, request, context):  # noqa: N802
+        if request.preview:
+            return provider_pb2.CreateResponse(properties=request.properties)
+        return super().Create(request, context)
+
+    def Update(self, request, context):  # noqa: N802
+        if request.preview:
+            return provider_pb2.UpdateResponse(properties=request.news)
+        return super().Update(request, context)
+
+
+class Stack:
+    """A program whose servers a test chooses, and the kit's own way to update it with the real CLI."""
+
+    def __init__(self, project: Path, plugin: DeploymentPlugin) -> None:
+        self.servers: dict[str, Any] = {"replicas": 2, "size": 1}
+        self.between: dict[str, Any] = {}
+        self.with_gate = False
+        self.said = ""
+        self.plugin = plugin
+        self._project = project
+
+    def program(self) -> None:
+        opts = pulumi.ResourceOptions(provider=k8s.Provider("cluster", cluster_identifier="test"))
+        AggregatedUnit("m", unit(**self.servers), opts)
+        if self.with_gate:
+            pool_id = k8s.core.v1.Namespace("pool", opts=opts).id
+            NodeGate("gate", {**POOL, "pool_id": pool_id}, opts)  # type: ignore[typeddict-item]
+
+    def update(self) -> tuple[int, list[str], list[str]]:
+        """The CLI's exit code, what happened to the Deployment, and the news."""
+        self.plugin.calls.clear()
+        progress = Listener()
+        plan = planning.plan(validate(STACK))
+        cli = PulumiCli(self._project, "test", str(_engine()), self._run)
+        status = updates.update(cli, plan, progress, lambda _: True, yes=True, allow_replace=False)
+        return status, [step for step, _ in self.plugin.calls], progress.news
+
+    def _run(self, argv: Sequence[str], _capture: bool) -> Ended:
+        """With the program where the CLI would start one; between preview and update somebody changes it."""
+        if not {"preview", "up"} & set(argv):
+            return run(argv, True)
+        if "up" in argv:
+            self.servers.update(self.between)
+        with _language(self.program) as address:
+            ended = run([*argv, "--client", address, "--exec-kind", "auto.inline"], True)
+        self.said = ended.output + ended.errors
+        return ended
+
+
+def _engine() -> str:
+    engine = locate("pulumi")
+    assert engine
+    return str(engine.path)
+
+
+@contextmanager
+def _language(program: Any) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(4))
+    language_pb2_grpc.add_LanguageRuntimeServicer_to_server(LanguageServer(program), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait(10)
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    plugin = DeploymentPlugin()
+    with serving(plugin) as address:
+        options = engine_options(address, tmp_path, monkeypatch)
+        for name, value in (options.env_vars or {}).items():
+            monkeypatch.setenv(name, value)
+        made = Stack(tmp_path / "work", plugin)
+        automation.create_stack("test", "llmd-oke", made.program, opts=options)
+        yield made
+
+
+def test_an_update_does_what_was_judged_and_refuses_what_was_not(stack: Stack):
+    status, done, _ = stack.update()
+    assert (status, done) == (0, ["create"]), stack.said
+    stack.servers["replicas"] = 3
+    status, done, news = stack.update()
+    assert (status, done) == (0, ["update"]), stack.said
+    assert not [text for text in news if "not bound" in text]
+    stack.between = {"size": 2}
+    status, done, _ = stack.update()
+    assert status
+    assert done == []
+    assert "violates plan" in stack.said
+
+
+def test_where_values_are_known_to_the_update_only_it_goes_on_and_says_so(stack: Stack):
+    stack.with_gate = True
+    status, done, news = stack.update()
+    assert (status, done) == (0, ["create"]), stack.said
+    assert [text for text in news if text.startswith("the update is not bound to this preview")]

@@ -1,0 +1,88 @@
+"""What the real engine makes of a state into which a successor was taken that a killed engine had begun to create."""
+
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pulumi_kubernetes as k8s
+import pytest
+from google.protobuf import json_format
+from llmd_oke.operations.recovery import Pending, Recovery, State, recovered
+from pulumi import automation
+from pulumi.runtime.proto import provider_pb2
+from test_engine_updates import DEPLOYMENT, RecordingPlugin, engine_options, serving
+
+pytestmark = pytest.mark.engine
+
+
+class ReadingPlugin(RecordingPlugin):
+    """Has all that it is asked to read, and remembers what it deletes by its id."""
+
+    def Read(self, request, context):  # noqa: N802
+        return provider_pb2.ReadResponse(id=request.id, properties=request.properties, inputs=request.inputs)
+
+    def Diff(self, request, context):  # noqa: N802
+        answer = super().Diff(request, context)
+        old, new = json_format.MessageToDict(request.old_inputs), json_format.MessageToDict(request.news)
+        if old.get("metadata", {}).get("name") != new.get("metadata", {}).get("name"):
+            answer.replaces.append("metadata.name")
+        return answer
+
+    def Delete(self, request, context):  # noqa: N802
+        self.calls.append(("delete", request.id))
+        return super().Delete(request, context)
+
+
+def killed(deployment: State, marks: dict[str, Any]) -> tuple[State, Recovery]:
+    """The state of an engine that was killed while it created the Deployment `new`, and what becomes of it."""
+    old = next(each for each in deployment["resources"] if each["type"] == DEPLOYMENT)
+    metadata = {**old["inputs"]["metadata"], "name": "new"}
+    new = {**old, "inputs": {**old["inputs"], "metadata": metadata}}
+    del new["id"]
+    resources = [{**each, **(marks if each is old else {})} for each in deployment["resources"]]
+    pending = Pending("creating", old["urn"], old["type"], new["inputs"])
+    state = {**deployment, "resources": resources, "pending_operations": [{"resource": new, "type": "creating"}]}
+    return state, Recovery(taken=((pending, "id-of-new"),))
+
+
+@pytest.mark.parametrize(
+    ("marks", "deleted"),
+    [
+        pytest.param({}, [("delete", "d"), ("delete", "d")], id="created first"),
+        pytest.param({"pendingReplacement": True}, [], id="deleted first"),
+    ],
+)
+def test_the_update_goes_on_with_the_successor_and_deletes_the_old_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marks: dict[str, Any], deleted: list[tuple[str, str]]
+) -> None:
+    wanted = {"name": "old"}
+
+    def program():
+        cluster = k8s.Provider("cluster", cluster_identifier="test")
+        options = pulumi.ResourceOptions(provider=cluster)
+        k8s.core.v1.ConfigMap("first", metadata={"name": "first"}, opts=options)
+        one = k8s.apps.v1.Deployment("d", metadata=wanted, opts=options)
+        after = pulumi.ResourceOptions(provider=cluster, depends_on=[one])
+        k8s.core.v1.ConfigMap("last", metadata={"name": "last"}, opts=after)
+
+    plugin = ReadingPlugin()
+    with serving(plugin) as address:
+        stack = automation.create_stack(
+            "test", "llmd-oke", program, opts=engine_options(address, tmp_path, monkeypatch)
+        )
+        stack.up()
+        exported = stack.export_stack()
+        state, recovery = killed(exported.deployment or {}, marks)
+        exported.deployment = recovered(state, recovery)
+        stack.import_stack(exported)
+        stack.refresh(target=recovery.urns)
+        wanted["name"] = "new"
+        plugin.calls.clear()
+        stack.up()
+        assert plugin.calls == deleted
+        assert ids(stack.export_stack().deployment) == ["id-of-new"]
+
+
+def ids(deployment: State | None) -> list[str]:
+    """The ids of the Deployments of a state."""
+    return [each["id"] for each in (deployment or {})["resources"] if each["type"] == DEPLOYMENT]

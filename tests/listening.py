@@ -1,0 +1,14 @@
+"""A listener for tests."""
+
+
+class Listener:
+    """Keeps the news."""
+
+    def __init__(self) -> None:
+        self.news: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.news.append(text)
+
+    def detail(self, text: str) -> None:
+        self.news.append(text)

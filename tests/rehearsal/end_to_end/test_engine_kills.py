@@ -1,0 +1,34 @@
+"""Engines and control planes that are killed in the middle of operations leave nothing behind."""
+
+import json
+import subprocess
+
+import pytest
+from user_project import ROOT, Project
+
+pytestmark = pytest.mark.rehearsal
+
+LIMIT_S = 1500
+
+
+def test_nothing_is_orphaned_or_locked_after_engines_and_control_planes_that_were_killed(project: Project):
+    project.write("killed")
+    chosen = ("--only", "engine", "--kills", "3", "--only", "control-plane", "--restarts", "2")
+    measured = subprocess.run(
+        [ROOT / "scripts" / "bench-faults", "--stack", "killed", *chosen, "--seed", "11", "--json"],
+        env=project.environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert measured.returncode == 0, measured.stderr + measured.stdout
+    faults = json.loads(measured.stdout)["faults"]
+    assert [(fault["during"].partition(",")[0], fault["recovered"]) for fault in faults] == [
+        ("up", True),
+        ("refresh", True),
+        ("destroy", True),
+        ("up", True),
+        ("refresh", True),
+    ]
+    assert [fault["fault"] for fault in faults[3:]] == ["etcd killed", "kube-apiserver killed"]

@@ -1,0 +1,236 @@
+"""Stack files that are other than anybody meant them to be, and are accepted all the same: the real API server takes
+each object that they declare, by its dry-run, with every field known to it."""
+
+import copy
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+from kubernetes_control_plane import ControlPlane
+from llmd_oke import catalogue
+from llmd_oke.catalogue.artifacts import crd_manifests
+from llmd_oke.catalogue.cache import module_folder
+from llmd_oke.config import StackConfig, load, stacks
+from llmd_oke.errors import KitError
+from llmd_oke.planning import plan
+from llmd_oke.testing import render
+from mutations import places
+
+pytestmark = pytest.mark.rehearsal
+
+ROOT = Path(__file__).resolve().parents[3]
+FIXED = 1
+SEED = int(os.environ.get("LLMD_OKE_SEED", str(FIXED)))
+"""Another one looks at other stacks."""
+ACCEPTED, TRIED = 40, 2000
+ESTABLISHED_S = 30
+FILES = [yaml.safe_load((ROOT / "stacks" / f"Pulumi.{name}.yaml").read_text()) for name in stacks(ROOT)]
+STACKS = [file["config"]["llmd-oke:stack"] for file in FILES]
+FRAGMENTS: list[Any] = [
+    {"namespace": "x" * 63},
+    {"smoke": {"enabled": False}},
+    {"storage": {"modelCache": {"kind": "node-disk"}, "prewarm": {"source": "object-storage"}}},
+    {
+        "storage": {
+            "modelCache": {
+                "kind": "file-storage",
+                "existing": {"fileSystemId": "ocid1.f", "mountTargetIp": "10.0.0.9", "exportPath": "/models"},
+            }
+        }
+    },
+    {
+        "storage": {
+            "modelCache": {"kind": "lustre", "existing": {"managementIp": "10.0.0.9", "fileSystemName": "models"}}
+        }
+    },
+    {
+        "models": [
+            {
+                "name": "n" * 40,
+                "engine": {"env": {"A": "\u00e9\n\t: {}"}, "extraArgs": ["--seed=1"]},
+                "router": {"mode": "none"},
+            }
+        ]
+    },
+]
+"""What the kit's own stacks don't have."""
+TEXTS = ("a", "a-b", "a.b", "A", "1a", "a-", "x" * 63, "x" * 64, "a/b", "é", "true", "1", "1Gi", "none", "m" * 30)
+"""Values that some field takes, or nearly."""
+UNSERVED = {
+    "amd.com/v1alpha1",
+    "k8s.cni.cncf.io/v1",
+    "keda.sh/v1alpha1",
+    "monitoring.coreos.com/v1",
+    "nv-ipam.nvidia.com/v1alpha1",
+    "sriovnetwork.openshift.io/v1",
+}
+"""What operators define, which aren't here."""
+
+
+def varied(chance: Random) -> Any:
+    """One of the kit's stacks with one to three parts as in another one, near to what they were, or gone."""
+    document = copy.deepcopy(chance.choice(STACKS))
+    for _ in range(chance.randint(1, 3)):
+        what = chance.choice(("other", "near", "gone"))
+        source = chance.choice((*STACKS, *FRAGMENTS)) if what == "other" else document
+        *above, last = chance.choice(list(places(source))[1:])
+        try:
+            around, value = reduce(getitem, above, document), reduce(getitem, [*above, last], source)
+            if what == "gone":
+                del around[last]
+            else:
+                around[last] = copy.deepcopy(value) if what == "other" else near(chance, value)
+        except (LookupError, TypeError):
+            continue
+    return document
+
+
+def near(chance: Random, value: Any) -> Any:
+    """A value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return chance.choice((value + 1, value * 2, value * 1000, max(1, value - 1), 1))
+    return chance.choice(TEXTS) if isinstance(value, str) else value
+
+
+def digest(config: StackConfig) -> str:
+    return json.dumps(config.model_dump(mode="json"), sort_keys=True, default=str)
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> list[StackConfig]:
+    """The first accepted ones of a fixed sequence."""
+    for name in catalogue.release_names():
+        release = catalogue.release(name)
+        if release and not (module_folder(release.crds.module, release.crds.version) / release.crds.folder).is_dir():
+            pytest.skip(f"the definitions of {name} are not on this machine")
+    project = tmp_path_factory.mktemp("accepted")
+    (project / "stacks").mkdir()
+    (project / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
+    known = {digest(load(ROOT, name)) for name in stacks(ROOT)}
+    found: list[StackConfig] = []
+    chance = Random(SEED)  # noqa: S311 - no secret
+    for _ in range(TRIED):
+        document = {"config": {"llmd-oke:stack": varied(chance)}}
+        (project / "stacks/Pulumi.dev.yaml").write_text(yaml.safe_dump(document))
+        with suppress(KitError):
+            config = load(project, "dev")
+            plan(config)
+            if digest(config) not in known:
+                known.add(digest(config))
+                found.append(config)
+        if len(found) == ACCEPTED:
+            break
+    return found
+
+
+@dataclass
+class ApiServer:
+    """The API server, asked for dry-runs with unknown fields refused."""
+
+    client: httpx2.Client
+    served: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    namespaces: set[str] = field(default_factory=set)
+
+    def resource(self, api_version: str, kind: str) -> dict[str, Any] | None:
+        """How the server serves a kind; None where it doesn't."""
+        if api_version not in self.served:
+            answer = self.client.get(f"{_root(api_version)}")
+            names = answer.json()["resources"] if answer.is_success else []
+            self.served[api_version] = {each["kind"]: each for each in names if "/" not in each["name"]}
+        return self.served[api_version].get(kind)
+
+    def namespace(self, name: str) -> str:
+        """A namespace that is really there, without which not even a dry-run is taken."""
+        if name not in self.namespaces:
+            answer = self.client.post("/api/v1/namespaces", json={"metadata": {"name": name}})
+            assert answer.is_success or answer.status_code == 409, answer.text
+            self.namespaces.add(name)
+        return name
+
+    def define(self, definition: dict[str, Any]) -> None:
+        """Makes a custom resource definition, and waits until it is served."""
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+        answer = self._apply(path, definition, {"force": "true"})
+        assert answer.is_success, answer.text
+        ends_at = time.monotonic() + ESTABLISHED_S
+        while "Established" not in self._conditions(path):
+            assert time.monotonic() < ends_at, f"{path} is not established"
+
+    def _conditions(self, path: str) -> list[str]:
+        conditions = self.client.get(path).json().get("status", {}).get("conditions") or []
+        return [condition["type"] for condition in conditions if condition["status"] == "True"]
+
+    def refusal(self, manifest: dict[str, Any]) -> str | None:
+        """Why the server would not take an object."""
+        resource = self.resource(manifest["apiVersion"], manifest["kind"])
+        assert resource is not None, f"{manifest['apiVersion']} {manifest['kind']} is not served"
+        metadata = manifest["metadata"]
+        place = f"/namespaces/{self.namespace(metadata['namespace'])}" if resource["namespaced"] else ""
+        path = f"{_root(manifest['apiVersion'])}{place}/{resource['name']}/{metadata['name']}"
+        answer = self._apply(path, manifest, {"force": "true", "dryRun": "All", "fieldValidation": "Strict"})
+        return None if answer.is_success else answer.json()["message"]
+
+    def _apply(self, path: str, manifest: dict[str, Any], parameters: dict[str, str]) -> httpx2.Response:
+        return self.client.patch(
+            path,
+            params={"fieldManager": "test", **parameters},
+            content=json.dumps(manifest),
+            headers={"Content-Type": "application/apply-patch+yaml"},
+        )
+
+
+def _root(api_version: str) -> str:
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+@pytest.fixture(scope="module")
+def api_server(control_plane: ControlPlane) -> Iterator[ApiServer]:
+    with control_plane.client() as client:
+        server = ApiServer(client)
+        for name in catalogue.release_names():
+            release = catalogue.release(name)
+            for definition in crd_manifests(release.crds) if release else ():
+                server.define(definition)
+        yield server
+
+
+def test_the_api_server_takes_every_object_of_mutated_stacks_that_are_accepted(
+    accepted: list[StackConfig], api_server: ApiServer
+):
+    assert len(accepted) == ACCEPTED
+    refused: list[str] = []
+    seen: set[str] = set()
+    kinds: Counter[str] = Counter()
+    for config in accepted:
+        for manifest in render(config).manifests():
+            text = json.dumps(manifest, sort_keys=True)
+            if text in seen or manifest["apiVersion"] in UNSERVED or manifest["kind"] == "CustomResourceDefinition":
+                continue
+            seen.add(text)
+            kinds[manifest["kind"]] += 1
+            if why := api_server.refusal(manifest):
+                refused.append(f"{manifest['kind']} {manifest['metadata']['name']}: {why}")
+    assert refused == []
+    assert (
+        SEED != FIXED
+        or {"Deployment", "Job", "InferencePool", "NetworkPolicy", "ConfigMap", "PersistentVolume"} <= kinds.keys()
+    )
+
+
+def test_what_the_api_server_would_not_take_is_noticed(api_server: ApiServer):
+    job = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}, "dtaa": {}}
+    assert "dtaa" in (api_server.refusal(job) or "")

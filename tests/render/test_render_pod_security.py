@@ -1,0 +1,196 @@
+"""What every container of the kit may do; `docs/pod-security.md` has all of them, and why they need it."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.bench.in_cluster.load_request import LoadRequest
+from llmd_oke.bench.kv_path.request import KvPathRequest
+from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf, kv_path
+from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.evals import evals
+from llmd_oke.catalogue.files import read_yaml, values_folder
+from llmd_oke.serving import kv_path_job, load_jobs, lookup
+from llmd_oke.serving.evaluation_job import Evaluation, evaluation_job
+from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.serving.vllm import ServerSpec
+
+PAGE = Path(__file__).parents[2] / "docs" / "pod-security.md"
+REASONS: dict[str, dict[str, str]] = read_yaml(values_folder() / "serving" / "pod-security.yaml")
+DEPLOYED = ("rehearsal", "guide-baseline", "reference", "small", "existing")
+WORKLOADS = ("Deployment", "DaemonSet", "Job", "StatefulSet", "Pod")
+DEVICES = ("amd.com/", "nvidia.com/")
+ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+HOST = ("hostNetwork", "hostPID", "hostIPC")
+
+
+@dataclass(frozen=True)
+class Contained:
+    """A container, its pod, and what kind of object declares them."""
+
+    kind: str
+    pod: Mapping[str, Any]
+    container: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.container["name"]
+
+    def security(self, key: str) -> Any:
+        """What the container says, or else its pod."""
+        of_pod = self.pod.get("securityContext", {}).get(key)
+        return self.container.get("securityContext", {}).get(key, of_pod)
+
+    @property
+    def capabilities(self) -> Mapping[str, list[str]]:
+        return self.security("capabilities") or {}
+
+    @property
+    def has_token(self) -> bool:
+        """Whether the API server's token is in the container: of the whole pod, or of a volume that it mounts."""
+        mounted = any(mount["mountPath"] == ACCOUNT_FOLDER for mount in self.container.get("volumeMounts", ()))
+        return mounted or self.pod.get("automountServiceAccountToken") is not False
+
+    @property
+    def devices(self) -> list[str]:
+        limits = self.container.get("resources", {}).get("limits", {})
+        return [name for name in limits if name.startswith(DEVICES)]
+
+    @property
+    def host_folders(self) -> list[str]:
+        mounted = {mount["name"] for mount in self.container.get("volumeMounts", ())}
+        volumes = [each for each in self.pod.get("volumes", ()) if each["name"] in mounted]
+        return [each["hostPath"]["path"] for each in volumes if "hostPath" in each]
+
+    def needs(self) -> Iterator[str]:
+        """What it may beyond the `restricted` standard, a root folder that it can't write to, and no token."""
+        if self.security("runAsNonRoot") is not True:
+            yield "root user"
+        if self.security("readOnlyRootFilesystem") is not True:
+            yield "writable root folder"
+        if self.security("allowPrivilegeEscalation") is not False:
+            yield "more privileges"
+        if self.security("privileged"):
+            yield "all privileges"
+        if (self.security("seccompProfile") or {}).get("type") != "RuntimeDefault":
+            yield "system calls beside the runtime's profile"
+        if "ALL" not in self.capabilities.get("drop", ()):
+            yield "the runtime's capabilities"
+        yield from (f"capability {name}" for name in self.capabilities.get("add", ()))
+        yield from (f"{name} of the node" for name in HOST if self.pod.get(name))
+        yield from ["device"] * bool(self.devices)
+        yield from ["host folder"] * bool(self.host_folders)
+        yield from ["API token"] * self.has_token
+
+
+def containers(manifest: Mapping[str, Any]) -> Iterator[Contained]:
+    """The containers of a workload."""
+    spec = manifest["spec"]
+    pod = spec["template"]["spec"] if "template" in spec else spec
+    for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+        yield Contained(manifest["kind"], pod, container)
+
+
+def operations() -> Iterator[Mapping[str, Any]]:
+    """The Jobs of commands, which no stack declares."""
+    place = Place("llm-d", "job", job_images().python, lookup.shape("BM.GPU.MI300X.8"))
+    jobs, seconds = bench_jobs(), 60
+    load = LoadRequest("llm-d", "job", "http://m", "m", ("constant:1",), None, 1.0, "8", "8", 0, "r", 1)
+    yield load_jobs.load_job(place, load, jobs)
+    yield load_jobs.tool_job(place, inference_perf(), jobs, seconds)
+    package = next(iter(evals().packages.values()))
+    yield evaluation_job(place, Evaluation("e", package, "http://m", "m", 1), jobs, seconds)
+    model, shape = lookup.model("gpt-oss-120b"), place.shape
+    spec = ServerSpec(lookup.release("llm-d-0.9.0"), model, shape, "prefill", 1, True, {})
+    yield kv_path_job.kv_path_job(place, KvPathRequest("llm-d", "job", (), 1, 1, 1), spec, kv_path())
+
+
+@pytest.fixture(scope="module")
+def every(rendered: Any) -> list[Contained]:
+    """All containers of the kit's stacks and commands."""
+    of_stacks = [manifest for name in DEPLOYED for manifest in rendered(name).manifests()]
+    return [
+        contained
+        for manifest in [*of_stacks, *operations()]
+        if manifest["kind"] in WORKLOADS
+        for contained in containers(manifest)
+    ]
+
+
+def needs(every: list[Contained]) -> dict[str, set[str]]:
+    """What containers of a name need in any stack."""
+    found: dict[str, set[str]] = {}
+    for contained in every:
+        found.setdefault(contained.name, set()).update(contained.needs())
+    return {name: of_name for name, of_name in found.items() if of_name}
+
+
+def page(every: list[Contained]) -> str:
+    """The whole page."""
+    lines = [
+        "# What pods may do",
+        "",
+        "Made by `tests/render/test_render_pod_security.py` from what the kit declares in its own stacks and",
+        "by its commands, and from `values/serving/pod-security.yaml`; it writes this page with",
+        "`LLMD_OKE_UPDATE_GOLDEN=1`. A need without a reason fails it, and so does a reason without a need.",
+        "",
+        "Every container drops all capabilities, can't gain privileges, has the runtime's seccomp profile and",
+        "none of the node's namespaces. What else it has is in the table. Pods of operators and add-ons are",
+        "those of their charts and of OKE: device plug-ins, network operators and storage drivers are",
+        "privileged on their nodes.",
+        "",
+        "| container | user | root folder | added capabilities | devices and folders of the node | API token |",
+        "|---|---|---|---|---|---|",
+        *(row(name, [each for each in every if each.name == name]) for name in sorted({each.name for each in every})),
+        "",
+        "| container | needs | because |",
+        "|---|---|---|",
+    ]
+    for name, reasons in sorted(REASONS.items()):
+        lines += [f"| `{name}` | {need} | {why} |" for need, why in reasons.items()]
+    return "\n".join(lines) + "\n"
+
+
+def row(name: str, alike: list[Contained]) -> str:
+    """A container's line; where stacks differ, all that it has in any."""
+
+    def one(words: Iterable[str]) -> str:
+        return ", ".join(sorted(set(words))) or "-"
+
+    users = one("root" if not each.security("runAsNonRoot") else user(each) for each in alike)
+    roots = one("read-only" if each.security("readOnlyRootFilesystem") else "writable" for each in alike)
+    added = one(word for each in alike for word in each.capabilities.get("add", ()))
+    host = one(f"`{word}`" for each in alike for word in [*each.devices, *each.host_folders])
+    tokens = one("mounted" if each.has_token else "none" for each in alike)
+    return f"| `{name}` | {users} | {roots} | {added} | {host} | {tokens} |"
+
+
+def user(contained: Contained) -> str:
+    """A user that isn't root."""
+    number = contained.security("runAsUser")
+    return "the image's, not root" if number is None else str(number)
+
+
+def test_every_need_of_a_container_has_a_reason_and_every_reason_a_need(every: list[Contained]):
+    assert needs(every) == {name: set(reasons) for name, reasons in REASONS.items()}
+
+
+def test_no_container_may_gain_privileges_or_is_in_a_namespace_of_the_node(every: list[Contained]):
+    given = {need for of_name in needs(every).values() for need in of_name}
+    allowed = {"root user", "writable root folder", "device", "host folder", "API token"}
+    assert given - allowed == {"capability IPC_LOCK", "capability SYS_NICE", "capability CHOWN"}
+
+
+def test_containers_without_a_token_share_their_pod_with_one_that_mounts_it_for_itself(every: list[Contained]):
+    tokens = {each.name: each.has_token for each in every}
+    assert all(tokens[name] for name in ("epp", "routing-proxy", "publish"))
+    assert not {"envoy-proxy", "vllm", "inference-perf", "prewarm"} & {name for name, has in tokens.items() if has}
+
+
+def test_the_page_says_what_is_declared(every: list[Contained]):
+    if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
+        PAGE.write_text(page(every))
+    assert PAGE.read_text() == page(every)

@@ -1,0 +1,79 @@
+"""How long a job may take that updates a stack: as long as what the program declares may take, wait after wait."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from llmd_oke.catalogue.limits import pipeline_limits
+from llmd_oke.cli.main import app
+from llmd_oke.cli.time_limit import of_resources
+from llmd_oke.testing import Declared
+from render_support import PROJECT
+from typer.testing import CliRunner
+
+KNOWN = pipeline_limits()
+
+
+def resource(
+    name: str,
+    limits: Mapping[str, str] | None = None,
+    *after: str,
+    type_: str = "oci:Core/instance:Instance",
+    **more: Any,
+) -> Declared:
+    return Declared(type_, name, name, more.pop("inputs", {}), depends_on=after, timeouts=limits or {}, **more)
+
+
+def minutes(*resources: Declared) -> int:
+    """The limit without what runs around the engine."""
+    return of_resources(resources, KNOWN, around=0).minutes
+
+
+def test_waits_that_follow_each_other_add_up_and_those_beside_each_other_do_not():
+    first, second = resource("a", {"create": "10m", "update": "1h30m"}), resource("b", {"create": "90s"}, "a")
+    assert minutes(first) == 90
+    assert minutes(first, resource("c", {"create": "30m", "update": "60m"})) == 90
+    assert minutes(first, second) == 110
+    assert [name for name, _ in of_resources([second, first], KNOWN, 0).path] == ["Instance a", "Instance b"]
+
+
+def test_what_is_deleted_before_it_is_replaced_is_waited_for_twice():
+    limits = {"create": "120m", "update": "130m", "delete": "60m"}
+    assert minutes(resource("pool", limits)) == 130
+    assert minutes(resource("pool", limits, delete_before_replace=True)) == 180
+
+
+def test_what_has_no_limit_of_its_own_has_that_of_its_plug_in_and_a_component_none():
+    assert minutes(resource("network")) == KNOWN.oci_minutes
+    assert minutes(resource("object", type_="kubernetes:core/v1:ConfigMap")) == KNOWN.kubernetes_minutes
+    assert minutes(resource("component", type_="llmd-oke:index:GpuPool")) == 0
+
+
+def test_objects_wait_for_the_cluster_that_their_provider_needs():
+    cluster = resource("cluster", {"create": "60m"})
+    provider = resource("provider", None, "cluster", type_="pulumi:providers:kubernetes")
+    assert (
+        minutes(cluster, provider, resource("o", type_="kubernetes:core/v1:ConfigMap", provider="provider::id")) == 70
+    )
+
+
+def test_an_upgrade_of_kubernetes_takes_clusters_and_pools_one_after_the_other():
+    version = {"kubernetesVersion": "v1.34.2"}
+    pools = [resource(name, {"create": "60m", "update": "60m"}, inputs=version) for name in ("system", "mi300x")]
+    assert minutes(*pools) == 120
+
+
+def limit(*words: str) -> tuple[int, str]:
+    """What `pipeline limit` prints, and what it says."""
+    ended = CliRunner().invoke(app, ["pipeline", "limit", "--project", str(PROJECT), *words])
+    assert ended.exit_code == 0, ended.exception
+    return int(ended.stdout), ended.stderr
+
+
+@pytest.mark.parametrize(("words", "most"), [([], KNOWN.hosted_job_minutes), (["--own-runner"], KNOWN.own_job_minutes)])
+def test_a_job_gets_what_the_stack_may_take_and_at_most_what_github_grants(words: list[str], most: int):
+    granted, said = limit("--stack", "reference", *words)
+    own = int(said.split("An update of reference may take ")[1].split()[0])
+    assert granted == min(own, most)
+    assert ("GitHub ends the job after 360" in said) == (own > most)
+    assert all(f"  {waited}" in said for waited in ("Cluster oke-cluster", "NodePool mi300x-node-pool"))

@@ -1,0 +1,104 @@
+"""`llmd-oke drift`: what it says, and how it ends. The Pulumi CLI is a script here."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke.cli import main
+from test_cli_up import STACK
+
+URN = "urn:pulumi:prod::llmd-oke::llmd-oke:index:GpuPool$oci:ContainerEngine/nodePool:NodePool::mi300x"
+SIZE = {
+    "old": {"inputs": {"size": 9}},
+    "new": {"inputs": {"size": 7}},
+    "detailedDiff": {"size": {"diffKind": "update"}},
+}
+RESIZED = {"resOutputsEvent": {"metadata": {"op": "update", "urn": URN, **SIZE}}}
+REFUSED = {"diagnosticEvent": {"severity": "error", "message": "401-NotAuthenticated"}}
+WORDS = "NodePool mi300x: size was 9 and is 7; an update after `pulumi refresh` makes it what the stack file says"
+
+CLI = """#!/bin/sh
+here=$(dirname "$0")
+echo "$*" >> "$here/asked"
+case "$1 $2" in
+  "stack export") cat "$here/state" ;;
+  "refresh --preview-only") cat "$here/events"; exit "$(cat "$here/status")" ;;
+  *) exit 9 ;;
+esac
+"""
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs `llmd-oke` where the engine's refresh has these events and status; gives exit code, output and errors."""
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": STACK}}))
+    (tmp_path / "pulumi").write_text(CLI)
+    (tmp_path / "pulumi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    def run(*words: str, event: Any = None, status: int = 0, deployed: bool = True) -> tuple[int, str, str]:
+        resources = [{"urn": URN, "type": "oci:ContainerEngine/nodePool:NodePool"}] if deployed else []
+        (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": resources}}))
+        (tmp_path / "events").write_text(json.dumps(event) if event else "")
+        (tmp_path / "status").write_text(str(status))
+        monkeypatch.setattr(sys, "argv", ["llmd-oke", *words, "--stack", "prod", "--project", str(tmp_path)])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        shown = capfd.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return run
+
+
+def test_a_change_in_oci_is_told_in_words_and_ends_with_3(command: Command) -> None:
+    code, shown, errors = command("drift", event=RESIZED)
+    assert (code, shown) == (3, f"{WORDS}\n")
+    assert "reading what there is of 1 resources; nothing is changed" in errors
+
+
+def test_a_change_is_told_as_data(command: Command) -> None:
+    code, shown, _ = command("drift", "--json", event=RESIZED)
+    drift = {"urn": URN, "path": "size", "words": WORDS, "taken_back": True}
+    assert (code, json.loads(shown)) == (3, {"stack": "prod", "drift": [drift]})
+
+
+def test_a_stack_as_it_was_left_ends_with_0(command: Command, tmp_path: Path) -> None:
+    assert command("drift")[:2] == (0, "Nothing was changed by hand.\n")
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [words.split(" --stack")[0] for words in asked] == [
+        "stack export",
+        "refresh --preview-only --json --non-interactive",
+    ]
+
+
+def test_what_can_not_be_seen_is_an_error_and_no_drift(command: Command) -> None:
+    code, shown, errors = command("drift", "--json", event=REFUSED, status=255)
+    assert (code, json.loads(shown)["error"]) == (1, "401-NotAuthenticated")
+    assert "401-NotAuthenticated" in errors
+
+
+def test_where_nothing_is_deployed_nothing_is_asked_of_oci(command: Command, tmp_path: Path) -> None:
+    code, _, errors = command("drift", deployed=False)
+    assert (code, "nothing is deployed" in errors) == (0, True)
+    assert "refresh" not in (tmp_path / "asked").read_text()
+
+
+def test_a_rehearsal_that_is_not_up_is_no_stack_without_drift(command: Command) -> None:
+    code, _, errors = command("drift", "--rehearse")
+    assert (code, "scripts/rehearse --stack prod" in errors) == (1, True)
+
+
+def test_a_pipeline_writes_a_summary_and_ends_as_the_command_does(command: Command, tmp_path: Path) -> None:
+    summary = tmp_path / "out" / "summary.md"
+    code, shown, _ = command("pipeline", "drift", "--summary", str(summary), event=RESIZED)
+    assert (code, shown) == (3, "")
+    assert summary.read_text().startswith("### `prod`: changed by hand: 1\n\n**Changes**\n\n- NodePool mi300x: size")
+    assert command("pipeline", "drift")[:2] == (0, "### `prod`: nothing was changed by hand\n")

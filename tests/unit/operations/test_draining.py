@@ -1,0 +1,125 @@
+"""Nodes are drained before their instances end."""
+
+import pytest
+from cluster_for_tests import ClusterForTests, node, pod
+from llmd_oke.errors import KitError
+from llmd_oke.operations.draining import CORDONED, JOIN_S
+
+INSTANCES = {"ocid1.instance.a": "mi300x-0"}
+
+
+def cluster(*pods: str, kept: set[str] | None = None) -> ClusterForTests:
+    """Two nodes; the pods are on the first one, which is the instance."""
+    nodes = [node("10.0.0.5", "oci://ocid1.instance.a"), node("10.0.0.6", "ocid1.instance.b")]
+    return ClusterForTests(nodes, [pod(name, "10.0.0.5") for name in pods], kept or set())
+
+
+def test_a_node_is_cordoned_then_its_pods_are_evicted_and_waited_for():
+    there = cluster("decode-0", "prefill-0")
+    with there.drain().drained(INSTANCES):
+        there.history.append("ended")
+        assert there.pods == []
+    assert there.history == ["cordoned 10.0.0.5", "evicted decode-0", "evicted prefill-0", "ended"]
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [
+        pod("agent", "10.0.0.5", owner="DaemonSet"),
+        pod("proxy", "10.0.0.5", annotations={"kubernetes.io/config.mirror": "x"}),
+        pod("smoke", "10.0.0.5", phase="Succeeded"),
+    ],
+    ids=["of a DaemonSet", "static", "ended"],
+)
+def test_pods_that_belong_to_the_node_or_have_ended_stay(stays: dict[str, object]):
+    there = cluster("decode-0")
+    there.pods.append(stays)
+    with there.drain().drained(INSTANCES):
+        assert there.pods == [stays]
+    assert there.evicted == ["decode-0"]
+
+
+def test_what_a_disruption_budget_keeps_is_told_and_asked_again_until_it_may_go():
+    there = cluster("decode-0", kept={"decode-0"})
+    there.kept_until_s = 30
+    with there.drain().drained(INSTANCES):
+        assert there.pods == []
+    words = "pods left: 1, such as llm-d/decode-0: Cannot evict pod as it would violate the pod's disruption budget."
+    assert any(news.startswith(words) and "decode needs 2 healthy pods" in news for news in there.progress.news)
+
+
+def test_a_node_that_is_not_empty_in_time_takes_pods_again_and_nothing_ends():
+    there = cluster("decode-0", "prefill-0", kept={"decode-0"})
+    words = "Pods of mi300x-0 have not ended in 1 minutes: llm-d/decode-0"
+    with pytest.raises(KitError, match=words) as given_up, there.drain().drained(INSTANCES):
+        there.history.append("ended")
+    assert "ended" not in there.history
+    assert "--force" in (given_up.value.remedy or "")
+    assert not there.is_cordoned("10.0.0.5")
+
+
+def test_on_request_what_is_left_ends_with_the_node():
+    there = cluster("decode-0", kept={"decode-0"})
+    with there.drain(force=True).drained(INSTANCES):
+        there.history.append("ended")
+    assert there.history == ["cordoned 10.0.0.5", "ended"]
+
+
+def test_a_node_whose_end_fails_takes_pods_again():
+    there = cluster()
+    with pytest.raises(KeyboardInterrupt), there.drain().drained(INSTANCES):
+        raise KeyboardInterrupt
+    assert there.history == ["cordoned 10.0.0.5", "uncordoned 10.0.0.5"]
+
+
+def test_a_node_that_somebody_else_cordoned_stays_so():
+    there = cluster()
+    there.nodes[0]["spec"]["unschedulable"] = True
+    with pytest.raises(KitError), there.drain().drained(INSTANCES):
+        raise KitError("OCI refuses")
+    assert there.is_cordoned("10.0.0.5")
+
+
+def test_what_a_run_that_was_killed_cordoned_takes_pods_again():
+    there = cluster()
+    there.nodes[0]["spec"]["unschedulable"] = True
+    there.nodes[0]["metadata"]["annotations"] = {CORDONED: "true"}
+    there.drain().await_ready(INSTANCES)
+    assert there.history == ["uncordoned 10.0.0.5"]
+
+
+def test_a_node_that_is_not_ready_is_not_waited_for_and_that_is_said():
+    there = ClusterForTests([node("n", "ocid1.instance.a", ready=False)], [pod("decode-0", "n")])
+    with there.drain().drained(INSTANCES):
+        assert there.evicted == []
+    assert any("mi300x-0 is not Ready" in news for news in there.progress.news)
+
+
+def test_an_instance_that_never_became_a_node_is_told():
+    there = ClusterForTests([])
+    with there.drain().drained(INSTANCES):
+        pass
+    assert there.progress.news == ["mi300x-0 is no node of the cluster: there is nothing to drain"]
+
+
+def test_nodes_without_a_provider_id_are_known_by_their_instances_names():
+    there = ClusterForTests([node("mi300x-0")], [pod("decode-0", "mi300x-0")])
+    with there.drain().drained(INSTANCES):
+        assert there.evicted == ["decode-0"]
+
+
+def test_a_new_node_is_waited_for_until_it_is_ready_and_no_longer_than_an_hour():
+    there = ClusterForTests([node("n", "ocid1.instance.a", ready=False)])
+    with pytest.raises(KitError, match="mi300x-0: no node is Ready after 60 minutes"):
+        there.drain().await_ready(INSTANCES)
+    assert there.clock_s >= JOIN_S
+    there.nodes[0] = node("n", "ocid1.instance.a")
+    there.drain().await_ready(INSTANCES)
+
+
+def test_an_api_server_that_can_not_be_reached_is_told():
+    there = cluster()
+    there.drain().require_cluster()
+    there.broken = True
+    with pytest.raises(KitError, match="can't be reached: connection refused"):
+        there.drain().require_cluster()

@@ -1,0 +1,307 @@
+"""Nodes that are launched anew or get another number, through a Pulumi CLI and an OCI that are fakes here."""
+
+from typing import Any
+
+import pytest
+from cluster_for_tests import ClusterForTests, node, pod
+from llmd_oke.config import validate
+from llmd_oke.errors import KitError
+from llmd_oke.operations import nodes
+from llmd_oke.operations.nodes import Replacing
+from llmd_oke.planning import plan
+from oci_for_tests import FakeOci
+from oci_for_tests import Sequence as Answers
+from previews_for_tests import STACK, Cli, document, step, urn
+
+
+def launched(index: int, *, current: bool, interrupted: bool = False) -> list[dict[str, Any]]:
+    """An instance in a stack's state, and what it is launched with; `interrupted` before the instance went."""
+    instance, stash = "oci:Core/instance:Instance", "pulumi:index:Stash"
+    has = {"metadata": "new" if current and not interrupted else "old"}
+    kept = {"inputs": {"input": {"metadata": "new"}}, "outputs": {"output": {"metadata": "new" if current else "old"}}}
+    return [
+        {"type": instance, "urn": urn(instance, f"mi300x-instance-{index}"), "protect": True, "inputs": has},
+        {"type": stash, "urn": urn(stash, f"mi300x-instance-{index}-launch"), **kept},
+    ]
+
+
+def replaced(cli: Cli, *names: str, at_once: int = 1) -> int:
+    how = Replacing(at_once)
+    return nodes.replace_nodes(cli.pulumi, cli.progress, lambda _: True, names, how, yes=True)
+
+
+def anew(*indices: int) -> list[str]:
+    """What the CLI is asked for nodes that are launched anew together."""
+    instances = [urn("oci:Core/instance:Instance", f"mi300x-instance-{index}") for index in indices]
+    stashes = [urn("pulumi:index:Stash", f"mi300x-instance-{index}-launch") for index in indices]
+    chosen = [f"--replace {each}" for both in zip(stashes, instances, strict=True) for each in both]
+    return [*(f"state unprotect {each} --yes" for each in instances), f"up --yes --skip-preview {' '.join(chosen)}"]
+
+
+def test_an_instance_is_drained_before_it_is_launched_anew():
+    there = ClusterForTests([node("n", "ocid1.instance.0")], [pod("decode-0", "n")])
+    cli = Cli(document(), launched(0, current=False))
+    cli.resources[0]["id"] = "ocid1.instance.0"
+    cli.on_update = lambda: there.history.append("launched anew")
+    how = Replacing(1, there.drain())
+    assert nodes.replace_nodes(cli.pulumi, cli.progress, lambda _: True, (), how, yes=True) == 0
+    assert there.history == ["cordoned n", "evicted decode-0", "launched anew", "uncordoned n"]
+
+
+def test_an_instance_that_could_not_be_launched_anew_takes_pods_again():
+    there = ClusterForTests([node("n", "ocid1.instance.0")])
+    cli = Cli(document(), launched(0, current=False))
+    cli.resources[0]["id"] = "ocid1.instance.0"
+    cli.update_status = 255
+    with pytest.raises(KitError, match="Not launched anew: mi300x-0"):
+        nodes.replace_nodes(cli.pulumi, cli.progress, lambda _: True, (), Replacing(1, there.drain()), yes=True)
+    assert there.history == ["cordoned n", "uncordoned n"]
+
+
+NODES = [*launched(10, current=False), *launched(2, current=False), *launched(0, current=True)]
+
+
+def changing(cli: Cli) -> list[str]:
+    return [asked for asked in cli.asked if asked.startswith(("up", "state"))]
+
+
+def test_nodes_that_were_launched_otherwise_are_launched_anew_one_after_the_other():
+    cli = Cli(document(), NODES)
+    assert replaced(cli) == 0
+    assert changing(cli) == [*anew(2), *anew(10)]
+
+
+def test_nodes_are_launched_anew_by_name_and_several_at_a_time():
+    cli = Cli(document(), NODES)
+    assert replaced(cli, "mi300x-0", "mi300x-2", "mi300x-10", at_once=2) == 0
+    assert changing(cli) == [*anew(0, 2), *anew(10)]
+
+
+def test_nodes_are_not_launched_anew_beside_other_changes():
+    cli = Cli(document(step("update", "kubernetes:apps/v1:Deployment", "d")), NODES)
+    with pytest.raises(KitError, match="not as its file says: Deployment d"):
+        replaced(cli)
+    assert changing(cli) == []
+
+
+def test_a_node_that_the_stack_does_not_launch_is_named_with_those_that_it_does():
+    with pytest.raises(KitError, match="no node mi300x-7") as refused:
+        replaced(Cli(document(), NODES), "mi300x-7")
+    assert "mi300x-0, mi300x-2, mi300x-10" in (refused.value.remedy or "")
+
+
+def test_a_node_whose_replacement_was_interrupted_is_launched_anew_by_the_next_run():
+    instance = "oci:Core/instance:Instance"
+    begun = (
+        step("replace", instance, "mi300x-instance-1"),
+        step("replace", "kubernetes:batch/v1:Job", "mi300x-gate-job"),
+    )
+    cli = Cli(document(*begun), [*launched(0, current=True), *launched(1, current=True, interrupted=True)])
+    assert replaced(cli) == 0
+    assert changing(cli) == anew(1)
+
+
+NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
+CLUSTER_NETWORK = "oci:Core/clusterNetwork:ClusterNetwork"
+INSTANCE = "oci:Core/instance:Instance"
+JOB = "kubernetes:batch/v1:Job"
+
+
+def held(type_: str, resource: str, **inputs: Any) -> dict[str, Any]:
+    return {"urn": urn(type_, resource), "type": type_, "id": f"ocid.{resource}", "inputs": inputs}
+
+
+MANAGED = held(NODE_POOL, "mi300x-node-pool", name="mi300x")
+SYSTEM = held(NODE_POOL, "system-node-pool", name="system")
+
+
+NETWORK = held(CLUSTER_NETWORK, "mi300x-cluster-network", displayName="mi300x")
+DETACH = "POST compute /instancePools/pool/actions/detachInstance"
+
+
+class NetworkOfOci:
+    """A cluster network of three nodes in OCI, with the cluster that they are in. What is detached goes, and another
+    instance comes, is on its way for a while, and joins.
+    """
+
+    def __init__(self, *configurations: str) -> None:
+        self.cluster = ClusterForTests([])
+        self.instances: list[dict[str, Any]] = []
+        self.detached: list[Any] = []
+        self.capacity = 99
+        for configuration in configurations:
+            self._launch(configuration, "Running")
+        self._join()
+
+    def get(self, service: str, path: str, **query: str) -> Any:
+        match service, path, query:
+            case "compute", "/clusterNetworks/ocid.mi300x-cluster-network", {}:
+                return {"instancePools": [{"id": "pool"}]}
+            case "compute", "/instancePools/pool", {}:
+                pool = {"id": "pool", "compartmentId": "c", "instanceConfigurationId": "new"}
+                return {**pool, "size": 3, "displayName": "mi300x"}
+            case "compute", "/instancePools/pool/instances", {"compartmentId": "c"}:
+                return [dict(each) for each in self.instances]
+            case _:
+                raise AssertionError((service, path, query))
+
+    def send(self, method: str, service: str, path: str, body: Any = None) -> None:
+        assert f"{method} {service} {path}" == DETACH
+        self.detached.append(body)
+        self.cluster.history.append(f"detached {body['instanceId']}")
+        self.instances = [each for each in self.instances if each["id"] != body["instanceId"]]
+        self.cluster.nodes = [each for each in self.cluster.nodes if each["spec"]["providerID"] != body["instanceId"]]
+        if len(self.instances) < self.capacity:
+            self._launch("new", "Provisioning")
+
+    def pause(self, seconds: float) -> None:
+        self.cluster.clock_s += seconds
+        self._join()
+
+    def replace(self, *names: str, at_once: int = 1, drained: bool = True) -> int:
+        cli = Cli(document(), [NETWORK])
+        drain = self.cluster.drain() if drained else None
+        how = Replacing(at_once, drain, lambda: self, self.pause, lambda: self.cluster.clock_s)
+        return nodes.replace_nodes(cli.pulumi, self.cluster.progress, lambda _: True, names, how, yes=True)
+
+    def _launch(self, configuration: str, state: str) -> None:
+        number = len(self.instances) + len(self.detached)
+        own = {"id": f"ocid1.instance.{number}", "displayName": f"inst-{number}-mi300x", "state": state}
+        self.instances.append({**own, "instanceConfigurationId": configuration})
+
+    def _join(self) -> None:
+        there = {each["spec"]["providerID"] for each in self.cluster.nodes}
+        for each in self.instances:
+            each["state"] = "Running"
+            if each["id"] not in there:
+                self.cluster.nodes.append(node(f"node-{each['id']}", each["id"]))
+
+
+def test_nodes_of_a_cluster_network_are_detached_drained_one_after_the_other():
+    oci = NetworkOfOci("old", "new", "old")
+    assert oci.replace() == 0
+    how = {"isDecrementSize": False, "isAutoTerminate": True}
+    assert oci.detached == [{"instanceId": f"ocid1.instance.{number}", **how} for number in (0, 2)]
+    assert oci.cluster.history == [
+        "cordoned node-ocid1.instance.0",
+        "detached ocid1.instance.0",
+        "cordoned node-ocid1.instance.2",
+        "detached ocid1.instance.2",
+    ]
+    assert {each["instanceConfigurationId"] for each in oci.instances} == {"new"}
+
+
+def test_several_nodes_of_a_cluster_network_at_a_time_and_by_name_or_ocid():
+    oci = NetworkOfOci("new", "new", "new")
+    assert oci.replace("inst-0-mi300x", "ocid1.instance.2", at_once=2) == 0
+    assert [each["instanceId"] for each in oci.detached] == ["ocid1.instance.0", "ocid1.instance.2"]
+    assert [news.split()[0] for news in oci.cluster.history] == ["cordoned", "cordoned", "detached", "detached"]
+
+
+def test_a_cluster_network_whose_nodes_are_current_is_left():
+    oci = NetworkOfOci("new", "new", "new")
+    assert oci.replace() == 0
+    assert oci.cluster.progress.news[-1] == "all nodes were launched as the stack file says"
+
+
+def test_the_next_node_waits_for_the_successor_of_the_last_one_where_a_run_was_interrupted():
+    oci = NetworkOfOci("old", "new")
+    oci._launch("new", "Provisioning")
+    assert oci.replace() == 0
+    assert oci.cluster.progress.news[0] == "OCI has 2 of 3 instances of mi300x"
+    assert [each["instanceId"] for each in oci.detached] == ["ocid1.instance.0"]
+    assert oci.cluster.clock_s >= nodes.POLL_S
+
+
+def test_a_node_that_oci_has_no_successor_for_ends_the_replacement():
+    oci = NetworkOfOci("old", "old", "old")
+    oci.capacity = 0
+    with pytest.raises(KitError, match="OCI has 2 of 3 instances of mi300x after 120 minutes"):
+        oci.replace()
+    assert len(oci.detached) == 1
+
+
+def test_a_node_whose_pods_may_not_go_is_not_detached():
+    oci = NetworkOfOci("old", "new", "new")
+    oci.cluster.pods, oci.cluster.kept = [pod("decode-0", "node-ocid1.instance.0")], {"decode-0"}
+    with pytest.raises(KitError, match="Pods of inst-0-mi300x have not ended"):
+        oci.replace()
+    assert (oci.detached, oci.cluster.is_cordoned("node-ocid1.instance.0")) == ([], False)
+
+
+def test_without_draining_nodes_of_a_cluster_network_are_detached_all_the_same():
+    oci = NetworkOfOci("old", "new", "new")
+    assert oci.replace(drained=False) == 0
+    assert oci.cluster.history == ["detached ocid1.instance.0"]
+
+
+@pytest.mark.parametrize(
+    ("gate", "names"),
+    [
+        ([], ["mi300x"]),
+        ([{**held(JOB, "mi300x-gate-job"), "initErrors": ["8 of 9 nodes have joined"]}], ["mi300x"]),
+        ([held(JOB, "mi300x-gate-job")], []),
+    ],
+)
+def test_a_pool_with_nodes_whose_gate_nobody_has_passed_is_told(gate: list[dict[str, Any]], names: list[str]):
+    unready = nodes.unready_pools([MANAGED, SYSTEM, *gate], plan(validate(STACK)))
+    assert [pool.name for pool in unready] == names
+
+
+def test_a_pool_that_the_stack_did_not_create_is_not_told():
+    assert nodes.unready_pools([SYSTEM], plan(validate(STACK))) == []
+
+
+def scaled(resources: list[dict[str, Any]], answers: dict[str, Any], size: int = 0) -> tuple[FakeOci, list[str]]:
+    cli, oci = Cli("{}", resources), FakeOci(answers)
+    (pool,) = plan(validate(STACK)).pools
+    nodes.scale_pool(cli.pulumi, cli.progress, oci, pool, size, pause=lambda _: None)
+    return oci, [asked for asked in cli.asked if asked.startswith("refresh")]
+
+
+def test_a_node_pool_is_scaled_in_oci_and_read_into_the_state():
+    nodes = [{"lifecycleState": "DELETING"}, {"lifecycleState": "DELETED"}]
+    gone = [{"lifecycleState": "DELETED"}] * 2
+    path = "containerengine /nodePools/ocid.mi300x-node-pool"
+    oci, read = scaled([MANAGED, SYSTEM], {f"PUT {path}": None, path: Answers([{"nodes": nodes}, {"nodes": gone}])})
+    assert oci.sent == [("PUT", path, {"nodeConfigDetails": {"size": 0}})]
+    assert read == [f"refresh --yes --skip-preview --target {MANAGED['urn']}"]
+
+
+def test_a_cluster_network_is_scaled_by_its_instance_pools():
+    network = held(CLUSTER_NETWORK, "mi300x-cluster-network", displayName="mi300x")
+    path = "compute /clusterNetworks/ocid.mi300x-cluster-network"
+    scaling = {"lifecycleState": "SCALING", "instancePools": [{"id": "p", "size": 0}]}
+    answers = {f"PUT {path}": None, path: Answers([scaling, scaling, {**scaling, "lifecycleState": "RUNNING"}])}
+    oci, read = scaled([network], answers)
+    assert oci.sent == [("PUT", path, {"instancePools": [{"id": "p", "size": 0}]})]
+    assert len(read) == 1
+
+
+def test_instances_are_terminated_and_those_that_are_gone_are_left():
+    instances = [held(INSTANCE, f"mi300x-instance-{i}") for i in range(2)]
+    first, second = (f"compute /instances/ocid.mi300x-instance-{i}" for i in range(2))
+    ended = {"lifecycleState": "TERMINATED"}
+    running = Answers([{"lifecycleState": "RUNNING"}, {"lifecycleState": "TERMINATING"}, ended])
+    oci, read = scaled(instances, {first: running, second: ended, f"DELETE {first}": None})
+    assert oci.sent == [("DELETE", first, None)]
+    assert all(each["urn"] in read[0] for each in instances)
+
+
+@pytest.mark.parametrize(
+    ("resources", "size", "words"),
+    [
+        ([SYSTEM], 0, "has no nodes of mi300x"),
+        ([MANAGED], 3, "can't have 3 nodes"),
+        ([held(INSTANCE, "mi300x-instance-0")], 1, "instance by instance"),
+    ],
+)
+def test_a_size_that_can_not_be_had_is_refused(resources: list[dict[str, Any]], size: int, words: str):
+    with pytest.raises(KitError, match=words):
+        scaled(resources, {}, size)
+
+
+def test_a_pool_that_oci_does_not_scale_in_time_is_told():
+    path = "containerengine /nodePools/ocid.mi300x-node-pool"
+    with pytest.raises(KitError, match="in 45 minutes"):
+        scaled([MANAGED], {f"PUT {path}": None, path: {"nodes": [{"lifecycleState": "DELETING"}]}})

