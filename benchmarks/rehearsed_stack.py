@@ -138,12 +138,13 @@ def _name_in_state(resource: Mapping[str, Any]) -> str:
     outputs: Mapping[str, Any] = resource.get("outputs") or {}
     if not kind.startswith("kubernetes:") or "kind" not in outputs or resource.get("external"):
         return ""
-    return _name(outputs["apiVersion"], outputs["kind"], outputs["metadata"])
+    namespace, _, name = str(resource["id"]).rpartition("/")
+    return _name(outputs["apiVersion"], outputs["kind"], namespace, name)
 
 
-def _name(api_version: str, kind: str, metadata: Mapping[str, Any]) -> str:
+def _name(api_version: str, kind: str, namespace: str, name: str) -> str:
     group = api_version.rpartition("/")[0]
-    return f"{kind}{'.' if group else ''}{group} {metadata.get('namespace', '')}/{metadata['name']}"
+    return f"{kind}{'.' if group else ''}{group} {namespace}/{name}"
 
 
 def _oci(identifier: str) -> str:
@@ -168,7 +169,8 @@ def _applied(client: httpx2.Client, path: str, kind: str, version: str) -> Itera
     for each in _get(client, path).get("items") or ():
         managers = [str(field.get("manager", "")) for field in each["metadata"].get("managedFields") or ()]
         if any(manager.startswith(MANAGER) for manager in managers):
-            yield _name(version.partition("/apis/")[2], kind, each["metadata"])
+            metadata = each["metadata"]
+            yield _name(version.partition("/apis/")[2], kind, metadata.get("namespace", ""), metadata["name"])
 
 
 def _get(client: httpx2.Client, path: str) -> dict[str, Any]:
@@ -191,7 +193,8 @@ def main() -> None:
     given = parser.parse_args()
     try:
         if given.list_objects:
-            print(*list_objects(), sep="\n")
+            for name in list_objects():
+                print(name)
         else:
             progress = PlainProgress(sys.stdout)
             prepared = rehearsal.prepare(given.project, given.stack, Settings(plugin=PluginChoice.STAND_IN), progress)

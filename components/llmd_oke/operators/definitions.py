@@ -59,7 +59,8 @@ def when_established(
 
     # The URN without its resource: what waits for it may be a child, which must not depend on its parent's children.
     registered = after.urn.future() if after else None
-    return pulumi.Output.all(kubeconfig, registered).apply(lambda values: look(values[0]))
+    served = pulumi.Output.all(kubeconfig, registered).apply(lambda values: look(values[0]))
+    return pulumi.Output.unsecret(served)  # the answer tells nothing of a secret kubeconfig
 
 
 async def _wait(names: Sequence[str], timeout_s: float, client: "AsyncClient", remedy: str = OPERATOR) -> None:

@@ -4,6 +4,8 @@ import ssl
 from typing import Any, cast
 
 import httpx2
+import pulumi
+import pulumi.runtime
 import pytest
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.apiextensions_v1 import CustomResourceDefinitionStatus
@@ -91,3 +93,20 @@ async def test_credentials_that_can_not_be_had_are_told_at_once(error: Exception
         await wait(Cluster(error))
     assert str(error) in refused.value.message
     assert "PATH" in (refused.value.remedy or "")
+
+
+async def test_a_secret_kubeconfig_makes_no_secret_of_what_waits_for_definitions():
+    pulumi.runtime.set_mocks(NoResources())
+    served = definitions.when_established(["g"], 1, pulumi.Output.secret("kubeconfig"))
+
+    assert await served.is_secret() is False
+
+
+class NoResources(pulumi.runtime.Mocks):
+    """Nothing is registered and nothing is called."""
+
+    def new_resource(self, args: Any) -> tuple[str, dict[str, Any]]:
+        raise NotImplementedError
+
+    def call(self, args: Any) -> dict[str, Any]:
+        raise NotImplementedError
