@@ -33,7 +33,6 @@ _LOCKED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTI
 _REQUIRED = re.compile(r"^\s*(?:require\s+)?([\w.~/-]+\.[\w.~/-]+) v([\w.+-]+)(?: // indirect)?$", re.MULTILINE)
 _REPLACED = re.compile(r"^\s*(?:replace\s+)?([\w.~/-]+)(?: v[\w.+-]+)? => (\S+)(?: v([\w.+-]+))?$", re.MULTILINE)
 
-
 Answer = TypeVar("Answer", bound=BaseModel)
 
 

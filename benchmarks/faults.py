@@ -29,15 +29,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from llmd_oke.errors import KitError
-from llmd_oke.progress import PlainProgress, Progress
-from llmd_oke.rehearsal import rehearsal
-from llmd_oke.rehearsal.oci_plugin.faults import asked
-from llmd_oke.rehearsal.plugins import PluginChoice
-from llmd_oke.rehearsal.preview_speed.projects import with_change
-from llmd_oke.rehearsal.rehearsal import Settings
-from llmd_oke.rehearsal.waiting import until
-from llmd_oke.results.files import read_rows
+from llmd_bench.files import read_rows
+from llmd_oke.operations.locks import until
+from llmd_pods.errors import KitError
+from llmd_pods.progress import PlainProgress, Progress
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.oci_plugin.faults import parse_rule
+from llmd_rehearsal.plugins import PluginChoice
+from llmd_rehearsal.rehearsal import Settings
+from preview_speed import with_change
 from rehearsed_stack import CYCLE, Blow, End, Operation, Stack, errors_of, kill
 from serving_faults import NODES, VICTIMS, Loss
 
@@ -91,7 +91,6 @@ CREATED: Mapping[str, Any] = {
 CONTROL_PLANE = ("etcd", "kube-apiserver")
 CONTROL_PLANE_LIMIT_S = 120.0
 """Within this, a process of the control plane that was killed is ready again."""
-
 
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -211,7 +210,7 @@ class Bench:
         program = str(Path(__file__).with_name("serving_faults.py"))
         argv = [sys.executable, program, address, model.model.repository, plan.namespace, *VICTIMS_OF[family]]
         environment = {"KUBECONFIG": str(self.stack.prepared.state / "kubeconfig.yaml")}
-        with self.stack.prepared.world.process_inside(argv, env=environment, output=subprocess.PIPE) as process:
+        with self.stack.prepared.cluster.process_inside(argv, env=environment, output=subprocess.PIPE) as process:
             for line in process.stdout or ():
                 loss = Loss(**json.loads(line))
                 yield Outcome(
@@ -232,7 +231,7 @@ class Bench:
         usual_s = _undisturbed(self.stack, "up", self.progress)
         _undisturbed(self.stack, "destroy", self.progress)
         for rule in OCI_FAULTS:
-            rehearsal.ask_for_faults(self.stack.prepared, [asked(rule)])
+            rehearsal.ask_for_faults(self.stack.prepared, [parse_rule(rule)])
             ended = self.stack.operate("up")
             rehearsal.ask_for_faults(self.stack.prepared, ())
             again = self.stack.operate("up") if ended.failure else None
@@ -304,7 +303,7 @@ class Bench:
         files = ("--output", str(disk / "requests.jsonl"), "--rows", str(disk / "rows.jsonl"))
         argv = (sys.executable, "-m", "llmd_oke", "bench", *target, "--model", model.model.repository)
         began_s = time.monotonic()
-        with self.stack.prepared.world.process_inside(
+        with self.stack.prepared.cluster.process_inside(
             [*argv, *BENCHMARK, *files],
             env={"KUBECONFIG": str(state / "kubeconfig.yaml")},
             output=subprocess.DEVNULL,
@@ -349,15 +348,15 @@ def _empty(disk: Path) -> None:
 
 
 def _kill_process(stack: Stack, name: str, _operation: int) -> None:
-    """Ends a process of the stack's world without a word, and waits until it was started again and is ready."""
-    record = stack.prepared.world.status()
+    """Ends a process of the stack's cluster without a word, and waits until it was started again and is ready."""
+    record = stack.prepared.cluster.status()
     if record is None:
-        raise KitError(f"The world in {stack.prepared.state} has ended.")
+        raise KitError(f"The local cluster in {stack.prepared.state} has ended.")
     before = record.processes[name]
-    stack.prepared.world.run_inside(["sh", "-c", f"kill -KILL {before.pid}"])
+    stack.prepared.cluster.run_inside(["sh", "-c", f"kill -KILL {before.pid}"])
 
     def is_back() -> bool:
-        now = stack.prepared.world.status()
+        now = stack.prepared.cluster.status()
         process = now.processes[name] if now else before
         return process.restarts > before.restarts and process.ready_after_s is not None
 
@@ -366,7 +365,7 @@ def _kill_process(stack: Stack, name: str, _operation: int) -> None:
 
 
 def measure(source: Path, stack: str, choice: Choice, progress: Progress) -> Iterator[Outcome]:
-    """Has a stack meet the chosen faults, in worlds of its own that go afterwards.
+    """Has a stack meet the chosen faults, in local clusters of its own that go afterwards.
 
     Raises:
         KitError: the stack can't be rehearsed, or an undisturbed operation fails.
@@ -385,7 +384,7 @@ def measure(source: Path, stack: str, choice: Choice, progress: Progress) -> Ite
 
 @contextmanager
 def _rehearsed(source: Path, stack: str, change: Change, progress: Progress) -> Generator[Stack]:
-    """The stack, with its document changed, in a world of its own that goes afterwards."""
+    """The stack, with its document changed, in a local cluster of its own that goes afterwards."""
     with tempfile.TemporaryDirectory(prefix="llmd-oke-faults-") as folder:
         project = with_change(source, stack, Path(folder) / "project", change)
         try:
@@ -475,7 +474,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=usual.seed, help=f"of moments and victims ({usual.seed})")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, _end)  # so that the world goes too
+    signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
     progress, outcomes = PlainProgress(sys.stderr), list[Outcome]()
     families: tuple[Family, ...] = tuple(
         given.only or (family for family in FAMILIES if family != "disk" or os.geteuid() == 0)

@@ -15,13 +15,13 @@ from typing import Any, Literal
 import httpx2
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import KubeConfig
-from llmd_oke.errors import KitError
-from llmd_oke.progress import PlainProgress
-from llmd_oke.rehearsal import rehearsal
-from llmd_oke.rehearsal.plugins import PluginChoice
-from llmd_oke.rehearsal.preview_speed.projects import BenchProject
-from llmd_oke.rehearsal.rehearsal import Prepared, Settings
-from llmd_oke.rehearsal.state_files import checkpoint_file, in_oci, journal_file, latest
+from llmd_pods.errors import KitError
+from llmd_pods.progress import PlainProgress
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest
+from llmd_rehearsal.plugins import PluginChoice
+from llmd_rehearsal.rehearsal import Prepared, Settings
+from preview_speed import BenchProject
 
 Operation = Literal["up", "refresh", "destroy"]
 CYCLE: tuple[Operation, ...] = ("up", "refresh", "destroy")
@@ -93,7 +93,7 @@ class Stack:
     def _there(self) -> set[str]:
         listing = [sys.executable, str(Path(__file__)), "--list-objects"]
         environment = {"KUBECONFIG": str(self.prepared.state / "kubeconfig.yaml")}
-        listed = self.prepared.world.run_inside(listing, env=environment)
+        listed = self.prepared.cluster.run_inside(listing, env=environment)
         if listed.returncode != 0:
             why = listed.stderr.strip().rpartition("\n")[2]
             raise KitError(f"The cluster's objects can't be listed: {why}", "Is the rehearsal's API server up?")
@@ -184,7 +184,7 @@ def _get(client: httpx2.Client, path: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """In the process that may be killed, or in the world whose objects are listed."""
+    """In the process that may be killed, or in the local cluster whose objects are listed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--project", type=Path)
     parser.add_argument("--stack")

@@ -2,8 +2,8 @@
 
 Each stack creates its cluster, with small units of two servers, and is updated from nothing, until all of its servers
 are ready, by the real engine, API server, endpoint pickers and Envoy. Then it is updated once more without a change.
-Memory is the sum of what the world's processes have for themselves and their share of what they have in common (`Pss`
-of `/proc/PID/smaps_rollup`), at its highest.
+Memory is the sum of what the local cluster's processes have for themselves and their share of what they have in common
+(`Pss` of `/proc/PID/smaps_rollup`), at its highest.
 """
 
 import argparse
@@ -22,15 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from llmd_oke.errors import KitError
-from llmd_oke.progress import PlainProgress, Progress
-from llmd_oke.rehearsal import rehearsal
-from llmd_oke.rehearsal.plugins import PluginChoice
-from llmd_oke.rehearsal.preview_speed.bench import GROWTH_LIMIT
-from llmd_oke.rehearsal.preview_speed.projects import BenchProject, system_nodes, with_change
-from llmd_oke.rehearsal.rehearsal import Prepared, Settings
-from llmd_oke.rehearsal.state_files import checkpoint_file, latest
-from llmd_oke.rehearsal.world import World
+from llmd_pods.errors import KitError
+from llmd_pods.progress import PlainProgress, Progress
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.engine_project import checkpoint_file, latest
+from llmd_rehearsal.local_cluster import LocalCluster
+from llmd_rehearsal.plugins import PluginChoice
+from llmd_rehearsal.rehearsal import Prepared, Settings
+from preview_speed import GROWTH_LIMIT, BenchProject, system_nodes, with_change
 
 SIZES = ((8, 32), (16, 64), (32, 128), (64, 256))
 """Models and GPU nodes."""
@@ -116,10 +115,10 @@ def stack_of(template: Mapping[str, Any], models: int, nodes: int) -> dict[str, 
 
 
 def measure(project: Path, stack: str, sizes: Sequence[tuple[int, int]], progress: Progress) -> Growth:
-    """Rehearses stacks of these sizes, one after the other, each in a world of its own, which is gone afterwards.
+    """Rehearses stacks of these sizes, one after the other, each in a local cluster of its own that goes afterwards.
 
     Raises:
-        KitError: a program is missing, a world doesn't start, or an update fails.
+        KitError: a program is missing, a local cluster doesn't start, or an update fails.
     """
     costs: list[Cost] = []
     for models, nodes in sizes:
@@ -154,13 +153,13 @@ def _update_s(prepared: Prepared, progress: Progress) -> float:
 
 @contextmanager
 def _memory(prepared: Prepared) -> Generator[dict[str, float]]:
-    """Memory of a world's programs in MiB, by name, at the moment when all together have most."""
+    """Memory of a local cluster's programs in MiB, by name, at the moment when all together have most."""
     highest: dict[str, float] = {}
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(LOOK_S):
-            now = programs_mib(prepared.world)
+            now = programs_mib(prepared.cluster)
             if sum(now.values()) > sum(highest.values()):
                 highest.clear()
                 highest.update(now)
@@ -174,9 +173,9 @@ def _memory(prepared: Prepared) -> Generator[dict[str, float]]:
         watching.join()
 
 
-def programs_mib(world: World) -> dict[str, float]:
-    """What the programs of a world have of the memory now, in MiB, by name; nothing where it is not up."""
-    record = world.status()
+def programs_mib(cluster: LocalCluster) -> dict[str, float]:
+    """What the programs of a local cluster have of the memory now, in MiB, by name; nothing where it is not up."""
+    record = cluster.status()
     if record is None:
         return {}
     home = Path(f"/proc/{record.supervisor.pid}/ns/pid_for_children").readlink()
@@ -209,7 +208,7 @@ def _row(cost: Cost) -> str:
 
 
 def _shown(growth: Growth) -> str:
-    names = f"{'models':>6} {'nodes':>6} {'resources':>10} {'scale':>6} {'world':>10} {'update':>10} {'per 100':>10} "
+    names = f"{'models':>6} {'nodes':>6} {'resources':>10} {'scale':>6} {'cluster':>10} {'update':>10} {'per 100':>10} "
     programs = growth.costs[-1].programs_mib.items()
     time_ratio, memory_ratio = growth.ratios
     return "\n".join(
@@ -245,7 +244,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=_sizes, default=SIZES, help="models x nodes (8x32,16x64,32x128,64x256)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, _end)  # so that the world goes too
+    signal.signal(signal.SIGTERM, _end)  # so that the local cluster goes too
     try:
         growth = measure(given.project, given.stack, given.sizes, PlainProgress(sys.stderr))
     except KitError as error:

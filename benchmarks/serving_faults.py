@@ -1,6 +1,7 @@
 """What a steady load on a rehearsed model loses when a program that serves it is killed, and how long until it is back.
 
-Run inside a rehearsal's world (`faults.py` does): one victim after the other, each half way through a load of its own.
+Run inside a rehearsal's local cluster (`faults.py` does): one victim after the other, each half way through a load of
+its own.
 """
 
 import asyncio
@@ -22,15 +23,15 @@ import httpx2
 from lightkube import ApiError, Client
 from lightkube.models.core_v1 import ContainerStatus
 from lightkube.resources.core_v1 import Namespace, Pod
-from llmd_oke.bench.deployment.targets import Target
-from llmd_oke.bench.load.load import Load, run_load
-from llmd_oke.bench.records.request import RequestRecord
-from llmd_oke.bench.workload.prompts import PromptSource
-from llmd_oke.bench.workload.shapes import ConstantRate
-from llmd_oke.errors import KitError
-from llmd_oke.rehearsal.watches import identity, metadata, texts
-from llmd_oke.rehearsal.world_plan import NODE_CONTROL_PORT, SIMULATOR_URL
+from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.serving import labels
+from llmd_pods.completions import Target
+from llmd_pods.errors import KitError
+from llmd_pods.load import Load, run_load
+from llmd_pods.records import RequestRecord
+from llmd_pods.workload import ConstantRate, PromptSource
+from llmd_rehearsal.cluster_plan import NODE_CONTROL_PORT, SIMULATOR_URL
+from llmd_rehearsal.watches import identity
 
 Victim = Literal[
     "endpoint picker",
@@ -77,7 +78,6 @@ PLACES: dict[Victim, Place] = {
     "prefill server": Place(labels.ROLE, "prefill", "vllm"),
     "decode server": Place(labels.ROLE, "decode", "vllm"),
 }
-
 
 NODES: dict[Victim, float | None] = {"node that reboots": 20.0, "node that stays away": None}
 """Seconds until a node that has lost its power is back; None for one that is until its pods run elsewhere."""
@@ -192,7 +192,7 @@ def _kill_program(client: Client, name: str) -> float:
     """Ends a program of the control plane; the answer is how many seconds later the API server has etcd's answers."""
     before = _processes(name)
     if not before:
-        raise KitError(f"No program of this world is named {name}.")
+        raise KitError(f"No program of this cluster is named {name}.")
     began_s = time.monotonic()
     for pid in before:
         os.kill(pid, signal.SIGKILL)
@@ -247,7 +247,7 @@ def _end_program(words: str) -> None:
             if words in command and not command.startswith(("/usr/bin/bwrap", "bwrap", "nsenter")):
                 os.kill(int(folder.name), signal.SIGKILL)
                 return
-    raise KitError(f"No program of this world was started with {words!r}.")
+    raise KitError(f"No program of this cluster was started with {words!r}.")
 
 
 def _are_back(statuses: list[ContainerStatus], restarts: int) -> bool:

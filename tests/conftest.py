@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from llmd_oke.rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
-from llmd_oke.rehearsal.programs import locate
+from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
+from llmd_rehearsal.programs import locate
 
 _FOLDER = "LLMD_OKE_PROGRAMS"
 

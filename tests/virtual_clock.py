@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-from llmd_oke.rehearsal.vllm.clocks import Handle
+from llmd_rehearsal.vllm.clocks import Handle
 
 
 @dataclass

@@ -12,69 +12,169 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmd_oke.cluster.add_ons import AddOnArgs, AddOns, AddOnsArgs
-    from llmd_oke.cluster.cpu_pool import CpuPool, CpuPoolArgs
+    from llmd_pods.errors import KitError, Problem, Refused
+
     from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
     from llmd_oke.cluster.gpu_pool import GpuPool, GpuPoolArgs, Launch
     from llmd_oke.cluster.iam import Iam, IamArgs
-    from llmd_oke.cluster.network import Network, NetworkArgs
-    from llmd_oke.cluster.node_image import NodeImage, NodeImageArgs
-    from llmd_oke.cluster.oke_cluster import OidcArgs, OkeCluster, OkeClusterArgs
-    from llmd_oke.cluster.pool_parts import CyclingArgs, NodeNetworkArgs, TaintArgs
+    from llmd_oke.cluster.network import ClusterNetworkArgs, Network, NetworkArgs, NodeNetworkArgs
+    from llmd_oke.cluster.oke_cluster import (
+        AddOnArgs,
+        AddOns,
+        AddOnsArgs,
+        NodeClusterArgs,
+        OidcArgs,
+        OkeCluster,
+        OkeClusterArgs,
+    )
+    from llmd_oke.cluster.pools import (
+        CpuPool,
+        CpuPoolArgs,
+        CyclingArgs,
+        NodeImage,
+        NodeImageArgs,
+        SystemPool,
+        SystemPoolArgs,
+        TaintArgs,
+    )
     from llmd_oke.cluster.storage import Storage, StorageArgs
-    from llmd_oke.cluster.system_pool import SystemPool, SystemPoolArgs
-    from llmd_oke.errors import KitError, Problem, Refused
-    from llmd_oke.operators.amd_gpu_operator import AmdGpuOperator, AmdGpuOperatorArgs
-    from llmd_oke.operators.args import TolerationArgs
-    from llmd_oke.operators.cert_manager import CertManager, CertManagerArgs
     from llmd_oke.operators.crds import Crds, CrdsArgs
-    from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery, NodeFeatureDiscoveryArgs
+    from llmd_oke.operators.helm_operators import (
+        AmdGpuOperator,
+        AmdGpuOperatorArgs,
+        CertManager,
+        CertManagerArgs,
+        NodeFeatureDiscovery,
+        NodeFeatureDiscoveryArgs,
+        TolerationArgs,
+    )
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
-    from llmd_oke.serving.aggregated import AggregatedUnit, AggregatedUnitArgs
-    from llmd_oke.serving.args import EngineArgs, ServersArgs, UnitArgs
-    from llmd_oke.serving.autoscaling import ModelScaling, ModelScalingArgs, ScaledServersArgs
-    from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
-    from llmd_oke.serving.endpoint import ModelEndpoint, ModelEndpointArgs
-    from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs
+    from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, PrewarmArgs, ServersArgs, UnitArgs
+    from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs, ModelEndpoint, ModelEndpointArgs
     from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
-    from llmd_oke.serving.prefill_decode import PrefillDecodeUnit, PrefillDecodeUnitArgs
     from llmd_oke.serving.router import Router, RouterArgs
     from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
+    from llmd_oke.serving.units import (
+        AggregatedUnit,
+        AggregatedUnitArgs,
+        ModelScaling,
+        ModelScalingArgs,
+        PrefillDecodeUnit,
+        PrefillDecodeUnitArgs,
+        ScaledServersArgs,
+    )
 
-_MODULES = {
-    "llmd_oke.cluster.system_pool": ("SystemPool", "SystemPoolArgs"),
-    "llmd_oke.cluster.pool_parts": ("CyclingArgs", "NodeNetworkArgs", "TaintArgs"),
-    "llmd_oke.cluster.oke_cluster": ("OidcArgs", "OkeCluster", "OkeClusterArgs"),
-    "llmd_oke.cluster.node_image": ("NodeImage", "NodeImageArgs"),
-    "llmd_oke.cluster.gpu_pool": ("GpuPool", "GpuPoolArgs", "Launch"),
-    "llmd_oke.cluster.gate": ("NodeGate", "NodeGateArgs"),
-    "llmd_oke.cluster.cpu_pool": ("CpuPool", "CpuPoolArgs"),
-    "llmd_oke.cluster.add_ons": ("AddOnArgs", "AddOns", "AddOnsArgs"),
-    "llmd_oke.cluster.iam": ("Iam", "IamArgs"),
-    "llmd_oke.cluster.network": ("Network", "NetworkArgs"),
-    "llmd_oke.cluster.storage": ("Storage", "StorageArgs"),
-    "llmd_oke.errors": ("KitError", "Problem", "Refused"),
-    "llmd_oke.operators.amd_gpu_operator": ("AmdGpuOperator", "AmdGpuOperatorArgs"),
-    "llmd_oke.operators.args": ("TolerationArgs",),
-    "llmd_oke.operators.cert_manager": ("CertManager", "CertManagerArgs"),
-    "llmd_oke.operators.crds": ("Crds", "CrdsArgs"),
-    "llmd_oke.operators.node_feature_discovery": ("NodeFeatureDiscovery", "NodeFeatureDiscoveryArgs"),
-    "llmd_oke.operators.rdma_network": ("RdmaNetwork", "RdmaNetworkArgs"),
-    "llmd_oke.serving.aggregated": ("AggregatedUnit", "AggregatedUnitArgs"),
-    "llmd_oke.serving.args": ("EngineArgs", "ServersArgs", "UnitArgs"),
-    "llmd_oke.serving.autoscaling": ("ModelScaling", "ModelScalingArgs", "ScaledServersArgs"),
-    "llmd_oke.serving.endpoint": ("ModelEndpoint", "ModelEndpointArgs"),
-    "llmd_oke.serving.front_door": ("FrontDoor", "FrontDoorArgs"),
-    "llmd_oke.serving.image_pull": ("ImagePull", "ImagePullArgs"),
-    "llmd_oke.serving.cache_args": ("ModelCacheMountArgs", "PrewarmArgs"),
-    "llmd_oke.serving.model_cache": ("ModelCache", "ModelCacheArgs"),
-    "llmd_oke.serving.namespace": ("ServingNamespace", "ServingNamespaceArgs"),
-    "llmd_oke.serving.prefill_decode": ("PrefillDecodeUnit", "PrefillDecodeUnitArgs"),
-    "llmd_oke.serving.router": ("Router", "RouterArgs"),
-    "llmd_oke.serving.smoke_benchmark": ("SmokeBenchmark", "SmokeBenchmarkArgs"),
+REGISTRY = {
+    "llmd_oke.cluster.gate": (
+        "NodeGate",
+        "NodeGateArgs",
+    ),
+    "llmd_oke.cluster.gpu_pool": (
+        "GpuPool",
+        "GpuPoolArgs",
+        "Launch",
+    ),
+    "llmd_oke.cluster.iam": (
+        "Iam",
+        "IamArgs",
+    ),
+    "llmd_oke.cluster.network": (
+        "ClusterNetworkArgs",
+        "Network",
+        "NetworkArgs",
+        "NodeNetworkArgs",
+    ),
+    "llmd_oke.cluster.oke_cluster": (
+        "AddOnArgs",
+        "AddOns",
+        "AddOnsArgs",
+        "NodeClusterArgs",
+        "OidcArgs",
+        "OkeCluster",
+        "OkeClusterArgs",
+    ),
+    "llmd_oke.cluster.pools": (
+        "CpuPool",
+        "CpuPoolArgs",
+        "CyclingArgs",
+        "NodeImage",
+        "NodeImageArgs",
+        "SystemPool",
+        "SystemPoolArgs",
+        "TaintArgs",
+    ),
+    "llmd_oke.cluster.storage": (
+        "Storage",
+        "StorageArgs",
+    ),
+    "llmd_pods.errors": (
+        "KitError",
+        "Problem",
+        "Refused",
+    ),
+    "llmd_oke.operators.crds": (
+        "Crds",
+        "CrdsArgs",
+    ),
+    "llmd_oke.operators.helm_operators": (
+        "AmdGpuOperator",
+        "AmdGpuOperatorArgs",
+        "CertManager",
+        "CertManagerArgs",
+        "NodeFeatureDiscovery",
+        "NodeFeatureDiscoveryArgs",
+        "TolerationArgs",
+    ),
+    "llmd_oke.operators.rdma_network": (
+        "RdmaNetwork",
+        "RdmaNetworkArgs",
+    ),
+    "llmd_oke.serving.args": (
+        "EngineArgs",
+        "ModelCacheMountArgs",
+        "PrewarmArgs",
+        "ServersArgs",
+        "UnitArgs",
+    ),
+    "llmd_oke.serving.front_door": (
+        "FrontDoor",
+        "FrontDoorArgs",
+        "ModelEndpoint",
+        "ModelEndpointArgs",
+    ),
+    "llmd_oke.serving.image_pull": (
+        "ImagePull",
+        "ImagePullArgs",
+    ),
+    "llmd_oke.serving.model_cache": (
+        "ModelCache",
+        "ModelCacheArgs",
+    ),
+    "llmd_oke.serving.namespace": (
+        "ServingNamespace",
+        "ServingNamespaceArgs",
+    ),
+    "llmd_oke.serving.router": (
+        "Router",
+        "RouterArgs",
+    ),
+    "llmd_oke.serving.smoke_benchmark": (
+        "SmokeBenchmark",
+        "SmokeBenchmarkArgs",
+    ),
+    "llmd_oke.serving.units": (
+        "ModelScaling",
+        "ModelScalingArgs",
+        "ScaledServersArgs",
+        "AggregatedUnit",
+        "AggregatedUnitArgs",
+        "PrefillDecodeUnit",
+        "PrefillDecodeUnitArgs",
+    ),
 }
+"""Where the public names are. Each component class among them is in the component package too (`llmd_oke.package`)."""
 
 __all__ = [
     "AddOnArgs",
@@ -86,6 +186,7 @@ __all__ = [
     "AmdGpuOperatorArgs",
     "CertManager",
     "CertManagerArgs",
+    "ClusterNetworkArgs",
     "CpuPool",
     "CpuPoolArgs",
     "Crds",
@@ -111,6 +212,7 @@ __all__ = [
     "ModelScalingArgs",
     "Network",
     "NetworkArgs",
+    "NodeClusterArgs",
     "NodeFeatureDiscovery",
     "NodeFeatureDiscoveryArgs",
     "NodeGate",
@@ -147,7 +249,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
+    for module, names in REGISTRY.items():
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,24 +1,57 @@
-"""Objects of a cluster, declared to Pulumi in Kubernetes' own words.
+"""What all components are written with: Kubernetes objects as resources, entries of the catalogue, inputs, order.
 
-Each is a resource of its own, so that previews, drift and diffs are for each object.
+Each object is a resource of its own, so that previews, drift and diffs are for each object.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 import pulumi
+from llmd_pods.errors import KitError
+from pulumi.runtime import mocks
+from pulumi.runtime.settings import get_monitor
+from pydantic import BaseModel
 
+from llmd_oke import catalogue
+from llmd_oke.catalogue.releases import with_override
 from llmd_oke.sdk_modules import plugin_version
 
 Manifest = Mapping[str, Any]
 """An object in Kubernetes' own words; values may be outputs."""
 
+PART_OF = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
+"""Labels of all that the kit declares in a cluster."""
 
 _SECRET_FIELDS = {"Secret": ["data", "stringData"]}
 """Fields that are secret in the state whoever filled them, by kind."""
 
-PART_OF = {"app.kubernetes.io/part-of": "llmd-oke", "app.kubernetes.io/managed-by": "pulumi"}
-"""Labels of all that the kit declares in a cluster."""
+Value = TypeVar("Value")
+
+if TYPE_CHECKING:  # a name of the catalogue, or a record of another project's own
+    ModelRef = str | catalogue.Model
+    ReleaseRef = str | catalogue.Release
+    ShapeRef = str | catalogue.Shape
+else:  # the analyzer of component packages knows no unions, and other languages have no records
+    ModelRef = ReleaseRef = ShapeRef = str
+
+
+class OverrideArgs(TypedDict):
+    """Parts of a release that others take the place of."""
+
+    router: NotRequired[str | None]
+    """Release whose endpoint picker, proxy and routing sidecar run."""
+    vllm_image: NotRequired[str | None]
+    """Image of vLLM."""
+    endpoint_picker_image: NotRequired[str | None]
+    """Image of the endpoint picker."""
+    routing_sidecar_image: NotRequired[str | None]
+    """Image of the routing sidecar."""
+    proxy_image: NotRequired[str | None]
+    """Image of Envoy."""
+    attention_backend: NotRequired[str | None]
+    """vLLM's attention backend."""
+    quick_reduce: NotRequired[str | None]
+    """Number format of all-reduce: NONE, FP, INT8, INT6 or INT4."""
 
 
 class KubernetesObject(pulumi.CustomResource):
@@ -67,3 +100,72 @@ def when_declared(resource: pulumi.Resource, value: str) -> pulumi.Output[str]:
         return value
 
     return resource.urn.apply(same)
+
+
+def after(opts: pulumi.ResourceOptions, *needed: pulumi.Resource) -> pulumi.ResourceOptions:
+    """The options with more to wait for."""
+    return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=list(needed)))
+
+
+def inputs(args: Mapping[str, Any], *without: str) -> dict[str, Any]:
+    """A component's arguments as its inputs, which stand in previews and in the state: records of the catalogue by
+    their names, `without` secrets, which are in one resource only, and what says how an update reaches the cluster.
+    """
+    return {key: _by_name(value) for key, value in present(args).items() if key not in without}
+
+
+def _by_name(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_by_name(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _by_name(item) for key, item in present(cast("dict[str, Any]", value)).items()}
+    return cast("Any", value).name if isinstance(value, BaseModel) else value
+
+
+def mapped(value: pulumi.Input[str], function: Callable[[str], str]) -> Any:
+    """A function of a text, at once where the text is known: equal arguments make equal manifests then."""
+    return function(value) if isinstance(value, str) else pulumi.Output.from_input(value).apply(function)
+
+
+def present(arguments: Mapping[str, Value | None]) -> dict[str, Value]:
+    """What there is of arguments, by name: those that aren't None."""
+    return {key: value for key, value in arguments.items() if value is not None}
+
+
+def resolve_release(ref: ReleaseRef, override: OverrideArgs | None = None) -> catalogue.Release:
+    """The release of that name, or that record, with what the user put in place of its parts.
+
+    Raises:
+        KitError: the catalogue has no such release.
+    """
+    base = _entry(catalogue.release(ref), "release", ref, catalogue.release_names()) if isinstance(ref, str) else ref
+    return with_override(base, catalogue.Override.model_validate(override)) if override else base
+
+
+def resolve_model(ref: ModelRef) -> catalogue.Model:
+    """The model of that name, or that record.
+
+    Raises:
+        KitError: the catalogue has no such model.
+    """
+    return _entry(catalogue.model(ref), "model", ref, catalogue.model_names()) if isinstance(ref, str) else ref
+
+
+def resolve_shape(ref: ShapeRef) -> catalogue.Shape:
+    """The shape of that name, or that record.
+
+    Raises:
+        KitError: the catalogue has no such shape.
+    """
+    return _entry(catalogue.shape(ref), "shape", ref, catalogue.shape_names()) if isinstance(ref, str) else ref
+
+
+def _entry(entry: Value | None, kind: str, name: str, names: list[str]) -> Value:
+    if entry is None:
+        raise KitError(f"The catalogue has no {kind} {name!r}.", f"Known: {', '.join(names)}.")
+    return entry
+
+
+def is_update() -> bool:
+    """Whether the engine really changes things: not in previews, nor under Pulumi's mocks."""
+    return not pulumi.runtime.is_dry_run() and not isinstance(get_monitor(), mocks.MockMonitor)

@@ -31,9 +31,9 @@ def load_by_module(package: str) -> None:
     """
     import_module(package)
     for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
-        found = sys.modules[name]
-        if type(found).__name__ == "_LazyModule":  # the SDK's or importlib's; plain once it is loaded
-            found.__class__ = _by_module(type(found))
+        module = sys.modules[name]
+        if type(module).__name__ == "_LazyModule":  # the SDK's or importlib's; plain once it is loaded
+            module.__class__ = _by_module(type(module))
 
 
 def _by_module(lazy: type[ModuleType]) -> type[ModuleType]:
@@ -41,7 +41,7 @@ def _by_module(lazy: type[ModuleType]) -> type[ModuleType]:
         """A package that has loaded nothing but the modules that were asked for."""
 
         def __getattr__(self, name: str) -> Any:
-            for module in _homes(name):
+            for module in _module_names(name):
                 if find_spec(f"{self.__name__}.{module}"):
                     self.__dict__.setdefault(module, import_module(f"{self.__name__}.{module}"))  # where it asks itself
                     break
@@ -58,6 +58,6 @@ def _by_module(lazy: type[ModuleType]) -> type[ModuleType]:
     return ByModule
 
 
-def _homes(name: str) -> tuple[str, ...]:
+def _module_names(name: str) -> tuple[str, ...]:
     """The modules that a name may lie in: `get_services_output` in `get_services`, `RouteTable` in `route_table`."""
     return name, name.removesuffix("_output"), re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -25,19 +25,78 @@ from pathlib import Path
 from typing import Any, cast
 
 import pulumi
+from llmd_pods.errors import KitError
 from pulumi.runtime import mocks, rpc
 from pulumi.runtime.settings import get_root_resource
 
 from llmd_oke import config as stack_config
-from llmd_oke import testing_answers
 from llmd_oke.config import StackConfig
-from llmd_oke.errors import KitError
-from llmd_oke.stack import program
+from llmd_oke.program import program
 
 PROJECT = "llmd-oke"
 LIMIT_S = 60.0
 
 _HASH = re.compile("-[0-9a-f]{8}(?=-|$)")
+
+KUBECONFIG = json.dumps(
+    {
+        "clusters": [
+            {
+                "name": "cluster",
+                "cluster": {"server": "https://10.140.0.5:6443", "certificate-authority-data": "Q0EgQ0VSVElGSUNBVEU="},
+            }
+        ],
+        "users": [{"name": "user", "user": {"exec": {"command": "oci", "args": ["ce", "cluster", "generate-token"]}}}],
+    }
+)
+"""What OKE gives for a cluster: its address and authority, and a user that asks OCI's command line."""
+
+_ANSWERS: dict[str, dict[str, Any]] = {
+    "oci:ContainerEngine/getClusterKubeConfig:getClusterKubeConfig": {"content": KUBECONFIG},
+    "oci:ContainerEngine/getNodePoolOption:getNodePoolOption": {
+        "sources": [
+            {
+                "sourceName": f"Oracle-Linux-8.10-2026.07.31-0-OKE-{version}-1330",
+                "imageId": f"ocid1.image.oc1..{version}",
+                "sourceType": "IMAGE",
+            }
+            for version in ("1.33.1", "1.34.2", "1.36.1")
+        ]
+    },
+    "oci:Core/getServices:getServices": {
+        "services": [
+            {
+                "id": "ocid1.service.oc1.iad.all",
+                "cidrBlock": "all-iad-services-in-oracle-services-network",
+                "name": "All IAD Services In Oracle Services Network",
+                "description": "",
+            }
+        ]
+    },
+    "oci:Identity/getAvailabilityDomains:getAvailabilityDomains": {
+        "availabilityDomains": [
+            {"id": f"ocid1.availabilitydomain.oc1..{number}", "name": f"Uocm:US-ASHBURN-AD-{number}"}
+            for number in (1, 2, 3)
+        ]
+    },
+    "oci:Identity/getDomains:getDomains": {
+        "domains": [{"displayName": "Default", "url": "https://idcs-0.identity.oraclecloud.com:443"}]
+    },
+    "oci:Identity/getRegionSubscriptions:getRegionSubscriptions": {
+        "regionSubscriptions": [{"isHomeRegion": True, "regionName": "us-ashburn-1"}]
+    },
+}
+
+
+COMPUTED: dict[str, dict[str, Any]] = {
+    "pulumi:pulumi:StackReference": {"outputs": {}},  # of a stack that is new
+    "oci:Core/vcn:Vcn": {"defaultSecurityListId": "ocid1.securitylist.oc1.iad.default"},
+    "oci:FileStorage/mountTarget:MountTarget": {
+        "ipAddress": "10.140.0.100",
+        "exportSetId": "ocid1.exportset.oc1.iad.1",
+    },
+    "oci:Lustre/fileStorageLustreFileSystem:FileStorageLustreFileSystem": {"managementServiceAddress": "10.140.2.2"},
+}
 
 
 def without_hash(name: str) -> str:
@@ -88,7 +147,7 @@ class Rendered:
         for resource in self.of_type(token):
             if resource.name == name:
                 return resource
-        raise LookupError(f"no {token} {name!r}; there are {[found.name for found in self.of_type(token)]}")
+        raise LookupError(f"no {token} {name!r}; there are {[resource.name for resource in self.of_type(token)]}")
 
     def manifests(self) -> list[dict[str, Any]]:
         """The Kubernetes objects, as they would be sent to the API server."""
@@ -137,12 +196,13 @@ class ClusterMocks(mocks.Mocks):
         """The answer to a resource that is declared."""
         metadata: dict[str, str] = cast("dict[str, Any]", args.inputs).get("metadata") or {}
         parts = [metadata[key] for key in ("namespace", "name") if metadata.get(key)]
-        outputs = testing_answers.outputs(args.typ, dict(cast("dict[str, Any]", args.inputs)))
-        return "/".join(parts) or args.name, outputs
+        return "/".join(parts) or args.name, _outputs(args.typ, dict(cast("dict[str, Any]", args.inputs)))
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], list[tuple[str, str]] | None]:
         """The answer to a provider function that the kit's program calls."""
-        return testing_answers.call(args.token), []
+        if args.token not in _ANSWERS:
+            raise KitError(f"The program calls {args.token}, which these mocks have no answer to.")
+        return _ANSWERS[args.token], []
 
 
 def render(
@@ -210,6 +270,15 @@ def declared(
     if failures:
         raise failures[0]
     return recorder.rendered()
+
+
+def _outputs(type_: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """A resource's outputs: its inputs, what OCI makes up beside them, a Helm release's status, a Stash's value."""
+    if type_ == "kubernetes:helm.sh/v3:Release":
+        return {**inputs, "status": {"name": inputs.get("name"), "namespace": inputs.get("namespace")}}
+    if type_ == "pulumi:index:Stash":
+        return {**inputs, "output": inputs.get("input")}
+    return {**inputs, **COMPUTED.get(type_, {})}
 
 
 class _Recorder(mocks.MockMonitor):

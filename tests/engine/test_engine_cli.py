@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pulumi
 import pytest
-from llmd_oke.config import document
+from llmd_oke.config import yaml_files
 from llmd_oke.operations.pulumi_cli import PulumiCli
-from llmd_oke.rehearsal.programs import locate
+from llmd_rehearsal.programs import locate
 from pulumi import automation
 
 pytestmark = pytest.mark.engine
@@ -50,7 +50,7 @@ def test_a_stack_file_is_read_as_pulumi_reads_it(cli: PulumiCli) -> None:
     asked = [cli.program, "config", "--json", "--stack", "test"]
     told = subprocess.run(asked, cwd=cli.project, check=True, capture_output=True).stdout
     known = json.loads(json.loads(told)["llmd-oke:stack"]["value"])["values"]
-    read = document.read(file).value["config"]["llmd-oke:stack"]["values"]
+    read = yaml_files.read(file).value["config"]["llmd-oke:stack"]["values"]
     differing = {
         text: (ours, theirs)
         for text, ours, theirs in zip(SCALARS, read, known, strict=True)

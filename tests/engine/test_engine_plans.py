@@ -15,8 +15,8 @@ from llmd_oke import AggregatedUnit, planning
 from llmd_oke.cluster.gate import NodeGate
 from llmd_oke.config import validate
 from llmd_oke.operations import updates
-from llmd_oke.operations.pulumi_cli import Ended, PulumiCli, run
-from llmd_oke.rehearsal.programs import locate
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
+from llmd_rehearsal.programs import locate
 from pulumi import automation
 from pulumi.automation._server import LanguageServer
 from pulumi.runtime.proto import language_pb2_grpc, provider_pb2
@@ -76,7 +76,7 @@ class Stack:
         status = updates.update(cli, plan, progress, lambda _: True, yes=True, allow_replace=False)
         return status, [step for step, _ in self.plugin.calls], progress.news
 
-    def _run(self, argv: Sequence[str], _capture: bool) -> Ended:
+    def _run(self, argv: Sequence[str], _capture: bool) -> CommandResult:
         """With the program where the CLI would start one; between preview and update somebody changes it."""
         if not {"preview", "up"} & set(argv):
             return run(argv, True)

@@ -7,7 +7,7 @@ import pulumi
 import pulumi_kubernetes as k8s
 import pytest
 from google.protobuf import json_format
-from llmd_oke.operations.recovery import Pending, Recovery, State, recovered
+from llmd_oke.operations.recovery import Pending, Recovery, State, recovered_state
 from pulumi import automation
 from pulumi.runtime.proto import provider_pb2
 from test_engine_updates import DEPLOYMENT, RecordingPlugin, engine_options, serving
@@ -73,7 +73,7 @@ def test_the_update_goes_on_with_the_successor_and_deletes_the_old_one_alone(
         stack.up()
         exported = stack.export_stack()
         state, recovery = killed(exported.deployment or {}, marks)
-        exported.deployment = recovered(state, recovery)
+        exported.deployment = recovered_state(state, recovery)
         stack.import_stack(exported)
         stack.refresh(target=recovery.urns)
         wanted["name"] = "new"

@@ -13,12 +13,12 @@ import pulumi
 import pulumi_kubernetes as k8s
 import pulumi_oci as oci
 import pytest
-from llmd_oke.cluster.node_image import NodeImage
-from llmd_oke.errors import KitError
+from llmd_oke.cluster.pools import NodeImage
 from llmd_oke.operations import updates
-from llmd_oke.operations.pulumi_cli import Ended, PulumiCli, run
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
 from llmd_oke.serving.model_cache import source_secret
 from llmd_oke.serving.namespace import token_secret
+from llmd_pods.errors import KitError
 from pulumi import automation
 from test_engine_updates import RecordingPlugin, engine_options, serving
 
@@ -50,7 +50,7 @@ def by_the_kit(project: Path) -> list[str]:
     """What the kit reads of the stack with the CLI, the words that it calls it with, and its errors."""
     calls: list[str] = []
 
-    def recorded(argv: Sequence[str], capture: bool) -> Ended:
+    def recorded(argv: Sequence[str], capture: bool) -> CommandResult:
         ended = run(argv, True)
         calls.extend([*argv, ended.errors])
         return ended

@@ -13,7 +13,7 @@ import pulumi_kubernetes as k8s
 import pytest
 from google.protobuf import empty_pb2, json_format
 from llmd_oke import AggregatedUnit
-from llmd_oke.rehearsal.programs import locate
+from llmd_rehearsal.programs import locate
 from pulumi import automation
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 

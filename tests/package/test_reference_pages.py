@@ -76,10 +76,17 @@ def commands() -> Iterator[str]:
 def command_pages(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
     """A section for each command that does something, in the order of `--help`."""
     if isinstance(command, TyperGroup):
+        if command.invoke_without_command and context.parent:
+            yield from command_section(command, context)
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             yield from command_pages(child, typer.Context(child, info_name=name, parent=context))
         return
+    yield from command_section(command, context)
+
+
+def command_section(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[str]:
+    """What a command does, and its options."""
     usage = command.get_usage(context).removeprefix("Usage: ")
     yield from [
         "",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.catalogue.cache import module_folder
-from llmd_oke.rehearsal.programs import locate
+from llmd_oke.catalogue.files import module_folder
 from llmd_oke.testing import Rendered
+from llmd_rehearsal.programs import locate
 
 PROJECT = Path(__file__).resolve().parents[2]
 SHARED_DATA = PROJECT.parent / "shared" / "data"
@@ -18,8 +18,8 @@ STACKS = ["rehearsal", "guide", "guide-baseline", "small"]
 
 def find_program(name: str) -> str | None:
     """A program as the rehearsal finds it: in `$LLMD_OKE_PROGRAMS`, in the cache or on PATH."""
-    found = locate(name)
-    return str(found.path) if found else None
+    matches = locate(name)
+    return str(matches.path) if matches else None
 
 
 def need_definitions(release_name: str) -> None:

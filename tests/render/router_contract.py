@@ -54,16 +54,16 @@ def differences(release: str) -> dict[str, tuple[str, str]]:
     theirs, own = upstream(release), ours(release)
     renamed = {row["upstream"]: row["ours"] for row in table()["renamed"]}
     theirs = {renamed.get(name, name): manifest for name, manifest in theirs.items()}
-    found: dict[str, tuple[str, str]] = {}
+    different: dict[str, tuple[str, str]] = {}
     for name in sorted({*theirs, *own}):
         if name not in theirs or name not in own:
-            found[name] = ("", "the object") if name in own else ("the object", "")
+            different[name] = ("", "the object") if name in own else ("the object", "")
             continue
         left, right = dict(_flat(theirs[name])), dict(_flat(own[name]))
         for path in sorted({*left, *right}):
             if left.get(path) != right.get(path):
-                found[f"{name} {path}"] = (left.get(path, ""), right.get(path, ""))
-    return found
+                different[f"{name} {path}"] = (left.get(path, ""), right.get(path, ""))
+    return different
 
 
 def table() -> Mapping[str, Any]:

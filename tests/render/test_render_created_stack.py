@@ -9,13 +9,12 @@ import pulumi
 import pytest
 import yaml
 from created_cluster import GIVEN, cluster_layer, created
-from llmd_oke.catalogue.oci_resources import oci_resources as oci_resources_of_the_catalogue
+from llmd_oke.catalogue.operations import oci_resources as oci_resources_of_the_catalogue
 from llmd_oke.cluster.gpu_pool import Launch
 from llmd_oke.config import validate
-from llmd_oke.stack import program
-from llmd_oke.stack.access import owns_oci_resources
-from llmd_oke.testing import ClusterMocks, Rendered, declared
-from llmd_oke.testing_answers import KUBECONFIG
+from llmd_oke.program import program
+from llmd_oke.program.access import owns_oci_resources
+from llmd_oke.testing import KUBECONFIG, ClusterMocks, Rendered, declared
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
@@ -122,8 +121,8 @@ def test_a_serving_layer_whose_pods_would_tolerate_less_than_the_nodes_have_is_r
 
 
 def test_the_api_servers_subnet_may_read_metrics_of_routers_and_servers(whole: Rendered):
-    policies = [each for each in whole.manifests() if each["kind"] == "NetworkPolicy"]
-    read = [each for each in policies if each["metadata"]["name"].endswith(("-epp", "-prefill", "-decode"))]
+    policies = [item for item in whole.manifests() if item["kind"] == "NetworkPolicy"]
+    read = [item for item in policies if item["metadata"]["name"].endswith(("-epp", "-prefill", "-decode"))]
     assert len(read) == 3
     for policy in read:
         peers = [peer for rule in policy["spec"]["ingress"] for peer in rule.get("from", ())]
@@ -207,7 +206,7 @@ def test_gpu_nodes_are_ordered_once_the_api_server_has_answered_and_the_other_po
     before = {"api-server", "system-node-pool", "routers-node-pool"}
     assert before <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
     assert "system-node-pool" in depends(stack, "llmd-oke:index:CpuPool", "routers")
-    (answered,) = [each for each in stack.resources if each.name == "api-server"]
+    (answered,) = [item for item in stack.resources if item.name == "api-server"]
     (cluster,) = stack.of_type("oci:ContainerEngine/cluster:Cluster")
     assert (answered.type, answered.deleted_with) == ("kubernetes:core/v1:ConfigMap", cluster.urn)
 
@@ -383,7 +382,7 @@ def mounting(stack: Rendered) -> dict[str, Any]:
 def test_file_storage_is_mounted_from_the_nodes_subnet_alone_and_from_ports_of_root(rendered: Any):
     cache = {"modelCache": {"kind": "file-storage"}}
     stack = rendered(created(storage=cache))
-    (workers,) = [each for each in stack.of_type("oci:Core/subnet:Subnet") if each.name.endswith("-workers-subnet")]
+    (workers,) = [item for item in stack.of_type("oci:Core/subnet:Subnet") if item.name.endswith("-workers-subnet")]
     assert mounting(stack)["source"] == workers.inputs["cidrBlock"]
     assert mounting(stack)["requirePrivilegedSourcePort"] is True
 
@@ -456,7 +455,7 @@ def test_a_stack_tells_which_bastion_leads_to_its_private_endpoint(rendered: Any
 
 def test_a_cluster_that_gets_another_name_is_the_same_to_the_engine(rendered: Any):
     def names(name: str) -> list[tuple[str, str]]:
-        return [(each.type, each.name) for each in rendered(cluster_layer(cluster={"name": name})).resources]
+        return [(item.type, item.name) for item in rendered(cluster_layer(cluster={"name": name})).resources]
 
     assert names("renamed") == names("prod")
 
@@ -476,8 +475,8 @@ def test_clusters_of_one_name_in_other_places_have_rights_of_other_names(
 ):
     def names(**parts: Any) -> set[str]:
         stack = rendered(cluster_layer(**parts))
-        rights = [each for each in stack.resources if each.type.startswith("oci:Identity/")]
-        return {str(each.inputs.get("name") or each.inputs["displayName"]) for each in rights}
+        rights = [item for item in stack.resources if item.type.startswith("oci:Identity/")]
+        return {str(item.inputs.get("name") or item.inputs["displayName"]) for item in rights}
 
     launch = {"launch": "cluster-network"}
     here = names(pool=launch)

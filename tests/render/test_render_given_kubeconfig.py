@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from created_cluster import GIVEN, cluster_layer
 from llmd_oke.config import validate
-from llmd_oke.errors import Problem
-from llmd_oke.planning.layers import layer_problems
-from llmd_oke.testing_answers import KUBECONFIG
+from llmd_oke.planning.checks import layer_problems
+from llmd_oke.testing import KUBECONFIG
+from llmd_pods.errors import Problem
 
 PLANTED = "planted-credential"
 

@@ -3,8 +3,8 @@
 import pytest
 from llmd_oke.catalogue.iam import policies
 from llmd_oke.cluster.iam import Iam
-from llmd_oke.errors import KitError
 from llmd_oke.testing import declared
+from llmd_pods.errors import KitError
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
 
 POLICY = "oci:Identity/policy:Policy"
@@ -161,8 +161,8 @@ def test_in_the_home_region_there_is_no_further_provider(changes):
 def test_the_home_regions_provider_signs_in_as_the_stacks_own_does():
     config = {"tenancyOcid": "t", "userOcid": "u", "fingerprint": "f", "privateKey": "pem", "region": "us-ashburn-1"}
     (home,) = iam(config, home_region="us-phoenix-1")[0].of_type(PROVIDER)
-    found = {key: home.inputs[key] for key in ("tenancyOcid", "userOcid", "fingerprint", "privateKey", "region")}
-    assert found == {**config, "region": "us-phoenix-1"}
+    matches = {key: home.inputs[key] for key in ("tenancyOcid", "userOcid", "fingerprint", "privateKey", "region")}
+    assert matches == {**config, "region": "us-phoenix-1"}
     assert "privateKey" in home.secret_inputs
 
 

@@ -22,8 +22,8 @@ def cached(varied):
 
 
 def volume(stack, deployment, name="model-cache"):
-    (found,) = [each for each in pod(stack, deployment)["spec"]["volumes"] if each["name"] == name]
-    return found
+    (matches,) = [item for item in pod(stack, deployment)["spec"]["volumes"] if item["name"] == name]
+    return matches
 
 
 def test_on_node_disks_a_pod_for_each_node_fills_the_cache(cached):
@@ -64,8 +64,8 @@ def test_servers_start_from_the_nodes_disks_and_ask_no_one(cached):
 def test_every_pod_makes_sure_of_its_weights_because_nodes_come_and_go(cached):
     stack = cached(NODE_DISK)
     first = ["prewarm-owner", "prewarm"]
-    assert [each["name"] for each in pod(stack, DECODE)["spec"]["initContainers"]] == [*first, "routing-proxy"]
-    assert [each["name"] for each in pod(stack, PREFILL)["spec"]["initContainers"]] == first
+    assert [item["name"] for item in pod(stack, DECODE)["spec"]["initContainers"]] == [*first, "routing-proxy"]
+    assert [item["name"] for item in pod(stack, PREFILL)["spec"]["initContainers"]] == first
 
 
 def test_the_job_and_the_pods_do_the_same(cached):

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 from created_cluster import created
-from llmd_oke.rehearsal.rehearsal import CREATED_CLUSTER_MODULES
 from llmd_oke.testing import render
+from llmd_rehearsal.rehearsal import CREATED_CLUSTER_MODULES
 
 
 def test_modules_that_are_loaded_beforehand_are_those_that_a_created_cluster_needs():
@@ -15,6 +15,6 @@ def test_modules_that_are_loaded_beforehand_are_those_that_a_created_cluster_nee
 
 def test_a_program_loads_nothing_that_only_speaks_to_clusters():
     heavy = {"httpx", "httpx2", "lightkube", "rich", "prometheus_client", "numpy", "aiohttp"}
-    program = f"import llmd_oke.stack, llmd_oke.stack.cluster, sys; print(sorted(sys.modules.keys() & {heavy!r}))"
+    program = f"import llmd_oke.program, llmd_oke.program.cluster, sys; print(sorted(sys.modules.keys() & {heavy!r}))"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert loaded.stdout.strip() == "[]"

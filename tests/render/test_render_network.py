@@ -5,10 +5,10 @@ from ipaddress import IPv4Network
 
 import pytest
 from llmd_oke.cluster.network import Network
-from llmd_oke.errors import KitError
-from llmd_oke.planning.network import NetworkChoices
-from llmd_oke.planning.network_rules import security_rules
+from llmd_oke.planning.network import security_rules
+from llmd_oke.planning.plan import NetworkChoices
 from llmd_oke.testing import declared
+from llmd_pods.errors import KitError
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
 
 VCN = "oci:Core/vcn:Vcn"
@@ -101,8 +101,8 @@ def test_a_vcn_has_its_range_and_no_open_default_list():
     ],
 )
 def test_each_subnet_has_its_range_and_its_dns_label(role, cidr, label):
-    found = subnet(rendered_network(**EVERYTHING), role).inputs
-    assert (found["cidrBlock"], found["dnsLabel"], found["displayName"]) == (cidr, label, f"net-{role}")
+    matches = subnet(rendered_network(**EVERYTHING), role).inputs
+    assert (matches["cidrBlock"], matches["dnsLabel"], matches["displayName"]) == (cidr, label, f"net-{role}")
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_each_subnet_has_its_range_and_its_dns_label(role, cidr, label):
 )
 def test_public_addresses_and_the_way_to_the_internet_are_for_public_subnets_only(changes, public):
     rendered = rendered_network(**changes)
-    for found in rendered.of_type(SUBNET):
-        is_public = found.name.removeprefix("net-").removesuffix("-subnet") in public
-        assert found.inputs["prohibitPublicIpOnVnic"] is not is_public
-        assert found.inputs["routeTableId"] == f"id-of-net-{'public' if is_public else 'private'}-routes"
+    for matches in rendered.of_type(SUBNET):
+        is_public = matches.name.removeprefix("net-").removesuffix("-subnet") in public
+        assert matches.inputs["prohibitPublicIpOnVnic"] is not is_public
+        assert matches.inputs["routeTableId"] == f"id-of-net-{'public' if is_public else 'private'}-routes"
     assert len(rendered.of_type("oci:Core/internetGateway:InternetGateway")) == bool(public)
 
 
@@ -189,9 +189,9 @@ def test_every_rule_is_declared_in_its_group_and_goes_with_it(changes, choices):
         "public-load-balancer-cidrs": ["0.0.0.0/0"],
     }
     expected = {f"net-{r.group.replace('_', '-')}-{r.key}": r for r in security_rules(choices.rules(cidrs))}
-    found = {r.name: r for r in rendered.of_type(RULE)}
-    assert set(found) == set(expected)
-    for name, resource in found.items():
+    matches = {r.name: r for r in rendered.of_type(RULE)}
+    assert set(matches) == set(expected)
+    for name, resource in matches.items():
         group = rendered.resource(GROUP, f"net-{expected[name].group.replace('_', '-')}-nsg")
         assert resource.inputs["networkSecurityGroupId"] == f"id-of-{group.name}"
         assert resource.deleted_with == group.urn
@@ -284,26 +284,26 @@ def test_every_rule_is_declared_in_its_group_and_goes_with_it(changes, choices):
     ],
 )
 def test_a_rule_is_written_as_oci_wants_it(name, expected):
-    found = dict(rule(rendered_network(**EVERYTHING), name))
-    found.pop("networkSecurityGroupId")
-    assert found.pop("description")
-    assert found.pop("stateless") is False
-    assert found == expected
+    matches = dict(rule(rendered_network(**EVERYTHING), name))
+    matches.pop("networkSecurityGroupId")
+    assert matches.pop("description")
+    assert matches.pop("stateless") is False
+    assert matches == expected
 
 
 def test_subnets_let_nothing_through_by_their_security_lists_but_what_no_group_can():
     rendered = rendered_network(**EVERYTHING)
     own = {"bastion", "load-balancers", "public-load-balancers", "workers"}
-    for found in rendered.of_type(SUBNET):
-        role = found.name.removeprefix("net-").removesuffix("-subnet")
+    for matches in rendered.of_type(SUBNET):
+        role = matches.name.removeprefix("net-").removesuffix("-subnet")
         name = f"net-{role}-security-list" if role in own else "net-default-security-list"
-        assert found.inputs["securityListIds"] == [f"id-of-{name}"]
+        assert matches.inputs["securityListIds"] == [f"id-of-{name}"]
 
 
 def test_the_bastion_service_reaches_the_api_server_and_nothing_else():
-    found = rendered_network().resource(LIST, "net-bastion-security-list").inputs
-    (egress,) = found["egressSecurityRules"]
-    (ingress,) = found["ingressSecurityRules"]
+    matches = rendered_network().resource(LIST, "net-bastion-security-list").inputs
+    (egress,) = matches["egressSecurityRules"]
+    (ingress,) = matches["ingressSecurityRules"]
     port = {"min": 6443, "max": 6443}
     assert (egress["destination"], egress["protocol"], egress["tcpOptions"]) == ("10.140.0.0/29", "6", port)
     assert (ingress["source"], ingress["protocol"], ingress["tcpOptions"]) == ("10.140.0.128/27", "6", port)
@@ -311,9 +311,9 @@ def test_the_bastion_service_reaches_the_api_server_and_nothing_else():
 
 def test_rules_that_the_cluster_writes_for_its_services_are_left_alone():
     for role in ("load-balancers", "public-load-balancers", "workers"):
-        found = rendered_network(**EVERYTHING).resource(LIST, f"net-{role}-security-list")
-        assert not {"ingressSecurityRules", "egressSecurityRules"} & set(found.inputs)
-        assert {"ingressSecurityRules", "egressSecurityRules"} <= set(found.ignore_changes)
+        matches = rendered_network(**EVERYTHING).resource(LIST, f"net-{role}-security-list")
+        assert not {"ingressSecurityRules", "egressSecurityRules"} & set(matches.inputs)
+        assert {"ingressSecurityRules", "egressSecurityRules"} <= set(matches.ignore_changes)
 
 
 def test_a_cluster_that_gets_another_name_keeps_its_vcn():
@@ -414,8 +414,8 @@ def test_used_alone_it_refuses_what_the_stack_file_would_be_refused_for(changes,
 
 
 def test_every_subnet_lies_in_the_vcn():
-    for found in rendered_network(**EVERYTHING).of_type(SUBNET):
-        assert IPv4Network(found.inputs["cidrBlock"]).subnet_of(IPv4Network("10.140.0.0/16"))
+    for matches in rendered_network(**EVERYTHING).of_type(SUBNET):
+        assert IPv4Network(matches.inputs["cidrBlock"]).subnet_of(IPv4Network("10.140.0.0/16"))
 
 
 BASTION = "oci:Bastion/bastion:Bastion"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from created_cluster import cluster_layer, created
-from llmd_oke.stack import program
+from llmd_oke.program import program
 from llmd_oke.testing import ClusterMocks, Declared, Rendered, declared
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
 
@@ -22,8 +22,8 @@ def scaled(rendered: Any) -> Rendered:
 
 
 def autoscaler(stack: Rendered) -> dict[str, str]:
-    (found,) = (each for each in stack.of_type(ADD_ON) if each.inputs["addonName"] == "ClusterAutoscaler")
-    return {each["key"]: each["value"] for each in found.inputs["configurations"]}
+    (matches,) = (item for item in stack.of_type(ADD_ON) if item.inputs["addonName"] == "ClusterAutoscaler")
+    return {item["key"]: item["value"] for item in matches.inputs["configurations"]}
 
 
 def test_updates_leave_the_size_of_scaled_pools_alone_and_of_no_others(scaled: Rendered):
@@ -45,10 +45,10 @@ def test_the_autoscaler_knows_the_pools_that_it_may_change(scaled: Rendered):
 
 
 def test_the_autoscaler_comes_after_nodes_and_gate_and_no_model_waits_for_it(scaled: Rendered):
-    (own,) = (each for each in scaled.of_type("llmd-oke:index:AddOns") if each.name == "cluster-autoscaler")
+    (own,) = (item for item in scaled.of_type("llmd-oke:index:AddOns") if item.name == "cluster-autoscaler")
     needed = {urn.rsplit("::", 1)[-1] for urn in own.depends_on}
     assert {"mi300x-node-pool", "more-node-pool", "mi300x-gate-job"} <= needed
-    assert not any(own.urn in each.depends_on for each in scaled.resources)
+    assert not any(own.urn in item.depends_on for item in scaled.resources)
 
 
 def gate(stack: Rendered) -> Declared:
@@ -89,10 +89,10 @@ class SmallerPool(ClusterMocks):
     """A new pool that begins with the size that the engine saw last of the one before it."""
 
     def new_resource(self, args: Any) -> tuple[str | None, dict[str, Any]]:
-        found, outputs = super().new_resource(args)
+        matches, outputs = super().new_resource(args)
         if args.typ == NODE_POOL and args.name == "mi300x-node-pool":
             outputs = {**outputs, "nodeConfigDetails": {**outputs["nodeConfigDetails"], "size": 1}}
-        return found, outputs
+        return matches, outputs
 
 
 def test_no_gate_waits_for_more_nodes_than_a_scaled_pool_has(rendered: Any):
@@ -105,7 +105,7 @@ def test_no_gate_waits_for_more_nodes_than_a_scaled_pool_has(rendered: Any):
 def test_weights_are_put_on_the_nodes_that_the_gate_waits_for(rendered: Any):
     scaling = {**SCALED, "minSize": 1}
     stack = rendered(created(pool={"scaling": scaling}, storage={"modelCache": {"kind": "node-disk"}}))
-    (job,) = (each for each in stack.of_type("kubernetes:batch/v1:Job") if "prewarm" in each.name)
+    (job,) = (item for item in stack.of_type("kubernetes:batch/v1:Job") if "prewarm" in item.name)
     assert (job.inputs["spec"]["completions"], awaited(stack)) == (2, "2")
 
 
@@ -119,7 +119,7 @@ def test_servers_on_scaled_nodes_have_time_to_download(rendered: Any):
 
 
 def test_the_autoscaler_has_rights_of_its_own(scaled: Rendered):
-    texts = [text for each in scaled.of_type("oci:Identity/policy:Policy") for text in each.inputs["statements"]]
+    texts = [text for item in scaled.of_type("oci:Identity/policy:Policy") for text in item.inputs["statements"]]
     own = [text for text in texts if "'cluster-autoscaler'" in text]
     assert any("manage cluster-node-pools" in text for text in own)
     assert all("request.principal.cluster_id = 'oke-cluster'" in text for text in own)
@@ -132,7 +132,7 @@ def test_further_settings_of_the_stack_file_reach_the_one_add_on(rendered: Any):
 
 
 def test_there_is_no_autoscaler_where_no_pool_is_scaled(rendered: Any):
-    names = {each.inputs["addonName"] for each in rendered(created()).of_type(ADD_ON)}
+    names = {item.inputs["addonName"] for item in rendered(created()).of_type(ADD_ON)}
     assert "ClusterAutoscaler" not in names
 
 

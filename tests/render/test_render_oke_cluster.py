@@ -5,10 +5,8 @@ from typing import Any
 
 import pulumi
 import pytest
-from llmd_oke.cluster.add_ons import AddOns
-from llmd_oke.cluster.oke_cluster import OkeCluster
-from llmd_oke.testing import Declared, Rendered, declared
-from llmd_oke.testing_answers import KUBECONFIG
+from llmd_oke.cluster.oke_cluster import AddOns, OkeCluster
+from llmd_oke.testing import KUBECONFIG, Declared, Rendered, declared
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
 
 ADD_ON = "oci:ContainerEngine/addon:Addon"
@@ -20,14 +18,12 @@ BASE: dict[str, Any] = {
     "region": "us-ashburn-1",
     "compartment_id": "compartment",
     "kubernetes_version": "v1.34.2",
-    "vcn_id": "vcn",
-    "api_subnet_id": "api",
-    "api_nsg_ids": ["api-nsg"],
+    "network": {"vcn_id": "vcn", "api_subnet_id": "api", "api_nsg_ids": ["api-nsg"]},
 }
 EVERYTHING: dict[str, Any] = {
     "public_api": True,
     "services_cidr": "10.97.0.0/16",
-    "load_balancer_subnet_ids": ["lb"],
+    "network": {**BASE["network"], "load_balancer_subnet_ids": ["lb"]},
     "kms_key_id": "key",
     "image_policy_key_ids": ["signer"],
     "oidc": {

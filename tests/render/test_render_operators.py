@@ -2,12 +2,10 @@
 
 import pulumi
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.operators.amd_gpu_operator import AmdGpuOperator
-from llmd_oke.operators.cert_manager import CertManager
-from llmd_oke.operators.node_feature_discovery import NodeFeatureDiscovery
+from llmd_oke.operators.helm_operators import AmdGpuOperator, CertManager, NodeFeatureDiscovery
 from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.testing import ClusterMocks, Rendered, declared
+from llmd_pods.errors import KitError
 
 TOLERATION = {"key": "amd.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}
 RELEASE = "kubernetes:helm.sh/v3:Release"
@@ -35,8 +33,8 @@ def helm_operator() -> Rendered:
 
     def program():
         certificates = CertManager("cert-manager", {})
-        found = NodeFeatureDiscovery("node-feature-discovery", {"tolerations": [TOLERATION]})
-        after = pulumi.ResourceOptions(depends_on=[certificates, found])
+        matches = NodeFeatureDiscovery("node-feature-discovery", {"tolerations": [TOLERATION]})
+        after = pulumi.ResourceOptions(depends_on=[certificates, matches])
         operator = AmdGpuOperator("amd-gpu-operator", {"tolerations": [TOLERATION]}, after)
         pulumi.export("namespace", operator.namespace)
         pulumi.export("device_config", operator.device_config)
@@ -112,9 +110,9 @@ def test_outputs_are_the_namespace_and_the_device_config(helm_operator):
 
 def test_nodes_may_be_selected_by_their_shape():
     selector = {"node.kubernetes.io/instance-type": SHAPE}
-    found = rendered(lambda: AmdGpuOperator("gpu", {"node_selector": selector}))
+    matches = rendered(lambda: AmdGpuOperator("gpu", {"node_selector": selector}))
 
-    assert found.kubernetes("DeviceConfig", "gpus")["spec"]["selector"] == selector
+    assert matches.kubernetes("DeviceConfig", "gpus")["spec"]["selector"] == selector
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue.files import read_yaml
-from llmd_oke.serving import model_pod, model_server
+from llmd_oke.serving import units
 from llmd_oke.serving.args import UnitArgs
 
 UPSTREAM: dict[str, Any] = read_yaml(Path(__file__).parent / "parity" / "amd-overlays.yaml")
@@ -93,13 +93,13 @@ def ours(overlay: Mapping[str, Any], role: str) -> Items:
         "priority_class_prefix": "llm-d",
         "inference_pool": "unit",
     }
-    spec = model_server.server_spec(args, role, overlay["sizes"][role])
-    template = model_pod.pod_template("unit", args, spec)
+    spec = units.server_spec(args, role, overlay["sizes"][role])
+    template = units.pod_template("unit", args, spec)
     pod = template["spec"]
     volumes = {entry["name"]: volume(entry) for entry in pod["volumes"]}
-    found = dict(container_items(pod["containers"][0], volumes))
+    matches = dict(container_items(pod["containers"][0], volumes))
     for container in pod.get("initContainers", ()):
-        found |= dict(sidecar_items(container))
+        matches |= dict(sidecar_items(container))
     for name in (
         "terminationGracePeriodSeconds",
         "priorityClassName",
@@ -107,13 +107,13 @@ def ours(overlay: Mapping[str, Any], role: str) -> Items:
         "tolerations",
         "securityContext",
     ):
-        found[f"pod {name}"] = json.dumps(pod[name]).strip('"')
+        matches[f"pod {name}"] = json.dumps(pod[name]).strip('"')
     for name in ("automountServiceAccountToken", "enableServiceLinks"):
-        found[f"pod {name}"] = pod[name]
+        matches[f"pod {name}"] = pod[name]
     for name, value in template["metadata"].get("annotations", {}).items():
-        networks = [f"{each['namespace']}/{each['name']}@{each['interface']}" for each in json.loads(value)]
-        found[f"annotation {name}"] = " ".join(networks)
-    return texts(found)
+        networks = [f"{item['namespace']}/{item['name']}@{item['interface']}" for item in json.loads(value)]
+        matches[f"annotation {name}"] = " ".join(networks)
+    return texts(matches)
 
 
 def theirs(overlay: Mapping[str, Any], role: str) -> Items:
@@ -160,12 +160,12 @@ def rows(overlay: Mapping[str, Any]) -> Iterator[str]:
 
 def differences() -> set[str]:
     """Items that are not the same in some overlay's pod and ours."""
-    found: set[str] = set()
+    matches: set[str] = set()
     for overlay in UPSTREAM["overlays"].values():
         for role in ROLES:
             upstream, own = theirs(overlay, role), ours(overlay, role)
-            found |= {item for item in upstream.keys() | own.keys() if upstream.get(item) != own.get(item)}
-    return found
+            matches |= {item for item in upstream.keys() | own.keys() if upstream.get(item) != own.get(item)}
+    return matches
 
 
 def test_every_difference_from_the_overlays_has_a_reason_and_every_reason_a_difference():

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.bench.in_cluster.load_request import LoadRequest
-from llmd_oke.bench.kv_path.request import KvPathRequest
-from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf, kv_path
+from llmd_oke.catalogue.benchmarks import bench_jobs, evals, inference_perf, kv_path
 from llmd_oke.catalogue.container_images import job_images
-from llmd_oke.catalogue.evals import evals
 from llmd_oke.catalogue.files import read_yaml, values_folder
-from llmd_oke.serving import kv_path_job, load_jobs, lookup
-from llmd_oke.serving.evaluation_job import Evaluation, evaluation_job
-from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.objects import resolve_model, resolve_release, resolve_shape
+from llmd_oke.serving import jobs
+from llmd_oke.serving.jobs import Evaluation, JobSettings, evaluation_job
 from llmd_oke.serving.vllm import ServerSpec
+from llmd_pods.kv_path import KvPathRequest
+from llmd_pods.pod_load import LoadRequest
 
 PAGE = Path(__file__).parents[2] / "docs" / "pod-security.md"
 REASONS: dict[str, dict[str, str]] = read_yaml(values_folder() / "serving" / "pod-security.yaml")
@@ -62,8 +61,8 @@ class Contained:
     @property
     def host_folders(self) -> list[str]:
         mounted = {mount["name"] for mount in self.container.get("volumeMounts", ())}
-        volumes = [each for each in self.pod.get("volumes", ()) if each["name"] in mounted]
-        return [each["hostPath"]["path"] for each in volumes if "hostPath" in each]
+        volumes = [item for item in self.pod.get("volumes", ()) if item["name"] in mounted]
+        return [item["hostPath"]["path"] for item in volumes if "hostPath" in item]
 
     def needs(self) -> Iterator[str]:
         """What it may beyond the `restricted` standard, a root folder that it can't write to, and no token."""
@@ -96,16 +95,16 @@ def containers(manifest: Mapping[str, Any]) -> Iterator[Contained]:
 
 def operations() -> Iterator[Mapping[str, Any]]:
     """The Jobs of commands, which no stack declares."""
-    place = Place("llm-d", "job", job_images().python, lookup.shape("BM.GPU.MI300X.8"))
-    jobs, seconds = bench_jobs(), 60
+    place = JobSettings("llm-d", "job", job_images().python, resolve_shape("BM.GPU.MI300X.8"))
+    facts, seconds = bench_jobs(), 60
     load = LoadRequest("llm-d", "job", "http://m", "m", ("constant:1",), None, 1.0, "8", "8", 0, "r", 1)
-    yield load_jobs.load_job(place, load, jobs)
-    yield load_jobs.tool_job(place, inference_perf(), jobs, seconds)
+    yield jobs.load_job(place, load, facts)
+    yield jobs.tool_job(place, inference_perf(), facts, seconds)
     package = next(iter(evals().packages.values()))
-    yield evaluation_job(place, Evaluation("e", package, "http://m", "m", 1), jobs, seconds)
-    model, shape = lookup.model("gpt-oss-120b"), place.shape
-    spec = ServerSpec(lookup.release("llm-d-0.9.0"), model, shape, "prefill", 1, True, {})
-    yield kv_path_job.kv_path_job(place, KvPathRequest("llm-d", "job", (), 1, 1, 1), spec, kv_path())
+    yield evaluation_job(place, Evaluation("e", package, "http://m", "m", 1), facts, seconds)
+    model, shape = resolve_model("gpt-oss-120b"), place.shape
+    spec = ServerSpec(resolve_release("llm-d-0.9.0"), model, shape, "prefill", 1, True, {})
+    yield jobs.kv_path_job(place, KvPathRequest("llm-d", "job", (), 1, 1, 1), spec, kv_path())
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +121,10 @@ def every(rendered: Any) -> list[Contained]:
 
 def needs(every: list[Contained]) -> dict[str, set[str]]:
     """What containers of a name need in any stack."""
-    found: dict[str, set[str]] = {}
+    matches: dict[str, set[str]] = {}
     for contained in every:
-        found.setdefault(contained.name, set()).update(contained.needs())
-    return {name: of_name for name, of_name in found.items() if of_name}
+        matches.setdefault(contained.name, set()).update(contained.needs())
+    return {name: of_name for name, of_name in matches.items() if of_name}
 
 
 def page(every: list[Contained]) -> str:
@@ -144,7 +143,7 @@ def page(every: list[Contained]) -> str:
         "",
         "| container | user | root folder | added capabilities | devices and folders of the node | API token |",
         "|---|---|---|---|---|---|",
-        *(row(name, [each for each in every if each.name == name]) for name in sorted({each.name for each in every})),
+        *(row(name, [item for item in every if item.name == name]) for name in sorted({item.name for item in every})),
         "",
         "| container | needs | because |",
         "|---|---|---|",
@@ -160,11 +159,11 @@ def row(name: str, alike: list[Contained]) -> str:
     def one(words: Iterable[str]) -> str:
         return ", ".join(sorted(set(words))) or "-"
 
-    users = one("root" if not each.security("runAsNonRoot") else user(each) for each in alike)
-    roots = one("read-only" if each.security("readOnlyRootFilesystem") else "writable" for each in alike)
-    added = one(word for each in alike for word in each.capabilities.get("add", ()))
-    host = one(f"`{word}`" for each in alike for word in [*each.devices, *each.host_folders])
-    tokens = one("mounted" if each.has_token else "none" for each in alike)
+    users = one("root" if not item.security("runAsNonRoot") else user(item) for item in alike)
+    roots = one("read-only" if item.security("readOnlyRootFilesystem") else "writable" for item in alike)
+    added = one(word for item in alike for word in item.capabilities.get("add", ()))
+    host = one(f"`{word}`" for item in alike for word in [*item.devices, *item.host_folders])
+    tokens = one("mounted" if item.has_token else "none" for item in alike)
     return f"| `{name}` | {users} | {roots} | {added} | {host} | {tokens} |"
 
 
@@ -185,7 +184,7 @@ def test_no_container_may_gain_privileges_or_is_in_a_namespace_of_the_node(every
 
 
 def test_containers_without_a_token_share_their_pod_with_one_that_mounts_it_for_itself(every: list[Contained]):
-    tokens = {each.name: each.has_token for each in every}
+    tokens = {item.name: item.has_token for item in every}
     assert all(tokens[name] for name in ("epp", "routing-proxy", "publish"))
     assert not {"envoy-proxy", "vllm", "inference-perf", "prewarm"} & {name for name, has in tokens.items() if has}
 

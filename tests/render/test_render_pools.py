@@ -5,12 +5,13 @@ import json
 from typing import Any
 
 import pytest
-from llmd_oke.cluster.cpu_pool import CpuPool, CpuPoolArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, Launch
-from llmd_oke.cluster.node_image import NodeImage
-from llmd_oke.cluster.system_pool import SystemPool, SystemPoolArgs
-from llmd_oke.errors import KitError
-from llmd_oke.testing import Declared, Rendered, declared
+from llmd_oke.cluster.network import Network
+from llmd_oke.cluster.oke_cluster import OkeCluster
+from llmd_oke.cluster.pools import CpuPool, CpuPoolArgs, NodeImage, SystemPool, SystemPoolArgs
+from llmd_oke.objects import resolve_shape
+from llmd_oke.testing import KUBECONFIG, Declared, Rendered, declared
+from llmd_pods.errors import KitError
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
@@ -28,20 +29,24 @@ NATIVE = {
 }
 FLANNEL = {"worker_subnet_id": "workers", "worker_nsg_ids": ["workers-nsg"]}
 
+JOINED = {
+    "cluster_id": "cluster",
+    "compartment_id": "compartment",
+    "api_server_host": "10.140.0.5",
+    "ca_certificate": "Q0E=",
+    "tenancy_id": "tenancy",
+}
+
 BASE: dict[str, Any] = {
     "pool_name": "mi300x",
     "launch": Launch.MANAGED_COMPUTE_CLUSTER,
     "shape": "BM.GPU.MI300X.8",
     "size": 3,
     "kubernetes_version": "v1.34.2",
-    "cluster_id": "cluster",
-    "compartment_id": "compartment",
-    "tenancy_id": "tenancy",
+    "cluster": JOINED,
     "availability_domain": "Uocm:US-ASHBURN-AD-1",
     "image_id": "image",
     "network": NATIVE,
-    "api_server_host": "10.140.0.5",
-    "cluster_ca": "Q0E=",
 }
 MANAGED_OPTIONS = {
     "fault_domains": ["FAULT-DOMAIN-1"],
@@ -370,11 +375,9 @@ CPU: dict[str, Any] = {
     "shape": "VM.Standard.E5.Flex",
     "size": 3,
     "kubernetes_version": "v1.34.2",
-    "cluster_id": "cluster",
-    "compartment_id": "compartment",
+    "cluster": JOINED,
     "availability_domains": ["Uocm:US-ASHBURN-AD-1", "Uocm:US-ASHBURN-AD-2"],
     "network": NATIVE,
-    "api_server_host": "10.140.0.5",
 }
 IMAGES = {
     "sources": [
@@ -479,3 +482,39 @@ def test_self_managed_nodes_are_not_for_the_cluster_autoscaler(launch: Launch):
 def test_the_system_pool_can_not_be_autoscaled():
     assert "autoscaled" in CpuPoolArgs.__annotations__
     assert "autoscaled" not in SystemPoolArgs.__annotations__
+
+
+def test_cluster_and_network_may_be_the_components_themselves():
+    def program() -> None:
+        network = Network("net", {"compartment_id": "compartment", "pools": [{"nodes": 1, "max_pods": 31}]})
+        args: Any = {"network": network, "compartment_id": "compartment", "tenancy_id": "tenancy"}
+        oke = OkeCluster("oke", {**args, "region": "us-ashburn-1", "kubernetes_version": "v1.34.2"})
+        nodes: Any = {key: BASE[key] for key in ("shape", "size", "kubernetes_version", "image_id")}
+        GpuPool("gpu", {"cluster": oke, "network": network, **nodes, "availability_domain": "AD-1"})
+
+    mocks = OciWithKubeconfig()
+    made = declared(program, cluster=mocks).resource(NODE_POOL, "gpu-node-pool")
+    assert (made.inputs["clusterId"], made.inputs["name"]) == ("id-of-oke-cluster", "gpu")
+    placements = made.inputs["nodeConfigDetails"]["placementConfigs"]
+    assert [placement["subnetId"] for placement in placements] == ["id-of-net-workers-subnet"]
+    assert made.inputs["nodeMetadata"]["apiserver_host"] == "10.140.0.5"
+
+
+class OciWithKubeconfig(OciMocks):
+    def call(self, args: Any) -> dict[str, Any]:
+        return {"content": KUBECONFIG} if "KubeConfig" in args.token else super().call(args)
+
+
+def test_a_shape_may_be_a_record_of_the_users_own():
+    own = resolve_shape("BM.GPU.MI300X.8").model_copy(update={"name": "BM.GPU.OWN.8"})
+    rendered = declared(lambda: GpuPool("mi300x", {**BASE, "shape": own}), cluster=OciMocks())
+    assert rendered.resource(NODE_POOL, "mi300x-node-pool").inputs["nodeShape"] == "BM.GPU.OWN.8"
+    assert rendered.resource("llmd-oke:index:GpuPool", "mi300x").inputs["shape"] == "BM.GPU.OWN.8"
+
+
+def test_arguments_are_inputs_of_the_component_but_for_secrets():
+    image: Any = {"compartment_id": "c", "display_name": "own", "uri": "https://own/o", "checksum": "md5:0123456789"}
+    component = declared(lambda: NodeImage("own", image), cluster=OciMocks()).resource(
+        "llmd-oke:index:NodeImage", "own"
+    )
+    assert component.inputs == {key: value for key, value in image.items() if key != "uri"}

@@ -199,14 +199,14 @@ def bootstrap(stack):
 
 def requests_filters(stack):
     """Envoy's filters of requests, in their order."""
-    (listener,) = [each for each in bootstrap(stack)["static_resources"]["listeners"] if each["name"] == "vllm"]
+    (listener,) = [item for item in bootstrap(stack)["static_resources"]["listeners"] if item["name"] == "vllm"]
     return listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
 
 
 def test_what_a_client_says_of_servers_is_gone_before_the_picker_is_asked(older, guide):
     for stack in (older, guide):
         removal, picking, _ = requests_filters(stack)
-        removed = {each["remove"] for each in removal["typed_config"]["mutations"]["request_mutations"]}
+        removed = {item["remove"] for item in removal["typed_config"]["mutations"]["request_mutations"]}
         assert removed == set(envoy.PICKERS_HEADERS)
         assert picking["name"] == "envoy.filters.http.ext_proc"
         assert picking["typed_config"]["failure_mode_allow"] is False
@@ -224,7 +224,7 @@ def test_two_pickers_elect_a_leader_and_both_pods_are_ready(guide):
 
 
 def test_envoy_asks_the_picker_that_says_it_leads_at_an_address_of_all(guide):
-    (cluster,) = [each for each in bootstrap(guide)["static_resources"]["clusters"] if each["name"] == "ext_proc"]
+    (cluster,) = [item for item in bootstrap(guide)["static_resources"]["clusters"] if item["name"] == "ext_proc"]
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     pickers = guide.kubernetes("Service", f"{EPP}-pickers")
     name = f"{pickers['metadata']['name']}.llm-d.svc.cluster.local"
@@ -257,9 +257,9 @@ def test_a_release_whose_standby_knows_no_servers_has_one_picker(older):
 def sources(policy, port):
     """What may reach a port, as the policy's rules name it; None where everybody may."""
     rules = policy["spec"]["ingress"]
-    taking = [rule for rule in rules if port in [each["port"] for each in rule.get("ports", [{"port": port}])]]
-    found = [rule.get("from") for rule in taking]
-    return None if None in found else [peer for peers in found for peer in peers]
+    taking = [rule for rule in rules if port in [item["port"] for item in rule.get("ports", [{"port": port}])]]
+    matches = [rule.get("from") for rule in taking]
+    return None if None in matches else [peer for peers in matches for peer in peers]
 
 
 def test_pickers_are_asked_by_the_envoys_of_their_own_router_alone(guide):
@@ -282,18 +282,18 @@ def test_servers_behind_a_router_let_its_pods_in_and_neither_front_doors_nor_pod
     for role in ("prefill", "decode"):
         allowed = sources(rehearsal.kubernetes("NetworkPolicy", f"gpt-oss-120b-{role}"), 8000)
         named = [peer["podSelector"]["matchLabels"] for peer in allowed if "matchLabels" in peer.get("podSelector", {})]
-        assert any(selects(each, pod(rehearsal, EPP)["metadata"]["labels"]) for each in named)
+        assert any(selects(item, pod(rehearsal, EPP)["metadata"]["labels"]) for item in named)
         front_door = pod(rehearsal, "gpt-oss-120b-front-door")["metadata"]["labels"]
         image_pull = rehearsal.kubernetes("DaemonSet", "image-pull")["spec"]["template"]["metadata"]["labels"]
-        assert not any(selects(each, other) for each in named for other in (front_door, image_pull))
+        assert not any(selects(item, other) for item in named for other in (front_door, image_pull))
 
 
 def test_pods_without_a_policy_of_their_own_are_reached_by_nobody(rehearsal):
     policy = rehearsal.kubernetes("NetworkPolicy", "llmd-oke-default")
     assert (policy["metadata"]["namespace"], policy["spec"]["ingress"]) == ("llm-d", [])
     for kind in ("Deployment", "DaemonSet", "Job"):
-        for each in [m for m in rehearsal.manifests() if m["kind"] == kind]:
-            assert selects(policy["spec"]["podSelector"]["matchLabels"], each["spec"]["template"]["metadata"]["labels"])
+        for item in [m for m in rehearsal.manifests() if m["kind"] == kind]:
+            assert selects(policy["spec"]["podSelector"]["matchLabels"], item["spec"]["template"]["metadata"]["labels"])
 
 
 def test_another_release_updates_the_router_in_place_because_its_selector_is_the_kits_own(older, guide):

@@ -22,8 +22,8 @@ def test_what_differs_from_the_upstream_chart_stands_in_the_table_with_its_reaso
 
 @by_release
 def test_what_stands_in_the_table_differs_still(release: str):
-    found = differences(release)
-    gone = [pattern for pattern, _ in rows(release) if not any(matches(pattern, path) for path in found)]
+    paths = differences(release)
+    gone = [pattern for pattern, _ in rows(release) if not any(matches(pattern, path) for path in paths)]
     assert gone == []
 
 

@@ -3,7 +3,7 @@
 import jsonschema
 import pytest
 import yaml
-from llmd_oke.catalogue.scaling import scaling
+from llmd_oke.catalogue.serving import scaling
 from llmd_oke.testing import without_hash
 from render_support import SHARED_DATA
 from test_render_valid import without_unknown_fields
@@ -30,14 +30,14 @@ def triggers(rendered, name):
 
 
 def test_each_scaled_deployment_has_one_scaled_object_with_its_limits(scaled):
-    found = {m["metadata"]["name"]: m["spec"] for m in scaled.manifests() if m["kind"] == "ScaledObject"}
-    assert {without_hash(name): (s["minReplicaCount"], s["maxReplicaCount"]) for name, s in found.items()} == {
+    matches = {m["metadata"]["name"]: m["spec"] for m in scaled.manifests() if m["kind"] == "ScaledObject"}
+    assert {without_hash(name): (s["minReplicaCount"], s["maxReplicaCount"]) for name, s in matches.items()} == {
         PREFILL: (4, 16),
         DECODE: (2, 8),
     }
-    for name, each in found.items():
+    for name, item in matches.items():
         assert scaled.kubernetes("Deployment", name)
-        assert each["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+        assert item["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
 
 
 def test_scaled_objects_satisfy_their_definition(scaled):

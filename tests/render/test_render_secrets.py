@@ -8,8 +8,8 @@ import yaml
 from created_cluster import cluster_layer, created
 from llmd_oke import planning
 from llmd_oke.config import validate
-from llmd_oke.errors import KitError, Refused
 from llmd_oke.testing import Rendered
+from llmd_pods.errors import KitError, Refused
 
 ROCM = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
 IMPORT = {"name": ROCM, "checksum": "md5:" + "a" * 32}
@@ -31,9 +31,11 @@ def whole(rendered: Any, source: str = "object-storage") -> Rendered:
 def places(value: Any, text: str, path: str = "") -> list[str]:
     """Where a text stands in inputs, by path."""
     if isinstance(value, dict):
-        return [found for key, part in value.items() for found in places(part, text, f"{path}.{key}".removeprefix("."))]
+        return [
+            matches for key, part in value.items() for matches in places(part, text, f"{path}.{key}".removeprefix("."))
+        ]
     if isinstance(value, list):
-        return [found for i, part in enumerate(value) for found in places(part, text, f"{path}[{i}]")]
+        return [matches for i, part in enumerate(value) for matches in places(part, text, f"{path}[{i}]")]
     return [path] if text in str(value) else []
 
 
@@ -72,7 +74,7 @@ def test_a_pre_warmed_server_is_offline_and_has_no_token(rendered: Any, source: 
         if {"name": "HF_HUB_OFFLINE", "value": "1"} in container.get("env", [])
     ]
     assert len(servers) == 2
-    assert not [container for container in servers if "HF_TOKEN" in {each["name"] for each in container["env"]}]
+    assert not [container for container in servers if "HF_TOKEN" in {item["name"] for item in container["env"]}]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_the_token_is_in_containers_that_download_from_hugging_face_and_in_no_ot
     for manifest in stack.manifests():
         spec = manifest.get("spec", {}).get("template", {}).get("spec", {})
         for container in [*spec.get("initContainers", ()), *spec.get("containers", ())]:
-            named = [each["valueFrom"] for each in container.get("env", ()) if each["name"] == "HF_TOKEN"]
+            named = [item["valueFrom"] for item in container.get("env", ()) if item["name"] == "HF_TOKEN"]
             containers[container["name"]] = bool(named)
             texts |= {word for word in [*container.get("command", ()), *container.get("args", ())] if "$(" in word}
     assert {name for name, holds in containers.items() if holds} == holders
@@ -108,7 +110,7 @@ def test_a_link_with_a_secret_in_the_stack_file_is_refused_without_being_shown(u
     config = cluster_layer(pool={"image": {"import": {**IMPORT, "uri": uri}}})
     with pytest.raises(Refused) as caught:
         planning.plan(validate(config))
-    (problem,) = [each for each in caught.value.problems if each.path == "gpuPools[0].image.import.uri"]
+    (problem,) = [item for item in caught.value.problems if item.path == "gpuPools[0].image.import.uri"]
     assert "llmd-oke:imageLinks.mi300x" in problem.accepted
     assert "planted" not in str(caught.value) + repr(caught.value.problems)
 

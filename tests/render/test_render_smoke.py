@@ -77,5 +77,5 @@ def test_pulumi_names_it_and_replaces_it_once_it_has_failed(rehearsal):
 
 
 def program(rendered):
-    (found,) = [m for m in rendered.manifests() if m["kind"] == "ConfigMap" and "request.json" in m.get("data", {})]
-    return found["data"]
+    (matches,) = [m for m in rendered.manifests() if m["kind"] == "ConfigMap" and "request.json" in m.get("data", {})]
+    return matches["data"]

@@ -5,11 +5,11 @@ import json
 import pytest
 import yaml
 from llmd_oke import catalogue
-from llmd_oke.catalogue.artifacts import crd_manifests
+from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.config import load
-from llmd_oke.errors import Refused
-from llmd_oke.stack import program
+from llmd_oke.program import program
 from llmd_oke.testing import declared
+from llmd_pods.errors import Refused
 from render_support import PROJECT, pod, selects
 
 SECONDS = {"kubernetes:apps/v1:Deployment", "kubernetes:core/v1:Service", "kubernetes:core/v1:Namespace"}
@@ -53,8 +53,8 @@ def test_copies_share_one_front_door_that_leads_to_a_router_each(varied):
     (volume,) = pod(two, door)["spec"]["volumes"]
     bootstrap = json.loads(two.kubernetes("ConfigMap", volume["configMap"]["name"])["data"]["envoy.yaml"])
     (units, *_) = bootstrap["static_resources"]["clusters"]
-    found = [endpoint["endpoint"] for endpoint in units["load_assignment"]["endpoints"][0]["lb_endpoints"]]
-    hosts = [endpoint["address"]["socket_address"]["address"] for endpoint in found]
+    matches = [endpoint["endpoint"] for endpoint in units["load_assignment"]["endpoints"][0]["lb_endpoints"]]
+    hosts = [endpoint["address"]["socket_address"]["address"] for endpoint in matches]
     services = [m["metadata"]["name"] for m in two.manifests() if m["kind"] == "Service"]
     routers = [name for name in services if name.endswith("-epp")]
     assert hosts == [f"{name}.llm-d.svc.cluster.local" for name in routers]

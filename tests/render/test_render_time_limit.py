@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from llmd_oke.catalogue.limits import pipeline_limits
+from llmd_oke.catalogue.operations import pipeline_limits
 from llmd_oke.cli.main import app
-from llmd_oke.cli.time_limit import of_resources
+from llmd_oke.cli.pipeline import time_limit_of
 from llmd_oke.testing import Declared
 from render_support import PROJECT
 from typer.testing import CliRunner
@@ -26,7 +26,7 @@ def resource(
 
 def minutes(*resources: Declared) -> int:
     """The limit without what runs around the engine."""
-    return of_resources(resources, KNOWN, around=0).minutes
+    return time_limit_of(resources, KNOWN, around=0).minutes
 
 
 def test_waits_that_follow_each_other_add_up_and_those_beside_each_other_do_not():
@@ -34,7 +34,7 @@ def test_waits_that_follow_each_other_add_up_and_those_beside_each_other_do_not(
     assert minutes(first) == 90
     assert minutes(first, resource("c", {"create": "30m", "update": "60m"})) == 90
     assert minutes(first, second) == 110
-    assert [name for name, _ in of_resources([second, first], KNOWN, 0).path] == ["Instance a", "Instance b"]
+    assert [name for name, _ in time_limit_of([second, first], KNOWN, 0).path] == ["Instance a", "Instance b"]
 
 
 def test_what_is_deleted_before_it_is_replaced_is_waited_for_twice():

@@ -66,8 +66,8 @@ def test_built_in_objects_have_the_fields_and_types_of_their_kinds(stack):
     for manifest in stack.manifests():
         if (manifest["apiVersion"] in MODULES) and manifest["kind"] != "CustomResourceDefinition":
             module = importlib.import_module(f"lightkube.models.{MODULES[manifest['apiVersion']]}")
-            found = list(misfits(manifest, getattr(module, manifest["kind"]), manifest["kind"]))
-            assert found == [], manifest["metadata"]["name"]
+            matches = list(misfits(manifest, getattr(module, manifest["kind"]), manifest["kind"]))
+            assert matches == [], manifest["metadata"]["name"]
 
 
 def test_a_misspelt_field_and_a_wrong_type_would_be_noticed():

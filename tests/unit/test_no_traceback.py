@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from llmd_oke.catalogue.files import values_folder
 from llmd_oke.cli.main import app
 from llmd_oke.config import load, stacks
-from llmd_oke.errors import KitError
 from llmd_oke.planning import plan
+from llmd_pods.errors import KitError
 from mutations import ODD_TEXTS, mutated
 from typer.testing import CliRunner
 
@@ -147,7 +147,7 @@ FIGURES = [path.read_text() for path in sorted((values_folder() / "latency").rgl
 @settings(BOUNDED, max_examples=max(10, EXAMPLES // 2))
 @given(data=st.data())
 def test_a_mutated_file_of_the_users_figures_is_read_or_refused(tmp_path: Path, data: st.DataObject):
-    from llmd_oke.tuning.servers.figures import read_figures  # noqa: PLC0415
+    from llmd_tuner.figures import read_figures  # noqa: PLC0415
 
     path = tmp_path / "figures.yaml"
     documents = [yaml.safe_load(text) for text in FIGURES]

@@ -56,5 +56,5 @@ def test_a_release_is_the_resource_that_pulumis_class_declares():
 
 def test_an_objects_state_is_the_clusters_own():
     manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "one"}, "status": {"phase": "Active"}}
-    found = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions()))
-    assert "status" not in found.kubernetes("Namespace", "one")
+    matches = declared(lambda: KubernetesObject("one", manifest, pulumi.ResourceOptions()))
+    assert "status" not in matches.kubernetes("Namespace", "one")

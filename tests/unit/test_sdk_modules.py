@@ -79,9 +79,9 @@ def test_a_name_that_is_nowhere_is_an_attribute_error(package: ModuleType) -> No
 
 
 def test_a_star_import_brings_everything(package: ModuleType) -> None:
-    found: dict[str, Any] = {}
-    exec(f"from {package.__name__}.core import *", found)  # noqa: S102 - the statement is what is tested
-    assert {"Vcn", "RouteTableArgs", "get_services"} <= found.keys()
+    matches: dict[str, Any] = {}
+    exec(f"from {package.__name__}.core import *", matches)  # noqa: S102 - the statement is what is tested
+    assert {"Vcn", "RouteTableArgs", "get_services"} <= matches.keys()
 
 
 def test_a_package_that_is_loaded_already_stays_as_it_is(package: ModuleType) -> None:

@@ -5,8 +5,8 @@ import threading
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
-from llmd_oke.errors import KitError, Refused
 from llmd_oke.testing import declared, render
+from llmd_pods.errors import KitError, Refused
 
 
 def config_map(name, **options):
@@ -20,9 +20,9 @@ def test_options_are_recorded():
         limits = pulumi.CustomTimeouts(create="5s")
         config_map("second", depends_on=[first], custom_timeouts=limits, retain_on_delete=True)
 
-    found = declared(program)
-    second = found.kubernetes_resource("ConfigMap", "second")
-    assert second.depends_on == (found.kubernetes_resource("ConfigMap", "first").urn,)
+    matches = declared(program)
+    second = matches.kubernetes_resource("ConfigMap", "second")
+    assert second.depends_on == (matches.kubernetes_resource("ConfigMap", "first").urn,)
     assert second.timeouts == {"create": "5s"}
     assert second.retain_on_delete
     assert not second.delete_before_replace
@@ -34,9 +34,9 @@ def test_outputs_are_resolved_and_secrets_are_readable_but_marked():
         secret = k8s.core.v1.Secret("s", metadata={"name": "s"}, string_data={"token": token})
         pulumi.export("name", secret.metadata.apply(lambda m: m.name))
 
-    found = declared(program)
-    assert found.outputs == {"name": "s"}
-    resource = found.kubernetes_resource("Secret", "s")
+    matches = declared(program)
+    assert matches.outputs == {"name": "s"}
+    resource = matches.kubernetes_resource("Secret", "s")
     assert resource.inputs["stringData"] == {"token": "t"}
     assert resource.secret_inputs == {"stringData"}
 
@@ -82,11 +82,11 @@ def test_a_program_that_does_not_end_is_given_up():
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are():
-    found = declared(lambda: config_map("a"))
+    matches = declared(lambda: config_map("a"))
     with pytest.raises(LookupError, match=r"\['a'\]"):
-        found.kubernetes("ConfigMap", "b")
+        matches.kubernetes("ConfigMap", "b")
     with pytest.raises(LookupError, match=r"\['a'\]"):
-        found.resource("kubernetes:core/v1:ConfigMap", "b")
+        matches.resource("kubernetes:core/v1:ConfigMap", "b")
 
 
 def test_a_stack_that_cant_be_deployed_is_refused_with_its_problems():

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.catalogue.limits import pipeline_limits
+from llmd_oke.catalogue.operations import pipeline_limits
 from llmd_oke.config import stacks
-from llmd_oke.rehearsal.programs import locate
+from llmd_rehearsal.programs import locate
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

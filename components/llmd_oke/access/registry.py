@@ -13,13 +13,13 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
 from pydantic import BaseModel, ValidationError
 
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.errors import KitError
-from llmd_oke.progress import Progress
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 TIMEOUT_S = 20.0
 TRIES = 3
@@ -126,26 +126,26 @@ class RegistryClient:
         self._pause = pause
         self._tokens: dict[tuple[str, str], str] = {}
 
-    def stored(self, image: ContainerImage, *, by_digest: bool = False, measured: bool = False) -> StoredImage:
+    def stored(self, image: ContainerImage, *, by_digest: bool = False, with_size: bool = False) -> StoredImage:
         """What the registry has under the image's tag, or under its digest.
 
         Args:
             image: what is asked for.
             by_digest: ask for the image's digest, as nodes do where there is one, instead of its tag.
-            measured: ask for the size of the layers too.
+            with_size: ask for the size of the layers too.
 
         Raises:
             RegistryError: the registry doesn't give it, or gives nothing for linux/amd64.
         """
         name = image.digest if by_digest and image.digest else image.tag
         digest, media_type = self._head(image, name)
-        if digest and media_type in _MANIFESTS and not measured:
+        if digest and media_type in _MANIFESTS and not with_size:
             return StoredImage(digest)
         manifest = self._manifest(image, digest or name)
         if manifest.media_type not in _INDEXES:
             return StoredImage(manifest.digest, manifest.layer_bytes)
         child = _for_platform(image, manifest)
-        if not measured:
+        if not with_size:
             self._head(image, child)
             return StoredImage(manifest.digest)
         return StoredImage(manifest.digest, self._manifest(image, child).layer_bytes)
@@ -201,11 +201,11 @@ class RegistryClient:
         answer = self._send("GET", str(httpx.URL(realm, params=query)), image, None)
         _judge(answer, image, None)
         try:
-            given = _Token.model_validate_json(answer.content)
+            body = _Token.model_validate_json(answer.content)
         except ValidationError as error:
             message = f"{urlsplit(realm).netloc} answers with no token for {image.repository}."
             raise RegistryError(Refusal.UNSOUND, message) from error
-        return given.token or given.access_token
+        return body.token or body.access_token
 
     def _send(self, method: str, url: str, image: ContainerImage, token: str | None) -> httpx.Response:
         headers = {"Accept": _ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})}
@@ -227,18 +227,18 @@ Answers = Mapping[str, StoredImage | RegistryError]
 """What registries say of images, by reference."""
 
 
-def ask_all(
-    images: Iterable[ContainerImage], ask: Callable[[RegistryClient, ContainerImage], Found], progress: Progress
-) -> dict[str, Found]:
-    """What was found of each image, by reference. All registries are asked at once, each for one image at a time."""
+def query_registries(
+    images: Iterable[ContainerImage], ask: Callable[[RegistryClient, ContainerImage], Answer], progress: Progress
+) -> dict[str, Answer]:
+    """The answer for each image, by reference. All registries are asked at once, each for one image at a time."""
 
-    def of_one_registry(images: Sequence[ContainerImage]) -> list[tuple[str, Found]]:
+    def of_one_registry(images: Sequence[ContainerImage]) -> list[tuple[str, Answer]]:
         client = RegistryClient()
-        found: list[tuple[str, Found]] = []
+        answers: list[tuple[str, Answer]] = []
         for image in images:
             progress.detail(image.reference)
-            found.append((image.reference, ask(client, image)))
-        return found
+            answers.append((image.reference, ask(client, image)))
+        return answers
 
     ordered = sorted(images, key=lambda image: (image.registry, image.reference))
     by_registry = [list(group) for _, group in groupby(ordered, key=lambda image: image.registry)]
@@ -247,10 +247,10 @@ def ask_all(
         return dict(answer for answers in threads.map(of_one_registry, by_registry) for answer in answers)
 
 
-def measured(client: RegistryClient, image: ContainerImage) -> StoredImage | RegistryError:
+def stored_image(client: RegistryClient, image: ContainerImage) -> StoredImage | RegistryError:
     """What a registry has under an image's tag, with its size, or why it doesn't give it."""
     try:
-        return client.stored(image, measured=True)
+        return client.stored(image, with_size=True)
     except RegistryError as error:
         return error
 

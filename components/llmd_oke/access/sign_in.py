@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llmd_oke.errors import KitError
+from llmd_pods.errors import KitError
 
 
 class Auth(StrEnum):
@@ -54,15 +54,15 @@ def of_provider(config: Mapping[str, object]) -> SignIn:
     Raises:
         KitError: it says one that clusters can't be reached with.
     """
-    told, profile = config.get("auth"), config.get("configFileProfile")
-    auth = _OF_PROVIDER.get(str(told).lower()) if told else None
-    if told and auth is None:
+    name, profile = config.get("auth"), config.get("configFileProfile")
+    auth = _OF_PROVIDER.get(str(name).lower()) if name else None
+    if name and auth is None:
         known = "ApiKey, SecurityToken, InstancePrincipal, OKEWorkloadIdentity"
-        raise KitError(f"Clusters can't be reached with oci:auth {told}: `llmd-oke token` has no such sign-in.", known)
-    given = [key for key in KEY_MATERIAL if config.get(key)]
-    if given and not profile and auth in {None, Auth.API_KEY}:
+        raise KitError(f"Clusters can't be reached with oci:auth {name}: `llmd-oke token` has no such sign-in.", known)
+    key_material = [key for key in KEY_MATERIAL if config.get(key)]
+    if key_material and not profile and auth in {None, Auth.API_KEY}:
         raise KitError(
-            f"The stack's config has a key for OCI ({', '.join(f'oci:{key}' for key in given)}), but no profile:"
+            f"The stack's config has a key for OCI ({', '.join(f'oci:{key}' for key in key_material)}), but no profile:"
             " `llmd-oke token` would sign in to the cluster as somebody else.",
             "Put the key into a profile of OCI's configuration file, and name that: oci:configFileProfile.",
         )
@@ -78,10 +78,10 @@ def of_environment(environment: Mapping[str, str]) -> tuple[str, str] | None:
     Raises:
         KitError: they say different things: OCI's resources would be one identity's and the cluster another's.
     """
-    told = {name: environment[name] for name in ("OCI_AUTH", "TF_VAR_auth", "OCI_CLI_AUTH") if environment.get(name)}
-    words = {name: _OF_OCI_CLI.get(value, value) if name == "OCI_CLI_AUTH" else value for name, value in told.items()}
+    values = {name: environment[name] for name in ("OCI_AUTH", "TF_VAR_auth", "OCI_CLI_AUTH") if environment.get(name)}
+    words = {name: _OF_OCI_CLI.get(value, value) if name == "OCI_CLI_AUTH" else value for name, value in values.items()}
     if len({word.lower() for word in words.values()}) > 1:
-        said = " and ".join(f"{name}={value}" for name, value in told.items())
+        said = " and ".join(f"{name}={value}" for name, value in values.items())
         raise KitError(f"{said} are two ways to sign in to OCI.", "Set one of them, or all to the same.")
     return next(iter(words.items()), None)
 

@@ -1,19 +1,47 @@
-"""OCI's request signatures (draft-cavage-http-signatures-08, as OCI's documentation, Request Signatures, has them)."""
+"""Signers of OCI's requests: by a profile's API key or session token, as an instance, as a pod.
+
+Signatures are those of OCI's documentation, Request Signatures (draft-cavage-http-signatures-08). An instance shows the
+certificate that its metadata service gives it to OCI's authentication service; a pod shows its service account's token
+to the proxy beside the API server. Both get a token for a key that never leaves this process.
+"""
 
 import base64
+import configparser
 import hashlib
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
+import httpx
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from llmd_pods.errors import KitError
 
 GENERIC_HEADERS = ("date", "(request-target)", "host")
 BODY_HEADERS = ("content-length", "content-type", "x-content-sha256")
+
+DEFAULT_FILE = "~/.oci/config"
+DEFAULT_PROFILE = "DEFAULT"
+
+METADATA_URL = "http://169.254.169.254/opc/v2"
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+WORKLOAD_PORT = 12250
+TIMEOUT_S = 30.0
+KEY_BITS = 2048
+
+EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
+
+TOKEN_LIFETIME = timedelta(minutes=4)
+"""What OCI's own tools say of cluster tokens (terraform-provider-oci, OCI's command line)."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +74,20 @@ class Signer:
         }
         signed = list(generic)
         if body is not None:
-            values |= _body_headers(body)
+            values |= {
+                "content-length": str(len(body)),
+                "content-type": "application/json",
+                "x-content-sha256": base64.b64encode(hashlib.sha256(body).digest()).decode(),
+            }
             signed += BODY_HEADERS
         text = "\n".join(f"{name}: {values[name]}" for name in signed)
-        sent = {name: value for name, value in values.items() if name not in {"(request-target)", "host"}}
-        return {**sent, "authorization": self._authorization(signed, text)}
-
-    def _authorization(self, signed: Sequence[str], text: str) -> str:
         signature = self.private_key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
-        return (
+        authorization = (
             f'Signature algorithm="rsa-sha256",headers="{" ".join(signed)}",keyId="{self.key_id}"'
             f',signature="{base64.b64encode(signature).decode()}",version="1"'
         )
+        sent = {name: value for name, value in values.items() if name not in {"(request-target)", "host"}}
+        return {**sent, "authorization": authorization}
 
 
 def http_date(when: datetime) -> str:
@@ -65,9 +95,206 @@ def http_date(when: datetime) -> str:
     return format_datetime(when.astimezone(UTC), usegmt=True)
 
 
-def _body_headers(body: bytes) -> dict[str, str]:
+def config_file() -> Path:
+    """The configuration file: `$OCI_CLI_CONFIG_FILE`, `$OCI_CONFIG_FILE` or `~/.oci/config`."""
+    named = os.environ.get("OCI_CLI_CONFIG_FILE") or os.environ.get("OCI_CONFIG_FILE") or DEFAULT_FILE
+    return Path(named).expanduser()
+
+
+def profile_name() -> str:
+    """The profile: `$OCI_CLI_PROFILE`, `$OCI_CONFIG_PROFILE` or `DEFAULT`."""
+    return os.environ.get("OCI_CLI_PROFILE") or os.environ.get("OCI_CONFIG_PROFILE") or DEFAULT_PROFILE
+
+
+def api_key_signer(file: Path | None = None, profile: str | None = None) -> Signer:
+    """The signer of a profile of OCI's configuration file, as all of OCI's tools read it.
+
+    It signs with an API key, or with the token of `oci session authenticate`.
+
+    Raises:
+        KitError: the file, the profile or its key can't be used; says which, never what is in them.
+    """
+    file, profile = file or config_file(), profile or profile_name()
+    values = _profile(file, profile)
+    where = f"profile {profile} of {file}"
+    key = load_key(_read(values, "key_file", where), values.get("pass_phrase"), where)
+    if values.get("security_token_file"):
+        return Signer(f"ST${_read(values, 'security_token_file', where).strip()}", key)
+    return Signer("/".join(_value(values, name, where) for name in ("tenancy", "user", "fingerprint")), key)
+
+
+def load_key(pem: str, pass_phrase: str | None, where: str) -> RSAPrivateKey:
+    """The RSA key in a PEM text.
+
+    Raises:
+        KitError: it is none, or its pass phrase is wrong or missing.
+    """
+    try:
+        key = load_pem_private_key(pem.strip().encode(), pass_phrase.encode() if pass_phrase else None)
+    except TypeError as error:
+        raise KitError(f"The key of {where} needs a pass phrase.", "Give pass_phrase in the profile.") from error
+    except ValueError as error:
+        raise KitError(f"The key of {where} is no private key, or its pass phrase is wrong.") from error
+    if not isinstance(key, RSAPrivateKey):
+        raise KitError(f"The key of {where} is no RSA key.", "OCI takes RSA keys only.")
+    return key
+
+
+def _profile(file: Path, profile: str) -> dict[str, str]:
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        files = parser.read(file)
+    except (configparser.Error, OSError, UnicodeDecodeError) as error:
+        raise KitError(f"{file} can't be read as OCI's configuration file.") from error
+    if not files:
+        remedy = "Run `oci setup config`, or choose --auth instance-principal or workload-identity."
+        raise KitError(f"There is no OCI configuration file {file}.", remedy)
+    if profile != DEFAULT_PROFILE and not parser.has_section(profile):
+        known = ", ".join([DEFAULT_PROFILE, *parser.sections()])
+        raise KitError(f"{file} has no profile {profile}.", f"Profiles: {known}.")
+    return dict(parser[profile])
+
+
+def _value(values: dict[str, str], name: str, where: str) -> str:
+    if not values.get(name):
+        raise KitError(f"There is no {name} in {where}.")
+    return values[name].strip()
+
+
+def _read(values: dict[str, str], name: str, where: str) -> str:
+    path = Path(_value(values, name, where)).expanduser()
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise KitError(f"The {name} of {where}, {path}, can't be read.") from error
+
+
+def instance_principal(
+    region: str,
+    *,
+    metadata_url: str = METADATA_URL,
+    federation_url: str | None = None,
+    client: httpx.Client | None = None,
+) -> Signer:
+    """The signer of the instance that this runs on.
+
+    Raises:
+        KitError: this is no OCI instance, or OCI does not accept it.
+    """
+    client = client or httpx.Client(timeout=TIMEOUT_S)
+    certificate, key, intermediate = (
+        _text(client, f"{metadata_url}/identity/{name}.pem") for name in ("cert", "key", "intermediate")
+    )
+    leaf = x509.load_pem_x509_certificate(certificate.encode())
+    fingerprint = hashlib.sha1(leaf.public_bytes(Encoding.DER)).hexdigest()  # noqa: S324 - OCI's name for it, no secret
+    pairs = ":".join(fingerprint[i : i + 2] for i in range(0, len(fingerprint), 2)).upper()
+    own = Signer(f"{_tenancy(leaf)}/fed-x509/{pairs}", load_key(key, None, "this instance"))
+    session = _session_key()
+    request = {
+        "certificate": _bare(certificate),
+        "publicKey": _public(session),
+        "intermediateCertificates": [_bare(intermediate)],
+    }
+    url = federation_url or f"https://auth.{region}.oraclecloud.com/v1/x509"
+    body = json.dumps(request).encode()
+    signed = own.headers("POST", url, body=body, generic=("date", "(request-target)"))
+    return _with_token(_post(client, url, body, signed), session)
+
+
+def workload_identity(
+    *, account: Path = SERVICE_ACCOUNT, url: str | None = None, client: httpx.Client | None = None
+) -> Signer:
+    """The signer of the pod that this runs in.
+
+    Raises:
+        KitError: this is no pod of an enhanced OKE cluster, or OCI does not accept it.
+    """
+    host = os.environ.get("KUBERNETES_SERVICE_HOST")
+    if url is None and not host:
+        raise KitError("This is no pod: KUBERNETES_SERVICE_HOST is not set.", "Choose another --auth.")
+    try:
+        token = (account / "token").read_text().strip()
+    except OSError as error:
+        raise KitError(f"The pod has no service account token in {account}.") from error
+    if client is None:
+        import ssl  # noqa: PLC0415 - slow to load, and only pods need it
+
+        authority = ssl.create_default_context(cafile=str(account / "ca.crt"))
+        client = httpx.Client(timeout=TIMEOUT_S, verify=authority)
+    session = _session_key()
+    url = url or f"https://{host}:{WORKLOAD_PORT}/resourcePrincipalSessionTokens"
+    body = json.dumps({"podKey": _public(session)}).encode()
+    sent = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    return _with_token(base64.b64decode(_post(client, url, body, sent)), session)
+
+
+def _session_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+
+
+def _text(client: httpx.Client, url: str) -> str:
+    try:
+        answer = client.get(url, headers={"Authorization": "Bearer Oracle"})
+        return answer.raise_for_status().text
+    except httpx.HTTPError as error:
+        raise KitError(
+            f"The metadata service of an OCI instance does not answer at {url}.", "Choose another --auth."
+        ) from error
+
+
+def _post(client: httpx.Client, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    try:
+        answer = client.post(url, content=body, headers=dict(headers))
+    except httpx.HTTPError as error:
+        raise KitError(f"OCI's authentication does not answer at {url}: {type(error).__name__}.") from error
+    if answer.is_error:
+        remedy = "Workload identity needs an enhanced cluster; instances need a dynamic group and a policy."
+        raise KitError(f"OCI's authentication at {url} refuses with {answer.status_code}.", remedy)
+    return answer.content
+
+
+def _with_token(answer: bytes, session: rsa.RSAPrivateKey) -> Signer:
+    try:
+        token = str(json.loads(answer)["token"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise KitError("OCI's authentication answered without a token.") from error
+    return Signer(f"ST${token.removeprefix('ST$')}", session)
+
+
+def _tenancy(certificate: x509.Certificate) -> str:
+    """The tenancy that an instance's certificate names: `opc-tenant:<OCID>` or `opc-identity:<OCID>`."""
+    for attribute in certificate.subject:
+        kind, _, value = str(attribute.value).partition(":")
+        if kind in {"opc-tenant", "opc-identity"}:
+            return value
+    raise KitError("The instance's certificate names no tenancy.")
+
+
+def _public(key: rsa.RSAPrivateKey) -> str:
+    return _bare(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
+
+
+def _bare(pem: str) -> str:
+    """A PEM text without its first and last lines, in one line."""
+    return "".join(line for line in pem.splitlines() if not line.startswith("-----"))
+
+
+def cluster_token(signer: Signer, cluster_id: str, region: str, now: datetime) -> str:
+    """The token for a cluster's API server: a signed request that OKE itself sends on, in base64."""
+    url = f"https://containerengine.{region}.oraclecloud.com/cluster_request/{cluster_id}"
+    signed = signer.headers("GET", url, now=now)
+    query = urlencode({"authorization": signed["authorization"], "date": signed["date"]})
+    return base64.urlsafe_b64encode(f"{url}?{query}".encode()).decode()
+
+
+def exec_credential(signer: Signer, cluster_id: str, region: str, now: datetime | None = None) -> dict[str, Any]:
+    """The token as kubectl and client-go want it of a credential program."""
+    now = now or datetime.now(UTC)
     return {
-        "content-length": str(len(body)),
-        "content-type": "application/json",
-        "x-content-sha256": base64.b64encode(hashlib.sha256(body).digest()).decode(),
+        "apiVersion": EXEC_API_VERSION,
+        "kind": "ExecCredential",
+        "status": {
+            "token": cluster_token(signer, cluster_id, region, now),
+            "expirationTimestamp": (now + TOKEN_LIFETIME).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        },
     }

@@ -1,11 +1,10 @@
 """Typed access to the data in `values/`: shapes, models and releases."""
 
-from llmd_oke.catalogue.gpus import Gpu, gpu, gpu_names
-from llmd_oke.catalogue.images import Image, image, image_names
 from llmd_oke.catalogue.models import Model, model, model_names, model_of_repository
-from llmd_oke.catalogue.nodes import GpuNode, Node, node_of_gpu
-from llmd_oke.catalogue.releases import Override, Release, release, release_names
-from llmd_oke.catalogue.shapes import Shape, shape, shape_names
+from llmd_oke.catalogue.pools import Image, image, image_names
+from llmd_oke.catalogue.releases import Release, release, release_names
+from llmd_oke.catalogue.shapes import Gpu, GpuNode, Node, Shape, gpu, gpu_names, node_of_gpu, shape, shape_names
+from llmd_oke.config.stack import Override
 
 __all__ = [
     "Gpu",

@@ -91,7 +91,7 @@ def lock() -> Lock:
     return required_entry(*LOCK, Lock)
 
 
-def parsed(reference: str) -> ContainerImage:
+def parse_reference(reference: str) -> ContainerImage:
     """The image of a reference as it is written.
 
     Raises:
@@ -106,13 +106,13 @@ def parsed(reference: str) -> ContainerImage:
     return ContainerImage(**match.groupdict())
 
 
-def locked(reference: str) -> ContainerImage:
+def locked_image(reference: str) -> ContainerImage:
     """The image of a reference, with the lock's digest where it has none of its own.
 
     Raises:
         ValueError: the reference has the wrong form, or a digest that isn't the lock's.
     """
-    image = parsed(reference)
+    image = parse_reference(reference)
     known = lock().images.get(image.reference)
     if known is None or known.digest is None:
         return image
@@ -121,14 +121,14 @@ def locked(reference: str) -> ContainerImage:
     return image.model_copy(update={"digest": known.digest})
 
 
-def gone_because(image: ContainerImage) -> str | None:
+def removal_reason(image: ContainerImage) -> str | None:
     """Why nobody can pull an image any more; None where nothing is known of that. A mirror has another reference."""
     known = lock().images.get(image.reference)
     return known.reason if known and known.gone else None
 
 
 def _locked(value: object) -> object:
-    return locked(value) if isinstance(value, str) else value
+    return locked_image(value) if isinstance(value, str) else value
 
 
 LockedImage = Annotated[ContainerImage, BeforeValidator(_locked)]

@@ -112,8 +112,12 @@ class EndpointPickerVersion(Entry):
         names = dict.fromkeys([*(self.always if disaggregated else ()), *scoring.producers, *scorers])
         plugins: list[JsonValue] = [self._plugin(name) for name in names]
         if disaggregated:
-            plugins += map(_typed, ("prefill-filter", "decode-filter", "max-score-picker"))
-            plugins += _decision(decider, non_cached_tokens)
+            decision = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
+            parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}
+            plugins.extend({"type": name} for name in ("prefill-filter", "decode-filter", "max-score-picker"))
+            # The decider comes before the handler: older versions look it up when the handler is made.
+            plugins.append({"type": decision, **({"parameters": parameters} if decider == "prefix" else {})})
+            plugins.append({"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": decision}}})
         return {
             "apiVersion": self.api_versions[0],
             "kind": "EndpointPickerConfig",
@@ -131,8 +135,9 @@ class EndpointPickerVersion(Entry):
         yield from (f"unknown key {key}" for key in config if key not in self.top_level)
         if config.get("apiVersion") not in self.api_versions:
             yield f"apiVersion {config.get('apiVersion')} is not one of {', '.join(self.api_versions)}"
-        for gate in _texts(config.get("featureGates")):
-            if gate.split("=")[0] not in self.feature_gates:
+        gates = config.get("featureGates")
+        for gate in gates if isinstance(gates, list) else ():
+            if isinstance(gate, str) and gate.split("=")[0] not in self.feature_gates:
                 yield f"feature gate {gate} is unknown or unregistered"
         plugins = _mappings(config.get("plugins"))
         for plugin in plugins:
@@ -160,20 +165,6 @@ class EndpointPickerVersion(Entry):
                 yield f"parameter {key} of plugin {name} is not of type {type_}"
 
 
-def _typed(name: str) -> JsonValue:
-    return {"type": name}
-
-
-def _decision(decider: Decider, non_cached_tokens: int) -> list[JsonValue]:
-    """The decider before the handler, which older versions look it up for when it is made."""
-    name = f"{'prefix-based' if decider == 'prefix' else 'always-disagg'}-pd-decider"
-    parameters: dict[str, JsonValue] = {"nonCachedTokens": non_cached_tokens}
-    return [
-        {"type": name, "parameters": parameters} if decider == "prefix" else {"type": name},
-        {"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": name}}},
-    ]
-
-
 def _scheduling(role: str, weights: Mapping[str, float]) -> JsonValue:
     scored: list[JsonValue] = [{"pluginRef": name, "weight": weight} for name, weight in weights.items()]
     if role == "default":
@@ -183,10 +174,6 @@ def _scheduling(role: str, weights: Mapping[str, float]) -> JsonValue:
 
 def _mappings(value: JsonValue) -> Sequence[Mapping[str, JsonValue]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _texts(value: JsonValue) -> Sequence[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _is(value: JsonValue, type_: JsonType) -> bool:
@@ -205,9 +192,9 @@ def request_counters() -> tuple[str, ...]:
     """The names under which endpoint pickers count requests, that of the newest version first: it counts under older
     names too.
     """
-    versions = sorted(names("endpoint-pickers"), key=_numbers, reverse=True)
+    versions = sorted(
+        names("endpoint-pickers"),
+        key=lambda version: [int(part) for part in version.removeprefix("v").split(".")],
+        reverse=True,
+    )
     return tuple(dict.fromkeys(endpoint_picker(version).metrics.requests for version in versions))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.removeprefix("v").split(".")))

@@ -1,5 +1,6 @@
-"""Where the data in `values/` lies and how a file of it is read."""
+"""Where the kit's data lies: the files of `values/`, how one is read, and the folder of downloads."""
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,3 +53,15 @@ def entry(kind: str, name: str, type_: type[EntryType]) -> EntryType | None:
 def required_entry(kind: str, name: str, type_: type[EntryType]) -> EntryType:
     """The entry of that name, which is part of the kit."""
     return type_.model_validate(read_yaml(values_folder() / kind / f"{name}.yaml"))
+
+
+def cache_folder() -> Path:
+    """`$LLMD_OKE_CACHE`, or `llmd-oke` in the user's cache folder (`$XDG_CACHE_HOME`, `~/.cache`)."""
+    if own := os.environ.get("LLMD_OKE_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmd-oke"
+
+
+def module_folder(module: str, version: str) -> Path:
+    """Where the charts and CRDs of a Go module are kept once they are on this machine."""
+    return cache_folder() / "modules" / f"{module}@{version}"

@@ -1,14 +1,11 @@
-"""Models that the kit knows: what planning needs of their architecture, and how vLLM is started for them."""
+"""Models that the kit knows: their architecture, the memory that they take, and how vLLM is started for them."""
 
 from functools import cache
-from typing import Annotated
-
-from pydantic import StringConstraints
 
 from llmd_oke.catalogue.endpoint_pickers import Api
 from llmd_oke.catalogue.files import Entry, entry, names
-from llmd_oke.config.stack import QuantizedReduce
-from llmd_oke.config.storage import COMMIT
+from llmd_oke.catalogue.shapes import Node
+from llmd_oke.config.stack import Commit, QuantizedReduce
 
 
 class SlidingWindow(Entry):
@@ -131,7 +128,7 @@ class Model(Entry):
     environment: dict[str, str]
     vocabulary: Vocabulary | None = None
     quick_reduce: QuickReduce | None = None
-    revision: Annotated[str, StringConstraints(pattern=COMMIT)] | None = None
+    revision: Commit | None = None
 
 
 @cache
@@ -147,4 +144,45 @@ def model_names() -> list[str]:
 
 def model_of_repository(repository: str) -> Model | None:
     """The model with that Hugging Face repository, or None."""
-    return next((found for name in model_names() if (found := model(name)) and found.repository == repository), None)
+    return next((item for name in model_names() if (item := model(name)) and item.repository == repository), None)
+
+
+BYTES_PER_GIB = 2**30
+
+
+def key_value_gib(model: Model, node: Node, tensor_parallel_size: int, utilization: float) -> float:
+    """Room for the KV cache over all GPUs of a server, in GiB; negative where not even the weights fit.
+
+    KV cache = share of the GPUs' memory that vLLM may take, less weights, less activations; `utilization` is
+    vLLM's `--gpu-memory-utilization`.
+    """
+    gpu_gib = node.gpu.memory_gib * tensor_parallel_size
+    return utilization * gpu_gib - model.weights.gib - model.activation_gib_per_gpu * tensor_parallel_size
+
+
+def key_value_tokens(model: Model, node: Node, tensor_parallel_size: int, utilization: float) -> int:
+    """Tokens whose KV cache fits one server beside weights and activations; a bound, as vLLM's profiling run decides.
+
+    A KV head that is on several GPUs (more GPUs than KV heads, or latent attention) is stored on each of them.
+    """
+    bytes_per_token = model.kv_cache.bytes_per_token * key_value_copies(model, tensor_parallel_size)
+    room_gib = key_value_gib(model, node, tensor_parallel_size, utilization)
+    return max(0, int(room_gib * BYTES_PER_GIB / bytes_per_token))
+
+
+def key_value_copies(model: Model, tensor_parallel_size: int) -> int:
+    """How many GPUs of a server hold the same part of the KV cache."""
+    if model.architecture.latent_attention is not None:
+        return tensor_parallel_size
+    return max(1, tensor_parallel_size // model.architecture.key_value_heads)
+
+
+def names_by_repository() -> dict[str, str]:
+    """The names of all models by their Hugging Face repositories."""
+    models = (known for name in reversed(model_names()) if (known := model(name)))
+    return {known.repository: known.name for known in models}
+
+
+def model_name(repository: str) -> str:
+    """What rows of results call a model: its key in the catalogue, or the repository where it has none."""
+    return names_by_repository().get(repository, repository)

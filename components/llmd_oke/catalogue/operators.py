@@ -1,15 +1,15 @@
 """Operators that the kit installs: their charts, what they are told, and the custom resources that they act on."""
 
-import json
 from functools import cache
 from typing import Any, Self
 
+from llmd_pods.errors import KitError
 from pydantic import Field, model_validator
 
-from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked
+from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked_image
 from llmd_oke.catalogue.files import Entry, entry, required_entry
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
-from llmd_oke.errors import KitError
+from llmd_oke.config.cluster import AddOn
 
 _OCI = "oci://"
 
@@ -41,7 +41,7 @@ class HelmChart(Entry):
         """What a registry has of it, with the lock's digest; None for a chart of a repository."""
         if self.repository is not None:
             return None
-        return locked(f"{self.reference.removeprefix(_OCI)}:{self.version}")
+        return locked_image(f"{self.reference.removeprefix(_OCI)}:{self.version}")
 
     @property
     def pinned(self) -> str:
@@ -148,20 +148,6 @@ class RdmaByFunctions(Entry):
     definitions_timeout_s: int
 
 
-class AddOn(Entry):
-    """An OKE cluster add-on: its name, its version (None lets OKE choose), and its configuration as texts."""
-
-    name: str
-    version: str | None = None
-    configurations: dict[str, str] = Field(default_factory=dict[str, str])
-
-    def tolerating(self, tolerations: list[dict[str, str]]) -> "AddOn":
-        """The add-on with these tolerations wherever it has a place for the GPU nodes'."""
-        text = json.dumps(tolerations)
-        filled = {key: text if value == "<gpu-tolerations>" else value for key, value in self.configurations.items()}
-        return self.model_copy(update={"configurations": filled})
-
-
 class GpuStack(Entry):
     """What one choice in the stack file needs: add-ons and the kit's components, in order, and labels of GPU nodes."""
 
@@ -213,10 +199,9 @@ def operator(name: str) -> Operator:
     Raises:
         KitError: the catalogue has no such operator.
     """
-    found = entry("operators", name, Operator)
-    if found is None:
+    if (result := entry("operators", name, Operator)) is None:
         raise KitError(f"The catalogue has no operator {name!r}.")
-    return found
+    return result
 
 
 @cache
@@ -231,7 +216,7 @@ def rdma() -> RdmaByFunctions:
     return required_entry("operators", "rdma", RdmaByFunctions)
 
 
-def named_by(shape: Shape, maker: str | None) -> Shape:
+def with_function_names(shape: Shape, maker: str | None) -> Shape:
     """The shape with the names that virtual functions have where someone else made them; as it is if None.
 
     Raises:

@@ -1,15 +1,18 @@
-"""llm-d releases: the versions that belong together and the dialect that they speak."""
+"""llm-d releases: the versions that belong together, the dialect that they speak, and their CRDs."""
 
+import hashlib
 from collections.abc import Mapping
 from functools import cache
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+from llmd_pods.errors import KitError
 from pydantic import Field
 
-from llmd_oke.catalogue.container_images import LockedImage, gone_because, locked, parsed
+from llmd_oke.catalogue.container_images import LockedImage, locked_image, parse_reference, removal_reason
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
-from llmd_oke.catalogue.files import Entry, entry, names
-from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.catalogue.files import Entry, cache_folder, entry, module_folder, names, read_yaml
+from llmd_oke.config.stack import Override, QuickReduceFormat
 
 
 class Program(Entry):
@@ -144,7 +147,7 @@ class Vllm(Entry):
 
     def runs(self, reference: str) -> bool:
         """Whether that image has this vLLM: the record's own, a mirror of it, or one of the others."""
-        return any(image.is_copied_by(reference) for image in (self.image, *map(parsed, self.other_images)))
+        return any(image.is_copied_by(reference) for image in (self.image, *map(parse_reference, self.other_images)))
 
 
 class Release(Entry):
@@ -168,7 +171,7 @@ class Release(Entry):
     def images_gone(self) -> Mapping[str, str]:
         """Images that can't be pulled any more, by reference, and why."""
         parts = (self.endpoint_picker, self.proxy, self.routing_sidecar, self.vllm)
-        return {part.image.reference: why for part in parts if (why := gone_because(part.image))}
+        return {part.image.reference: why for part in parts if (why := removal_reason(part.image))}
 
     @property
     def router_requests(self) -> Requests:
@@ -177,30 +180,12 @@ class Release(Entry):
         return Requests(cpus=picker.cpus + proxy.cpus, memory_gib=picker.memory_gib + proxy.memory_gib)
 
 
-class Override(Entry):
-    """What of a release is replaced, by the user's own choice.
-
-    `router` names the release whose endpoint picker, proxy and routing sidecar run instead; images are full references.
-    """
-
-    router: str | None = None
-    vllm_image: str | None = None
-    endpoint_picker_image: str | None = None
-    routing_sidecar_image: str | None = None
-    proxy_image: str | None = None
-    attention_backend: str | None = None
-    quick_reduce: QuickReduceFormat | None = None
-
-    def said(self) -> Mapping[str, str]:
-        """What is replaced, by its name."""
-        return self.model_dump(exclude_none=True)
-
-
 Part = TypeVar("Part", EndpointPicker, Proxy, RoutingSidecar, Vllm)
 
 
-def overridden(base: Release, override: Override) -> Release:
-    """A release with what the user put in place of its parts; a router of a release that isn't known is left out.
+def with_override(base: Release, override: Override) -> Release:
+    """A release with what the user put in place of its parts, by full references of images; a router of a release that
+    isn't known is left out.
 
     A vLLM image that another release has, or a mirror of it, is started as that release starts it: arguments,
     environment and backends belong to the image.
@@ -228,19 +213,12 @@ def overridden(base: Release, override: Override) -> Release:
 
 
 def _with_image(part: Part, image: str | None) -> Part:
-    return part if image is None else part.model_copy(update={"image": locked(image)})
+    return part if image is None else part.model_copy(update={"image": locked_image(image)})
 
 
 def vllm_release(base: Release, override: Override) -> Release:
     """The release whose facts of vLLM hold: that of the overriding image, else the base."""
     return (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
-
-
-def release_of_router_image(image: str) -> Release | None:
-    """The release whose endpoint picker or routing sidecar that image is, or a mirror of it; None where none is."""
-    known = (found for name in release_names() if (found := release(name)))
-    parts = ((found, part) for found in known for part in (found.endpoint_picker, found.routing_sidecar))
-    return next((found for found, part in parts if part.image.is_copied_by(image)), None)
 
 
 @cache
@@ -249,23 +227,79 @@ def release(name: str) -> Release | None:
     return entry("releases", name, Release)
 
 
-def newest_release() -> Release:
-    """The newest release of the catalogue."""
-    return max((found for name in release_names() if (found := release(name))), key=lambda found: found.order)
-
-
-def release_of_vllm(image: str) -> Release | None:
-    """The release that has the vLLM of that image, pinned or not; None where there is none."""
-    known = (found for name in release_names() if (found := release(name)))
-    return next((found for found in known if found.vllm.runs(image)), None)
-
-
-def release_of_former_name(name: str) -> Release | None:
-    """The release that the kit once called so, or None."""
-    every = (found for known in release_names() if (found := release(known)))
-    return next((found for found in every if name in found.former_names), None)
+def _releases() -> list[Release]:
+    """All releases of the catalogue, oldest first."""
+    return sorted((item for name in names("releases") if (item := release(name))), key=lambda item: item.order)
 
 
 def release_names() -> list[str]:
     """All releases of the catalogue, oldest first."""
-    return sorted(names("releases"), key=lambda name: found.order if (found := release(name)) else 0)
+    return [item.name for item in _releases()]
+
+
+def newest_release() -> Release:
+    """The newest release of the catalogue."""
+    return _releases()[-1]
+
+
+def release_of_vllm(image: str) -> Release | None:
+    """The release that has the vLLM of that image, pinned or not; None where there is none."""
+    return next((item for item in _releases() if item.vllm.runs(image)), None)
+
+
+def release_of_router_image(image: str) -> Release | None:
+    """The release whose endpoint picker or routing sidecar that image is, or a mirror of it; None where none is."""
+    parts = ((item, part) for item in _releases() for part in (item.endpoint_picker, item.routing_sidecar))
+    return next((item for item, part in parts if part.image.is_copied_by(image)), None)
+
+
+def release_of_former_name(name: str) -> Release | None:
+    """The release that the kit once called so, or None."""
+    return next((item for item in _releases() if name in item.former_names), None)
+
+
+DOWNLOAD_TIMEOUT_S = 60.0
+
+
+def crd_manifests(crds: Crds) -> list[dict[str, Any]]:
+    """The custom resource definitions of a release.
+
+    Each file comes from the release's Go module where that is on the machine, otherwise over HTTPS, and is held
+    to its SHA-256.
+
+    Raises:
+        KitError: a file can't be had, or isn't the one that the release names.
+    """
+    return [read_yaml(_crd_file(crds, name, digest)) for name, digest in crds.files.items()]
+
+
+def _crd_file(crds: Crds, name: str, digest: str) -> Path:
+    local = module_folder(crds.module, crds.version) / crds.folder / name
+    path = local if local.is_file() else _download(crds, name)
+    actual = hashlib.sha256(path.read_bytes()).hexdigest()
+    if actual != digest:
+        raise KitError(
+            f"{path} has SHA-256 {actual}, but the release names {digest}.",
+            "Delete the file and try again; if that does not help, it was changed at its source.",
+        )
+    return path
+
+
+def _download(crds: Crds, name: str) -> Path:
+    path = cache_folder() / "crds" / crds.version / name
+    if path.is_file():
+        return path
+    import httpx  # noqa: PLC0415 - only where a file has to come over the network; it brings a command line with it
+
+    url = f"{crds.repository}/{crds.version}/{crds.folder}/{name}"
+    try:
+        content = httpx.get(url, timeout=DOWNLOAD_TIMEOUT_S, follow_redirects=True).raise_for_status().content
+    except httpx.HTTPError as error:
+        raise KitError(
+            f"{url} can't be read: {error}", f"Put the file at {path} by hand, or open the way to it."
+        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(content)
+    partial.rename(path)
+    return path

@@ -1,12 +1,72 @@
-"""OCI shapes of GPU nodes: what a node has and how its pods ask for it."""
+"""Shapes of OCI and their GPUs: what a node has, how its pods ask for it, and the limits that nothing on it exceeds."""
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import BeforeValidator, Field
 
-from llmd_oke.catalogue.files import Entry, entry, names
-from llmd_oke.catalogue.gpus import Gpu, gpu
+from llmd_oke.catalogue.files import Entry, entry, names, required_entry
+from llmd_oke.config.pools import Taint
+
+POOL_LABEL = "oke.oraclecloud.com/pool.name"
+"""The label that says which pool a node is of."""
+
+
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+"""The label that says which shape a node has; only the cloud's own controller sets it."""
+
+
+class Link(Entry):
+    """How the GPUs of a node are joined: GB/s in one direction, to each other GPU, or to all together if `switched`."""
+
+    gb_per_s: float
+    switched: bool
+
+
+class DenseTflops(Entry):
+    """Peak rates of matrix units by number format, without sparsity; None for a format that they don't have."""
+
+    bf16: float
+    fp8: float | None = None
+    mxfp4: float | None = None
+
+    def of(self, number_format: str) -> float:
+        """The rate for weights in that format; that of BF16 where matrix units lack it, so that it is only stored."""
+        return getattr(self, number_format, None) or self.bf16
+
+
+class OtherNode(Entry):
+    """The nodes of a GPU without a shape in the catalogue; no price where OCI's public list has none."""
+
+    gpus: int
+    port_gbit_per_s: float
+    price_usd_per_gpu_hour: float | None = None
+
+
+class Gpu(Entry):
+    """One GPU. Memory in GiB, bandwidth in GB/s; `resource` is how pods ask for it."""
+
+    product: str
+    vendor: str
+    resource: str
+    architecture: str
+    memory_gib: float
+    memory_bandwidth_gb_per_s: float
+    dense_tflops: DenseTflops
+    link: Link
+    node: OtherNode | None = None
+
+
+@cache
+def gpu(product: str) -> Gpu | None:
+    """The GPU of that product, or None."""
+    return entry("gpus", product, Gpu)
+
+
+def gpu_names() -> list[str]:
+    """All GPU products of the catalogue."""
+    return names("gpus")
 
 
 def _known_gpu(product: object) -> object:
@@ -50,21 +110,6 @@ class LocalDisks(Entry):
 
     count: int
     terabytes: float
-
-
-POOL_LABEL = "oke.oraclecloud.com/pool.name"
-"""The label that says which pool a node is of."""
-
-INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
-"""The label that says which shape a node has; only the cloud's own controller sets it."""
-
-
-class Taint(Entry):
-    """A taint of the shape's nodes."""
-
-    key: str
-    value: str
-    effect: str
 
 
 class NodeDefaults(Entry):
@@ -123,3 +168,93 @@ def shape(name: str) -> Shape | None:
 def shape_names() -> list[str]:
     """All shapes of the catalogue."""
     return names("shapes")
+
+
+class Node(Protocol):
+    """A node with `gpus` equal GPUs and a port for each of them. The price is None where no list has it."""
+
+    @property
+    def name(self) -> str:
+        """The shape, or the GPU's product."""
+        ...
+
+    @property
+    def gpu(self) -> Gpu:
+        """One of its GPUs."""
+        ...
+
+    @property
+    def gpus(self) -> int:
+        """How many it has."""
+        ...
+
+    @property
+    def port_gbit_per_s(self) -> float:
+        """Rate of one port."""
+        ...
+
+    @property
+    def price_usd_per_gpu_hour(self) -> float | None:
+        """List price of the node, for each GPU."""
+        ...
+
+
+@dataclass(frozen=True)
+class GpuNode:
+    """A node that is known by its GPU alone."""
+
+    name: str
+    gpu: Gpu
+    gpus: int
+    port_gbit_per_s: float
+    price_usd_per_gpu_hour: float | None
+
+
+def node_of_gpu(product: str) -> Node | None:
+    """The first shape with that GPU, else the nodes that it comes in elsewhere; None for an unknown product."""
+    shapes = (item for name in shape_names() if (item := shape(name)) and item.gpu.product == product)
+    if (node := next(shapes, None)) is not None:
+        return node
+    known = gpu(product)
+    if known is None or known.node is None:
+        return None
+    other = known.node
+    return GpuNode(known.product, known, other.gpus, other.port_gbit_per_s, other.price_usd_per_gpu_hour)
+
+
+class ShapeLimits(Entry):
+    """The service limits of OCPUs and of GB of memory, each by the names that it goes by, the likelier first."""
+
+    ocpus: tuple[str, ...]
+    memory_gb: tuple[str, ...]
+
+
+class FlexibleShape(Entry):
+    """The most OCPUs and memory of a node, and the least and the most memory for each OCPU; memory in GB. What is
+    infinite is not known, and neither are limits that are None.
+    """
+
+    ocpus: float
+    memory_gb: float
+    memory_gb_per_ocpu: tuple[float, float]
+    limits: ShapeLimits | None = None
+
+    def memory_gb_with(self, ocpus: float) -> tuple[float, float]:
+        """The least and the most memory of a node with that many OCPUs, in GB."""
+        least, most = self.memory_gb_per_ocpu
+        return least * ocpus, min(most * ocpus, self.memory_gb)
+
+
+class _FlexibleShapes(Entry):
+    shapes: dict[str, FlexibleShape]
+    others: FlexibleShape
+
+
+@cache
+def _all() -> _FlexibleShapes:
+    return required_entry("flexible-shapes", "oci", _FlexibleShapes)
+
+
+def flexible_shape(name: str) -> FlexibleShape | None:
+    """The limits of a flexible shape, those of `others` where it has no public figures; None for any other shape."""
+    return _all().shapes.get(name, _all().others if name.endswith(".Flex") else None)

@@ -1,18 +1,23 @@
-"""`llmd-oke check`: is a stack file right, and what would it deploy?"""
+"""`llmd-oke check` and `schema`: whether a stack file is right, what it would deploy, and the schema for editors."""
 
 import json
 from typing import Any
 
 import typer
+from llmd_pods.errors import Refused
+from rich.console import Group
 from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
 
 from llmd_oke import planning
-from llmd_oke.cli import console, options, plan_view
-from llmd_oke.cli.json_output import problem
-from llmd_oke.errors import Refused
-from llmd_oke.planning import Plan
-from llmd_oke.tuning.servers import conditions
-from llmd_oke.tuning.servers.figures import latency_figures
+from llmd_oke.cli import console, extensions, options
+from llmd_oke.cli.console import problem_document
+from llmd_oke.cli.tables import FittingTable
+from llmd_oke.config.schema import stack_file_schema
+from llmd_oke.planning import Advice, ModelPlan, Plan, merge_advice
+from llmd_oke.planning.container_images import chart_archives, images_of, tag_only_sentence, unchecked_archives_sentence
+from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, bring_up, costs
 
 
 def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
@@ -22,28 +27,186 @@ def check(stack: options.Stack, project: options.Project = options.HERE, as_json
     except Refused as refused:
         if not as_json:
             raise
-        _print({"stack": stack, "ok": False, "problems": [problem(each) for each in refused.problems]})
+        _print({"stack": stack, "ok": False, "problems": [problem_document(problem) for problem in refused.problems]})
         raise typer.Exit(1) from refused
+    differences = extensions.forecasts().differences(plan)
     if as_json:
-        found = {"not_as_measured": _not_as_measured(plan)}
-        _print({"stack": stack, "ok": True, "problems": [], **plan_view.as_json(plan), **found})
-    else:
-        plan_view.show(stack, plan)
-        for name, differences in _not_as_measured(plan).items():
-            told = "; ".join(differences)
-            console.output().print(f"\n[dim]forecasts[/] {escape(name)}: not as measured: {escape(told)}")
-
-
-def _not_as_measured(plan: Plan) -> dict[str, list[str]]:
-    """By model, how its servers differ from those that the kit's latency figures were measured of."""
-    found: dict[str, list[str]] = {}
-    for model in plan.models:
-        figures = latency_figures(model.model.name, plan.pools[0].shape.gpu.product) if plan.pools else None
-        started = conditions.started_with(plan.release, model.model, model.engine)
-        if figures is not None:
-            found[model.name] = figures.differences(started.of(str(model.topology)))
-    return {name: told for name, told in found.items() if told}
+        document = plan_document(plan) | {"not_as_measured": differences}
+        _print({"stack": stack, "ok": True, "problems": [], **document})
+        return
+    show_plan(stack, plan)
+    for name, texts in differences.items():
+        console.output().print(f"\n[dim]forecasts[/] {escape(name)}: not as measured: {escape('; '.join(texts))}")
 
 
 def _print(document: dict[str, Any]) -> None:
     typer.echo(json.dumps(document, indent=2, default=str))
+
+
+def schema() -> None:
+    """Print the JSON Schema of stack files (committed as stacks/schema.json)."""
+    typer.echo(json.dumps(stack_file_schema(), indent=2))
+
+
+def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
+    """Prints a plan and its advice; `release` are words for it in place of its name."""
+    console.output().print(f"[bold]{escape(stack)}[/] can be deployed")
+    cost, forecast = costs(plan), bring_up(plan)
+    published = [f"{leg.name}: {leg.source}" for leg in forecast.legs if leg.source != ASSUMED]
+    left_out = Padding(f"[dim]not included: {escape('; '.join(cost.not_included))}[/]", (0, 0, 0, 2))
+    console.output().print(
+        Group(
+            _cluster(plan, release or plan.release.name),
+            "",
+            FittingTable(_costs(cost)),
+            left_out,
+            "",
+            FittingTable(_models(plan)),
+            "",
+            FittingTable(_bring_up(forecast)),
+            Padding(f"[dim]{escape('; '.join(published))}[/]", (0, 0, 0, 2)),
+        )
+    )
+    for note in merge_advice(Advice(model.name, model.update_note) for model in plan.models):
+        console.output().print(f"\n  [dim]updates of {escape(note.path)}:[/] {escape(note.text)}")
+    if sentence := tag_only_sentence(images_of(plan)):
+        console.output().print(f"\n[yellow]images[/] {escape(sentence)}")
+    if sentence := unchecked_archives_sentence(chart_archives(plan)):
+        console.output().print(f"\n[yellow]charts[/] {escape(sentence)}")
+    for advice in merge_advice(plan.advice):
+        console.output().print(f"\n[yellow]advice[/] [bold]{escape(advice.path)}[/]: {escape(advice.text)}")
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data.
+
+    Prices are list prices in US dollars, `price_usd_per_hour` that of the GPU nodes; `key_value_tokens` are bounds.
+    """
+    cost = costs(plan)
+    return {
+        "release": plan.release.name,
+        "namespace": plan.namespace,
+        "nodes": len(plan.nodes_at_first),
+        "idle_nodes": len(plan.idle_nodes),
+        "gpus": plan.gpus,
+        "used_gpus": plan.used_gpus,
+        "price_usd_per_hour": plan.price_usd_per_hour,
+        "costs": {
+            "usd_per_hour": _cents(cost.usd_per_hour),
+            "as_of": cost.as_of,
+            "parts": [{"part": part.part, "usd_per_hour": _cents(part.usd_per_hour)} for part in cost.parts],
+            "not_included": list(cost.not_included),
+        },
+        "models": [_model(model) for model in plan.models],
+        "bring_up": _bring_up_as_json(bring_up(plan)),
+        "images": [
+            {"image": used.image.reference, "digest": used.image.digest, "used_by": used.used_by, "path": used.path}
+            for used in images_of(plan)
+        ],
+        "advice": [{"path": advice.path, "text": advice.text} for advice in plan.advice],
+    }
+
+
+def _bring_up_as_json(forecast: BringUp) -> dict[str, Any]:
+    starts, critical = forecast.starts, forecast.critical
+    legs = [
+        {
+            "name": leg.name,
+            "starts_s": round(starts[leg.name]),
+            "seconds": round(leg.seconds),
+            "source": leg.source,
+            "after": list(leg.after),
+            "critical": leg.name in critical,
+        }
+        for leg in forecast.legs
+    ]
+    return {"seconds": round(forecast.seconds), "legs": legs}
+
+
+def _cents(usd: float | None) -> float | None:
+    return None if usd is None else round(usd, 2)
+
+
+def _model(model: ModelPlan) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "model": model.model.repository,
+        "topology": str(model.topology),
+        "copies": len(model.units),
+        "gpus": model.gpus,
+        "router": model.router.mode,
+        "updates": {"way": model.update_way, "note": model.update_note},
+        "max_model_len": model.max_model_len,
+        "roles": [
+            {
+                "role": role.role,
+                "replicas": role.replicas,
+                "tensor_parallel_size": role.tensor_parallel_size,
+                "key_value_tokens": role.memory.key_value_tokens,
+                "max_surge": role.rollout.max_surge,
+                "max_unavailable": role.rollout.max_unavailable,
+            }
+            for role in model.units[0].roles
+        ],
+    }
+
+
+def _cluster(plan: Plan, release: str) -> Table:
+    sizes = [
+        f"{pool.size} ({pool.limits.least} to {pool.limits.most})" if pool.autoscaled else str(pool.size)
+        for pool in plan.pools
+    ]
+    pools = ", ".join(f"{size} x {pool.shape.name}" for size, pool in zip(sizes, plan.pools, strict=True))
+    table = Table.grid(padding=(0, 2))
+    table.add_row("  [dim]release[/]", escape(release))
+    table.add_row("  [dim]nodes[/]", f"{pools}, {plan.gpus} GPUs, {plan.used_gpus} used")
+    return table
+
+
+def _costs(cost: Costs) -> Table:
+    """Every part with its price, and the sum."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=True)
+    table.add_column(f"  cost at list price, {cost.as_of}")
+    table.add_column("$/hour", justify="right")
+    for part in cost.parts:
+        table.add_row(f"  {escape(part.part)}", "unknown" if part.usd_per_hour is None else f"{part.usd_per_hour:,.2f}")
+    if len(cost.parts) > 1:
+        table.add_row("  all of it", f"{cost.usd_per_hour:,.2f}")
+    return table
+
+
+def _bring_up(forecast: BringUp) -> Table:
+    """Each leg with its time; those in brackets end while a longer one beside them still goes on."""
+    starts, critical = forecast.starts, forecast.critical
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("  from up to the first token, forecast")
+    table.add_column("from", justify="right")
+    table.add_column("takes", justify="right")
+    table.add_column("figure")
+    for leg in forecast.legs:
+        takes = _minutes(leg.seconds)
+        longest = leg.name in critical
+        cells = (
+            _minutes(starts[leg.name]),
+            takes if longest else f"({takes})",
+            leg.source if leg.source == ASSUMED else "published",
+        )
+        table.add_row(f"  {leg.name}", *cells, style=None if longest else "dim")
+    table.add_row("  all of it", "", _minutes(forecast.seconds), "")
+    return table
+
+
+def _minutes(seconds: float) -> str:
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
+
+
+def _models(plan: Plan) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("  model", "topology", "copies", "GPUs", "router"):
+        table.add_column(name, justify="right" if name in {"copies", "GPUs"} else "left")
+    table.add_column("KV tokens per server (bound)", justify="right")
+    for model in plan.models:
+        room = "\n".join(f"{role.role} {role.memory.key_value_tokens:,}" for role in model.units[0].roles)
+        cells = (str(model.topology), str(len(model.units)), str(model.gpus), model.router.mode, room)
+        table.add_row(f"  {model.name}", *cells)
+    return table

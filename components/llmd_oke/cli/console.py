@@ -1,25 +1,29 @@
 """What a person sees: results on standard output, everything else on standard error."""
 
+import json
 import os
 import re
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 from textwrap import wrap
+from typing import Any
 
+import typer
+from llmd_pods.errors import KitError, Problem, Refused
+from llmd_pods.progress import PlainProgress, Progress
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.control import Control
 from rich.markup import escape
 from rich.segment import Segment
 
-from llmd_oke.errors import KitError, Problem, Refused
-from llmd_oke.progress import PlainProgress, Progress
-
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 and the number of SIGINT."""
 
 
-class Told(SystemExit):
+class ChildExit(SystemExit):
     """The end of a command whose work another process did, with its exit code: that one has said how it ended."""
 
 
@@ -29,7 +33,7 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u20
 
 def visible(text: str) -> str:
     """A text with a picture in place of each character that a terminal would obey."""
-    return _UNSEEN.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "\ufffd", text)
+    return _UNSEEN.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else "\ufffd", text)
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,13 @@ class _VisibleOnly(RenderHook):
     """Has everything that a console shows go through `_Visible`, whoever prints it."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [each if isinstance(each, Control) else _Visible(each) for each in renderables]
+        return [part if isinstance(part, Control) else _Visible(part) for part in renderables]
 
 
 def _console(*, stderr: bool) -> Console:
-    made = Console(stderr=stderr, highlight=False)
-    made.push_render_hook(_VisibleOnly())
-    return made
+    console = Console(stderr=stderr, highlight=False)
+    console.push_render_hook(_VisibleOnly())
+    return console
 
 
 @cache
@@ -89,13 +93,17 @@ def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
     for problem in problems:
         line = f" [dim](line {problem.line})[/]" if problem.line else ""
         errors().print(f"\n  [bold]{escape(problem.path)}[/]{line}")
-        for name, text in (("found", _found(problem)), ("accepted", problem.accepted), ("because", problem.why)):
+        for name, text in (
+            ("found", _value_text(problem)),
+            ("accepted", problem.accepted),
+            ("because", problem.why),
+        ):
             own_lines = wrap(text, max(errors().width - _MARGIN, 20), break_long_words=False, break_on_hyphens=False)
             shown = escape(f"\n{' ' * _MARGIN}".join(own_lines))  # a digest or an address is copied whole
             errors().print(f"    [dim]{name:<{_MARGIN - 5}}[/] {shown}", soft_wrap=True)
 
 
-def _found(problem: Problem) -> str:
+def _value_text(problem: Problem) -> str:
     return "nothing" if problem.value is None else problem.short_value
 
 
@@ -135,3 +143,48 @@ _BEGAN = "LLMD_OKE_BEGAN_S"
 def _began_s() -> float:
     """On the clock that all processes of a machine share (`CLOCK_MONOTONIC`)."""
     return float(os.environ.get(_BEGAN) or time.monotonic())
+
+
+_AS_JSON: ContextVar[bool] = ContextVar("as_json", default=False)
+
+
+def remember_json(as_json: bool) -> bool:
+    """Keeps in mind whether the command has --json."""
+    _AS_JSON.set(as_json)
+    return as_json
+
+
+def print_json_error(error: KitError) -> None:
+    """Prints an error of the kit as JSON, if the command has --json."""
+    if _AS_JSON.get():
+        typer.echo(json.dumps(error_document(error), indent=2, default=str))
+
+
+def error_document(error: KitError) -> dict[str, Any]:
+    """An error as plain data; with all problems where a file was refused."""
+    if isinstance(error, Refused):
+        return {
+            "error": error.verdict,
+            "remedy": None,
+            "problems": [problem_document(problem) for problem in error.problems],
+        }
+    return {"error": error.message, "remedy": error.remedy}
+
+
+def problem_document(problem: Problem) -> dict[str, Any]:
+    """One problem of a file as plain data."""
+    return {
+        "path": problem.path,
+        "line": problem.line,
+        "value": _plain(problem),
+        "accepted": problem.accepted,
+        "why": problem.why,
+    }
+
+
+def _plain(problem: Problem) -> object:
+    """The value itself where it is one that JSON has, a short text of any other."""
+    value = problem.value
+    if isinstance(value, float):
+        return value if isfinite(value) else problem.short_value
+    return value if value is None or isinstance(value, bool | int | str) else problem.short_value

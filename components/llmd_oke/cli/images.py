@@ -9,7 +9,7 @@ from rich.table import Table
 
 from llmd_oke.catalogue.container_images import lock, lock_file
 from llmd_oke.cli import console, options
-from llmd_oke.cli.tables import Fitting
+from llmd_oke.cli.tables import FittingTable
 from llmd_oke.planning import plan_stack_file
 from llmd_oke.planning.container_images import UsedImage, images_of, kit_images, tag_only_sentence
 
@@ -37,7 +37,7 @@ def list_images(stack: options.Stack, project: options.Project = options.HERE, a
         table.add_column(column, overflow="fold")
     for used in images:
         table.add_row(used.image.reference, used.image.digest or "tag alone", used.used_by, _origin(used))
-    console.output().print(Fitting(table))
+    console.output().print(FittingTable(table))
     if sentence := tag_only_sentence(images):
         console.output().print(f"\n{sentence}", markup=False)
 
@@ -49,24 +49,25 @@ def update(dry_run: DryRun = False, check: Check = False, moved: Moved = False) 
     Comments and order of the file stay. A tag that names another image than the lock has is told and not taken without
     `--moved`. Ends with 1 where such a tag was found, or a registry gave no answer; the rest is written all the same.
     """
-    from llmd_oke.access.registry import ask_all, measured  # noqa: PLC0415 - other commands ask no registry
-    from llmd_oke.config.round_trip import difference  # noqa: PLC0415
-    from llmd_oke.operations.image_lock import updated  # noqa: PLC0415
-    from llmd_oke.results.files import write_whole  # noqa: PLC0415
+    from llmd_oke.access.registry import query_registries, stored_image  # noqa: PLC0415 - other commands ask no registry
+    from llmd_oke.config.yaml_files import difference  # noqa: PLC0415
+    from llmd_oke.operations.registries import lock_update  # noqa: PLC0415
 
     path, images = lock_file(), kit_images()
     before = path.read_text(encoding="utf-8")
-    answers = ask_all(images, measured, console.progress())
-    found = updated(before, images, answers, datetime.now(UTC).date(), take_moved=moved)
-    changes = difference(before, found.text, str(path))
+    answers = query_registries(images, stored_image, console.progress())
+    new = lock_update(before, images, answers, datetime.now(UTC).date(), take_moved=moved)
+    changes = difference(before, new.text, str(path))
     console.output().print(changes or "nothing changes", markup=False, soft_wrap=True)
-    for reference, (known, now) in found.moved.items():
+    for reference, (known, now) in new.moved.items():
         _complain(f"{reference} is {now} now, and was {known}: take it with --moved if that is meant to be")
-    for reference, reason in found.unanswered.items():
+    for reference, reason in new.unanswered.items():
         _complain(f"{reference}: {reason}")
     if changes and not (dry_run or check):
-        write_whole(path, found.text)
-    if found.moved or found.unanswered or (check and changes):
+        unfinished = path.with_name(f".{path.name}.unfinished")  # a reader finds the lock whole
+        unfinished.write_text(new.text, encoding="utf-8")
+        unfinished.replace(path)
+    if new.moved or new.unanswered or (check and changes):
         raise typer.Exit(1)
 
 

@@ -1,19 +1,26 @@
 """Commands that are loaded when they are used: `check` needs no plots, no cluster's client and no control plane."""
 
+import ast
+import re
 from collections import UserDict
 from collections.abc import Mapping
-from importlib import import_module
+from functools import cache
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperGroup
+from llmd_pods.errors import KitError
+from typer.core import TyperCommand, TyperGroup
 
 
 class LoadingGroup(TyperGroup):
-    """A group whose commands are named by its class's table; `--help` loads all of them."""
+    """A group whose commands are named by its class's table; `--help` reads their sources and loads none of them."""
 
     places: ClassVar[Mapping[str, str]] = {}
-    """Commands by name, each with module and function, or module and `typer.Typer`: `llmd_oke.cli.tune:app`."""
+    """Commands by name, each with module and function, or module and `typer.Typer`, as entry points write it:
+    `llmd_rehearsal.cli:app [rehearsal]`, where brackets have the extras that it needs."""
 
     panels: ClassVar[Mapping[str, str]] = {}
     """Headings in `--help`, by command."""
@@ -22,21 +29,54 @@ class LoadingGroup(TyperGroup):
         super().__init__(**settings)
         self.commands = _Commands(self.places, self.panels)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write what commands there are."""
+        commands = self.commands
+        self.commands = _Descriptions(self.places, self.panels)
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.commands = commands
+
 
 class _Commands(UserDict[str, Any]):
-    """Names with places on the outside of it, commands where one is asked for."""
+    """Names with places on the outside of it, commands where they are looked up."""
 
     def __init__(self, places: Mapping[str, str], panels: Mapping[str, str]) -> None:
         super().__init__(places)
         self._panels = panels
 
     def __getitem__(self, name: str) -> Any:
-        return _command(name, super().__getitem__(name), self._panels.get(name))
+        part = load(EntryPoint(name, super().__getitem__(name), ""), f"`{name}`")
+        return _command(name, part, self._panels.get(name))
 
 
-def _command(name: str, place: str, panel: str | None) -> Any:
-    module, _, attribute = place.partition(":")
-    part = getattr(import_module(module), attribute)
+class _Descriptions(_Commands):
+    """The same for `--help`: commands that only describe themselves."""
+
+    def __getitem__(self, name: str) -> Any:
+        text = _description(self.data[name])
+        if text is None:
+            return super().__getitem__(name)
+        return TyperCommand(name, help=text, rich_help_panel=self._panels.get(name))
+
+
+def load(entry: EntryPoint, what: str) -> Any:
+    """The object of an entry point.
+
+    Raises:
+        KitError: a package of one of its extras is not installed; names the extra.
+    """
+    try:
+        return entry.load()
+    except ModuleNotFoundError as error:
+        if not entry.extras or (error.name or "").startswith("llmd_oke"):
+            raise
+        remedy = f"Install llmd-oke[{','.join(entry.extras)}]."
+        raise KitError(f"{what} needs {error.name}, which is not installed.", remedy) from error
+
+
+def _command(name: str, part: Any, panel: str | None) -> Any:
     holder = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, add_completion=False)
     holder.callback()(_no_options)
     if isinstance(part, typer.Typer):
@@ -49,3 +89,23 @@ def _command(name: str, place: str, panel: str | None) -> Any:
 
 def _no_options() -> None:
     """A Typer with a callback is a group, even with one command."""
+
+
+@cache
+def _description(place: str) -> str | None:
+    """The docstring of a command's function, or the help of its `Typer`, by its source; None where that isn't there.
+
+    Only the statement itself is parsed: whole modules would take `--help` a tenth of a second more.
+    """
+    entry = EntryPoint("", place, "")
+    spec = find_spec(entry.module)
+    source = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    statement = re.search(rf"^(def {entry.attr}\(|{entry.attr} = ).*\n([ )].*\n|\n)*", source, re.MULTILINE)
+    match ast.parse(statement[0]).body[0] if statement else None:
+        case ast.FunctionDef() as function:
+            return ast.get_docstring(function)
+        case ast.Assign(value=ast.Call(keywords=keywords)):
+            texts = [keyword.value for keyword in keywords if keyword.arg == "help"]
+            return next((str(text.value) for text in texts if isinstance(text, ast.Constant)), None)
+        case _:
+            return None

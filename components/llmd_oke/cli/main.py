@@ -1,57 +1,45 @@
 """The command `llmd-oke`."""
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib import metadata
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated
 
 import typer
+from llmd_pods.errors import KitError
 
-from llmd_oke.cli import console, json_output, termination
+from llmd_oke.cli import console
 from llmd_oke.cli.loading import LoadingGroup
-from llmd_oke.errors import KitError
 
-_GROUPS = {
-    "Plan": {
-        "check": "llmd_oke.cli.check:check",
-        "preflight": "llmd_oke.cli.preflight:preflight",
-        "images": "llmd_oke.cli.images:app",
-        "rehearse": "llmd_oke.cli.rehearse:app",
-        "schema": "llmd_oke.cli.schema:schema",
-    },
-    "Deploy": {
-        "up": "llmd_oke.cli.up:up",
-        "destroy": "llmd_oke.cli.up:destroy",
-        "drift": "llmd_oke.cli.drift:drift",
-        "recover": "llmd_oke.cli.recover:recover",
-        "nodes": "llmd_oke.cli.nodes:app",
-        "pipeline": "llmd_oke.cli.pipeline:app",
-        "tunnel": "llmd_oke.cli.tunnel:tunnel",
-        "token": "llmd_oke.cli.token:token",
-    },
-    "Measure what is deployed": {
-        "smoke": "llmd_oke.cli.smoke:smoke",
-        "bench": "llmd_oke.cli.bench:bench",
-        "eval": "llmd_oke.cli.accuracy:evaluate",
-        "passport": "llmd_oke.cli.passport:passport",
-        "kv-path": "llmd_oke.cli.kv_path:kv_path",
-    },
-    "Compare and tune": {
-        "compare": "llmd_oke.cli.compare:compare",
-        "history": "llmd_oke.cli.history:app",
-        "experiment": "llmd_oke.cli.experiment:app",
-        "tune": "llmd_oke.cli.tune:app",
-    },
+_PANELS = {
+    "Plan": ("check", "preflight", "images", "rehearse", "schema"),
+    "Deploy": ("up", "destroy", "drift", "recover", "nodes", "pipeline", "tunnel", "token"),
+    "Measure what is deployed": ("smoke", "bench", "eval", "passport", "kv-path"),
+    "Compare and tune": ("compare", "history", "experiment", "tune"),
 }
+"""Headings in `--help` with their commands, in this order; commands of other packages follow without a heading."""
 
 UNREAD = 141
 """Exit code where nobody reads the output any more: 128 and the number of SIGPIPE."""
 
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code after SIGTERM."""
+
+
+def _places() -> dict[str, str]:
+    """The commands of all packages that are installed, by their entry points."""
+    installed = {entry.name: entry.value for entry in metadata.entry_points(group="llmd_oke.commands")}
+    ordered = [name for names in _PANELS.values() for name in names if name in installed]
+    return {name: installed[name] for name in dict.fromkeys([*ordered, *sorted(installed)])}
+
 
 class _Commands(LoadingGroup):
-    places = {name: place for commands in _GROUPS.values() for name, place in commands.items()}  # noqa: RUF012
-    panels = {name: group for group, commands in _GROUPS.items() for name in commands}  # noqa: RUF012
+    places = _places()
+    panels = {name: panel for panel, names in _PANELS.items() for name in names}  # noqa: RUF012
 
 
 app = typer.Typer(
@@ -64,8 +52,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"llmd-oke {metadata.version('llmd-oke')}")
         raise typer.Exit
 
@@ -86,20 +74,24 @@ def main() -> None:
     Errors of the kit and of the system end it with their own words and exit code 1, Ctrl-C with 130, SIGTERM with 143,
     and a reader that wants no more of its output with 141.
     """
-    with termination.heeded() as heeded:
-        sys.exit(heeded.code(_guarded(lambda: app(standalone_mode=True))))
+    with _sigterm_as_interrupt() as signals:
+        code = _run()
+        sys.exit(TERMINATED if signals and code == console.INTERRUPTED else code)
 
 
-def _guarded(run: Callable[[], Any]) -> int:
+def _run() -> int:
+    """Runs the command, and gives its exit code."""
     try:
-        run()
+        app(standalone_mode=True)
     except SystemExit as end:
-        return _ended(end)
+        return _exit_code(end)
     except KitError as error:
         return _failed(error)
-    except OSError as error:
-        _give_output_up()
-        return _failed(KitError(_words(error)))
+    except OSError as error:  # by the name of the file where the system says that
+        _discard_output()
+        return _failed(
+            KitError(": ".join(str(part) for part in (error.filename, error.strerror or error) if part) + ".")
+        )
     except KeyboardInterrupt:
         console.errors().print("interrupted")
         return console.INTERRUPTED
@@ -107,30 +99,45 @@ def _guarded(run: Callable[[], Any]) -> int:
 
 
 def _failed(error: KitError) -> int:
-    json_output.print_error(error)
+    console.print_json_error(error)
     console.show_error(error)
     return 1
 
 
-def _ended(end: SystemExit) -> int:
+def _exit_code(end: SystemExit) -> int:
     """The exit code of a command that ended itself."""
     if isinstance(end.__context__, BrokenPipeError):
-        _give_output_up()
+        _discard_output()
         return UNREAD
     code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    if code == console.INTERRUPTED and not isinstance(end, console.Told):
+    if code == console.INTERRUPTED and not isinstance(end, console.ChildExit):
         console.errors().print("interrupted")
     return code
 
 
-def _words(error: OSError) -> str:
-    """What the system refused, by the name of the file where it says that."""
-    return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part) + "."
-
-
-def _give_output_up() -> None:
+def _discard_output() -> None:
     """What could not be written is not tried again when Python ends."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Generator[list[int]]:
+    """Has SIGTERM (of a service manager, a cancelled job, `timeout`) interrupt what runs in the block as Ctrl-C does,
+    so that children end as that ends them. Gives the signals that came.
+    """
+    signals: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
+        signal.raise_signal(signal.SIGINT)  # event loops handle Ctrl-C in a way of their own
+
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield signals
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,20 +1,18 @@
 """`llmd-oke nodes`: GPU nodes of a stack, another size or launched anew."""
 
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated
 
 import typer
+from llmd_pods.errors import KitError
 
 from llmd_oke import planning
-from llmd_oke.cli import console, options, recover, times, tunnel, up
-from llmd_oke.errors import KitError
-from llmd_oke.experiments.deployed.cluster_access import ClusterAccess
+from llmd_oke.cli import console, options, recover, times, tunnel
+from llmd_oke.cli.extensions import rehearsals
 from llmd_oke.operations.draining import Drain, drain_limit_s
-from llmd_oke.operations.kubeconfigs import leading_to_cluster
-from llmd_oke.operations.nodes import Replacing, replace_nodes, scale_pool
+from llmd_oke.operations.kubeconfig import cluster_client, cluster_kubeconfig
+from llmd_oke.operations.nodes import ReplaceOptions, replace_nodes, scale_pool
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.planning import Plan
 
@@ -26,11 +24,6 @@ DrainLimit = Annotated[
 
 
 app = typer.Typer(no_args_is_help=True, help="GPU nodes of a stack: another size, or launched anew.")
-
-
-@app.callback()
-def _nodes() -> None:
-    """GPU nodes of a stack: another size, or launched anew."""
 
 
 @app.command()
@@ -55,29 +48,23 @@ def replace(
     Without names those that the stack file has changed since. A node that can't be drained in time takes pods again,
     and the command ends; interrupted, the next run goes on with those that are left.
     """
-    limit = ["--drain-limit", str(drain_limit)] if drained else []
     if rehearse:
-        _replace_rehearsed(project, stack, names or (), ["--at-once", str(at_once), *limit, *["--force"] * force])
+        limit_s = drain_limit if drained else None
+        rehearsals().replace_nodes(
+            project, stack, names or (), console.progress(), at_once=at_once, drain_limit_s=limit_s, force=force
+        )
         return
     plan = planning.plan_stack_file(project, stack)
     pulumi = pulumi_cli(project, stack)
-    with up.way(project, stack, through_tunnel), leading_to_cluster(pulumi, plan) if drained else nullcontext():
+    with (
+        tunnel.api_server_access(project, stack, through_tunnel),
+        cluster_kubeconfig(pulumi, plan) if drained else nullcontext(),
+    ):
         drain = _drain(plan, drain_limit, force=force, asks=not yes) if drained else None
-        how = Replacing(at_once, drain, recover.client_for(project, stack))
+        how = ReplaceOptions(at_once, drain, recover.client_for(project, stack))
         status = replace_nodes(pulumi, console.progress(), typer.confirm, tuple(names or ()), how, yes=yes)
     if status:
         raise typer.Exit(status)
-
-
-def _replace_rehearsed(project: Path, stack: str, names: Sequence[str], more: Sequence[str]) -> None:
-    from llmd_oke.rehearsal import rehearsal  # noqa: PLC0415 - needs what only rehearsals install
-
-    if rehearsal.phase(project, stack) != "ready":
-        raise KitError(f"The rehearsal of {stack} is not up.", f"Rehearse it: scripts/rehearse --stack {stack}")
-    progress = console.progress()
-    prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
-    progress.step("launching nodes of the rehearsed stack anew")
-    rehearsal.run_engine(prepared, "replace", progress, targets=names, more=more)
 
 
 def _drain(plan: Plan, limit_s: float, *, force: bool, asks: bool) -> Drain | None:
@@ -87,7 +74,7 @@ def _drain(plan: Plan, limit_s: float, *, force: bool, asks: bool) -> Drain | No
         KitError: it can't be reached, and nobody is there to ask, or says no.
     """
     try:
-        drain = Drain(ClusterAccess(plan.kubeconfig_context).client, console.progress(), limit_s, force=force)
+        drain = Drain(cluster_client(plan.kubeconfig_context), console.progress(), limit_s, force=force)
         drain.require_cluster()
     except KitError as error:
         console.show_error(error)
@@ -111,7 +98,7 @@ def scale(
     The next `up` brings the size of the stack file back, but for pools that the cluster autoscaler sizes.
     """
     plan = planning.plan_stack_file(project, stack)
-    known = {each.name: each for each in plan.pools}
+    known = {item.name: item for item in plan.pools}
     if pool not in known:
         raise KitError(f"The stack has no pool {pool} of GPU nodes.", f"One of: {', '.join(known)}.")
     if not yes and not typer.confirm(f"What runs on {pool} ends. Scale it to {size} nodes?"):

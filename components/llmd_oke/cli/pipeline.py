@@ -1,30 +1,72 @@
-"""`llmd-oke pipeline`: what continuous integration calls, for real or against the rehearsal."""
+"""`llmd-oke pipeline`: what continuous integration calls, with its summary for pull requests and its time limit."""
 
+import html
+import json
 import os
+import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from llmd_pods.errors import KitError
 
 from llmd_oke import planning
-from llmd_oke.catalogue.limits import pipeline_limits
+from llmd_oke.catalogue.operations import PipelineLimits, pipeline_limits
 from llmd_oke.cli import console, options, tunnel, up
-from llmd_oke.cli import drift as by_hand
-from llmd_oke.config import stacks
-from llmd_oke.errors import KitError
-from llmd_oke.operations import drift as changes_by_hand
-from llmd_oke.operations.previews import Preview, of_document
+from llmd_oke.cli.drift import DRIFTED, changes_by_hand
+from llmd_oke.cli.extensions import rehearsals
+from llmd_oke.config import CONFIG_KEY, load, stacks
+from llmd_oke.operations import drift as drifts
+from llmd_oke.operations import guards
+from llmd_oke.operations.drift import Drift
+from llmd_oke.operations.guards import displacement
+from llmd_oke.operations.previews import Change, Preview
 from llmd_oke.operations.pulumi_cli import pulumi_cli
-from llmd_oke.operations.refreshing import reading_first
-from llmd_oke.operations.summary import drifted, summarise
+from llmd_oke.operations.updates import with_refresh
+from llmd_oke.planning import Plan
+
+if TYPE_CHECKING:
+    from llmd_oke.testing import Declared
+
+
+MARK = "<!-- llmd-oke preview of {stack} -->"
+"""The first line of a comment, by which the next run finds it."""
+
+
+MOST_ROWS = 60
+
+
+_MARKS = re.compile(r"[\\`*_\[\]|~]")
+
+
+_ORDER = ("delete", "replace", "create", "update")
+
+
+_WITHOUT_EXISTENCE = ("llmd-oke:index:", "pulumi:")
+
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+
+
+_PART = re.compile(r"(\d+)([smh])")
+
+
+_VERSION = "kubernetesVersion"
+
 
 app = typer.Typer(help="Preview and deploy a stack as continuous integration does.", no_args_is_help=True)
+
 
 Rehearse = Annotated[
     bool, typer.Option("--rehearse", help="Against the rehearsal on this machine.", envvar="LLMD_OKE_REHEARSE")
 ]
+
+
 Summary = Annotated[
     Path | None,
     typer.Option("--summary", help="File for the Markdown summary; standard output if left out.", dir_okay=False),
@@ -41,14 +83,14 @@ def preview(
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
     """Preview an update and write a Markdown summary. Ends with 1 where the update would be refused."""
-    _require_listed(project, stack)
+    _require_stack_file(project, stack)
     plan = planning.plan_stack_file(project, stack, nodes_pull=True)
-    pulumi = None if rehearse else reading_first(pulumi_cli(project, stack), plan)
-    with up.way(project, stack, through_tunnel) if pulumi else nullcontext():
-        changed = changes_by_hand.look(pulumi, console.progress()) if pulumi else []
-        found = pulumi.preview() if pulumi else _rehearsed(project, stack)
-    changed += changes_by_hand.found_in_preview(found.changes, changed)
-    judged = summarise(stack, plan, found, by_hand=changed, allow_replace=allow_replace)
+    pulumi = None if rehearse else with_refresh(pulumi_cli(project, stack), plan)
+    with tunnel.api_server_access(project, stack, through_tunnel) if pulumi else nullcontext():
+        by_hand = drifts.look(pulumi, console.progress()) if pulumi else []
+        changes = pulumi.preview() if pulumi else rehearsals().preview(project, stack, console.progress())
+    by_hand += drifts.drift_of_preview(changes.changes, by_hand)
+    judged = summarise(stack, plan, changes, by_hand=by_hand, allow_replace=allow_replace)
     _write(judged.markdown, summary)
     if judged.refusals:
         raise typer.Exit(1)
@@ -63,11 +105,11 @@ def drift(
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
     """Look for changes by hand and write a Markdown summary. Ends as `llmd-oke drift` does: 3 where there are some."""
-    _require_listed(project, stack)
-    found = by_hand.look(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
-    _write(drifted(stack, found), summary)
-    if found:
-        raise typer.Exit(by_hand.DRIFTED)
+    _require_stack_file(project, stack)
+    changes = changes_by_hand(project, stack, rehearse=rehearse, through_tunnel=through_tunnel)
+    _write(drift_summary(stack, changes), summary)
+    if changes:
+        raise typer.Exit(DRIFTED)
 
 
 @app.command()
@@ -79,7 +121,7 @@ def deploy(
     through_tunnel: tunnel.OfCommand = False,
 ) -> None:
     """Update a stack without questions, then run the smoke benchmark, which decides how this ends."""
-    _require_listed(project, stack)
+    _require_stack_file(project, stack)
     if not rehearse:
         up.up(stack, project, yes=True, allow_replace=allow_replace, benchmark=True, through_tunnel=through_tunnel)
         return
@@ -99,20 +141,19 @@ def limit(
 
     What they are made of, and whether GitHub's is less, goes to standard error.
     """
-    from llmd_oke.cli.time_limit import time_limit  # noqa: PLC0415 - loads the program, which is slow
 
-    _require_listed(project, stack)
-    found = time_limit(project, stack, planning.plan_stack_file(project, stack, nodes_pull=True))
+    _require_stack_file(project, stack)
+    needed = time_limit(project, stack, planning.plan_stack_file(project, stack, nodes_pull=True))
     known = pipeline_limits()
     most = known.own_job_minutes if own_runner else known.hosted_job_minutes
-    for line in found.lines():
+    for line in needed.lines():
         console.errors().print(line, markup=False, soft_wrap=True)
-    console.errors().print(f"An update of {stack} may take {found.minutes} minutes.", markup=False, soft_wrap=True)
-    if found.minutes > most:
+    console.errors().print(f"An update of {stack} may take {needed.minutes} minutes.", markup=False, soft_wrap=True)
+    if needed.minutes > most:
         longer = "" if own_runner else f", on a runner of one's own (LLMD_OKE_RUNNER) after {known.own_job_minutes}"
-        told = f"GitHub ends the job after {most}{longer}; the next one goes on where it ended."
-        console.errors().print(told, markup=False, soft_wrap=True)
-    typer.echo(min(found.minutes, most))
+        text = f"GitHub ends the job after {most}{longer}; the next one goes on where it ended."
+        console.errors().print(text, markup=False, soft_wrap=True)
+    typer.echo(min(needed.minutes, most))
 
 
 def _write(markdown: str, summary: Path | None) -> None:
@@ -124,7 +165,7 @@ def _write(markdown: str, summary: Path | None) -> None:
     console.errors().print(f"summary  {summary}", markup=False, soft_wrap=True)
 
 
-def _require_listed(project: Path, stack: str) -> None:
+def _require_stack_file(project: Path, stack: str) -> None:
     """A pipeline deploys the stacks that have a file, by the names of these files.
 
     Approval and locks go by the name, and `organization/project/stack` would be another name of the same.
@@ -137,9 +178,184 @@ def _require_listed(project: Path, stack: str) -> None:
         raise KitError(f"{stack!r} is no name of a stack file.", f"Stacks here: {', '.join(known) or 'none'}.")
 
 
-def _rehearsed(project: Path, stack: str) -> Preview:
-    from llmd_oke.rehearsal import rehearsal  # noqa: PLC0415 - needs what only rehearsals install
+@dataclass(frozen=True)
+class PreviewSummary:
+    """A preview and what speaks against it."""
 
-    progress = console.progress()
-    prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
-    return of_document(rehearsal.run_engine(prepared, "preview", progress))
+    markdown: str
+    refusals: Sequence[str]
+
+
+def summarise(
+    stack: str, plan: Plan, preview: Preview, *, by_hand: Sequence[Drift] = (), allow_replace: bool = False
+) -> PreviewSummary:
+    """The comment, with what was changed by hand, and the reasons for which an update is refused."""
+    lost = [] if allow_replace else [guards.describe(change) for change in guards.losses(preview)]
+    refusals = [*preview.errors, *lost]
+    first = displacement(preview, plan.gpus)
+    parts = [
+        MARK.format(stack=stack),
+        f"### `{stack}`: {headline(_counts(preview))}",
+        *_listed("The update is refused", map(_plain, refusals)),
+        *_listed("Changed by hand", [_plain(str(drift)) for drift in by_hand]),
+        *_listed("Before the update", [str(first)] if first else []),
+        *_table(preview.effective),
+        *_listed("Advice", [f"`{advice.path}`: {advice.text}" for advice in plan.advice]),
+        f"{_nodes(plan)}, {plan.used_gpus} of {plan.gpus} GPUs used, "
+        f"{plan.price_usd_per_hour:.2f} $/hour at list price.",
+    ]
+    return PreviewSummary("\n\n".join(parts) + "\n", refusals)
+
+
+def drift_summary(stack: str, by_hand: Sequence[Drift]) -> str:
+    """What was changed by hand in a stack, as Markdown."""
+    title = "nothing was changed by hand" if not by_hand else f"changed by hand: {len(by_hand)}"
+    return (
+        "\n\n".join([f"### `{stack}`: {title}", *_listed("Changes", [_plain(str(drift)) for drift in by_hand])]) + "\n"
+    )
+
+
+def _nodes(plan: Plan) -> str:
+    """`9 GPU nodes`, or `2 GPU nodes (2 to 9)` where the cluster autoscaler changes their number."""
+    least = sum(pool.limits.least for pool in plan.pools)
+    most = sum(pool.limits.most for pool in plan.pools)
+    later = "" if least == most else f" ({least} to {most})"
+    return f"{len(plan.nodes_at_first)} GPU nodes{later}"
+
+
+def headline(counts: Mapping[str, int]) -> str:
+    """`2 to create, 1 to replace, 5 unchanged`. The parts of a replacement count as one."""
+    known = [f"{counts[kind]} to {kind}" for kind in _ORDER if counts.get(kind)]
+    return ", ".join([*known, f"{counts.get('same', 0)} unchanged"]) if known else "no changes"
+
+
+def _counts(preview: Preview) -> dict[str, int]:
+    return Preview(tuple(change for change in preview.changes if _exists(change))).counts
+
+
+def _exists(change: Change) -> bool:
+    """Components, providers and the stack itself have no existence of their own."""
+    return not change.type.startswith(_WITHOUT_EXISTENCE)
+
+
+def _table(changes: Iterable[Change]) -> list[str]:
+    rows = sorted(
+        (change for change in changes if change.operation in _ORDER and _exists(change)),
+        key=lambda change: (_ORDER.index(change.operation), change.type, change.name),
+    )
+    if not rows:
+        return []
+    lines = ["| | resource | changes |", "|---|---|---|", *(_row(change) for change in rows[:MOST_ROWS])]
+    more = [f"\nand {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
+    return ["\n".join([*lines, *more])]
+
+
+def _row(change: Change) -> str:
+    paths = [*(f"**{_plain(path)}**" for path in change.replaced_by)]
+    paths += [_plain(path) for path in change.changed if path not in change.replaced_by]
+    named = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+    return f"| {change.operation} | {_plain(change.short_name)} | {named} |"
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown, and the HTML that is made of it, take as it is: one line, no marks, links or tags."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+
+
+def _listed(title: str, items: Iterable[str]) -> list[str]:
+    lines = [f"- {item}" for item in items]
+    return ["\n".join([f"**{title}**", "", *lines])] if lines else []
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The longest that an update may take, in minutes: the longest way of resources that wait for each other, each as
+    long as its limit, then `upgraded`, those that only an upgrade of Kubernetes has one after the other, and `around`.
+    """
+
+    path: tuple[tuple[str, float], ...]
+    upgraded: tuple[tuple[str, float], ...]
+    around: float
+
+    @property
+    def minutes(self) -> int:
+        """All of it, in whole minutes."""
+        return ceil(sum(minutes for _, minutes in (*self.path, *self.upgraded)) + self.around)
+
+    def lines(self) -> Iterator[str]:
+        """What it is made of, but for what takes seconds."""
+        for name, minutes in self.path:
+            if minutes:
+                yield f"{minutes:5.0f} min  {name}"
+        for name, minutes in self.upgraded:
+            yield f"{minutes:5.0f} min  {name}, in an upgrade of Kubernetes"
+        yield f"{self.around:5.0f} min  setup, preview and reports"
+
+
+def time_limit(project: Path, stack: str, plan: Plan) -> TimeLimit:
+    """The limit of a stack, from what its program declares without an engine.
+
+    Raises:
+        Refused: the stack can't be deployed.
+        KitError: there is no such stack, or the program does not end.
+    """
+    from llmd_oke.program import program  # noqa: PLC0415 - loads Pulumi, which only this command needs
+    from llmd_oke.testing import declared  # noqa: PLC0415
+
+    config = load(project, stack).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    resources = declared(program, config={CONFIG_KEY: json.dumps(config)}).resources
+    known = pipeline_limits()
+    client_s = plan.smoke.timeout_s * len(plan.models) if plan.smoke.where == "client" else 0
+    return time_limit_of(resources, known, known.around_minutes + client_s / 60)
+
+
+def time_limit_of(resources: Sequence["Declared"], known: PipelineLimits, around: float) -> TimeLimit:
+    """The limit of what a program declares."""
+    by_urn = {resource.urn: resource for resource in resources}
+    own = {resource.urn: _minutes(resource, known) for resource in resources}
+    path = [by_urn[urn] for urn in _longest(by_urn, own)]
+    others = [resource for resource in resources if _VERSION in resource.inputs and resource not in path]
+    steps, upgrades = (tuple((_name(item), own[item.urn]) for item in items) for items in (path, others))
+    return TimeLimit(steps, upgrades, around)
+
+
+def _longest(by_urn: Mapping[str, "Declared"], own: Mapping[str, float]) -> list[str]:
+    """The longest way through resources that wait for each other, the first one first."""
+    ends: dict[str, float] = {}
+    before: dict[str, str | None] = {}
+
+    def end(urn: str) -> float:
+        if urn not in ends:
+            resource = by_urn[urn]
+            needed = [name for name in (*resource.depends_on, resource.provider.rpartition("::")[0]) if name in by_urn]
+            before[urn] = max(needed, key=end, default=None)
+            ends[urn] = own[urn] + max(map(end, needed), default=0.0)
+        return ends[urn]
+
+    path: list[str] = []
+    at = max(by_urn, key=end, default=None)
+    while at is not None:
+        path.insert(0, at)
+        at = before[at]
+    return path
+
+
+def _minutes(resource: "Declared", known: PipelineLimits) -> float:
+    """The longest that the engine waits for one resource; what is deleted first is waited for twice."""
+    if resource.type.startswith(("llmd-oke:", "pulumi:")):
+        return 0.0
+    default = known.oci_minutes if resource.type.startswith("oci:") else known.kubernetes_minutes
+    step = {name: _limit_minutes(resource.timeouts.get(name), default) for name in ("create", "update", "delete")}
+    anew = step["create"] + (step["delete"] if resource.delete_before_replace else 0.0)
+    return max(anew, step["update"])
+
+
+def _limit_minutes(text: str | None, default: float) -> float:
+    """Minutes of a limit as Pulumi writes it: `90m`, `1h30m`, `600s`."""
+    if text is None:
+        return default
+    return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(text)) / 60
+
+
+def _name(resource: "Declared") -> str:
+    return f"{resource.type.rsplit(':', 1)[-1]} {resource.name}"

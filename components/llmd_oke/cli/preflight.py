@@ -2,23 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from llmd_pods.errors import KitError
 from rich.markup import escape
 
-from llmd_oke.access.places import region_of
+from llmd_oke.access.addresses import region_of
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import settings
-from llmd_oke.errors import KitError
-from llmd_oke.operations.findings import Finding, Verdict, exit_code
+from llmd_oke.operations.preflight import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
-from llmd_oke.operations.preflight_registries import chart_findings, registry_findings
 from llmd_oke.operations.pulumi_cli import pulumi_cli
+from llmd_oke.operations.registries import chart_findings, registry_findings
 from llmd_oke.planning import plan_stack_file
 from llmd_oke.planning.container_images import chart_archives, images_of
-
-Region = Annotated[str | None, typer.Option(help="Region; the cluster's if left out.")]
 
 _COLOURS = {Verdict.FINE: "green", Verdict.PROBLEM: "red bold", Verdict.UNKNOWN: "yellow"}
 
@@ -29,7 +26,7 @@ def preflight(
     as_json: options.Json = False,
     auth: token.AuthOption = None,
     profile: token.Profile = None,
-    region: Region = None,
+    region: options.Region = None,
 ) -> None:
     """Ask OCI for limits, capacity, node images, policies, networks and versions, and registries for container images
     and charts.
@@ -46,7 +43,7 @@ def preflight(
     findings += registry_findings(images_of(plan), console.progress())
     findings += chart_findings(chart_archives(plan), console.progress())
     if as_json:
-        typer.echo(json.dumps({"stack": stack, "findings": [each.as_json() for each in findings]}, indent=2))
+        typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
     else:
         for finding in findings:
             _show(finding)

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from llmd_pods.errors import KitError
 
+from llmd_oke.access.addresses import region_of
 from llmd_oke.access.oci_client import OciClient
-from llmd_oke.access.places import region_of
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import CreateCluster, StackConfig, load, project_name, settings
-from llmd_oke.errors import KitError
 from llmd_oke.operations import recovery
+from llmd_oke.operations.preflight import Tenancy
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.recovery import NONE, ClientOf, Orphan, Recovery, State
-from llmd_oke.operations.tenancy import Tenancy
 
 Unlock = Annotated[
     bool, typer.Option("--unlock", help="Take the lock of the killed engine away first; no other one may be running.")
@@ -54,13 +54,15 @@ def recover(
         raise KitError("The stack's lock can't be taken away.", "`pulumi cancel` said why.")
     settled = recovery.recover(pulumi, console.progress(), client, choices) if yes else None
     state: State = pulumi.export().get("deployment") or {}
-    found = recovery.look(state, recovery.in_oci(client), choices) if settled is None else settled
+    result = recovery.look(state, recovery.in_oci(client), choices) if settled is None else settled
     left = _orphans(f"{project_name(project)}/{stack.rsplit('/', 1)[-1]}", config, client, state)
     if as_json:
-        typer.echo(json.dumps({"pending": list(found.lines()), "orphans": [asdict(each) for each in left]}, indent=2))
+        typer.echo(
+            json.dumps({"pending": list(result.lines()), "orphans": [asdict(orphan) for orphan in left]}, indent=2)
+        )
     else:
-        _show(found, left, stack, settled=yes)
-    raise typer.Exit(int(bool(left) or (bool(found) and not yes)))
+        _show(result, left, stack, settled=yes)
+    raise typer.Exit(int(bool(left) or (bool(result) and not yes)))
 
 
 def client_for(project: Path, stack: str) -> ClientOf:
@@ -73,7 +75,7 @@ def client_for(project: Path, stack: str) -> ClientOf:
 
 
 def _choices(take: Sequence[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in take]
+    pairs = [text.partition("=") for text in take]
     wrong = [name for name, _, identifier in pairs if not name or not identifier]
     if wrong:
         raise KitError(f"--take {wrong[0]}: an id is missing.", f"Such as --take pool=ocid1.nodepool... or pool={NONE}")
@@ -91,15 +93,15 @@ def _orphans(stack_tag: str, config: StackConfig, client: ClientOf, state: State
     return recovery.orphans(tenancy.client, stack_tag, places, tenancy.availability_domains, state)
 
 
-def _show(found: Recovery, left: Sequence[Orphan], stack: str, *, settled: bool) -> None:
+def _show(result: Recovery, left: Sequence[Orphan], stack: str, *, settled: bool) -> None:
     output = console.output()
-    for line in found.lines():
+    for line in result.lines():
         output.print(f"{'settled' if settled else 'pending'}  {line}", markup=False, soft_wrap=True)
     for orphan in left:
         kind, cost = orphan.type.rsplit(":", 1)[-1], ", which costs money" if orphan.costs else ""
         output.print(f"orphan   {kind} {orphan.name}{cost}: {orphan.identifier}", markup=False, soft_wrap=True)
         output.print(f"         {orphan.delete}", markup=False, soft_wrap=True)
-    if not found and not left:
+    if not result and not left:
         output.print("Nothing is pending, and nothing carries the stack's tag that its state doesn't know.")
-    elif found and not settled:
+    elif result and not settled:
         output.print(f"Nothing was changed. To settle it: llmd-oke recover --stack {stack} --yes", markup=False)

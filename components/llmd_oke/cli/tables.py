@@ -16,13 +16,13 @@ _BETWEEN = Text("   ")
 _INDENT = 4
 
 
-def texts(*cells: str | Text) -> list[Text]:
+def plain_cells(*cells: str | Text) -> list[Text]:
     """Cells as they are written: names from files and clusters are no markup."""
     return [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
 
 
 @dataclass(frozen=True)
-class Fitting:
+class FittingTable:
     """A table where there is room for its cells; a paragraph for each row otherwise."""
 
     table: Table

@@ -29,8 +29,8 @@ def _parser(least_s: float, most_s: float) -> Callable[[str | float], float]:
     """Seconds of a text; the parser gets defaults as well, which are seconds already."""
 
     def parse(value: str | float) -> float:
-        found = _TIME.fullmatch(str(value))
-        time_s = float(found[1]) * _UNITS_S[found[2] or "s"] if found else -1.0
+        match = _TIME.fullmatch(str(value))
+        time_s = float(match[1]) * _UNITS_S[match[2] or "s"] if match else -1.0
         if not least_s <= time_s <= most_s:
             raise typer.BadParameter(
                 f"{value!r} is no time {_between(least_s, most_s)}; accepted: 90s, 10m, 2h, or seconds."

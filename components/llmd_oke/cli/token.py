@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
+from llmd_pods.errors import KitError
 
-from llmd_oke.access import api_key, cluster_token, principals
+from llmd_oke.access import signing
 from llmd_oke.access.oci_client import SignedOciClient
 from llmd_oke.access.sign_in import Auth, SignIn, auth_of_environment, of_provider
 from llmd_oke.access.signing import Signer
-from llmd_oke.errors import KitError
 
 VARIABLE = "LLMD_OKE_AUTH"
 
@@ -34,8 +34,8 @@ def token(
     profile: Profile = None,
 ) -> None:
     """Print a token for a cluster's API server, valid for four minutes. Kubeconfigs ask for it by themselves."""
-    made = cluster_token.exec_credential(signer_of(auth, region, profile), cluster_id, region)
-    typer.echo(json.dumps(made))
+    credential = signing.exec_credential(signer_of(auth, region, profile), cluster_id, region)
+    typer.echo(json.dumps(credential))
 
 
 def signer_of(auth: Auth | None, region: str, profile: str | None) -> Signer:
@@ -46,11 +46,11 @@ def signer_of(auth: Auth | None, region: str, profile: str | None) -> Signer:
     """
     match auth or _of_environment():
         case Auth.INSTANCE_PRINCIPAL:
-            return principals.instance_principal(region)
+            return signing.instance_principal(region)
         case Auth.WORKLOAD_IDENTITY:
-            return principals.workload_identity()
+            return signing.workload_identity()
         case Auth.API_KEY:
-            return api_key.signer(profile=profile)
+            return signing.api_key_signer(profile=profile)
 
 
 def sign_in_of(settings: Mapping[str, str], auth: Auth | None = None, profile: str | None = None) -> SignIn:
@@ -74,7 +74,7 @@ def client_of(who: SignIn, region: str) -> SignedOciClient:
 
 
 def _of_environment() -> Auth:
-    asked = os.environ.get(VARIABLE)
-    if asked and asked not in set(Auth):
-        raise KitError(f"{VARIABLE}={asked} is no way to sign in that this knows.", f"Known: {', '.join(Auth)}.")
-    return Auth(asked) if asked else auth_of_environment(os.environ)
+    auth = os.environ.get(VARIABLE)
+    if auth and auth not in set(Auth):
+        raise KitError(f"{VARIABLE}={auth} is no way to sign in that this knows.", f"Known: {', '.join(Auth)}.")
+    return Auth(auth) if auth else auth_of_environment(os.environ)

@@ -5,27 +5,24 @@
 
 import shutil
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
 
 from llmd_oke import config
-from llmd_oke.access import forwarding
 from llmd_oke.access import tunnel as tunnels
-from llmd_oke.access.forwarding import Find, Tunnel
+from llmd_oke.access.addresses import host_and_port, is_reachable, region_of
 from llmd_oke.access.oci_client import OciClient
-from llmd_oke.access.places import host_and_port, region_of
-from llmd_oke.access.reachability import is_reachable
 from llmd_oke.access.sign_in import SignIn
-from llmd_oke.access.tunnel import NotYet, Target, Wanted
-from llmd_oke.cli import console, options, preflight, times, token
+from llmd_oke.access.tunnel import Find, NotYet, Target, Tunnel, TunnelOptions
+from llmd_oke.cli import console, options, times, token
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
-from llmd_oke.errors import KitError
 from llmd_oke.planning import plan_stack_file
-from llmd_oke.progress import Progress
 
 API_SERVER = "llmd-oke:apiServer"
 PORT = 6443
@@ -60,18 +57,18 @@ def tunnel(
     wait: Patience = PATIENCE_S,
     auth: token.AuthOption = None,
     profile: token.Profile = None,
-    region: preflight.Region = None,
+    region: options.Region = None,
 ) -> None:
     """Make the cluster's private API endpoint answer at https://127.0.0.1:PORT until interrupted.
 
     Waits for a cluster and a bastion that are still to be made. Sessions and their key are this command's own.
     """
     _require_ssh()
-    home = _home(project, stack)
-    wanted = replace(wanted_of(home.config, cluster_id, bastion_id), session_s=round(session))
-    who = token.sign_in_of(home.settings, auth, profile)
+    own = _cluster_stack(project, stack)
+    tunnel_options = replace(tunnel_options_of(own.config, cluster_id, bastion_id), session_s=round(session))
+    who = token.sign_in_of(own.settings, auth, profile)
     console.progress().step("looking for the cluster and its bastion; Ctrl-C ends this")
-    Tunnel(_finder(wanted, region_of(home.config, region), who), port, console.progress()).keep(wait)
+    Tunnel(_finder(tunnel_options, region_of(own.config, region), who), port, console.progress()).keep(wait)
 
 
 @contextmanager
@@ -83,25 +80,33 @@ def during(project: Path, stack: str, progress: Progress) -> Generator[None]:
         KitError: the stack's objects don't go through a tunnel, or it can't be opened.
     """
     _require_ssh()
-    home = _home(project, stack)
-    find = _finder(wanted_of(home.config), region_of(home.config), token.sign_in_of(home.settings))
-    kept = Tunnel(find, home.port, _Steps(progress))
-    there = _is_there(find)
-    with kept.beside():
-        if there:
-            kept.wait_until_open(OPENING_S)
+    own = _cluster_stack(project, stack)
+    find = _finder(tunnel_options_of(own.config), region_of(own.config), token.sign_in_of(own.settings))
+    link = Tunnel(find, own.port, _Steps(progress))
+    try:
+        find()
+        is_there = True
+    except NotYet:
+        is_there = False
+    with link.beside():
+        if is_there:
+            link.wait_until_open(OPENING_S)
         else:
             progress.step("the tunnel opens as soon as the cluster and its bastion are there")
         yield
 
 
-def remind(project: Path, stack: str, progress: Progress) -> None:
-    """Says that the stack's objects go through a tunnel, where none is open."""
+def api_server_access(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
+    """The way to the API server during a command: through a tunnel of the command's own, or as the stack has it. Says
+    where the stack's objects go through a tunnel and none is open.
+    """
+    if through_tunnel:
+        return during(project, stack, console.progress())
     port = _local_port(config.settings(project, stack).get(API_SERVER))
-    if port and not is_reachable(forwarding.HERE, port):
-        progress.step(
-            f"nothing listens at {forwarding.HERE}:{port} ({API_SERVER}) yet: use --tunnel, or `llmd-oke tunnel`"
-        )
+    if port and not is_reachable(tunnels.LOCALHOST, port):
+        address = f"{tunnels.LOCALHOST}:{port}"
+        console.progress().step(f"nothing listens at {address} ({API_SERVER}) yet: use --tunnel, or `llmd-oke tunnel`")
+    return nullcontext()
 
 
 def _local_port(address: str | None) -> int | None:
@@ -111,11 +116,11 @@ def _local_port(address: str | None) -> int | None:
         KitError: it is no address.
     """
     host, port = host_and_port(address) if address else ("", None)
-    return port if host in {forwarding.HERE, "localhost"} else None
+    return port if host in {tunnels.LOCALHOST, "localhost"} else None
 
 
 @dataclass(frozen=True)
-class _Home:
+class _ClusterStack:
     """The stack that has the cluster: this one, or the one that made it."""
 
     stack: str
@@ -137,7 +142,7 @@ class _Home:
         raise KitError(
             "The stack's objects don't go through a tunnel: "
             + (f"{API_SERVER} is {address}." if address else f"{API_SERVER} is not set."),
-            f"Set it once: pulumi config set {API_SERVER} https://{forwarding.HERE}:{PORT} --stack {self.stack}",
+            f"Set it once: pulumi config set {API_SERVER} https://{tunnels.LOCALHOST}:{PORT} --stack {self.stack}",
         )
 
 
@@ -151,14 +156,16 @@ class _Steps:
         """Drop it."""
 
 
-def _home(project: Path, stack: str) -> _Home:
-    found = plan_stack_file(project, stack).config
-    if found.cluster is None and found.cluster_stack:
-        stack, found = found.cluster_stack, plan_stack_file(project, found.cluster_stack).config
-    return _Home(stack, found, config.settings(project, stack))
+def _cluster_stack(project: Path, stack: str) -> _ClusterStack:
+    document = plan_stack_file(project, stack).config
+    if document.cluster is None and document.cluster_stack:
+        stack, document = document.cluster_stack, plan_stack_file(project, document.cluster_stack).config
+    return _ClusterStack(stack, document, config.settings(project, stack))
 
 
-def wanted_of(stack: StackConfig, cluster_id: str | None = None, bastion_id: str | None = None) -> Wanted:
+def tunnel_options_of(
+    stack: StackConfig, cluster_id: str | None = None, bastion_id: str | None = None
+) -> TunnelOptions:
     """What a tunnel to a stack's cluster leads to and through; what is given takes the place of what the stack has.
 
     Raises:
@@ -167,7 +174,7 @@ def wanted_of(stack: StackConfig, cluster_id: str | None = None, bastion_id: str
     cluster = stack.cluster
     if isinstance(cluster, CreateCluster):
         network = cluster.network
-        return Wanted(
+        return TunnelOptions(
             cluster_id=cluster_id or cluster.cluster_id,
             cluster_name=cluster.name,
             compartment_id=cluster.compartment_id,
@@ -176,26 +183,18 @@ def wanted_of(stack: StackConfig, cluster_id: str | None = None, bastion_id: str
         )
     named = cluster.identifier if isinstance(cluster, ExistingCluster) else ""
     if cluster_id or named.startswith("ocid1.cluster."):
-        return Wanted(cluster_id=cluster_id or named, bastion_id=bastion_id)
+        return TunnelOptions(cluster_id=cluster_id or named, bastion_id=bastion_id)
     raise KitError("The stack file has no OCID of its cluster.", "Give --cluster-id, or cluster.identifier an OCID.")
 
 
-def _finder(wanted: Wanted, region: str, who: SignIn) -> Find:
+def _finder(tunnel_options: TunnelOptions, region: str, who: SignIn) -> Find:
     """Signs in anew each time: tunnels outlive some tokens."""
 
     def find() -> tuple[OciClient, Target]:
         client = token.client_of(who, region)
-        return client, tunnels.target(client, wanted)
+        return client, tunnels.target(client, tunnel_options)
 
     return find
-
-
-def _is_there(find: Find) -> bool:
-    try:
-        find()
-    except NotYet:
-        return False
-    return True
 
 
 def _require_ssh() -> None:

@@ -2,21 +2,22 @@
 
 import json
 import sys
-from contextlib import AbstractContextManager, nullcontext
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from llmd_pods.errors import KitError
 
 from llmd_oke import planning
-from llmd_oke.cli import console, options, recover, smoke, tunnel
-from llmd_oke.cli.account import Account, ended
-from llmd_oke.cli.smoke import Benchmarked
-from llmd_oke.errors import KitError
+from llmd_oke.cli import console, extensions, options, recover, tunnel
+from llmd_oke.cli.console import error_document
+from llmd_oke.cli.extensions import UpdateBenchmark
 from llmd_oke.operations import updates
+from llmd_oke.operations.backend import Terminal, require_stack
 from llmd_oke.operations.nodes import scale_command, scale_pool, unready_pools
 from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
-from llmd_oke.operations.refreshing import reading_first
+from llmd_oke.operations.updates import with_refresh
 from llmd_oke.planning import Plan, merge_advice
 from llmd_oke.planning.container_images import chart_archives
 
@@ -45,12 +46,14 @@ def up(
     if not benchmark:
         _refuse_unevaluated(plan)
     if charts := chart_archives(plan):
-        from llmd_oke.operations.preflight_registries import refuse_other_archives  # noqa: PLC0415 - asks over HTTP
+        from llmd_oke.operations.registries import refuse_other_archives  # noqa: PLC0415 - asks over HTTP
 
         refuse_other_archives(charts, console.progress())
-    pulumi = reading_first(pulumi_cli(project, stack, aside=as_json), plan)
-    account = Account(pulumi, yes=yes) if as_json else None
-    with way(project, stack, through_tunnel):
+    cli = pulumi_cli(project, stack, aside=as_json)
+    require_stack(cli, None if as_json or not sys.stdin.isatty() else Terminal(typer.confirm, _ask_passphrase))
+    pulumi = with_refresh(cli, plan)
+    account = _Account(pulumi, yes=yes) if as_json else None
+    with tunnel.api_server_access(project, stack, through_tunnel):
         status = updates.update(
             pulumi,
             plan,
@@ -61,11 +64,11 @@ def up(
             client=recover.client_for(project, stack),
             bound=bound,
         )
-        found = Benchmarked()
+        result = UpdateBenchmark()
         if benchmark:
-            found = smoke.after_update(pulumi, plan, failed=bool(status), as_json=as_json)
+            result = extensions.benchmarks().after_update(pulumi, plan, failed=bool(status), as_json=as_json)
         remedy = _offer_to_scale(pulumi, plan, project, asks=not (yes or as_json)) if status else ""
-    _end(status, ended("up", status, remedy or "Standard error says why.") or found.failure, account, found)
+    _end(status, _failure("up", status, remedy or "Standard error says why.") or result.failure, account, result)
 
 
 def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, *, asks: bool) -> str:
@@ -79,14 +82,19 @@ def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, *, asks: bool)
     commands: list[str] = []
     for pool in pools:
         cost = f"{pool.name}: nobody has passed its gate, and its {pool.size} nodes cost"
-        told = f"{cost} {pool.price_usd_per_hour:,.0f} US dollars an hour (list price) as long as they stay"
-        console.errors().print(told, markup=False, soft_wrap=True)
+        text = f"{cost} {pool.price_usd_per_hour:,.0f} US dollars an hour (list price) as long as they stay"
+        console.errors().print(text, markup=False, soft_wrap=True)
         if asks and sys.stdin.isatty() and typer.confirm(f"Scale {pool.name} to zero now?"):
             scale_pool(pulumi, console.progress(), recover.client_for(project, pulumi.stack)(), pool, 0)
         else:
             commands.append(scale_command(pool.name, pulumi.stack))
             console.errors().print(f"to give them back: {commands[-1]}", markup=False, soft_wrap=True)
     return f"Standard error says why. To stop paying for nodes meanwhile: {'; '.join(commands)}" if commands else ""
+
+
+def _ask_passphrase(new: bool) -> str:
+    text = "Passphrase for the secrets of the new stack" if new else "Passphrase of the stack's secrets"
+    return str(typer.prompt(text, hide_input=True, confirmation_prompt=new))
 
 
 def _refuse_unevaluated(plan: Plan) -> None:
@@ -113,24 +121,62 @@ def destroy(
 ) -> None:
     """Destroy a stack for real. Where clusters or pools are protected it is refused without --unprotect."""
     pulumi = pulumi_cli(project, stack, aside=as_json)
-    account = Account(pulumi, yes=yes) if as_json else None
-    with way(project, stack, through_tunnel):
+    account = _Account(pulumi, yes=yes) if as_json else None
+    with tunnel.api_server_access(project, stack, through_tunnel):
         client = recover.client_for(project, stack)
         status = updates.destroy(pulumi, console.progress(), yes=yes, unprotect=unprotect, client=client)
-    _end(status, ended("destroy", status), account, Benchmarked())
+    _end(status, _failure("destroy", status), account, UpdateBenchmark())
 
 
-def way(project: Path, stack: str, through_tunnel: bool) -> AbstractContextManager[None]:
-    """The way to the API server: as the stack has it, or through a tunnel of this command's own."""
-    if through_tunnel:
-        return tunnel.during(project, stack, console.progress())
-    tunnel.remind(project, stack, console.progress())
-    return nullcontext()
-
-
-def _end(status: int, error: KitError | None, account: Account | None, found: Benchmarked) -> None:
-    """Prints the account where one is wanted, and ends with the exit code that belongs to it."""
+def _end(status: int, error: KitError | None, account: "_Account | None", benchmark: UpdateBenchmark) -> None:
+    """Prints the account with --json, and ends with the exit code that belongs to the operation."""
     if account:
-        typer.echo(json.dumps(account.document(found, error), indent=2))
+        typer.echo(json.dumps(account.document(benchmark, error), indent=2))
     if error:
         raise typer.Exit(status or 1)
+
+
+class _Account:
+    """What an operation of the Pulumi CLI did to a stack, as one JSON object.
+
+    It begins before the operation, so that changes and duration are its own.
+
+    Raises:
+        KitError: nobody could be asked and --yes is not given, or the stack's history can't be read.
+    """
+
+    def __init__(self, pulumi: PulumiCli, *, yes: bool) -> None:
+        if not yes:
+            raise KitError("With --json nobody can be asked.", "Add --yes.")
+        self._pulumi = pulumi
+        self._before = pulumi.last_record()
+        self._began_s = time.monotonic()
+
+    def document(self, benchmark: UpdateBenchmark, error: KitError | None) -> dict[str, Any]:
+        """The operation as plain data: how many resources were created, updated and so on; the stack's outputs (secret
+        ones masked); the summary of each model's benchmark, and why there is none where it could not be run or read;
+        the passports' files; why it failed, if it did.
+
+        Raises:
+            KitError: the stack's history or outputs can't be read.
+        """
+        duration_s = time.monotonic() - self._began_s
+        last = self._pulumi.last_record()
+        return {
+            "stack": self._pulumi.stack,
+            "ok": error is None,
+            "changes": dict(last.changes) if last and last != self._before else {},
+            "outputs": self._pulumi.outputs(),
+            "duration_s": round(duration_s, 1),
+            "smoke": list(benchmark.summaries),
+            "passports": [str(path) for path in benchmark.passports],
+            **({"smoke_error": error_document(benchmark.error)} if benchmark.error else {}),
+            **(error_document(error) if error else {}),
+        }
+
+
+def _failure(operation: str, status: int, remedy: str = "Standard error says why.") -> KitError | None:
+    """What to say of the Pulumi CLI's exit code, None where all went well."""
+    if not status:
+        return None
+    return KitError(f"`pulumi {operation}` ended with exit code {status}.", remedy)

@@ -9,7 +9,7 @@ import pulumi
 
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import POOL_LABEL
-from llmd_oke.objects import KubernetesObject, Manifest, when_declared
+from llmd_oke.objects import KubernetesObject, Manifest, inputs, present, when_declared
 
 NAMESPACE = "kube-system"
 FOLDER = "/opt/llmd-oke"
@@ -26,7 +26,7 @@ class NodeGateArgs(TypedDict):
     """Name of the pool of GPU nodes."""
     nodes: pulumi.Input[int]
     """Number of nodes that must be Ready."""
-    once: NotRequired[bool]
+    once: NotRequired[bool | None]
     """Whether a pool is waited for when it is new and never again, for pools that the cluster autoscaler changes; false
     if left out.
     """
@@ -53,34 +53,32 @@ class NodeGate(pulumi.ComponentResource):
     """Known once the gate is passed: the OCID of the pool."""
 
     def __init__(self, name: str, args: NodeGateArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:NodeGate", name, None, opts)
+        super().__init__("llmd-oke:index:NodeGate", name, inputs(args), opts)
         child = pulumi.ResourceOptions(parent=self)
         object_name = f"node-gate-{args['pool_name']}"
         metadata = {"name": object_name, "namespace": NAMESPACE, "labels": _LABELS}
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
-        declared = KubernetesObject(f"{name}-service-account", account, child)
-        may = _rights(name, object_name, child)
+        rights: list[pulumi.Resource] = [
+            KubernetesObject(f"{name}-service-account", account, child),
+            *_rights(name, object_name, child),
+        ]
         program = KubernetesObject(f"{name}-program", _program_manifest(args, metadata), child)
         config_map = when_declared(program, object_name)
-        opts = _job_options(self, args, [declared, *may])
-        job = KubernetesObject(f"{name}-job", _job(args, object_name, config_map), opts)
+        limit = f"{args['timeout_s'] + SLACK_S}s"
+        job_opts = pulumi.ResourceOptions(
+            parent=self,
+            depends_on=rights,
+            delete_before_replace=True,
+            replace_on_changes=["spec"],
+            ignore_changes=["spec"] if args.get("once") else None,
+            custom_timeouts=pulumi.CustomTimeouts(create=limit, update=limit, delete="120s"),
+        )
+        job = KubernetesObject(f"{name}-job", _job(args, object_name, config_map), job_opts)
         self.passed = pulumi.Output.all(args["pool_id"], job.id).apply(lambda both: str(both[0]))
         self.register_outputs({"passed": self.passed})
 
 
-def _job_options(gate: pulumi.Resource, args: NodeGateArgs, needed: list[pulumi.Resource]) -> pulumi.ResourceOptions:
-    limits = f"{args['timeout_s'] + SLACK_S}s"
-    return pulumi.ResourceOptions(
-        parent=gate,
-        depends_on=needed,
-        delete_before_replace=True,
-        replace_on_changes=["spec"],
-        ignore_changes=["spec"] if args.get("once", False) else None,
-        custom_timeouts=pulumi.CustomTimeouts(create=limits, update=limits, delete="120s"),
-    )
-
-
-def _rights(name: str, object_name: str, child: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+def _rights(name: str, object_name: str, child: pulumi.ResourceOptions) -> list[KubernetesObject]:
     """The gate may read nodes and nothing else."""
     group = "rbac.authorization.k8s.io"
     metadata = {"name": f"llmd-oke-{object_name}", "labels": _LABELS}
@@ -110,23 +108,21 @@ def _program_manifest(args: NodeGateArgs, metadata: Manifest) -> Manifest:
 
 
 def _job(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Manifest:
+    if args.get("once"):
+        awaited = pulumi.Output.all(pool_id=args["pool_id"])
+    else:
+        awaited = pulumi.Output.all(**present(args), program=_program())
+
+    def metadata(awaited: dict[str, Any]) -> dict[str, Any]:
+        digest = hashlib.sha256(json.dumps(awaited, sort_keys=True).encode()).hexdigest()[:10]
+        return {"name": f"node-gate-{args['pool_name']}-{digest}", "namespace": NAMESPACE, "labels": _LABELS}
+
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _waited_for(args).apply(lambda waited_for: _job_metadata(args, waited_for)),
+        "metadata": awaited.apply(metadata),
         "spec": _job_spec(args, account, config_map),
     }
-
-
-def _waited_for(args: NodeGateArgs) -> pulumi.Output[dict[str, Any]]:
-    if args.get("once", False):
-        return pulumi.Output.all(pool_id=args["pool_id"])
-    return pulumi.Output.all(**args, program=_program())
-
-
-def _job_metadata(args: NodeGateArgs, waited_for: dict[str, Any]) -> Any:
-    name = f"node-gate-{args['pool_name']}-{_digest(json.dumps(waited_for, sort_keys=True))}"
-    return {"name": name, "namespace": NAMESPACE, "labels": _LABELS}
 
 
 def _job_spec(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Any:
@@ -175,8 +171,4 @@ def _container(args: NodeGateArgs, config_map: pulumi.Input[str]) -> dict[str, A
 
 
 def _program() -> str:
-    return (resources.files("llmd_oke.cluster") / "gate_program.py").read_text()
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    return (resources.files("llmd_pods") / "gate_program.py").read_text()

@@ -4,12 +4,30 @@ from enum import StrEnum
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
+import pulumi_oci as oci
+from llmd_pods.errors import KitError
 
-from llmd_oke import catalogue
-from llmd_oke.catalogue.shapes import POOL_LABEL
-from llmd_oke.cluster import gpu_launches
-from llmd_oke.cluster.pool_parts import CyclingArgs, NodeNetworkArgs, TaintArgs
-from llmd_oke.errors import KitError
+from llmd_oke.catalogue.pools import cloud_init, eviction
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, POOL_LABEL
+from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, metadata, self_managed
+from llmd_oke.cluster.pools import (
+    CyclingArgs,
+    JoinedCluster,
+    NodePlace,
+    NodePoolSpec,
+    TaintArgs,
+    joined_cluster,
+    kubelet_taints,
+    node_network,
+    node_pool,
+    pod_network,
+    pool_inputs,
+)
+from llmd_oke.cluster.provider import COMPUTE_CLUSTER, GPU_INSTANCE, GPU_POOL, stack_tags
+from llmd_oke.objects import ShapeRef, present, resolve_shape
+
+DEFAULT_BOOT_VOLUME_GIB = 512
+DEFAULT_MAX_PODS = 64
 
 
 class Launch(StrEnum):
@@ -21,77 +39,74 @@ class Launch(StrEnum):
     PLAIN = "plain"
 
 
+_NODE_POOLS = (Launch.MANAGED_COMPUTE_CLUSTER, Launch.PLAIN)
+
+
 class GpuPoolArgs(TypedDict):
     """What a pool of GPU nodes needs."""
 
-    pool_name: str
-    """Name of the pool, and value of the nodes' label `oke.oraclecloud.com/pool.name`."""
-    launch: Launch
-    """How the nodes come about."""
-    shape: str
+    cluster: JoinedCluster
+    """Cluster that the nodes join: an `OkeCluster`, or what it says of itself."""
+    network: NodePlace
+    """Where the nodes and their pods are: a `Network`, or the OCIDs."""
+    shape: ShapeRef
     """OCI shape of the nodes, from the catalogue."""
     size: int
     """Number of nodes; what the pool starts with if `autoscaled`."""
-    autoscaled: NotRequired[bool]
-    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; for node pools of OKE."""
     kubernetes_version: str
     """Version of the nodes, such as `v1.34.2`."""
-    cluster_id: pulumi.Input[str]
-    """OCID of the cluster."""
-    compartment_id: pulumi.Input[str]
-    """Compartment of the nodes."""
-    tenancy_id: pulumi.Input[str]
-    """Tenancy of the nodes; self-managed ones must know it."""
     availability_domain: pulumi.Input[str]
     """Availability domain of all nodes."""
     image_id: pulumi.Input[str]
     """Image of the nodes."""
-    network: NodeNetworkArgs
-    """Where the nodes and their pods are in the network."""
-    api_server_host: pulumi.Input[str]
-    """Private address of the API server, without port."""
-    cluster_ca: pulumi.Input[str]
-    """Certificate authority of the API server, as in kubeconfigs (base64)."""
-    pool_id: NotRequired[pulumi.Input[str]]
+    pool_name: NotRequired[str | None]
+    """Name of the pool, the value of its nodes' label `oke.oraclecloud.com/pool.name`; the component's if left out."""
+    launch: NotRequired[Launch | None]
+    """How the nodes come about; `managed-compute-cluster` if left out."""
+    compartment_id: NotRequired[pulumi.Input[str] | None]
+    """Compartment of the nodes; the cluster's if left out."""
+    autoscaled: NotRequired[bool | None]
+    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; for node pools of OKE."""
+    pool_id: NotRequired[pulumi.Input[str] | None]
     """A node pool or cluster network that is there already; then nothing is created."""
-    compute_cluster_id: NotRequired[pulumi.Input[str]]
+    compute_cluster_id: NotRequired[pulumi.Input[str] | None]
     """A compute cluster that is there already; then none is created."""
-    fault_domains: NotRequired[list[str]]
+    fault_domains: NotRequired[list[str] | None]
     """Fault domains that the nodes may be in; all if left out."""
-    capacity_reservation_id: NotRequired[pulumi.Input[str]]
+    capacity_reservation_id: NotRequired[pulumi.Input[str] | None]
     """Capacity reservation that the nodes are taken from."""
-    host_group_id: NotRequired[pulumi.Input[str]]
+    host_group_id: NotRequired[pulumi.Input[str] | None]
     """Host group that the nodes are placed on; for node pools of OKE."""
-    boot_volume_gib: NotRequired[int]
+    boot_volume_gib: NotRequired[int | None]
     """Size of the boot volume in GiB; 512 if left out."""
-    boot_volume_vpus_per_gb: NotRequired[int]
+    boot_volume_vpus_per_gb: NotRequired[int | None]
     """Performance of the boot volume in VPUs for each GB; for self-managed nodes."""
-    boot_volume_kms_key_id: NotRequired[pulumi.Input[str]]
+    boot_volume_kms_key_id: NotRequired[pulumi.Input[str] | None]
     """Key that the boot volumes are encrypted with; Oracle's own if left out."""
-    max_pods: NotRequired[int]
+    max_pods: NotRequired[int | None]
     """Pods of a node; 64 if left out."""
-    labels: NotRequired[dict[str, str]]
+    labels: NotRequired[dict[str, str] | None]
     """Further labels of the nodes."""
-    taints: NotRequired[list[TaintArgs]]
+    taints: NotRequired[list[TaintArgs] | None]
     """Further taints of the nodes; those of the shape are always there."""
-    nvme: NotRequired[str]
+    nvme: NotRequired[str | None]
     """What the local disks become: `raid-0`, `raid-10` or `none`; `raid-10` if left out."""
-    huge_pages_gib: NotRequired[int]
+    huge_pages_gib: NotRequired[int | None]
     """Memory that is set aside as huge pages of 2 MiB, in GiB; none if left out."""
-    topology_manager_policy: NotRequired[str]
+    topology_manager_policy: NotRequired[str | None]
     """Kubelet's Topology Manager policy: `none`, `best-effort` or `restricted`; `none` if left out."""
-    topology_manager_scope: NotRequired[str]
+    topology_manager_scope: NotRequired[str | None]
     """What it aligns: `container` or `pod`; `container` if left out."""
-    file_storage: NotRequired[bool]
+    file_storage: NotRequired[bool | None]
     """Whether the nodes' pods mount OCI File Storage: then the nodes have what mounts NFS. False if left out."""
-    cycling: NotRequired[CyclingArgs]
+    cycling: NotRequired[CyclingArgs | None]
     """Replace nodes after a change; old nodes stay as they are if left out. For node pools of OKE."""
-    eviction_grace_minutes: NotRequired[int]
+    eviction_grace_minutes: NotRequired[int | None]
     """How long OKE drains a node before it goes by force, in minutes; 5 if left out, and 60 with `cycling`. For node
     pools of OKE."""
-    ssh_public_key: NotRequired[pulumi.Input[str]]
+    ssh_public_key: NotRequired[pulumi.Input[str] | None]
     """Key that may sign in to the nodes."""
-    protect: NotRequired[bool]
+    protect: NotRequired[bool | None]
     """Refuse to delete or replace the pool; false if left out."""
 
 
@@ -106,30 +121,262 @@ class GpuPool(pulumi.ComponentResource):
     """Number of nodes; if `autoscaled`, as many as the engine saw last."""
 
     def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:GpuPool", name, None, opts)
-        shape = catalogue.shape(args["shape"])
-        if shape is None:
-            raise KitError(f"The catalogue has no shape {args['shape']!r}.", f"Known: {catalogue.shape_names()}.")
-        launch = Launch(args["launch"])
-        if args.get("autoscaled", False) and launch not in _NODE_POOLS:
-            message = f"The cluster autoscaler can't change {name!r}: {launch} makes no node pool of OKE."
-            raise KitError(message, f"Launch it as {' or '.join(_NODE_POOLS)}, or leave `autoscaled` out.")
-        made = _there(args) if "pool_id" in args else _LAUNCHES[launch](gpu_launches.Subject(self, name, args, shape))
-        self.pool_id, self.size = made.pool_id, pulumi.Output.from_input(made.size)
-        label = f"{POOL_LABEL}={args['pool_name']}"
+        super().__init__("llmd-oke:index:GpuPool", name, pool_inputs(args), opts)
+        nodes = _GpuNodes(self, name, args)
+        pool_id = args.get("pool_id")
+        size: pulumi.Input[int] = args["size"]
+        if pool_id is not None:
+            self.pool_id = pulumi.Output.from_input(pool_id)
+        elif nodes.launch in _NODE_POOLS:
+            pool = nodes.node_pool()
+            self.pool_id, size = pool.id, pool.node_config_details.apply(lambda details: details.size)
+        elif nodes.launch == Launch.CLUSTER_NETWORK:
+            self.pool_id = nodes.cluster_network()
+        else:
+            self.pool_id = nodes.instances()
+        self.size = pulumi.Output.from_input(size)
+        label = f"{POOL_LABEL}={nodes.pool_name}"
         self.node_label = self.pool_id.apply(lambda _: label)
         self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label, "size": self.size})
 
 
-def _there(args: GpuPoolArgs) -> gpu_launches.Launched:
-    return gpu_launches.Launched(pulumi.Output.from_input(args.get("pool_id", "")), args["size"])
+class _GpuNodes:
+    """The GPU nodes of one pool, as OCI resources.
+
+    Raises:
+        KitError: the catalogue has no such shape, or nodes that are launched so can't be autoscaled.
+    """
+
+    def __init__(self, component: pulumi.Resource, name: str, args: GpuPoolArgs) -> None:
+        self.component, self.name, self.args = component, name, args
+        self.launch = Launch(args.get("launch") or Launch.MANAGED_COMPUTE_CLUSTER)
+        if args.get("autoscaled") and self.launch not in _NODE_POOLS:
+            message = f"The cluster autoscaler can't change {name!r}: {self.launch} makes no node pool of OKE."
+            raise KitError(message, f"Launch it as {' or '.join(_NODE_POOLS)}, or leave `autoscaled` out.")
+        self.pool_name = args.get("pool_name") or name
+        self.cluster, self.network = joined_cluster(args["cluster"]), node_network(args["network"])
+        self.compartment_id = args.get("compartment_id") or self.cluster["compartment_id"]
+        self.shape = resolve_shape(args["shape"])
+        self.max_pods = args.get("max_pods") or DEFAULT_MAX_PODS
+        of_shape = {key: value for key, value in self.shape.node.labels.items() if key != INSTANCE_TYPE_LABEL}
+        self.labels = {**of_shape, **(args.get("labels") or {}), POOL_LABEL: self.pool_name}
+
+    def node_pool(self) -> oci.containerengine.NodePool:
+        """A node pool of OKE: in a compute cluster, or, launched plainly, without RDMA network."""
+        args = self.args
+        placement = {
+            "availability_domain": args["availability_domain"],
+            "subnet_id": self.network["worker_subnet_id"],
+            "fault_domains": args.get("fault_domains"),
+            "capacity_reservation_id": args.get("capacity_reservation_id"),
+            "host_group_id": args.get("host_group_id"),
+        }
+        node_config = {
+            "size": args["size"],
+            "placement_configs": [present(placement)],
+            "compute_cluster_id": None if self.launch == Launch.PLAIN else self._compute_cluster(),
+            "nsg_ids": self.network.get("worker_nsg_ids"),
+            "kms_key_id": args.get("boot_volume_kms_key_id"),
+            "node_pool_pod_network_option_details": pod_network(self.network, self.max_pods),
+        }
+        cycling, grace_minutes = args.get("cycling"), args.get("eviction_grace_minutes")
+        if grace_minutes is None:
+            grace_minutes = eviction().cycling_grace_minutes if cycling else eviction().grace_minutes
+        spec = NodePoolSpec(
+            pool_name=self.pool_name,
+            cluster=self.cluster,
+            compartment_id=self.compartment_id,
+            kubernetes_version=args["kubernetes_version"],
+            shape=self.shape.name,
+            labels=self.labels,
+            boot=self._boot(),
+            node_config=node_config,
+            image_id=args["image_id"],
+            boot_volume_gib=args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB,
+            eviction_grace_minutes=grace_minutes,
+            cycling=cycling,
+            ssh_public_key=args.get("ssh_public_key"),
+            autoscaled=args.get("autoscaled") or False,
+        )
+        return node_pool(self.name, spec, self._options(GPU_POOL))
+
+    def cluster_network(self) -> pulumi.Output[str]:
+        """An instance configuration, and a cluster network of such instances, which join by themselves."""
+        details = {
+            "availability_domain": self.args["availability_domain"],
+            "compartment_id": self.compartment_id,
+            "shape": self.shape.name,
+            "capacity_reservation_id": self.args.get("capacity_reservation_id"),
+            "agent_config": agent_config(),
+            "create_vnic_details": self._vnic(assign_public_ip=False),
+            "instance_options": {"are_legacy_imds_endpoints_disabled": True},
+            "metadata": self._metadata(),
+            "source_details": {"source_type": "image", "image_id": self.args["image_id"], **self._boot_volume()},
+        }
+        launch_details: Any = present(details)
+        configuration = oci.core.InstanceConfiguration(
+            f"{self.name}-instance-configuration",
+            compartment_id=self.compartment_id,
+            display_name=self.pool_name,
+            instance_details={"instance_type": "compute", "launch_details": launch_details},
+            freeform_tags=stack_tags(),
+            opts=pulumi.ResourceOptions(parent=self.component, ignore_changes=["definedTags"]),
+        )
+        return oci.core.ClusterNetwork(
+            f"{self.name}-cluster-network",
+            compartment_id=self.compartment_id,
+            display_name=self.pool_name,
+            instance_pools=[
+                {
+                    "instance_configuration_id": configuration.id,
+                    "size": self.args["size"],
+                    "display_name": self.pool_name,
+                }
+            ],
+            placement_configuration={
+                "availability_domain": self.args["availability_domain"],
+                "primary_subnet_id": self.network["worker_subnet_id"],
+            },
+            freeform_tags=stack_tags(),
+            opts=self._options(GPU_POOL),
+        ).id
+
+    def instances(self) -> pulumi.Output[str]:
+        """A compute cluster and one instance for each node, which join by themselves."""
+        compute_cluster_id = self._compute_cluster()
+        instances = [self._instance(index, compute_cluster_id).id for index in range(self.args["size"])]
+        return pulumi.Output.all(compute_cluster_id, *instances).apply(lambda ids: str(ids[0]))
+
+    def _instance(self, index: int, compute_cluster_id: pulumi.Output[str]) -> oci.core.Instance:
+        """A node. What it is launched with is kept until its own Stash is replaced: OCI refuses other user data and
+        keys (OCI API, UpdateInstanceDetails), and another image would replace all nodes at once.
+        """
+        fault_domains = self.args.get("fault_domains") or []
+        launch = pulumi.Stash(
+            f"{self.name}-instance-{index}-launch",
+            input={
+                "metadata": self._metadata(),
+                "source": {"source_type": "image", "source_id": self.args["image_id"], **self._boot_volume()},
+            },
+            opts=pulumi.ResourceOptions(parent=self.component),
+        )
+        agent: Any = agent_config()
+        vnic: Any = self._vnic(assign_public_ip="false")
+        source: Any = launch.output.apply(lambda values: values["source"])
+        replacing = pulumi.ResourceOptions(replace_on_changes=["metadata", "sourceDetails"])
+        return oci.core.Instance(
+            f"{self.name}-instance-{index}",
+            display_name=f"{self.pool_name}-{index}",
+            availability_domain=self.args["availability_domain"],
+            compartment_id=self.compartment_id,
+            compute_cluster_id=compute_cluster_id,
+            shape=self.shape.name,
+            fault_domain=fault_domains[index % len(fault_domains)] if fault_domains else None,
+            capacity_reservation_id=self.args.get("capacity_reservation_id"),
+            agent_config=agent,
+            create_vnic_details=vnic,
+            instance_options={"are_legacy_imds_endpoints_disabled": True},
+            metadata=launch.output.apply(lambda values: values["metadata"]),
+            source_details=source,
+            freeform_tags=stack_tags(),
+            opts=pulumi.ResourceOptions.merge(self._options(GPU_INSTANCE), replacing),
+        )
+
+    def _compute_cluster(self) -> pulumi.Output[str]:
+        compute_cluster_id = self.args.get("compute_cluster_id")
+        if compute_cluster_id is not None:
+            return pulumi.Output.from_input(compute_cluster_id)
+        return oci.core.ComputeCluster(
+            f"{self.name}-compute-cluster",
+            availability_domain=self.args["availability_domain"],
+            compartment_id=self.compartment_id,
+            display_name=self.pool_name,
+            freeform_tags=stack_tags(),
+            opts=self._options(COMPUTE_CLUSTER),
+        ).id
+
+    def _options(self, timeouts: pulumi.CustomTimeouts) -> pulumi.ResourceOptions:
+        """Options of what holds nodes. GPUs are scarce: the new pool can't have them before the old one is gone."""
+        return pulumi.ResourceOptions(
+            parent=self.component,
+            protect=self.args.get("protect") or False,
+            delete_before_replace=True,
+            custom_timeouts=timeouts,
+            ignore_changes=["definedTags"],
+        )
+
+    def _boot(self, *, self_managed: bool = False) -> Boot:
+        """What the nodes run when they boot. With a Topology Manager GPU and virtual function are of one socket: the
+        device plug-ins of both tell the kubelet where they are.
+        """
+        args = self.args
+        of_shape: list[TaintArgs] = [
+            {"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in self.shape.node.taints
+        ]
+        policy, scope = args.get("topology_manager_policy"), args.get("topology_manager_scope") or "container"
+        topology = [f"--topology-manager-policy={policy}", f"--topology-manager-scope={scope}"]
+        flannel = self.network.get("pod_subnet_id") is None
+        return Boot(
+            kind="gpu",
+            kubernetes_version=args["kubernetes_version"],
+            taints=kubelet_taints([*of_shape, *(args.get("taints") or [])]),
+            max_pods=self.max_pods if flannel else None,
+            nvme=args.get("nvme") or "raid-10",
+            huge_pages_gib=args.get("huge_pages_gib") or 0,
+            kubelet_arguments=topology if policy not in {None, "none"} else [],
+            self_managed=self_managed,
+            file_storage=args.get("file_storage") or False,
+        )
+
+    def _vnic(self, *, assign_public_ip: bool | str) -> dict[str, Any]:
+        nsg_ids = self.network.get("worker_nsg_ids")
+        vnic = {"subnet_id": self.network["worker_subnet_id"], "assign_public_ip": assign_public_ip}
+        return vnic if nsg_ids is None else {**vnic, "nsg_ids": nsg_ids}
+
+    def _boot_volume(self) -> dict[str, Any]:
+        vpus = self.args.get("boot_volume_vpus_per_gb")
+        volume: dict[str, Any] = {
+            "boot_volume_size_in_gbs": str(self.args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB),
+            "boot_volume_vpus_per_gb": None if vpus is None else str(vpus),
+            "kms_key_id": self.args.get("boot_volume_kms_key_id"),
+        }
+        return present(volume)
+
+    def _metadata(self) -> pulumi.Output[dict[str, str]]:
+        """The metadata of nodes that join by themselves."""
+        known: dict[str, Any] = {
+            "host": self.cluster["api_server_host"],
+            "ca": self.cluster.get("ca_certificate") or "",
+            "tenancy": self.cluster.get("tenancy_id") or "",
+            "pods": self.network.get("pod_subnet_id"),
+            "nsgs": self.network.get("pod_nsg_ids") or [],
+            "key": self.args.get("ssh_public_key"),
+        }
+
+        def rendered(values: dict[str, Any]) -> dict[str, str]:
+            node = SelfManaged(
+                api_server_host=values["host"],
+                cluster_ca=values["ca"],
+                tenancy_id=values["tenancy"],
+                kubernetes_version=self.args["kubernetes_version"],
+                labels=self.labels,
+                max_pods=self.max_pods,
+                pod_subnet_id=values["pods"],
+                pod_nsg_ids=values["nsgs"],
+            )
+            key = {"ssh_authorized_keys": values["key"]} if values["key"] else {}
+            return metadata(self._boot(self_managed=True), {**self_managed(node), **key})
+
+        return pulumi.Output.all(**known).apply(rendered)
 
 
-_NODE_POOLS = (Launch.MANAGED_COMPUTE_CLUSTER, Launch.PLAIN)
-
-_LAUNCHES: dict[Launch, Any] = {
-    Launch.MANAGED_COMPUTE_CLUSTER: gpu_launches.managed_compute_cluster,
-    Launch.CLUSTER_NETWORK: gpu_launches.cluster_network,
-    Launch.COMPUTE_CLUSTER_INSTANCES: gpu_launches.compute_cluster_instances,
-    Launch.PLAIN: gpu_launches.plain,
-}
+def agent_config() -> dict[str, Any]:
+    """The agent's plug-ins, by name, with those that bring up the RDMA network. OCI keeps the list in an order."""
+    plugins = cloud_init().agent_plugins
+    states = {**dict.fromkeys(plugins.enabled, "ENABLED"), **dict.fromkeys(plugins.disabled, "DISABLED")}
+    return {
+        "are_all_plugins_disabled": False,
+        "is_management_disabled": False,
+        "is_monitoring_disabled": False,
+        "plugins_configs": [{"name": name, "desired_state": states[name]} for name in sorted(states)],
+    }

@@ -1,18 +1,20 @@
 """Dynamic groups and policies: what a cluster's parts may do in OCI, and nothing beyond."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
+from llmd_pods.errors import KitError
 
 from llmd_oke.catalogue import iam as facts
 from llmd_oke.catalogue.iam import Group, Need, Scope
-from llmd_oke.cluster.iam_groups import GroupSubject, dynamic_group
-from llmd_oke.cluster.iam_home import home_provider
-from llmd_oke.cluster.tags import stack_tags
-from llmd_oke.errors import KitError
-from llmd_oke.planning.iam_statements import Variables, groups_of, statements
+from llmd_oke.cluster.provider import home_provider, invoke, stack_tags
+from llmd_oke.objects import inputs
+from llmd_oke.planning.iam import Variables, groups_of, matching_rule, statements
+
+SCHEMA = "urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"
+"""The SCIM schema of dynamic groups (oci-hpc-oke, terraform/iam.tf)."""
 
 
 class IamArgs(TypedDict):
@@ -24,34 +26,34 @@ class IamArgs(TypedDict):
     """Compartment of the cluster."""
     tenancy_id: pulumi.Input[str]
     """Tenancy, in whose root compartment classic dynamic groups live."""
-    style: NotRequired[str]
+    style: NotRequired[str | None]
     """`identity-domain`, dynamic groups live in an identity domain, or `classic`; `identity-domain` if left out."""
-    domain: NotRequired[str]
+    domain: NotRequired[str | None]
     """Name of the identity domain; `Default` if left out."""
-    domain_url: NotRequired[pulumi.Input[str]]
+    domain_url: NotRequired[pulumi.Input[str] | None]
     """URL of the identity domain; asked of OCI if left out."""
-    region: NotRequired[str]
+    region: NotRequired[str | None]
     """Region of the cluster. Where it is the home region, no other provider is made."""
-    home_region: NotRequired[pulumi.Input[str]]
+    home_region: NotRequired[pulumi.Input[str] | None]
     """The tenancy's home region, in which all of this is created; asked of OCI if left out."""
-    provider_is_home: NotRequired[bool]
+    provider_is_home: NotRequired[bool | None]
     """Whether this component's own provider is for the home region already; false if left out."""
-    cluster_id: NotRequired[pulumi.Input[str]]
+    cluster_id: NotRequired[pulumi.Input[str] | None]
     """OCID of the cluster, to which most rights are narrowed. It can be left out for what a cluster itself needs."""
-    network_compartment_id: NotRequired[pulumi.Input[str]]
+    network_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of the network; the cluster's if left out."""
-    image_compartment_id: NotRequired[pulumi.Input[str]]
+    image_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of images; the cluster's if left out."""
-    key_compartment_id: NotRequired[pulumi.Input[str]]
+    key_compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment of keys; the cluster's if left out."""
-    dynamic_group_ids: NotRequired[dict[str, pulumi.Input[str]]]
+    dynamic_group_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Dynamic groups that are there already: `nodes` and `clusters`."""
-    each: NotRequired[dict[str, list[str]]]
+    each: NotRequired[dict[str, pulumi.Input[list[str]]] | None]
     """OCIDs that statements are repeated for: `cluster_key_id`, `boot_volume_key_id`, `managed_boot_volume_key_id`,
     `host_group_id`."""
-    display_name: NotRequired[str]
+    display_name: NotRequired[str | None]
     """Beginning of the names of groups and policies; the component's name if left out."""
-    freeform_tags: NotRequired[dict[str, pulumi.Input[str]]]
+    freeform_tags: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Further freeform tags."""
 
 
@@ -68,57 +70,34 @@ class Iam(pulumi.ComponentResource):
     """All statements of the policies."""
 
     def __init__(self, name: str, args: IamArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Iam", name, None, opts)
+        super().__init__("llmd-oke:index:Iam", name, inputs(args), opts)
         needs = _needs(args)
         provider = home_provider(self, name, args) if needs else None
         child = pulumi.ResourceOptions(parent=self, provider=provider, ignore_changes=["definedTags"])
-        groups = self._groups(name, args, needs, child)
-        texts = _texts(args, needs, groups)
-        policies = [self._policy(name, args, scope, texts, child) for scope in _scopes(args, needs)]
-        self.policy_ids = pulumi.Output.all(*(policy.id for policy in policies)).apply(list)
-        self.statements = texts.apply(lambda by_scope: [text for each in by_scope.values() for text in each])
-        self.register_outputs({"policy_ids": self.policy_ids, "statements": self.statements})
-
-    def _groups(
-        self, name: str, args: IamArgs, needs: Sequence[Need], opts: pulumi.ResourceOptions
-    ) -> dict[Group, pulumi.Output[str]]:
-        """How policies name the dynamic groups that they speak of."""
-        existing = args.get("dynamic_group_ids", {})
-        subject = GroupSubject(
-            name=name,
-            display_name=args.get("display_name", name),
-            compartment_id=args["compartment_id"],
-            tenancy_id=args["tenancy_id"],
-            classic=args.get("style", "identity-domain") == "classic",
-            domain=args.get("domain", "Default"),
-            domain_url=args.get("domain_url"),
-            tags=_tags(args),
-            opts=opts,
-        )
-        return {
-            group: pulumi.Output.concat("id ", existing[group]) if group in existing else dynamic_group(subject, group)
+        label, tags, places = args.get("display_name") or name, stack_tags(args.get("freeform_tags")), _places(args)
+        existing = args.get("dynamic_group_ids") or {}
+        groups: dict[Group, pulumi.Output[str]] = {
+            group: pulumi.Output.concat("id ", existing[group])
+            if group in existing
+            else _dynamic_group(name, args, group, child)
             for group in groups_of(needs)
         }
-
-    def _policy(
-        self,
-        name: str,
-        args: IamArgs,
-        scope: Scope,
-        texts: pulumi.Output[dict[str, list[str]]],
-        opts: pulumi.ResourceOptions,
-    ) -> oci.identity.Policy:
-        suffix = "policy" if scope == "compartment" else f"{scope}-policy"
-        label = args.get("display_name", name)
-        return oci.identity.Policy(
-            f"{name}-{suffix}",
-            compartment_id=_places(args)[scope],
-            name=f"{label}-{suffix}",
-            description=f"What {label} needs: {', '.join(args['needs'])}"[:400],
-            statements=texts.apply(lambda by_scope: by_scope[scope]),
-            freeform_tags=_tags(args),
-            opts=opts,
-        )
+        texts = _statements(args, needs, groups)
+        policies = [
+            oci.identity.Policy(
+                f"{name}-{_suffix(scope)}",
+                compartment_id=places[scope],
+                name=f"{label}-{_suffix(scope)}",
+                description=f"What {label} needs: {', '.join(args['needs'])}"[:400],
+                statements=texts.apply(lambda by_scope, scope=scope: by_scope[scope]),
+                freeform_tags=tags,
+                opts=child,
+            )
+            for scope in _scopes(args, needs)
+        ]
+        self.policy_ids = pulumi.Output.all(*(policy.id for policy in policies)).apply(list)
+        self.statements = texts.apply(lambda by_scope: [text for scoped in by_scope.values() for text in scoped])
+        self.register_outputs({"policy_ids": self.policy_ids, "statements": self.statements})
 
 
 def _needs(args: IamArgs) -> list[Need]:
@@ -132,26 +111,38 @@ def _needs(args: IamArgs) -> list[Need]:
 def _places(args: IamArgs) -> dict[Scope, pulumi.Input[str]]:
     """The compartment of each scope."""
     own = args["compartment_id"]
-    return {
-        "compartment": own,
-        "network": args.get("network_compartment_id", own),
-        "images": args.get("image_compartment_id", own),
-        "keys": args.get("key_compartment_id", own),
-        "tenancy": args["tenancy_id"],
-    }
+    network, images, keys = (
+        own if compartment_id is None else compartment_id
+        for compartment_id in (
+            args.get("network_compartment_id"),
+            args.get("image_compartment_id"),
+            args.get("key_compartment_id"),
+        )
+    )
+    return {"compartment": own, "network": network, "images": images, "keys": keys, "tenancy": args["tenancy_id"]}
 
 
-def _attached(args: IamArgs, scope: Scope) -> Scope:
+def _policy_scope(args: IamArgs, scope: Scope) -> Scope:
     """The scope whose policy has the statements: the cluster's own where the compartment is known to be the same."""
     places = _places(args)
     return "compartment" if places[scope] is places["compartment"] or places[scope] == args["compartment_id"] else scope
 
 
-def _texts(
-    args: IamArgs, needs: Sequence[Need], groups: Mapping[Group, pulumi.Output[str]]
-) -> pulumi.Output[dict[str, list[str]]]:
+def _scopes(args: IamArgs, needs: Sequence[Need]) -> list[Scope]:
+    """Which policies there are; known before any OCID is, so that a preview shows them."""
+    scopes = {_policy_scope(args, text.scope) for need in needs for text in facts.policies().needs[need].statements}
+    return [scope for scope in _places(args) if scope in scopes]
+
+
+def _suffix(scope: Scope) -> str:
+    return "policy" if scope == "compartment" else f"{scope}-policy"
+
+
+def _statements(
+    args: IamArgs, needs: Sequence[Need], groups: dict[Group, pulumi.Output[str]]
+) -> pulumi.Output[dict[Scope, list[str]]]:
     """The statements by the policy that has them."""
-    places = _places(args)
+    places, cluster_id = _places(args), args.get("cluster_id")
     values: dict[str, pulumi.Input[str]] = {
         "compartment_id": places["compartment"],
         "network_compartment_id": places["network"],
@@ -159,24 +150,57 @@ def _texts(
         "key_compartment_id": places["keys"],
         "tenancy_id": places["tenancy"],
     }
-    if "cluster_id" in args:
-        values["cluster_id"] = args["cluster_id"]
+    if cluster_id is not None:
+        values["cluster_id"] = cluster_id
 
-    def fill_in(resolved: Any) -> dict[str, list[str]]:
-        variables = Variables(resolved["values"], resolved["groups"], args.get("each", {}))
-        found: dict[str, list[str]] = {}
+    def fill_in(resolved: Any) -> dict[Scope, list[str]]:
+        variables = Variables(resolved["values"], resolved["groups"], resolved["each"])
+        by_policy: dict[Scope, list[str]] = {}
         for scope, texts in statements(needs, variables).items():
-            found.setdefault(_attached(args, scope), []).extend(texts)
-        return found
+            by_policy.setdefault(_policy_scope(args, scope), []).extend(texts)
+        return by_policy
 
-    return pulumi.Output.from_input({"values": values, "groups": dict(groups)}).apply(fill_in)
-
-
-def _scopes(args: IamArgs, needs: Sequence[Need]) -> list[Scope]:
-    """Which policies there are; known before any OCID is, so that a preview shows them."""
-    found = {_attached(args, text.scope) for need in needs for text in facts.policies().needs[need].statements}
-    return [scope for scope in _places(args) if scope in found]
+    unresolved: Any = {"values": values, "groups": groups, "each": args.get("each") or {}}
+    return pulumi.Output.from_input(unresolved).apply(fill_in)
 
 
-def _tags(args: IamArgs) -> dict[str, pulumi.Input[str]]:
-    return stack_tags(args.get("freeform_tags"))
+def _dynamic_group(name: str, args: IamArgs, group: Group, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    """Declares a dynamic group, in an identity domain or, in older tenancies, in the root compartment; the answer is
+    how policies name it.
+
+    What the domain answers otherwise than it was told is left alone: it adds a schema of its own for tags, and returns
+    tags only when asked for them (terraform-provider-oci, issue 2418 and the test of this resource).
+    """
+    cluster, tags = args.get("display_name") or name, stack_tags(args.get("freeform_tags"))
+    label, description = f"{cluster}-{group}", f"{facts.policies().groups[group].description} of {cluster}"
+    rule = pulumi.Output.from_input(args["compartment_id"]).apply(lambda ocid: matching_rule(group, ocid))
+    if args.get("style") == "classic":
+        return oci.identity.DynamicGroup(
+            f"{name}-{group}",
+            compartment_id=args["tenancy_id"],
+            name=label,
+            description=description,
+            matching_rule=rule,
+            freeform_tags=tags,
+            opts=opts,
+        ).name
+    domain, domain_url = args.get("domain") or "Default", args.get("domain_url")
+    if domain_url is None:
+        domains = invoke(
+            "oci:Identity/getDomains:getDomains",
+            {"compartmentId": args["tenancy_id"], "displayName": domain},
+            pulumi.InvokeOutputOptions(parent=opts.parent, provider=opts.provider),
+        )
+        domain_url = domains.apply(lambda answer: str(answer["domains"][0]["url"]))
+    unanswered = pulumi.ResourceOptions(ignore_changes=["schemas", "tags"])
+    resource = oci.identity.DomainsDynamicResourceGroup(
+        f"{name}-{group}",
+        idcs_endpoint=domain_url,
+        display_name=label,
+        description=description,
+        matching_rule=rule,
+        schemas=[SCHEMA],
+        tags=[{"key": key, "value": value} for key, value in tags.items()],
+        opts=pulumi.ResourceOptions.merge(opts, unanswered),
+    )
+    return resource.display_name.apply(lambda display_name: f"'{domain}'/'{display_name}'")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import jinja2
+from llmd_pods.errors import KitError
 
-from llmd_oke.catalogue.cloud_init import cloud_init, script_template
-from llmd_oke.errors import KitError
+from llmd_oke.catalogue.pools import cloud_init, script_template
 
 DIGEST_KEY = "llmd-oke-cloud-init"
 """Metadata key with the SHA-256 of the user data's text, to see on a node which version it booted with."""
@@ -64,7 +64,11 @@ class Boot:
 
 def user_data(boot: Boot) -> str:
     """The user data as text: one script."""
-    steps = [f"step {name} <<'{_END}'\n{_script(name, boot)}{_END}\n" for name in _steps(boot)]
+    left_out = {"nvme-raid"} if boot.nvme == "none" else set[str]()
+    if not boot.huge_pages_gib:
+        left_out.add("huge-pages")
+    names = [name for name in cloud_init().scripts[boot.kind] if name not in left_out]
+    steps = [f"step {name} <<'{_END}'\n{_script(name, boot)}{_END}\n" for name in names]
     return "\n".join([_HEAD, *steps])
 
 
@@ -75,20 +79,16 @@ def metadata(boot: Boot, further: Mapping[str, str] | None = None) -> dict[str, 
         KitError: it is larger than OCI allows.
     """
     text = user_data(boot)
-    made = {
+    values = {
         "user_data": base64.b64encode(text.encode()).decode(),
         DIGEST_KEY: hashlib.sha256(text.encode()).hexdigest(),
         **(further or {}),
     }
-    return _within_limit(made)
-
-
-def _within_limit(made: dict[str, str]) -> dict[str, str]:
     limit = cloud_init().metadata_limit_bytes
-    size = sum(len(key) + len(value) for key, value in made.items())
+    size = sum(len(key) + len(value) for key, value in values.items())
     if size > limit:
         raise KitError(f"The nodes' metadata has {size} bytes; OCI allows {limit}.", "Fewer or shorter labels help.")
-    return made
+    return values
 
 
 def kubelet_arguments(boot: Boot) -> str:
@@ -140,15 +140,6 @@ def self_managed(node: SelfManaged) -> dict[str, str]:
         "pod-subnets": node.pod_subnet_id,
         "pod-nsgids": ",".join(node.pod_nsg_ids),
     }
-
-
-def _steps(boot: Boot) -> list[str]:
-    left_out = set[str]()
-    if boot.nvme == "none":
-        left_out.add("nvme-raid")
-    if not boot.huge_pages_gib:
-        left_out.add("huge-pages")
-    return [name for name in cloud_init().scripts[boot.kind] if name not in left_out]
 
 
 def _script(name: str, boot: Boot) -> str:

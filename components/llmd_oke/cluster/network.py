@@ -1,27 +1,44 @@
 """The network of a cluster: VCN, subnets, gateways, and a security group for each role."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import pulumi
+import pulumi_oci as oci
+from llmd_pods.errors import KitError
 
 from llmd_oke.catalogue import network as facts
 from llmd_oke.catalogue.network import GroupRole, SubnetRole
-from llmd_oke.cluster.network_bastion import bastion
-from llmd_oke.cluster.network_gateways import vcn
-from llmd_oke.cluster.network_groups import groups
-from llmd_oke.cluster.network_parts import Existing, NetworkSubject, Services
-from llmd_oke.cluster.network_subnets import subnets
-from llmd_oke.cluster.questions import ask
-from llmd_oke.cluster.tags import stack_tags
-from llmd_oke.errors import KitError
-from llmd_oke.planning.network import NetworkChoices
-from llmd_oke.planning.network_layout import PoolSize, layout
-from llmd_oke.planning.network_rules import ANYWHERE
+from llmd_oke.cluster.provider import invoke, stack_tags
+from llmd_oke.objects import inputs, present
+from llmd_oke.planning.network import (
+    ANYWHERE,
+    PATH_DISCOVERY,
+    PROTOCOL_NUMBERS,
+    Peer,
+    Ports,
+    SecurityRule,
+    layout,
+    security_rules,
+)
+from llmd_oke.planning.plan import NetworkChoices, PoolSize
 
 ALL_SERVICES = "All .* Services In Oracle Services Network"
 """Name of the service that stands for all of a region (terraform-oci-oke, modules/network/gateways)."""
+
+API_SERVER_PORT = 6443
+
+LONGEST_SESSION_S = 10_800
+"""Three hours, the Bastion service's limit for a session (OCI documentation, Bastion)."""
+
+SUBNETS_OF_SERVICES: frozenset[SubnetRole] = frozenset({"load_balancers", "public_load_balancers", "workers"})
+"""Subnets in whose security lists OKE's cloud controller adds and removes rules, for Services of type LoadBalancer that
+don't choose another mode (`oci.oraclecloud.com/security-rule-management-mode`). To begin with they have none.
+"""
+
+_TCP = "6"
 
 
 class NetworkPoolArgs(TypedDict):
@@ -40,59 +57,85 @@ class NetworkArgs(TypedDict):
     """Compartment of the network."""
     pools: list[NetworkPoolArgs]
     """Pools of the cluster, which the subnets of nodes and pods are made large enough for."""
-    cidr: NotRequired[str]
+    cidr: NotRequired[str | None]
     """Range of the VCN, or that of an existing VCN to create subnets in, which must be given; 10.140.0.0/16 if left
     out."""
-    cni: NotRequired[str]
+    cni: NotRequired[str | None]
     """Pod network: `vcn-native` or `flannel`; `vcn-native` if left out."""
-    api_access: NotRequired[str]
+    api_access: NotRequired[str | None]
     """`private` or `public`; `private` if left out. A public API endpoint needs `api_allowed_cidrs`."""
-    api_allowed_cidrs: NotRequired[list[str]]
+    api_allowed_cidrs: NotRequired[list[str] | None]
     """Ranges that may reach the API server, beside what is in the VCN; never 0.0.0.0/0."""
-    public_load_balancers: NotRequired[bool]
+    public_load_balancers: NotRequired[bool | None]
     """Whether there is a public subnet for load balancers; false if left out."""
-    public_load_balancer_cidrs: NotRequired[list[str]]
+    public_load_balancer_cidrs: NotRequired[list[str] | None]
     """Clients of public load balancers, on ports 80 and 443; 0.0.0.0/0 if left out."""
-    bastion: NotRequired[bool]
+    bastion: NotRequired[bool | None]
     """Whether there is a subnet for the endpoint of the OCI Bastion service; true if left out."""
-    bastion_client_cidrs: NotRequired[list[str]]
+    bastion_client_cidrs: NotRequired[list[str] | None]
     """Who may open tunnels through a bastion of that service; with none, or with a public API endpoint, no bastion is
     created. Never 0.0.0.0/0."""
-    bastion_id: NotRequired[pulumi.Input[str]]
+    bastion_id: NotRequired[pulumi.Input[str] | None]
     """A bastion that is there already; none is created then."""
-    bastion_subnet_cidr: NotRequired[str]
+    bastion_subnet_cidr: NotRequired[str | None]
     """Range of a subnet `bastion` that is there already; that of the network if left out."""
-    bastion_host_cidrs: NotRequired[list[str]]
+    bastion_host_cidrs: NotRequired[list[str] | None]
     """Who may sign in to a bastion host by SSH; with none there is no subnet for such a host."""
-    operator: NotRequired[bool]
+    operator: NotRequired[bool | None]
     """Whether there is a private subnet for a host of administrators; false if left out."""
-    file_storage: NotRequired[bool]
+    file_storage: NotRequired[bool | None]
     """Whether there is a subnet for File Storage mount targets; false if left out."""
-    lustre: NotRequired[bool]
+    lustre: NotRequired[bool | None]
     """Whether there is a subnet for Lustre file systems; false if left out."""
-    worker_internet: NotRequired[bool]
+    worker_internet: NotRequired[bool | None]
     """Whether nodes may open connections to the internet; true if left out."""
-    pod_internet: NotRequired[bool]
+    pod_internet: NotRequired[bool | None]
     """Whether pods may open connections to the internet; true if left out."""
-    vcn_id: NotRequired[pulumi.Input[str]]
+    vcn_id: NotRequired[pulumi.Input[str] | None]
     """A VCN that is there already."""
-    subnet_ids: NotRequired[dict[str, pulumi.Input[str]]]
+    subnet_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Subnets that are there already, by role: `api`, `workers`, `pods`, `load_balancers`, `public_load_balancers`,
     `bastion`, `bastion_host`, `operator`, `storage`, `lustre`."""
-    nsg_ids: NotRequired[dict[str, pulumi.Input[str]]]
+    nsg_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Network security groups that are there already, by role, with rules of their own."""
-    route_table_ids: NotRequired[dict[str, pulumi.Input[str]]]
+    route_table_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Route tables that are there already: `private` (NAT and service gateway) and `public` (internet gateway)."""
-    services_gateway_id: NotRequired[pulumi.Input[str]]
+    services_gateway_id: NotRequired[pulumi.Input[str] | None]
     """OCID of the service that stands for all services of the region; asked of OCI if left out."""
-    services_gateway_cidr: NotRequired[pulumi.Input[str]]
+    services_gateway_cidr: NotRequired[pulumi.Input[str] | None]
     """Its CIDR label, such as `all-iad-services-in-oracle-services-network`; asked of OCI if left out."""
-    display_name: NotRequired[str]
+    display_name: NotRequired[str | None]
     """Beginning of the display names of all parts; the component's name if left out."""
-    freeform_tags: NotRequired[dict[str, pulumi.Input[str]]]
+    freeform_tags: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Further freeform tags of all parts."""
-    protect: NotRequired[bool]
+    protect: NotRequired[bool | None]
     """Whether the VCN and its subnets are protected; false if left out."""
+
+
+class NodeNetworkArgs(TypedDict):
+    """Where nodes and their pods are in the network."""
+
+    worker_subnet_id: pulumi.Input[str]
+    """Subnet of the nodes."""
+    worker_nsg_ids: NotRequired[pulumi.Input[list[pulumi.Input[str]]] | None]
+    """Network security groups of the nodes."""
+    pod_subnet_id: NotRequired[pulumi.Input[str] | None]
+    """Subnet of the pods, with a VCN-native network; left out with flannel."""
+    pod_nsg_ids: NotRequired[pulumi.Input[list[pulumi.Input[str]]] | None]
+    """Network security groups of the pods, with a VCN-native network."""
+
+
+class ClusterNetworkArgs(TypedDict):
+    """Where a cluster's API endpoint and its load balancers are in the network."""
+
+    vcn_id: pulumi.Input[str]
+    """VCN of the cluster."""
+    api_subnet_id: pulumi.Input[str]
+    """Subnet of the API endpoint."""
+    api_nsg_ids: NotRequired[pulumi.Input[list[pulumi.Input[str]]] | None]
+    """Network security groups of the API endpoint."""
+    load_balancer_subnet_ids: NotRequired[pulumi.Input[list[pulumi.Input[str]]] | None]
+    """Subnets of load balancers that say nothing else."""
 
 
 class Network(pulumi.ComponentResource):
@@ -150,146 +193,418 @@ class Network(pulumi.ComponentResource):
     """Security group of Lustre file systems."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Network", name, None, opts)
-        subject = _subject(self, name, args)
-        place = vcn(subject)
-        self.vcn_id = place.vcn_id
-        self.cidr = pulumi.Output.from_input(str(subject.vcn))
-        self.worker_cidr = pulumi.Output.from_input(str(subject.created.get("workers", subject.vcn)))
-        ids = subnets(subject, place)
-        self._take_subnets(ids)
-        self.bastion_id = _bastion(subject, args, ids)
-        self._take_groups(groups(subject, place.vcn_id))
+        super().__init__("llmd-oke:index:Network", name, inputs(args), opts)
+        spec = _network_spec(self, name, args)
+        self.vcn_id, security_list_id = _vcn(spec)
+        self.cidr = pulumi.Output.from_input(str(spec.cidr))
+        self.worker_cidr = pulumi.Output.from_input(str(spec.created.get("workers", spec.cidr)))
+        subnets = _subnets(spec, self.vcn_id, security_list_id)
+        self.api_subnet_id = subnets["api"]
+        self.worker_subnet_id = subnets["workers"]
+        self.pod_subnet_id = subnets.get("pods")
+        self.load_balancer_subnet_id = subnets["load_balancers"]
+        self.public_load_balancer_subnet_id = subnets.get("public_load_balancers")
+        self.bastion_subnet_id = subnets.get("bastion")
+        self.bastion_host_subnet_id = subnets.get("bastion_host")
+        self.operator_subnet_id = subnets.get("operator")
+        self.storage_subnet_id = subnets.get("storage")
+        self.lustre_subnet_id = subnets.get("lustre")
+        self.bastion_id = _bastion(spec, args, self.bastion_subnet_id)
+        groups = _groups(spec, self.vcn_id)
+        self.api_nsg_id = groups["api"]
+        self.workers_nsg_id = groups["workers"]
+        self.pods_nsg_id = groups.get("pods")
+        self.load_balancers_nsg_id = groups["load_balancers"]
+        self.public_load_balancers_nsg_id = groups.get("public_load_balancers")
+        self.bastion_host_nsg_id = groups.get("bastion_host")
+        self.operator_nsg_id = groups.get("operator")
+        self.storage_nsg_id = groups.get("storage")
+        self.lustre_nsg_id = groups.get("lustre")
         outputs = {key: value for key, value in vars(self).items() if key in Network.__annotations__}
-        self.register_outputs({key: value for key, value in outputs.items() if value is not None})
+        self.register_outputs(present(outputs))
 
-    def _take_subnets(self, ids: Mapping[SubnetRole, pulumi.Output[str]]) -> None:
-        self.api_subnet_id = ids["api"]
-        self.worker_subnet_id = ids["workers"]
-        self.pod_subnet_id = ids.get("pods")
-        self.load_balancer_subnet_id = ids["load_balancers"]
-        self.public_load_balancer_subnet_id = ids.get("public_load_balancers")
-        self.bastion_subnet_id = ids.get("bastion")
-        self.bastion_host_subnet_id = ids.get("bastion_host")
-        self.operator_subnet_id = ids.get("operator")
-        self.storage_subnet_id = ids.get("storage")
-        self.lustre_subnet_id = ids.get("lustre")
+    @property
+    def for_nodes(self) -> NodeNetworkArgs:
+        """Where nodes and their pods are: the argument `network` of pools."""
+        return {
+            "worker_subnet_id": self.worker_subnet_id,
+            "worker_nsg_ids": [self.workers_nsg_id],
+            "pod_subnet_id": self.pod_subnet_id,
+            "pod_nsg_ids": None if self.pods_nsg_id is None else [self.pods_nsg_id],
+        }
 
-    def _take_groups(self, ids: Mapping[GroupRole, pulumi.Output[str]]) -> None:
-        self.api_nsg_id = ids["api"]
-        self.workers_nsg_id = ids["workers"]
-        self.pods_nsg_id = ids.get("pods")
-        self.load_balancers_nsg_id = ids["load_balancers"]
-        self.public_load_balancers_nsg_id = ids.get("public_load_balancers")
-        self.bastion_host_nsg_id = ids.get("bastion_host")
-        self.operator_nsg_id = ids.get("operator")
-        self.storage_nsg_id = ids.get("storage")
-        self.lustre_nsg_id = ids.get("lustre")
+    @property
+    def for_cluster(self) -> ClusterNetworkArgs:
+        """Where the cluster is: the argument `network` of `OkeCluster`."""
+        return {
+            "vcn_id": self.vcn_id,
+            "api_subnet_id": self.api_subnet_id,
+            "api_nsg_ids": [self.api_nsg_id],
+            "load_balancer_subnet_ids": [self.load_balancer_subnet_id],
+        }
 
 
-def _subject(component: pulumi.Resource, name: str, args: NetworkArgs) -> NetworkSubject:
+@dataclass(frozen=True)
+class _NetworkSpec:
+    """What is declared of a network: its range, its choices, the subnets that are created, and OCIDs of what is there
+    already. `services_gateway_cidr` is what rules and routes call all services of the region by.
+    """
+
+    component: pulumi.Resource
+    name: str
+    display_name: str
+    compartment_id: pulumi.Input[str]
+    tags: Mapping[str, pulumi.Input[str]]
+    protect: bool
+    choices: NetworkChoices
+    cidr: IPv4Network
+    created: Mapping[SubnetRole, IPv4Network]
+    peers: Mapping[str, Sequence[str]]
+    vcn_id: pulumi.Input[str] | None
+    subnet_ids: Mapping[str, pulumi.Input[str]]
+    nsg_ids: Mapping[str, pulumi.Input[str]]
+    route_table_ids: Mapping[str, pulumi.Input[str]]
+    services_gateway_id: pulumi.Input[str]
+    services_gateway_cidr: pulumi.Input[str]
+
+    def options(
+        self,
+        *,
+        protect: bool = False,
+        deleted_with: pulumi.Resource | None = None,
+        delete_before_replace: bool | None = None,
+        ignore: Sequence[str] = (),
+    ) -> pulumi.ResourceOptions:
+        """Options of a part. Tags that OCI adds by a tenancy's tag defaults are nobody's drift."""
+        return pulumi.ResourceOptions(
+            parent=self.component,
+            protect=protect and self.protect,
+            deleted_with=deleted_with,
+            delete_before_replace=delete_before_replace,
+            ignore_changes=["definedTags", *ignore],
+        )
+
+    def of_vcn(self, vcn_id: pulumi.Output[str], part: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
+        """The arguments that all parts of the VCN have alike."""
+        return {
+            "compartment_id": self.compartment_id,
+            "vcn_id": vcn_id,
+            "display_name": f"{self.display_name}-{part}",
+            "freeform_tags": self.tags,
+            "opts": self.options(ignore=ignore),
+        }
+
+
+def _network_spec(component: pulumi.Resource, name: str, args: NetworkArgs) -> _NetworkSpec:
     choices = _choices(args)
-    existing = _existing(args, choices)
-    network = IPv4Network(args.get("cidr", facts.subnets().vcn_cidr))
-    created = _created(network, choices, existing, args)
-    bastion_cidr = args.get("bastion_subnet_cidr", str(created.get("bastion", network)))
-    return NetworkSubject(
+    vcn_id, subnet_ids, nsg_ids = args.get("vcn_id"), args.get("subnet_ids") or {}, args.get("nsg_ids") or {}
+    existing = [key for key in ("subnet_ids", "nsg_ids", "route_table_ids") if args.get(key)]
+    if existing and vcn_id is None:
+        raise KitError(f"{existing[0]} is for a VCN that is there already.", "Give vcn_id beside it.")
+    if vcn_id is not None and args.get("cidr") is None:
+        raise KitError("The range of a VCN that is there already must be known.", "Give cidr beside vcn_id.")
+    unknown = [role for role in subnet_ids if role not in choices.subnet_roles]
+    unknown += [role for role in nsg_ids if role not in choices.group_roles]
+    if unknown:
+        raise KitError(f"This network has no part {unknown[0]!r}.", f"It has: {', '.join(choices.subnet_roles)}.")
+    cidr = IPv4Network(args.get("cidr") or facts.subnets().vcn_cidr)
+    created = _created_subnets(cidr, choices.created(subnet_ids), args["pools"])
+    public_clients = args.get("public_load_balancer_cidrs")
+    bastion_cidr = args.get("bastion_subnet_cidr") or str(created.get("bastion", cidr))
+    services_gateway_id, services_gateway_cidr = _all_services(component, args)
+    return _NetworkSpec(
         component=component,
         name=name,
-        display_name=args.get("display_name", name),
+        display_name=args.get("display_name") or name,
         compartment_id=args["compartment_id"],
         tags=stack_tags(args.get("freeform_tags")),
-        protect=args.get("protect", False),
+        protect=args.get("protect") or False,
         choices=choices,
-        vcn=network,
+        cidr=cidr,
         created=created,
-        existing=existing,
-        cidrs={
-            "vcn": [str(network)],
-            "api-allowed-cidrs": args.get("api_allowed_cidrs", []),
-            "bastion-host-cidrs": args.get("bastion_host_cidrs", []),
-            "public-load-balancer-cidrs": args.get("public_load_balancer_cidrs", [ANYWHERE]),
+        peers={
+            "vcn": [str(cidr)],
+            "api-allowed-cidrs": args.get("api_allowed_cidrs") or [],
+            "bastion-host-cidrs": args.get("bastion_host_cidrs") or [],
+            "public-load-balancer-cidrs": [ANYWHERE] if public_clients is None else public_clients,
             "bastion-subnet": [bastion_cidr] if choices.bastion else [],
         },
-        services=_services(component, args),
+        vcn_id=vcn_id,
+        subnet_ids=subnet_ids,
+        nsg_ids=nsg_ids,
+        route_table_ids=args.get("route_table_ids") or {},
+        services_gateway_id=services_gateway_id,
+        services_gateway_cidr=services_gateway_cidr,
     )
 
 
 def _choices(args: NetworkArgs) -> NetworkChoices:
-    access, allowed = args.get("api_access", "private"), args.get("api_allowed_cidrs", [])
-    if access == "public" and not allowed:
+    public, allowed = args.get("api_access") == "public", args.get("api_allowed_cidrs") or []
+    if public and not allowed:
         raise KitError("A public API endpoint needs an allow list.", "Give api_allowed_cidrs, or api_access private.")
-    named = [*allowed, *args.get("bastion_client_cidrs", []), *args.get("bastion_host_cidrs", [])]
-    for cidr in named:
+    bastion_hosts = args.get("bastion_host_cidrs") or []
+    for cidr in [*allowed, *(args.get("bastion_client_cidrs") or []), *bastion_hosts]:
         if IPv4Network(cidr).prefixlen == 0:
             raise KitError(f"{cidr} would open the cluster to the whole internet.", "Name smaller ranges.")
-    given = {*args.get("subnet_ids", {}), *args.get("nsg_ids", {})}
+    existing = {*(args.get("subnet_ids") or {}), *(args.get("nsg_ids") or {})}
     return NetworkChoices(
-        cni=args.get("cni", "vcn-native"),
-        public_endpoint=access == "public",
-        public_load_balancers=args.get("public_load_balancers", False) or "public_load_balancers" in given,
-        bastion=args.get("bastion", True) or "bastion" in given,
-        bastion_host=bool(args.get("bastion_host_cidrs")) or "bastion_host" in given,
-        operator=args.get("operator", False) or "operator" in given,
-        file_storage=args.get("file_storage", False) or "storage" in given,
-        lustre=args.get("lustre", False) or "lustre" in given,
-        worker_internet=args.get("worker_internet", True),
-        pod_internet=args.get("pod_internet", True),
+        cni=args.get("cni") or "vcn-native",
+        public_endpoint=public,
+        public_load_balancers=args.get("public_load_balancers") or "public_load_balancers" in existing,
+        bastion=args.get("bastion") is not False or "bastion" in existing,
+        bastion_host=bool(bastion_hosts) or "bastion_host" in existing,
+        operator=args.get("operator") or "operator" in existing,
+        file_storage=args.get("file_storage") or "storage" in existing,
+        lustre=args.get("lustre") or "lustre" in existing,
+        worker_internet=args.get("worker_internet") is not False,
+        pod_internet=args.get("pod_internet") is not False,
     )
 
 
-def _bastion(
-    subject: NetworkSubject, args: NetworkArgs, ids: Mapping[SubnetRole, pulumi.Output[str]]
-) -> pulumi.Output[str] | None:
-    if "bastion_id" in args:
-        return pulumi.Output.from_input(args["bastion_id"])
-    clients = args.get("bastion_client_cidrs", [])
-    if not clients or subject.choices.public_endpoint:
-        return None
-    if "bastion" not in ids:
-        raise KitError("A bastion needs a subnet.", "Leave out bastion_client_cidrs, or give bastion True.")
-    return bastion(subject, ids["bastion"], clients)
-
-
-def _existing(args: NetworkArgs, choices: NetworkChoices) -> Existing:
-    given = [key for key in ("subnet_ids", "nsg_ids", "route_table_ids") if args.get(key)]
-    if given and "vcn_id" not in args:
-        raise KitError(f"{given[0]} is for a VCN that is there already.", "Give vcn_id beside it.")
-    if "vcn_id" in args and "cidr" not in args:
-        raise KitError("The range of a VCN that is there already must be known.", "Give cidr beside vcn_id.")
-    unknown = [role for role in args.get("subnet_ids", {}) if role not in choices.subnet_roles]
-    unknown += [role for role in args.get("nsg_ids", {}) if role not in choices.group_roles]
-    if unknown:
-        raise KitError(f"This network has no part {unknown[0]!r}.", f"It has: {', '.join(choices.subnet_roles)}.")
-    return Existing(
-        vcn_id=args.get("vcn_id"),
-        subnets=args.get("subnet_ids", {}),
-        groups=args.get("nsg_ids", {}),
-        route_tables=args.get("route_table_ids", {}),
-    )
-
-
-def _created(
-    network: IPv4Network, choices: NetworkChoices, existing: Existing, args: NetworkArgs
+def _created_subnets(
+    cidr: IPv4Network, roles: Sequence[SubnetRole], pools: Sequence[NetworkPoolArgs]
 ) -> dict[SubnetRole, IPv4Network]:
-    pools = [PoolSize(pool["nodes"], pool["max_pods"]) for pool in args["pools"]]
-    found = layout(network, choices.created(existing.subnets), pools)
-    if found.too_small:
-        reasons = [f"{part.role}: {part.needed} addresses of {part.room} ({part.reason})" for part in found.too_small]
-        raise KitError(f"{network} has no room for all subnets. {'; '.join(reasons)}.", "Give a larger range.")
-    return dict(found.subnets)
+    subnets = layout(cidr, roles, [PoolSize(pool["nodes"], pool["max_pods"]) for pool in pools])
+    if subnets.too_small:
+        reasons = [f"{part.role}: {part.needed} addresses of {part.room} ({part.reason})" for part in subnets.too_small]
+        raise KitError(f"{cidr} has no room for all subnets. {'; '.join(reasons)}.", "Give a larger range.")
+    return dict(subnets.subnets)
 
 
-def _services(component: pulumi.Resource, args: NetworkArgs) -> Services:
-    """All services of the region, as given or as OCI says. Without either nothing could be previewed offline."""
-    if "services_gateway_id" in args and "services_gateway_cidr" in args:
-        return Services(args["services_gateway_id"], args["services_gateway_cidr"])
-    found = ask(
+def _all_services(component: pulumi.Resource, args: NetworkArgs) -> tuple[pulumi.Input[str], pulumi.Input[str]]:
+    """OCID and CIDR label of all services of the region, as given or as OCI says. Without either nothing could be
+    previewed offline.
+    """
+    ocid, label = args.get("services_gateway_id"), args.get("services_gateway_cidr")
+    if ocid is not None and label is not None:
+        return ocid, label
+    services = invoke(
         "oci:Core/getServices:getServices",
         {"filters": [{"name": "name", "values": [ALL_SERVICES], "regex": True}]},
         pulumi.InvokeOutputOptions(parent=component),
     )
-    return Services(
-        found.apply(lambda answer: answer["services"][0]["id"]),
-        found.apply(lambda answer: answer["services"][0]["cidrBlock"]),
+    return (
+        services.apply(lambda answer: answer["services"][0]["id"]),
+        services.apply(lambda answer: answer["services"][0]["cidrBlock"]),
     )
+
+
+def _vcn(spec: _NetworkSpec) -> tuple[pulumi.Output[str], pulumi.Output[str]]:
+    """OCIDs of the VCN and of a security list that lets nothing through: groups alone say what is let through. In a VCN
+    that was there already the list is our own.
+
+    The VCN's DNS label can't change, and is no reason to replace it: a cluster that gets another name keeps the label.
+    """
+    if spec.vcn_id is not None:
+        vcn_id = pulumi.Output.from_input(spec.vcn_id)
+        if not spec.created:
+            return vcn_id, pulumi.Output.from_input("")
+        return vcn_id, oci.core.SecurityList(f"{spec.name}-locked-security-list", **spec.of_vcn(vcn_id, "locked")).id
+    vcn = oci.core.Vcn(
+        f"{spec.name}-vcn",
+        compartment_id=spec.compartment_id,
+        cidr_blocks=[str(spec.cidr)],
+        display_name=f"{spec.display_name}-vcn",
+        dns_label=_dns_label(spec.display_name),
+        freeform_tags=spec.tags,
+        opts=spec.options(protect=True, ignore=["dnsLabel"]),
+    )
+    security_list = oci.core.DefaultSecurityList(
+        f"{spec.name}-default-security-list",
+        manage_default_resource_id=vcn.default_security_list_id,
+        display_name=f"{spec.display_name}-locked",
+        freeform_tags=spec.tags,
+        opts=spec.options(deleted_with=vcn),
+    )
+    return vcn.id, security_list.id
+
+
+def _dns_label(name: str) -> str:
+    """A DNS label for a VCN: at most fifteen letters and digits, a letter first (OCI documentation, DNS in VCNs)."""
+    letters = "".join(letter for letter in name.lower() if letter.isascii() and letter.isalnum())
+    return letters.lstrip("0123456789")[:15] or "vcn"
+
+
+def _private_routes(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> pulumi.Input[str]:
+    """The route table of private subnets: to Oracle services, and to the internet where anything may go there."""
+    if "private" in spec.route_table_ids:
+        return spec.route_table_ids["private"]
+    services = oci.core.ServiceGateway(
+        f"{spec.name}-service-gateway",
+        services=[{"service_id": spec.services_gateway_id}],
+        **spec.of_vcn(vcn_id, "service-gateway"),
+    )
+    rules = [_route(spec.services_gateway_cidr, "SERVICE_CIDR_BLOCK", services.id)]
+    if spec.choices.nat:
+        nat = oci.core.NatGateway(f"{spec.name}-nat-gateway", **spec.of_vcn(vcn_id, "nat-gateway"))
+        rules.append(_route(ANYWHERE, "CIDR_BLOCK", nat.id))
+    common = spec.of_vcn(vcn_id, "private-routes")
+    return oci.core.RouteTable(f"{spec.name}-private-routes", route_rules=rules, **common).id
+
+
+def _public_routes(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> pulumi.Input[str]:
+    """The route table of public subnets: to the internet."""
+    if "public" in spec.route_table_ids:
+        return spec.route_table_ids["public"]
+    internet = oci.core.InternetGateway(
+        f"{spec.name}-internet-gateway", enabled=True, **spec.of_vcn(vcn_id, "internet-gateway")
+    )
+    rules = [_route(ANYWHERE, "CIDR_BLOCK", internet.id)]
+    common = spec.of_vcn(vcn_id, "public-routes")
+    return oci.core.RouteTable(f"{spec.name}-public-routes", route_rules=rules, **common).id
+
+
+def _route(
+    destination: pulumi.Input[str], kind: str, gateway_id: pulumi.Output[str]
+) -> "oci.core.RouteTableRouteRuleArgsDict":
+    return {"destination": destination, "destination_type": kind, "network_entity_id": gateway_id}
+
+
+def _subnets(
+    spec: _NetworkSpec, vcn_id: pulumi.Output[str], locked_list_id: pulumi.Output[str]
+) -> dict[SubnetRole, pulumi.Output[str]]:
+    """The OCIDs of all subnets, created or there already. Gateways are made only for subnets that are created."""
+    public = [role for role in spec.created if role in spec.choices.public_roles]
+    routes = {
+        True: _public_routes(spec, vcn_id) if public else "",
+        False: _private_routes(spec, vcn_id) if len(public) < len(spec.created) else "",
+    }
+    ids: dict[SubnetRole, pulumi.Output[str]] = {}
+    for role in spec.choices.subnet_roles:
+        if role not in spec.created:
+            ids[role] = pulumi.Output.from_input(spec.subnet_ids[role])
+    for role, cidr in spec.created.items():
+        label, is_public = role.replace("_", "-"), role in public
+        ids[role] = oci.core.Subnet(
+            f"{spec.name}-{label}-subnet",
+            compartment_id=spec.compartment_id,
+            vcn_id=vcn_id,
+            cidr_block=str(cidr),
+            display_name=f"{spec.display_name}-{label}",
+            dns_label=facts.subnets().dns_label(role) if spec.vcn_id is None else None,
+            prohibit_public_ip_on_vnic=not is_public,
+            route_table_id=routes[is_public],
+            security_list_ids=[_security_list(spec, vcn_id, role, locked_list_id)],
+            freeform_tags=spec.tags,
+            # Its range and its name are in use until the old one is gone, so that goes first.
+            opts=spec.options(protect=True, delete_before_replace=True),
+        ).id
+    return ids
+
+
+def _security_list(
+    spec: _NetworkSpec, vcn_id: pulumi.Output[str], role: SubnetRole, locked_list_id: pulumi.Output[str]
+) -> pulumi.Output[str]:
+    """The security list of a subnet: one of its own where groups can't serve it."""
+    label = role.replace("_", "-")
+    if role == "bastion":
+        common = spec.of_vcn(vcn_id, label)
+        return oci.core.SecurityList(f"{spec.name}-{label}-security-list", **_bastion_rules(spec), **common).id
+    if role in SUBNETS_OF_SERVICES:
+        common = spec.of_vcn(vcn_id, label, ignore=["ingressSecurityRules", "egressSecurityRules"])
+        return oci.core.SecurityList(f"{spec.name}-{label}-security-list", **common).id
+    return locked_list_id
+
+
+def _bastion_rules(spec: _NetworkSpec) -> dict[str, Any]:
+    """What the OCI Bastion service's endpoint needs, which can't be in a group (oci-hpc-oke, bastion-service.tf)."""
+    ingress = {
+        "source": str(spec.created["bastion"]),
+        "source_type": "CIDR_BLOCK",
+        "description": "the OCI Bastion service reaches its endpoint",
+    }
+    egress = {
+        "destination": str(spec.created.get("api", spec.cidr)),
+        "destination_type": "CIDR_BLOCK",
+        "description": "tunnels reach the API server",
+    }
+    port = {"min": API_SERVER_PORT, "max": API_SERVER_PORT}
+    common = {"protocol": _TCP, "stateless": False, "tcp_options": port}
+    return {"ingress_security_rules": [{**common, **ingress}], "egress_security_rules": [{**common, **egress}]}
+
+
+def _bastion(spec: _NetworkSpec, args: NetworkArgs, subnet_id: pulumi.Output[str] | None) -> pulumi.Output[str] | None:
+    """The OCI Bastion service's way to a private API endpoint: one that is there, or one that is made in a subnet, and
+    goes before it.
+
+    A subnet has one way to the service, so that a bastion that is made anew waits until the old one is gone. Its name
+    has letters and digits only, which the service takes whatever the network's has.
+    """
+    bastion_id, clients = args.get("bastion_id"), args.get("bastion_client_cidrs")
+    if bastion_id is not None:
+        return pulumi.Output.from_input(bastion_id)
+    if not clients or spec.choices.public_endpoint:
+        return None
+    if subnet_id is None:
+        raise KitError("A bastion needs a subnet.", "Leave out bastion_client_cidrs, or give bastion True.")
+    return oci.bastion.Bastion(
+        f"{spec.name}-bastion",
+        bastion_type="STANDARD",
+        compartment_id=spec.compartment_id,
+        target_subnet_id=subnet_id,
+        name="".join(letter for letter in spec.display_name if letter.isascii() and letter.isalnum()) + "Bastion",
+        client_cidr_block_allow_lists=list(clients),
+        max_session_ttl_in_seconds=LONGEST_SESSION_S,
+        freeform_tags=spec.tags,
+        opts=spec.options(delete_before_replace=True),
+    ).id
+
+
+def _groups(spec: _NetworkSpec, vcn_id: pulumi.Output[str]) -> dict[GroupRole, pulumi.Output[str]]:
+    """The OCIDs of all network security groups. Those that are there already keep the rules that they have."""
+    created: dict[GroupRole, oci.core.NetworkSecurityGroup] = {}
+    ids: dict[GroupRole, pulumi.Output[str]] = {}
+    for role in spec.choices.group_roles:
+        if role in spec.nsg_ids:
+            ids[role] = pulumi.Output.from_input(spec.nsg_ids[role])
+            continue
+        label = role.replace("_", "-")
+        group = oci.core.NetworkSecurityGroup(f"{spec.name}-{label}-nsg", **spec.of_vcn(vcn_id, label))
+        created[role], ids[role] = group, group.id
+    for rule in security_rules(spec.choices.rules(spec.peers)):
+        if rule.group in created:
+            _rule(spec, rule, created[rule.group], ids)
+    return ids
+
+
+def _rule(
+    spec: _NetworkSpec,
+    rule: SecurityRule,
+    group: oci.core.NetworkSecurityGroup,
+    ids: Mapping[GroupRole, pulumi.Output[str]],
+) -> None:
+    """A rule. It goes with its group, so that destroying a network asks OCI once for each group."""
+    peer, kind = _peer(spec, rule.peer, ids)
+    side = "source" if rule.direction == "ingress" else "destination"
+    arguments: dict[str, Any] = {side: peer, f"{side}_type": kind, **_protocol_options(rule)}
+    oci.core.NetworkSecurityGroupSecurityRule(
+        f"{spec.name}-{rule.group.replace('_', '-')}-{rule.key}",
+        network_security_group_id=group.id,
+        direction=rule.direction.upper(),
+        protocol=PROTOCOL_NUMBERS[rule.protocol],
+        stateless=False,
+        description=rule.description,
+        **arguments,
+        opts=pulumi.ResourceOptions(parent=spec.component, deleted_with=group),
+    )
+
+
+def _peer(spec: _NetworkSpec, peer: Peer, ids: Mapping[GroupRole, pulumi.Output[str]]) -> tuple[pulumi.Input[str], str]:
+    if peer.group is not None:
+        return ids[peer.group], "NETWORK_SECURITY_GROUP"
+    if peer.cidr is not None:
+        return peer.cidr, "CIDR_BLOCK"
+    return spec.services_gateway_cidr, "SERVICE_CIDR_BLOCK"
+
+
+def _protocol_options(rule: SecurityRule) -> dict[str, Any]:
+    if rule.protocol == "icmp":
+        kind, code = PATH_DISCOVERY
+        return {"icmp_options": {"type": kind, "code": code}}
+    ranges = {"destination_port_range": _range(rule.ports), "source_port_range": _range(rule.source_ports)}
+    options = present(ranges)
+    return {f"{rule.protocol}_options": options} if options else {}
+
+
+def _range(ports: Ports | None) -> dict[str, int] | None:
+    return None if ports is None else {"min": ports.first, "max": ports.last}

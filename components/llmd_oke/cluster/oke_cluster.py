@@ -1,85 +1,114 @@
-"""The OKE cluster itself."""
+"""The OKE cluster itself, its add-ons, and the way to its API server."""
 
-from typing import Any, NotRequired, TypedDict
+import asyncio
+import base64
+import json
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
+from llmd_pods.errors import KitError
 
-from llmd_oke.access.places import host_and_port
-from llmd_oke.cluster import kubeconfig
-from llmd_oke.cluster.iam_home import sign_in
-from llmd_oke.cluster.kubeconfig import Access
-from llmd_oke.cluster.questions import ask
-from llmd_oke.cluster.reaching import wait_until_reached
-from llmd_oke.cluster.tags import stack_tags
-from llmd_oke.cluster.timeouts import CLUSTER
-from llmd_oke.updating import is_update
+from llmd_oke.access.addresses import host_and_port
+from llmd_oke.access.sign_in import SignIn
+from llmd_oke.cluster.network import ClusterNetworkArgs, Network
+from llmd_oke.cluster.provider import ADD_ON, CLUSTER, invoke, sign_in, stack_tags
+from llmd_oke.config.kubeconfig import Access, read
+from llmd_oke.objects import inputs, is_update, present
+
+EXEC_API_VERSION = "client.authentication.k8s.io/v1beta1"
+
+TUNNEL_LIMIT_S = 900.0
+"""How long a tunnel to the API server is waited for."""
+
+POLL_S = 2.0
+ANSWER_S = 10.0
+
+TUNNEL = "Use `llmd-oke up --tunnel`, or keep `llmd-oke tunnel` running in a second shell, on the port of that address."
+
+if TYPE_CHECKING:
+    ClusterPlace = Network | ClusterNetworkArgs
+else:
+    ClusterPlace = ClusterNetworkArgs  # other languages have no component of this process
 
 
 class OidcArgs(TypedDict):
     """Users and workflows that sign in with tokens of an identity provider."""
 
-    issuer_url: str
+    issuer_url: pulumi.Input[str]
     """Issuer of the tokens."""
-    client_id: str
+    client_id: pulumi.Input[str]
     """Audience that tokens must be for."""
-    username_claim: NotRequired[str]
+    username_claim: NotRequired[str | None]
     """Claim that is the user's name."""
-    username_prefix: NotRequired[str]
+    username_prefix: NotRequired[str | None]
     """What user names begin with in the cluster."""
-    groups_claim: NotRequired[str]
+    groups_claim: NotRequired[str | None]
     """Claim that has the user's groups."""
-    groups_prefix: NotRequired[str]
+    groups_prefix: NotRequired[str | None]
     """What group names begin with in the cluster."""
-    required_claims: NotRequired[dict[str, str]]
+    required_claims: NotRequired[dict[str, str] | None]
     """Claims that a token must have."""
 
 
 class OkeClusterArgs(TypedDict):
     """What a cluster needs."""
 
-    cluster_name: str
-    """Name of the cluster."""
     region: str
     """Region of the cluster."""
     compartment_id: pulumi.Input[str]
     """Compartment of the cluster."""
     kubernetes_version: pulumi.Input[str]
     """Version of the control plane, such as `v1.34.2`."""
-    vcn_id: pulumi.Input[str]
-    """VCN of the cluster."""
-    api_subnet_id: pulumi.Input[str]
-    """Subnet of the API endpoint."""
-    api_nsg_ids: NotRequired[pulumi.Input[list[str]]]
-    """Network security groups of the API endpoint."""
-    cluster_id: NotRequired[pulumi.Input[str]]
+    network: ClusterPlace
+    """Where its API endpoint and its load balancers are: a `Network`, or the OCIDs."""
+    cluster_name: NotRequired[str | None]
+    """Name of the cluster; the component's name if left out."""
+    tenancy_id: NotRequired[pulumi.Input[str] | None]
+    """Tenancy of the cluster, which self-managed nodes must know."""
+    cluster_id: NotRequired[pulumi.Input[str] | None]
     """A cluster that is there already; then nothing is created."""
-    public_api: NotRequired[bool]
+    public_api: NotRequired[bool | None]
     """Whether the API endpoint has a public address too, which the kubeconfig then uses; false if left out."""
-    flannel: NotRequired[bool]
+    flannel: NotRequired[bool | None]
     """Whether pods are in an overlay instead of the VCN; false if left out."""
-    pods_cidr: NotRequired[str]
+    pods_cidr: NotRequired[str | None]
     """Addresses of pods, with flannel only."""
-    services_cidr: NotRequired[str]
+    services_cidr: NotRequired[str | None]
     """Addresses of Services."""
-    load_balancer_subnet_ids: NotRequired[pulumi.Input[list[str]]]
-    """Subnets of load balancers that say nothing else."""
-    kms_key_id: NotRequired[pulumi.Input[str]]
+    kms_key_id: NotRequired[pulumi.Input[str] | None]
     """Key that Secrets are encrypted with at rest; Oracle's own if left out. Another key is another cluster."""
-    image_policy_key_ids: NotRequired[list[str]]
+    image_policy_key_ids: NotRequired[list[pulumi.Input[str]] | None]
     """Keys that images must be signed with; all images run if left out."""
-    oidc: NotRequired[OidcArgs]
+    oidc: NotRequired[OidcArgs | None]
     """Sign in with an identity provider, beside OCI's users."""
-    oidc_discovery: NotRequired[bool]
+    oidc_discovery: NotRequired[bool | None]
     """Publish the keys that service account tokens are signed with; true if left out."""
-    protect: NotRequired[bool]
+    protect: NotRequired[bool | None]
     """Refuse to delete or replace the cluster; false if left out."""
-    kubeconfig: NotRequired[pulumi.Input[str]]
+    kubeconfig: NotRequired[pulumi.Input[str] | None]
     """Kubeconfig of a cluster that is there already; OCI is asked for it if left out."""
-    api_server: NotRequired[str]
+    api_server: NotRequired[str | None]
     """Address under which the API server is reached from where the update runs, such as a tunnel's
     `https://127.0.0.1:6443`.
     """
+
+
+class NodeClusterArgs(TypedDict):
+    """The cluster that nodes join."""
+
+    cluster_id: pulumi.Input[str]
+    """OCID of the cluster."""
+    compartment_id: pulumi.Input[str]
+    """Compartment of the nodes."""
+    api_server_host: pulumi.Input[str]
+    """Private address of the API server, without port."""
+    ca_certificate: NotRequired[pulumi.Input[str] | None]
+    """Certificate authority of the API server, as in kubeconfigs (base64); for self-managed nodes."""
+    tenancy_id: NotRequired[pulumi.Input[str] | None]
+    """Tenancy of the nodes; for self-managed nodes."""
 
 
 class OkeCluster(pulumi.ComponentResource):
@@ -99,17 +128,32 @@ class OkeCluster(pulumi.ComponentResource):
     """Version of the control plane."""
 
     _created: pulumi.Resource | None = None
+    _for_nodes: NodeClusterArgs
 
     def __init__(self, name: str, args: OkeClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:OkeCluster", name, None, opts)
-        self.cluster_id = self._cluster_id(name, args)
+        place = args["network"]
+        network = place.for_cluster if isinstance(place, Network) else place
+        props = inputs({**args, "network": network}, "kubeconfig", "api_server")
+        super().__init__("llmd-oke:index:OkeCluster", name, props, opts)
+        cluster_id = args.get("cluster_id")
+        if cluster_id is None:
+            cluster = self._cluster(name, args, network)
+            self._created, cluster_id = cluster, cluster.id
+        self.cluster_id = pulumi.Output.from_input(cluster_id)
         self.kubernetes_version = pulumi.Output.from_input(args["kubernetes_version"])
         private = self._access(args, "PRIVATE_ENDPOINT")
         outer = self._access(args, "PUBLIC_ENDPOINT") if args.get("public_api") else private
         self.endpoint = private.apply(lambda access: access.server)
         self.api_server_host = private.apply(lambda access: access.host)
         self.ca_certificate = private.apply(lambda access: access.certificate_authority)
-        self.kubeconfig = pulumi.Output.secret(pulumi.Output.all(outer, self.cluster_id).apply(_assemble(args)))
+        self.kubeconfig = pulumi.Output.secret(pulumi.Output.all(outer, self.cluster_id).apply(_assembled(args)))
+        self._for_nodes = {
+            "cluster_id": self.cluster_id,
+            "compartment_id": args["compartment_id"],
+            "api_server_host": self.api_server_host,
+            "ca_certificate": self.ca_certificate,
+            "tenancy_id": args.get("tenancy_id"),
+        }
         self.register_outputs(
             {
                 "cluster_id": self.cluster_id,
@@ -121,118 +165,235 @@ class OkeCluster(pulumi.ComponentResource):
             }
         )
 
-    def _cluster_id(self, name: str, args: OkeClusterArgs) -> pulumi.Output[str]:
-        if "cluster_id" in args:
-            return pulumi.Output.from_input(args["cluster_id"])
-        made = oci.containerengine.Cluster(
-            f"{name}-cluster",
-            **_cluster(args),
-            freeform_tags=stack_tags(),
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                protect=args.get("protect", False),
-                custom_timeouts=CLUSTER,
-                ignore_changes=["definedTags"],
-            ),
-        )
-        self._created = made
-        return made.id
-
     @property
     def created(self) -> pulumi.Resource | None:
         """The cluster as a resource; None where it was there already. What is in it goes with it (`deleted_with`)."""
         return self._created
 
+    @property
+    def for_nodes(self) -> NodeClusterArgs:
+        """What nodes that join must know: the argument `cluster` of pools."""
+        return self._for_nodes
+
+    def _cluster(self, name: str, args: OkeClusterArgs, network: ClusterNetworkArgs) -> oci.containerengine.Cluster:
+        keys = args.get("image_policy_key_ids")
+        signed_by: list[Any] = [{"kms_key_id": key} for key in keys or ()]
+        endpoint: dict[str, Any] = {
+            "subnet_id": network["api_subnet_id"],
+            "is_public_ip_enabled": args.get("public_api") or False,
+            "nsg_ids": network.get("api_nsg_ids"),
+        }
+        ranges = present({"services_cidr": args.get("services_cidr"), "pods_cidr": args.get("pods_cidr")})
+        options: dict[str, Any] = {
+            "kubernetes_network_config": ranges or None,
+            "service_lb_subnet_ids": network.get("load_balancer_subnet_ids"),
+            "open_id_connect_discovery": {
+                "is_open_id_connect_discovery_enabled": args.get("oidc_discovery") is not False
+            },
+            "open_id_connect_token_authentication_config": _oidc(args.get("oidc")),
+        }
+        endpoint_config: Any = present(endpoint)
+        cluster_options: Any = present(options)
+        return oci.containerengine.Cluster(
+            f"{name}-cluster",
+            name=args.get("cluster_name") or name,
+            type="ENHANCED_CLUSTER",
+            compartment_id=args["compartment_id"],
+            kubernetes_version=args["kubernetes_version"],
+            vcn_id=network["vcn_id"],
+            kms_key_id=args.get("kms_key_id"),
+            cluster_pod_network_options=[
+                {"cni_type": "FLANNEL_OVERLAY" if args.get("flannel") else "OCI_VCN_IP_NATIVE"}
+            ],
+            endpoint_config=endpoint_config,
+            image_policy_config=None if keys is None else {"is_policy_enabled": True, "key_details": signed_by},
+            options=cluster_options,
+            freeform_tags=stack_tags(),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                protect=args.get("protect") or False,
+                custom_timeouts=CLUSTER,
+                ignore_changes=["definedTags"],
+            ),
+        )
+
     def _access(self, args: OkeClusterArgs, endpoint: str) -> pulumi.Output[Access]:
-        if "kubeconfig" in args:
-            return pulumi.Output.from_input(args["kubeconfig"]).apply(kubeconfig.read)
-        answer = ask(
+        kubeconfig = args.get("kubeconfig")
+        if kubeconfig is not None:
+            return pulumi.Output.from_input(kubeconfig).apply(read)
+        answer = invoke(
             "oci:ContainerEngine/getClusterKubeConfig:getClusterKubeConfig",
             {"clusterId": self.cluster_id, "endpoint": endpoint, "tokenVersion": "2.0.0"},
             pulumi.InvokeOutputOptions(parent=self),
         )
-        return answer.apply(lambda found: kubeconfig.read(found["content"]))
-
-
-def _assemble(args: OkeClusterArgs) -> Any:
-    """The kubeconfig, once the API server answers where a tunnel leads to it.
-
-    Raises:
-        KitError: the address is none, or the stack's way to sign in to OCI is none that the kit has.
-    """
-    who, api_server = sign_in(), args.get("api_server")
-    if api_server:
-        host_and_port(api_server)
-
-    async def assembled(found: Any) -> str:
-        access, cluster_id = found
-        if api_server and is_update():
-            await wait_until_reached(api_server, access)
-        return kubeconfig.assemble(access, cluster_id, args["region"], api_server, who)
-
-    return assembled
-
-
-def _cluster(args: OkeClusterArgs) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "name": args["cluster_name"],
-        "type": "ENHANCED_CLUSTER",
-        "compartment_id": args["compartment_id"],
-        "kubernetes_version": args["kubernetes_version"],
-        "vcn_id": args["vcn_id"],
-        "kms_key_id": args.get("kms_key_id"),
-        "cluster_pod_network_options": [
-            {"cni_type": "FLANNEL_OVERLAY" if args.get("flannel") else "OCI_VCN_IP_NATIVE"}
-        ],
-        "endpoint_config": _given(
-            {
-                "subnet_id": args["api_subnet_id"],
-                "is_public_ip_enabled": args.get("public_api", False),
-                "nsg_ids": args.get("api_nsg_ids"),
-            }
-        ),
-        "image_policy_config": _image_policy(args),
-        "options": _options(args),
-    }
-    return _given(arguments)
-
-
-def _image_policy(args: OkeClusterArgs) -> dict[str, Any] | None:
-    if "image_policy_key_ids" not in args:
-        return None
-    keys = [{"kms_key_id": key} for key in args["image_policy_key_ids"]]
-    return {"is_policy_enabled": True, "key_details": keys}
-
-
-def _options(args: OkeClusterArgs) -> dict[str, Any]:
-    network = {"services_cidr": args.get("services_cidr"), "pods_cidr": args.get("pods_cidr")}
-    return _given(
-        {
-            "kubernetes_network_config": _given(network) or None,
-            "service_lb_subnet_ids": args.get("load_balancer_subnet_ids"),
-            "open_id_connect_discovery": {"is_open_id_connect_discovery_enabled": args.get("oidc_discovery", True)},
-            "open_id_connect_token_authentication_config": _oidc(args.get("oidc")),
-        }
-    )
+        return answer.apply(lambda values: read(values["content"]))
 
 
 def _oidc(oidc: OidcArgs | None) -> dict[str, Any] | None:
     if oidc is None:
         return None
-    claims = [{"key": key, "value": value} for key, value in sorted(oidc.get("required_claims", {}).items())]
-    return _given(
+    claims = [{"key": key, "value": value} for key, value in sorted((oidc.get("required_claims") or {}).items())]
+    settings: dict[str, Any] = {**oidc, "is_open_id_connect_auth_enabled": True, "required_claims": claims or None}
+    return present(settings)
+
+
+def _assembled(args: OkeClusterArgs) -> Any:
+    """The kubeconfig, once the API server answers where a tunnel leads to it.
+
+    Raises:
+        KitError: the address is none, or the stack's way to sign in to OCI is none that the kit has.
+    """
+    user, api_server = sign_in(), args.get("api_server")
+    if api_server:
+        host_and_port(api_server)
+
+    async def assembled(values: Any) -> str:
+        access, cluster_id = values
+        if api_server and is_update():
+            await wait_until_reached(api_server, access)
+        return assemble(access, cluster_id, args["region"], api_server, user)
+
+    return assembled
+
+
+def assemble(
+    access: Access, cluster_id: str, region: str, api_server: str | None = None, sign_in: SignIn | None = None
+) -> str:
+    """A kubeconfig for that cluster, as JSON (which is YAML).
+
+    A user that asks a program for credentials is replaced by one that asks `llmd-oke token`, which signs in as told, or
+    else as whoever uses the kubeconfig does; any other user is kept. With
+    `api_server` (a tunnel's `https://127.0.0.1:6443`) that address is used, and the certificate is still checked
+    against the cluster's own.
+    """
+    cluster = {"server": access.server, "certificate-authority-data": access.certificate_authority}
+    if api_server:
+        cluster |= {"server": api_server, "tls-server-name": access.host}
+    user = _token_user(cluster_id, region, sign_in or SignIn()) if "exec" in access.user else access.user
+    return json.dumps(
         {
-            "is_open_id_connect_auth_enabled": True,
-            "issuer_url": oidc["issuer_url"],
-            "client_id": oidc["client_id"],
-            "username_claim": oidc.get("username_claim"),
-            "username_prefix": oidc.get("username_prefix"),
-            "groups_claim": oidc.get("groups_claim"),
-            "groups_prefix": oidc.get("groups_prefix"),
-            "required_claims": claims or None,
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "cluster", "cluster": cluster}],
+            "users": [{"name": "user", "user": user}],
+            "contexts": [{"name": "context", "context": {"cluster": "cluster", "user": "user"}}],
+            "current-context": "context",
         }
     )
 
 
-def _given(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in arguments.items() if value is not None}
+def _token_user(cluster_id: str, region: str, sign_in: SignIn) -> dict[str, Any]:
+    return {
+        "exec": {
+            "apiVersion": EXEC_API_VERSION,
+            "command": "llmd-oke",
+            "args": ["token", "--cluster-id", cluster_id, "--region", region, *sign_in.words],
+            "interactiveMode": "Never",
+            "provideClusterInfo": False,
+            "installHint": "llmd-oke must be on PATH: it is the command of this kit's package.",
+        }
+    }
+
+
+async def wait_until_reached(api_server: str, access: Access, limit_s: float = TUNNEL_LIMIT_S) -> None:
+    """Returns once the cluster's API server answers at that address, the end of a tunnel.
+
+    Pulumi's Kubernetes provider looks for the API server once, when it is configured, and takes it for unreachable from
+    then on (pulumi-kubernetes, `Configure` in provider.go). So nobody gets the kubeconfig of a new cluster before its
+    tunnel is there.
+
+    Raises:
+        KitError: nothing answers in time, another server does, or address or authority can't be read.
+    """
+    authority = _authority(access)
+    ends_at_s, logged = time.monotonic() + limit_s, False
+    while cause := await _obstacle(api_server, access.host, authority):
+        if time.monotonic() >= ends_at_s:
+            raise KitError(f"The API server does not answer at {api_server} after {limit_s:g} s: {cause}.", TUNNEL)
+        if not logged:
+            pulumi.log.info(f"waiting for the API server at {api_server}: {cause}. {TUNNEL}")
+            logged = True
+        await asyncio.sleep(POLL_S)
+
+
+async def _obstacle(api_server: str, name: str, authority: ssl.SSLContext) -> str:
+    """Why the API server is not reached; empty if it is. Its certificate must be of the cluster's authority."""
+    host, port = host_and_port(api_server)
+    try:
+        opening = asyncio.open_connection(host, port, ssl=authority, server_hostname=name)
+        _, writer = await asyncio.wait_for(opening, ANSWER_S)
+        writer.close()
+    except ssl.SSLCertVerificationError as error:
+        raise KitError(
+            f"What answers at {api_server} is not this cluster's API server: {error.verify_message}.",
+            "Is a tunnel to another cluster open on that port?",
+        ) from error
+    except (OSError, TimeoutError) as error:
+        return str(error) or "no answer"
+    return ""
+
+
+def _authority(access: Access) -> ssl.SSLContext:
+    """Trusts the cluster's authority alone; its name is checked by whoever uses the kubeconfig."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    try:
+        context.load_verify_locations(cadata=base64.b64decode(access.certificate_authority).decode())
+    except (ValueError, ssl.SSLError) as error:
+        remedy = "A tunnel can't be told from another one without it (certificate-authority-data)."
+        raise KitError("The cluster's kubeconfig has no certificate authority that can be read.", remedy) from error
+    return context
+
+
+class AddOnArgs(TypedDict):
+    """An add-on that OKE installs and keeps up to date."""
+
+    name: str
+    """Its name in OKE's catalogue, such as `NodeProblemDetector`."""
+    version: NotRequired[pulumi.Input[str] | None]
+    """Its version; OKE's choice if left out."""
+    configurations: NotRequired[dict[str, pulumi.Input[str]] | None]
+    """Its settings: text, or JSON as text."""
+
+
+class AddOnsArgs(TypedDict):
+    """Which add-ons a cluster has beside the essential ones."""
+
+    cluster_id: pulumi.Input[str]
+    """OCID of the cluster."""
+    add_ons: list[AddOnArgs]
+    """The add-ons, in the order in which they are installed: OKE checks for some that others are there."""
+
+
+class AddOns(pulumi.ComponentResource):
+    """Add-ons of a cluster, one after the other. They need nodes to run on: declare them after the system pool.
+
+    Where the cluster goes too (`deleted_with`), they go with it; otherwise they are taken away, the last one first.
+    """
+
+    names: pulumi.Output[list[str]]
+    """Names of the add-ons."""
+
+    def __init__(self, name: str, args: AddOnsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:AddOns", name, inputs(args), opts)
+        deleted_with = opts.deleted_with if opts else None
+        add_ons: list[oci.containerengine.Addon] = []
+        for add_on in args["add_ons"]:
+            child = pulumi.ResourceOptions(
+                parent=self, custom_timeouts=ADD_ON, depends_on=add_ons[-1:], deleted_with=deleted_with
+            )
+            configurations = add_on.get("configurations") or {}
+            settings: Any = [{"key": key, "value": configurations[key]} for key in sorted(configurations)]
+            resource = oci.containerengine.Addon(
+                f"{name}-{add_on['name'].lower()}",
+                addon_name=add_on["name"],
+                cluster_id=args["cluster_id"],
+                version=add_on.get("version"),
+                configurations=settings or None,
+                override_existing=True,
+                remove_addon_resources_on_delete=True,
+                opts=child,
+            )
+            add_ons.append(resource)
+        self.names = pulumi.Output.all(*(add_on.addon_name for add_on in add_ons)).apply(list)
+        self.register_outputs({"names": self.names})

@@ -4,9 +4,10 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 import pulumi_oci as oci
+from llmd_pods.errors import KitError
 
-from llmd_oke.cluster.tags import stack_tags
-from llmd_oke.errors import KitError
+from llmd_oke.cluster.provider import stack_tags
+from llmd_oke.objects import inputs
 
 CREATE_TIMEOUT = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
 """A Lustre file system takes half an hour and more."""
@@ -17,25 +18,25 @@ class StorageArgs(TypedDict):
 
     kind: str
     """`file-storage` or `lustre`."""
-    existing_volume_handle: NotRequired[pulumi.Input[str]]
+    existing_volume_handle: NotRequired[pulumi.Input[str] | None]
     """What the storage driver knows a file system by that is there already; then nothing is created."""
-    compartment_id: NotRequired[pulumi.Input[str]]
+    compartment_id: NotRequired[pulumi.Input[str] | None]
     """Compartment to create it in."""
-    availability_domain: NotRequired[pulumi.Input[str]]
+    availability_domain: NotRequired[pulumi.Input[str] | None]
     """Availability domain to create it in, that of the GPU nodes."""
-    subnet_id: NotRequired[pulumi.Input[str]]
+    subnet_id: NotRequired[pulumi.Input[str] | None]
     """Subnet of its mount target or servers."""
-    nsg_ids: NotRequired[list[pulumi.Input[str]]]
+    nsg_ids: NotRequired[list[pulumi.Input[str]] | None]
     """Network security groups of its mount target or servers."""
-    client_cidr: NotRequired[pulumi.Input[str]]
+    client_cidr: NotRequired[pulumi.Input[str] | None]
     """Addresses of the nodes, which alone may mount File Storage."""
-    export_path: NotRequired[str]
+    export_path: NotRequired[str | None]
     """Path of the export of File Storage; `/models` if left out."""
-    capacity_gb: NotRequired[int]
+    capacity_gb: NotRequired[int | None]
     """Size of a Lustre file system in GB; 31200 if left out."""
-    performance_tier: NotRequired[str]
+    performance_tier: NotRequired[str | None]
     """Throughput of a Lustre file system; `MBPS_PER_TB_125` if left out."""
-    file_system_name: NotRequired[str]
+    file_system_name: NotRequired[str | None]
     """Lustre name of a Lustre file system, at most eight characters; `models` if left out."""
 
 
@@ -51,10 +52,11 @@ class Storage(pulumi.ComponentResource):
     """OCID of the file system; empty for one that was there already."""
 
     def __init__(self, name: str, args: StorageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Storage", name, None, opts)
+        super().__init__("llmd-oke:index:Storage", name, inputs(args), opts)
         self.file_system_id = pulumi.Output.from_input("")
-        if "existing_volume_handle" in args:
-            self.volume_handle = pulumi.Output.from_input(args["existing_volume_handle"])
+        handle = args.get("existing_volume_handle")
+        if handle is not None:
+            self.volume_handle = pulumi.Output.from_input(handle)
         elif args["kind"] == "file-storage":
             self.volume_handle = self._file_storage(name, args)
         elif args["kind"] == "lustre":
@@ -64,33 +66,6 @@ class Storage(pulumi.ComponentResource):
         self.register_outputs({"volume_handle": self.volume_handle, "file_system_id": self.file_system_id})
 
     def _file_storage(self, name: str, args: StorageArgs) -> pulumi.Output[str]:
-        place = _Place(args, "client_cidr")
-        child = pulumi.ResourceOptions(parent=self)
-        file_system = oci.filestorage.FileSystem(
-            f"{name}-file-system",
-            compartment_id=place.compartment_id,
-            availability_domain=place.availability_domain,
-            display_name=name,
-            freeform_tags=stack_tags(),
-            opts=child,
-        )
-        target = oci.filestorage.MountTarget(
-            f"{name}-mount-target",
-            compartment_id=place.compartment_id,
-            availability_domain=place.availability_domain,
-            subnet_id=place.subnet_id,
-            nsg_ids=args.get("nsg_ids", []),
-            display_name=name,
-            freeform_tags=stack_tags(),
-            opts=child,
-        )
-        self.file_system_id = file_system.id
-        path = self._export(name, args, file_system.id, target.export_set_id)
-        return pulumi.Output.concat(file_system.id, ":", target.ip_address, ":", path)
-
-    def _export(
-        self, name: str, args: StorageArgs, file_system_id: pulumi.Output[str], export_set_id: pulumi.Output[str]
-    ) -> pulumi.Output[str]:
         """Nodes alone mount it, from ports that only root may take: with flannel, pods come with addresses of nodes.
 
         Every user is mapped to the owner of a new file system's root folder, so that nobody has to be root to write to
@@ -99,39 +74,61 @@ class Storage(pulumi.ComponentResource):
         fsGroup doesn't reach volumes of many nodes, and root is mapped too. Who may write is up to the pods: servers
         mount the volume read-only, and mounts ignore set-user-id bits.
         """
-        option = oci.filestorage.ExportExportOptionArgs(
-            source=args.get("client_cidr", ""),
-            access="READ_WRITE",
-            identity_squash="ALL",
-            anonymous_uid="0",
-            anonymous_gid="0",
-            require_privileged_source_port=True,
+        _require(args, "compartment_id", "availability_domain", "subnet_id", "client_cidr")
+        child = pulumi.ResourceOptions(parent=self)
+        compartment_id, availability_domain = args.get("compartment_id") or "", args.get("availability_domain") or ""
+        file_system = oci.filestorage.FileSystem(
+            f"{name}-file-system",
+            compartment_id=compartment_id,
+            availability_domain=availability_domain,
+            display_name=name,
+            freeform_tags=stack_tags(),
+            opts=child,
+        )
+        target = oci.filestorage.MountTarget(
+            f"{name}-mount-target",
+            compartment_id=compartment_id,
+            availability_domain=availability_domain,
+            subnet_id=args.get("subnet_id") or "",
+            nsg_ids=args.get("nsg_ids") or [],
+            display_name=name,
+            freeform_tags=stack_tags(),
+            opts=child,
         )
         export = oci.filestorage.Export(
             f"{name}-export",
-            export_set_id=export_set_id,
-            file_system_id=file_system_id,
-            path=args.get("export_path", "/models"),
-            export_options=[option],
-            opts=pulumi.ResourceOptions(parent=self),
+            export_set_id=target.export_set_id,
+            file_system_id=file_system.id,
+            path=args.get("export_path") or "/models",
+            export_options=[
+                {
+                    "source": args.get("client_cidr") or "",
+                    "access": "READ_WRITE",
+                    "identity_squash": "ALL",
+                    "anonymous_uid": "0",
+                    "anonymous_gid": "0",
+                    "require_privileged_source_port": True,
+                }
+            ],
+            opts=child,
         )
-        return export.path
+        self.file_system_id = file_system.id
+        return pulumi.Output.concat(file_system.id, ":", target.ip_address, ":", export.path)
 
     def _lustre(self, name: str, args: StorageArgs) -> pulumi.Output[str]:
         """Root stays root: Lustre maps root alone, which would leave nobody to give the root folder away."""
-        place = _Place(args)
-        squash = oci.lustre.FileStorageLustreFileSystemRootSquashConfigurationArgs(identity_squash="NONE")
+        _require(args, "compartment_id", "availability_domain", "subnet_id")
         file_system = oci.lustre.FileStorageLustreFileSystem(
             f"{name}-file-system",
-            compartment_id=place.compartment_id,
-            availability_domain=place.availability_domain,
-            subnet_id=place.subnet_id,
-            nsg_ids=args.get("nsg_ids", []),
+            compartment_id=args.get("compartment_id") or "",
+            availability_domain=args.get("availability_domain") or "",
+            subnet_id=args.get("subnet_id") or "",
+            nsg_ids=args.get("nsg_ids") or [],
             display_name=name,
-            file_system_name=args.get("file_system_name", "models"),
-            capacity_in_gbs=args.get("capacity_gb", 31_200),
-            performance_tier=args.get("performance_tier", "MBPS_PER_TB_125"),
-            root_squash_configuration=squash,
+            file_system_name=args.get("file_system_name") or "models",
+            capacity_in_gbs=args.get("capacity_gb") or 31_200,
+            performance_tier=args.get("performance_tier") or "MBPS_PER_TB_125",
+            root_squash_configuration={"identity_squash": "NONE"},
             freeform_tags=stack_tags(),
             opts=pulumi.ResourceOptions(parent=self, custom_timeouts=CREATE_TIMEOUT),
         )
@@ -140,17 +137,11 @@ class Storage(pulumi.ComponentResource):
         return pulumi.Output.concat(address, "@tcp:/", lustre_name)
 
 
-class _Place:
-    """Where a file system is created.
+def _require(args: StorageArgs, *keys: str) -> None:
+    """What creating a file system takes.
 
     Raises:
         KitError: something of it is left out.
     """
-
-    def __init__(self, args: StorageArgs, *more: str) -> None:
-        needed = ("compartment_id", "availability_domain", "subnet_id", *more)
-        if missing := [key for key in needed if key not in args]:
-            raise KitError(f"A file system can't be created without {', '.join(missing)}.", "Or give an existing one.")
-        self.compartment_id = args.get("compartment_id", "")
-        self.availability_domain = args.get("availability_domain", "")
-        self.subnet_id = args.get("subnet_id", "")
+    if missing := [key for key in keys if args.get(key) is None]:
+        raise KitError(f"A file system can't be created without {', '.join(missing)}.", "Or give an existing one.")

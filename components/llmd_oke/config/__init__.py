@@ -1,11 +1,7 @@
 """The stack file: its shape and its types. What it means is judged by `planning`."""
 
 from llmd_oke.config.base import Part
-from llmd_oke.config.cluster import Cluster, ExistingCluster
-from llmd_oke.config.create_cluster import AddOn, CreateCluster, Oidc
-from llmd_oke.config.document import CONFIG_KEY, locate
-from llmd_oke.config.gpu_pool import GpuPool, Launch
-from llmd_oke.config.iam import Iam
+from llmd_oke.config.cluster import AddOn, Cluster, CreateCluster, ExistingCluster, Iam, Network, Oidc
 from llmd_oke.config.load import (
     load,
     parse,
@@ -17,15 +13,23 @@ from llmd_oke.config.load import (
     stacks,
     validate,
 )
-from llmd_oke.config.model import Engine, Model, Router, Slo, Workload
-from llmd_oke.config.network import Network
-from llmd_oke.config.node_pools import CpuPool, Image, SystemPool
-from llmd_oke.config.node_scaling import AutoscaledSize, SizeLimits
-from llmd_oke.config.scaling import Scaling, ServersScaling
-from llmd_oke.config.smoke import Smoke, SmokeThresholds
-from llmd_oke.config.stack import Layer, StackConfig
-from llmd_oke.config.storage import FileStorage, Lustre, ModelCache, NodeDisk, NoModelCache, Prewarm, Storage
+from llmd_oke.config.model import Engine, Model, Router, Scaling, ServersScaling, Slo, Workload
+from llmd_oke.config.pools import AutoscaledSize, CpuPool, GpuPool, Image, Launch, SizeLimits, SystemPool
+from llmd_oke.config.stack import (
+    FileStorage,
+    Layer,
+    Lustre,
+    ModelCache,
+    NodeDisk,
+    NoModelCache,
+    Prewarm,
+    Smoke,
+    SmokeThresholds,
+    StackConfig,
+    Storage,
+)
 from llmd_oke.config.topology import Role, Servers, Topology
+from llmd_oke.config.yaml_files import CONFIG_KEY, locate
 
 __all__ = [
     "CONFIG_KEY",

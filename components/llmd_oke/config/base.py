@@ -1,8 +1,9 @@
-"""What all parts of the stack file have in common."""
+"""What the parts of the stack file have in common: their base class, and the forms of names."""
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from llmd_pods.documents import PATTERNS_IN_WORDS
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
 Item = TypeVar("Item")
@@ -34,3 +35,87 @@ def is_absent(value: object) -> bool:
 def is_zero(value: object) -> bool:
     """The same for a number whose default is 0."""
     return value == 0
+
+
+def matching(pattern: str, in_words: str, max_length: int | None = None) -> StringConstraints:
+    """The constraints of a text that matches a pattern, and how a problem says so."""
+    PATTERNS_IN_WORDS[pattern] = in_words
+    return StringConstraints(pattern=pattern, max_length=max_length)
+
+
+DnsLabel = Annotated[
+    str,
+    matching(
+        r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        "lower-case letters, digits and dashes, the first a letter and the last no dash",
+        max_length=36,
+    ),
+]
+"""A DNS label (RFC 1035, as Services want it), short enough that a unit's number, a version and a role still fit the 63
+characters of a Service's name.
+"""
+
+EnvironmentName = Annotated[
+    str, matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and underscores, the first no digit")
+]
+"""Name of an environment variable."""
+
+LabelKey = Annotated[
+    str,
+    matching(
+        r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        "a Kubernetes label key such as example.com/team",
+        max_length=253,
+    ),
+]
+LabelValue = Annotated[
+    str,
+    matching(
+        r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+        "a Kubernetes label value: letters, digits, dashes, dots and underscores",
+        max_length=63,
+    ),
+]
+
+Ocid = Annotated[
+    str,
+    matching(
+        r"^ocid1\.[a-z0-9]+\.[a-z0-9-]+\.[a-z0-9-]*\.([a-z0-9-]*\.)?[A-Za-z0-9_-]+$",
+        "an OCID such as ocid1.compartment.oc1..aaaa",
+        max_length=255,
+    ),
+]
+"""An Oracle Cloud identifier."""
+
+Region = Annotated[str, matching(r"^[a-z]+-[a-z]+-[0-9]+$", "a region such as us-ashburn-1")]
+"""A region's identifier."""
+
+KubernetesVersion = Annotated[str, matching(r"^v1\.[0-9]+\.[0-9]+$", "a Kubernetes version such as v1.34.2")]
+"""A version of Kubernetes as OKE writes it."""
+
+Cidr = Annotated[str, matching(r"^[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+/[0-9]+$", "an IPv4 range such as 10.0.0.0/16")]
+"""An IPv4 range; whether it is a network of its own and large enough is judged by planning."""
+
+AvailabilityDomain = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z]+:[A-Z0-9-]+-AD-[1-3]$",
+        "the whole name of an availability domain, such as Uocm:US-ASHBURN-AD-1",
+    ),
+]
+"""An availability domain. Its prefix is the tenancy's own, so that it can't be made up from the region."""
+
+FaultDomain = Annotated[str, matching(r"^FAULT-DOMAIN-[1-3]$", "FAULT-DOMAIN-1, FAULT-DOMAIN-2 or FAULT-DOMAIN-3")]
+"""A fault domain of an availability domain."""
+
+HttpsUrl = Annotated[str, matching(r"^https://", "an address that begins with https://")]
+"""An address that is reached by HTTPS only."""
+
+Checksum = Annotated[
+    str,
+    matching(
+        r"^(md5:[0-9a-f]{32}|sha256:[0-9a-f]{64})$",
+        "md5: or sha256: and the checksum in lower-case hexadecimal digits",
+    ),
+]
+"""The checksum of a file."""

@@ -6,9 +6,8 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import yaml
-
-from llmd_oke.config.yaml_errors import require_bounded
-from llmd_oke.errors import KitError
+from llmd_pods.documents import require_bounded
+from llmd_pods.errors import KitError
 
 CREDENTIALS = frozenset({"token", "password", "client-key-data", "auth-provider"})
 """Keys of a kubeconfig's user that let in whoever reads them."""

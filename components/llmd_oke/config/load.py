@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from llmd_pods.errors import KitError, Problem, Refused
 from pydantic import ValidationError
 
-from llmd_oke.config import document, shape_problems
-from llmd_oke.config.document import CONFIG_KEY
+from llmd_oke.config import shape_problems, yaml_files
 from llmd_oke.config.stack import StackConfig
-from llmd_oke.errors import KitError, Problem, Refused
+from llmd_oke.config.yaml_files import CONFIG_KEY
 
 _NAME = re.compile(r"(?:\w[\w.-]*/){0,2}\w[\w.-]*", re.ASCII)
 """Of a stack, with organization and project before it where they are given."""
@@ -51,7 +51,7 @@ def project_name(project: Path) -> str:
         KitError: there is no such file, it is not YAML, or it has no name.
     """
     require_project(project)
-    name = _mapping(document.read(project / "Pulumi.yaml").value).get("name")
+    name = _mapping(yaml_files.read(project / "Pulumi.yaml").value).get("name")
     if not isinstance(name, str):
         raise KitError(f"{project / 'Pulumi.yaml'} has no name.")
     return name
@@ -68,7 +68,7 @@ def load(project: Path, stack: str) -> StackConfig:
     try:
         return validate(read(project, stack))
     except Refused as refused:
-        raise Refused(document.locate(refused.problems, path)) from refused
+        raise Refused(yaml_files.locate(refused.problems, path)) from refused
 
 
 def read(project: Path, stack: str) -> Any:
@@ -84,7 +84,7 @@ def read(project: Path, stack: str) -> Any:
         if not known:
             require_project(project)
         raise KitError(f"There is no stack file {path}.", f"Stacks here: {', '.join(known) or 'none'}.")
-    content = document.read(path)
+    content = yaml_files.read(path)
     if problems := list(content.problems()):
         raise Refused(problems)
     return stack_object(content.value)
@@ -97,7 +97,7 @@ def settings(project: Path, stack: str) -> dict[str, str]:
         KitError: the file is not YAML, or can't be read.
     """
     path = stack_file(project, stack)
-    content = document.read(path).value if path.is_file() else None
+    content = yaml_files.read(path).value if path.is_file() else None
     return {key: value for key, value in _mapping(_mapping(content).get("config")).items() if isinstance(value, str)}
 
 

@@ -4,9 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from llmd_oke.config.base import Items, Part, is_absent, is_zero
-from llmd_oke.config.names import DnsLabel, EnvironmentName
-from llmd_oke.config.scaling import Scaling
+from llmd_oke.config.base import DnsLabel, EnvironmentName, Items, Part, is_absent, is_zero
 from llmd_oke.config.topology import Role, Topology
 
 MOST_COPIES = 64
@@ -18,6 +16,9 @@ RouterProfileName = Literal["prefix", "token-load", "running-requests"]
 """How servers are chosen; `values/endpoint-pickers` says with which scorers."""
 
 PROFILE_NAMES: tuple[RouterProfileName, ...] = get_args(RouterProfileName)
+Count = Annotated[int, Field(ge=1, le=1024)]
+Threshold = Annotated[float, Field(gt=0)]
+WindowSeconds = Annotated[int, Field(ge=0, le=3600)]
 
 
 def _is_prefix(value: object) -> bool:
@@ -92,12 +93,88 @@ class Engine(Part):
 
     def argument(self, name: str) -> tuple[int, str] | None:
         """The value that `extraArgs` give an argument, and its position; of several the last, which wins."""
-        found = None
+        last = None
         for i, argument in enumerate(self.extra_args):
             key, mark, value = argument.partition("=")
             if key.replace("_", "-") == name:
-                found = i, value if mark else "".join(self.extra_args[i + 1 : i + 2])
-        return found
+                last = i, value if mark else "".join(self.extra_args[i + 1 : i + 2])
+        return last
+
+
+ENGINE_FLAGS = {
+    "max_model_len": "--max-model-len",
+    "max_num_seqs": "--max-num-seqs",
+    "gpu_memory_utilization": "--gpu-memory-utilization",
+    "block_size": "--block-size",
+}
+"""vLLM's flags of those fields of `Engine` that are one setting each. Their defaults are the fields'."""
+
+
+class ServersScaling(Part):
+    """Limits and thresholds of one role in each unit. A server is added while any threshold is exceeded on average."""
+
+    min_replicas: Count
+    """Servers that stay, whatever the load."""
+
+    max_replicas: Count
+    """Servers at the highest load. The GPU pools must have room for all of them at once."""
+
+    requests: Threshold | None = None
+    """Requests, running and waiting, of one server."""
+
+    def thresholds(self) -> dict[str, float]:
+        """The thresholds that are set, by their names."""
+        return self.model_dump(exclude={"min_replicas", "max_replicas"}, exclude_none=True)
+
+
+class PrefillScaling(ServersScaling):
+    """Prefill servers."""
+
+    prompt_tokens_per_s: Threshold | None = None
+    """Prompt tokens that one server computes in a second."""
+
+
+class DecodeScaling(ServersScaling):
+    """Decode servers."""
+
+    kv_cache_usage: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of one server's KV cache that is in use."""
+
+
+class AggregatedScaling(PrefillScaling, DecodeScaling):
+    """Aggregated servers, which do both."""
+
+
+class Scaling(Part):
+    """Servers come and go with the load, by KEDA, which must be in the cluster. They start as the topology says."""
+
+    prometheus: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
+    """Address of the Prometheus that has vLLM's metrics; the one of the llm-d guides if left out,
+    `http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090`."""
+
+    prefill: PrefillScaling | None = None
+    """Prefill servers of each unit; their number stays if left out."""
+
+    decode: DecodeScaling | None = None
+    """Decode servers of each unit; their number stays if left out."""
+
+    aggregated: AggregatedScaling | None = None
+    """Aggregated servers of each unit; their number stays if left out."""
+
+    scale_up_window_s: WindowSeconds | None = None
+    """Seconds that more load must last before a server is added (Kubernetes' stabilization window); 0 if left out."""
+
+    scale_down_window_s: WindowSeconds | None = None
+    """Seconds that less load must last before a server is taken away; 300 if left out."""
+
+    def servers(self) -> dict[Role, ServersScaling]:
+        """The roles that are scaled."""
+        by_role: dict[Role, ServersScaling | None] = {
+            "prefill": self.prefill,
+            "decode": self.decode,
+            "aggregated": self.aggregated,
+        }
+        return {role: servers for role, servers in by_role.items() if servers is not None}
 
 
 class Model(Part):

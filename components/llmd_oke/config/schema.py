@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from llmd_pods.topology import SHORT_FORM_PATTERN, SHORT_FORMS
 from pydantic import BaseModel
 
 from llmd_oke.config.base import Part
-from llmd_oke.config.document import CONFIG_KEY
 from llmd_oke.config.stack import StackConfig
-from llmd_oke.config.topology import SHORT_FORM_PATTERN, SHORT_FORMS
+from llmd_oke.config.yaml_files import CONFIG_KEY
 
 
 def stack_file_schema() -> dict[str, Any]:
@@ -22,10 +22,13 @@ def stack_file_schema() -> dict[str, Any]:
     """
     stack = StackConfig.model_json_schema(by_alias=True)
     definitions = stack.pop("$defs")
-    _drop_titles([stack, *definitions.values()])
+    for part in (stack, *definitions.values()):  # titles of keys only repeat the keys with other capitals
+        for described in part.get("properties", {}).values():
+            described.pop("title", None)
     for model in (StackConfig, *_parts(Part)):
         _describe(stack if model is StackConfig else definitions.get(model.__name__, {}), model)
-    definitions["Topology"] = _with_short_form(definitions["Topology"])
+    short_form = {"type": "string", "pattern": SHORT_FORM_PATTERN, "description": SHORT_FORMS}
+    definitions["Topology"] = {"title": "Topology", "anyOf": [short_form, definitions["Topology"]]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "llmd-oke stack file",
@@ -41,13 +44,6 @@ def schema_text() -> str:
     return json.dumps(stack_file_schema(), indent=2) + "\n"
 
 
-def _drop_titles(parts: list[dict[str, Any]]) -> None:
-    """Take away the titles of keys, which only repeat the keys with other capitals."""
-    for part in parts:
-        for described in part.get("properties", {}).values():
-            described.pop("title", None)
-
-
 def _parts(root: type[Part]) -> Iterator[type[Part]]:
     for part in root.__subclasses__():
         yield part
@@ -60,7 +56,7 @@ def _describe(described: dict[str, Any], model: type[BaseModel]) -> None:
     Pydantic can do so itself (`use_attribute_docstrings`), but reads all sources whenever it loads the classes: 45 ms.
     """
     keys = {name: field.alias or name for name, field in model.model_fields.items()}
-    for owner in (each for each in reversed(model.__mro__) if issubclass(each, Part) and each is not Part):
+    for owner in (base for base in reversed(model.__mro__) if issubclass(base, Part) and base is not Part):
         for name, text in _docstrings(owner):
             properties: dict[str, Any] = described.get("properties", {})
             if (key := keys[name]) in properties:
@@ -73,11 +69,6 @@ def _docstrings(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
     for field, text in pairwise(definition.body if isinstance(definition, ast.ClassDef) else ()):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             yield field.target.id, inspect.cleandoc(ast.literal_eval(text.value))
-
-
-def _with_short_form(long_form: dict[str, Any]) -> dict[str, Any]:
-    short_form = {"type": "string", "pattern": SHORT_FORM_PATTERN, "description": SHORT_FORMS}
-    return {"title": "Topology", "anyOf": [short_form, long_form]}
 
 
 if __name__ == "__main__":

@@ -2,60 +2,27 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from functools import cache, partial
+from difflib import get_close_matches
+from functools import cache, partial, reduce
 from typing import Any, cast
 
+from llmd_pods.documents import ACCEPTED, context_of, kind_of
+from llmd_pods.errors import Problem
+from llmd_pods.topology import SHORT_FORMS
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from llmd_oke.config import iam, names, node_pools, oci_names, storage
-from llmd_oke.config.document import CONFIG_KEY
-from llmd_oke.config.likely import among
 from llmd_oke.config.stack import StackConfig
-from llmd_oke.config.topology import SHORT_FORMS
-from llmd_oke.errors import Problem
+from llmd_oke.config.yaml_files import CONFIG_KEY
 
 Location = tuple[int | str, ...]
-Context = Mapping[str, Any]
+
 Nodes = Callable[[Location], list[dict[str, Any]]]
 """The parts of a JSON Schema that describe a location."""
 
-WORDS = {**names.WORDS, **iam.WORDS, **oci_names.WORDS, **node_pools.WORDS, **storage.WORDS}
-
 _KINDS = {"string": "text", "integer": "a whole number", "number": "a number", "array": "a list", "object": "an object"}
-_ACCEPTED: dict[str, Callable[[Context], str]] = {
-    "string_type": lambda _: "text (in quotes where it looks like a number)",
-    "int_type": lambda _: "a whole number without quotes",
-    "float_type": lambda _: "a number without quotes",
-    "bool_type": lambda _: "true or false",
-    "finite_number": lambda _: "a finite number",
-    "tuple_type": lambda _: "a list",
-    "dict_type": lambda _: "an object",
-    "literal_error": lambda context: str(context["expected"]),
-    "union_tag_invalid": lambda context: str(context["expected_tags"]),
-    "greater_than": lambda context: f"more than {context['gt']:g}",
-    "greater_than_equal": lambda context: f"at least {context['ge']:g}",
-    "less_than": lambda context: f"less than {context['lt']:g}",
-    "less_than_equal": lambda context: f"at most {context['le']:g}",
-    "string_too_short": lambda context: f"at least {context['min_length']} characters",
-    "string_too_long": lambda context: f"at most {context['max_length']} characters",
-    "string_pattern_mismatch": lambda context: WORDS.get(context["pattern"], f"text that matches {context['pattern']}"),
-    "too_short": lambda context: f"at least {context['min_length']} item{'s' * (context['min_length'] != 1)}",
-}
-_PARSED = {"int_parsing": "a whole number", "float_parsing": "a number", "int_from_float": "a whole number"}
-"""Of texts that are read as something else."""
 
-_FOUND: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (bool, "true or false"),
-    (str, "text"),
-    (int, "a whole number"),
-    (float, "a number with a fraction"),
-    (date, "a date"),
-    (Mapping, "an object"),
-    ((list, tuple), "a list"),
-)
 _WHY: dict[str, str] = {
     "finite_number": "it has no end",
     "literal_error": "there is no such choice",
@@ -79,48 +46,52 @@ def problems(errors: Iterable[ErrorDetails], document: Any, root: type[BaseModel
     return [_problem(details, document, nodes) for details in errors if not _follows_from_others(details)]
 
 
-def in_words(details: ErrorDetails) -> str:
-    """One error of a document that is no stack file, without pydantic's own names."""
-    match details["type"]:
-        case "missing":
-            return "is missing"
-        case "extra_forbidden":
-            return "there is no such key"
-        case "model_type" | "model_attributes_type" | "dataclass_type":
-            return f"must be an object, not {_kind_of(details['input'])}"
-        case kind if kind in _ACCEPTED:
-            return f"must be {_ACCEPTED[kind](_context(details))}"
-        case kind if kind in _PARSED:
-            return f"must be {_PARSED[kind]}"
-        case _:
-            return details["msg"].removeprefix("Value error, ")
+def did_you_mean(written: str, known: Iterable[str], likeliest: str | None = None) -> str:
+    """The names to choose from, the likeliest first where one is closest."""
+    names = list(known)
+    if not names:
+        return "none"
+    first = likeliest or closest(written, names)
+    if first is None:
+        return "one of " + ", ".join(names)
+    others = ", ".join(name for name in names if name != first)
+    return f"{first}? or another of {others}" if others else first
+
+
+def closest(written: str, known: Iterable[str]) -> str | None:
+    """The one name that is much like what was written, or that begins like it; its case doesn't matter."""
+    by_lower_case = {name.lower(): name for name in known}
+    wanted = written.lower()
+    close = get_close_matches(wanted, by_lower_case, n=1)
+    begins = [name for name in by_lower_case if wanted and name.startswith(wanted)]
+    return next((by_lower_case[name] for name in (*close, *begins)), None)
 
 
 def _follows_from_others(details: ErrorDetails) -> bool:
     """Whether a list is too short only because pydantic doesn't count the items that it refused."""
-    return details["type"] == "too_short" and len(details["input"]) >= _context(details)["min_length"]
+    return details["type"] == "too_short" and len(details["input"]) >= context_of(details)["min_length"]
 
 
 def _problem(details: ErrorDetails, document: Any, nodes: Nodes) -> Problem:
     location = _location_in(document, details["loc"])
     if short_form := _short_form(document, location):
-        path, value = short_form
+        path, text = short_form
         inner = _path(location[len(path) :])
-        return Problem(_path(path), value, SHORT_FORMS, f"{inner} must be {_accepted(location, details, nodes)}")
-    found = details["input"]
+        return Problem(_path(path), text, SHORT_FORMS, f"{inner} must be {_accepted(location, details, nodes)}")
+    value = details["input"]
     if details["type"] in {"union_tag_invalid", "union_tag_not_found"}:
-        discriminator = _context(details)["discriminator"].strip("'")
-        location, found = (*location, discriminator), found.get(discriminator)
+        discriminator = context_of(details)["discriminator"].strip("'")
+        location, value = (*location, discriminator), value.get(discriminator)
     match details["type"]:
         case "missing" | "union_tag_not_found":
-            return Problem(_path(location), None, _wanted(location, nodes), "the key is missing")
+            return Problem(_path(location), None, _expected(location, nodes), "the key is missing")
         case "extra_forbidden":
-            return _extra(location, found, _choices(nodes(location[:-1]), _at(document, location[:-1])))
+            return _extra(location, value, _choices(nodes(location[:-1]), reduce(_child, location[:-1], document)))
         case "value_error":
-            return Problem(_path(location), found, _wanted(location, nodes), _accepted(location, details, nodes))
+            return Problem(_path(location), value, _expected(location, nodes), _accepted(location, details, nodes))
         case kind:
-            why = _WHY.get(kind) or f"it is {_kind_of(found)}"
-            return Problem(_path(location), found, _accepted(location, details, nodes), why)
+            why = _WHY.get(kind) or f"it is {kind_of(value)}"
+            return Problem(_path(location), value, _accepted(location, details, nodes), why)
 
 
 def _location_in(document: Any, location: Location) -> Location:
@@ -147,12 +118,6 @@ def _short_form(document: Any, location: Location) -> tuple[Location, str] | Non
     return None
 
 
-def _at(document: Any, location: Location) -> Any:
-    for part in location:
-        document = _child(document, part)
-    return document
-
-
 def _child(current: Any, part: int | str) -> Any:
     if isinstance(current, Mapping):
         return cast("Mapping[int | str, Any]", current).get(part)
@@ -169,22 +134,11 @@ def _path(location: Location) -> str:
     return "".join(parts).removeprefix(".")
 
 
-def _kind_of(value: Any) -> str:
-    for kind, name in _FOUND:
-        if isinstance(value, kind):
-            return name
-    return "nothing" if value is None else "another kind of value"
-
-
 def _accepted(location: Location, details: ErrorDetails, nodes: Nodes) -> str:
     if details["type"] in {"model_type", "model_attributes_type"}:
-        return _wanted(location, nodes)
-    known = _ACCEPTED.get(details["type"])
-    return known(_context(details)) if known else details["msg"].removeprefix("Value error, ")
-
-
-def _context(details: ErrorDetails) -> Context:
-    return details.get("ctx", {})
+        return _expected(location, nodes)
+    known = ACCEPTED.get(details["type"])
+    return known(context_of(details)) if known else details["msg"].removeprefix("Value error, ")
 
 
 @dataclass(frozen=True)
@@ -198,49 +152,45 @@ class _Choice:
 
 def _choices(nodes: Iterable[dict[str, Any]], written: Any) -> list[_Choice]:
     """The forms of an object; those that are meant have the mark that is written, or none."""
-    found: list[_Choice] = []
+    choices: list[_Choice] = []
     for node in nodes:
         if properties := node.get("properties"):
-            mark = next(((key, each["const"]) for key, each in properties.items() if "const" in each), None)
+            mark = next(((key, schema["const"]) for key, schema in properties.items() if "const" in schema), None)
             is_meant = mark is None or _child(written, mark[0]) == mark[1]
-            found.append(_Choice(tuple(sorted(properties)), mark, is_meant))
-    return found
+            choices.append(_Choice(tuple(sorted(properties)), mark, is_meant))
+    return choices
 
 
-def _extra(location: Location, found: Any, choices: Sequence[_Choice]) -> Problem:
+def _extra(location: Location, value: Any, choices: Sequence[_Choice]) -> Problem:
     """A key that its object does not have, though another form of it may."""
     written = str(location[-1])
-    meant = [each for each in choices if each.is_meant]
-    keys = sorted({key for each in meant or choices for key in each.keys})
-    mine = next((each.mark for each in meant), None)
-    other = next((each.mark for each in choices if not each.is_meant and written in each.keys), None)
-    if mine and other:
-        why = f"the key belongs to {other[0]} {other[1]}; here {mine[0]} is {mine[1]}"
-        return Problem(_path(location), found, f"{other[0]}: {other[1]}, or one of {', '.join(keys)}", why)
+    intended = [choice for choice in choices if choice.is_meant]
+    keys = sorted({key for choice in intended or choices for key in choice.keys})
+    own = next((choice.mark for choice in intended), None)
+    other = next((choice.mark for choice in choices if not choice.is_meant and written in choice.keys), None)
+    if own and other:
+        why = f"the key belongs to {other[0]} {other[1]}; here {own[0]} is {own[1]}"
+        return Problem(_path(location), value, f"{other[0]}: {other[1]}, or one of {', '.join(keys)}", why)
     likeliest = to_camel(written) if to_camel(written) in keys else None
-    accepted = among(written, keys, likeliest) if keys else "no key"
-    return Problem(_path(location), found, accepted, "there is no such key")
+    accepted = did_you_mean(written, keys, likeliest) if keys else "no key"
+    return Problem(_path(location), value, accepted, "there is no such key")
 
 
-def _wanted(location: Location, nodes: Nodes) -> str:
+def _expected(location: Location, nodes: Nodes) -> str:
     """What the value at a location may be: the keys of an object, or the kind of value and what it is for."""
     if location and location[-1] == "topology":
         return SHORT_FORMS
-    if keys := sorted(_properties(nodes(location))):
+    if keys := sorted({key for node in nodes(location) for key in node.get("properties", {})}):
         return "an object with the keys " + ", ".join(keys)
-    if named := [
+    if values := [
         name for node in nodes(location) for name in node.get("enum", [node["const"]] if "const" in node else [])
     ]:
-        return "one of " + ", ".join(map(str, named))
+        return "one of " + ", ".join(map(str, values))
     for node in nodes(location):
         if "description" in node:
             first_sentence = " ".join(node["description"].split()).split(". ")[0].rstrip(".")
             return f"{_KINDS.get(node.get('type', ''), 'a value')}: {first_sentence}"
     return "a value"
-
-
-def _properties(nodes: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    return {key: value for node in nodes for key, value in node.get("properties", {}).items()}
 
 
 def _nodes(root: type[BaseModel], location: Location) -> list[dict[str, Any]]:
@@ -257,7 +207,7 @@ def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, An
     if "$ref" in node:
         return [schema["$defs"][node["$ref"].rsplit("/", 1)[1]]]
     options = [*node.get("anyOf", ()), *node.get("oneOf", ())]
-    return [node, *(found for option in options for found in _resolved(option, schema))]
+    return [node, *(node_ for option in options for node_ in _resolved(option, schema))]
 
 
 @cache

@@ -1,21 +1,19 @@
-"""The stack file's one object."""
+"""The stack file's one object, with what belongs to the whole stack: release, storage and smoke benchmark."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from llmd_oke.config.base import Items, Part, is_absent
-from llmd_oke.config.cluster import Cluster
-from llmd_oke.config.gpu_pool import GpuPool
-from llmd_oke.config.gpu_stack import GpuStack
+from llmd_oke.config.base import DnsLabel, Items, Part, is_absent, matching
+from llmd_oke.config.cluster import Cluster, CreateCluster
 from llmd_oke.config.model import Model
-from llmd_oke.config.names import DnsLabel
-from llmd_oke.config.node_pools import CpuPool, SystemPool
-from llmd_oke.config.smoke import Smoke
-from llmd_oke.config.storage import Storage
+from llmd_oke.config.pools import CpuPool, GpuPool, SystemPool
 
 Layer = Literal["cluster", "serving", "all"]
 Rdma = Literal["sriov-vf", "none"]
+
+GpuStack = Literal["helm-operator", "oke-plugin", "oke-operator-addon", "present"]
+"""One choice, not switches: two owners of `amd.com/gpu` would take turns."""
 
 QuantizedReduce = Literal["FP", "INT8", "INT6", "INT4"]
 """Number formats in which vLLM's quick all-reduce on ROCm sends less than BF16, and so changes answers."""
@@ -52,6 +50,197 @@ class Override(Part):
     quick_reduce: QuickReduceFormat | None = None
     """Number format of all-reduce between the GPUs of a server (`VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). All but `NONE`
     change answers, which the benchmark of each update then evaluates (`smoke.thresholds.minAccuracy`)."""
+
+    def said(self) -> dict[str, str]:
+        """What is replaced, by its field's name."""
+        return self.model_dump(exclude_none=True)
+
+
+FolderPath = Annotated[
+    str,
+    matching(
+        r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$",
+        "an absolute path of letters, digits, dots, dashes and underscores, without a slash at its end",
+        max_length=255,
+    ),
+]
+"""An absolute path without a slash at its end."""
+
+IpAddress = Annotated[str, matching(r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$", "an IPv4 address")]
+LustreName = Annotated[str, matching(r"^[a-z0-9]{1,8}$", "one to eight lower-case letters and digits")]
+
+Commit = Annotated[str, matching(r"^[0-9a-f]{40}$", "a commit of 40 hexadecimal digits; branches and tags move")]
+"""A commit, whole."""
+
+SMALLEST_LUSTRE_GB = 31_200
+LustreTier = Literal["MBPS_PER_TB_125", "MBPS_PER_TB_250", "MBPS_PER_TB_500", "MBPS_PER_TB_1000"]
+
+
+class NoModelCache(Part):
+    """Every server downloads its weights into a folder of its own pod."""
+
+    kind: Literal["none"]
+    """`none`: no cache; weights are downloaded at each start of a server."""
+
+
+class NodeDisk(Part):
+    """A folder on each node's own disks, the fastest place for weights."""
+
+    kind: Literal["node-disk"]
+    """`node-disk`: the nodes' own NVMe disks."""
+
+    path: FolderPath = "/mnt/nvme/models"
+    """Folder on the nodes; it is made where it isn't there."""
+
+    capacity_gib: Annotated[int, Field(ge=1)] | None = None
+    """Room for weights on each node in GiB; half of the shape's NVMe disks (RAID 10) if left out."""
+
+
+class ExistingFileSystem(Part):
+    """A File Storage file system that is there already."""
+
+    file_system_id: Annotated[str, StringConstraints(min_length=1)]
+    """OCID of the file system."""
+
+    mount_target_ip: IpAddress
+    """Address of its mount target."""
+
+    export_path: FolderPath
+    """Path of its export. User 65532 has to be able to write there: the export maps all users to the folder's owner
+    (squash all), or the folder is that user's."""
+
+
+class FileStorage(Part):
+    """One OCI File Storage file system for all nodes. It grows by itself."""
+
+    kind: Literal["file-storage"]
+    """`file-storage`: OCI File Storage, over NFS."""
+
+    existing: ExistingFileSystem | None = None
+    """A file system that is there already; nothing is created then."""
+
+    availability_domain: str | None = None
+    """Availability domain of a file system to create, that of the GPU pools for example."""
+
+    export_path: FolderPath = "/models"
+    """Path of the export of a file system to create."""
+
+
+class ExistingLustre(Part):
+    """A Lustre file system that is there already."""
+
+    management_ip: IpAddress
+    """Address of its management service."""
+
+    file_system_name: LustreName
+    """Its Lustre name."""
+
+
+class Lustre(Part):
+    """One OCI File Storage with Lustre file system for all nodes."""
+
+    kind: Literal["lustre"]
+    """`lustre`: OCI File Storage with Lustre."""
+
+    existing: ExistingLustre | None = None
+    """A file system that is there already; nothing is created then."""
+
+    availability_domain: str | None = None
+    """Availability domain of a file system to create."""
+
+    capacity_gb: Annotated[int, Field(ge=SMALLEST_LUSTRE_GB)] = SMALLEST_LUSTRE_GB
+    """Size of a file system to create, or of the existing one, in GB."""
+
+    performance_tier: LustreTier = "MBPS_PER_TB_125"
+    """Throughput of a file system to create in MB/s for each TB."""
+
+
+ModelCache = Annotated[NoModelCache | NodeDisk | FileStorage | Lustre, Field(discriminator="kind")]
+
+
+class Prewarm(Part):
+    """Weights are put into the cache before servers start, and servers then read nothing else."""
+
+    source: Literal["hugging-face", "object-storage", "none"] = "hugging-face"
+    """`hugging-face`: the model's repository. `object-storage`: a bucket that the pre-authenticated request in the
+    secret `llmd-oke:modelSourceUrl` may list and read, with the files of each model under the name of its repository.
+    `none`: the first server downloads what it needs.
+    """
+
+    revisions: dict[str, Commit] = Field(default_factory=dict[str, str])
+    """Commits of repositories by the models' keys in the catalogue, which has commits of its own for Hugging Face. For
+    `object-storage` it is the one that pre-warming names as it ends, made of names, sizes and checksums. Without any it
+    is what lies there at the time of the download, which may differ between nodes that were filled on different days.
+    """
+
+    connections: Annotated[int, Field(ge=1, le=64)] = 8
+    """Files that one download reads at a time."""
+
+    timeout_s: Annotated[int, Field(ge=60, le=86_400)] = 7200
+    """Longest that filling the cache with one model may take in seconds."""
+
+
+class Storage(Part):
+    """What a stack stores beside what Kubernetes does."""
+
+    model_cache: ModelCache = NoModelCache(kind="none")
+    """Where weights are kept."""
+
+    prewarm: Prewarm = Prewarm()
+    """How weights get there. It has no meaning without a cache."""
+
+
+Milliseconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class SmokeThresholds(Part):
+    """What the smoke benchmark must reach; a figure that is left out is not judged."""
+
+    max_failures: Annotated[int, Field(ge=0)] = 0
+    """Requests that may fail."""
+
+    min_remote_prefill_share: Share = 0.95
+    """Share of uncached prompts that prefill servers must have computed. Judged for disaggregated models behind a
+    router only."""
+
+    max_ttft_p95_ms: Milliseconds | None = None
+    """95th percentile of the time to first token in milliseconds."""
+
+    max_itl_p95_ms: Milliseconds | None = None
+    """95th percentile of the inter-token latency in milliseconds."""
+
+    max_e2e_p95_ms: Milliseconds | None = None
+    """95th percentile of the whole request in milliseconds."""
+
+    min_accuracy: Annotated[Share | None, Field(exclude_if=is_absent)] = None
+    """Share of the kit's own questions with known answers (those of `llmd-oke eval`) that are answered right. If left
+    out, they are asked only where something changes answers (`override.quickReduce`, another attention backend), and
+    held against the kit's floor."""
+
+    min_output_tokens_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Output tokens per second of the whole model."""
+
+
+class Smoke(Part):
+    """A short closed-loop benchmark of every model, with the lengths of its workload."""
+
+    where: Literal["cluster", "client", "none"] = "cluster"
+    """`cluster`: a Job is part of the deployment, runs when what it measures has changed, and fails the update where a
+    threshold is missed. `client`: the command benchmarks from its own machine after each update. `none`: only
+    `llmd-oke smoke` does."""
+
+    requests: Annotated[int, Field(ge=1, le=100_000)] = 64
+    """Measured requests."""
+
+    concurrency: Annotated[int, Field(ge=1, le=4096)] = 8
+    """Requests in flight."""
+
+    timeout_s: Annotated[int, Field(ge=1)] = 600
+    """Limit of the whole benchmark of one model in seconds."""
+
+    thresholds: SmokeThresholds = SmokeThresholds()
+    """What makes the benchmark, and with it the command, fail."""
 
 
 class StackConfig(Part):
@@ -105,3 +294,8 @@ class StackConfig(Part):
 
     smoke: Smoke = Smoke()
     """The benchmark that runs after each update."""
+
+    @property
+    def created_cluster(self) -> CreateCluster | None:
+        """The cluster that this stack creates; None where it is there already or another stack's."""
+        return self.cluster if isinstance(self.cluster, CreateCluster) and self.layer != "serving" else None

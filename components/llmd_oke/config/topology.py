@@ -1,20 +1,13 @@
 """How many servers of which tensor parallel size make up one unit of a model."""
 
-import re
 from typing import Annotated, Any, Literal, Self
 
+from llmd_pods.topology import aggregated_short_form, disaggregated_short_form, parse_short_form
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from llmd_oke.config.base import Part
 
 Role = Literal["prefill", "decode", "aggregated"]
-
-_COUNT = "([1-9][0-9]{0,3})"
-_DISAGGREGATED = re.compile(f"{_COUNT}p-tp{_COUNT}-{_COUNT}d-tp{_COUNT}")
-_AGGREGATED = re.compile(f"agg-tp{_COUNT}-{_COUNT}r")
-
-SHORT_FORMS = "{x}p-tp{p}-{y}d-tp{d} such as 8p-tp1-4d-tp2, or agg-tp{t}-{n}r such as agg-tp1-16r"
-SHORT_FORM_PATTERN = f"^({_DISAGGREGATED.pattern}|{_AGGREGATED.pattern})$"
 
 
 class Servers(Part):
@@ -87,28 +80,9 @@ class Topology(Part):
         """The short form where there is one (`8p-tp1-4d-tp2`), otherwise the roles one by one."""
         if self.prefill and self.decode and not self.aggregated:
             prefill, decode = self.prefill, self.decode
-            sizes = prefill.tensor_parallel_size, decode.tensor_parallel_size
-            return f"{prefill.replicas}p-tp{sizes[0]}-{decode.replicas}d-tp{sizes[1]}"
+            return disaggregated_short_form(
+                prefill.replicas, prefill.tensor_parallel_size, decode.replicas, decode.tensor_parallel_size
+            )
         if self.aggregated and not self.prefill and not self.decode:
-            return f"agg-tp{self.aggregated.tensor_parallel_size}-{self.aggregated.replicas}r"
+            return aggregated_short_form(self.aggregated.tensor_parallel_size, self.aggregated.replicas)
         return ", ".join(f"{role} {s.replicas} x tp{s.tensor_parallel_size}" for role, s in self.servers().items())
-
-
-def parse_short_form(text: str) -> dict[str, dict[str, int]]:
-    """The long form of a short one.
-
-    Raises:
-        ValueError: the text is neither form.
-    """
-    if match := _DISAGGREGATED.fullmatch(text):
-        x, p, y, d = map(int, match.groups())
-        return {"prefill": _servers(x, p), "decode": _servers(y, d)}
-    if match := _AGGREGATED.fullmatch(text):
-        t, n = map(int, match.groups())
-        return {"aggregated": _servers(n, t)}
-    msg = "the text is no topology"
-    raise ValueError(msg)
-
-
-def _servers(replicas: int, tensor_parallel_size: int) -> dict[str, int]:
-    return {"replicas": replicas, "tensorParallelSize": tensor_parallel_size}

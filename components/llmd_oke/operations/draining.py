@@ -14,10 +14,10 @@ from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress, Ticker
 
-from llmd_oke.catalogue.eviction import eviction
-from llmd_oke.errors import KitError
-from llmd_oke.progress import Progress, Ticker
+from llmd_oke.catalogue.pools import eviction
 
 CORDONED = "llmd-oke/cordoned"
 """Annotation of nodes that the kit has cordoned, so that a later run takes back what one that was killed left."""
@@ -89,8 +89,11 @@ class Drain:
                 self.progress.step(
                     f"draining {name}, {limit}: it takes no pods any more, those that it has are evicted"
                 )
-                self._cordon(node)
-            self._empty([(node, name) for node, name in nodes if self._can_be_emptied(node, name)])
+                if not (node.spec and node.spec.unschedulable):
+                    self._patch(node, unschedulable=True)
+            for name in [name for node, name in nodes if not _is_ready(node)]:
+                self.progress.step(f"{name} is not Ready: nothing there can end its pods in peace, they go with it")
+            self._empty([(node, name) for node, name in nodes if _is_ready(node)])
             yield
         except BaseException:  # Ctrl-C gives up too
             self._take_pods_again(instances)
@@ -102,14 +105,14 @@ class Drain:
         Raises:
             KitError: they are not in time.
         """
-        ends_s, told = self.clock() + JOIN_S, Ticker(self.progress, clock=self.clock)
+        ends_s, ticker = self.clock() + JOIN_S, Ticker(self.progress, clock=self.clock)
         while missing := self._not_ready(instances):
             if self.clock() >= ends_s:
                 raise KitError(
                     f"{', '.join(missing)}: no node is Ready after {JOIN_S / 60:.0f} minutes.",
                     "The instance's serial console says why it doesn't join. The same command goes on from there.",
                 )
-            told.tell(f"waiting for nodes to be Ready: {', '.join(missing)}", "joining")
+            ticker.tell(f"waiting for nodes to be Ready: {', '.join(missing)}", "joining")
             self.pause(POLL_S)
         self._take_pods_again(instances)
 
@@ -127,10 +130,6 @@ class Drain:
         except _FAILURES as error:
             raise KitError(f"The cluster's nodes can't be listed: {error}") from error
         return [(node, name) for node in nodes if (name := _instance_name(node, instances))]
-
-    def _cordon(self, node: Node) -> None:
-        if not (node.spec and node.spec.unschedulable):
-            self._patch(node, unschedulable=True)
 
     def _take_pods_again(self, instances: Instances) -> None:
         """Uncordons what the kit has cordoned; what somebody else has stays so."""
@@ -152,21 +151,15 @@ class Drain:
         except _FAILURES as error:
             raise KitError(f"The node {_metadata(node.metadata).name} can't be changed: {error}") from error
 
-    def _can_be_emptied(self, node: Node, name: str) -> bool:
-        ready = _is_ready(node)
-        if not ready:
-            self.progress.step(f"{name} is not Ready: nothing there can end its pods in peace, they go with it")
-        return ready
-
     def _empty(self, nodes: Sequence[tuple[Node, str]]) -> None:
         """Evicts pods until none is left, again and again where a budget does not allow it yet."""
-        ends_s, told = self.clock() + self.limit_s, Ticker(self.progress, clock=self.clock)
+        ends_s, ticker = self.clock() + self.limit_s, Ticker(self.progress, clock=self.clock)
         names = [_metadata(node.metadata).name for node, _ in nodes]
         while left := self._evict(names):
             if self.clock() >= ends_s:
                 self._end_anyway(left, [name for _, name in nodes])
                 return
-            told.tell(f"pods left: {len(left)}, such as {next(iter(left.values()))}", "draining")
+            ticker.tell(f"pods left: {len(left)}, such as {next(iter(left.values()))}", "draining")
             self.pause(POLL_S)
 
     def _end_anyway(self, left: Mapping[str, str], names: Sequence[str]) -> None:
@@ -221,8 +214,8 @@ class _Metadata:
     controllers: Sequence[str]
 
 
-def _metadata(given: ObjectMeta | None) -> _Metadata:
-    metadata = given or ObjectMeta()
+def _metadata(meta: ObjectMeta | None) -> _Metadata:
+    metadata = meta or ObjectMeta()
     controllers = [owner.kind for owner in metadata.ownerReferences or () if owner.controller]
     ending = metadata.deletionTimestamp is not None
     annotations = cast("Mapping[str, str]", metadata.annotations or {})
@@ -251,7 +244,7 @@ def _instance_name(node: Node, instances: Instances) -> str:
 
 def _is_ready(node: Node) -> bool:
     conditions = (node.status.conditions if node.status else None) or ()
-    return any(each.type == "Ready" and each.status == "True" for each in conditions)
+    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
 
 
 def _cause(error: ApiError) -> str:

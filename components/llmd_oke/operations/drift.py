@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmd_oke.errors import KitError
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+
 from llmd_oke.operations.guards import LONGEST_VALUES, steps, value_at
 from llmd_oke.operations.previews import Change
 from llmd_oke.operations.pulumi_cli import PulumiCli
-from llmd_oke.progress import Progress
 
 OBJECTS = "**kubernetes:**"
 """The URNs of what is in a cluster, as a target of the engine's."""
@@ -54,46 +55,46 @@ class Drift:
         return self.words
 
 
-def found_by_refresh(changes: Iterable[Change], *, objects_only: bool = True) -> list[Drift]:
+def drift_of_refresh(changes: Iterable[Change], *, objects_only: bool = True) -> list[Drift]:
     """What a refresh has found: resources that are gone, fields that are not as the last update set them, fields that
     kubectl has added. A change's old state is the recorded one, its new state the live one.
     """
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     for change in filter(_is_object if objects_only else _exists, changes):
         if change.operation == "delete":
             words = f"{change.short_name} is gone; {_undoing(change)} makes it anew"
-            found.append(Drift(change.urn, "", words))
+            drifts.append(Drift(change.urn, "", words))
             continue
         if change.operation == "update":
-            found += [_changed(change, path) for path in change.changed]
-        found += _added(change)
-    return found
+            drifts += [_changed_field(change, path) for path in change.changed]
+        drifts += _added_fields(change)
+    return drifts
 
 
-def found_in_preview(changes: Iterable[Change], told: Iterable[Drift] = ()) -> list[Drift]:
+def drift_of_preview(changes: Iterable[Change], known_drifts: Iterable[Drift] = ()) -> list[Drift]:
     """Fields that an update changes and that somebody else set last, as a refresh before it has read them; without
     those that are told already.
     """
-    known = {(drift.urn, drift.path) for drift in told}
+    known = {(drift.urn, drift.path) for drift in known_drifts}
     return [
-        _undone(change, path)
+        _undone_field(change, path)
         for change in filter(_is_object, changes)
         if change.operation in {"update", "replace"}
         for path in change.changed
-        if (change.urn, path) not in known and _others(change.old_outputs, path)
+        if (change.urn, path) not in known and _other_managers(change.old_outputs, path)
     ]
 
 
-def to_read(found: Iterable[Drift]) -> list[str]:
+def to_read(drifts: Iterable[Drift]) -> list[str]:
     """The URNs of what the engine has to read, so that an update undoes the drift."""
-    return list(dict.fromkeys(drift.urn for drift in found if drift.taken_back))
+    return list(dict.fromkeys(drift.urn for drift in drifts if drift.taken_back))
 
 
 def look(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
     """What has been changed by hand since the stack's state was written; nothing where that can't be seen."""
     progress.step("looking for changes by hand")
     try:
-        return found_by_refresh(pulumi.look(OBJECTS))
+        return drift_of_refresh(pulumi.look(OBJECTS))
     except KitError as error:
         progress.step(f"they can't be seen, and so are not taken back: {error.message}")
         return []
@@ -107,14 +108,14 @@ def everywhere(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
     """
     state: Tree = pulumi.export().get("deployment") or {}
     resources: Sequence[Tree] = state.get("resources") or ()
-    count = sum(not str(each["type"]).startswith(_WITHOUT_EXISTENCE) for each in resources)
+    count = sum(not str(resource["type"]).startswith(_WITHOUT_EXISTENCE) for resource in resources)
     if state.get("pending_operations"):
         progress.step("an engine was killed: `llmd-oke recover` shows what it had begun, which is no part of this")
     if not count:
         progress.step("nothing is deployed")
         return []
     progress.step(f"reading what there is of {count} resources; nothing is changed")
-    return found_by_refresh(pulumi.look(), objects_only=False)
+    return drift_of_refresh(pulumi.look(), objects_only=False)
 
 
 def _exists(change: Change) -> bool:
@@ -133,13 +134,13 @@ def _is_object(change: Change) -> bool:
     return change.type.startswith("kubernetes:") and "helm.sh" not in change.type
 
 
-def _changed(change: Change, path: str) -> Drift:
+def _changed_field(change: Change, path: str) -> Drift:
     """A field that is not as the last update set it."""
-    was, now = (_told(value_at(inputs, path)) for inputs in (change.old, change.new))
+    was, now = (_value_text(value_at(inputs, path)) for inputs in (change.old, change.new))
     if was == now:
-        was, now = (_told(value_at(outputs, path)) for outputs in (change.old_outputs, change.new_outputs))
-    values = "was changed" if _are_hidden(was, now) else f"was {was} and is {now}"
-    managers = _others(change.new_outputs, path)
+        was, now = (_value_text(value_at(outputs, path)) for outputs in (change.old_outputs, change.new_outputs))
+    values = "was changed" if _is_hidden(was, now) else f"was {was} and is {now}"
+    managers = _other_managers(change.new_outputs, path)
     undoing = f"{_undoing(change)} makes it what the stack file says"
     words = f"{change.short_name}: {path} {values}{_by(managers)}; {undoing}"
     if path == _REPLICAS and any(manager.startswith(_AUTOSCALERS) for manager in managers):
@@ -147,12 +148,12 @@ def _changed(change: Change, path: str) -> Drift:
     return Drift(change.urn, path, words)
 
 
-def _undone(change: Change, path: str) -> Drift:
+def _undone_field(change: Change, path: str) -> Drift:
     """A field that an update makes what the program says."""
-    now, wanted = (_told(value_at(inputs, path)) for inputs in (change.old, change.new))
-    by = _by(_others(change.old_outputs, path))
-    hidden = _are_hidden(now, wanted)
-    words = f"was changed{by}; the update takes it back" if hidden else f"is {now}{by}; the update makes it {wanted}"
+    now, target = (_value_text(value_at(inputs, path)) for inputs in (change.old, change.new))
+    by = _by(_other_managers(change.old_outputs, path))
+    hidden = _is_hidden(now, target)
+    words = f"was changed{by}; the update takes it back" if hidden else f"is {now}{by}; the update makes it {target}"
     return Drift(change.urn, path, f"{change.short_name}: {path} {words}")
 
 
@@ -160,19 +161,19 @@ def _by(managers: Sequence[str]) -> str:
     return f", set by {' and '.join(managers)}" if managers else ""
 
 
-def _are_hidden(one: str, other: str) -> bool:
+def _is_hidden(one: str, other: str) -> bool:
     """Whether values are not to be shown: secrets, which all look alike, and long ones."""
     return one == other or len(one) + len(other) > LONGEST_VALUES
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "absent" if value is None else repr(value)
 
 
-def _added(change: Change) -> Iterator[Drift]:
+def _added_fields(change: Change) -> Iterator[Drift]:
     """What kubectl has set and the program hasn't. No update is made because of it, but the next one removes it."""
-    known = set(_owned(change.old_outputs, _is_kubectl))
-    for path, manager in _owned(change.new_outputs, _is_kubectl):
+    known = set(_managed_fields(change.old_outputs, _is_kubectl))
+    for path, manager in _managed_fields(change.new_outputs, _is_kubectl):
         name = _name(path)
         if (path, manager) not in known and value_at(change.new, name) is None:
             words = f"{change.short_name}: {name} was added by {manager} and stays until the object's next update"
@@ -187,14 +188,14 @@ def _is_other(live: Tree, entry: Tree) -> bool:
     return entry["manager"] not in {live.get(_OWN_MANAGER), *_FIRST_WRITERS}
 
 
-def _others(live: Tree, path: str) -> list[str]:
+def _other_managers(live: Tree, path: str) -> list[str]:
     """Field managers, except the plug-in's own, that have set what lies at a path, a part of it or what it is in."""
     at = tuple(steps(path))
-    owners = (manager for owned, manager in _owned(live, _is_other) if owned[: len(at)] == at[: len(owned)])
+    owners = (manager for owned, manager in _managed_fields(live, _is_other) if owned[: len(at)] == at[: len(owned)])
     return list(dict.fromkeys(owners))
 
 
-def _owned(live: Tree, whose: Callable[[Tree, Tree], bool]) -> Iterator[tuple[Path, str]]:
+def _managed_fields(live: Tree, whose: Callable[[Tree, Tree], bool]) -> Iterator[tuple[Path, str]]:
     """The fields of some field managers in a live object, each with the manager's name."""
     metadata: Tree = live.get("metadata") or {}
     for entry in metadata.get("managedFields") or ():
@@ -223,8 +224,8 @@ def _step(key: str, value: Any) -> str | int | None:
         case "f", {}:
             return name if name in value else None
         case "k", [*items]:
-            wanted: dict[str, Any] = json.loads(name)
-            alike = (place for place, item in enumerate(items) if wanted.items() <= item.items())
+            key_fields: dict[str, Any] = json.loads(name)
+            alike = (place for place, item in enumerate(items) if key_fields.items() <= item.items())
             return next(alike, None)
         case "v", [*items]:
             return next((place for place, item in enumerate(items) if item == json.loads(name)), None)

@@ -1,11 +1,16 @@
-"""Updates that would take a cluster or a pool away are refused, with the input that causes it, and such as OKE would
-refuse half way.
+"""Whether a preview may become an update: what it would take away, what OKE would refuse, what has to go first.
+
+Updates that would take a cluster or a pool away are refused, with the input that causes it, and so are those that OKE
+would refuse half way. The engine creates first and deletes last, which is right wherever there is room for both. On
+full nodes new servers would wait for GPUs that old ones hold, until the update fails.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from llmd_oke.errors import KitError
+from llmd_pods.errors import KitError
+
 from llmd_oke.operations.previews import Change, Preview
 
 GUARDED = {
@@ -18,21 +23,45 @@ GUARDED = {
 }
 """What takes hours to get back, or can't be had again where capacity is scarce."""
 
+
 LONGEST_VALUES = 240
 """Characters of two values that are shown side by side."""
+
 
 UNPROTECT = "To do it all the same: llmd-oke up --allow-replace."
 
 
+DEPLOYMENT = "kubernetes:apps/v1:Deployment"
+
+
+GPU = "amd.com/gpu"
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """Servers that must be deleted before the update: the GPUs that new ones want, and those that are free."""
+
+    first: Sequence[Change]
+    wanted_gpus: int
+    free_gpus: int
+
+    def __str__(self) -> str:
+        names = ", ".join(change.name for change in self.first)
+        return (
+            f"new servers want {self.wanted_gpus} GPUs and {self.free_gpus} are free, so {names} must go before they"
+            " come: the model is not served meanwhile"
+        )
+
+
 def losses(preview: Preview) -> list[Change]:
     """Guarded or protected resources that an update would delete or replace, each once."""
-    found: dict[str, Change] = {}
+    lost: dict[str, Change] = {}
     for change in preview.changes:
         if change.deletes and (change.type in GUARDED or change.protected):
-            known = found.get(change.urn)
+            known = lost.get(change.urn)
             if known is None or (change.replaced_by and not known.replaced_by):
-                found[change.urn] = change
-    return list(found.values())
+                lost[change.urn] = change
+    return list(lost.values())
 
 
 def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
@@ -43,8 +72,8 @@ def refuse_losses(preview: Preview, *, allowed: bool = False) -> None:
     """
     lost = losses(preview)
     if lost and not allowed:
-        told = "\n".join(f"  {describe(change)}" for change in lost)
-        raise KitError(f"The update would take away what is hard to get back:\n{told}", UNPROTECT)
+        lines = "\n".join(f"  {describe(change)}" for change in lost)
+        raise KitError(f"The update would take away what is hard to get back:\n{lines}", UNPROTECT)
 
 
 def unjudged(preview: Preview, *, allowed: bool = False) -> list[str]:
@@ -55,19 +84,20 @@ def unjudged(preview: Preview, *, allowed: bool = False) -> list[str]:
         KitError: names those that are not protected, unless they may be replaced.
     """
     resources = [change for change in preview.changes if change.type in GUARDED and change.old and change.unknown]
-    if not allowed and (open_ended := [_unjudged(change) for change in resources if not change.stays_protected]):
-        told = "\n".join(f"  {text}" for text in open_ended)
+    if not allowed and (open_ended := [_open_inputs(change) for change in resources if not change.stays_protected]):
+        lines = "\n".join(f"  {text}" for text in open_ended)
         raise KitError(
-            f"No preview says whether the update takes away what is hard to get back, and nothing protects it:\n{told}",
+            "No preview says whether the update takes away what is hard to get back, and nothing protects it:"
+            f"\n{lines}",
             f"An update with `protect: true` before it, or with what these inputs come from alone. {UNPROTECT}",
         )
     return [
-        f"{_unjudged(change)}: {'protected, it stays' if change.stays_protected else 'it may be replaced'}"
+        f"{_open_inputs(change)}: {'protected, it stays' if change.stays_protected else 'it may be replaced'}"
         for change in resources
     ]
 
 
-def _unjudged(change: Change) -> str:
+def _open_inputs(change: Change) -> str:
     return f"{GUARDED[change.type]} {change.name}, whose {', '.join(change.unknown)} only the update will know"
 
 
@@ -112,6 +142,35 @@ def refuse_protected(urns: Sequence[str], *, allowed: bool = False) -> None:
     if urns and not allowed:
         names = ", ".join(urn.rsplit("::", 1)[-1] for urn in urns)
         raise KitError(f"The stack has protected resources: {names}.", "To destroy them too: add --unprotect.")
+
+
+def displacement(preview: Preview, gpus: int, resource: str = GPU) -> Displacement | None:
+    """The servers that have to go first on nodes with that many GPUs; None where there is room for all at once."""
+    deployments = [change for change in preview.changes if change.type == DEPLOYMENT]
+    created = sum(gpus_of(change.new, resource) for change in deployments if change.operation == "create")
+    held = sum(_gpus_needed(change, resource) for change in deployments if change.operation != "create")
+    leaving = [change for change in deployments if change.operation == "delete" and gpus_of(change.old, resource)]
+    free = max(0, gpus - held)
+    return Displacement(leaving, created, free) if created > free and leaving else None
+
+
+def gpus_of(deployment: Mapping[str, Any], resource: str = GPU) -> int:
+    """The GPUs of all pods of a Deployment."""
+    spec = _nested(deployment, "spec")
+    containers: list[Mapping[str, Any]] = _nested(spec, "template", "spec").get("containers") or []
+    limits = [_nested(container, "resources", "limits") for container in containers]
+    return int(spec.get("replicas", 1)) * sum(int(limit.get(resource, 0)) for limit in limits)
+
+
+def _gpus_needed(change: Change, resource: str) -> int:
+    """What a Deployment that stays needs at most while it changes; one that is replaced goes before it comes anew."""
+    return max(gpus_of(change.old, resource), gpus_of(change.new, resource))
+
+
+def _nested(value: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    for key in keys:
+        value = value.get(key) or {}
+    return value
 
 
 def describe(change: Change) -> str:

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress, Ticker
+
 from llmd_oke.access.oci_client import OciClient
-from llmd_oke.errors import KitError
 from llmd_oke.operations.previews import Preview
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.recovery import ClientOf, no_client
 from llmd_oke.operations.updates import Confirm
 from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import Pool
-from llmd_oke.progress import Progress, Ticker
 
 if TYPE_CHECKING:  # an update does without lightkube
     from llmd_oke.operations.draining import Drain
@@ -35,7 +36,7 @@ SCALING_S = 2700.0
 
 POLL_S = 15.0
 
-_PASSING = frozenset({"CREATING_IMAGE", "MOVING", "PROVISIONING", "STARTING", "STOPPING", "TERMINATING"})
+_TRANSIENT = frozenset({"CREATING_IMAGE", "MOVING", "PROVISIONING", "STARTING", "STOPPING", "TERMINATING"})
 """States of instances that become others by themselves (OCI API, Instance)."""
 
 
@@ -61,17 +62,17 @@ def launched_nodes(resources: Sequence[Mapping[str, Any]]) -> list[LaunchedNode]
         match = _LAUNCH.fullmatch(name)
         instance = by_name.get(name.removesuffix("-launch"))
         if resource.get("type") == _STASH and match and instance:
-            wanted = resource["inputs"].get("input")
-            has_it = instance["inputs"].get("metadata") == wanted["metadata"]
-            current = has_it and resource["outputs"].get("output") == wanted
+            launch = resource["inputs"].get("input")
+            has_it = instance["inputs"].get("metadata") == launch["metadata"]
+            current = has_it and resource["outputs"].get("output") == launch
             pool, index = match["pool"], int(match["index"])
             urns = (str(resource["urn"]), str(instance["urn"]))
             nodes.append((pool, index, LaunchedNode(f"{pool}-{index}", str(instance.get("id")), current, urns)))
-    return [node for _, _, node in sorted(nodes, key=lambda each: each[:2])]
+    return [node for _, _, node in sorted(nodes, key=lambda entry: entry[:2])]
 
 
 @dataclass(frozen=True)
-class Replacing:
+class ReplaceOptions:
     """How nodes are launched anew: so many at a time, drained unless `drain` is None.
 
     `client` gives a client of OCI where cluster networks are asked; `pause` and `clock` are those of `time`.
@@ -85,7 +86,7 @@ class Replacing:
 
 
 def replace_nodes(
-    pulumi: PulumiCli, progress: Progress, confirm: Confirm, names: Sequence[str], how: Replacing, *, yes: bool
+    pulumi: PulumiCli, progress: Progress, confirm: Confirm, names: Sequence[str], how: ReplaceOptions, *, yes: bool
 ) -> int:
     """Launches nodes anew: those of these names or OCIDs, or without any those that were launched otherwise than the
     stack file says. The answer is an exit code, 1 where the user says no; what is done already is not done again.
@@ -142,7 +143,9 @@ def _replace_batch(
                 f"Not launched anew: {names}.",
                 "`pulumi up` said why. The same command goes on with those that are left.",
             )
-    there = [node for node in launched_nodes(pulumi.resources()) if node.urns in {each.urns for each in instances}]
+    there = [
+        node for node in launched_nodes(pulumi.resources()) if node.urns in {instance.urns for instance in instances}
+    ]
     there += pools.successors(pooled)
     if drain:
         drain.await_ready({node.identifier: node.name for node in there})
@@ -153,10 +156,10 @@ class _ClusterNetworks:
     ListInstancePoolInstances, DetachInstancePoolInstance).
     """
 
-    def __init__(self, resources: Sequence[Mapping[str, Any]], progress: Progress, how: Replacing) -> None:
+    def __init__(self, resources: Sequence[Mapping[str, Any]], progress: Progress, how: ReplaceOptions) -> None:
         self._progress = progress
         self._how = how
-        networks = [each["id"] for each in resources if each.get("type") == _CLUSTER_NETWORK and each.get("id")]
+        networks = [item["id"] for item in resources if item.get("type") == _CLUSTER_NETWORK and item.get("id")]
         self._client = cache(how.client)
         paths = [f"/clusterNetworks/{identifier}" for identifier in networks]
         self._pools = [str(pool["id"]) for path in paths for pool in self._get(path)["instancePools"]]
@@ -164,7 +167,7 @@ class _ClusterNetworks:
 
     def nodes(self) -> list[LaunchedNode]:
         """All instances, once none is on its way."""
-        nodes = [node for pool in self._pools for node in self._settled(pool)]
+        nodes = [node for pool in self._pools for node in self._stable_nodes(pool)]
         self._known = {node.identifier for node in nodes}
         return nodes
 
@@ -178,35 +181,39 @@ class _ClusterNetworks:
         """The instances in place of those that were detached, once they run."""
         before, identifiers = self._known, {node.identifier for node in gone}
         pools = dict.fromkeys(node.instance_pool for node in gone)
-        nodes = [node for pool in pools for node in self._settled(pool, identifiers)]
+        nodes = [node for pool in pools for node in self._stable_nodes(pool, identifiers)]
         new = [node for node in nodes if node.identifier not in before]
         self._known = before | {node.identifier for node in new}
         return new
 
-    def _settled(self, pool_id: str, gone: Set[str] = frozenset()) -> list[LaunchedNode]:
+    def _stable_nodes(self, pool_id: str, gone: Set[str] = frozenset()) -> list[LaunchedNode]:
         """The instances of a pool, once it has as many as it is to have, without these, and none is on its way."""
         ends_s = self._how.clock() + LAUNCH_S
-        told = Ticker(self._progress, clock=self._how.clock)
+        ticker = Ticker(self._progress, clock=self._how.clock)
         while True:
             pool = self._get(f"/instancePools/{pool_id}")
             there = self._get(f"/instancePools/{pool_id}/instances", compartmentId=pool["compartmentId"])
-            running = [each for each in there if str(each["state"]).upper() not in _PASSING and each["id"] not in gone]
+            running = [
+                instance
+                for instance in there
+                if str(instance["state"]).upper() not in _TRANSIENT and instance["id"] not in gone
+            ]
             if len(running) == len(there) >= pool["size"]:
-                return [_in_pool(pool, each) for each in running]
+                return [_pool_node(pool, instance) for instance in running]
             words = f"{len(running)} of {pool['size']} instances of {pool.get('displayName') or pool_id}"
             if self._how.clock() >= ends_s:
                 raise KitError(
                     f"OCI has {words} after {LAUNCH_S / 60:.0f} minutes.",
                     "The console's work requests say what it waits for. The same command goes on from there.",
                 )
-            told.tell(f"OCI has {words}", pool_id)
+            ticker.tell(f"OCI has {words}", pool_id)
             self._how.pause(POLL_S)
 
     def _get(self, path: str, **query: str) -> Any:
         return self._client().get("compute", path, **query)
 
 
-def _in_pool(pool: Mapping[str, Any], instance: Mapping[str, Any]) -> LaunchedNode:
+def _pool_node(pool: Mapping[str, Any], instance: Mapping[str, Any]) -> LaunchedNode:
     current = instance["instanceConfigurationId"] == pool["instanceConfigurationId"]
     name = str(instance.get("displayName") or instance["id"])
     return LaunchedNode(name, str(instance["id"]), current, instance_pool=str(pool["id"]))
@@ -222,8 +229,8 @@ def _refuse_other_changes(preview: Preview, instances: Sequence[str]) -> None:
         if change.type != _STASH and change.urn not in instances and not change.name.endswith("-gate-job")
     ]
     if others or preview.errors:
-        told = "; ".join(preview.errors) or ", ".join(others[:3])
-        raise KitError(f"The stack is not as its file says: {told}.", "`llmd-oke up` first, then replace nodes.")
+        reasons = "; ".join(preview.errors) or ", ".join(others[:3])
+        raise KitError(f"The stack is not as its file says: {reasons}.", "`llmd-oke up` first, then replace nodes.")
 
 
 _POOL_NAMES = {_NODE_POOL: "name", _CLUSTER_NETWORK: "displayName"}
@@ -231,7 +238,7 @@ _POOL_NAMES = {_NODE_POOL: "name", _CLUSTER_NETWORK: "displayName"}
 
 
 @dataclass(frozen=True)
-class Machines:
+class PoolMachines:
     """A resource of a stack's state that holds nodes of a pool."""
 
     urn: str
@@ -239,17 +246,17 @@ class Machines:
     identifier: str
 
 
-def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[Machines]:
+def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[PoolMachines]:
     """What holds the nodes of a pool that the stack created; nothing where it has none."""
     instance = re.compile(rf"(.+-)?{re.escape(pool)}-instance-\d+")
-    held: list[Machines] = []
+    held: list[PoolMachines] = []
     for resource in resources:
         type_, urn = str(resource.get("type")), str(resource["urn"])
         inputs: Mapping[str, Any] = resource.get("inputs") or {}
         named = type_ in _POOL_NAMES and inputs.get(_POOL_NAMES[type_]) == pool
         launched = type_ == _INSTANCE and instance.fullmatch(urn.rpartition("::")[2])
         if (named or launched) and resource.get("id"):
-            held.append(Machines(urn, type_, str(resource["id"])))
+            held.append(PoolMachines(urn, type_, str(resource["id"])))
     return held
 
 
@@ -289,10 +296,10 @@ def scale_pool(
     if size and held[0].type == _INSTANCE:
         raise KitError(f"{pool.name} is launched instance by instance.", "0; the next `up` launches them anew.")
     progress.step(f"scaling {pool.name} to {size} nodes")
-    for each in held:
-        _request_size(client, each, size)
+    for machine in held:
+        _request_size(client, machine, size)
     for _ in range(int(SCALING_S / POLL_S)):
-        if all(_has_size(client, each, size) for each in held):
+        if all(_has_size(client, machine, size) for machine in held):
             break
         pause(POLL_S)
     else:
@@ -300,11 +307,11 @@ def scale_pool(
             f"OCI has not scaled {pool.name} to {size} nodes in {SCALING_S / 60:.0f} minutes.",
             "It may go on; the same command looks again. The console's work requests say what it waits for.",
         )
-    if pulumi.read([each.urn for each in held]):
+    if pulumi.read([machine.urn for machine in held]):
         raise KitError(f"{pool.name} has {size} nodes, but they can't be read into the state.", "`pulumi refresh`.")
 
 
-def _request_size(client: OciClient, held: Machines, size: int) -> None:
+def _request_size(client: OciClient, held: PoolMachines, size: int) -> None:
     """Asks OCI for it (API reference: UpdateNodePool, UpdateClusterNetwork, TerminateInstance)."""
     if held.type == _NODE_POOL:
         body = {"nodeConfigDetails": {"size": size}}
@@ -317,7 +324,7 @@ def _request_size(client: OciClient, held: Machines, size: int) -> None:
         client.send("DELETE", "compute", f"/instances/{held.identifier}")
 
 
-def _has_size(client: OciClient, held: Machines, size: int) -> bool:
+def _has_size(client: OciClient, held: PoolMachines, size: int) -> bool:
     if held.type == _NODE_POOL:
         nodes = client.get("containerengine", f"/nodePools/{held.identifier}").get("nodes") or ()
         return sum(node.get("lifecycleState") != "DELETED" for node in nodes) == size

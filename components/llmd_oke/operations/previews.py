@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from llmd_oke.errors import KitError
+from llmd_pods.errors import KitError
 
 _QUIET = {"same", "read", "refresh", "read-replacement", "read-discard", "discard-replaced"}
 _REPLACES = "-replace"
@@ -164,13 +164,13 @@ def _change(step: Mapping[str, Any]) -> Change:
 
 
 def _is_protected(step: Mapping[str, Any], state: str) -> bool:
-    found: Mapping[str, Any] = step.get(state) or {}
-    return bool(found.get("protect"))
+    part: Mapping[str, Any] = step.get(state) or {}
+    return bool(part.get("protect"))
 
 
 def _part(step: Mapping[str, Any], state: str, part: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = step.get(state) or {}
-    return found.get(part) or {}
+    values: Mapping[str, Any] = step.get(state) or {}
+    return values.get(part) or {}
 
 
 def _errors(diagnostics: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -1,30 +1,39 @@
-"""The Pulumi CLI, as far as the kit uses it."""
+"""The Pulumi CLI, as far as the kit uses it: it is never left behind, and told only once to end."""
 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Any, TypeVar
 
+from llmd_pods.errors import KitError
+
 from llmd_oke.access.sign_in import of_environment
-from llmd_oke.errors import KitError
-from llmd_oke.operations.child import to_its_end
+from llmd_oke.operations.locks import until
 from llmd_oke.operations.previews import Change, Preview, errors_of_events, of_events, parse
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
+
 
 _STANDARD_ERROR = 2
+
+
 _EVENT_LOG = ("PULUMI_DEBUG_COMMANDS=true",)
 """Without it the CLI doesn't know `--event-log` (Pulumi's automation API sets it too)."""
 
+
 _STREAMING = ("PULUMI_ENABLE_STREAMING_JSON_PREVIEW=true",)
 """Has a preview tell every event, of resources that stay the same too, instead of its steps."""
+
 
 _LOOKS = {
     ("config", "get"),
@@ -36,11 +45,33 @@ _LOOKS = {
 }
 """How commands begin that leave the state as it is."""
 
+
+NOT_SIGNED_IN, NO_SUCH_STACK = 3, 6
+"""Exit codes of the Pulumi CLI: https://github.com/pulumi/pulumi/blob/v3.250.0/sdk/go/common/util/cmdutil/exit.go"""
+
+LOGIN = (
+    "Sign in: pulumi login (Pulumi Cloud; in CI set PULUMI_ACCESS_TOKEN), or pulumi login with the address of your own "
+    "backend, for example s3://BUCKET?endpoint=... or file://FOLDER."
+)
+
 _NEWEST = ("history", "--json", "--page-size", "1")
 
 
+LOOK_S = 0.5
+
+
+GROUP_S = 1.0
+"""How long a signal to a process group may take to reach all of it: `timeout` and service managers send it to their own
+child first, and to the others after that.
+"""
+
+
+class NoStackError(KitError):
+    """The state backend has no stack of that name."""
+
+
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """A command that ended; `output` is empty where it went to the terminal."""
 
     status: int
@@ -48,18 +79,18 @@ class Ended:
     errors: str = ""
 
 
-Run = Callable[[Sequence[str], bool], Ended]
+Run = Callable[[Sequence[str], bool], CommandResult]
 """Runs a command; the second argument says whether its output is wanted instead of shown."""
 
 
-def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> Ended:
+def run(argv: Sequence[str], capture: bool, *, aside: bool = False) -> CommandResult:
     """Runs a command for real; with `aside` what it shows goes to standard error. It may ask the user, so it has no
     limit; the engine's waits have theirs. Ctrl-C reaches it too, and ends this only once it has saved what it did.
     """
     pipe = subprocess.PIPE if capture else None
     shown = _STANDARD_ERROR if aside else None
     options: dict[str, Any] = {"stdout": pipe or shown, "stderr": pipe, "env": _environment()}
-    return Ended(*to_its_end(lambda: subprocess.Popen(list(argv), text=True, **options)))
+    return CommandResult(*run_to_end(lambda: subprocess.Popen(list(argv), text=True, **options)))
 
 
 def _environment() -> dict[str, str]:
@@ -101,8 +132,8 @@ class PulumiCli:
         Raises:
             KitError: the CLI gave no preview; says why.
         """
-        kept = ["--save-plan", str(plan)] if plan else []
-        words = ["preview", "--json", "--show-sames", "--non-interactive", *kept, *self._refreshed()]
+        save = ["--save-plan", str(plan)] if plan else []
+        words = ["preview", "--json", "--show-sames", "--non-interactive", *save, *self._refreshed()]
         ended = self._run(*words, capture=True)
         if ended.status and not ended.output.strip().startswith("{"):
             raise KitError(f"`pulumi preview` failed:\n{(ended.errors or ended.output).strip()}")
@@ -176,8 +207,13 @@ class PulumiCli:
         Raises:
             KitError: it can't be read.
         """
+
+        def state(document: Mapping[str, Any]) -> dict[str, Any]:
+            # A document without a deployment is an error, not an empty stack of which nothing is protected.
+            return {**document, "deployment": document["deployment"]}
+
         if not self._exported:
-            self._exported.append(self._answer("state", _state, "export"))
+            self._exported.append(self._answer("state", state, "export"))
         return self._exported[0]
 
     def import_state(self, document: Mapping[str, Any]) -> None:
@@ -230,20 +266,47 @@ class PulumiCli:
         Raises:
             KitError: the history can't be read.
         """
-        records = self._answer("history", lambda found: [_record(each) for each in found], *_NEWEST)
-        return records[0] if records else None
 
-    def _answer(self, what: str, of: Callable[[Any], Found], *words: str) -> Found:
+        def records(items: Sequence[Mapping[str, Any]]) -> list[Record]:
+            return [Record(str(item["startTime"]), dict(item.get("resourceChanges") or {})) for item in items]
+
+        return next(iter(self._answer("history", records, *_NEWEST)), None)
+
+    def _answer(self, what: str, of: Callable[[Any], Answer], *words: str) -> Answer:
         ended = self._run("stack", *words, capture=True)
+        self._require_backend(ended)
         try:
             return of(json.loads(ended.output))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise KitError(f"The stack's {what} can't be read:\n{(ended.errors or ended.output).strip()}") from error
 
+    def backend_url(self) -> str:
+        """The address of the state backend that the CLI is signed in to; `https://...` for Pulumi Cloud.
+
+        Raises:
+            KitError: it is signed in to none, or that one doesn't answer.
+        """
+        answer = self.run([self.program, "whoami", "--json", "--non-interactive", "--cwd", str(self.project)], True)
+        self._require_backend(answer)
+        if answer.status:
+            raise KitError(f"The state backend doesn't answer:\n{(answer.errors or answer.output).strip()}")
+        return str(json.loads(answer.output).get("url", ""))
+
+    def create_stack(self) -> int:
+        """Creates the stack in the backend; the answer is the CLI's exit code."""
+        return self._run("stack", "init").status
+
+    def _require_backend(self, answer: CommandResult) -> None:
+        if answer.status == NOT_SIGNED_IN:
+            raise KitError("The Pulumi CLI is not signed in to a state backend.", LOGIN)
+        if answer.status == NO_SUCH_STACK:
+            remedy = f"Create it: pulumi stack init {self.stack}"
+            raise NoStackError(f"The state backend has no stack {self.stack}.", remedy)
+
     def _refreshed(self) -> list[str]:
         return ["--refresh"] if self.refresh else []
 
-    def _run(self, *words: str, capture: bool = False, variables: Sequence[str] = ()) -> Ended:
+    def _run(self, *words: str, capture: bool = False, variables: Sequence[str] = ()) -> CommandResult:
         if words[:2] not in _LOOKS:
             self._exported.clear()
         program = ["env", *variables, self.program] if variables else [self.program]
@@ -262,14 +325,80 @@ def pulumi_cli(project: Path, stack: str, *, aside: bool = False) -> PulumiCli:
     return PulumiCli(project, stack, program, partial(run, aside=aside))
 
 
-def _state(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A document without a deployment is an error, not an empty stack of which nothing is protected."""
-    return {**document, "deployment": document["deployment"]}
-
-
-def _record(document: Mapping[str, Any]) -> Record:
-    return Record(str(document["startTime"]), dict(document.get("resourceChanges") or {}))
-
-
 def _yes(yes: bool) -> list[str]:
     return ["--yes"] if yes else []
+
+
+def run_to_end(start: Callable[[], subprocess.Popen[str]]) -> tuple[int, str, str]:
+    """Starts a program and waits until it ends, whatever signals come; gives its exit code, output and errors.
+
+    Ctrl-C and SIGTERM are handled after that. The first one is passed on, unless all of the process group got it (a
+    terminal, `timeout`, a service manager): the Pulumi CLI takes a second signal for the wish to stop without saving.
+    Signals are for the main thread, which this has to be called from.
+    """
+    with _deferred_signals() as signals, _witness() as witness:
+        process, passed_on = start(), False
+        while True:
+            try:
+                output, errors = process.communicate(timeout=LOOK_S)
+                return process.returncode, output or "", errors or ""
+            except subprocess.TimeoutExpired:
+                if signals and not passed_on:
+                    passed_on = True
+                    if _is_alive(witness):
+                        process.send_signal(signals[0])
+
+
+@contextmanager
+def _deferred_signals() -> Generator[list[int]]:
+    """Signals that come during the block. The last one is raised after it, for whoever handles it otherwise."""
+    signals: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signals:
+        signal.raise_signal(signals[-1])
+
+
+@contextmanager
+def _witness() -> Generator[subprocess.Popen[bytes]]:
+    """A process of the same group, which signals to the group end, and which doesn't outlive this one."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as witness:
+        try:
+            yield witness
+        finally:
+            witness.kill()
+
+
+def _is_alive(witness: subprocess.Popen[bytes]) -> bool:
+    """Whether it was not signalled. One that was is not seen to be dead at once."""
+    try:
+        witness.wait(GROUP_S)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def end_group(process: subprocess.Popen[str], grace_s: float = 5, first: signal.Signals = signal.SIGTERM) -> None:
+    """End whatever is left of the process group that this process leads: SIGTERM, then SIGKILL after `grace_s`."""
+    for number in (first, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        if until(lambda: _group_ended(process), grace_s):
+            return
+
+
+def _group_ended(process: subprocess.Popen[str]) -> bool:
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+
 from llmd_oke.access.oci_client import OciClient
-from llmd_oke.catalogue.oci_resources import OciResource, oci_resources
-from llmd_oke.cluster.tags import STACK_TAG
-from llmd_oke.errors import KitError
+from llmd_oke.catalogue.operations import OciResource, oci_resources
+from llmd_oke.cluster.provider import STACK_TAG
 from llmd_oke.operations.pulumi_cli import PulumiCli
-from llmd_oke.progress import Progress
 
 State = Mapping[str, Any]
 """A stack's deployment, as `pulumi stack export` gives it."""
@@ -127,12 +128,12 @@ has already are no candidates.
 def pending_operations(state: State) -> list[Pending]:
     """What the engine began and did not end."""
     return [
-        Pending(each["type"], each["resource"]["urn"], each["resource"]["type"], each["resource"].get("inputs") or {})
-        for each in state.get("pending_operations") or ()
+        Pending(item["type"], item["resource"]["urn"], item["resource"]["type"], item["resource"].get("inputs") or {})
+        for item in state.get("pending_operations") or ()
     ]
 
 
-def unanswered(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def unanswered_creations(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The resources whose creation failed because no answer came, as states have what is being created.
 
     `events` are the engine's, as the CLI writes them to its event log.
@@ -151,7 +152,7 @@ def unanswered(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [resource for urn, resource in failed.items() if urn in silent]
 
 
-def with_begun(state: State, resources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def with_pending(state: State, resources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The state as if an engine had been killed while it created these."""
     pending: Sequence[Any] = state.get("pending_operations") or ()
     begun = [{"resource": resource, "type": "creating"} for resource in resources]
@@ -165,7 +166,7 @@ def recover_unanswered(pulumi: PulumiCli, event_log: Path, progress: Progress, c
         KitError: as `recover` does.
     """
     lines = event_log.read_text().splitlines() if event_log.is_file() else ()
-    begun = unanswered(json.loads(line) for line in lines)
+    begun = unanswered_creations(json.loads(line) for line in lines)
     if begun:
         names = ", ".join(str(resource["urn"]).rsplit("::", 1)[-1] for resource in begun)
         progress.step(f"no answer came to the request to create {names}: looking whether it is there")
@@ -178,13 +179,13 @@ def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
     Raises:
         KitError: OCI doesn't answer, or a choice names nothing that is pending.
     """
-    told = dict(choices or {})
+    remaining = dict(choices or {})
     resources: Sequence[Mapping[str, Any]] = state.get("resources") or ()
-    ids, urns = {str(each.get("id") or "") for each in resources}, {each["urn"] for each in resources}
-    there = {(each["urn"], each.get("id")) for each in resources if not each.get(_REPLACED)}
+    ids, urns = {str(resource.get("id") or "") for resource in resources}, {resource["urn"] for resource in resources}
+    there = {(resource["urn"], resource.get("id")) for resource in resources if not resource.get(_REPLACED)}
     taken, absent, known, unmatched = list[tuple[Pending, str]](), list[Pending](), list[Pending](), list[Unmatched]()
     for pending in pending_operations(state):
-        chosen = told.pop(pending.name, None)
+        chosen = remaining.pop(pending.name, None)
         if pending.operation != "creating":
             known += [pending] if pending.urn in urns else []
             continue
@@ -197,18 +198,18 @@ def look(state: State, find: Find, choices: Choices | None = None) -> Recovery:
                 taken.append((pending, identifier))
             case problem:
                 unmatched.append(problem)
-    if told:
-        raise KitError(f"Nothing of the name {', '.join(told)} is pending.", "`llmd-oke recover` lists what is.")
+    if remaining:
+        raise KitError(f"Nothing of the name {', '.join(remaining)} is pending.", "`llmd-oke recover` lists what is.")
     return Recovery(tuple(taken), tuple(absent), tuple(known), tuple(unmatched))
 
 
-def recovered(state: State, recovery: Recovery) -> dict[str, Any]:
+def recovered_state(state: State, recovery: Recovery) -> dict[str, Any]:
     """The state without pending operations, and with what is taken into it.
 
     What replaces a resource stands before the one that it replaces, which is to be deleted, or in the place of one that
     is deleted already: so the engine writes it when nobody kills it.
     """
-    begun = {each["resource"]["urn"]: each["resource"] for each in state.get("pending_operations") or ()}
+    begun = {item["resource"]["urn"]: item["resource"] for item in state.get("pending_operations") or ()}
     taken = {pending.urn: {**begun[pending.urn], "id": identifier} for pending, identifier in recovery.taken}
     added, resources = dict(taken), list[Any]()
     for resource in state.get("resources") or ():
@@ -243,7 +244,7 @@ def recover(
             or the state can't be read or changed, as where another engine holds its lock.
     """
     document = pulumi.export()
-    state: State = with_begun(document.get("deployment") or {}, begun)
+    state: State = with_pending(document.get("deployment") or {}, begun)
     recovery = look(state, in_oci(client), choices)
     if not recovery:
         return recovery
@@ -251,7 +252,7 @@ def recover(
     for line in recovery.lines():
         progress.detail(line)
     refuse_unmatched(recovery, pulumi.stack)
-    pulumi.import_state({**document, "deployment": recovered(state, recovery)})
+    pulumi.import_state({**document, "deployment": recovered_state(state, recovery)})
     if recovery.urns and pulumi.read(recovery.urns):
         raise KitError("What was taken into the state can't be read from the cloud.", "`pulumi refresh` says why.")
     return recovery
@@ -265,7 +266,7 @@ def refuse_unmatched(recovery: Recovery, stack: str) -> None:
     """
     if not recovery.unmatched:
         return
-    lines = "\n".join(f"  {each.pending}: {each.reason}\n    {each.show}" for each in recovery.unmatched)
+    lines = "\n".join(f"  {item.pending}: {item.reason}\n    {item.show}" for item in recovery.unmatched)
     first = recovery.unmatched[0].pending.name
     raise KitError(
         f"An engine was killed while it created what can't be matched by name and tag:\n{lines}",
@@ -286,13 +287,15 @@ def orphans(
         KitError: OCI doesn't answer.
     """
     known = {str(resource.get("id")) for resource in state.get("resources") or ()}
-    found = list[Orphan]()
+    results = list[Orphan]()
     for type_, kind in oci_resources().resources.items():
-        for inputs in _places(kind, compartments, availability_domains):
-            for listed in _listed(client, kind, inputs):
+        for inputs in _list_queries(kind, compartments, availability_domains):
+            for listed in _list_resources(client, kind, inputs):
                 if _tag(listed) == stack_tag and listed["id"] not in known:
-                    found.append(_orphan(type_, kind, listed))
-    return sorted(found, key=lambda orphan: (not orphan.costs, orphan.type, orphan.name))
+                    identifier, created = str(listed["id"]), str(listed.get("timeCreated") or "")
+                    name, delete = str(listed.get(kind.listed_name or kind.name) or ""), kind.delete_command(identifier)
+                    results.append(Orphan(type_, name, identifier, created, delete, kind.costs))
+    return sorted(results, key=lambda orphan: (not orphan.costs, orphan.type, orphan.name))
 
 
 def kubernetes_id(pending: Pending) -> str | None:
@@ -305,7 +308,9 @@ def kubernetes_id(pending: Pending) -> str | None:
 
 
 def in_oci(client: ClientOf) -> Find:
-    """Finds resources in OCI by name and tag."""
+    """Finds resources in OCI by name and tag, where the state has them under no other name; ids have the provider's
+    form.
+    """
 
     def find(pending: Pending, known: Set[str]) -> str | Unmatched | None:
         kind = oci_resources().resources.get(pending.type)
@@ -313,27 +318,26 @@ def in_oci(client: ClientOf) -> Find:
             return Unmatched(pending, "the kit doesn't know how OCI lists these", "the console of OCI")
         if kind.again:
             return None
-        inputs = _texts(pending.inputs)
+        inputs = {name: value for name, value in pending.inputs.items() if isinstance(value, str)}
         missing = [name for name in _NEEDED.findall(kind.path) if name not in inputs]
         if missing or not kind.path:
             reason = f"its {', '.join(missing)} is not in the state" if missing else "it is not looked for"
             return Unmatched(pending, reason, kind.show_command(inputs))
-        candidates = [each for each in _listed(client(), kind, inputs) if _is(each, kind, pending, known)]
-        return _only(pending, kind, inputs, candidates)
+        candidates = [
+            item
+            for item in _list_resources(client(), kind, inputs)
+            if item.get(kind.listed_name or kind.name) == pending.inputs.get(kind.name)
+            and (not kind.tagged or _tag(item) == _tag(pending.inputs))
+            and str(item.get("id")) not in known
+        ]
+        if len(candidates) > 1:
+            ids = ", ".join(str(item.get("id")) for item in candidates)
+            return Unmatched(pending, f"OCI has {len(candidates)} of that name ({ids})", kind.show_command(inputs))
+        if not candidates:
+            return None
+        return kind.id.format_map(inputs) if kind.id else str(candidates[0]["id"])
 
     return find
-
-
-def _only(
-    pending: Pending, kind: OciResource, inputs: Mapping[str, str], candidates: Sequence[Mapping[str, Any]]
-) -> str | Unmatched | None:
-    """The id of the one candidate, in the provider's form."""
-    if len(candidates) > 1:
-        ids = ", ".join(str(each.get("id")) for each in candidates)
-        return Unmatched(pending, f"OCI has {len(candidates)} of that name ({ids})", kind.show_command(inputs))
-    if not candidates:
-        return None
-    return kind.id.format_map(inputs) if kind.id else str(candidates[0]["id"])
 
 
 def _match(pending: Pending, find: Find, known: Set[str]) -> str | Unmatched | None:
@@ -345,24 +349,16 @@ def _match(pending: Pending, find: Find, known: Set[str]) -> str | Unmatched | N
     return find(pending, known)
 
 
-def _is(listed: Mapping[str, Any], kind: OciResource, pending: Pending, known: Set[str]) -> bool:
-    """Whether OCI lists what was asked for, and the state has it under no other name."""
-    inputs = pending.inputs
-    named = listed.get(kind.listed_name or kind.name) == inputs.get(kind.name)
-    tagged = not kind.tagged or _tag(listed) == _tag(inputs)
-    return named and tagged and str(listed.get("id")) not in known
-
-
-def _listed(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:
+def _list_resources(client: OciClient, kind: OciResource, inputs: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """What OCI has of a type at a place, but for what is gone."""
     path = kind.path.format_map(inputs)
     names = ["compartmentId", *kind.query] if "{" not in kind.path else []
     answer = client.get(kind.service, path, **{name: inputs[name] for name in names if inputs.get(name)})
     items: list[Mapping[str, Any]] = answer[kind.items] if kind.items else answer
-    return [each for each in items if each.get("lifecycleState") not in oci_resources().gone]
+    return [item for item in items if item.get("lifecycleState") not in oci_resources().gone]
 
 
-def _places(
+def _list_queries(
     kind: OciResource, compartments: Sequence[str], availability_domains: Sequence[str]
 ) -> Iterator[dict[str, str]]:
     """Where to look for orphans of a type: those without a tag, or within another resource, have no such place."""
@@ -375,16 +371,6 @@ def _places(
             yield {"compartmentId": compartment}
 
 
-def _orphan(type_: str, kind: OciResource, listed: Mapping[str, Any]) -> Orphan:
-    identifier, created = str(listed["id"]), str(listed.get("timeCreated") or "")
-    name = str(listed.get(kind.listed_name or kind.name) or "")
-    return Orphan(type_, name, identifier, created, kind.delete_command(identifier), kind.costs)
-
-
 def _tag(resource: Mapping[str, Any]) -> str | None:
     tags: Mapping[str, str] = resource.get("freeformTags") or {}
     return tags.get(STACK_TAG)
-
-
-def _texts(inputs: Mapping[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in inputs.items() if isinstance(value, str)}

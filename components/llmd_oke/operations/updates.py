@@ -1,22 +1,69 @@
-"""An update with what comes before it: a look at what was changed by hand, a preview that is judged, and servers that
-have to go first.
-"""
+"""Updates with what comes before them: a look at changes by hand, a preview that is judged, servers that go first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from llmd_oke.errors import KitError
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+
+from llmd_oke.catalogue.operators import cluster_autoscaler
+from llmd_oke.config import CreateCluster
 from llmd_oke.operations import drift, guards
 from llmd_oke.operations.drift import Drift
-from llmd_oke.operations.order import displacement
+from llmd_oke.operations.guards import displacement
 from llmd_oke.operations.previews import Preview
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.recovery import ClientOf, no_client, recover, recover_unanswered
 from llmd_oke.planning import Plan
-from llmd_oke.progress import Progress
+from llmd_oke.planning.pools import autoscaled_pools
 
 Confirm = Callable[[str], bool]
+
+
+Resource = Mapping[str, Any]
+"""A resource of a stack's state, as `pulumi stack export` tells it."""
+
+
+ADD_ON = "oci:ContainerEngine/addon:Addon"
+
+
+_TAKEN_BACK = (ADD_ON, "oci:ContainerEngine/cluster:Cluster", "oci:ContainerEngine/nodePool:NodePool")
+"""What OCI's plug-in deletes again where its creation failed (terraform-provider-oci, `Create` of these resources)."""
+
+
+def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
+    """The CLI, with a refresh where the state is wrong: the cluster autoscaler changes pools, or did until this update,
+    so that a pool that goes back to a fixed size could look as if it had it already; or something is gone again whose
+    creation failed.
+
+    Raises:
+        KitError: the stack's state can't be read.
+    """
+    refresh = bool(autoscaled_pools(plan.config))
+    if not refresh and isinstance(plan.cluster, CreateCluster) and plan.layer != "serving":
+        resources, autoscaler = pulumi.resources(), cluster_autoscaler().name
+        refresh = any(is_gone_after_failure(resource) for resource in resources) or any(
+            resource["type"] == ADD_ON and resource["inputs"]["addonName"] == autoscaler for resource in resources
+        )
+    return replace(pulumi, refresh=refresh)
+
+
+def is_gone_after_failure(resource: Resource) -> bool:
+    """Whether OCI may have no such thing any longer: its creation failed, after which the plug-in deletes it.
+
+    The state has its id all the same, so that each update would fail, for want of something to update. One that failed
+    later is there still; the next update goes on with it, and a refresh would forget that there was something to do.
+    """
+    state: Mapping[str, Any] = resource.get("outputs") or {}
+    is_unwell = bool(resource.get("initErrors")) and state.get("state") not in _THERE
+    return resource["type"] in _TAKEN_BACK and is_unwell
+
+
+_THERE = ("ACTIVE", "NEEDS_ATTENTION", "UPDATING")
+"""States that the state can have of something whose creation went well (OCI API, lifecycle states)."""
 
 
 def update(
@@ -39,15 +86,15 @@ def update(
             something pending can't be matched.
     """
     recover(pulumi, progress, client)
-    told = _read_drift(pulumi, progress)
+    by_hand = _read_drift(pulumi, progress)
     with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
-        kept = Path(folder) / "plan.json" if bound else None
+        plan_file = Path(folder) / "plan.json" if bound else None
         progress.step("previewing the update")
-        preview = pulumi.preview(kept)
-        _tell(drift.found_in_preview(preview.changes, told), progress)
+        preview = pulumi.preview(plan_file)
+        _tell(drift.drift_of_preview(preview.changes, by_hand), progress)
         _judge(preview, allow_replace=allow_replace)
         if allow_replace and unprotect(pulumi, preview, progress):
-            preview = _previewed_again(pulumi, kept, progress)
+            preview = _preview_rest(pulumi, plan_file, progress)
         _refuse_errors(preview)
         first = displacement(preview, plan.gpus)
         if first is not None:
@@ -56,17 +103,17 @@ def update(
                 return 1
             if status := pulumi.destroy(yes=True, targets=[change.urn for change in first.first]):
                 return status
-            preview = _previewed_again(pulumi, kept, progress)
+            preview = _preview_rest(pulumi, plan_file, progress)
             _judge(preview, allow_replace=allow_replace)
             _refuse_errors(preview)
         upgraded = [f"{change.name} {before} -> {after}" for before, after, change in guards.upgrades(preview)]
         if upgraded:
             progress.step(f"Kubernetes, one after the other: {', '.join(upgraded)}")
-        kept = kept if _can_be_bound(pulumi, preview, progress) else None
+        plan_file = plan_file if _can_be_bound(pulumi, preview, progress) else None
         for resource in guards.unjudged(preview, allowed=allow_replace):
             progress.step(f"not judged: {resource}")
         event_log = Path(folder) / "events.jsonl"
-        status = pulumi.up(yes=yes, skip_preview=yes, one_at_a_time=bool(upgraded), plan=kept, event_log=event_log)
+        status = pulumi.up(yes=yes, skip_preview=yes, one_at_a_time=bool(upgraded), plan=plan_file, event_log=event_log)
         if status:
             recover_unanswered(pulumi, event_log, progress, client)
         return status
@@ -77,10 +124,10 @@ def _judge(preview: Preview, *, allow_replace: bool) -> None:
     guards.refuse_skipped_versions(preview)
 
 
-def _previewed_again(pulumi: PulumiCli, kept: Path | None, progress: Progress) -> Preview:
+def _preview_rest(pulumi: PulumiCli, plan_file: Path | None, progress: Progress) -> Preview:
     """What is left of an update after what was done to the stack before it."""
     progress.step("previewing what is left of the update")
-    return pulumi.preview(kept)
+    return pulumi.preview(plan_file)
 
 
 def _refuse_errors(preview: Preview) -> None:
@@ -109,17 +156,17 @@ def _read_drift(pulumi: PulumiCli, progress: Progress) -> list[Drift]:
     Raises:
         KitError: the state can't be changed.
     """
-    found = drift.look(pulumi, progress)
-    _tell(found, progress)
-    urns = drift.to_read(found)
+    drifts = drift.look(pulumi, progress)
+    _tell(drifts, progress)
+    urns = drift.to_read(drifts)
     if urns and not pulumi.refresh and pulumi.read(urns):
         raise KitError("What was changed by hand can't be read into the stack's state.", "`pulumi refresh` says why.")
-    return found
+    return drifts
 
 
-def _tell(found: Sequence[Drift], progress: Progress) -> None:
-    for each in found:
-        progress.step(f"changed by hand: {each}")
+def _tell(drifts: Sequence[Drift], progress: Progress) -> None:
+    for item in drifts:
+        progress.step(f"changed by hand: {item}")
 
 
 def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[str]:
@@ -132,8 +179,8 @@ def unprotect(pulumi: PulumiCli, preview: Preview, progress: Progress) -> list[s
     going = {change.urn for change in guards.losses(preview)}
     if not going and not preview.errors:
         return []
-    told = "\n".join(preview.errors)
-    chosen = [urn for urn in protected_urns(pulumi) if urn in going or urn in told]
+    messages = "\n".join(preview.errors)
+    chosen = [urn for urn in protected_urns(pulumi) if urn in going or urn in messages]
     for urn in chosen:
         progress.detail(f"no longer protected: {urn.rsplit('::', 1)[-1]}")
     if pulumi.unprotect(chosen):

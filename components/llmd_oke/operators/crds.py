@@ -1,25 +1,45 @@
-"""Custom resource definitions of an llm-d release."""
+"""Custom resource definitions: those of an llm-d release, and waiting for those that somebody else makes.
 
-from typing import Any, TypedDict
+OKE counts an add-on as created before its operator has made its definitions, and the Kubernetes plug-in's patience for
+a kind that isn't there is about a minute, whatever its timeouts say.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 import pulumi
+import yaml
+from llmd_pods.errors import KitError, causes
 
-from llmd_oke import catalogue
-from llmd_oke.catalogue.artifacts import crd_manifests
-from llmd_oke.errors import KitError
-from llmd_oke.objects import KubernetesObject, Manifest, when_declared
+from llmd_oke.catalogue.releases import crd_manifests
+from llmd_oke.objects import KubernetesObject, ReleaseRef, inputs, is_update, resolve_release, when_declared
+
+if TYPE_CHECKING:  # previews don't look, and these are slow to import
+    import httpx2
+    from lightkube.core.async_client import AsyncClient
 
 ESTABLISH_TIMEOUT = pulumi.CustomTimeouts(create="120s", update="120s", delete="120s")
 
-
 TAKE_OVER = {"pulumi.com/patchForce": "true"}
 """Fields that an earlier stack wrote would otherwise be a conflict as soon as another release says something else."""
+
+POLL_S = 2.0
+
+OPERATOR = "Look whether the operator that makes them runs; in OKE, at the add-on's state and its pods."
+WAY = "Is the API server reached from here, with a tunnel to this cluster and no other, and may this user sign in?"
+PROGRAM = "The kubeconfig's program must be on PATH and sign in: `llmd-oke token` with the options that it has there."
+
+_ABSENT = "it is not there"
+_COMING = "it is not established"
 
 
 class CrdsArgs(TypedDict):
     """What the definitions are taken from."""
 
-    release: str
+    release: ReleaseRef
     """llm-d release of the catalogue."""
 
 
@@ -35,22 +55,109 @@ class Crds(pulumi.ComponentResource):
     """Names of the definitions."""
 
     def __init__(self, name: str, args: CrdsArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Crds", name, None, opts)
-        release = catalogue.release(args["release"])
-        if release is None:
-            known = ", ".join(catalogue.release_names())
-            raise KitError(f"The catalogue has no release {args['release']!r}.", f"Known: {known}.")
-        self.names = pulumi.Output.all(*(self._declared(name, manifest) for manifest in crd_manifests(release.crds)))
+        super().__init__("llmd-oke:index:Crds", name, inputs(args), opts)
+        opts = pulumi.ResourceOptions(parent=self, retain_on_delete=True, custom_timeouts=ESTABLISH_TIMEOUT)
+        names: list[pulumi.Output[str]] = []
+        for manifest in crd_manifests(resolve_release(args["release"]).crds):
+            metadata = manifest["metadata"]
+            annotations = {**metadata.get("annotations", {}), **TAKE_OVER}
+            definition = KubernetesObject(
+                f"{name}-{manifest['spec']['names']['plural']}",
+                {**manifest, "metadata": {**metadata, "annotations": annotations}},
+                opts,
+            )
+            names.append(when_declared(definition, metadata["name"]))
+        self.names = pulumi.Output.all(*names)
         self.register_outputs({"names": self.names})
 
-    def _declared(self, name: str, manifest: Manifest) -> pulumi.Output[str]:
-        definition = KubernetesObject(
-            f"{name}-{manifest['spec']['names']['plural']}",
-            {**manifest, "metadata": _taken_over(manifest["metadata"])},
-            pulumi.ResourceOptions(parent=self, retain_on_delete=True, custom_timeouts=ESTABLISH_TIMEOUT),
-        )
-        return when_declared(definition, manifest["metadata"]["name"])
+
+def when_established(
+    names: Sequence[str],
+    timeout_s: int,
+    kubeconfig: pulumi.Input[str] | None = None,
+    context: str | None = None,
+    after: pulumi.Resource | None = None,
+    remedy: str = OPERATOR,
+) -> pulumi.Output[bool]:
+    """True as soon as the cluster serves these definitions; in previews at once.
+
+    Args:
+        names: `plural.group`.
+        timeout_s: limit in seconds.
+        kubeconfig: text of the kubeconfig; the environment's if left out.
+        context: context of the kubeconfig; its current one if left out.
+        after: looks only when this is there, with all that it comes after.
+        remedy: what to do where they don't come.
+
+    Raises:
+        KitError: (in the output) a definition is not there in time, or the cluster can't be asked; says which or why.
+    """
+
+    async def look(text: str | None) -> bool:
+        if is_update():
+            await _wait(names, timeout_s, _client(text, context), remedy)
+        return True
+
+    # The URN without its resource: what waits for it may be a child, which must not depend on its parent's children.
+    registered = after.urn.future() if after else None
+    served = pulumi.Output.all(kubeconfig, registered).apply(lambda values: look(values[0]))
+    return pulumi.Output.unsecret(served)  # the answer tells nothing of a secret kubeconfig
 
 
-def _taken_over(metadata: dict[str, Any]) -> dict[str, Any]:
-    return {**metadata, "annotations": {**metadata.get("annotations", {}), **TAKE_OVER}}
+async def _wait(names: Sequence[str], timeout_s: float, client: "AsyncClient", remedy: str = OPERATOR) -> None:
+    ends_at = time.monotonic() + timeout_s
+    while missing := {name: cause for name in names if (cause := await _lack(client, name))}:
+        if time.monotonic() >= ends_at:
+            raise _too_late(missing, timeout_s, remedy)
+        await asyncio.sleep(POLL_S)
+
+
+def _too_late(missing: Mapping[str, str], timeout_s: float, remedy: str) -> KitError:
+    """A cluster that does not answer is not the operator's fault."""
+    unheard = next((cause for cause in missing.values() if cause not in {_ABSENT, _COMING}), None)
+    if unheard:
+        return KitError(f"The cluster can't be asked for {', '.join(missing)} after {timeout_s:g} s: {unheard}.", WAY)
+    return KitError(f"The cluster has no definition of {', '.join(missing)} after {timeout_s:g} s.", remedy)
+
+
+async def _lack(client: "AsyncClient", name: str) -> str:
+    """Why a definition is not served yet, empty if it is. A cluster that doesn't answer (yet) is waited for too."""
+    import httpx2  # noqa: PLC0415
+    from lightkube.core.exceptions import ApiError, ConfigError  # noqa: PLC0415
+    from lightkube.resources.apiextensions_v1 import CustomResourceDefinition  # noqa: PLC0415
+
+    try:
+        definition = await client.get(CustomResourceDefinition, name)
+    except ApiError as error:
+        if error.status.code == 404:
+            return _ABSENT
+        if error.status.code == 429 or (error.status.code or 0) >= 500:
+            return f"it answers {error.status.code}, {error.status.message}"
+        raise KitError(f"The cluster doesn't show its definitions: {error.status.message}", WAY) from error
+    except httpx2.HTTPError as error:
+        return _unheard(error)
+    except (ConfigError, OSError, ValueError) as error:  # the kubeconfig's program, or what it printed
+        raise KitError(f"The cluster can't be signed in to: {error}", PROGRAM) from error
+    conditions = (definition.status.conditions if definition.status else None) or []
+    established = any(condition.type == "Established" and condition.status == "True" for condition in conditions)
+    return "" if established else _COMING
+
+
+def _unheard(error: "httpx2.HTTPError") -> str:
+    """Why the cluster does not answer, where that may pass.
+
+    Raises:
+        KitError: its certificate is not trusted, which no waiting changes.
+    """
+    for cause in causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise KitError(f"The API server's certificate is not trusted: {cause}.", WAY) from error
+    return str(error) or type(error).__name__
+
+
+def _client(kubeconfig: str | None, context: str | None) -> "AsyncClient":
+    from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415
+    from lightkube.core.async_client import AsyncClient  # noqa: PLC0415
+
+    config = KubeConfig.from_dict(yaml.safe_load(kubeconfig)) if kubeconfig else KubeConfig.from_env()
+    return AsyncClient(config=config.get(context))

@@ -1,27 +1,30 @@
 """RDMA for pods: virtual functions of the nodes' ports, by the SR-IOV operator that OKE's add-on brings."""
 
+import json
 from typing import NotRequired, TypedDict
 
 import pulumi
+from llmd_pods.errors import KitError
 
-from llmd_oke import catalogue
 from llmd_oke.catalogue import Shape, operators
-from llmd_oke.errors import KitError
-from llmd_oke.objects import KubernetesObject, Manifest
-from llmd_oke.operators import rdma_manifests
-from llmd_oke.operators.definitions import when_established
+from llmd_oke.catalogue.operators import RdmaByFunctions
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, ShapeRef, inputs, resolve_shape
+from llmd_oke.operators.crds import when_established
 
 TIMEOUT = pulumi.CustomTimeouts(create="300s", update="300s", delete="600s")
+
+_SRIOV = "sriovnetwork.openshift.io/v1"
 
 
 class RdmaNetworkArgs(TypedDict):
     """What the RDMA network is made of."""
 
-    shapes: list[str]
+    shapes: list[ShapeRef]
     """OCI shapes of the nodes, from the catalogue."""
-    kubeconfig: NotRequired[pulumi.Input[str]]
+    kubeconfig: NotRequired[pulumi.Input[str] | None]
     """Text of the kubeconfig that the operator's definitions are looked for with; the environment's if left out."""
-    kubeconfig_context: NotRequired[str]
+    kubeconfig_context: NotRequired[str | None]
     """Context of the kubeconfig; its current one if left out."""
 
 
@@ -39,61 +42,112 @@ class RdmaNetwork(pulumi.ComponentResource):
     """Networks that pods attach to, `namespace/name`, by shape."""
 
     def __init__(self, name: str, args: RdmaNetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:RdmaNetwork", name, None, opts)
-        facts, shapes = operators.rdma(), [_shape(shape) for shape in args["shapes"]]
+        super().__init__("llmd-oke:index:RdmaNetwork", name, inputs(args, "kubeconfig", "kubeconfig_context"), opts)
+        facts, shapes = operators.rdma(), [resolve_shape(shape) for shape in args["shapes"]]
         kubeconfig, context = args.get("kubeconfig"), args.get("kubeconfig_context")
         served = when_established(facts.definitions, facts.definitions_timeout_s, kubeconfig, context, after=self)
-        common = self._declare(name, [rdma_manifests.pool_config(shapes), rdma_manifests.ip_pool()], served, [])
-        networks = [manifest for shape in shapes for manifest in _of_shape(shape)]
-        declared = self._declare(name, _once(networks), served, common)
+        common = self._declare(name, [pool_config(shapes), ip_pool()], served, [])
+        of_shapes = [manifest for shape in shapes for manifest in (policy(shape), network(shape))]
+        shared = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in of_shapes}
+        objects = self._declare(name, list(shared.values()), served, common)
+        declared = pulumi.Output.all(*(resource.urn for resource in objects))
+        attachments = [shape.rdma.network_attachment for shape in shapes]
         self.namespace = served.apply(lambda _: facts.namespace)
-        self.resources = _after(declared, [shape.rdma.resource for shape in shapes])
-        self.networks = _after(declared, [_network_of(shape) for shape in shapes])
+        self.resources = declared.apply(lambda _: [shape.rdma.resource for shape in shapes])
+        self.networks = declared.apply(lambda _: [f"{item.namespace}/{item.name}" for item in attachments])
         self.register_outputs(
-            {
-                "namespace": self.namespace,
-                "resources": self.resources,
-                "networks": self.networks,
-            }
+            {"namespace": self.namespace, "resources": self.resources, "networks": self.networks},
         )
 
     def _declare(
         self, name: str, manifests: list[Manifest], served: pulumi.Output[bool], needed: list[pulumi.Resource]
     ) -> list[pulumi.Resource]:
-        """Custom resources, one by one; each waits for the definitions by way of its namespace."""
-
-        def one(manifest: Manifest) -> pulumi.Resource:
+        """Custom resources; each waits for the definitions by way of its namespace."""
+        resources: list[pulumi.Resource] = []
+        for manifest in manifests:
             metadata = manifest["metadata"]
-            namespace = served.apply(lambda _: metadata["namespace"])
-            return KubernetesObject(
+            namespace = served.apply(lambda _, metadata=metadata: str(metadata["namespace"]))
+            resource = KubernetesObject(
                 f"{name}-{manifest['kind'].lower()}-{metadata['name']}",
                 {**manifest, "metadata": {**metadata, "namespace": namespace}},
                 pulumi.ResourceOptions(parent=self, depends_on=needed, custom_timeouts=TIMEOUT),
             )
-
-        return [one(manifest) for manifest in manifests]
-
-
-def _of_shape(shape: Shape) -> list[Manifest]:
-    return [rdma_manifests.policy(shape), rdma_manifests.network(shape)]
+            resources.append(resource)
+        return resources
 
 
-def _once(manifests: list[Manifest]) -> list[Manifest]:
-    """Shapes that share a network share its object."""
-    return list({(m["kind"], m["metadata"]["name"]): m for m in manifests}.values())
+def label_of(shape: Shape) -> str:
+    """A shape's name as an object's name: `bm-gpu-mi300x-8`."""
+    return shape.name.lower().replace(".", "-")
 
 
-def _network_of(shape: Shape) -> str:
+def pool_config(shapes: list[Shape]) -> Manifest:
+    """How many of the shapes' nodes may be drained at a time while their virtual functions are made."""
+    facts = operators.rdma()
+    names = {"key": INSTANCE_TYPE_LABEL, "operator": "In", "values": [shape.name for shape in shapes]}
+    spec = {"maxUnavailable": facts.pool_config.max_unavailable, "nodeSelector": {"matchExpressions": [names]}}
+    return _object(_SRIOV, "SriovNetworkPoolConfig", facts.pool_config.name, spec)
+
+
+def ip_pool() -> Manifest:
+    """The addresses of virtual functions."""
+    pool = operators.rdma().ip_pool
+    spec = {"subnet": pool.subnet, "gateway": pool.gateway, "perNodeBlockSize": pool.per_node_block_size}
+    return _object("nv-ipam.nvidia.com/v1alpha1", "IPPool", pool.name, spec)
+
+
+def policy(shape: Shape) -> Manifest:
+    """Makes each RDMA port of a shape's nodes a virtual function.
+
+    Raises:
+        KitError: the catalogue doesn't know the shape's ports.
+    """
+    facts = operators.rdma()
+    if shape.rdma.sriov is None:
+        raise KitError(f"The catalogue has no ports of {shape.name} that virtual functions could be made of.")
+    spec = {
+        "deviceType": facts.policy.device_type,
+        "externallyManaged": True,
+        "isRdma": True,
+        "mtu": facts.policy.mtu,
+        "nicSelector": {"rootDevices": list(shape.rdma.sriov.ports), "vendor": shape.rdma.sriov.vendor},
+        "nodeSelector": {INSTANCE_TYPE_LABEL: shape.name},
+        "numVfs": facts.policy.functions_per_port,
+        "priority": facts.policy.priority,
+        "resourceName": resource_name(shape, facts),
+    }
+    return _object(_SRIOV, "SriovNetworkNodePolicy", label_of(shape), spec)
+
+
+def network(shape: Shape) -> Manifest:
+    """The network of a shape's virtual functions; the SR-IOV operator makes a NetworkAttachmentDefinition of it."""
+    facts = operators.rdma()
     attachment = shape.rdma.network_attachment
-    return f"{attachment.namespace}/{attachment.name}"
+    spec = {
+        "ipam": json.dumps({"type": "nv-ipam", "poolName": facts.ip_pool.name}),
+        "metaPlugins": ",".join(json.dumps(plugin) for plugin in facts.meta_plugins),
+        "networkNamespace": attachment.namespace,
+        "resourceName": resource_name(shape, facts),
+        "spoofChk": "off",
+    }
+    return _object(_SRIOV, "SriovNetwork", attachment.name, spec)
 
 
-def _after(resources: list[pulumi.Resource], values: list[str]) -> pulumi.Output[list[str]]:
-    return pulumi.Output.all(*(resource.urn for resource in resources)).apply(lambda _: values)
+def resource_name(shape: Shape, facts: RdmaByFunctions) -> str:
+    """What the device plug-in calls the functions, without its prefix.
+
+    Raises:
+        KitError: pods ask for a resource that the device plug-in doesn't give out.
+    """
+    prefix, _, name = shape.rdma.resource.partition("/")
+    if prefix != facts.resource_prefix:
+        raise KitError(
+            f"{shape.name} has functions as {shape.rdma.resource}, but the device plug-in's prefix is "
+            f"{facts.resource_prefix}."
+        )
+    return name
 
 
-def _shape(name: str) -> Shape:
-    found = catalogue.shape(name)
-    if found is None:
-        raise KitError(f"The catalogue has no shape {name!r}.", f"Known: {', '.join(catalogue.shape_names())}.")
-    return found
+def _object(api_version: str, kind: str, name: str, spec: Manifest) -> Manifest:
+    metadata = {"name": name, "namespace": operators.rdma().namespace, "labels": PART_OF}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}

@@ -13,8 +13,7 @@ from llmd_oke.planning.plan import (
     UnitPlan,
     merge_advice,
 )
-from llmd_oke.planning.planner import plan
-from llmd_oke.planning.stack_file import plan_object, plan_stack_file
+from llmd_oke.planning.planner import plan, plan_object, plan_stack_file
 
 __all__ = [
     "Advice",

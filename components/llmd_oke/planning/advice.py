@@ -1,17 +1,16 @@
 """What can be deployed but may not pay. Advice never refuses."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
-from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, NodeDisk
+from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, NodeDisk, StackConfig
 from llmd_oke.config.model import MOST_COPIES
-from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
-from llmd_oke.planning.network import control_plane_cidrs
-from llmd_oke.planning.placeholders import placeholder_advice
+from llmd_oke.planning.models import has_kv_connector, scaling_advice
 from llmd_oke.planning.placement import place
-from llmd_oke.planning.plan import Advice, ModelPlan, Node, Plan, Server, UnitPlan
+from llmd_oke.planning.plan import Advice, ModelPlan, Plan, Server
+from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES
 from llmd_oke.planning.releases import release_advice
-from llmd_oke.planning.rules import has_kv_connector
-from llmd_oke.planning.scaling import scaling_advice
 from llmd_oke.planning.storage import pod_disk_advice, revision_advice, vocabulary_advice
 
 SHORT_PROMPT_TOKENS = 1000
@@ -21,8 +20,11 @@ SMALL_MODEL_BILLIONS = 20.0
 """The llm-d guide recommends P/D for medium and large models such as gpt-oss-120b; the line is ours."""
 
 SLOW_TOKENS_PER_S_PER_USER = 20.0
+
 FAST_TOKENS_PER_S_PER_USER = 100.0
 """llm-d.ai blog of 2026-05-22, gpt-oss-120b on MI300X: aggregated servers win below 20 and above 100 tokens/s/user."""
+
+_PLACEHOLDER = re.compile(r"ocid1\..*\.example[0-9]*")
 
 
 def advice(plan: Plan) -> tuple[Advice, ...]:
@@ -45,14 +47,32 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     )
 
 
+def placeholder_advice(config: StackConfig) -> Iterator[Advice]:
+    """One piece of advice for all of them, at the first."""
+    paths = list(_paths(config.model_dump(mode="json", by_alias=True), ""))
+    if paths:
+        others = f", as at {' and '.join(paths[1:])}" if paths[1:] else ""
+        yield Advice(paths[0], f"the OCID is an example's{others}: a rehearsal takes it, OCI has no such thing")
+
+
+def _paths(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, str):
+        if _PLACEHOLDER.fullmatch(value):
+            yield path
+    elif isinstance(value, Mapping):
+        for key, inner in cast("Mapping[str, Any]", value).items():
+            yield from _paths(inner, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for index, inner in enumerate(cast("list[Any]", value)):
+            yield from _paths(inner, f"{path}[{index}]")
+
+
 def _way_in(plan: Plan) -> Iterator[Advice]:
     """Who updates a cluster with a private endpoint has to reach it, with a bastion or from inside."""
-    cluster = plan.config.cluster
-    if not isinstance(cluster, CreateCluster) or plan.config.layer == "serving":
+    cluster = plan.config.created_cluster
+    if cluster is None or cluster.api_endpoint.access != "private":
         return
     service = cluster.network.bastion_service
-    if cluster.api_endpoint.access != "private":
-        return
     if cluster.network.bastion and not (service.client_cidrs or service.ocid):
         text = "without them no bastion is made, and `llmd-oke up --tunnel` has no way to the private API endpoint"
         yield Advice("cluster.network.bastionService.clientCidrs", text)
@@ -63,8 +83,8 @@ def _way_in(plan: Plan) -> Iterator[Advice]:
 
 def _without_internet(plan: Plan) -> Iterator[Advice]:
     """What nodes otherwise fetch as they start (`values/cloud-init`), and where images would have to be."""
-    cluster = plan.config.cluster
-    if not isinstance(cluster, CreateCluster) or plan.config.layer == "serving" or cluster.network.worker_internet:
+    cluster = plan.config.created_cluster
+    if cluster is None or cluster.network.worker_internet:
         return
     nfs = " and nfs-common" if isinstance(plan.config.storage.model_cache, FileStorage) else ""
     text = (
@@ -76,12 +96,8 @@ def _without_internet(plan: Plan) -> Iterator[Advice]:
 
 def _oci_metrics(plan: Plan) -> Iterator[Advice]:
     """A right that no node may use: only self-managed nodes are told to run what publishes metrics."""
-    cluster = plan.config.cluster
-    if (
-        not isinstance(cluster, CreateCluster)
-        or plan.config.layer == "serving"
-        or "oci-metrics" not in cluster.iam.grants
-    ):
+    cluster = plan.config.created_cluster
+    if cluster is None or "oci-metrics" not in cluster.iam.grants:
         return
     if not any(pool.launch in SELF_MANAGED_LAUNCHES for pool in plan.config.gpu_pools):
         text = "node pools of OKE can't turn the agent's GPU monitoring on; whether images have it on is not published"
@@ -98,7 +114,7 @@ def _network_policies(plan: Plan) -> Iterator[Advice]:
     cluster = plan.config.cluster
     networks = f"OKE's {cluster.cni} network does not" if isinstance(cluster, CreateCluster) else "OKE's own do not"
     text = f"NetworkPolicies do nothing unless the cluster's network enforces them ({networks}; Calico beside it does)"
-    if control_plane_cidrs(plan.config) is None:
+    if plan.control_plane_cidrs is None:
         more = "they let every pod reach servers and metrics, because the API server's addresses are unknown"
         known = " (controlPlaneCidrs)" if isinstance(cluster, ExistingCluster) else ""
         text = f"{text}; {more}{known}"
@@ -141,22 +157,19 @@ def further_copies(plan: Plan, model: ModelPlan) -> tuple[int, int]:
     """How many further units of a model find room beside everything else, on the nodes that are there at first, and
     how many nodes then are idle.
     """
-    there = plan.nodes_at_first
-    free = sum(node.free_gpus for node in there)
+    at_first = plan.nodes_at_first
+    free = sum(node.free_gpus for node in at_first)
     unit = model.units[0]
-    for copies in range(min(free // unit.gpus, MOST_COPIES - len(model.units)), 0, -1):
-        nodes, left = place(_servers(unit) * copies, there)
-        if not left:
-            return copies, sum(not node.servers for node in nodes)
-    return 0, len(plan.idle_nodes)
-
-
-def _servers(unit: UnitPlan) -> list[Server]:
-    return [
+    servers = [
         Server(unit.name, role.role, index, role.tensor_parallel_size, role.virtual_functions)
         for role in unit.roles
         for index in range(role.most_replicas)
     ]
+    for copies in range(min(free // unit.gpus, MOST_COPIES - len(model.units)), 0, -1):
+        nodes, left = place(servers * copies, at_first)
+        if not left:
+            return copies, sum(not node.servers for node in nodes)
+    return 0, len(plan.idle_nodes)
 
 
 def _free_gpus(plan: Plan) -> Iterator[Advice]:
@@ -164,12 +177,9 @@ def _free_gpus(plan: Plan) -> Iterator[Advice]:
     used = [node for node in plan.nodes if node.servers]
     free = sum(node.free_gpus for node in used)
     if free >= max((node.gpus for node in used), default=1):
-        yield Advice("gpuPools", f"{free} GPUs stay free on the {_count(len(used), 'node')} in use" + _why_free(used))
-
-
-def _why_free(used: Iterable[Node]) -> str:
-    short = any(node.free_gpus > node.free_virtual_functions for node in used)
-    return ", some of them because their nodes have no virtual functions left" if short else ""
+        short = any(node.free_gpus > node.free_virtual_functions for node in used)
+        why = ", some of them because their nodes have no virtual functions left" if short else ""
+        yield Advice("gpuPools", f"{free} GPUs stay free on the {_count(len(used), 'node')} in use{why}")
 
 
 def _engine(plan: Plan, model: Model, path: str) -> Iterator[Advice]:

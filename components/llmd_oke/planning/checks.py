@@ -2,34 +2,34 @@
 
 from collections.abc import Iterator, Sequence
 
+from llmd_pods.errors import KitError, Problem
+
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
-from llmd_oke.catalogue.evals import BUILTIN, evals
-from llmd_oke.config import Model, StackConfig
-from llmd_oke.config.likely import among
-from llmd_oke.errors import Problem
-from llmd_oke.planning.add_ons import add_on_problems
-from llmd_oke.planning.availability_domains import availability_domain_problems
-from llmd_oke.planning.gpu_stack import functions_made_by, gpu_stack_problems
+from llmd_oke.catalogue.benchmarks import BUILTIN, evals
+from llmd_oke.config import CreateCluster, Model, StackConfig, kubeconfig
+from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.planning.gpu_stack import (
+    add_on_problems,
+    gpu_stack_problems,
+    registration_problems,
+    virtual_functions_owner,
+)
 from llmd_oke.planning.iam import iam_problems
-from llmd_oke.planning.layers import layer_problems
-from llmd_oke.planning.network_checks import network_problems
-from llmd_oke.planning.node_scaling import node_scaling_problems
+from llmd_oke.planning.models import ModelContext, answer_changes, other_problems, room_problems, topology_problems
+from llmd_oke.planning.network import network_problems
 from llmd_oke.planning.placement import (
     empty_nodes,
     lacks_virtual_functions,
     place,
     place_at_first,
+    router_problems,
     servers,
     unit_names,
 )
 from llmd_oke.planning.plan import Node, Pool, Server
-from llmd_oke.planning.pools import pool_problems
-from llmd_oke.planning.registration import registration_problems
+from llmd_oke.planning.pools import availability_domain_problems, node_scaling_problems, pool_problems
 from llmd_oke.planning.releases import release_problems
-from llmd_oke.planning.routers import router_problems
-from llmd_oke.planning.rules import Subject, answer_changes, other_problems, topology_problems
-from llmd_oke.planning.scaling import room_problems
 from llmd_oke.planning.storage import pod_disk_problems, storage_problems
 
 
@@ -44,7 +44,9 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
     """The problems that each part of a stack has by itself, whatever is beside it."""
     of_topologies = topology_problems_by_model(config)
     of_models = [
-        problem for i, subject in subjects(config).items() for problem in (*of_topologies[i], *other_problems(subject))
+        problem
+        for i, context in model_contexts(config).items()
+        for problem in (*of_topologies[i], *other_problems(context))
     ]
     return [
         *layer_problems(config),
@@ -65,54 +67,97 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
     ]
 
 
+def layer_problems(config: StackConfig) -> Iterator[Problem]:
+    """What doesn't go together with the layer."""
+    cluster = config.cluster
+    if config.layer == "serving":
+        if isinstance(cluster, CreateCluster):
+            why = "the serving layer creates no cluster; the stack of the cluster layer does"
+            yield Problem("cluster.mode", "create", "clusterStack in place of cluster, or mode existing", why)
+        elif cluster is None and config.cluster_stack is None:
+            why = "the serving layer must know which cluster it deploys to"
+            yield Problem("clusterStack", None, "the stack of the cluster layer, or a cluster of mode existing", why)
+        elif cluster is not None and config.cluster_stack is not None:
+            why = "cluster says it already"
+            yield Problem("clusterStack", config.cluster_stack, "either cluster or clusterStack", why)
+    else:
+        if cluster is None:
+            yield Problem("cluster", None, "a cluster of mode existing or create", "the key is missing")
+        if config.cluster_stack is not None:
+            why = f"layer {config.layer} has the cluster in its own stack"
+            yield Problem("clusterStack", config.cluster_stack, "nothing, or layer: serving", why)
+        if isinstance(cluster, CreateCluster) and cluster.given.kubeconfig is not None:
+            yield from _kubeconfig(cluster.given.kubeconfig)
+    if config.layer == "cluster" and config.models:
+        names = [model.object_name for model in config.models]
+        yield Problem("models", names, "nothing, or layer: all", "the cluster layer deploys no models")
+    if config.layer != "cluster" and not config.models:
+        yield Problem("models", None, "a list: The models to serve", "the key is missing")
+
+
+def _kubeconfig(text: str) -> Iterator[Problem]:
+    """Its text is never shown: it may hold credentials."""
+    path, accepted = "cluster.given.kubeconfig", "the kubeconfig that OKE gives for the cluster, as text"
+    try:
+        user = kubeconfig.read(text).user
+    except KitError:
+        why = "it is no kubeconfig with a cluster's https:// address, its authority and a user"
+        yield Problem(path, "another text", accepted, why)
+        return
+    if keys := sorted(kubeconfig.CREDENTIALS & set(user)):
+        why = "whoever reads the stack file could use them, and the kit signs in by itself"
+        accepted = f"{accepted}, whose user asks a program (exec)"
+        yield Problem(path, f"credentials ({', '.join(keys)})", accepted, why)
+
+
 def topology_problems_by_model(config: StackConfig) -> dict[int, list[Problem]]:
     """The problems of each model's servers; models and shapes that the catalogue doesn't know are left out."""
-    return {i: list(topology_problems(subject)) for i, subject in subjects(config).items()}
+    return {i: list(topology_problems(context)) for i, context in model_contexts(config).items()}
 
 
 def pools(config: StackConfig) -> tuple[Pool, ...]:
     """The pools whose shape the catalogue has."""
-    known = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
-    maker = functions_made_by(config)
+    shapes = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
+    owner = virtual_functions_owner(config)
     return tuple(
-        Pool(pool.name, operators.named_by(shape, maker), pool.size, pool.limits, pool.autoscaled)
-        for pool, shape in known
+        Pool(pool.name, operators.with_function_names(shape, owner), pool.size, pool.limits, pool.autoscaled)
+        for pool, shape in shapes
         if shape is not None
     )
 
 
-def subjects(config: StackConfig) -> dict[int, Subject]:
+def model_contexts(config: StackConfig) -> dict[int, ModelContext]:
     """The models that can be judged. Pools have one shape, so the first that is known stands for all."""
-    known = pools(config)
+    known_pools = pools(config)
     return {
-        i: Subject(config, model, f"models[{i}]", facts, known[0].shape)
+        i: ModelContext(config, model, f"models[{i}]", facts, known_pools[0].shape)
         for i, model in enumerate(config.models)
-        if known and (facts := catalogue.model(model.model)) is not None
+        if known_pools and (facts := catalogue.model(model.model)) is not None
     }
 
 
-def min_accuracy(subject: Subject) -> float | None:
+def min_accuracy(context: ModelContext) -> float | None:
     """The share of right answers that a model's benchmark must find: what the stack file says, or the kit's floor where
     something changes answers; None where nothing is asked, or no floor is known.
     """
-    said = subject.stack.smoke.thresholds.min_accuracy
-    return _floor(subject) if said is None and any(answer_changes(subject)) else said
+    threshold = context.stack.smoke.thresholds.min_accuracy
+    return _floor(context) if threshold is None and any(answer_changes(context)) else threshold
 
 
-def _floor(subject: Subject) -> float | None:
-    floor = evals().floor(BUILTIN, subject.facts.name)
+def _floor(context: ModelContext) -> float | None:
+    floor = evals().floor(BUILTIN, context.facts.name)
     return floor.score if floor else None
 
 
 def _evaluation_problems(config: StackConfig) -> Iterator[Problem]:
     """What changes answers is evaluated by the benchmark of each update, and by no lower floor than the kit's."""
-    for subject in subjects(config).values() if config.layer != "cluster" else ():
-        change = next(answer_changes(subject), None)
+    for context in model_contexts(config).values() if config.layer != "cluster" else ():
+        change = next(answer_changes(context), None)
         if change is None:
             continue
-        name = subject.model.object_name
+        name = context.model.object_name
         why = f"{change.what} changes answers ({change.path}), so that each update evaluates {name}"
-        least, floor = min_accuracy(subject), _floor(subject)
+        least, floor = min_accuracy(context), _floor(context)
         if config.smoke.where == "none":
             yield Problem("smoke.where", "none", "cluster, or client", why)
         if least is None or (floor is not None and least < floor):
@@ -128,32 +173,24 @@ def _names(config: StackConfig) -> Iterator[Problem]:
     for i, model in enumerate(config.models):
         if catalogue.model(model.model) is None:
             yield _unknown(f"models[{i}].model", model.model, catalogue.model_names())
-    yield from _pools_twice([pool.name for pool in config.gpu_pools])
-    yield from _units_twice(config.models)
-
-
-def _unknown(path: str, value: str, known: list[str]) -> Problem:
-    by_repository = catalogue.model_of_repository(value)
-    accepted = among(value, known, by_repository.name if by_repository else None)
-    return Problem(path, value, accepted, "the catalogue has no such entry")
-
-
-def _pools_twice(names: Sequence[str]) -> Iterator[Problem]:
+    names = [pool.name for pool in config.gpu_pools]
     for i, name in enumerate(names):
         if (first := names.index(name)) < i:
             yield Problem(f"gpuPools[{i}].name", name, "a name of its own", f"gpuPools[{first}] has it already")
-
-
-def _units_twice(models: Sequence[Model]) -> Iterator[Problem]:
     owners: dict[str, int] = {}
-    for i, model in enumerate(models):
-        taken = [name for name in _object_names(model) if name in owners]
-        if taken:
+    for i, model in enumerate(config.models):
+        objects = _object_names(model)
+        if taken := [name for name in objects if name in owners]:
             key = "model" if model.name is None else "name"
             why = f"models[{owners[taken[0]]}] has objects of the name {taken[0]} already"
             yield Problem(f"models[{i}].{key}", model.name or model.model, "a name of its own (key name)", why)
-        for name in _object_names(model):
-            owners.setdefault(name, i)
+        owners = {**dict.fromkeys(objects, i), **owners}
+
+
+def _unknown(path: str, value: str, names: list[str]) -> Problem:
+    by_repository = catalogue.model_of_repository(value)
+    accepted = did_you_mean(value, names, by_repository.name if by_repository else None)
+    return Problem(path, value, accepted, "the catalogue has no such entry")
 
 
 def _object_names(model: Model) -> list[str]:
@@ -170,51 +207,42 @@ def _shapes(config: StackConfig) -> Iterator[Problem]:
 
 def _capacity(config: StackConfig, models: Sequence[Model]) -> Iterator[Problem]:
     """Whether the nodes have room for all servers, and a network for those that hand over KV cache."""
-    known = pools(config)
-    if len(known) < len(config.gpu_pools) or len({pool.shape.name for pool in known}) > 1:
+    known_pools = pools(config)
+    if len(known_pools) < len(config.gpu_pools) or len({pool.shape.name for pool in known_pools}) > 1:
         return
-    refused = lacks_virtual_functions(config, known[0].shape)  # GPUs are counted all the same
-    counted = config.model_copy(update={"rdma": "none"}) if refused else config
-    nodes, left = place(servers(counted, models), empty_nodes(known))
+    impossible = lacks_virtual_functions(config, known_pools[0].shape)  # GPUs are counted all the same
+    counted = config.model_copy(update={"rdma": "none"}) if impossible else config
+    nodes, left = place(servers(counted, models), empty_nodes(known_pools))
     if left:
-        of_scaling = list(room_problems(counted, models, empty_nodes(known)))
-        yield from of_scaling or [_too_few_nodes(known, list(servers(counted, models)), left)]
-    else:
-        yield from _at_first(counted, models, known)
+        of_scaling = list(room_problems(counted, models, empty_nodes(known_pools)))
+        yield from of_scaling or [_too_few_nodes(known_pools, list(servers(counted, models)), left)]
+    elif any(pool.autoscaled for pool in known_pools):
+        at_first, left = place_at_first(counted, models, known_pools)
+        if left:  # the autoscaler would have to add nodes while an update waits for the servers on them
+            started = [*(server for node in at_first for server in node.servers), *left]
+            yield _too_few_nodes([pool.at_first() for pool in known_pools], started, left)
     yield from pod_disk_problems(counted, nodes)
     used = sum(bool(node.servers) for node in nodes)
     if config.rdma == "none" and used > 1 and any(model.topology.disaggregated for model in models):
-        accepted = "sriov-vf" if known[0].shape.rdma.virtual_functions else "units that fit one node, or another shape"
+        accepted = (
+            "sriov-vf" if known_pools[0].shape.rdma.virtual_functions else "units that fit one node, or another shape"
+        )
         yield Problem("rdma", "none", accepted, f"KV cache moves between {used} nodes and needs RDMA")
 
 
-def _at_first(config: StackConfig, models: Sequence[Model], known: Sequence[Pool]) -> Iterator[Problem]:
-    """Nodes that the autoscaler would have to add while an update waits for the servers on them."""
-    if not any(pool.autoscaled for pool in known):
-        return
-    nodes, left = place_at_first(config, models, known)
-    if left:
-        placed = [server for node in nodes for server in node.servers]
-        yield _too_few_nodes([pool.at_first() for pool in known], [*placed, *left], left)
-
-
-def _too_few_nodes(known: Sequence[Pool], wanted: Sequence[Server], left: Sequence[Server]) -> Problem:
-    pool, size = known[0], sum(pool.limits.most for pool in known)
-    enough = _nodes_in_use(wanted, pool)
-    gpus, functions = sum(server.gpus for server in wanted), sum(server.virtual_functions for server in wanted)
+def _too_few_nodes(known_pools: Sequence[Pool], all_servers: Sequence[Server], left: Sequence[Server]) -> Problem:
+    pool, size = known_pools[0], sum(pool.limits.most for pool in known_pools)
+    node = Node(pool.name, 0, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
+    enough = sum(bool(node.servers) for node in place(all_servers, [node] * len(all_servers))[0])
+    gpus = sum(server.gpus for server in all_servers)
+    functions = sum(server.virtual_functions for server in all_servers)
     needs = f"{gpus} GPUs" + (f" and {functions} virtual functions" if functions else "")
     has = f"{size * pool.shape.gpus} GPUs and {size * pool.shape.rdma.virtual_functions} virtual functions"
     have = "1 node has" if size == 1 else f"{size} nodes have"
     find = "1 server finds" if len(left) == 1 else f"{len(left)} servers find"
     why = f"the models need {needs}, {have} {has}; {find} no node with room"
-    if len(known) == 1:
+    if len(known_pools) == 1:
         key = "scaling.maxSize" if pool.autoscaled else "size"
         return Problem(f"gpuPools[0].{key}", size, f"at least {enough}, or fewer or smaller servers", why)
-    sizes = " + ".join(str(pool.limits.most) for pool in known)
+    sizes = " + ".join(str(pool.limits.most) for pool in known_pools)
     return Problem("gpuPools", f"{sizes} nodes", f"at least {enough} nodes, or fewer or smaller servers", why)
-
-
-def _nodes_in_use(wanted: Sequence[Server], pool: Pool) -> int:
-    node = Node(pool.name, 0, pool.shape.gpus, (), pool.shape.rdma.virtual_functions)
-    nodes, _ = place(wanted, [node] * len(wanted))
-    return sum(bool(node.servers) for node in nodes)

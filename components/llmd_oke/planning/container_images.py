@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import Release, operators, release, release_names
-from llmd_oke.catalogue.bench_jobs import inference_perf
+from llmd_oke.catalogue.benchmarks import inference_perf
 from llmd_oke.catalogue.container_images import ContainerImage, job_images
-from llmd_oke.config import CreateCluster, NoModelCache
-from llmd_oke.planning.gpu_stack import gpu_stack
+from llmd_oke.config import NoModelCache
 from llmd_oke.planning.plan import Plan
 
 _GPU_OPERATOR = "amd-gpu-operator"
@@ -36,11 +35,11 @@ def images_of(plan: Plan) -> tuple[UsedImage, ...]:
 
 def kit_images() -> tuple[ContainerImage, ...]:
     """All images that `values/` names, by their references."""
-    releases = (known for name in release_names() if (known := release(name)))
-    found = [used.image for each in releases for used in _of_release(each)]
-    found += [used.image for name in _OPERATORS for used in _of_operator(name)]
-    found += [job_images().python, inference_perf().image]
-    return tuple(sorted({image.reference: image for image in found}.values(), key=lambda image: image.reference))
+    releases = (item for name in release_names() if (item := release(name)))
+    images = [used.image for item in releases for used in _of_release(item)]
+    images += [used.image for name in _OPERATORS for used in _of_operator(name)]
+    images += [job_images().python, inference_perf().image]
+    return tuple(sorted({image.reference: image for image in images}.values(), key=lambda image: image.reference))
 
 
 def chart_archives(plan: Plan) -> tuple[operators.HelmChart, ...]:
@@ -73,17 +72,16 @@ def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
 
 
 def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
-    if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
-        return
-    yield UsedImage(job_images().python, "gate", "gpuPools")
-    for name in _operators_of(plan):
-        yield from _of_operator(name)
+    if plan.config.created_cluster is not None:
+        yield UsedImage(job_images().python, "gate", "gpuPools")
+        for name in _operators_of(plan):
+            yield from _of_operator(name)
 
 
 def _operators_of(plan: Plan) -> list[str]:
-    if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
+    if plan.config.created_cluster is None:
         return []
-    return [name for name in _OPERATORS if name in gpu_stack(plan.config).components]
+    return [name for name in _OPERATORS if name in plan.gpu_stack.components]
 
 
 def _of_operator(name: str) -> Iterator[UsedImage]:
@@ -105,8 +103,8 @@ def _of_serving(plan: Plan) -> Iterator[UsedImage]:
     for used in _of_release(plan.release):
         if (routed or used.used_by not in _ROUTER) and (disaggregated or used.used_by != _SIDECAR):
             key = _OVERRIDES[used.used_by]
-            asked = override is not None and getattr(override, key) is not None
-            yield replace(used, path=f"override.{to_camel(key)}") if asked else used
+            overridden = override is not None and getattr(override, key) is not None
+            yield replace(used, path=f"override.{to_camel(key)}") if overridden else used
 
 
 _ROUTER = ("endpoint picker", "Envoy")
@@ -120,9 +118,9 @@ _OVERRIDES = {
 """What in the stack file's `override` takes the place of each image of a release."""
 
 
-def _of_release(known: Release) -> Iterator[UsedImage]:
+def _of_release(release_: Release) -> Iterator[UsedImage]:
     picker, proxy = _ROUTER
-    yield UsedImage(known.vllm.image, "vLLM", "release")
-    yield UsedImage(known.endpoint_picker.image, picker, "release")
-    yield UsedImage(known.proxy.image, proxy, "release")
-    yield UsedImage(known.routing_sidecar.image, _SIDECAR, "release")
+    yield UsedImage(release_.vllm.image, "vLLM", "release")
+    yield UsedImage(release_.endpoint_picker.image, picker, "release")
+    yield UsedImage(release_.proxy.image, proxy, "release")
+    yield UsedImage(release_.routing_sidecar.image, _SIDECAR, "release")

@@ -1,79 +1,58 @@
-"""Who gives a stack's nodes their GPUs and its pods their RDMA network, and what that takes."""
+"""Who gives a stack's nodes their GPUs and RDMA network, with the add-ons, labels and taints that this takes.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+Each piece of software has one owner: OKE, this kit, or whoever made an existing cluster.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from llmd_pods.errors import Problem
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
-from llmd_oke.catalogue.operators import AddOn
-from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, Shape, Taint
+from llmd_oke.catalogue.operators import cluster_autoscaler
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL, POOL_LABEL, Shape
 from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
-from llmd_oke.config.gpu_stack import GpuStack
-from llmd_oke.errors import Problem
+from llmd_oke.config.cluster import AddOn
+from llmd_oke.config.pools import Taint
+from llmd_oke.config.stack import GpuStack
+from llmd_oke.planning.plan import GpuStackPlan
+from llmd_oke.planning.pools import SYSTEM_POOL, autoscaled_pools
 
 PRESENT: GpuStack = "present"
 FOR_CREATED_CLUSTERS: GpuStack = "helm-operator"
 
 
-@dataclass(frozen=True)
-class GpuStackPlan:
-    """What a cluster needs so that pods get GPUs and RDMA.
-
-    Attributes:
-        kind: the choice in the stack file, or the default for the cluster.
-        add_ons: OKE cluster add-ons, in the order in which they are to be made.
-        components: the kit's own, in that order: `cert-manager`, `node-feature-discovery`, `amd-gpu-operator`,
-            `rdma-network`.
-        node_labels: labels that GPU nodes need from their start.
-        gpu_selector: labels by which the AMD GPU operator finds its nodes.
-        tolerations: of the GPU nodes' taints, those of the shapes and those of the pools.
-    """
-
-    kind: GpuStack
-    add_ons: tuple[AddOn, ...] = ()
-    components: tuple[str, ...] = ()
-    node_labels: tuple[tuple[str, str], ...] = ()
-    gpu_selector: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[Taint, ...] = ()
-
-
 def gpu_stack(config: StackConfig) -> GpuStackPlan:
     """What a stack's choices of `gpuStack` and `rdma` need; nothing where the cluster is there already."""
-    kind = chosen(config)
+    kind = gpu_stack_kind(config)
     if kind == PRESENT:
         return GpuStackPlan(kind)
     shapes = [shape for pool in config.gpu_pools if (shape := catalogue.shape(pool.shape)) is not None]
-    written = [taint.model_dump() for pool in config.gpu_pools for taint in pool.taints]
     of_shapes = [taint for shape in shapes for taint in shape.node.taints]
-    taints = tuple(dict.fromkeys([*of_shapes, *(Taint(**taint) for taint in written)]))
-    rows, wanted = operators.gpu_stacks(), tolerations(taints)
-    asked = (rows.gpu_stacks[kind], rows.rdma[config.rdma])
-    add_ons = {add_on.name: add_on.tolerating(wanted) for row in asked for add_on in row.add_ons}
-    replaced = {component for name, component in rows.replaces.items() if name in add_ons}
-    components = tuple(name for row in asked for name in row.components if name not in replaced)
+    taints = tuple(dict.fromkeys([*of_shapes, *(taint for pool in config.gpu_pools for taint in pool.taints)]))
+    stacks = operators.gpu_stacks()
+    rows = (stacks.gpu_stacks[kind], stacks.rdma[config.rdma])
+    add_ons = {add_on.name: add_on.tolerating(tolerations(taints)) for row in rows for add_on in row.add_ons}
+    replaced = {component for name, component in stacks.replaces.items() if name in add_ons}
+    components = tuple(name for row in rows for name in row.components if name not in replaced)
     return GpuStackPlan(
         kind=kind,
         add_ons=tuple(add_ons.values()),
         components=components,
-        node_labels=tuple((key, value) for row in asked for key, value in row.node_labels.items()),
+        node_labels=tuple((key, value) for row in rows for key, value in row.node_labels.items()),
         gpu_selector=tuple(_gpu_selector(components, shapes).items()),
         tolerations=taints,
     )
 
 
-def chosen(config: StackConfig) -> GpuStack:
+def gpu_stack_kind(config: StackConfig) -> GpuStack:
     """The stack file's `gpuStack`; if left out, what suits the cluster."""
     if config.gpu_stack is not None:
         return config.gpu_stack
     return FOR_CREATED_CLUSTERS if _is_created(config) else PRESENT
 
 
-def _is_created(config: StackConfig) -> bool:
-    """A stack without a cluster of its own (layer `serving`) has one that another stack made."""
-    return config.cluster is not None and config.cluster.mode == "create"
-
-
-def functions_made_by(config: StackConfig) -> str | None:
+def virtual_functions_owner(config: StackConfig) -> str | None:
     """Whose names virtual functions have, where not the kit's own."""
     return config.cluster.virtual_functions if isinstance(config.cluster, ExistingCluster) else None
 
@@ -83,9 +62,24 @@ def tolerations(taints: tuple[Taint, ...]) -> list[dict[str, str]]:
     return [{"key": t.key, "operator": "Equal", "value": t.value, "effect": t.effect} for t in taints]
 
 
+def add_ons(config: StackConfig, cluster: CreateCluster) -> list[AddOn]:
+    """The add-ons that the GPU stack needs, then the others of the stack file.
+
+    What the file says of a needed one is added to its settings, so that a pinned version doesn't lose tolerations. An
+    autoscaler of the stack's pools comes later, because it must know their OCIDs.
+    """
+    add_ons = {add_on.name: add_on for add_on in gpu_stack(config).add_ons}
+    later = cluster_autoscaler().name if autoscaled_pools(config) else None
+    for own in (add_on for add_on in cluster.add_ons if add_on.name != later):
+        needed = add_ons.get(own.name, AddOn(name=own.name))
+        settings = {**needed.configurations, **own.configurations}
+        add_ons[own.name] = AddOn(name=own.name, version=own.version or needed.version, configurations=settings)
+    return list(add_ons.values())
+
+
 def gpu_stack_problems(config: StackConfig) -> Iterator[Problem]:
     """Choices that contradict the cluster or the shapes."""
-    kind, created = chosen(config), _is_created(config)
+    kind, created = gpu_stack_kind(config), _is_created(config)
     if created and kind == PRESENT:
         accepted = [name for name in operators.gpu_stacks().gpu_stacks if name != PRESENT]
         yield Problem(
@@ -94,29 +88,65 @@ def gpu_stack_problems(config: StackConfig) -> Iterator[Problem]:
     if not created and kind != PRESENT:
         why = "add-ons and node labels of an existing cluster are not changed"
         yield Problem("gpuStack", kind, f"{PRESENT}, or leave it out", why)
-    yield from _too_old(config)
+    yield from _chart_versions(config)
     if config.rdma == "sriov-vf":
-        yield from _unsplit(config, created=created)
-    if (maker := functions_made_by(config)) is not None and config.rdma != "sriov-vf":
+        yield from _virtual_functions(config, created=created)
+    if (owner := virtual_functions_owner(config)) is not None and config.rdma != "sriov-vf":
         why = f"rdma is {config.rdma}, so that pods ask for no virtual functions"
-        yield Problem("cluster.virtualFunctions", maker, "nothing, or rdma: sriov-vf", why)
+        yield Problem("cluster.virtualFunctions", owner, "nothing, or rdma: sriov-vf", why)
 
 
-def _too_old(config: StackConfig) -> Iterator[Problem]:
-    """A chart that would refuse the cluster's version, an hour after the cluster was asked for."""
-    if not isinstance(config.cluster, CreateCluster) or config.layer == "serving":
+def add_on_problems(config: StackConfig) -> Iterator[Problem]:
+    """Add-ons that are asked for twice, or that would own what something else owns."""
+    cluster = config.created_cluster
+    if cluster is None:
         return
-    version = config.cluster.kubernetes_version
+    stack = gpu_stack(config)
+    names = [add_on.name for add_on in cluster.add_ons]
+    for i, name in enumerate(names):
+        path = f"cluster.addOns[{i}].name"
+        if (first := names.index(name)) < i:
+            yield Problem(path, name, "each add-on once", f"cluster.addOns[{first}] asks for it already")
+        elif name not in {add_on.name for add_on in stack.add_ons}:
+            yield from _second_owner(name, stack, path)
+
+
+def registration_problems(config: StackConfig) -> Iterator[Problem]:
+    """Labels that would take the place of the kit's own, and taints that keep kubelets from starting."""
+    if config.created_cluster is None:
+        return
+    stack_labels = dict(gpu_stack(config).node_labels)
+    for i, pool in enumerate(config.gpu_pools):
+        shape, path = catalogue.shape(pool.shape), f"gpuPools[{i}]"
+        own = {**stack_labels, **(shape.node.labels if shape else {}), POOL_LABEL: pool.name}
+        yield from _labels(pool.labels, own, path)
+        yield from _taints(pool.taints, shape.node.taints if shape else (), path)
+    yield from _labels(config.system_pool.labels, {POOL_LABEL: SYSTEM_POOL}, "systemPool")
+    for i, pool in enumerate(config.cpu_pools):
+        yield from _labels(pool.labels, {POOL_LABEL: pool.name}, f"cpuPools[{i}]")
+        yield from _taints(pool.taints, (), f"cpuPools[{i}]")
+
+
+def _is_created(config: StackConfig) -> bool:
+    """A stack without a cluster of its own (layer `serving`) has one that another stack made."""
+    return config.cluster is not None and config.cluster.mode == "create"
+
+
+def _chart_versions(config: StackConfig) -> Iterator[Problem]:
+    """A chart that would refuse the cluster's version, an hour after the cluster was asked for."""
+    if (cluster := config.created_cluster) is None:
+        return
+    version = cluster.kubernetes_version
     for name in gpu_stack(config).components:
         if name == "rdma-network":  # custom resources of an add-on, no chart
             continue
         oldest = operators.operator(name).oldest_minor
         if int(version.split(".")[1]) < oldest:
-            why = f"gpuStack {chosen(config)} installs {name}, whose chart refuses older ones"
+            why = f"gpuStack {gpu_stack_kind(config)} installs {name}, whose chart refuses older ones"
             yield Problem("cluster.kubernetesVersion", version, f"v1.{oldest} or newer", why)
 
 
-def _unsplit(config: StackConfig, *, created: bool) -> Iterator[Problem]:
+def _virtual_functions(config: StackConfig, *, created: bool) -> Iterator[Problem]:
     """Shapes whose pods get no virtual functions, and those whose ports this stack would not know how to split."""
     for i, pool in enumerate(config.gpu_pools):
         shape, accepted = catalogue.shape(pool.shape), f"none, or another shape in gpuPools[{i}]"
@@ -141,3 +171,32 @@ def _gpu_selector(components: tuple[str, ...], shapes: list[Shape]) -> dict[str,
         return {INSTANCE_TYPE_LABEL: shapes[0].name}
     first, *others = (shape.node.labels for shape in shapes)
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+
+
+def _labels(labels: Mapping[str, str], own: Mapping[str, str], path: str) -> Iterator[Problem]:
+    for key, value in labels.items():
+        if own.get(key, value) != value:
+            why = "the kit sets this label and finds the nodes by it"
+            yield Problem(f"{path}.labels.{key}", value, f"nothing: it is {own[key]!r}", why)
+
+
+def _taints(taints: Sequence[Taint], own: Sequence[Taint], path: str) -> Iterator[Problem]:
+    taken = {(taint.key, taint.effect): "the shape" for taint in own}
+    for i, taint in enumerate(taints):
+        where = f"{path}.taints[{i}]"
+        if (taint.key, taint.effect) in taken:
+            why = f"{taken[taint.key, taint.effect]} has this key with this effect already; no kubelet starts with two"
+            yield Problem(where, f"{taint.key}:{taint.effect}", "a key and effect of its own", why)
+        taken.setdefault((taint.key, taint.effect), where)
+
+
+def _second_owner(name: str, stack: GpuStackPlan, path: str) -> Iterator[Problem]:
+    rows = operators.gpu_stacks()
+    component = rows.replaces.get(name)
+    if component is not None and component in stack.components:
+        why = f"gpuStack {stack.kind} installs {component} itself, and two would own the same objects"
+        yield Problem(path, name, "nothing, or another gpuStack", why)
+    for kind, row in rows.gpu_stacks.items():
+        if component is None and name in {add_on.name for add_on in row.add_ons}:
+            why = f"gpuStack is {stack.kind}, which gives nodes their GPUs, and two would take turns"
+            yield Problem(path, name, f"nothing, or gpuStack: {kind}", why)

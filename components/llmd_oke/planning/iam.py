@@ -1,51 +1,40 @@
-"""What a created cluster's parts must be allowed to do, by the stack's choices."""
+"""What a created cluster's parts must be allowed to do by the stack's choices, and the policy statements for it."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from string import Template
+from typing import get_args
+
+from llmd_pods.errors import KitError, Problem
 
 from llmd_oke.catalogue import iam as facts
-from llmd_oke.catalogue.iam import Need, Phase
-from llmd_oke.config import CreateCluster, GpuPool, Lustre, StackConfig
-from llmd_oke.errors import Problem
-from llmd_oke.planning.launches import SELF_MANAGED_LAUNCHES
-from llmd_oke.planning.node_scaling import autoscaled_pools
+from llmd_oke.catalogue.iam import Group, Need, Phase, Scope, Statement
+from llmd_oke.config import CreateCluster, Lustre, StackConfig
+from llmd_oke.planning.plan import IamNeeds
+from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, autoscaled_pools
 
 
 @dataclass(frozen=True)
-class IamNeeds:
-    """What is needed before the cluster and what before its pools, and the OCIDs that statements are repeated for."""
+class Variables:
+    """What fills in statements: OCIDs, how policies name the dynamic groups, and OCIDs to repeat statements for."""
 
-    cluster: tuple[Need, ...]
-    nodes: tuple[Need, ...]
-    each: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    values: Mapping[str, str]
+    groups: Mapping[Group, str]
+    each: Mapping[str, Sequence[str]]
 
 
 def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
     """What the choices of a stack need; nothing where an administrator grants it."""
     if not cluster.iam.create:
         return IamNeeds((), ())
-    wanted: set[Need] = {*cluster.iam.grants, *(need for need, there in _wanted(config, cluster).items() if there)}
-    managed = [pool.boot_volume_kms_key_id for pool in _created(config) if _managed(pool)]
-    each = {
-        "cluster_key_id": _unique([cluster.kms_key_id]),
-        "boot_volume_key_id": _unique(pool.boot_volume_kms_key_id for pool in _created(config)),
-        "managed_boot_volume_key_id": _unique(managed),
-        "host_group_id": _unique(pool.host_group_id for pool in _created(config)),
-    }
-    given = {name: ocids for name, ocids in each.items() if ocids}
-    return IamNeeds(_of_phase("cluster", wanted), _of_phase("nodes", wanted), given)
-
-
-def _wanted(config: StackConfig, cluster: CreateCluster) -> dict[Need, bool]:
-    pools = _created(config)
-    managed = [pool for pool in pools if _managed(pool)]
+    pools = [pool for pool in config.gpu_pools if pool.pool_id is None]
+    managed = [pool for pool in pools if pool.launch not in SELF_MANAGED_LAUNCHES]
     cpu_images = [pool.image for pool in (config.system_pool, *config.cpu_pools)]
     elsewhere = cluster.network.compartment_id not in (None, cluster.compartment_id)
     autoscaled = bool(autoscaled_pools(config))
-    autoscaler = autoscaled or "cluster-autoscaler" in cluster.iam.grants
-    return {
+    by_choice: dict[Need, bool] = {
         "cluster-encryption": cluster.kms_key_id is not None,
-        "self-managed-nodes": any(not _managed(pool) for pool in pools),
+        "self-managed-nodes": len(managed) < len(pools),
         "managed-compute-cluster": any(pool.launch == "managed-compute-cluster" for pool in managed),
         "host-groups": any(pool.host_group_id for pool in pools),
         "capacity-reservations": any(pool.capacity_reservation_id for pool in managed),
@@ -54,41 +43,62 @@ def _wanted(config: StackConfig, cluster: CreateCluster) -> dict[Need, bool]:
         "boot-volume-encryption-of-managed-pools": any(pool.boot_volume_kms_key_id for pool in managed),
         "network-elsewhere": elsewhere,
         "cluster-autoscaler": autoscaled,
-        "cluster-autoscaler-network-elsewhere": elsewhere and autoscaler,
+        "cluster-autoscaler-network-elsewhere": elsewhere
+        and (autoscaled or "cluster-autoscaler" in cluster.iam.grants),
         "lustre": isinstance(config.storage.model_cache, Lustre),
     }
+    needs = {*cluster.iam.grants, *(need for need, needed in by_choice.items() if needed)}
+    phases: dict[Phase, tuple[Need, ...]] = {
+        phase: tuple(need for need, row in facts.policies().needs.items() if row.phase == phase and need in needs)
+        for phase in get_args(Phase)
+    }
+    ocids: dict[str, list[str | None]] = {
+        "cluster_key_id": [cluster.kms_key_id],
+        "boot_volume_key_id": [pool.boot_volume_kms_key_id for pool in pools],
+        "managed_boot_volume_key_id": [pool.boot_volume_kms_key_id for pool in managed],
+        "host_group_id": [pool.host_group_id for pool in pools],
+    }
+    repeated = {name: tuple(dict.fromkeys(ocid for ocid in values if ocid)) for name, values in ocids.items()}
+    return IamNeeds(phases["cluster"], phases["nodes"], {name: values for name, values in repeated.items() if values})
 
 
-def _created(config: StackConfig) -> list[GpuPool]:
-    return [pool for pool in config.gpu_pools if pool.pool_id is None]
+def statements(needs: Iterable[Need], variables: Variables) -> dict[Scope, list[str]]:
+    """The statements that serve these needs, by where their policy is attached.
+
+    Raises:
+        KitError: a statement has a variable that is not given, such as the cluster's OCID.
+    """
+    by_scope: dict[Scope, list[str]] = {}
+    for need in needs:
+        for statement in facts.policies().needs[need].statements:
+            by_scope.setdefault(statement.scope, []).extend(_statement_texts(statement, need, variables))
+    return {scope: list(dict.fromkeys(texts)) for scope, texts in by_scope.items()}
 
 
-def _managed(pool: GpuPool) -> bool:
-    return pool.launch not in SELF_MANAGED_LAUNCHES
+def groups_of(needs: Iterable[Need]) -> list[Group]:
+    """The dynamic groups that the statements for these needs speak of."""
+    texts = [statement.text for need in needs for statement in facts.policies().needs[need].statements]
+    return [group for group in facts.policies().groups if any(f"${group} " in text for text in texts)]
 
 
-def _of_phase(phase: Phase, wanted: set[Need]) -> tuple[Need, ...]:
-    return tuple(need for need, entry in facts.policies().needs.items() if entry.phase == phase and need in wanted)
-
-
-def _unique(values: Iterable[str | None]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(value for value in values if value is not None))
+def matching_rule(group: Group, compartment_id: str) -> str:
+    """Who is in a dynamic group."""
+    return Template(facts.policies().groups[group].matching_rule).substitute(compartment_id=compartment_id)
 
 
 def iam_problems(config: StackConfig) -> Iterator[Problem]:
     """What is wrong with groups and policies, where this stack creates the cluster."""
-    cluster = config.cluster
-    if not isinstance(cluster, CreateCluster) or config.layer == "serving":
+    cluster = config.created_cluster
+    if cluster is None:
         return
     iam = cluster.iam
     if iam.style == "classic":
-        for key, value in (("domainUrl", iam.domain_url), ("domain", _if_not(iam.domain, "Default"))):
-            if value is not None:
+        for key, value, usual in (("domainUrl", iam.domain_url, None), ("domain", iam.domain, "Default")):
+            if value != usual:
                 why = "a classic tenancy has no identity domains"
                 yield Problem(f"cluster.iam.{key}", value, "nothing, or style: identity-domain", why)
     if not iam.create:
-        given = iam.dynamic_groups.model_dump(by_alias=True, exclude_none=True)
-        for key, ocid in given.items():
+        for key, ocid in iam.dynamic_groups.model_dump(by_alias=True, exclude_none=True).items():
             why = "nothing is granted to it, because no policies are created"
             yield Problem(f"cluster.iam.dynamicGroups.{key}", ocid, "nothing, or create: true", why)
         if iam.grants:
@@ -96,5 +106,16 @@ def iam_problems(config: StackConfig) -> Iterator[Problem]:
             yield Problem("cluster.iam.grants", ", ".join(iam.grants), "nothing, or create: true", why)
 
 
-def _if_not(value: str, usual: str) -> str | None:
-    return None if value == usual else value
+def _statement_texts(statement: Statement, need: Need, variables: Variables) -> Iterator[str]:
+    names = {group: f"dynamic-group {name}" for group, name in variables.groups.items()}
+    values = {**variables.values, **names}
+    text = Template(statement.text).safe_substitute(facts.policies().principals)
+    repeated = variables.each.get(statement.each, ()) if statement.each else [""]
+    if not repeated:
+        raise KitError(f"The need {need} must know {statement.each}.", f"Give it at least one {statement.each}.")
+    for ocid in repeated:
+        try:
+            yield Template(text).substitute({**values, **({statement.each: ocid} if statement.each else {})})
+        except KeyError as missing:
+            name = missing.args[0]
+            raise KitError(f"The need {need} must know {name}.", f"Give {name}.") from missing

@@ -1,82 +1,105 @@
-"""The network of a created cluster: what it consists of, by the stack's choices."""
+"""The network of a created cluster: its parts, its subnets, its security rules, and what is wrong with it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network
-from typing import cast, get_args
+from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
+from itertools import combinations, product
+from math import ceil
+
+from llmd_pods.errors import Problem
+from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import network as facts
-from llmd_oke.catalogue.network import GroupRole, SubnetRole
-from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig, SystemPool
+from llmd_oke.catalogue.network import Direction, GroupRole, GrowingSubnet, Outside, Protocol, RuleEntry, SubnetRole
+from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig
 from llmd_oke.config.base import Part
-from llmd_oke.planning.network_layout import PoolSize, layout
-from llmd_oke.planning.network_rules import RuleContext
+from llmd_oke.planning.plan import NetworkChoices, PoolSize, RuleContext
 
 MOST_PODS = 110
 """Kubernetes' own limit for the pods of a node."""
 
+SURGE = 0.25
+"""Nodes that an update may add to a pool beside its size: OKE's own default of 25 % (oci-hpc-oke)."""
+
+BROADEST_ALLOWED_PREFIX = 8
+"""The shortest prefix of an allow list: no organization has more addresses, and two halves of the internet are one."""
+
+PROTOCOL_NUMBERS: Mapping[Protocol, str] = {"tcp": "6", "udp": "17", "icmp": "1", "all": "all"}
+"""IANA's protocol numbers, as OCI wants them."""
+
+PATH_DISCOVERY = (3, 4)
+"""ICMP type and code of "fragmentation needed", the only ICMP that rules let through (terraform-oci-oke, rules.tf)."""
+
+ANYWHERE = "0.0.0.0/0"
+_PATH = "cluster.network"
+
 
 @dataclass(frozen=True)
-class NetworkChoices:
-    """What decides which subnets, gateways and groups a network has."""
+class TooSmall:
+    """A subnet that finds no room in the VCN: how many addresses it needs, and how many the VCN has for it."""
 
-    cni: str = "vcn-native"
-    public_endpoint: bool = False
-    public_load_balancers: bool = False
-    bastion: bool = True
-    bastion_host: bool = False
-    operator: bool = False
-    file_storage: bool = False
-    lustre: bool = False
-    worker_internet: bool = True
-    pod_internet: bool = True
+    role: SubnetRole
+    needed: int
+    room: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The subnets of a VCN by role, and those that found no room."""
+
+    vcn: IPv4Network
+    subnets: Mapping[SubnetRole, IPv4Network]
+    too_small: tuple[TooSmall, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ports:
+    """A range of ports, both ends inclusive."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The other side of a rule: another group, a range of addresses, or (neither) all Oracle services of the region."""
+
+    group: GroupRole | None = None
+    cidr: str | None = None
+
+    def __str__(self) -> str:
+        return self.group or self.cidr or "oracle-services"
+
+
+@dataclass(frozen=True)
+class SecurityRule:
+    """One rule of a group. Without ports it is for all of them."""
+
+    group: GroupRole
+    direction: Direction
+    protocol: Protocol
+    ports: Ports | None
+    source_ports: Ports | None
+    peer: Peer
+    description: str
 
     @property
-    def subnet_roles(self) -> tuple[SubnetRole, ...]:
-        """The subnets that the network has."""
-        wanted: dict[SubnetRole, bool] = {
-            "api": True,
-            "workers": True,
-            "pods": self.cni == "vcn-native",
-            "load_balancers": True,
-            "public_load_balancers": self.public_load_balancers,
-            "bastion": self.bastion,
-            "bastion_host": self.bastion_host,
-            "operator": self.operator,
-            "storage": self.file_storage,
-            "lustre": self.lustre,
-        }
-        return tuple(role for role, there in wanted.items() if there)
-
-    @property
-    def group_roles(self) -> tuple[GroupRole, ...]:
-        """The network security groups that the network has."""
-        return tuple(cast("GroupRole", role) for role in self.subnet_roles if role in get_args(GroupRole))
-
-    @property
-    def public_roles(self) -> tuple[SubnetRole, ...]:
-        """The subnets whose machines may have public addresses."""
-        public = {"public_load_balancers", "bastion_host", *(["api"] if self.public_endpoint else [])}
-        return tuple(role for role in self.subnet_roles if role in public)
-
-    def created(self, existing: Collection[str]) -> tuple[SubnetRole, ...]:
-        """The subnets that are not there already."""
-        return tuple(role for role in self.subnet_roles if not any(role == given for given in existing))
-
-    @property
-    def nat(self) -> bool:
-        """Whether anything in a private subnet may open connections to the internet."""
-        return self.worker_internet or self.operator or (self.cni == "vcn-native" and self.pod_internet)
-
-    def rules(self, cidrs: Mapping[str, Sequence[str]]) -> RuleContext:
-        """What the rules of the groups go by; `cidrs` are the ranges of peers outside of groups."""
-        return RuleContext(self.group_roles, self.cni, self.worker_internet, self.pod_internet, cidrs)
+    def key(self) -> str:
+        """A name for the rule, unique among its group's and the same as long as the rule is."""
+        peer = "anywhere" if self.peer.cidr == ANYWHERE else str(self.peer).translate(str.maketrans("._/", "---"))
+        ports = [str(self.ports)] if self.ports else []
+        source_ports = [f"from-{self.source_ports}"] if self.source_ports else []
+        return "-".join([self.direction, self.protocol, *ports, *source_ports, peer])
 
 
 def network_choices(config: StackConfig, cluster: CreateCluster) -> NetworkChoices:
     """The choices of a stack. What is there already, by its OCID, is part of the network whatever else is chosen."""
     network, cache = cluster.network, config.storage.model_cache
-    named = _named(network.subnets) | _named(network.security_groups)
+    named = _roles_with_ocids(network.subnets) | _roles_with_ocids(network.security_groups)
     return NetworkChoices(
         cni=cluster.cni,
         public_endpoint=cluster.api_endpoint.access == "public",
@@ -111,15 +134,273 @@ def control_plane_cidrs(config: StackConfig) -> list[str] | None:
 def network_pools(config: StackConfig) -> list[PoolSize]:
     """The pools whose nodes need addresses of the network; not those that are there already."""
     gpu_pools = [PoolSize(pool.limits.most, pool.max_pods) for pool in config.gpu_pools if pool.pool_id is None]
-    cpu_pools = (config.system_pool, *config.cpu_pools)
-    return [*gpu_pools, *(PoolSize(pool.limits.most, _most_pods(pool)) for pool in cpu_pools)]
+    cpu_pools: list[PoolSize] = []
+    for pool in (config.system_pool, *config.cpu_pools):
+        # The VNICs of a flexible shape: one for each OCPU, at least two, one of them the node's own.
+        carried = min(MOST_PODS, 31 * max(1, int(pool.ocpus) - 1))
+        cpu_pools.append(PoolSize(pool.limits.most, pool.max_pods or carried))
+    return [*gpu_pools, *cpu_pools]
 
 
-def _most_pods(pool: SystemPool) -> int:
-    """The pods that a node's VNICs carry: a flexible shape has one for each OCPU, at least two, one of them its own."""
-    return pool.max_pods or min(MOST_PODS, 31 * max(1, int(pool.ocpus) - 1))
-
-
-def _named(part: Part) -> set[str]:
+def _roles_with_ocids(part: Part) -> set[str]:
     """The roles that an OCID is given for."""
     return {role for role, ocid in part.model_dump().items() if ocid is not None}
+
+
+def addresses(network: IPv4Network) -> int:
+    """Addresses of a subnet that can be given to machines."""
+    return max(0, network.num_addresses - facts.subnets().reserved_addresses)
+
+
+def nodes_with_surge(pools: Sequence[PoolSize]) -> int:
+    """Nodes that there may be at a time while pools are updated."""
+    return sum(pool.nodes + ceil(pool.nodes * SURGE) for pool in pools)
+
+
+def pod_addresses(pools: Sequence[PoolSize]) -> int:
+    """Addresses that the pods of VCN-native nodes take: whole VNICs, of which one address each is the VNIC's own."""
+    layout = facts.subnets()
+    return sum(
+        nodes_with_surge([pool]) * ceil(pool.max_pods / layout.pods_per_vnic) * layout.addresses_per_vnic
+        for pool in pools
+    )
+
+
+def layout(vcn: IPv4Network, roles: Collection[SubnetRole], pools: Sequence[PoolSize]) -> Layout:
+    """Cuts a VCN into the subnets of these roles: those of fixed size in its first quarter, then those that grow."""
+    subnets: dict[SubnetRole, IPv4Network] = {}
+    too_small: list[TooSmall] = []
+    room = vcn.num_addresses // 4
+    for role in roles:
+        if (entry := facts.subnets().fixed.get(role)) is None:
+            continue
+        network = IPv4Network((int(vcn.network_address) + entry.offset, entry.prefix))
+        last = entry.offset + network.num_addresses
+        if last <= room:
+            subnets[role] = network
+        else:
+            reason = f"small subnets share the first quarter of the VCN, and this one ends {last} addresses into it"
+            too_small.append(TooSmall(role, last, room, reason))
+    end = max((int(network.broadcast_address) + 1 for network in subnets.values()), default=int(vcn.network_address))
+    for role, entry in facts.subnets().growing.items():
+        if role not in roles:
+            continue
+        needed = pod_addresses(pools) if role == "pods" else nodes_with_surge(pools)
+        network = _block(vcn, entry, end, needed)
+        if network is not None and addresses(network) >= needed:
+            subnets[role] = network
+        else:
+            too_small.append(_full(role, needed, 0 if network is None else addresses(network), pools))
+    return Layout(vcn, subnets, tuple(too_small))
+
+
+def _block(vcn: IPv4Network, entry: GrowingSubnet, start: int, needed: int) -> IPv4Network | None:
+    """The first block behind the small subnets that is large enough, or else the largest of them."""
+    networks: list[IPv4Network] = []
+    for block in entry.blocks:
+        prefix = vcn.prefixlen + block.newbits
+        if prefix <= facts.subnets().vcn_prefixes.longest:
+            network = IPv4Network((int(vcn.network_address) + block.netnum * 2 ** (32 - prefix), prefix))
+            if int(network.network_address) >= start:
+                networks.append(network)
+    enough = [network for network in networks if addresses(network) >= needed]
+    return next(iter([*enough, *reversed(networks)]), None)
+
+
+def _full(role: SubnetRole, needed: int, room: int, pools: Sequence[PoolSize]) -> TooSmall:
+    nodes = sum(pool.nodes for pool in pools)
+    spare = nodes_with_surge(pools) - nodes
+    reason = f"{nodes} nodes and {spare} more during updates"
+    if role == "pods":
+        most = max((pool.max_pods for pool in pools), default=0)
+        reason += f", with up to {most} pods each on VNICs of {facts.subnets().addresses_per_vnic} addresses"
+    return TooSmall(role, needed, room, reason)
+
+
+def security_rules(context: RuleContext) -> list[SecurityRule]:
+    """All rules of all groups that are there, in the order of the table, none twice."""
+    allowed = {None: True, "worker-internet": context.worker_internet, "pod-internet": context.pod_internet}
+    rows = (row for row in facts.security_rules() if row.cni in (None, context.cni) and allowed[row.needs])
+    return list({(rule.group, rule.key): rule for row in rows for rule in _rules(row, context)}.values())
+
+
+def _rules(entry: RuleEntry, context: RuleContext) -> Iterator[SecurityRule]:
+    peers = [peer for named in entry.peers for peer in _peers(named, context)]
+    ports, source_ports = _ports(entry.ports), _ports(entry.source_ports)
+    for group in entry.roles:
+        if group in context.groups:
+            for direction, protocol, peer in product(entry.directions, entry.protocols, peers):
+                yield SecurityRule(group, direction, protocol, ports, source_ports, peer, entry.description)
+
+
+def _peers(named: GroupRole | Outside, context: RuleContext) -> list[Peer]:
+    """What a row means by a peer: nothing where that is not there, several ranges for an allow list."""
+    if named == "oracle-services":
+        return [Peer()]
+    if named == "internet":
+        return [Peer(cidr=ANYWHERE)]
+    groups = [Peer(group=group) for group in context.groups if group == named]
+    return groups or [Peer(cidr=cidr) for cidr in context.cidrs.get(named, ())]
+
+
+def _ports(text: str | None) -> Ports | None:
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    return Ports(int(first), int(last or first))
+
+
+@dataclass(frozen=True)
+class _Range:
+    """A range of the stack file and where it stands."""
+
+    path: str
+    network: IPv4Network
+    holds: str
+
+
+def network_problems(config: StackConfig) -> Iterator[Problem]:
+    """What is wrong with the network, where this stack creates it."""
+    cluster = config.created_cluster
+    if cluster is None:
+        return
+    yield from _existing_parts(cluster)
+    yield from _allow_lists(cluster)
+    yield from _bastion_service(config, cluster)
+    ranges: list[_Range] = []
+    for path, cidr, holds in _ranges(cluster):
+        network = _network_of(cidr, path)
+        if isinstance(network, Problem):
+            yield network
+        else:
+            ranges.append(_Range(path, network, holds))
+    vcn = next((item.network for item in ranges if item.path == f"{_PATH}.cidr"), None)
+    prefixes = facts.subnets().vcn_prefixes
+    possible = vcn is not None and prefixes.shortest <= vcn.prefixlen <= prefixes.longest
+    if vcn and not possible:
+        accepted = f"/{prefixes.shortest} to /{prefixes.longest}"
+        yield Problem(f"{_PATH}.cidr", str(vcn), accepted, "OCI has no VCN ranges of other sizes")
+    yield from _reserved_ranges(ranges)
+    yield from _overlaps(ranges)
+    if vcn and possible:
+        for crowded in _created_layout(config, cluster, vcn).too_small:
+            role, reason = to_camel(crowded.role), crowded.reason
+            why = f"{role} need {crowded.needed} addresses ({reason}); there are {crowded.room}"
+            yield Problem(f"{_PATH}.cidr", str(vcn), _large_enough(config, cluster, vcn, crowded), why)
+
+
+def _existing_parts(cluster: CreateCluster) -> Iterator[Problem]:
+    network = cluster.network
+    if network.vcn_id is not None:
+        if network.cidr is None:
+            why = "security rules and new subnets need the range of the VCN that is there already"
+            yield Problem(f"{_PATH}.cidr", None, "the range of the VCN, such as 10.0.0.0/16", why)
+    else:
+        if cluster.cluster_id is not None:
+            why = "a cluster that is there already has a VCN, which new pools must be in"
+            yield Problem(f"{_PATH}.vcnId", None, "the OCID of the cluster's VCN", why)
+        for key in ("subnets", "security_groups", "route_tables"):
+            for name, ocid in getattr(network, key).model_dump(by_alias=True, exclude_none=True).items():
+                why = "the VCN is created, so that nothing is in it yet"
+                yield Problem(f"{_PATH}.{to_camel(key)}.{name}", ocid, "nothing, or vcnId beside it", why)
+    if cluster.cni == "flannel":
+        for key, part in (("subnets", network.subnets), ("securityGroups", network.security_groups)):
+            if part.pods is not None:
+                why = "with flannel pods have no addresses of the VCN"
+                yield Problem(f"{_PATH}.{key}.pods", part.pods, "nothing, or cni: vcn-native", why)
+
+
+def _allow_lists(cluster: CreateCluster) -> Iterator[Problem]:
+    endpoint, network = cluster.api_endpoint, cluster.network
+    path = "cluster.apiEndpoint.allowedCidrs"
+    if endpoint.access == "public" and not endpoint.allowed_cidrs:
+        why = "a public endpoint is for those who are named only, and without a name it would be for nobody"
+        yield Problem(path, None, "the ranges that may reach it, such as 203.0.113.0/24; or access: private", why)
+    yield from _allow_list(endpoint.allowed_cidrs, path, "the API server")
+    yield from _allow_list(network.bastion_host_cidrs, f"{_PATH}.bastionHostCidrs", "SSH of the bastion host")
+    for i, cidr in enumerate(network.public_load_balancer_cidrs):
+        if isinstance(problem := _network_of(cidr, f"{_PATH}.publicLoadBalancerCidrs[{i}]"), Problem):
+            yield problem
+
+
+def _bastion_service(config: StackConfig, cluster: CreateCluster) -> Iterator[Problem]:
+    network, path = cluster.network, f"{_PATH}.bastionService"
+    service = network.bastion_service
+    clients = ", ".join(service.client_cidrs)
+    yield from _allow_list(service.client_cidrs, f"{path}.clientCidrs", "the bastion")
+    if service.ocid is not None and network.vcn_id is None:
+        why = "the VCN is created, so that nothing is in it yet"
+        yield Problem(f"{path}.ocid", service.ocid, "nothing, or vcnId beside it", why)
+    if service.ocid is not None and clients:
+        why = "a bastion that is there already has an allow list of its own"
+        yield Problem(f"{path}.clientCidrs", clients, "nothing, or no ocid beside it", why)
+    if clients and cluster.api_endpoint.access == "public":
+        why = "no bastion is created for a public endpoint, which has apiEndpoint.allowedCidrs"
+        yield Problem(f"{path}.clientCidrs", clients, "nothing, or apiEndpoint.access: private", why)
+    if clients and not network_choices(config, cluster).bastion:
+        yield Problem(f"{path}.clientCidrs", clients, "nothing, or bastion: true", "a bastion needs its subnet")
+    if (cidr := service.subnet_cidr) is not None:
+        yield from _allow_list([cidr], f"{path}.subnetCidr", "the API server")
+        if network.subnets.bastion is None:
+            why = "the range of a subnet that is created is known"
+            yield Problem(f"{path}.subnetCidr", cidr, "nothing, or subnets.bastion", why)
+
+
+def _allow_list(cidrs: Sequence[str], path: str, what: str) -> Iterator[Problem]:
+    for i, cidr in enumerate(cidrs):
+        network = _network_of(cidr, f"{path}[{i}]")
+        if isinstance(network, Problem):
+            yield network
+        elif network.prefixlen < BROADEST_ALLOWED_PREFIX:
+            why = f"it would open {what} to {network.num_addresses} addresses of the internet"
+            yield Problem(f"{path}[{i}]", cidr, f"ranges of /{BROADEST_ALLOWED_PREFIX} and smaller", why)
+
+
+def _ranges(cluster: CreateCluster) -> Iterator[tuple[str, str, str]]:
+    """The ranges that must not meet: where they stand, the text, and what they hold."""
+    network = cluster.network
+    yield "cluster.servicesCidr", cluster.services_cidr, "Services"
+    if cluster.cni == "flannel":
+        yield "cluster.podsCidr", cluster.pods_cidr, "pods"
+    if network.cidr is not None or network.vcn_id is None:
+        yield f"{_PATH}.cidr", network.cidr or facts.subnets().vcn_cidr, "the VCN"
+
+
+def _network_of(cidr: str, path: str) -> IPv4Network | Problem:
+    try:
+        loose = IPv4Network(cidr, strict=False)
+    except (AddressValueError, NetmaskValueError):
+        return Problem(path, cidr, "four numbers up to 255 and a prefix length up to 32", "this is no IPv4 range")
+    if str(loose) != cidr:
+        return Problem(path, cidr, str(loose), f"the range that holds this address begins at {loose.network_address}")
+    return loose
+
+
+def _reserved_ranges(ranges: Sequence[_Range]) -> Iterator[Problem]:
+    for item in ranges:
+        for reserved in facts.reserved_ranges():
+            if item.network.overlaps(IPv4Network(reserved.cidr)):
+                why = f"the range of {item.holds} overlaps {reserved.cidr}: {reserved.holds}"
+                yield Problem(item.path, str(item.network), f"a range outside of {reserved.cidr}", why)
+
+
+def _overlaps(ranges: Sequence[_Range]) -> Iterator[Problem]:
+    for one, other in combinations(ranges, 2):
+        if one.network.overlaps(other.network):
+            why = f"the range of {other.holds} overlaps that of {one.holds}, {one.network} ({one.path})"
+            yield Problem(other.path, str(other.network), f"a range outside of {one.network}", why)
+
+
+def _created_layout(config: StackConfig, cluster: CreateCluster, vcn: IPv4Network) -> Layout:
+    """The subnets that are created; those that are there already take no part of the range."""
+    existing = cluster.network.subnets.model_dump(exclude_none=True)
+    return layout(vcn, network_choices(config, cluster).created(existing), network_pools(config))
+
+
+def _large_enough(config: StackConfig, cluster: CreateCluster, vcn: IPv4Network, crowded: TooSmall) -> str:
+    for prefix in range(vcn.prefixlen - 1, facts.subnets().vcn_prefixes.shortest - 1, -1):
+        larger = _created_layout(config, cluster, vcn.supernet(new_prefix=prefix))
+        if crowded.role not in {still.role for still in larger.too_small}:
+            return f"a range of /{prefix} or larger"
+    fewer = "fewer nodes" if crowded.role == "workers" else "fewer nodes, fewer pods for each node (maxPods)"
+    return f"{fewer}, or cni: flannel" if crowded.role == "pods" else fewer

@@ -1,11 +1,34 @@
-"""Packing servers onto nodes: first fit, largest first. A server's GPUs and virtual functions are all on one node."""
+"""Where pods find room: servers on GPU nodes, first and when they roll, and routers on the nodes without GPUs.
 
+Servers are packed first fit, largest first. A server's GPUs and virtual functions are all on one node.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from llmd_oke.catalogue import Shape
-from llmd_oke.config import Model, Role, StackConfig
-from llmd_oke.planning.plan import Node, Pool, Server
+from llmd_pods.errors import Problem
+
+from llmd_oke.catalogue import Shape, operators
+from llmd_oke.catalogue.releases import Requests
+from llmd_oke.config import Model, Role, StackConfig, SystemPool
+from llmd_oke.planning.plan import Node, Pool, Rollout, Server
+from llmd_oke.planning.releases import used_release
+
+DRAIN_S = 15
+"""How long a pod that ends still takes requests, until no router sends it any (llm-d's graceful-shutdown component)."""
+
+TERMINATION_GRACE_S = 90
+"""llm-d guides: pods get 90 s, `DRAIN_S` and vLLM's own `--shutdown-timeout` of 60 s are within them."""
+
+SCHEDULING_S = 600
+"""Time to schedule pods and pull a large image; ours."""
+
+FRONT_DOOR_REPLICAS = 2
+"""Envoys in front of the routers of a model; ours."""
+
+FRONT_DOOR_REQUESTS = Requests(cpus=1, memory_gib=1)
+"""What each of them asks of its node; ours. They pass bytes on, and each request's body once."""
 
 
 def unit_names(model: Model) -> list[str]:
@@ -55,7 +78,9 @@ def place(servers: Iterable[Server], nodes: Sequence[Node]) -> tuple[list[Node],
     left: list[Server] = []
     for server in sorted(servers, key=lambda server: (-server.virtual_functions, -server.gpus)):
         need = server.gpus, server.virtual_functions
-        position = _first_fit(free, need, first_candidates.get(need, 0))
+        candidates = range(first_candidates.get(need, 0), len(free))
+        fitting = (i for i in candidates if free[i][0] >= need[0] and free[i][1] >= need[1])
+        position = next(fitting, len(free))
         first_candidates[need] = position
         if position == len(nodes):
             left.append(server)
@@ -78,6 +103,105 @@ def place_at_first(
     return place(servers(config, start), empty_nodes(pool.at_first() for pool in pools))
 
 
-def _first_fit(free: Sequence[tuple[int, int]], need: tuple[int, int], start: int) -> int:
-    fits = (i for i in range(start, len(free)) if free[i][0] >= need[0] and free[i][1] >= need[1])
-    return next(fits, len(free))
+def sure_room(spare: int, size: int, mixed_nodes: int) -> int:
+    """How many servers of a size find room among spare GPUs (or virtual functions), wherever Kubernetes put the others.
+
+    Only nodes with servers of other sizes can have room that is too small, at most `size - 1` on each of
+    `mixed_nodes`; all other spare GPUs lie together.
+    """
+    at_worst = -((mixed_nodes * (size - 1) - spare) // size)
+    return max(0, min(spare // size, at_worst))
+
+
+def room_beside(nodes: Sequence[Node]) -> bool:
+    """Whether all servers are sure to find room a second time, wherever Kubernetes put those that are there.
+
+    Larger servers come first, as they do by their priority; servers with virtual functions have these for each GPU.
+    """
+    servers = [server for node in nodes for server in node.servers]
+    gpus = sum(node.free_gpus for node in nodes)
+    functions = sum(node.free_virtual_functions for node in nodes)
+    connected = {server.virtual_functions for server in servers} - {0}
+    for size, number in sorted(Counter(server.gpus for server in servers).items(), reverse=True):
+        mixed = min(len(nodes), 2 * sum(bool(server.gpus % size) for server in servers))
+        spare = min(gpus, functions) if connected else gpus
+        if sure_room(spare, size, mixed) < number:
+            return False
+        gpus, functions = gpus - size * number, functions - size * number
+    return True
+
+
+def rollout(replicas: int, room: int) -> Rollout:
+    """Surge pods where `room` for some is sure, otherwise one pod at a time goes before its successor comes."""
+    surge = min(replicas, room)
+    return Rollout(max_surge=surge, max_unavailable=0) if surge else Rollout(max_surge=0, max_unavailable=1)
+
+
+def create_timeout_s(startup_budget_s: int, download_s: int = 0) -> int:
+    """All pods start at the same time, so one start-up budget and the time to schedule and pull; `download_s` is what
+    weights may take on nodes that lack them.
+    """
+    return startup_budget_s + SCHEDULING_S + download_s
+
+
+def update_timeout_s(startup_budget_s: int, replicas: int, rollout: Rollout, download_s: int = 0) -> int:
+    """Pods are replaced in waves of surge plus unavailable pods, each of which ends old pods and starts new ones. Most
+    take the place of an old one, on a node with the weights, so that `download_s` counts once.
+    """
+    waves = -(-replicas // (rollout.max_surge + rollout.max_unavailable))
+    return waves * (startup_budget_s + TERMINATION_GRACE_S) + SCHEDULING_S + download_s
+
+
+def router_problems(config: StackConfig) -> Iterator[Problem]:
+    """Routers that would stay Pending, where this stack creates both routers and nodes.
+
+    Routers tolerate no taint. A pool whose shape isn't flexible says nothing of its size, and is taken to be enough.
+    """
+    release = used_release(config)
+    if config.created_cluster is None or config.layer != "all" or release is None:
+        return
+    routers = release.router.replicas * sum(model.copies for model in config.models if model.router.mode != "none")
+    pools = [
+        config.system_pool,
+        *(pool for pool in config.cpu_pools if not any(taint.effect != "PreferNoSchedule" for taint in pool.taints)),
+    ]
+    if not routers or any(not pool.shape.endswith(".Flex") for pool in pools):
+        return
+    requests = release.router_requests
+    doors = FRONT_DOOR_REPLICAS * sum(model.router.mode != "none" for model in config.models)
+    on_node = -(-doors // sum(pool.size for pool in pools))  # they spread
+    places = sum(pool.size * places_on_node(pool, requests, on_node) for pool in pools)
+    if places < routers:
+        yield _too_few(config.system_pool, requests, routers, places, on_node)
+
+
+def places_on_node(pool: SystemPool, requests: Requests, doors: int) -> int:
+    """Routers that one node of a flexible shape holds beside that many Envoys of front doors."""
+    facts, reserved = operators.system_nodes(), _reservation(doors)
+    cpus = int(pool.ocpus * facts.cpus_per_ocpu) - reserved.cpus
+    return max(0, min(cpus // requests.cpus, int(pool.memory_gib - reserved.memory_gib) // requests.memory_gib))
+
+
+def _reservation(doors: int) -> Requests:
+    """What a node has no room for routers in."""
+    allowance, door = operators.system_nodes().allowance, FRONT_DOOR_REQUESTS
+    return Requests(cpus=allowance.cpus + doors * door.cpus, memory_gib=allowance.memory_gib + doors * door.memory_gib)
+
+
+def _too_few(pool: SystemPool, requests: Requests, routers: int, places: int, doors: int) -> Problem:
+    """Told of the system pool, which every cluster has; where its nodes hold no router, larger nodes are the remedy."""
+    on_node, facts = places_on_node(pool, requests, doors), operators.system_nodes()
+    reserved = _reservation(doors)
+    why = (
+        f"{routers} pods of routers ask for {requests.cpus} processors and {requests.memory_gib} GiB each, and the"
+        f" nodes without taints have room for {places}, beside {reserved.cpus} processors and"
+        f" {reserved.memory_gib} GiB kept on each node for front doors and the cluster's own"
+    )
+    if on_node:
+        accepted = f"at least {pool.size + -(-(routers - places) // on_node)}, larger nodes, or a pool in cpuPools"
+        return Problem("systemPool.size", pool.size, accepted, why)
+    ocpus, memory_gib = (requests.cpus + reserved.cpus) / facts.cpus_per_ocpu, requests.memory_gib + reserved.memory_gib
+    room = f"of at least {ocpus:g} OCPUs and {memory_gib} GiB"
+    if pool.ocpus < ocpus:
+        return Problem("systemPool.ocpus", pool.ocpus, f"nodes {room}, or a pool of such nodes in cpuPools", why)
+    return Problem("systemPool.memoryGib", pool.memory_gib, f"nodes {room}, or a pool of such nodes in cpuPools", why)

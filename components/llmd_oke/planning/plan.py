@@ -1,15 +1,20 @@
 """The plan of a stack: what the config means, worked out and checked. Pure data."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast, get_args
 
 from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.catalogue.iam import Need
+from llmd_oke.catalogue.network import GroupRole, SubnetRole
 from llmd_oke.config import (
     Cluster,
+    CpuPool,
+    CreateCluster,
     Engine,
     ExistingCluster,
+    GpuPool,
     Layer,
     Role,
     Router,
@@ -22,7 +27,10 @@ from llmd_oke.config import (
     Topology,
     Workload,
 )
+from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.model import RouterProfileName
+from llmd_oke.config.pools import Taint
+from llmd_oke.config.stack import GpuStack
 
 
 @dataclass(frozen=True)
@@ -229,6 +237,134 @@ class Node:
 
 
 @dataclass(frozen=True)
+class GpuStackPlan:
+    """What a cluster needs so that pods get GPUs and RDMA.
+
+    Attributes:
+        kind: the choice in the stack file, or the default for the cluster.
+        add_ons: OKE cluster add-ons, in the order in which they are to be made.
+        components: the kit's own, in that order: `cert-manager`, `node-feature-discovery`, `amd-gpu-operator`,
+            `rdma-network`.
+        node_labels: labels that GPU nodes need from their start.
+        gpu_selector: labels by which the AMD GPU operator finds its nodes.
+        tolerations: of the GPU nodes' taints, those of the shapes and those of the pools.
+    """
+
+    kind: GpuStack
+    add_ons: tuple[AddOn, ...] = ()
+    components: tuple[str, ...] = ()
+    node_labels: tuple[tuple[str, str], ...] = ()
+    gpu_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True)
+class RuleContext:
+    """What decides which rows of the table apply, and what their peers are.
+
+    `cidrs` has the ranges of each peer outside of groups but `internet` and `oracle-services`; a peer without ranges
+    (an empty allow list, no bastion subnet) has no rules.
+    """
+
+    groups: Collection[GroupRole]
+    cni: str
+    worker_internet: bool
+    pod_internet: bool
+    cidrs: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class NetworkChoices:
+    """What decides which subnets, gateways and groups a network has."""
+
+    cni: str = "vcn-native"
+    public_endpoint: bool = False
+    public_load_balancers: bool = False
+    bastion: bool = True
+    bastion_host: bool = False
+    operator: bool = False
+    file_storage: bool = False
+    lustre: bool = False
+    worker_internet: bool = True
+    pod_internet: bool = True
+
+    @property
+    def subnet_roles(self) -> tuple[SubnetRole, ...]:
+        """The subnets that the network has."""
+        roles: dict[SubnetRole, bool] = {
+            "api": True,
+            "workers": True,
+            "pods": self.cni == "vcn-native",
+            "load_balancers": True,
+            "public_load_balancers": self.public_load_balancers,
+            "bastion": self.bastion,
+            "bastion_host": self.bastion_host,
+            "operator": self.operator,
+            "storage": self.file_storage,
+            "lustre": self.lustre,
+        }
+        return tuple(role for role, present in roles.items() if present)
+
+    @property
+    def group_roles(self) -> tuple[GroupRole, ...]:
+        """The network security groups that the network has."""
+        return tuple(cast("GroupRole", role) for role in self.subnet_roles if role in get_args(GroupRole))
+
+    @property
+    def public_roles(self) -> tuple[SubnetRole, ...]:
+        """The subnets whose machines may have public addresses."""
+        public = {"public_load_balancers", "bastion_host", *(["api"] if self.public_endpoint else [])}
+        return tuple(role for role in self.subnet_roles if role in public)
+
+    def created(self, existing: Collection[str]) -> tuple[SubnetRole, ...]:
+        """The subnets that are not there already."""
+        return tuple(role for role in self.subnet_roles if not any(role == other for other in existing))
+
+    @property
+    def nat(self) -> bool:
+        """Whether anything in a private subnet may open connections to the internet."""
+        return self.worker_internet or self.operator or (self.cni == "vcn-native" and self.pod_internet)
+
+    def rules(self, cidrs: Mapping[str, Sequence[str]]) -> RuleContext:
+        """What the rules of the groups go by; `cidrs` are the ranges of peers outside of groups."""
+        return RuleContext(self.group_roles, self.cni, self.worker_internet, self.pod_internet, cidrs)
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """Nodes of one pool, and how many pods each of them may run."""
+
+    nodes: int
+    max_pods: int
+
+
+@dataclass(frozen=True)
+class IamNeeds:
+    """What is needed before the cluster and what before its pools, and the OCIDs that statements are repeated for."""
+
+    cluster: tuple[Need, ...]
+    nodes: tuple[Need, ...]
+    each: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """What a stack creates beside GPU nodes and models: network, rights, add-ons, and who changes pools' sizes.
+
+    `autoscaled` are the pools whose number of nodes is the cluster autoscaler's, which is the add-on `autoscaler`, None
+    where there are none.
+    """
+
+    config: CreateCluster
+    network: NetworkChoices
+    network_pools: tuple[PoolSize, ...]
+    iam: IamNeeds
+    add_ons: tuple[AddOn, ...]
+    autoscaled: tuple[GpuPool | CpuPool, ...]
+    autoscaler: AddOn | None
+
+
+@dataclass(frozen=True)
 class Advice:
     """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
 
@@ -249,7 +385,11 @@ def merge_advice(advice: Iterable[Advice]) -> list[Advice]:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a stack deploys. `config` is the stack file, for what needs no working out."""
+    """All that a stack deploys. `config` is the stack file, for what needs no working out.
+
+    `created` is None where the cluster is there already or another stack's. `control_plane_cidrs` are the addresses
+    that the API server speaks to pods from, None where they can't be known beforehand.
+    """
 
     config: StackConfig
     cluster: Cluster | None
@@ -260,13 +400,21 @@ class Plan:
     models: tuple[ModelPlan, ...]
     nodes: tuple[Node, ...]
     smoke: Smoke
+    gpu_stack: GpuStackPlan
+    created: ClusterPlan | None
+    control_plane_cidrs: tuple[str, ...] | None
     advice: tuple[Advice, ...]
 
     @property
     def config_hash(self) -> str:
         """Names what is deployed: equal for stack files that say the same, whatever benchmark they ask for."""
-        said = self.config.model_dump_json(by_alias=True, exclude={"smoke"})
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        text = self.config.model_dump_json(by_alias=True, exclude={"smoke"})
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """The taints of all GPU pools that their shapes don't have, each once; the pods of all models tolerate them."""
+        return tuple(dict.fromkeys(taint for pool in self.config.gpu_pools for taint in pool.taints))
 
     @property
     def layer(self) -> Layer:

@@ -1,21 +1,53 @@
 """From a stack's config to its plan, or to everything that is wrong with it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, cast
+
+from llmd_pods.errors import Problem, Refused
 
 from llmd_oke import catalogue
-from llmd_oke.config import Model, Role, StackConfig
-from llmd_oke.errors import Refused
-from llmd_oke.planning import checks, rollout
+from llmd_oke.config import CreateCluster, Model, Role, StackConfig, locate, read, stack_file, validate
+from llmd_oke.planning import checks, placement
 from llmd_oke.planning.advice import advice
-from llmd_oke.planning.memory import memory
+from llmd_oke.planning.gpu_stack import add_ons, gpu_stack
+from llmd_oke.planning.iam import iam_needs
+from llmd_oke.planning.models import ModelContext, answer_changes, has_kv_connector, memory
+from llmd_oke.planning.network import control_plane_cidrs, network_choices, network_pools
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
-from llmd_oke.planning.plan import ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan, UpdateWay
-from llmd_oke.planning.releases import pull_problems, router_profile, used_release
-from llmd_oke.planning.rules import Subject, answer_changes, has_kv_connector
+from llmd_oke.planning.plan import ClusterPlan, ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan, UpdateWay
+from llmd_oke.planning.pools import autoscaled_pools, autoscaler_add_on
+from llmd_oke.planning.releases import pull_problems, router_profile, used_release, with_router
 from llmd_oke.planning.storage import download_limit_s
 
-Entry = TypeVar("Entry")
+
+def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
+    """The plan of a stack's file; `router` is the release whose router runs, where that is not the release's own, and
+    `nodes_pull` says that real nodes pull its images, so that those that are gone are problems.
+
+    Raises:
+        KitError: there is no such file, or it is not YAML.
+        Refused: the stack can't be deployed; carries every problem, with lines.
+    """
+    try:
+        written = plan_object(read(project, stack), nodes_pull=nodes_pull)
+    except Refused as refused:
+        raise Refused(locate(refused.problems, stack_file(project, stack))) from refused
+    return plan(with_router(written.config, router)) if router else written
+
+
+def plan_object(value: Any, *, nodes_pull: bool = False) -> Plan:
+    """The plan of the object under `llmd-oke:stack`; see `plan_stack_file`.
+
+    Raises:
+        Refused: the stack can't be deployed; carries every problem.
+    """
+    try:
+        config = validate(value)
+    except Refused as refused:
+        raise Refused([*refused.problems, *_problems_of_other_parts(value, refused.problems)]) from refused
+    return plan(config, nodes_pull=nodes_pull)
 
 
 def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
@@ -29,20 +61,37 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
     pools = checks.pools(config)
     nodes, _ = place(servers(config, config.models), empty_nodes(pools))
     room = _Room(config, pools, nodes)
-    release = _known(used_release(config))
-    made = Plan(
+    release, cidrs = used_release(config), control_plane_cidrs(config)
+    assert release is not None  # noqa: S101 - the checks have looked
+    draft = Plan(
         config=config,
         cluster=config.cluster,
         namespace=config.namespace,
         pools=pools,
         rdma=config.rdma == "sriov-vf",
         release=release,
-        models=tuple(_model(subject, room, release) for subject in checks.subjects(config).values()),
+        models=tuple(_model(context, room, release) for context in checks.model_contexts(config).values()),
         nodes=tuple(nodes),
         smoke=config.smoke,
+        gpu_stack=gpu_stack(config),
+        created=None if config.created_cluster is None else _cluster(config, config.created_cluster),
+        control_plane_cidrs=None if cidrs is None else tuple(cidrs),
         advice=(),
     )
-    return replace(made, advice=advice(made))
+    return replace(draft, advice=advice(draft))
+
+
+def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
+    autoscaled = autoscaled_pools(config)
+    return ClusterPlan(
+        config=cluster,
+        network=network_choices(config, cluster),
+        network_pools=tuple(network_pools(config)),
+        iam=iam_needs(config, cluster),
+        add_ons=tuple(add_ons(config, cluster)),
+        autoscaled=tuple(autoscaled),
+        autoscaler=autoscaler_add_on(config) if autoscaled else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -66,7 +115,7 @@ class _Room:
         """How another version of a model comes."""
         if model.router.mode == "none":
             return "rolling"
-        if not any(pool.autoscaled for pool in self.pools) and rollout.room_beside(self.nodes):
+        if not any(pool.autoscaled for pool in self.pools) and placement.room_beside(self.nodes):
             return "beside"
         if not model.topology.disaggregated:
             return "rolling"
@@ -76,12 +125,12 @@ class _Room:
         parts = sum(len(model.topology.servers()) * model.copies for model in self.config.models)
         others = sum(bool(server.gpus % size) for node in self.nodes for server in node.servers)
         mixed_nodes = min(len(self.nodes), 2 * others)  # each of the others may be there twice while it rolls too
-        return rollout.sure_room(spare // parts, size, mixed_nodes)
+        return placement.sure_room(spare // parts, size, mixed_nodes)
 
 
-def _model(subject: Subject, room: _Room, release: catalogue.Release) -> ModelPlan:
-    model, facts, known = subject.model, subject.facts, release.vllm.block_size
-    roles = tuple(_role(role, model, facts, subject.shape, room) for role in model.topology.servers())
+def _model(context: ModelContext, room: _Room, release: catalogue.Release) -> ModelPlan:
+    model, facts, block_sizes = context.model, context.facts, release.vllm.block_size
+    roles = tuple(_role(role, model, facts, context.shape, room) for role in model.topology.servers())
     return ModelPlan(
         name=model.object_name,
         model=facts,
@@ -93,34 +142,84 @@ def _model(subject: Subject, room: _Room, release: catalogue.Release) -> ModelPl
         engine=model.engine,
         max_model_len=model.engine.max_model_len or facts.max_model_len,
         block_size=model.engine.block_size
-        or (known.kv_connector if has_kv_connector(model.topology, model.engine) else known.default),
+        or (block_sizes.kv_connector if has_kv_connector(model.topology, model.engine) else block_sizes.default),
         units=tuple(UnitPlan(name, roles) for name in unit_names(model)),
         update_way=room.update_way(model),
         scaling=model.scaling,
-        answer_changes=tuple(answer_changes(subject)),
-        min_accuracy=checks.min_accuracy(subject),
+        answer_changes=tuple(answer_changes(context)),
+        min_accuracy=checks.min_accuracy(context),
     )
 
 
 def _role(role: Role, model: Model, facts: catalogue.Model, shape: catalogue.Shape, room: _Room) -> RolePlan:
     part = model.topology.servers()[role]
     size = part.tensor_parallel_size
-    how = rollout.rollout(part.replicas, room.surges(role, size))
+    rollout = placement.rollout(part.replicas, room.surges(role, size))
     download_s = download_limit_s(room.config)
     return RolePlan(
         role=role,
         replicas=part.replicas,
         tensor_parallel_size=size,
         memory=memory(facts, shape, size, model.engine.gpu_memory_utilization),
-        rollout=how,
+        rollout=rollout,
         startup_budget_s=facts.startup_budget_s,
-        create_timeout_s=rollout.create_timeout_s(facts.startup_budget_s, download_s),
-        update_timeout_s=rollout.update_timeout_s(facts.startup_budget_s, model.most_replicas(role), how, download_s),
+        create_timeout_s=placement.create_timeout_s(facts.startup_budget_s, download_s),
+        update_timeout_s=placement.update_timeout_s(
+            facts.startup_budget_s, model.most_replicas(role), rollout, download_s
+        ),
         virtual_functions=virtual_functions(room.config, role, size),
         scaling=model.scaling.servers().get(role) if model.scaling else None,
     )
 
 
-def _known(entry: Entry | None) -> Entry:
-    assert entry is not None  # noqa: S101 - the checks have looked
-    return entry
+def _problems_of_other_parts(value: Any, problems: Iterable[Problem]) -> list[Problem]:
+    """What is wrong in meaning with those parts whose shape is right. Nothing here may follow from a wrong shape."""
+    if not isinstance(value, dict):
+        return []
+    wrong = {_part(problem.path) for problem in problems}
+    config = _with_placeholders(cast("dict[str, Any]", value), wrong)
+    return [problem for problem in checks.problems_of_parts(config) if _part(problem.path) not in wrong]
+
+
+def _part(path: str) -> str:
+    """The part that a path is in: a model or pool of the stack (`models[0]`), or another key at the top."""
+    return path.split(".", 1)[0]
+
+
+def _with_placeholders(value: dict[str, Any], wrong: set[str]) -> StackConfig:
+    """The object with a harmless placeholder for each part whose shape is wrong."""
+
+    def part(key: str, default: object) -> Any:
+        return default if key in wrong else value.get(key, default)
+
+    pools, models = part("gpuPools", []), part("models", [])
+    shapes = [pool["shape"] for i, pool in enumerate(pools) if f"gpuPools[{i}]" not in wrong]
+    pool = {"shape": (shapes or catalogue.shape_names())[0], "size": 1}
+    model = {
+        "model": catalogue.model_names()[0],
+        "topology": "agg-tp1-1r",
+        "workload": {"inputTokens": 1, "outputTokens": 1},
+    }
+    placeholder: dict[str, Any] = {
+        "cluster": {"mode": "existing", "identifier": "placeholder"},
+        "release": part("release", catalogue.release_names()[-1]),
+        "rdma": part("rdma", "sriov-vf") if "rdma" not in wrong else "none",
+        "gpuPools": _replaced(pools, "gpuPools", wrong, pool),
+        "models": _replaced(models, "models", wrong, model),
+    }
+    return validate({**placeholder, **_of_cluster(value, wrong)})
+
+
+def _replaced(items: list[Any], key: str, wrong: set[str], placeholder: dict[str, Any]) -> list[Any]:
+    """The items of a list, with a placeholder of its own name for each wrong one; one of them where there is none."""
+    named = [{"name": f"placeholder-{i}", **placeholder} for i in range(max(1, len(items)))]
+    return [named[i] if f"{key}[{i}]" in wrong else item for i, item in enumerate(items)] or named
+
+
+def _of_cluster(value: dict[str, Any], wrong: set[str]) -> dict[str, Any]:
+    """The cluster and what is judged by it; nothing where its own shape, or that of the network in it, is wrong."""
+    if not isinstance(value.get("cluster"), dict) or wrong & {"cluster", "rdma", "layer"}:
+        return {}
+    parts = {key: value[key] for key in ("cluster", "systemPool", "gpuStack") if key in value and key not in wrong}
+    pools: list[Any] = value.get("cpuPools", []) if "cpuPools" not in wrong else []
+    return {**parts, "cpuPools": [pool for i, pool in enumerate(pools) if f"cpuPools[{i}]" not in wrong]}

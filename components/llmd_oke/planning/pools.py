@@ -1,17 +1,44 @@
-"""What the pools of a created cluster must satisfy. Each rule yields the problems that it finds."""
+"""Pools of a created cluster: how their nodes are launched, what is wrong with one, what the autoscaler is told."""
 
+import json
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from math import isfinite
+
+from llmd_pods.errors import Problem
+from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
-from llmd_oke.config import CpuPool, CreateCluster, GpuPool, Image, StackConfig, SystemPool
-from llmd_oke.errors import Problem
-from llmd_oke.planning.flexible_shapes import size_problems
-from llmd_oke.planning.launches import RDMA_LAUNCHES, SELF_MANAGED_LAUNCHES, launch_problems
+from llmd_oke.catalogue.operators import cluster_autoscaler
+from llmd_oke.catalogue.shapes import POOL_LABEL, flexible_shape
+from llmd_oke.config import (
+    AutoscaledSize,
+    CpuPool,
+    CreateCluster,
+    FileStorage,
+    GpuPool,
+    Image,
+    Launch,
+    Lustre,
+    StackConfig,
+    SystemPool,
+)
+from llmd_oke.config.cluster import AddOn
+from llmd_oke.planning.placement import place_at_first
+from llmd_oke.planning.plan import Plan
 
 SYSTEM_POOL = "system"
 """Name of the pool that controllers and the cluster autoscaler run on."""
+
+RDMA_LAUNCHES: tuple[Launch, ...] = ("managed-compute-cluster", "cluster-network", "compute-cluster-instances")
+"""Those whose nodes are in the RDMA network."""
+
+SELF_MANAGED_LAUNCHES: tuple[Launch, ...] = ("cluster-network", "compute-cluster-instances")
+"""Those whose nodes join the cluster by themselves, not as a node pool of OKE."""
+
+MANAGED_LAUNCHES: tuple[Launch, ...] = ("managed-compute-cluster", "plain")
+"""Those whose nodes are a node pool of OKE."""
 
 MINOR_VERSIONS_OF_SKEW = 3
 """Kubernetes' version skew policy: a kubelet may be up to three minor versions behind the API server, never ahead."""
@@ -19,119 +46,88 @@ MINOR_VERSIONS_OF_SKEW = 3
 SELF_MANAGED_MINIMUM = {"vcn-native": (1, 27, 10), "flannel": (1, 25, 0)}
 """OCI documentation, Prerequisites for Self-Managed Node Creation."""
 
-
 _SECRET_LINK = re.compile(r"^https://[^/]*@|/p/[^/]+/|[?#]")
 """An address with a user, a pre-authenticated request in its path, or a signature in its query."""
 
+_REGION_PART = re.compile(r"^[^:]+:(?P<region>.+)-AD-[1-9]$")
 
-@dataclass(frozen=True)
-class _Subject:
-    """A GPU pool of a cluster that is created, and its path in the stack file."""
-
-    stack: StackConfig
-    cluster: CreateCluster
-    pool: GpuPool
-    path: str
+_REGION_KEYS = {"PHX": "us-phoenix"}
+"""Names with a region's key in place of its words: OCI documentation, Regions and Availability Domains."""
 
 
 def pool_problems(config: StackConfig) -> Iterator[Problem]:
     """What is wrong with the pools, where this stack creates them."""
-    if not isinstance(config.cluster, CreateCluster) or config.layer == "serving":
+    cluster = config.created_cluster
+    if cluster is None:
         return
     for i, pool in enumerate(config.gpu_pools):
-        yield from _gpu_pool(_Subject(config, config.cluster, pool, f"gpuPools[{i}]"))
-    for path, pool in _cpu_pools(config):
-        yield from _cpu_pool(config.cluster, pool, path)
+        yield from _gpu_pool(config, cluster, pool, f"gpuPools[{i}]")
+    yield from _cpu_pool(cluster, config.system_pool, "systemPool")
+    for i, pool in enumerate(config.cpu_pools):
+        yield from _cpu_pool(cluster, pool, f"cpuPools[{i}]")
     yield from _names(config)
 
 
-def _gpu_pool(subject: _Subject) -> Iterator[Problem]:
-    pool, path = subject.pool, subject.path
+def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool, path: str) -> Iterator[Problem]:
     yield from launch_problems(pool, path)
-    yield from _version(subject.cluster, pool.kubernetes_version, path)
-    yield from _memory(subject)
-    yield from _fabric(subject)
+    yield from _version(cluster, pool.kubernetes_version, path)
+    yield from _memory(pool, path)
+    if config.rdma != "none" and pool.launch == "plain":
+        why = f"a plain node pool has no RDMA network, and rdma is {config.rdma}"
+        yield Problem(f"{path}.launch", "plain", "one of " + ", ".join(RDMA_LAUNCHES) + "; or rdma: none", why)
     if pool.pool_id is None:
-        yield from _needed_to_create(subject)
-    if pool.launch in SELF_MANAGED_LAUNCHES:
-        yield from _self_managed_version(subject)
+        yield from _needed_to_create(pool, path)
+    minimum = SELF_MANAGED_MINIMUM[cluster.cni]
+    if pool.launch in SELF_MANAGED_LAUNCHES and _parts(cluster.kubernetes_version) < minimum:
+        accepted = "at least v" + ".".join(map(str, minimum))
+        why = f"self-managed nodes ({path}.launch: {pool.launch}) with {cluster.cni} need it"
+        yield Problem("cluster.kubernetesVersion", cluster.kubernetes_version, accepted, why)
 
 
-def _needed_to_create(subject: _Subject) -> Iterator[Problem]:
-    pool, path = subject.pool, subject.path
+def _needed_to_create(pool: GpuPool, path: str) -> Iterator[Problem]:
     if pool.availability_domain is None:
         why = "the nodes of a GPU pool are in one availability domain, and OCI has them of each shape in some only"
         yield Problem(f"{path}.availabilityDomain", None, "its whole name, such as Uocm:US-ASHBURN-AD-1", why)
     if pool.image is None:
         why = "OKE's own images have neither the GPU driver nor the RDMA software"
         yield Problem(f"{path}.image", None, "an object with one of the keys ocid, import", why)
-    else:
-        yield from _image(pool.image, f"{path}.image", pool.shape, pool.name)
-        yield from _ubuntu(subject)
+        return
+    yield from _image(pool.image, f"{path}.image", pool.shape, pool.name)
+    image = catalogue.image(pool.image.import_.name) if pool.image.import_ else None
+    if image and image.operating_system != "Canonical Ubuntu" and pool.launch in RDMA_LAUNCHES:
+        why = f"the RDMA network of {pool.launch} is set up on Ubuntu only, and this is {image.operating_system}"
+        yield Problem(f"{path}.image.import.name", image.name, "an Ubuntu image", why)
 
 
 def _image(image: Image, path: str, shape: str, pool: str) -> Iterator[Problem]:
     if (image.ocid is None) == (image.import_ is None):
-        written = "both" if image.ocid else None
-        yield Problem(path, written, "one of ocid, import", "nodes boot from one image")
+        value = "both" if image.ocid else None
+        yield Problem(path, value, "one of ocid, import", "nodes boot from one image")
     if image.import_ is None:
         return
     if image.import_.uri and _SECRET_LINK.search(image.import_.uri):
         accepted = f"no uri, and the link as a secret: pulumi config set --secret --path llmd-oke:imageLinks.{pool}"
         why = "whoever reads the stack file or the stack's state could read the bucket"
         yield Problem(f"{path}.import.uri", "a link with a secret in it", accepted, why)
-    known = catalogue.image(image.import_.name)
-    if known is None:
+    entry = catalogue.image(image.import_.name)
+    if entry is None:
         accepted = "one of " + ", ".join(catalogue.image_names()) + "; or import it by hand and give its ocid"
         yield Problem(f"{path}.import.name", image.import_.name, accepted, "the catalogue has no such entry")
-    elif known.shapes and shape not in known.shapes:
-        accepted = "one of " + ", ".join(name for name in catalogue.image_names() if _fits(name, shape))
-        why = f"the image is made for {', '.join(known.shapes)}"
+    elif entry.shapes and shape not in entry.shapes:
+        images = (catalogue.image(name) for name in catalogue.image_names())
+        accepted = "one of " + ", ".join(other.name for other in images if other and shape in other.shapes)
+        why = f"the image is made for {', '.join(entry.shapes)}"
         yield Problem(f"{path}.import.name", image.import_.name, accepted, why)
 
 
-def _fits(image: str, shape: str) -> bool:
-    known = catalogue.image(image)
-    return known is not None and shape in known.shapes
-
-
-def _ubuntu(subject: _Subject) -> Iterator[Problem]:
-    pool = subject.pool
-    known = catalogue.image(pool.image.import_.name) if pool.image and pool.image.import_ else None
-    if known and known.operating_system != "Canonical Ubuntu" and pool.launch in RDMA_LAUNCHES:
-        why = f"the RDMA network of {pool.launch} is set up on Ubuntu only, and this is {known.operating_system}"
-        yield Problem(f"{subject.path}.image.import.name", known.name, "an Ubuntu image", why)
-
-
-def _fabric(subject: _Subject) -> Iterator[Problem]:
-    if subject.stack.rdma != "none" and subject.pool.launch == "plain":
-        why = f"a plain node pool has no RDMA network, and rdma is {subject.stack.rdma}"
-        yield Problem(f"{subject.path}.launch", "plain", "one of " + ", ".join(RDMA_LAUNCHES) + "; or rdma: none", why)
-
-
-def _memory(subject: _Subject) -> Iterator[Problem]:
-    shape, asked = catalogue.shape(subject.pool.shape), subject.pool.huge_pages_gib
+def _memory(pool: GpuPool, path: str) -> Iterator[Problem]:
+    shape = catalogue.shape(pool.shape)
     if shape is None:
         return
     most = shape.memory_gib - shape.gpus * shape.server_requests_per_gpu.memory_gib
-    if asked > most:
+    if pool.huge_pages_gib > most:
         why = f"of {shape.memory_gib} GiB the servers of {shape.gpus} GPUs ask for {shape.memory_gib - most}"
-        yield Problem(f"{subject.path}.hugePagesGib", asked, f"at most {most}", why)
-
-
-def _self_managed_version(subject: _Subject) -> Iterator[Problem]:
-    cluster = subject.cluster
-    minimum = SELF_MANAGED_MINIMUM[cluster.cni]
-    if _parts(cluster.kubernetes_version) < minimum:
-        accepted = "at least v" + ".".join(map(str, minimum))
-        why = f"self-managed nodes ({subject.path}.launch: {subject.pool.launch}) with {cluster.cni} need it"
-        yield Problem("cluster.kubernetesVersion", cluster.kubernetes_version, accepted, why)
-
-
-def _cpu_pools(config: StackConfig) -> Iterator[tuple[str, SystemPool]]:
-    yield "systemPool", config.system_pool
-    for i, pool in enumerate(config.cpu_pools):
-        yield f"cpuPools[{i}]", pool
+        yield Problem(f"{path}.hugePagesGib", pool.huge_pages_gib, f"at most {most}", why)
 
 
 def _cpu_pool(cluster: CreateCluster, pool: SystemPool, path: str) -> Iterator[Problem]:
@@ -143,9 +139,7 @@ def _cpu_pool(cluster: CreateCluster, pool: SystemPool, path: str) -> Iterator[P
         name = pool.name if isinstance(pool, CpuPool) else SYSTEM_POOL
         yield from _image(pool.image, f"{path}.image", pool.shape, name)
     yield from size_problems(pool, path)
-    if pool.cycling is not None and {pool.cycling.max_surge, pool.cycling.max_unavailable} <= {"0", "0%"}:
-        why = "a pool that may neither grow nor shrink can replace no node"
-        yield Problem(f"{path}.cycling", "0 and 0", "maxSurge or maxUnavailable above 0", why)
+    yield from _cycling(pool, path)
 
 
 def _version(cluster: CreateCluster, version: str | None, path: str) -> Iterator[Problem]:
@@ -161,6 +155,17 @@ def _version(cluster: CreateCluster, version: str | None, path: str) -> Iterator
         behind = control_plane[1] - nodes[1]
         why = f"nodes may be {MINOR_VERSIONS_OF_SKEW} minor versions behind the control plane, not {behind}"
         yield Problem(f"{path}.kubernetesVersion", version, accepted, why)
+
+
+def _names(config: StackConfig) -> Iterator[Problem]:
+    taken = {SYSTEM_POOL: "systemPool", **{pool.name: f"gpuPools[{i}]" for i, pool in enumerate(config.gpu_pools)}}
+    for i, pool in enumerate(config.cpu_pools):
+        if pool.name in taken:
+            yield Problem(f"cpuPools[{i}].name", pool.name, "a name of its own", f"{taken[pool.name]} has it already")
+        taken.setdefault(pool.name, f"cpuPools[{i}]")
+    for i, pool in enumerate(config.gpu_pools):
+        if pool.name == SYSTEM_POOL:
+            yield Problem(f"gpuPools[{i}].name", pool.name, "a name of its own", "systemPool has it already")
 
 
 def newest_oke_image(names: Collection[str], version: str) -> str | None:
@@ -181,12 +186,187 @@ def _parts(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.removeprefix("v").split("."))
 
 
-def _names(config: StackConfig) -> Iterator[Problem]:
-    taken = {SYSTEM_POOL: "systemPool", **{pool.name: f"gpuPools[{i}]" for i, pool in enumerate(config.gpu_pools)}}
-    for i, pool in enumerate(config.cpu_pools):
-        if pool.name in taken:
-            yield Problem(f"cpuPools[{i}].name", pool.name, "a name of its own", f"{taken[pool.name]} has it already")
-        taken.setdefault(pool.name, f"cpuPools[{i}]")
+_LAUNCHES_OF_OPTIONS: Mapping[str, tuple[tuple[Launch, ...], str]] = {
+    "compute_cluster_id": (
+        ("managed-compute-cluster", "compute-cluster-instances"),
+        "its nodes are in no compute cluster",
+    ),
+    "fault_domains": (
+        ("managed-compute-cluster", "compute-cluster-instances", "plain"),
+        "OCI itself spreads the nodes of a cluster network",
+    ),
+    "host_group_id": (MANAGED_LAUNCHES, "only node pools of OKE can be placed on a host group"),
+    "boot_volume_vpus_per_gb": (SELF_MANAGED_LAUNCHES, "node pools of OKE don't say how fast boot volumes are"),
+    "cycling": (MANAGED_LAUNCHES, "OKE doesn't replace self-managed nodes"),
+}
+"""The launch modes that carry a field of a pool, and why the others don't. What OCI would silently drop is refused."""
+
+
+def launch_problems(pool: GpuPool, path: str) -> Iterator[Problem]:
+    """The options that the pool's launch mode can't carry, and options that contradict each other."""
+    for field, (launches, why) in _LAUNCHES_OF_OPTIONS.items():
+        value = getattr(pool, field)
+        if value in (None, ()) or pool.launch in launches:
+            continue
+        accepted = "nothing, or launch: " + " or ".join(launches)
+        shown = "an object" if field == "cycling" else value
+        yield Problem(f"{path}.{to_camel(field)}", shown, accepted, f"launch is {pool.launch}: {why}")
+    if pool.eviction_grace_minutes is not None and pool.launch not in MANAGED_LAUNCHES:
+        why = f"launch is {pool.launch}: OKE doesn't drain self-managed nodes"
+        yield Problem(f"{path}.evictionGraceMinutes", pool.eviction_grace_minutes, "nothing", why)
+    if pool.pool_id is not None and pool.launch == "compute-cluster-instances":
+        yield Problem(f"{path}.poolId", pool.pool_id, "nothing", f"launch is {pool.launch}: instances make no pool")
+    if pool.pool_id is not None and pool.compute_cluster_id is not None:
+        why = "the pool is there already, and a pool never changes its compute cluster"
+        yield Problem(f"{path}.computeClusterId", pool.compute_cluster_id, "nothing beside poolId", why)
+    yield from _cycling(pool, path)
+
+
+def _cycling(pool: GpuPool | SystemPool, path: str) -> Iterator[Problem]:
+    cycling = pool.cycling
+    if cycling is None:
+        return
+    surge, unavailable = cycling.max_surge in {"0", "0%"}, cycling.max_unavailable in {"0", "0%"}
+    if surge and unavailable:
+        why = "a pool that may neither grow nor shrink can replace no node"
+        yield Problem(f"{path}.cycling", "0 and 0", "maxSurge or maxUnavailable above 0", why)
+    if isinstance(pool, GpuPool) and cycling.mode == "replace-boot-volume" and not surge:
+        why = "a node whose boot volume is replaced stays the same node, so that none is added"
+        yield Problem(f"{path}.cycling.maxSurge", cycling.max_surge, "0", why)
+
+
+def size_problems(pool: SystemPool, path: str) -> Iterator[Problem]:
+    """OCPUs and memory that no node of the pool's shape can have."""
+    limits = flexible_shape(pool.shape)
+    if limits is None:
+        return
+    if pool.ocpus > limits.ocpus:
+        why = f"nodes of {pool.shape} have at most {limits.ocpus:g} OCPUs"
+        yield Problem(f"{path}.ocpus", pool.ocpus, f"at most {limits.ocpus:g}, or another shape", why)
+        return
+    least, most = limits.memory_gb_with(pool.ocpus)
+    if not least <= pool.memory_gib <= most:
+        low, high = limits.memory_gb_per_ocpu
+        whole = f" and at most {limits.memory_gb:g} GB" if isfinite(limits.memory_gb) else ""
+        of_shape = f"nodes of {pool.shape} have {low:g} to {high:g} GB for each OCPU{whole}"
+        why = f"{of_shape}, so {least:g} to {most:g} with {pool.ocpus:g} OCPUs"
+        yield Problem(f"{path}.memoryGib", pool.memory_gib, f"{least:g} to {most:g}, or other ocpus", why)
+
+
+def availability_domain_problems(config: StackConfig) -> Iterator[Problem]:
+    """Availability domains of another region, where this stack creates what is in them."""
+    cluster = config.created_cluster
+    if cluster is None:
+        return
+    for path, name in _domains(config, cluster):
+        region = region_words(name)
+        if region is not None and not f"{cluster.region}-".startswith(f"{region}-"):
+            why = f"its name tells the region {region}, and cluster.region is {cluster.region}"
+            yield Problem(path, name, f"an availability domain of {cluster.region}", why)
+
+
+def region_words(availability_domain: str) -> str | None:
+    """The region that the name of an availability domain tells, with or without its number; None where it tells none.
+
+    `Uocm:US-ASHBURN-AD-1` is in us-ashburn, `TGjA:CA-TORONTO-1-AD-1` in ca-toronto-1, `Uocm:PHX-AD-1` in us-phoenix.
+    """
+    match = _REGION_PART.match(availability_domain)
+    words = match["region"] if match else ""
+    if re.fullmatch(r"[A-Z]+-[A-Z]+(-[0-9]+)?", words):
+        return words.lower()
+    return _REGION_KEYS.get(words)
+
+
+def _domains(config: StackConfig, cluster: CreateCluster) -> Iterator[tuple[str, str]]:
     for i, pool in enumerate(config.gpu_pools):
-        if pool.name == SYSTEM_POOL:
-            yield Problem(f"gpuPools[{i}].name", pool.name, "a name of its own", "systemPool has it already")
+        if pool.availability_domain is not None and pool.pool_id is None:
+            yield f"gpuPools[{i}].availabilityDomain", pool.availability_domain
+    lists = {"systemPool": config.system_pool.availability_domains}
+    lists |= {f"cpuPools[{i}]": pool.availability_domains for i, pool in enumerate(config.cpu_pools)}
+    lists["cluster.given"] = cluster.given.availability_domains
+    for path, names in lists.items():
+        yield from ((f"{path}.availabilityDomains[{i}]", name) for i, name in enumerate(names))
+    cache = config.storage.model_cache
+    if isinstance(cache, FileStorage | Lustre) and cache.availability_domain is not None:
+        yield "storage.modelCache.availabilityDomain", cache.availability_domain
+
+
+def autoscaled_pools(config: StackConfig) -> list[GpuPool | CpuPool]:
+    """The pools of a stack that it creates and whose sizes it leaves to the autoscaler."""
+    if config.created_cluster is None:
+        return []
+    pools: list[GpuPool | CpuPool] = [*config.gpu_pools, *config.cpu_pools]
+    return [pool for pool in pools if pool.autoscaled]
+
+
+def awaited_nodes(plan: Plan) -> dict[str, int]:
+    """How many nodes of each pool the first servers need, by the pool's name: all of a fixed pool; of one that the
+    autoscaler changes those that hold servers at first, at least the fewest. Where the models are another stack's,
+    nothing says which hold servers, so all that it starts with.
+    """
+    if not plan.models or not any(pool.autoscaled for pool in plan.pools):
+        return {pool.name: pool.size for pool in plan.pools}
+    nodes, _ = place_at_first(plan.config, plan.config.models, plan.pools)
+    used = Counter(node.pool for node in nodes if node.servers)
+    return {pool.name: max(pool.limits.least, used[pool.name]) if pool.autoscaled else pool.size for pool in plan.pools}
+
+
+def autoscaler_add_on(config: StackConfig) -> AddOn:
+    """OKE's add-on for the pools of a stack, but for `nodes`; what the stack file says of the add-on is added."""
+    facts = cluster_autoscaler()
+    minutes = [pool.ready_timeout_minutes for pool in autoscaled_pools(config) if isinstance(pool, GpuPool)]
+    follows = {
+        "nodeSelectors": json.dumps({POOL_LABEL: SYSTEM_POOL}),
+        "maxNodeProvisionTime": f"{max([facts.provision_minutes, *minutes])}m",
+    }
+    add_ons = config.created_cluster.add_ons if config.created_cluster else ()
+    own = next((add_on for add_on in add_ons if add_on.name == facts.name), None)
+    settings = {**facts.configurations, **(own.configurations if own else {}), **follows}
+    return AddOn(name=facts.name, version=own.version if own else None, configurations=settings)
+
+
+def autoscaler_nodes(config: StackConfig, pool_ids: Mapping[str, str]) -> str:
+    """The add-on's setting `nodes`: limits and OCID of each pool; `pool_ids` are the OCIDs by the pools' names."""
+    pools = autoscaled_pools(config)
+    return ", ".join(f"{pool.limits.least}:{pool.limits.most}:{pool_ids[pool.name]}" for pool in pools)
+
+
+def node_scaling_problems(config: StackConfig) -> Iterator[Problem]:
+    """What is wrong with the limits of pools, and pools that the autoscaler can't change."""
+    paths: dict[str, GpuPool | CpuPool] = {f"gpuPools[{i}]": pool for i, pool in enumerate(config.gpu_pools)}
+    paths |= {f"cpuPools[{i}]": pool for i, pool in enumerate(config.cpu_pools)}
+    for path, pool in paths.items():
+        if isinstance(pool.scaling, AutoscaledSize):
+            why = f"the pool starts with {pool.size} nodes"
+            if pool.scaling.min_size > pool.size:
+                yield Problem(f"{path}.scaling.minSize", pool.scaling.min_size, f"at most {pool.size}", why)
+            if pool.scaling.max_size < pool.size:
+                yield Problem(f"{path}.scaling.maxSize", pool.scaling.max_size, f"at least {pool.size}", why)
+    created = autoscaled_pools(config)
+    for path, pool in paths.items():
+        if isinstance(pool, GpuPool) and pool in created:
+            yield from _out_of_reach(pool, path)
+    if not created or (cluster := config.created_cluster) is None:
+        return
+    facts = cluster_autoscaler()
+    if int(cluster.kubernetes_version.split(".")[1]) < facts.oldest_minor:
+        why = f"the add-on {facts.name} signs in by workload identity, which older versions of it can't"
+        accepted = f"v1.{facts.oldest_minor} or newer"
+        yield Problem("cluster.kubernetesVersion", cluster.kubernetes_version, accepted, why)
+    for i, add_on in enumerate(cluster.add_ons):
+        for key in facts.follows if add_on.name == facts.name else ():
+            if key in add_on.configurations:
+                path = f"cluster.addOns[{i}].configurations.{key}"
+                why = "this setting follows from the scaling of the pools"
+                yield Problem(path, add_on.configurations[key], "nothing", why)
+
+
+def _out_of_reach(pool: GpuPool, path: str) -> Iterator[Problem]:
+    mode = pool.scaling.mode
+    if pool.launch not in MANAGED_LAUNCHES:
+        accepted = "mode: fixed, or launch: " + " or ".join(MANAGED_LAUNCHES)
+        why = f"launch is {pool.launch}: OKE's autoscaler changes node pools of OKE, and these nodes are in none"
+        yield Problem(f"{path}.scaling.mode", mode, accepted, why)
+    if pool.pool_id is not None:
+        why = "the pool is there already (poolId), and nothing of it is changed"
+        yield Problem(f"{path}.scaling.mode", mode, "mode: fixed", why)

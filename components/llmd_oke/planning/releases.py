@@ -2,25 +2,24 @@
 
 from collections.abc import Iterator
 
+from llmd_pods.errors import Problem
 from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.container_images import gone_because, lock, locked, parsed
+from llmd_oke.catalogue.container_images import lock, locked_image, parse_reference, removal_reason
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion
 from llmd_oke.catalogue.releases import (
-    Override,
     Release,
     newest_release,
-    overridden,
     release_of_former_name,
     release_of_router_image,
     release_of_vllm,
+    with_override,
 )
 from llmd_oke.config import Model, StackConfig
-from llmd_oke.config.likely import among
 from llmd_oke.config.model import PROFILE_NAMES, RouterProfileName
-from llmd_oke.config.stack import Override as StackOverride
-from llmd_oke.errors import Problem
+from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.config.stack import Override
 from llmd_oke.planning.plan import Advice, ModelPlan, Plan
 
 SHARED_PREFIX_SHARE = 0.25
@@ -28,8 +27,8 @@ SHARED_PREFIX_SHARE = 0.25
 
 
 def used_override(config: StackConfig) -> Override:
-    """The overrides of a stack, as the catalogue has them."""
-    return Override() if config.override is None else Override(**config.override.model_dump())
+    """The overrides of a stack."""
+    return config.override or Override()
 
 
 def override_words(config: StackConfig) -> dict[str, str]:
@@ -41,7 +40,7 @@ def used_release(config: StackConfig) -> Release | None:
     """The release of a stack with its overrides; None where the catalogue has no such release."""
     base = catalogue.release(config.release)
     try:
-        return None if base is None else overridden(base, used_override(config))
+        return None if base is None else with_override(base, used_override(config))
     except ValueError:  # an image that is a problem of its own
         return base
 
@@ -63,7 +62,7 @@ def with_router(config: StackConfig, router: str) -> StackConfig:
     """The config with the router of that release, as an override; unchanged where it is the release's own."""
     if router == router_of(config):
         return config
-    override = config.override or StackOverride()
+    override = used_override(config)
     return config.model_copy(update={"override": override.model_copy(update={"router": router})})
 
 
@@ -91,7 +90,7 @@ def release_problems(config: StackConfig) -> Iterator[Problem]:
 def _unknown(path: str, name: str) -> Problem:
     former = release_of_former_name(name)
     if former is None:
-        return Problem(path, name, among(name, catalogue.release_names()), "the catalogue has no such release")
+        return Problem(path, name, did_you_mean(name, catalogue.release_names()), "the catalogue has no such release")
     number = former.name.removeprefix("llm-d-")
     why = f"releases carry llm-d's own numbers, and what was called {name} is llm-d's {number}"
     pulled = f", or {newest_release().name}, whose images can be pulled" if former.images_gone else ""
@@ -100,22 +99,16 @@ def _unknown(path: str, name: str) -> Problem:
 
 def pull_problems(config: StackConfig) -> Iterator[Problem]:
     """Images that nodes can't pull any more. Rehearsals pull none."""
-    release, override = used_release(config), config.override or StackOverride()
+    release, override = used_release(config), used_override(config)
     if release is None or config.layer == "cluster":
         return
-    routed = any(model.router.mode != "none" for model in config.models)
-    disaggregated = any(model.topology.disaggregated for model in config.models)
-    images = {
-        "vllm_image": release.vllm.image,
-        **(
-            {"endpoint_picker_image": release.endpoint_picker.image, "proxy_image": release.proxy.image}
-            if routed
-            else {}
-        ),
-        **({"routing_sidecar_image": release.routing_sidecar.image} if disaggregated else {}),
-    }
+    images = {"vllm_image": release.vllm.image}
+    if any(model.router.mode != "none" for model in config.models):
+        images |= {"endpoint_picker_image": release.endpoint_picker.image, "proxy_image": release.proxy.image}
+    if any(model.topology.disaggregated for model in config.models):
+        images["routing_sidecar_image"] = release.routing_sidecar.image
     for field, image in images.items():
-        because, key = gone_because(image), f"override.{to_camel(field)}"
+        because, key = removal_reason(image), f"override.{to_camel(field)}"
         if because is None:
             continue
         path, value = "release", config.release
@@ -130,12 +123,12 @@ def pull_problems(config: StackConfig) -> Iterator[Problem]:
 def _right_image(image: str) -> str:
     """What an image that isn't one, or has another digest than the lock's, ought to be."""
     try:
-        asked = parsed(image)
+        image_ = parse_reference(image)
     except ValueError:
         return "registry/repository:tag, and @sha256:… of its own"
-    digest = lock().images[asked.reference].digest
+    digest = lock().images[image_.reference].digest
     moved = "`llmd-oke images update --moved` takes what its registry has now"
-    return f"{asked.reference}@{digest}, or the tag alone; where the tag has moved, {moved}"
+    return f"{image_.reference}@{digest}, or the tag alone; where the tag has moved, {moved}"
 
 
 def _override_problems(config: StackConfig) -> Iterator[Problem]:
@@ -154,7 +147,7 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
         if image is None:
             continue
         try:
-            locked(image)
+            locked_image(image)
         except ValueError as error:
             yield Problem(f"override.{key}", image, _right_image(image), str(error))
     for key in ("endpointPickerImage", "routingSidecarImage"):
@@ -162,29 +155,29 @@ def _override_problems(config: StackConfig) -> Iterator[Problem]:
         if other is not None and other.name != router_of(config):
             why = f"it is that of {other.name}, while config, flags and metrics would be those of {router_of(config)}"
             yield Problem(f"override.{key}", images[key], f"override.router: {other.name}", why)
-    known, backend = vllm_facts(config), override.attention_backend
-    refused = known.vllm.attention_backend.refused_with_kv_connector if known else ()
-    if known and backend in refused and any(model.topology.disaggregated for model in config.models):
-        why = f"vLLM of {known.name} does not start with {backend} and a KV connector"
+    facts, backend = vllm_facts(config), override.attention_backend
+    refused = facts.vllm.attention_backend.refused_with_kv_connector if facts else ()
+    if facts and backend in refused and any(model.topology.disaggregated for model in config.models):
+        why = f"vLLM of {facts.name} does not start with {backend} and a KV connector"
         yield Problem("override.attentionBackend", backend, "another backend, or none", why)
 
 
 def _router_problems(config: StackConfig, model: Model, path: str, release: Release) -> Iterator[Problem]:
     picker = release.endpoint_picker.dialect
-    asked = model.router.profile
+    profile = model.router.profile
     replaced = config.override is not None and config.override.router is not None
-    if asked is not None and asked not in picker.profiles and not replaced:
-        known = ", ".join(name for name in PROFILE_NAMES if name in picker.profiles)
+    if profile is not None and profile not in picker.profiles and not replaced:
+        profiles = ", ".join(name for name in PROFILE_NAMES if name in picker.profiles)
         why = f"the endpoint picker of {release.name}, {picker.version}, has no scorers for it"
-        yield Problem(f"{path}.router.profile", asked, f"one of {known}, or a later release", why)
+        yield Problem(f"{path}.router.profile", profile, f"one of {profiles}, or a later release", why)
         return
-    written = picker.config(
+    config_ = picker.config(
         router_profile(model, picker),
         disaggregated=model.topology.disaggregated,
         decider=model.router.decider,
         non_cached_tokens=model.router.non_cached_tokens,
     )
-    for refusal in picker.refusals(written):
+    for refusal in picker.refusals(config_):
         yield Problem(f"{path}.router", None, f"what endpoint picker {picker.version} reads", refusal)
     if model.workload.shared_prefix_tokens > model.workload.input_tokens:
         why = f"prompts have {model.workload.input_tokens} tokens"
@@ -196,8 +189,12 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
     """What of the release can't be pulled, is replaced, or can't do what a model is used for."""
     for image, because in plan.release.images_gone.items():
         yield Advice("release", f"nodes can't pull {image}: {because}")
-    yield from _image_advice(plan)
-    for name, value in used_override(plan.config).said().items():
+    override, facts = used_override(plan.config), vllm_facts(plan.config)
+    if override.vllm_image and facts:
+        for other, why in facts.vllm.other_images.items():
+            if parse_reference(other).is_copied_by(override.vllm_image):
+                yield Advice("override.vllmImage", f"{facts.name} does without it: {why}")
+    for name, value in override.said().items():
         text = f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with"
         yield Advice("override", text)
     for model in plan.models:
@@ -221,22 +218,12 @@ def _evaluation_advice(plan: Plan, model: ModelPlan) -> Iterator[Advice]:
         yield Advice(change.path, text)
 
 
-def _image_advice(plan: Plan) -> Iterator[Advice]:
-    """An image of the right vLLM that the release does without."""
-    image, facts = used_override(plan.config).vllm_image, vllm_facts(plan.config)
-    if image is None or facts is None:
-        return
-    for other, why in facts.vllm.other_images.items():
-        if parsed(other).is_copied_by(image):
-            yield Advice("override.vllmImage", f"{facts.name} does without it: {why}")
-
-
 def _split_advice(plan: Plan) -> Iterator[Advice]:
     """An attention backend of the user's own choice whose KV cache servers of different sizes can't share."""
-    backend, known = used_override(plan.config).attention_backend, plan.release.vllm.attention_backend
+    backend, backends = used_override(plan.config).attention_backend, plan.release.vllm.attention_backend
     for model in plan.models:
         sizes = {role.tensor_parallel_size for role in model.units[0].roles}
-        if backend and backend not in known.split_by_heads and len(sizes) > 1:
+        if backend and backend not in backends.split_by_heads and len(sizes) > 1:
             text = (
                 f"KV cache of {backend} is not known to be split by heads: between servers of different tensor parallel"
                 f" sizes answers of {model.name} may be garbage; serve nobody before its evaluation has passed"
@@ -256,8 +243,8 @@ def _model_advice(plan: Plan, model: ModelPlan, path: str) -> Iterator[Advice]:
         text = f"endpoint picker {picker.version} has no scorers for {model.router.profile}: {model.profile} is used"
         yield Advice(f"{path}.router.profile", text)
     vllm = plan.release.vllm
-    known = [(f"endpoint picker {picker.version}", limit) for limit in picker.limits]
-    for what, limit in [*known, *((f"vLLM {vllm.image.tag}", limit) for limit in vllm.limits)]:
+    limits = [(f"endpoint picker {picker.version}", limit) for limit in picker.limits]
+    for what, limit in [*limits, *((f"vLLM {vllm.image.tag}", limit) for limit in vllm.limits)]:
         concerns = model.topology.disaggregated or not limit.disaggregated
         if concerns and (limit.api is None or limit.api in model.model.apis):
             yield Advice(path, f"{what}: {limit.text} ({limit.source})")

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from llmd_pods.errors import Problem
+
 from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, NodeDisk, NoModelCache, StackConfig
-from llmd_oke.errors import Problem
 from llmd_oke.planning.placement import unit_names
 from llmd_oke.planning.plan import Advice, Node, Plan
 
@@ -26,19 +27,28 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
     if isinstance(cache, NodeDisk):
         yield from _node_disk(config, cache)
     elif isinstance(cache, FileStorage | Lustre):
-        yield from _created(config, cache)
+        yield from _shared_file_system(config, cache)
         if isinstance(cache, Lustre):
             yield from _room(config, f"{PATH}.capacityGb", cache.capacity_gb, cache.capacity_gb * GIB_PER_GB)
-    else:
-        yield from _prewarm_without_cache(config)
-    yield from _revisions(config)
+    elif "prewarm" in config.storage.model_fields_set:
+        yield Problem(
+            "storage.prewarm",
+            "given",
+            "a storage.modelCache, or no prewarm",
+            "without a cache there is nothing to fill",
+        )
+    models = {model.model for model in config.models}
+    for name in config.storage.prewarm.revisions:
+        if name not in models:
+            accepted = "one of " + ", ".join(sorted(models))
+            yield Problem(f"storage.prewarm.revisions.{name}", name, accepted, "the stack has no such model")
     yield from _way_of_weights(config)
 
 
 def weights_gib(config: StackConfig) -> float:
     """Room in GiB that the weights of all models of the catalogue take in a cache, each model once."""
-    known = (catalogue.model(name) for name in {model.model for model in config.models})
-    return sum(model.weights.gib for model in known if model is not None) * (1 + SPARE_SHARE)
+    models = (catalogue.model(name) for name in {model.model for model in config.models})
+    return sum(model.weights.gib for model in models if model is not None) * (1 + SPARE_SHARE)
 
 
 def server_disk_gib(release: catalogue.Release, model: catalogue.Model, *, own_weights: bool) -> int:
@@ -90,8 +100,8 @@ def pod_disk_advice(plan: Plan) -> Iterator[Advice]:
     for i, pool in enumerate(plan.config.gpu_pools):
         if isinstance(plan.cluster, CreateCluster) and pool.pool_id is None:
             continue
-        asked = [[of_unit[server.unit] for server in node.servers] for node in plan.nodes if node.pool == pool.name]
-        fullest = max(asked, key=sum) if asked else []
+        by_node = [[of_unit[server.unit] for server in node.servers] for node in plan.nodes if node.pool == pool.name]
+        fullest = max(by_node, key=sum) if by_node else []
         if not fullest:
             continue
         parts = " + ".join(f"{fullest.count(gib)} x {gib} GiB" for gib in sorted(set(fullest), reverse=True))
@@ -142,10 +152,10 @@ def _own_weights(config: StackConfig) -> bool:
 
 def _disk_of_units(config: StackConfig, release: catalogue.Release) -> dict[str, int]:
     """What a server of each unit may write, in GiB."""
-    known = [(model, facts) for model in config.models if (facts := catalogue.model(model.model))]
+    models = [(model, facts) for model in config.models if (facts := catalogue.model(model.model))]
     return {
         unit: server_disk_gib(release, facts, own_weights=_own_weights(config))
-        for model, facts in known
+        for model, facts in models
         for unit in unit_names(model)
     }
 
@@ -175,7 +185,7 @@ def _node_disk(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:
             yield from _room(config, f"gpuPools[{i}].nvme", pool.nvme, room)
 
 
-def _created(config: StackConfig, cache: FileStorage | Lustre) -> Iterator[Problem]:
+def _shared_file_system(config: StackConfig, cache: FileStorage | Lustre) -> Iterator[Problem]:
     """A file system is either there, or this stack creates it together with a cluster."""
     if cache.existing is not None:
         if cache.availability_domain is not None:
@@ -184,16 +194,12 @@ def _created(config: StackConfig, cache: FileStorage | Lustre) -> Iterator[Probl
         return
     if config.layer == "serving" and config.cluster_stack is not None:
         return
-    if not isinstance(config.cluster, CreateCluster) or config.layer == "serving":
+    if config.created_cluster is None:
         why = "a file system can only be created together with the cluster, because it needs a subnet of its network"
         yield Problem(f"{PATH}.existing", None, "the file system that is there", why)
-    elif cache.availability_domain is None and not _domains(config):
+    elif cache.availability_domain is None and not any(pool.availability_domain for pool in config.gpu_pools):
         why = "a file system is created in one availability domain, and no GPU pool says which"
         yield Problem(f"{PATH}.availabilityDomain", None, "the availability domain of the GPU pools", why)
-
-
-def _domains(config: StackConfig) -> set[str]:
-    return {pool.availability_domain for pool in config.gpu_pools if pool.availability_domain}
 
 
 def _way_of_weights(config: StackConfig) -> Iterator[Problem]:
@@ -219,17 +225,3 @@ def _room(config: StackConfig, path: str, value: object, room_gib: float) -> Ite
     if needed > room_gib:
         why = f"the weights of all models need {needed:.0f} GiB, the cache has {room_gib:.0f} GiB"
         yield Problem(path, value, f"room for {needed:.0f} GiB, or fewer models", why)
-
-
-def _prewarm_without_cache(config: StackConfig) -> Iterator[Problem]:
-    if "prewarm" in config.storage.model_fields_set:
-        why = "without a cache there is nothing to fill"
-        yield Problem("storage.prewarm", "given", "a storage.modelCache, or no prewarm", why)
-
-
-def _revisions(config: StackConfig) -> Iterator[Problem]:
-    models = {model.model for model in config.models}
-    for name in config.storage.prewarm.revisions:
-        if name not in models:
-            why = "the stack has no such model"
-            yield Problem(f"storage.prewarm.revisions.{name}", name, "one of " + ", ".join(sorted(models)), why)

@@ -1,4 +1,4 @@
-"""Arguments that the units have in common.
+"""Arguments that components of serving have in common.
 
 They are also the inputs of the component package, whose analyzer knows neither `Literal` nor unions.
 """
@@ -7,8 +7,7 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.serving.cache_args import ModelCacheMountArgs
-from llmd_oke.serving.lookup import OverrideArgs
+from llmd_oke.objects import ModelRef, OverrideArgs, ReleaseRef, ShapeRef
 
 
 class NodeTaintArgs(TypedDict):
@@ -29,15 +28,15 @@ class ServersArgs(TypedDict):
     """Number of servers."""
     tensor_parallel_size: int
     """GPUs of each server."""
-    autoscaled: NotRequired[bool]
+    autoscaled: NotRequired[bool | None]
     """Whether something else changes the number later: `replicas` is then what is started with; false if left out."""
-    max_surge: NotRequired[int]
+    max_surge: NotRequired[int | None]
     """Pods that an update may add; 0 if left out, as full nodes need it."""
-    max_unavailable: NotRequired[int]
+    max_unavailable: NotRequired[int | None]
     """Pods that an update may take away; 1 if left out."""
-    create_timeout_s: NotRequired[int]
+    create_timeout_s: NotRequired[int | None]
     """Limit of the first start in seconds; the model's start-up budget and ten minutes if left out."""
-    update_timeout_s: NotRequired[int]
+    update_timeout_s: NotRequired[int | None]
     """Limit of an update in seconds; the start-up budget for each wave of pods and ten minutes if left out."""
 
 
@@ -58,39 +57,65 @@ class EngineArgs(TypedDict):
     """Further environment variables; they win over the kit's own."""
 
 
+class PrewarmArgs(TypedDict):
+    """How weights get into a cache before servers start."""
+
+    source: str
+    """`hugging-face` or `object-storage`; a bucket has each model's files under its repository's name, and vocabularies
+    under `encodings/`."""
+    revision: NotRequired[str]
+    """Commit of the repository, or of a bucket's files; the catalogue's commit of the model if left out."""
+    connections: NotRequired[int]
+    """Files that one download reads at a time; 8 if left out."""
+    belongs_to_root: NotRequired[bool]
+    """Whether the folder is root's and has to be given to the user that fills it, as on nodes' disks and Lustre;
+    File Storage maps all users to one by its export, which is what is assumed if left out."""
+
+
+class ModelCacheMountArgs(TypedDict):
+    """A cache that is on each node (`path`) or shared by all of them (`claim`)."""
+
+    path: NotRequired[str]
+    """Folder on the nodes."""
+    claim: NotRequired[pulumi.Input[str]]
+    """Claim of a volume that all nodes share."""
+    prewarm: NotRequired[PrewarmArgs]
+    """How weights get there before servers start; servers download them themselves if left out."""
+
+
 class UnitArgs(TypedDict):
     """What every unit needs, whatever its roles."""
 
-    release: str
+    release: ReleaseRef
     """llm-d release of the catalogue."""
-    override: NotRequired[OverrideArgs]
+    override: NotRequired[OverrideArgs | None]
     """Parts of the release that others take the place of; none if left out."""
-    model: str
+    model: ModelRef
     """Model of the catalogue."""
-    shape: str
+    shape: ShapeRef
     """OCI shape of the nodes, from the catalogue."""
-    node_taints: NotRequired[list[NodeTaintArgs]]
+    node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of the nodes beside those of their shape; none if left out."""
     namespace: pulumi.Input[str]
     """Namespace of the unit."""
     service_account: pulumi.Input[str]
     """Service account of the model servers."""
-    model_label: NotRequired[str]
+    model_label: NotRequired[str | None]
     """Name that the model's objects carry as label; the unit's name if left out."""
-    rdma: NotRequired[bool]
+    rdma: NotRequired[bool | None]
     """Whether each server gets a virtual function of the RDMA network for each of its GPUs; true if left out."""
-    virtual_functions: NotRequired[str]
+    virtual_functions: NotRequired[str | None]
     """Whose names virtual functions have where others made them, such as `oci-hpc-oke`; the kit's own if left out."""
-    priority_class_prefix: NotRequired[str]
+    priority_class_prefix: NotRequired[str | None]
     """Prefix of the priority classes by size; no priority class if left out."""
-    inference_pool: NotRequired[str]
+    inference_pool: NotRequired[str | None]
     """InferencePool of the unit: where the release can, decode servers have prompts prefilled by its pods alone,
     whatever a client's headers say; not checked if left out."""
-    engine: NotRequired[EngineArgs]
+    engine: NotRequired[EngineArgs | None]
     """vLLM settings."""
-    routed: NotRequired[bool]
+    routed: NotRequired[bool | None]
     """Whether requests come through a router: only the kit's pods may reach the servers then; false if left out."""
-    control_plane_cidrs: NotRequired[list[str]]
+    control_plane_cidrs: NotRequired[list[str] | None]
     """Addresses that the API server speaks to pods from; if left out, every pod may reach the servers."""
-    model_cache: NotRequired[ModelCacheMountArgs]
+    model_cache: NotRequired[ModelCacheMountArgs | None]
     """Where weights are kept; a folder of each pod if left out."""

@@ -14,10 +14,12 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from llmd_oke.catalogue.bench_jobs import JobFacts
+from llmd_oke.catalogue.benchmarks import JobFacts
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 
-PACKAGE = "llmd_oke"
+PACKAGES = ("llmd_pods",)
+"""Packages of our own, whose modules go into a program's file."""
+
 FOLDER = "/opt/llmd-oke"
 FILE = "program.pyz"
 VOLUME = "program"
@@ -38,21 +40,22 @@ CONTAINER_SECURITY = {
 
 @cache
 def modules(program: str) -> Mapping[str, str]:
-    """The sources that a program needs by module name, `llmd_oke.bench.load.load` for example. Packages come empty.
+    """The sources that a program needs by module name, `llmd_pods.load` for example. Packages come empty.
 
     Args:
         program: the module that is run.
     """
-    found: dict[str, str] = {}
-    wanted = [program]
-    while wanted:
-        name = wanted.pop()
-        if name in found:
+    sources: dict[str, str] = {}
+    pending = [program]
+    while pending:
+        name = pending.pop()
+        if name in sources:
             continue
         file = _file(name)
-        found[name] = "" if file.name == "__init__.py" else file.read_text(encoding="utf-8")
-        wanted += [*_own_imports(found[name]), *([name.rpartition(".")[0]] if "." in name else [])]
-    return dict(sorted(found.items()))
+        sources[name] = "" if file.name == "__init__.py" else file.read_text(encoding="utf-8")
+        own = (imported for imported in _imports(sources[name]) if imported.partition(".")[0] in PACKAGES)
+        pending += [*own, *([name.rpartition(".")[0]] if "." in name else [])]
+    return dict(sorted(sources.items()))
 
 
 @cache
@@ -127,11 +130,8 @@ def _is_package(name: str) -> bool:
 
 
 def _folder(package: str) -> Traversable:
-    return resources.files(PACKAGE).joinpath(*package.split(".")[1:])
-
-
-def _own_imports(source: str) -> Iterator[str]:
-    return (name for name in _imports(source) if name.partition(".")[0] == PACKAGE)
+    top, *below = package.split(".")
+    return resources.files(top).joinpath(*below)
 
 
 def _imports(source: str) -> Iterator[str]:
@@ -147,6 +147,6 @@ def _imports(source: str) -> Iterator[str]:
 
 @cache
 def _is_module(name: str) -> bool:
-    if name.partition(".")[0] != PACKAGE:
+    if name.partition(".")[0] not in PACKAGES:
         return False
     return _is_package(name) or (_is_package(name.rpartition(".")[0]) and _file(name).is_file())

@@ -50,7 +50,7 @@ def bootstrap(pickers: str | None = None) -> str:
             pod if left out.
     """
     config = {
-        "admin": {"address": _address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
+        "admin": {"address": socket_address("127.0.0.1", _ADMIN_PORT), "access_log": [_access_log("/dev/null")]},
         "static_resources": {
             "listeners": [_metrics_listener(), _requests_listener()],
             "clusters": [_admin_cluster(), _servers_cluster(), _pickers_cluster(pickers)],
@@ -62,7 +62,7 @@ def bootstrap(pickers: str | None = None) -> str:
 def _requests_listener() -> _Config:
     return {
         "name": "vllm",
-        "address": _address(_ANY, REQUESTS_PORT),
+        "address": socket_address(_ANY, REQUESTS_PORT),
         "per_connection_buffer_limit_bytes": 32768,
         "access_log": [
             {**_access_log("/dev/stdout", _ACCESS), "filter": {"response_flag_filter": {"flags": ["NR"]}}},
@@ -72,16 +72,16 @@ def _requests_listener() -> _Config:
 
 
 def _requests_manager() -> _Config:
-    return _manager(
+    return connection_manager(
         stat_prefix=f"http-{REQUESTS_PORT}",
         route_config={
             "name": "vllm",
             "virtual_hosts": [{"name": "vllm-default", "domains": ["*"], "routes": [_route()]}],
         },
         http_filters=[
-            _without_pickers_headers(),
-            _picking(),
-            _filter("router", "router", "Router", suppress_envoy_headers=True),
+            _header_removal(),
+            _endpoint_picker_filter(),
+            http_filter("router", "router", "Router", suppress_envoy_headers=True),
         ],
         http2_protocol_options={
             "max_concurrent_streams": 100,
@@ -117,18 +117,20 @@ def _route() -> _Config:
     }
 
 
-def _without_pickers_headers() -> _Config:
+def _header_removal() -> _Config:
     """A client can't name a server: what it sends in the picker's headers is gone before the picker is asked."""
     removals = [{"remove": header} for header in PICKERS_HEADERS]
-    return _filter("header_mutation", "header_mutation", "HeaderMutation", mutations={"request_mutations": removals})
+    return http_filter(
+        "header_mutation", "header_mutation", "HeaderMutation", mutations={"request_mutations": removals}
+    )
 
 
-def _picking() -> _Config:
+def _endpoint_picker_filter() -> _Config:
     """Each request goes to the endpoint picker and back, and so does its answer. Without a picker it fails.
 
     A picker that can't be reached is tried again, or another one, for some half a minute, in which one starts.
     """
-    return _filter(
+    return http_filter(
         "ext_proc",
         "ext_proc",
         "ExternalProcessor",
@@ -140,7 +142,7 @@ def _picking() -> _Config:
                 "retry_on": "connect-failure,refused-stream,reset-before-request,unavailable",
                 "num_retries": 60,
                 "retry_back_off": {"base_interval": "0.050s", "max_interval": "1s"},
-                "retry_host_predicate": [_previous_hosts()],
+                "retry_host_predicate": [previous_hosts()],
                 "host_selection_retry_max_attempts": 3,
             },
         },
@@ -159,20 +161,20 @@ def _picking() -> _Config:
 def _metrics_listener() -> _Config:
     stats = {"match": {"prefix": "/stats/prometheus"}, "route": {"cluster": "prometheus_stats"}}
     ready = {"name": ":path", "string_match": {"exact": "/ready"}}
-    manager = _manager(
+    manager = connection_manager(
         stat_prefix="envoy-ready-http",
         route_config={
             "name": "local_route",
             "virtual_hosts": [{"name": "prometheus_stats", "domains": ["*"], "routes": [stats]}],
         },
         http_filters=[
-            _filter("health_check", "health_check", "HealthCheck", pass_through_mode=False, headers=[ready]),
-            _filter("router", "router", "Router"),
+            http_filter("health_check", "health_check", "HealthCheck", pass_through_mode=False, headers=[ready]),
+            http_filter("router", "router", "Router"),
         ],
     )
     return {
         "name": f"envoy-proxy-ready-0.0.0.0-{METRICS_PORT}",
-        "address": _address(_ANY, METRICS_PORT),
+        "address": socket_address(_ANY, METRICS_PORT),
         "filter_chains": [{"filters": [manager]}],
     }
 
@@ -184,7 +186,7 @@ def _admin_cluster() -> _Config:
         "connect_timeout": "0.250s",
         "load_assignment": {
             "cluster_name": "prometheus_stats",
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address("127.0.0.1", _ADMIN_PORT)}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": socket_address("127.0.0.1", _ADMIN_PORT)}}]}],
         },
     }
 
@@ -206,7 +208,7 @@ def _pickers_cluster(pickers: str | None) -> _Config:
         "name": "ext_proc",
         "lb_policy": "LEAST_REQUEST",
         "circuit_breakers": _unlimited(max_retries=1024),
-        **(_own_picker() if pickers is None else _leading_picker(pickers)),
+        **(_local_picker() if pickers is None else _leading_picker(pickers)),
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": f"{_API}.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -221,7 +223,7 @@ def _pickers_cluster(pickers: str | None) -> _Config:
     }
 
 
-def _own_picker() -> _Config:
+def _local_picker() -> _Config:
     check = {
         "timeout": "2s",
         "interval": "10s",
@@ -236,7 +238,7 @@ def _own_picker() -> _Config:
         "connect_timeout": _LONGEST_REQUEST,
         "health_checks": [check],
         "transport_socket": _tls(),
-        "load_assignment": _picker_endpoint({"address": _address("127.0.0.1", PICKER_PORT)}),
+        "load_assignment": _picker_endpoint({"address": socket_address("127.0.0.1", PICKER_PORT)}),
     }
 
 
@@ -254,7 +256,7 @@ def _leading_picker(pickers: str) -> _Config:
         "transport_socket_match_criteria": {"health": True},
     }
     endpoint = {
-        "address": _address(pickers, PICKER_PORT),
+        "address": socket_address(pickers, PICKER_PORT),
         "health_check_config": {"port_value": PICKER_HEALTH_PORT},
     }
     plain = {
@@ -292,7 +294,8 @@ def _tls() -> _Config:
     }
 
 
-def _previous_hosts() -> _Config:
+def previous_hosts() -> _Config:
+    """Another try goes to a host that wasn't tried yet."""
     kind = f"{_API}.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
     return {"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": {"@type": kind}}
 
@@ -309,17 +312,20 @@ def _access_log(path: str, line: str | None = None) -> _Config:
     return {"name": "envoy.access_loggers.file", "typed_config": config}
 
 
-def _manager(**settings: Any) -> _Config:
+def connection_manager(**settings: Any) -> _Config:
+    """What takes HTTP of a listener's connections."""
     kind = f"{_API}.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
     return {"name": "envoy.filters.network.http_connection_manager", "typed_config": {"@type": kind, **settings}}
 
 
-def _filter(name: str, package: str, kind: str, **settings: Any) -> _Config:
+def http_filter(name: str, package: str, kind: str, **settings: Any) -> _Config:
+    """A filter that requests go through, with its settings."""
     config = {"@type": f"{_API}.extensions.filters.http.{package}.v3.{kind}", **settings}
     return {"name": f"envoy.filters.http.{name}", "typed_config": config}
 
 
-def _address(host: str, port: int) -> _Config:
+def socket_address(host: str, port: int) -> _Config:
+    """Where something listens."""
     return {"socket_address": {"address": host, "port_value": port}}
 
 

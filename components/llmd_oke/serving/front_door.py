@@ -1,22 +1,94 @@
-"""The one address of a model whose units have routers: Envoys that spread requests over the units by load.
+"""The one address of a model: a front door of Envoys where its units have routers, otherwise a plain Service.
 
-A Service spreads connections, so that a client that keeps one open would use one unit. What the Envoys do is in
-`front_door_config`.
+A Service spreads connections, so that a client that keeps one open would use one unit; the Envoys spread requests over
+the units by load. Field names of their bootstrap are those of Envoy's API v3; the whole is read by the real Envoy in a
+test.
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.objects import PART_OF, Manifest, when_declared
-from llmd_oke.planning.routers import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS
-from llmd_oke.serving import labels
-from llmd_oke.serving.front_door_config import DRAIN_LIMIT_S, DRAIN_PORT, READY_PORT, REQUEST_PORT, bootstrap
-from llmd_oke.serving.lookup import OverrideArgs, release
-from llmd_oke.serving.manifests import declare
-from llmd_oke.serving.timeouts import ROUTER_S, timeouts
+from llmd_oke.objects import (
+    PART_OF,
+    Manifest,
+    OverrideArgs,
+    ReleaseRef,
+    after,
+    inputs,
+    resolve_release,
+    when_declared,
+)
+from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, FRONT_DOOR_REQUESTS
+from llmd_oke.serving import envoy, labels
+from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
+from llmd_oke.serving.vllm import SERVER_PORT
+
+Config = dict[str, object]
+"""A message of Envoy's API."""
+
+REQUEST_PORT = 8081
+READY_PORT = 19001
+"""Answers `/ready` and `/stats/prometheus`."""
+
+DRAIN_PORT = 19002
+"""Answers `/drain` when the last request has its answer; for the kubelet, before it ends the pod."""
+
+_ADMIN_PORT = 19000
+
+DRAIN_LIMIT_S = 300
+"""How long requests may still take when their pod is told to end; ours. 256 tokens of the slowest target take 13 s."""
+
+_DRAIN_LEAST_S = 5
+"""How long a pod that ends still takes requests: as long as nodes may need to learn that it does; ours."""
+
+IDLE_TIMEOUT_S = 3600
+"""How long a request may stay without a byte: in a queue, in prefill, or while a whole answer is generated; ours."""
+
+_CONNECT_TIMEOUT_S = 5
+_RETRIES = 3
+"""With the pauses between them half a second on average: what a picker on a busy machine needs to learn of a unit's
+new servers, when units are updated one after the other."""
+
+_HOST_ATTEMPTS = 64
+"""How often a unit is chosen until it is one that has not refused the request. The choice must be by chance for that: a
+unit that refuses at once has the fewest requests, and Envoy's choice among all (`FULL_SCAN`) would always be it."""
+
+_MOST = 40000
+"""Connections and requests at a time, as in the Envoy of the router's chart."""
+
+DESTINATION_HEADERS = (
+    "x-gateway-destination-endpoint",
+    "x-gateway-destination-endpoint-subset",
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-data-parallel-host-port",
+    "x-kv-cache-source-host-port",
+)
+"""Headers that the router's Envoy, the endpoint picker or the routing sidecar take for addresses (llm-d-router v0.10.0,
+pkg/sidecar/proxy; GAIE, pkg/epp/metadata). They are the router's to set, never a client's."""
+
+_DRAIN = """
+function envoy_on_request(handle)
+  local function admin(method, path)
+    local headers = {[":method"] = method, [":path"] = path, [":authority"] = "admin"}
+    local _, body = handle:httpCall("admin", headers, "", 1000)
+    return body or ""
+  end
+  admin("POST", "/healthcheck/fail")
+  for second = 1, %(limit)d do
+    handle:httpCall("second", {[":method"] = "GET", [":path"] = "/second", [":authority"] = "drain"}, "", 5000)
+    local active = admin("GET", "/stats?filter=^http.requests.downstream_rq_active$")
+    if second >= %(least)d and string.match(active, ": 0%%s*$") then break end
+  end
+end
+"""
+"""Fails the health check, so that every answer closes its connection, and waits until no request is under way."""
+
+DEFAULT_READY_TIMEOUT_S = 600
 
 _CONFIG_FOLDER = "/etc/envoy"
 _CONFIG_FILE = "envoy.yaml"
@@ -32,14 +104,25 @@ class FrontDoorArgs(TypedDict):
 
     namespace: pulumi.Input[str]
     """Namespace of the model."""
-    release: str
+    release: ReleaseRef
     """llm-d release of the catalogue, whose Envoy this is."""
-    override: NotRequired[OverrideArgs]
+    override: NotRequired[OverrideArgs | None]
     """Parts of the release that others take the place of; none if left out."""
     model: str
     """Name that the model's objects carry as label, and name of the Service."""
     routers: Sequence[str]
     """Services of the units' routers, in the same namespace; port 80 takes requests."""
+
+
+class ModelEndpointArgs(TypedDict):
+    """What a model's endpoint needs."""
+
+    namespace: pulumi.Input[str]
+    """Namespace of the model."""
+    model: str
+    """Name that the model's objects carry as label, and name of the Service."""
+    ready_timeout_s: NotRequired[int | None]
+    """Limit of the wait for what stands behind the Service to be ready, in seconds; 600 if left out."""
 
 
 class FrontDoor(pulumi.ComponentResource):
@@ -54,25 +137,57 @@ class FrontDoor(pulumi.ComponentResource):
     """Base URL inside the cluster, without `/v1`."""
 
     def __init__(self, name: str, args: FrontDoorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:FrontDoor", name, None, opts)
+        super().__init__("llmd-oke:index:FrontDoor", name, inputs(args), opts)
         child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
         units = pulumi.ResourceOptions(depends_on=opts.depends_on if opts else None)
-        merge = pulumi.ResourceOptions.merge
         config = config_map(args)
         key = f"{name}-{config['metadata']['name'].rsplit('-', 1)[1]}"
         declare(name, disruption_budget(args), child)
         declare(name, network_policy(args), child)
         read = declare(key, config, child)
-        pods = declare(key, deployment(args), merge(merge(child, units), _after(read)))
-        declared = declare(name, service(args), merge(child, _after(pods)))
+        pods = declare(key, deployment(args), after(pulumi.ResourceOptions.merge(child, units), read))
+        declared = declare(name, _service(args), after(child, pods))
         namespace = pulumi.Output.from_input(args["namespace"])
         host = when_declared(declared, args["model"])
         self.url = pulumi.Output.concat("http://", host, ".", namespace, ".svc.cluster.local")
         self.register_outputs({"url": self.url})
 
 
-def _after(resource: pulumi.Resource) -> pulumi.ResourceOptions:
-    return pulumi.ResourceOptions(depends_on=[resource])
+class ModelEndpoint(pulumi.ComponentResource):
+    """A Service that spreads connections over the servers of all units of a model, as the published baseline does.
+
+    Declare it beside the units, not after them: the Kubernetes plug-in gives every Service ten seconds to settle.
+    """
+
+    url: pulumi.Output[str]
+    """Base URL inside the cluster, without `/v1`."""
+
+    def __init__(self, name: str, args: ModelEndpointArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:ModelEndpoint", name, inputs(args), opts)
+        limits = timeouts(args.get("ready_timeout_s") or DEFAULT_READY_TIMEOUT_S)
+        declared = declare(name, endpoint_service(args), pulumi.ResourceOptions(parent=self, custom_timeouts=limits))
+        namespace = pulumi.Output.all(args["namespace"], declared.urn).apply(lambda values: values[0])
+        self.url = pulumi.Output.concat("http://", args["model"], ".", namespace, ".svc.cluster.local")
+        self.register_outputs({"url": self.url})
+
+
+def endpoint_service(args: ModelEndpointArgs) -> Manifest:
+    """The Service."""
+    model = args["model"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": model,
+            "namespace": args["namespace"],
+            "labels": {**PART_OF, labels.MODEL: model},
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "selector": labels.model_selector(model),
+            "ports": [{"name": "http", "port": 80, "targetPort": SERVER_PORT, "protocol": "TCP"}],
+        },
+    }
 
 
 def version(args: FrontDoorArgs) -> str:
@@ -140,7 +255,7 @@ def _container(args: FrontDoorArgs) -> dict[str, Any]:
     requests = FRONT_DOOR_REQUESTS
     return {
         "name": "envoy",
-        "image": release(args["release"], args.get("override")).proxy.image.pinned,
+        "image": resolve_release(args["release"], args.get("override")).proxy.image.pinned,
         "imagePullPolicy": "IfNotPresent",
         "command": ["envoy"],
         "args": [
@@ -169,7 +284,7 @@ def _container(args: FrontDoorArgs) -> dict[str, Any]:
     }
 
 
-def service(args: FrontDoorArgs) -> Manifest:
+def _service(args: FrontDoorArgs) -> Manifest:
     """The model's address. It is declared when the Envoys are ready, so that nothing is left to wait for."""
     return {
         "apiVersion": "v1",
@@ -218,3 +333,206 @@ def _name(args: FrontDoorArgs) -> str:
 
 def _versioned_name(args: FrontDoorArgs) -> str:
     return f"{_name(args)}-{version(args)}"
+
+
+def bootstrap(upstreams: Sequence[str], port: int) -> str:
+    """Envoy's bootstrap, as JSON, which is YAML too.
+
+    Args:
+        upstreams: host names of what answers requests, one for each unit.
+        port: their port.
+    """
+    config: Config = {
+        "admin": {"address": envoy.socket_address("127.0.0.1", _ADMIN_PORT)},
+        "static_resources": {
+            "listeners": [_requests_listener(), _ready_listener(), _drain_listener()],
+            "clusters": [
+                _units_cluster(upstreams, port),
+                _local_cluster("admin", _ADMIN_PORT),
+                _local_cluster("second", DRAIN_PORT),
+            ],
+        },
+    }
+    return json.dumps(config, indent=1)
+
+
+def _requests_listener() -> Config:
+    """Whole answers and streams alike may take as long as bytes come now and then. Nothing is held back: only the
+    request is kept, while it may have to be sent again."""
+    route = {
+        "cluster": "units",
+        "timeout": "0s",
+        "idle_timeout": f"{IDLE_TIMEOUT_S}s",
+        "retry_policy": _retry_policy(),
+    }
+    host: Config = {
+        "name": "model",
+        "domains": ["*"],
+        "routes": [{"match": {"prefix": "/"}, "route": route}],
+        "request_headers_to_remove": list(DESTINATION_HEADERS),
+    }
+    return _listener(
+        "requests",
+        REQUEST_PORT,
+        host,
+        [],
+        use_remote_address=True,
+        normalize_path=True,
+        merge_slashes=True,
+        path_with_escaped_slashes_action="UNESCAPE_AND_REDIRECT",
+        server_header_transformation="PASS_THROUGH",
+        common_http_protocol_options={
+            "idle_timeout": f"{IDLE_TIMEOUT_S}s",
+            "headers_with_underscores_action": "REJECT_REQUEST",
+        },
+    )
+
+
+def _retry_policy() -> Config:
+    """What surely did no work, or was refused before its first byte, is tried with another unit.
+
+    Endpoint pickers without a server to pick refuse with 503, or with 429 where decode servers alone are missing (seen
+    of v0.7.1). A stream that has begun has its status, so that it is never sent again.
+    """
+    return {
+        "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes",
+        "retriable_status_codes": [429, 503],
+        "num_retries": _RETRIES,
+        "retry_host_predicate": [envoy.previous_hosts()],
+        "host_selection_retry_max_attempts": _HOST_ATTEMPTS,
+        "retry_back_off": {"base_interval": "0.1s", "max_interval": "0.5s"},
+    }
+
+
+def _units_cluster(upstreams: Sequence[str], port: int) -> Config:
+    """The units: of two by chance the one with fewer requests. One that fails is left out for a while, never all.
+
+    Whether a unit is there is asked by connecting to it: a Service without ready pods refuses. A request would be
+    routed to its servers and counted. It is left out for a second only: when units change one by one, the next one goes
+    as soon as this one is back.
+    """
+    thresholds = {
+        "max_connections": _MOST,
+        "max_pending_requests": _MOST,
+        "max_requests": _MOST,
+        "retry_budget": {"budget_percent": {"value": 100}},  # a unit that refuses at once has the fewest requests
+    }
+    return {
+        "name": "units",
+        "type": "STRICT_DNS",
+        "dns_lookup_family": "V4_PREFERRED",
+        "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
+        "load_assignment": _endpoints("units", [(host, port) for host in upstreams]),
+        "load_balancing_policy": {
+            "policies": [
+                {
+                    "typed_extension_config": {
+                        "name": "envoy.load_balancing_policies.least_request",
+                        "typed_config": _typed("load_balancing_policies.least_request.v3.LeastRequest")
+                        | {"choice_count": 2},
+                    }
+                }
+            ]
+        },
+        "common_lb_config": {"healthy_panic_threshold": {"value": 1}},
+        "circuit_breakers": {"thresholds": [thresholds]},
+        "health_checks": [
+            {
+                "timeout": "2s",
+                "interval": "5s",
+                "no_traffic_interval": "5s",
+                "unhealthy_threshold": 2,
+                "healthy_threshold": 1,
+                "tcp_health_check": {},
+            }
+        ],
+        "outlier_detection": {
+            "interval": "1s",
+            "base_ejection_time": "1s",
+            "max_ejection_time": "1s",
+            "max_ejection_percent": 100,
+            "split_external_local_origin_errors": True,
+            "consecutive_local_origin_failure": 3,
+            "enforcing_consecutive_local_origin_failure": 100,
+            "enforcing_local_origin_success_rate": 0,
+            "consecutive_gateway_failure": 3,
+            "enforcing_consecutive_gateway_failure": 100,
+            "enforcing_consecutive_5xx": 0,
+            "enforcing_success_rate": 0,
+        },
+    }
+
+
+def _ready_listener() -> Config:
+    """Readiness, and Envoy's metrics."""
+    host: Config = {
+        "name": "metrics",
+        "domains": ["*"],
+        "routes": [{"match": {"prefix": "/stats/prometheus"}, "route": {"cluster": "admin"}}],
+    }
+    path = {"name": ":path", "string_match": {"exact": "/ready"}}
+    health = envoy.http_filter("health_check", "health_check", "HealthCheck", pass_through_mode=False, headers=[path])
+    return _listener("ready", READY_PORT, host, [health])
+
+
+def _drain_listener() -> Config:
+    """The end of a pod: `/drain` answers when all requests have their answer. `/second` takes a second, for `/drain`.
+
+    Envoy itself ends at once when it is told to, and its image has no shell that a hook could run.
+    """
+    code = _DRAIN % {"limit": DRAIN_LIMIT_S, "least": _DRAIN_LEAST_S}
+    lua = envoy.http_filter("lua", "lua", "Lua", default_source_code={"inline_string": code})
+    fault = envoy.http_filter(
+        "fault",
+        "fault",
+        "HTTPFault",
+        delay={"fixed_delay": "1s", "percentage": {"numerator": 100}},
+        headers=[{"name": ":path", "string_match": {"exact": "/second"}}],
+    )
+    answer = {"status": 200}
+    host: Config = {
+        "name": "drain",
+        "domains": ["*"],
+        "routes": [
+            {
+                "match": {"path": "/second"},
+                "direct_response": answer,
+                "typed_per_filter_config": {
+                    "envoy.filters.http.lua": _typed("filters.http.lua.v3.LuaPerRoute") | {"disabled": True}
+                },
+            },
+            {"match": {"path": "/drain"}, "direct_response": answer},
+        ],
+    }
+    return _listener("drain", DRAIN_PORT, host, [lua, fault])
+
+
+def _listener(name: str, port: int, host: Config, filters: Sequence[Config], **settings: object) -> Config:
+    router = envoy.http_filter("router", "router", "Router", suppress_envoy_headers=True)
+    routes = {"name": name, "virtual_hosts": [host]}
+    manager = envoy.connection_manager(
+        stat_prefix=name, route_config=routes, http_filters=[*filters, router], **settings
+    )
+    return {
+        "name": name,
+        "address": envoy.socket_address("0.0.0.0", port),  # noqa: S104 - a pod's own address
+        "filter_chains": [{"filters": [manager]}],
+    }
+
+
+def _local_cluster(name: str, port: int) -> Config:
+    return {
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "load_assignment": _endpoints(name, [("127.0.0.1", port)]),
+    }
+
+
+def _endpoints(name: str, addresses: Sequence[tuple[str, int]]) -> Config:
+    endpoints = [{"endpoint": {"address": envoy.socket_address(host, port)}} for host, port in addresses]
+    return {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}
+
+
+def _typed(name: str) -> Config:
+    return {"@type": f"type.googleapis.com/envoy.extensions.{name}"}

@@ -9,13 +9,10 @@ import pulumi
 
 from llmd_oke.catalogue.container_images import job_images
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.objects import PART_OF, Manifest, when_declared
+from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.lookup import shape
-from llmd_oke.serving.manifests import declare, role, role_binding, service_account
-from llmd_oke.serving.model_pod import tolerations
-from llmd_oke.serving.timeouts import timeouts
+from llmd_oke.serving.manifests import declare, role, role_binding, service_account, timeouts, tolerations
 
 NAME = "image-pull"
 IMAGE = "llmd-oke/image"
@@ -34,9 +31,9 @@ class ImagePullArgs(TypedDict):
     """Namespace of the model servers."""
     image: str
     """Image of the servers, which has Python."""
-    shape: str
+    shape: ShapeRef
     """OCI shape of the nodes, from the catalogue."""
-    node_taints: NotRequired[list[NodeTaintArgs]]
+    node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of the nodes beside those of their shape; none if left out."""
     nodes: int
     """Nodes to wait for. More may come, and get the image; fewer may, and are not waited for."""
@@ -54,7 +51,7 @@ class ImagePull(pulumi.ComponentResource):
     """The image, once nodes have it."""
 
     def __init__(self, name: str, args: ImagePullArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ImagePull", name, None, opts)
+        super().__init__("llmd-oke:index:ImagePull", name, inputs(args), opts)
         child = pulumi.ResourceOptions(parent=self)
         needed = [
             declare(f"{name}-{manifest['kind'].lower()}", manifest, child)
@@ -75,13 +72,13 @@ def daemon_set(args: ImagePullArgs) -> Manifest:
     it itself: a node that doesn't answer would hold everything up.
     """
     own = {**PART_OF, "app.kubernetes.io/name": NAME}
-    nodes = shape(args["shape"])
+    nodes = resolve_shape(args["shape"])
     pod = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 1,
         "securityContext": _pod_security(),
         "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
-        "tolerations": tolerations(nodes, args.get("node_taints", ())),
+        "tolerations": tolerations(nodes, args.get("node_taints") or ()),
         "containers": [
             {
                 "name": NAME,
@@ -154,7 +151,7 @@ def _waiting_pod(args: ImagePullArgs) -> dict[str, Any]:
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
         "securityContext": _pod_security(),
-        "tolerations": tolerations(shape(args["shape"]), args.get("node_taints", ())),
+        "tolerations": tolerations(resolve_shape(args["shape"]), args.get("node_taints") or ()),
         "containers": [container],
         "volumes": [bench_program.volume(NAME)],
     }
@@ -169,7 +166,7 @@ def _metadata(args: ImagePullArgs) -> dict[str, Any]:
 
 
 def _program() -> str:
-    return (resources.files("llmd_oke.serving") / "image_pull_program.py").read_text(encoding="utf-8")
+    return (resources.files("llmd_pods") / "image_pull_program.py").read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

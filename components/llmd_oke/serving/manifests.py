@@ -1,12 +1,24 @@
-"""What serving declares in a cluster, of kinds that it is known to need."""
+"""What serving declares in a cluster: kinds that it is known to need, parts that pods and accounts share, limits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
+from llmd_pods.errors import KitError
 
-from llmd_oke.errors import KitError
+from llmd_oke.catalogue import Shape
 from llmd_oke.objects import KubernetesObject, Manifest
+from llmd_oke.serving.args import NodeTaintArgs
+
+# Limits of waits in seconds. The Kubernetes plug-in's default, ten minutes, is too short where weights are loaded.
+
+ROUTER_S = 600
+"""The endpoint picker and Envoy start within seconds; the rest is for pulling their images."""
+
+NAMESPACE_S = 120
+
+DELETE_S = 600
+"""Pods end within their grace of at most 130 s, a namespace after all that is in it."""
 
 _KINDS = {
     ("v1", "ConfigMap"),
@@ -84,3 +96,18 @@ def api_access_volume() -> dict[str, Any]:
 def api_access_mount() -> dict[str, Any]:
     """The mount of that volume, where Kubernetes' own client libraries look for it."""
     return {"name": _API_ACCESS, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
+
+
+def timeouts(create_s: int, update_s: int | None = None) -> pulumi.CustomTimeouts:
+    """Pulumi's timeouts from seconds; updates may take as long as creation if nothing else is said."""
+    return pulumi.CustomTimeouts(create=f"{create_s}s", update=f"{update_s or create_s}s", delete=f"{DELETE_S}s")
+
+
+def tolerations(shape: Shape, further: Sequence[NodeTaintArgs] = ()) -> list[dict[str, str]]:
+    """The taints of the shape's nodes and further ones of theirs, tolerated one by one."""
+    of_shape = ((taint.key, taint.value, taint.effect) for taint in shape.node.taints)
+    taints = [*of_shape, *((taint["key"], taint["value"], taint["effect"]) for taint in further)]
+    return [
+        {"key": key, "operator": "Equal", "value": value, "effect": effect}
+        for key, value, effect in dict.fromkeys(taints)
+    ]

@@ -1,27 +1,38 @@
 """The cache of weights inside the cluster: its volume, and the Jobs that fill it before servers start."""
 
+import hashlib
+import json
+from functools import cache
+from importlib import resources
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
+from llmd_pods.errors import KitError
+from llmd_pods.prewarm import owner
 
 from llmd_oke.catalogue import Model, Shape
+from llmd_oke.catalogue.benchmarks import bench_jobs
+from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.models import Vocabulary
+from llmd_oke.catalogue.serving import model_cache as facts
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.catalogue.storage import model_cache as facts
-from llmd_oke.errors import KitError
-from llmd_oke.objects import PART_OF, Manifest, when_declared
-from llmd_oke.planning import rollout
-from llmd_oke.serving import prewarm, vllm
-from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.cache_args import ModelCacheMountArgs, PrewarmArgs
-from llmd_oke.serving.lookup import model, shape
-from llmd_oke.serving.manifests import declare
-from llmd_oke.serving.model_pod import tolerations
-from llmd_oke.serving.timeouts import timeouts
+from llmd_oke.objects import PART_OF, Manifest, ModelRef, ShapeRef, inputs, resolve_model, resolve_shape, when_declared
+from llmd_oke.planning import placement
+from llmd_oke.serving import bench_program, vllm
+from llmd_oke.serving.args import ModelCacheMountArgs, NodeTaintArgs, PrewarmArgs
+from llmd_oke.serving.manifests import declare, timeouts, tolerations
+from llmd_oke.serving.vllm import CACHE_FOLDER, hugging_face_token, pinned_revision
 
 DEFAULT_TIMEOUT_S = 7200
 VOLUME_S = 300
 TRIES = 6
 PREWARM = "llmd-oke/prewarm"
+
+PROGRAM_VOLUME = "prewarm-program"
+PROGRAM_FOLDER = "/opt/llmd-oke"
+
+SOURCE_SECRET = "model-source"  # noqa: S105 - the name of a Secret
+SOURCE_SECRET_KEY = "url"  # noqa: S105 - a key's name
 
 
 class ModelCacheArgs(TypedDict):
@@ -33,29 +44,29 @@ class ModelCacheArgs(TypedDict):
     """Account of the pods that fill the cache. It needs no rights."""
     kind: str
     """`node-disk`, `file-storage` or `lustre`."""
-    shape: str
+    shape: ShapeRef
     """OCI shape of the nodes, from the catalogue."""
-    node_taints: NotRequired[list[NodeTaintArgs]]
+    node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of the nodes beside those of their shape; none if left out."""
     nodes: int
     """Number of nodes."""
-    models: list[str]
+    models: list[ModelRef]
     """Models of the catalogue to keep."""
-    path: NotRequired[str]
+    path: NotRequired[str | None]
     """Folder on the nodes, for `node-disk`; `/mnt/nvme/models` if left out."""
-    volume_handle: NotRequired[pulumi.Input[str]]
+    volume_handle: NotRequired[pulumi.Input[str] | None]
     """What the storage driver knows the file system by, for `file-storage` and `lustre`."""
-    volume_name: NotRequired[str]
+    volume_name: NotRequired[str | None]
     """Name of the shared volume, which belongs to no namespace; the component's name if left out."""
-    capacity_gib: NotRequired[int]
+    capacity_gib: NotRequired[int | None]
     """Size of a shared file system in GiB; File Storage grows by itself."""
-    prewarm: NotRequired[PrewarmArgs]
+    prewarm: NotRequired[PrewarmArgs | None]
     """How weights get there; servers download them themselves if left out."""
-    revisions: NotRequired[dict[str, str]]
+    revisions: NotRequired[dict[str, str] | None]
     """Commits of repositories by model; they win over the one of `prewarm`."""
-    source_url: NotRequired[pulumi.Input[str]]
+    source_url: NotRequired[pulumi.Input[str] | None]
     """Pre-authenticated request that may list and read a bucket, for the source `object-storage`; kept as a Secret."""
-    timeout_s: NotRequired[int]
+    timeout_s: NotRequired[int | None]
     """Longest that filling the cache with one model may take in seconds; 7200 if left out."""
 
 
@@ -71,16 +82,18 @@ class ModelCache(pulumi.ComponentResource):
     """Names of the Jobs that filled the cache."""
 
     def __init__(self, name: str, args: ModelCacheArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ModelCache", name, None, opts)
+        super().__init__("llmd-oke:index:ModelCache", name, inputs(args, "source_url"), opts)
         child = pulumi.ResourceOptions(parent=self)
         self.claim = self._shared_volume(name, args) if args["kind"] != "node-disk" else pulumi.Output.from_input("")
         needed: list[pulumi.Resource] = []
-        if "prewarm" in args:
-            program = prewarm.program_config_map(args["namespace"])
-            needed.append(declare(f"{name}-program", program, child))
-        if "source_url" in args:
-            needed.append(declare(f"{name}-source", source_secret(args["namespace"], args["source_url"]), child))
-        self.jobs = pulumi.Output.all(*(self._job(name, key, args, needed) for key in _prewarmed(args)))
+        models: dict[str, Model] = {}
+        if args.get("prewarm") is not None:
+            needed.append(declare(f"{name}-program", program_config_map(args["namespace"]), child))
+            models = {model.name: model for model in map(resolve_model, args["models"])}
+        source_url = args.get("source_url")
+        if source_url is not None:
+            needed.append(declare(f"{name}-source", source_secret(args["namespace"], source_url), child))
+        self.jobs = pulumi.Output.all(*(self._job(name, models[key], args, needed) for key in sorted(models)))
         self.register_outputs({"claim": self.claim, "jobs": self.jobs})
 
     def _shared_volume(self, name: str, args: ModelCacheArgs) -> pulumi.Output[str]:
@@ -89,34 +102,34 @@ class ModelCache(pulumi.ComponentResource):
         after = pulumi.ResourceOptions.merge(limited, pulumi.ResourceOptions(depends_on=[volume]))
         return when_declared(declare(f"{name}-claim", claim(name, args), after), name)
 
-    def _job(self, name: str, key: str, args: ModelCacheArgs, needed: list[pulumi.Resource]) -> pulumi.Output[str]:
-        limit_s = args.get("timeout_s", DEFAULT_TIMEOUT_S)
+    def _job(self, name: str, model: Model, args: ModelCacheArgs, needed: list[pulumi.Resource]) -> pulumi.Output[str]:
+        limit_s = args.get("timeout_s") or DEFAULT_TIMEOUT_S
         opts = pulumi.ResourceOptions(
             parent=self,
             depends_on=needed,
-            custom_timeouts=timeouts(limit_s + rollout.SCHEDULING_S),
+            custom_timeouts=timeouts(limit_s + placement.SCHEDULING_S),
             delete_before_replace=True,
         )
-        manifest = job(model(key), shape(args["shape"]), args, mount(args, key, self.claim))
-        return when_declared(declare(f"{name}-{manifest['metadata']['name']}", manifest, opts), job_name(model(key)))
+        manifest = job(model, resolve_shape(args["shape"]), args, mount(args, model.name, self.claim))
+        return when_declared(declare(f"{name}-{manifest['metadata']['name']}", manifest, opts), job_name(model))
 
 
 def mount(args: ModelCacheArgs, model_name: str, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
-    """What the servers of a model are told of the cache: the argument `model_cache` of their unit."""
-    place: ModelCacheMountArgs = {"path": args.get("path", "/mnt/nvme/models")}
+    """Where the servers of a model find the cache: the argument `model_cache` of their unit."""
+    place: ModelCacheMountArgs = {"path": args.get("path") or "/mnt/nvme/models"}
     if args["kind"] != "node-disk":
         place = {"claim": claim}
-    if "prewarm" not in args:
+    settings = args.get("prewarm")
+    if settings is None:
         return place
-    wanted = args["prewarm"]
-    how: PrewarmArgs = {
-        "source": wanted["source"],
-        "connections": wanted.get("connections", 8),
+    prewarm: PrewarmArgs = {
+        "source": settings["source"],
+        "connections": settings.get("connections", 8),
         "belongs_to_root": args["kind"] != "file-storage",
     }
-    if revision := args.get("revisions", {}).get(model_name) or wanted.get("revision"):
-        how["revision"] = revision
-    place["prewarm"] = how
+    if revision := (args.get("revisions") or {}).get(model_name) or settings.get("revision"):
+        prewarm["revision"] = revision
+    place["prewarm"] = prewarm
     return place
 
 
@@ -128,14 +141,15 @@ def persistent_volume(name: str, args: ModelCacheArgs) -> Manifest:
     """
     if args["kind"] not in {"file-storage", "lustre"}:
         raise KitError(f"{args['kind']!r} is no kind of model cache.", "Known: node-disk, file-storage, lustre.")
-    if "volume_handle" not in args:
+    handle = args.get("volume_handle")
+    if handle is None:
         raise KitError(f"A model cache of the kind {args['kind']} needs volume_handle.")
     driver = facts().file_storage if args["kind"] == "file-storage" else facts().lustre
     attributes = facts().lustre.volume_attributes if args["kind"] == "lustre" else {}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": args.get("volume_name", name), "labels": PART_OF},
+        "metadata": {"name": args.get("volume_name") or name, "labels": PART_OF},
         "spec": {
             "capacity": {"storage": _capacity(args)},
             "accessModes": ["ReadWriteMany"],
@@ -145,7 +159,7 @@ def persistent_volume(name: str, args: ModelCacheArgs) -> Manifest:
             "claimRef": {"namespace": args["namespace"], "name": name},
             "csi": {
                 "driver": driver.driver,
-                "volumeHandle": args["volume_handle"],
+                "volumeHandle": handle,
                 **({"volumeAttributes": attributes} if attributes else {}),
             },
         },
@@ -161,21 +175,21 @@ def claim(name: str, args: ModelCacheArgs) -> Manifest:
         "spec": {
             "accessModes": ["ReadWriteMany"],
             "storageClassName": "",
-            "volumeName": args.get("volume_name", name),
+            "volumeName": args.get("volume_name") or name,
             "resources": {"requests": {"storage": _capacity(args)}},
         },
     }
 
 
-def job(kept: Model, nodes: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
+def job(model: Model, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
     """The Job that fills the cache with one model: a pod for each node and its disks, or one for a shared volume."""
     pods = args["nodes"] if args["kind"] == "node-disk" else 1
-    own = {**PART_OF, PREWARM: job_name(kept)}
+    own = {**PART_OF, PREWARM: job_name(model)}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": job_name(kept),
+            "name": job_name(model),
             "namespace": args["namespace"],
             "labels": own,
             "annotations": {"pulumi.com/replaceUnready": "true"},
@@ -184,15 +198,15 @@ def job(kept: Model, nodes: Shape, args: ModelCacheArgs, cache: ModelCacheMountA
             "completions": pods,
             "parallelism": pods,
             "backoffLimit": TRIES * pods,
-            "activeDeadlineSeconds": args.get("timeout_s", DEFAULT_TIMEOUT_S),
-            "template": {"metadata": {"labels": own}, "spec": _pod(kept, nodes, args, cache)},
+            "activeDeadlineSeconds": args.get("timeout_s") or DEFAULT_TIMEOUT_S,
+            "template": {"metadata": {"labels": own}, "spec": _pod(model, shape, args, cache)},
         },
     }
 
 
-def job_name(kept: Model) -> str:
+def job_name(model: Model) -> str:
     """The name of the Job of a model."""
-    return f"prewarm-{kept.name.replace('.', '-')}"
+    return f"prewarm-{model.name.replace('.', '-')}"
 
 
 def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manifest:
@@ -200,39 +214,126 @@ def source_secret(namespace: pulumi.Input[str], url: pulumi.Input[str]) -> Manif
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": prewarm.SOURCE_SECRET, "namespace": namespace, "labels": PART_OF},
-        "stringData": {prewarm.SOURCE_SECRET_KEY: pulumi.Output.secret(url)},
+        "metadata": {"name": SOURCE_SECRET, "namespace": namespace, "labels": PART_OF},
+        "stringData": {SOURCE_SECRET_KEY: pulumi.Output.secret(url)},
     }
 
 
-def _pod(kept: Model, nodes: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
-    *first, fills = prewarm.containers(kept, cache)
+def _pod(model: Model, shape: Shape, args: ModelCacheArgs, cache: ModelCacheMountArgs) -> dict[str, Any]:
+    *init_containers, container = containers(model, cache)
     return {
         "serviceAccountName": args["service_account"],
         "automountServiceAccountToken": False,
         "restartPolicy": "OnFailure",
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "nodeSelector": {INSTANCE_TYPE_LABEL: nodes.name},
-        "tolerations": tolerations(nodes, args.get("node_taints", ())),
-        **({"affinity": _apart(kept)} if args["kind"] == "node-disk" else {}),
-        **({"initContainers": first} if first else {}),
-        "containers": [fills],
-        "volumes": [vllm.cache_volume(cache), prewarm.program_volume()],
+        "nodeSelector": {INSTANCE_TYPE_LABEL: shape.name},
+        "tolerations": tolerations(shape, args.get("node_taints") or ()),
+        **({"affinity": _apart(model)} if args["kind"] == "node-disk" else {}),
+        **({"initContainers": init_containers} if init_containers else {}),
+        "containers": [container],
+        "volumes": [vllm.cache_volume(cache), program_volume()],
     }
 
 
-def _apart(kept: Model) -> dict[str, Any]:
+def _apart(model: Model) -> dict[str, Any]:
     """Each pod on a node of its own."""
     term = {
-        "labelSelector": {"matchLabels": {PREWARM: job_name(kept)}},
+        "labelSelector": {"matchLabels": {PREWARM: job_name(model)}},
         "topologyKey": "kubernetes.io/hostname",
     }
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def _prewarmed(args: ModelCacheArgs) -> list[str]:
-    return sorted(set(args["models"])) if "prewarm" in args else []
-
-
 def _capacity(args: ModelCacheArgs) -> str:
-    return f"{args.get('capacity_gib', facts().file_storage.smallest_claim_gib)}Gi"
+    return f"{args.get('capacity_gib') or facts().file_storage.smallest_claim_gib}Gi"
+
+
+@cache
+def program() -> dict[str, str]:
+    """The files of the pre-warm program by name."""
+    folder = resources.files("llmd_pods") / "prewarm"
+    return {file.name: file.read_text() for file in sorted(folder.iterdir(), key=str) if file.name.endswith(".py")}
+
+
+def program_name() -> str:
+    """The name of the program's ConfigMap. It says the content, so that another program restarts what runs it."""
+    return f"prewarm-{hashlib.sha256(repr(program()).encode()).hexdigest()[:10]}"
+
+
+def program_config_map(namespace: Any) -> Manifest:
+    """The ConfigMap that pods run the program from."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": program_name(), "namespace": namespace, "labels": PART_OF},
+        "data": program(),
+    }
+
+
+def containers(model: Model, cache: ModelCacheMountArgs) -> list[dict[str, Any]]:
+    """The containers in their order; the last one fills the cache. They end at once where the model is complete."""
+    prewarm = cache.get("prewarm", PrewarmArgs(source="hugging-face"))
+    owner_containers = [_owner_container()] if prewarm.get("belongs_to_root") else []
+    return [*owner_containers, _prewarm_container(model, cache, prewarm)]
+
+
+def _owner_container() -> dict[str, Any]:
+    """Root, because the folder is root's, and able to change owners; it asks nobody and has no secret."""
+    user = bench_jobs().user_id
+    capabilities = {"drop": ["ALL"], "add": ["CHOWN"]}
+    return {
+        **_python("prewarm-owner", "prewarm.owner"),
+        "args": [f"--cache={CACHE_FOLDER}", f"--user={user}"],
+        "securityContext": {**bench_program.CONTAINER_SECURITY, "capabilities": capabilities, "runAsUser": 0},
+    }
+
+
+def _prewarm_container(model: Model, cache: ModelCacheMountArgs, prewarm: PrewarmArgs) -> dict[str, Any]:
+    user = {"runAsNonRoot": True, "runAsUser": bench_jobs().user_id, "runAsGroup": owner.GROUP}
+    return {
+        **_python("prewarm", "prewarm"),
+        "args": [
+            f"--cache={CACHE_FOLDER}",
+            f"--repository={model.repository}",
+            f"--revision={pinned_revision(model, cache) or 'main'}",
+            f"--source={prewarm['source']}",
+            f"--connections={prewarm.get('connections', 8)}",
+            *([f"--vocabulary={_vocabulary(model.vocabulary)}"] if model.vocabulary else []),
+        ],
+        "env": [_source_url() if prewarm["source"] == "object-storage" else hugging_face_token()],
+        "securityContext": {**bench_program.CONTAINER_SECURITY, **user},
+    }
+
+
+def _python(name: str, module: str) -> dict[str, Any]:
+    """A container that runs a module of the program on the cache."""
+    requests = facts().requests
+    return {
+        "name": name,
+        "image": job_images().python.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-B", "-m", module],
+        "workingDir": PROGRAM_FOLDER,
+        "resources": {"requests": requests.model_dump(), "limits": {"memory": requests.memory}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "model-cache", "mountPath": CACHE_FOLDER},
+            {"name": PROGRAM_VOLUME, "mountPath": f"{PROGRAM_FOLDER}/prewarm", "readOnly": True},
+        ],
+    }
+
+
+def _vocabulary(vocabulary: Vocabulary) -> str:
+    return json.dumps(vocabulary.model_dump(include={"file", "url", "sha256", "bytes"}))
+
+
+def _source_url() -> dict[str, Any]:
+    return {
+        "name": "MODEL_SOURCE_URL",
+        "valueFrom": {"secretKeyRef": {"name": SOURCE_SECRET, "key": SOURCE_SECRET_KEY}},
+    }
+
+
+def program_volume() -> dict[str, Any]:
+    """The volume that the program is in."""
+    return {"name": PROGRAM_VOLUME, "configMap": {"name": program_name()}}

@@ -4,14 +4,19 @@ from typing import NotRequired, TypedDict
 
 import pulumi
 
-from llmd_oke.objects import PART_OF, Manifest, when_declared
-from llmd_oke.serving import network_policies
-from llmd_oke.serving.manifests import declare
-from llmd_oke.serving.priorities import priority_class
-from llmd_oke.serving.timeouts import NAMESPACE_S, timeouts
+from llmd_oke.objects import PART_OF, Manifest, inputs, when_declared
+from llmd_oke.serving.manifests import NAMESPACE_S, declare, timeouts
+from llmd_oke.serving.network_policies import defaults
 from llmd_oke.serving.vllm import HUGGING_FACE_SECRET, HUGGING_FACE_SECRET_KEY
 
 SERVICE_ACCOUNT = "model-server"
+
+_STEP = 1000
+"""Of priorities by size: a server that needs many GPUs of one node is placed before those that fit anywhere.
+
+Eight small servers spread over two nodes would otherwise keep a large one from starting, although GPUs are enough. It
+is placed first among those that wait, and ends none that runs.
+"""
 
 
 class ServingNamespaceArgs(TypedDict):
@@ -21,7 +26,7 @@ class ServingNamespaceArgs(TypedDict):
     """Name of the namespace."""
     tensor_parallel_sizes: list[int]
     """Sizes of the servers that will run in it."""
-    hugging_face_token: NotRequired[pulumi.Input[str]]
+    hugging_face_token: NotRequired[pulumi.Input[str] | None]
     """Token for gated models; kept as a Secret."""
 
 
@@ -34,18 +39,19 @@ class ServingNamespace(pulumi.ComponentResource):
     """Account of the model servers. It has no rights."""
 
     def __init__(self, name: str, args: ServingNamespaceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:ServingNamespace", name, None, opts)
+        super().__init__("llmd-oke:index:ServingNamespace", name, inputs(args, "hugging_face_token"), opts)
         child = pulumi.ResourceOptions(parent=self)
         limited = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(NAMESPACE_S))
         self.name = when_declared(declare(name, namespace(args["namespace"]), limited), args["namespace"])
         account = declare(f"{name}-service-account", service_account(self.name), child)
         self.service_account = when_declared(account, SERVICE_ACCOUNT)
-        for policy in network_policies.defaults(self.name):
+        for policy in defaults(self.name):
             declare(f"{name}-{policy['metadata']['name']}", policy, child)
         for size in args["tensor_parallel_sizes"]:
             declare(f"{name}-priority-tp{size}", priority_class(args["namespace"], size, PART_OF), child)
-        if "hugging_face_token" in args:
-            declare(f"{name}-hugging-face-token", token_secret(self.name, args["hugging_face_token"]), child)
+        token = args.get("hugging_face_token")
+        if token is not None:
+            declare(f"{name}-hugging-face-token", token_secret(self.name, token), child)
         self.register_outputs({"name": self.name, "service_account": self.service_account})
 
 
@@ -72,4 +78,26 @@ def token_secret(namespace: pulumi.Input[str], token: pulumi.Input[str]) -> Mani
         "kind": "Secret",
         "metadata": {"name": HUGGING_FACE_SECRET, "namespace": namespace, "labels": PART_OF},
         "stringData": {HUGGING_FACE_SECRET_KEY: pulumi.Output.secret(token)},
+    }
+
+
+def priority(tensor_parallel_size: int) -> int:
+    """The priority of servers with that many GPUs. Pods without a class have 0."""
+    return _STEP * tensor_parallel_size
+
+
+def class_name(prefix: str, tensor_parallel_size: int) -> str:
+    """The name says the value and the policy, because they can't be changed: another value is another class."""
+    return f"{prefix}-non-preempting-{priority(tensor_parallel_size)}"
+
+
+def priority_class(prefix: str, tensor_parallel_size: int, labels: dict[str, str]) -> dict[str, object]:
+    """The class of servers with that many GPUs. Classes belong to no namespace, so the prefix should be one."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": class_name(prefix, tensor_parallel_size), "labels": labels},
+        "value": priority(tensor_parallel_size),
+        "preemptionPolicy": "Never",
+        "description": f"Model servers with {tensor_parallel_size} GPUs: larger ones are placed before smaller ones.",
     }

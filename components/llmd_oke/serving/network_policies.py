@@ -5,9 +5,10 @@ itself; Oracle documents Calico beside them (docs.oracle.com, ContEng, "Pod Netw
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmd_oke.bench.in_cluster.parcels import PART_LABEL
-from llmd_oke.bench.in_cluster.smoke_labels import LABEL as SMOKE
-from llmd_oke.catalogue.scaling import scaling
+from llmd_pods.config_maps import LABEL as SMOKE
+from llmd_pods.config_maps import PART_LABEL
+
+from llmd_oke.catalogue.serving import scaling
 from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.serving import envoy, labels, vllm
 
@@ -20,10 +21,10 @@ KIT = {"app.kubernetes.io/part-of": PART_OF["app.kubernetes.io/part-of"]}
 DEFAULT, OPERATIONS = "llmd-oke-default", "llmd-oke-operations"
 """Names of the policies of a namespace."""
 
-_MEASURING = (SMOKE, PART_LABEL)
+_MEASURING_LABELS = (SMOKE, PART_LABEL)
 """Labels of pods that measure: the benchmark of a deployment, and the Jobs of commands."""
 
-_TRANSFERRING = ("prefill", "decode")
+_KV_ROLES = ("prefill", "decode")
 
 Rule = dict[str, Any]
 
@@ -36,7 +37,7 @@ def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
         return {}
     return {
         "from": [
-            *({"podSelector": _having(label)} for label in _MEASURING),
+            *({"podSelector": _label_exists(label)} for label in _MEASURING_LABELS),
             {"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: _monitoring_namespace()}}},
             *({"ipBlock": {"cidr": cidr}} for cidr in control_plane),
         ]
@@ -64,15 +65,15 @@ def servers_rules(unit: str, role: str, routed: bool, control_plane: Sequence[st
     if routed and (read := readers(control_plane)):
         router = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
         requests["from"] = [router, *read["from"]]
-    partners = [{"podSelector": {"matchLabels": labels.role_selector(unit, each)}} for each in _TRANSFERRING]
-    return [*([{"from": partners}] if role in _TRANSFERRING else []), requests]
+    partners = [{"podSelector": {"matchLabels": labels.role_selector(unit, partner)}} for partner in _KV_ROLES]
+    return [*([{"from": partners}] if role in _KV_ROLES else []), requests]
 
 
 def defaults(namespace: Any) -> list[Manifest]:
     """What holds for the kit's pods in its namespace that have no policy of their own: nobody reaches them, but pods of
     operations (two of them measure the path of KV cache) each other.
     """
-    of_operations = _having(PART_LABEL)
+    of_operations = _label_exists(PART_LABEL)
     return [
         policy(_metadata(DEFAULT, namespace), KIT, []),
         _policy(_metadata(OPERATIONS, namespace), of_operations, [{"from": [{"podSelector": of_operations}]}]),
@@ -97,7 +98,7 @@ def _metadata(name: str, namespace: Any) -> dict[str, Any]:
     return {"name": name, "namespace": namespace, "labels": PART_OF}
 
 
-def _having(label: str) -> dict[str, Any]:
+def _label_exists(label: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": label, "operator": "Exists"}]}
 
 

@@ -7,7 +7,7 @@ with its reason in `values/router/deviations.yaml`.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NotRequired, TypedDict, cast
 
 import pulumi
@@ -16,11 +16,17 @@ import yaml
 from llmd_oke.catalogue.endpoint_pickers import endpoint_picker
 from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
 from llmd_oke.config.model import RouterProfileName
-from llmd_oke.objects import PART_OF, Manifest, when_declared
+from llmd_oke.objects import PART_OF, Manifest, OverrideArgs, ReleaseRef, inputs, mapped, resolve_release, when_declared
 from llmd_oke.serving import envoy, labels, network_policies
-from llmd_oke.serving.lookup import OverrideArgs, release
-from llmd_oke.serving.manifests import api_access_mount, api_access_volume, declare, role, role_binding
-from llmd_oke.serving.timeouts import ROUTER_S, timeouts
+from llmd_oke.serving.manifests import (
+    ROUTER_S,
+    api_access_mount,
+    api_access_volume,
+    declare,
+    role,
+    role_binding,
+    timeouts,
+)
 from llmd_oke.serving.vllm import SERVER_PORT
 
 DEFAULT_NON_CACHED_TOKENS = 16
@@ -51,29 +57,29 @@ _NOT_WAITED_FOR = {"pulumi.com/skipAwait": "true"}
 class RouterArgs(TypedDict):
     """What a router needs."""
 
-    release: str
+    release: ReleaseRef
     """llm-d release of the catalogue."""
-    override: NotRequired[OverrideArgs]
+    override: NotRequired[OverrideArgs | None]
     """Parts of the release that others take the place of; none if left out."""
-    namespace: str
+    namespace: pulumi.Input[str]
     """Namespace of the unit."""
     model: str
     """Name that the model's objects carry as label."""
     unit: str
     """Unit whose servers the router picks from."""
-    version: NotRequired[str]
+    version: NotRequired[str | None]
     """Version of the servers that the router picks from; of whatever version they are if left out."""
     disaggregated: bool
     """Whether the unit has prefill and decode servers."""
-    profile: NotRequired[str]
+    profile: NotRequired[str | None]
     """How servers are chosen: prefix, token-load or running-requests; prefix if left out."""
-    decider: NotRequired[str]
+    decider: NotRequired[str | None]
     """Which prompts are prefilled remotely: prefix, those with uncached tokens, or always; prefix if left out."""
-    non_cached_tokens: NotRequired[int]
+    non_cached_tokens: NotRequired[int | None]
     """Prompts with at least this many uncached tokens are prefilled remotely; 16 if left out."""
-    replicas: NotRequired[int]
+    replicas: NotRequired[int | None]
     """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
-    control_plane_cidrs: NotRequired[list[str]]
+    control_plane_cidrs: NotRequired[list[str] | None]
     """Addresses that the API server speaks to pods from; if left out, every pod of the cluster may read metrics."""
 
 
@@ -84,7 +90,7 @@ class Router(pulumi.ComponentResource):
     """Service of the router; port 80 takes requests, 9090 gives metrics."""
 
     def __init__(self, name: str, args: RouterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:Router", name, None, opts)
+        super().__init__("llmd-oke:index:Router", name, inputs(args), opts)
         service = _declare_all(self, name, router_manifests(args))
         self.service_name = when_declared(service, service_name(args["unit"]))
         self.register_outputs({"service_name": self.service_name})
@@ -101,7 +107,7 @@ def router_manifests(args: RouterArgs) -> list[Manifest]:
     Raises:
         KitError: the catalogue has no such release.
     """
-    facts = release(args["release"], args.get("override"))
+    facts = resolve_release(args["release"], args.get("override"))
     return manifests(facts, args, endpoint_picker_config(facts, args))
 
 
@@ -110,7 +116,7 @@ def manifests(facts: Release, args: RouterArgs, picker_config: str) -> list[Mani
     objects = _Objects(facts, args, picker_config)
     return [
         objects.service_account(),
-        *objects.config_maps,
+        *objects.config_maps(),
         *objects.rights(),
         objects.service(),
         objects.network_policy(),
@@ -130,9 +136,15 @@ class _Objects:
         self.pod_labels = labels.router(args["model"], args["unit"])
         self.picker_config = picker_config
         self.selector = labels.router_selector(args["unit"])
-        self.replicas = args.get("replicas", self.dialect.replicas)
+        self.replicas = args.get("replicas") or self.dialect.replicas
         self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
+        self.picker_file = {config_file_name(picker_config): picker_config}
+        self.proxy_config: Any = (
+            mapped(self.namespace, lambda name: envoy.bootstrap(f"{self.pickers}.{name}.svc.cluster.local"))
+            if self.pickers
+            else envoy.bootstrap()
+        )
 
     def metadata(self, name: str, more: Mapping[str, str] | None = None) -> dict[str, Any]:
         own = {"app.kubernetes.io/name": self.name, "app.kubernetes.io/version": self.facts.endpoint_picker.image.tag}
@@ -141,11 +153,8 @@ class _Objects:
     def service_account(self) -> Manifest:
         return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.metadata(self.name)}
 
-    @cached_property
     def config_maps(self) -> list[Manifest]:
-        picker = {config_file_name(self.picker_config): self.picker_config}
-        address = f"{self.pickers}.{self.namespace}.svc.cluster.local" if self.pickers else None
-        data = {self.name: picker, self.proxy_name: {envoy.CONFIG_FILE: envoy.bootstrap(address)}}
+        data = {self.name: self.picker_file, self.proxy_name: {envoy.CONFIG_FILE: self.proxy_config}}
         return [
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self.metadata(name), "data": files}
             for name, files in data.items()
@@ -215,7 +224,6 @@ class _Objects:
 
     def deployment(self) -> Manifest:
         """Its pods are replaced when a ConfigMap of theirs changes, which is read only at the start."""
-        read = json.dumps([config_map["data"] for config_map in self.config_maps], sort_keys=True)
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -227,12 +235,15 @@ class _Objects:
                 "template": {
                     "metadata": {
                         "labels": {**self.dialect.mode_label, **self.pod_labels},
-                        "annotations": {CONFIG_ANNOTATION: _digest(read)},
+                        "annotations": {CONFIG_ANNOTATION: mapped(self.proxy_config, self.config_digest)},
                     },
                     "spec": self.pod(),
                 },
             },
         }
+
+    def config_digest(self, proxy_config: str) -> str:
+        return _digest(json.dumps([self.picker_file, {envoy.CONFIG_FILE: proxy_config}], sort_keys=True))
 
     def strategy(self) -> dict[str, Any]:
         """Several are replaced one by one, in the room that they have; one has no room for a second beside it."""
@@ -348,12 +359,13 @@ class _Objects:
 
 def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
     """The endpoint picker's config in the dialect of the release."""
+    non_cached_tokens = args.get("non_cached_tokens")
     return _config_text(
         facts.endpoint_picker.dialect.version,
-        args.get("profile", "prefix"),
+        args.get("profile") or "prefix",
         args["disaggregated"],
-        args.get("decider", "prefix"),
-        args.get("non_cached_tokens", DEFAULT_NON_CACHED_TOKENS),
+        args.get("decider") or "prefix",
+        DEFAULT_NON_CACHED_TOKENS if non_cached_tokens is None else non_cached_tokens,
     )
 
 
@@ -411,7 +423,7 @@ def _declare_all(parent: pulumi.Resource, name: str, manifests: Sequence[Manifes
         options = pulumi.ResourceOptions(parent=parent, custom_timeouts=timeouts(ROUTER_S), depends_on=list(needed))
         return declare(key, manifest, options)
 
-    address = next(each for each in manifests if each["kind"] == "Service")
-    pods = next(each for each in manifests if each["kind"] == "Deployment")
+    address = next(manifest for manifest in manifests if manifest["kind"] == "Service")
+    pods = next(manifest for manifest in manifests if manifest["kind"] == "Deployment")
     read = [one(manifest) for manifest in manifests if manifest is not address and manifest is not pods]
     return one(address, [one(pods, read)])

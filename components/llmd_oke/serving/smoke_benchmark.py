@@ -3,18 +3,15 @@
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
+from llmd_pods.config_maps import LABEL as SMOKE
 
-from llmd_oke.bench.in_cluster.smoke_labels import LABEL as SMOKE
-from llmd_oke.catalogue.bench_jobs import JobFacts, bench_jobs
-from llmd_oke.objects import PART_OF, Manifest, when_declared
+from llmd_oke.catalogue.benchmarks import JobFacts, bench_jobs
+from llmd_oke.objects import PART_OF, Manifest, ShapeRef, inputs, resolve_shape, when_declared
 from llmd_oke.serving import bench_program
 from llmd_oke.serving.args import NodeTaintArgs
-from llmd_oke.serving.lookup import shape
-from llmd_oke.serving.manifests import declare, role, role_binding, service_account
-from llmd_oke.serving.model_pod import tolerations
-from llmd_oke.serving.timeouts import timeouts
+from llmd_oke.serving.manifests import declare, role, role_binding, service_account, timeouts, tolerations
 
-PROGRAM = "llmd_oke.bench.in_cluster.smoke_job"
+PROGRAM = "llmd_pods.smoke_job"
 REQUEST_FILE = "request.json"
 FACTS_FILE = "facts.json"
 FACTS_FOLDER = "/etc/llmd-oke"
@@ -29,18 +26,18 @@ STARTING_S = 600
 class SmokeBenchmarkArgs(TypedDict):
     """What a smoke benchmark needs."""
 
-    namespace: str
+    namespace: pulumi.Input[str]
     """Namespace of the model."""
     model: str
     """Name of the model's objects, and of its Service."""
     image: str
     """Image with Python and what vLLM depends on: the one that the model's servers run."""
-    shape: str
+    shape: ShapeRef
     """OCI shape of the servers' nodes, from the catalogue. Its nodes have the image, so that the Job prefers them."""
-    node_taints: NotRequired[list[NodeTaintArgs]]
+    node_taints: NotRequired[list[NodeTaintArgs] | None]
     """Taints of those nodes beside those of their shape; none if left out."""
     request: str
-    """What is asked of the benchmark: the JSON text of `llmd_oke.bench.smoke.request.SmokeRequest`."""
+    """What is asked of the benchmark: the JSON text of `llmd_pods.smoke_request.SmokeRequest`."""
     facts: str
     """JSON text of what else belongs into the report. It doesn't say what is measured: a change measures nothing
     again."""
@@ -61,7 +58,7 @@ class SmokeBenchmark(pulumi.ComponentResource):
     """Name of the ConfigMap with the result, once there is one."""
 
     def __init__(self, name: str, args: SmokeBenchmarkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("llmd-oke:index:SmokeBenchmark", name, None, opts)
+        super().__init__("llmd-oke:index:SmokeBenchmark", name, inputs(args), opts)
         child = pulumi.ResourceOptions(parent=self)
         needed: list[pulumi.Resource] = [
             declare(f"{name}-{part}", manifest, child)
@@ -123,7 +120,7 @@ def facts(args: SmokeBenchmarkArgs) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {FACTS_FILE: args["facts"]}}
 
 
-def job(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
+def job(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
     """The Job, without a name: Pulumi gives each a new one. It stays when it has ended, for its logs and last words."""
     own = {**PART_OF, "app.kubernetes.io/name": "smoke-benchmark", SMOKE: args["model"]}
     return {
@@ -139,22 +136,22 @@ def job(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
             "activeDeadlineSeconds": deadline_s(args),
             "template": {
                 "metadata": {"labels": own, "annotations": {MEASURED: args["measured"]}},
-                "spec": _pod(args, how),
+                "spec": _pod(args, settings),
             },
         },
     }
 
 
-def _pod(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
-    nodes = shape(args["shape"])
+def _pod(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
+    shape = resolve_shape(args["shape"])
     return {
         "serviceAccountName": object_name(args),
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
-        "securityContext": bench_program.pod_security(how),
-        "affinity": bench_program.rather_on(nodes.name),
-        "tolerations": tolerations(nodes, args.get("node_taints", ())),
-        "containers": [_container(args, how)],
+        "securityContext": bench_program.pod_security(settings),
+        "affinity": bench_program.rather_on(shape.name),
+        "tolerations": tolerations(shape, args.get("node_taints") or ()),
+        "containers": [_container(args, settings)],
         "volumes": [
             bench_program.volume(program_name(args)),
             {"name": "facts", "configMap": {"name": f"{object_name(args)}-facts"}},
@@ -162,7 +159,7 @@ def _pod(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
     }
 
 
-def _container(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
+def _container(args: SmokeBenchmarkArgs, settings: JobFacts) -> dict[str, Any]:
     return {
         "name": "smoke",
         "image": args["image"],
@@ -174,7 +171,7 @@ def _container(args: SmokeBenchmarkArgs, how: JobFacts) -> dict[str, Any]:
             bench_program.from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
             {"name": "RESULT_NAME", "value": object_name(args)},
         ],
-        "resources": how.smoke.model_dump(exclude_none=True),
+        "resources": settings.smoke.model_dump(exclude_none=True),
         "securityContext": bench_program.CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [bench_program.mount(), {"name": "facts", "mountPath": FACTS_FOLDER, "readOnly": True}],

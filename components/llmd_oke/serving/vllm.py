@@ -1,16 +1,18 @@
 """The vLLM container of a model server."""
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llmd_pods.prewarm.sources import ENCODINGS
+
 from llmd_oke.catalogue import Model, Release, Shape
-from llmd_oke.planning import rollout
+from llmd_oke.catalogue.serving import handshake
+from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
-from llmd_oke.prewarm.sources import ENCODINGS
-from llmd_oke.serving.args import EngineArgs
-from llmd_oke.serving.cache_args import ModelCacheMountArgs
+from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs
 
 SERVER_PORT = 8000
 """Where clients and the endpoint picker reach every model server."""
@@ -90,7 +92,7 @@ def container(spec: ServerSpec) -> Container:
         "startupProbe": _probe("/v1/models", STARTUP_PERIOD_S, 5, -(-spec.model.startup_budget_s // STARTUP_PERIOD_S)),
         "livenessProbe": _probe("/health", 10, 5, 3),
         "readinessProbe": _probe("/v1/models", 5, 2, 3),
-        "lifecycle": {"preStop": {"sleep": {"seconds": rollout.DRAIN_S}}},
+        "lifecycle": {"preStop": {"sleep": {"seconds": placement.DRAIN_S}}},
         "securityContext": security_context(spec),
         "volumeMounts": _mounts(spec),
     }
@@ -269,3 +271,44 @@ def cache_volume(cache: ModelCacheMountArgs) -> dict[str, Any]:
     if "path" in cache:
         return {"name": "model-cache", "hostPath": {"path": cache["path"], "type": "DirectoryOrCreate"}}
     return {"name": "model-cache", "emptyDir": {}}
+
+
+def version(spec: ServerSpec) -> str:
+    """A short name of what servers must have in common to hand KV cache over: image, vLLM arguments and environment.
+
+    Prefill and decode servers of one unit share it whatever their sizes are, so that a change of one role's size does
+    not restart the other role. `kubectl get pods -L llmd-oke/version` shows it.
+    """
+    common = replace(spec, role="prefill" if spec.transfers_cache else spec.role, tensor_parallel_size=1)
+    without = handshake().environment
+    variables = [entry for entry in environment(common) if entry["name"] not in without]
+    return _short([common.release.vllm.image.pinned, _arguments(arguments(common)), variables])
+
+
+def revision(unit: str, release: str, versions: Mapping[str, str], sizes: Mapping[str, int]) -> str:
+    """A short name of what can't change inside a unit that another may be made beside.
+
+    Args:
+        unit: name of the unit.
+        release: name of the llm-d release whose endpoint picker and routing sidecar run; they belong together.
+        versions: version of the servers of each role.
+        sizes: tensor parallel size of each role.
+    """
+    return _short([unit, release, dict(versions), dict(sizes)])
+
+
+def _arguments(words: Iterable[str]) -> dict[str, list[str]]:
+    """What the handshake goes by, by name; the last of several wins, as with vLLM."""
+    by_name: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("-"):
+            name, _, value = word.partition("=")
+            by_name[name] = [value] if value else []
+        else:
+            by_name.setdefault(name, []).append(word)
+    return {name: values for name, values in by_name.items() if name not in handshake().arguments}
+
+
+def _short(parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]

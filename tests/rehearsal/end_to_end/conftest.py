@@ -1,4 +1,4 @@
-"""What whole rehearsals need: time, also where others use the machine, and room: worlds end with their module."""
+"""What whole rehearsals need: time, also where others use the machine, and room: clusters end with their module."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _worlds_end_with_their_module(project: Project) -> Iterator[None]:
+def _clusters_end_with_their_module(project: Project) -> Iterator[None]:
     yield
     project.command("rehearse", "down")

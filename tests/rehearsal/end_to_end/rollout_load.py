@@ -1,6 +1,6 @@
 """A steady load on a model while its servers change. Prints what became of each request, until a file is there.
 
-Run inside a rehearsal's world: rollout_load.py ADDRESS REQUESTS_PER_S FILE
+Run inside a rehearsal's cluster: rollout_load.py ADDRESS REQUESTS_PER_S FILE
 """
 
 import asyncio

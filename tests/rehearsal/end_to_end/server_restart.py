@@ -30,14 +30,14 @@ def introduce(client: Client) -> None:
 
 
 def is_ready(pod: Pod) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ())
+    return any(item.type == "Ready" and item.status == "True" for item in pod.status.conditions or ())
 
 
 def restarts(pods: list[Pod]) -> Counter[str]:
     """By role."""
     counted: Counter[str] = Counter()
     for pod in pods:
-        counted[pod.metadata.labels[ROLE]] += sum(each.restartCount for each in pod.status.containerStatuses)
+        counted[pod.metadata.labels[ROLE]] += sum(item.restartCount for item in pod.status.containerStatuses)
     return counted
 
 
@@ -52,14 +52,14 @@ def kill(client: Client, pod: Pod, how: str, simulator: str) -> None:
 
 def wait(client: Client, killed: Pod, names: set[str], version: str) -> None:
     """Until a server is gone and as many are ready as have these names."""
-    ready, gone = set(names), False
+    ready, removed = set(names), False
     for event, pod in client.watch(Pod, namespace=NAMESPACE, labels={ROLE: None}, resource_version=version):
         if event != "DELETED" and pod.metadata.deletionTimestamp is None and is_ready(pod):
             ready.add(pod.metadata.name)
         else:
             ready.discard(pod.metadata.name)
-        gone = gone or killed.metadata.name not in ready
-        if gone and len(ready) == len(names):
+        removed = removed or killed.metadata.name not in ready
+        if removed and len(ready) == len(names):
             return
 
 
@@ -67,9 +67,9 @@ def main(how: str, simulator: str) -> None:
     client = Client()
     introduce(client)
     before = restarts(servers(client))
-    for each in servers(client, "prefill"):
+    for item in servers(client, "prefill"):
         names = {pod.metadata.name for pod in servers(client) if is_ready(pod)}
-        pod = client.get(Pod, each.metadata.name, namespace=NAMESPACE)
+        pod = client.get(Pod, item.metadata.name, namespace=NAMESPACE)
         kill(client, pod, how, simulator)
         wait(client, pod, names, pod.metadata.resourceVersion)
     print(json.dumps(restarts(servers(client)) - before))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from llmd_oke.rehearsal.state_files import in_oci, journal_file
+from llmd_rehearsal.engine_project import in_oci, journal_file
 from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -123,8 +123,8 @@ def test_a_stack_is_destroyed_whatever_its_weights_are_kept_on(project: Project,
     cache = {"modelCache": {"kind": kind}, **({} if kind == "none" else {"prewarm": {"source": "none"}})}
     stack = f"on-{kind}"
     project.write(stack, **BASE, models=[model(topology="1p-tp1-1d-tp1")], storage=cache)
-    made = project.command("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", "--no-benchmark")
-    assert made.status == 0, made.errors
+    created = project.command("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", "--no-benchmark")
+    assert created.status == 0, created.errors
     destroyed = project.command("rehearse", "destroy", "--stack", stack, "--unprotect", "--json")
     assert destroyed.status == 0, destroyed.errors
     assert destroyed.document["changes"].keys() == {"delete"}
@@ -135,8 +135,8 @@ def test_kubernetes_goes_up_in_order_and_an_upgrade_that_failed_half_way_goes_on
     layer = {**BASE, "gpuPools": [POOL, {**POOL, "name": "more"}], "layer": "cluster", "models": None, "smoke": None}
     project.write(stack, **layer)
     rehearse = ("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", "--no-benchmark")
-    made = project.command(*rehearse)
-    assert made.status == 0, made.errors
+    created = project.command(*rehearse)
+    assert created.status == 0, created.errors
     project.write(stack, **{**layer, "cluster": {**CLUSTER, "kubernetesVersion": "v1.35.2"}})
     failed = project.command(*rehearse, "--fault", "NodePool/mi300x*:internal-error")
     upgraded = {"tiny": "v1.35.2", "system": "v1.35.2", "mi300x": "v1.34.2"}
@@ -182,8 +182,8 @@ def _deleted(project: Project) -> list[str]:
     """The types of what the stand-in for OCI deleted, in order; the rules of security groups are left out."""
     journal = project.folder / ".rehearsal" / STACK / "oci" / "journal.jsonl"
     lines: list[dict[str, Any]] = [json.loads(line) for line in journal.read_text().splitlines()]
-    gone = [line["id"] for line in lines if "token" not in line]
-    return [id_.split(".")[1] for id_ in gone if id_.startswith("ocid1.")]
+    removed = [line["id"] for line in lines if "token" not in line]
+    return [id_.split(".")[1] for id_ in removed if id_.startswith("ocid1.")]
 
 
 def _objects(project: Project) -> list[str]:

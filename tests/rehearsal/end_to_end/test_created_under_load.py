@@ -38,8 +38,8 @@ def write(project: Project, stack: str, launch: str, version: str = "v1.34.2", *
 def deploy(project: Project, stack: str) -> None:
     """Until it answers."""
     own = ("--json", "--time-scale", "0.5", "--startup-seconds", str(STARTUP_S))
-    made = project.command("rehearse", "--stack", stack, *own)
-    assert made.status == 0, made.errors
+    created = project.command("rehearse", "--stack", stack, *own)
+    assert created.status == 0, created.errors
 
 
 def gpu_nodes(project: Project, stack: str) -> dict[str, list[Any]]:

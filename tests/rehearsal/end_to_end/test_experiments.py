@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.rehearsal.waiting import until
-from llmd_oke.results.files import read_rows
+from llmd_bench.files import read_rows
+from llmd_oke.operations.locks import until
 from user_project import LIMIT_S, Ended, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -76,10 +76,10 @@ def _interrupt(project: Project, words: list[str], ready: Any) -> Ended:
         stderr=subprocess.PIPE,
         text=True,
     ) as command:
-        found = until(lambda: ready() or command.poll() is not None, LIMIT_S)
+        result = until(lambda: ready() or command.poll() is not None, LIMIT_S)
         command.send_signal(signal.SIGINT)
         output, errors = command.communicate(timeout=LIMIT_S)
-    assert found, errors
+    assert result, errors
     return Ended(command.returncode, output, errors)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.rehearsal.world_plan import SIMULATOR_URL
+from llmd_rehearsal.cluster_plan import SIMULATOR_URL
 from test_rollouts import REQUESTS_PER_S, Load, loaded
 from user_project import Project, model
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.progress import SilentProgress
-from llmd_oke.rehearsal import rehearsal
-from llmd_oke.rehearsal.plugins import EXECUTABLE, PluginChoice, installed
-from llmd_oke.rehearsal.simulated import SIMULATED_PLUGIN
 from llmd_oke.sdk_modules import plugin_version
+from llmd_pods.progress import SilentProgress
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN
+from llmd_rehearsal.plugins import EXECUTABLE, PluginChoice, installed
 from user_project import ROOT, Ended, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -47,12 +47,12 @@ def life(request: pytest.FixtureRequest, project: Project, tmp_path_factory: pyt
             path = shaped_like_a_plugin(home / "plugins" / f"resource-kubernetes-v{VERSION}" / EXECUTABLE)
             environment.setenv("PULUMI_HOME", str(home))
         shutil.copyfile(ROOT / "stacks" / f"Pulumi.{STACK}.yaml", project.folder / "stacks" / f"Pulumi.{STACK}.yaml")
-        made, left_alone = rehearse(project, "real"), rehearse(project, "auto")
+        created, left_alone = rehearse(project, "real"), rehearse(project, "auto")
         settings = rehearsal.running_settings(project.folder, STACK)
         assert settings.plugin is PluginChoice.REAL
         prepared = rehearsal.prepare(project.folder, STACK, settings, SilentProgress())
         refreshed = rehearsal.run_engine(prepared, "refresh", SilentProgress())
-        yield Life(path, made, left_alone, refreshed, rehearse(project, "stand-in"))
+        yield Life(path, created, left_alone, refreshed, rehearse(project, "stand-in"))
         project.command("rehearse", "down", "--stack", STACK)
 
 
@@ -67,7 +67,7 @@ def shaped_like_a_plugin(path: Path) -> Path:
     lines = [
         "#!/bin/sh",
         f'echo "$1" >> {path.parent}/started',
-        f'PYTHONPATH="{search}" exec {sys.executable} -m llmd_oke.rehearsal.kubernetes_plugin "$@"',
+        f'PYTHONPATH="{search}" exec {sys.executable} -m llmd_rehearsal.kubernetes_plugin "$@"',
     ]
     path.write_text("\n".join(lines) + "\n")
     path.chmod(0o755)

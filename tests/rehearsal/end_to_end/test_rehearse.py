@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from llmd_oke.bench.reporting.format import BenchmarkReport
-from llmd_oke.rehearsal.host_processes import members_of
+from llmd_pods.report_format import BenchmarkReport
+from llmd_rehearsal.namespaces import members_of
 from user_project import PLANTED, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -44,14 +44,14 @@ class Life:
 @pytest.fixture(scope="module")
 def life(project: Project) -> Life:
     project.write(DISAGGREGATED)
-    made, left_alone = project.rehearse(DISAGGREGATED), project.rehearse(DISAGGREGATED)
+    created, left_alone = project.rehearse(DISAGGREGATED), project.rehearse(DISAGGREGATED)
     by_hand = project.command("rehearse", "run", "--stack", DISAGGREGATED, "--", sys.executable, "-c", SCALE_BY_HAND)
     assert by_hand.status == 0, by_hand.errors
     scaled = project.command("rehearse", "--stack", DISAGGREGATED, "--json", "--time-scale", "0.5", "--no-benchmark")
     project.write(
         DISAGGREGATED, models=[model(topology="1p-tp1-2d-tp2", engine={"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})]
     )
-    return Life(made, left_alone, scaled, project.rehearse(DISAGGREGATED))
+    return Life(created, left_alone, scaled, project.rehearse(DISAGGREGATED))
 
 
 def test_a_stack_file_becomes_a_served_and_benchmarked_model(life: Life) -> None:
@@ -88,7 +88,7 @@ def test_no_planted_secret_is_in_reports_passports_state_or_logs(life: Life, pro
     names = {file.name for file in files}
     assert {"passport.json", "rows.jsonl", "summary.json", "world.json"} <= names
     texts = {str(file): file.read_bytes() for file in files}
-    texts["said"] = "".join(each.output + each.errors for each in (life.made, life.scaled, life.changed)).encode()
+    texts["said"] = "".join(item.output + item.errors for item in (life.made, life.scaled, life.changed)).encode()
     assert [
         (place, name) for place, text in texts.items() for name, value in PLANTED.items() if value.encode() in text
     ] == []
@@ -122,9 +122,9 @@ def test_a_change_of_topology_and_environment_comes_as_a_new_unit(life: Life) ->
 def test_a_scale_by_hand_is_told_and_taken_back(life: Life) -> None:
     assert life.scaled.status == 0, life.scaled.errors
     update = life.scaled.document["update"]
-    (told,) = update["changed_by_hand"]
-    assert "-decode: spec.replicas was 1 and is 3, set by kubectl (scale)" in told
-    assert f"changed by hand: {told}" in life.scaled.errors
+    (output,) = update["changed_by_hand"]
+    assert "-decode: spec.replicas was 1 and is 3, set by kubectl (scale)" in output
+    assert f"changed by hand: {output}" in life.scaled.errors
     assert update["changes"]["update"] == 1
 
 
@@ -181,8 +181,8 @@ def test_after_down_nothing_is_left(project: Project) -> None:
 
 
 def _links() -> list[str]:
-    told = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, timeout=10, check=True).stdout
-    return sorted(line.split()[0] for line in told.splitlines())
+    output = subprocess.run(["ip", "-brief", "link"], capture_output=True, text=True, timeout=10, check=True).stdout
+    return sorted(line.split()[0] for line in output.splitlines())
 
 
 def test_on_a_full_node_servers_of_another_kind_come_after_the_old_ones_are_gone(project: Project) -> None:

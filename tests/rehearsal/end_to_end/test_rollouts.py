@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.rehearsal.world_plan import SIMULATOR_URL
+from llmd_rehearsal.cluster_plan import SIMULATOR_URL
 from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -49,7 +49,7 @@ class Load:
 
 @contextmanager
 def loaded(project: Project, stack: str, folder: Path) -> Iterator[Load]:
-    """A steady load from inside the world."""
+    """A steady load from inside the local cluster."""
     load, end, output = Load(), folder / "end", folder / "rows"
     own = [sys.executable, str(LOAD), ADDRESS, str(REQUESTS_PER_S), str(end)]
     argv = [sys.executable, "-m", "llmd_oke", "rehearse", "run", "--stack", stack, "--", *own]
@@ -74,8 +74,8 @@ def rehearse(project: Project, stack: str, startup_s: int = STARTUP_S) -> Ended:
 
 def pairings(project: Project, stack: str) -> list[dict[str, Any]]:
     """Which servers paired, with how many pulls."""
-    asked = project.command("rehearse", "run", "--stack", stack, "--", "curl", "-s", f"{SIMULATOR_URL}/pairings")
-    return json.loads(asked.output)
+    request = project.command("rehearse", "run", "--stack", stack, "--", "curl", "-s", f"{SIMULATOR_URL}/pairings")
+    return json.loads(request.output)
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Rollouts:
 def rollouts(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Rollouts:
     """A model that is deployed, then changed three times; two nodes have room for all servers twice."""
     project.write("rollouts", gpuPools=POOLS, **{**CHANGES["image"], "release": "llm-d-0.7.0"})
-    made = rehearse(project, "rollouts")
-    assert made.status == 0, made.errors
+    created = rehearse(project, "rollouts")
+    assert created.status == 0, created.errors
     loads: dict[str, Load] = {}
     for name, change in CHANGES.items():
         project.write("rollouts", gpuPools=POOLS, **change)
@@ -148,8 +148,8 @@ def test_on_full_nodes_units_are_updated_one_after_the_other_and_the_others_answ
     startup_s, full = 12, {"topology": "1p-tp2-1d-tp2", "copies": 2}  # all GPUs of one node
     smoke = {"where": "none"}
     project.write("full", smoke=smoke, models=[model(**full)])
-    made = rehearse(project, "full", startup_s)
-    assert made.status == 0, made.errors
+    created = rehearse(project, "full", startup_s)
+    assert created.status == 0, created.errors
     assert "takes one of 2 units after the other" in " ".join(
         project.command("check", "--stack", "full").output.split()
     )

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.results.files import read_rows
-from llmd_oke.results.row import Basis
+from llmd_bench.files import read_rows
+from llmd_pods.row import Basis
 from user_project import LIMIT_S, Ended, Project, model
 
 STACK = "tuned"
@@ -53,8 +53,8 @@ def loop(project: Project) -> Loop:
     after = _entry(project)
     up = project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "1")
     verify, watch = _watched(project, lambda: tune("verify", "--rehearse", "--requests", "40", "--json"))
-    kept = project.folder / "reports" / STACK / "tuning"
-    return Loop(plan, run, rank, apply, up, verify, watch, before, after, kept)
+    rest = project.folder / "reports" / STACK / "tuning"
+    return Loop(plan, run, rank, apply, up, verify, watch, before, after, rest)
 
 
 def _watched(project: Project, load: Callable[[], Ended]) -> tuple[Ended, Ended]:
@@ -68,8 +68,8 @@ def _watched(project: Project, load: Callable[[], Ended]) -> tuple[Ended, Ended]
         text=True,
     ) as command:
         assert command.stderr
-        told = next((line for line in command.stderr if "requests/s" in line), None)
-        loaded = load() if told else Ended(1, "", "nothing was watched")
+        outputs = next((line for line in command.stderr if "requests/s" in line), None)
+        loaded = load() if outputs else Ended(1, "", "nothing was watched")
         command.send_signal(signal.SIGINT)
         output, errors = command.communicate(timeout=LIMIT_S)
     return loaded, Ended(command.returncode, output, errors)
@@ -97,8 +97,8 @@ def test_what_was_planned_is_measured_and_kept(loop: Loop) -> None:
 def test_rows_know_what_their_servers_were_started_with(loop: Loop) -> None:
     """Servers that only prefill are measured with the block size of those that hand their KV cache over."""
     rows = read_rows(loop.kept / "rows.jsonl")
-    told = {(row.subject, row.release, row.block_size, row.quick_reduce, row.router_profile) for row in rows}
-    assert told == {("prefill", "llm-d-0.9.0", 128, "NONE", "none"), ("decode", "llm-d-0.9.0", 128, "NONE", "none")}
+    output = {(row.subject, row.release, row.block_size, row.quick_reduce, row.router_profile) for row in rows}
+    assert output == {("prefill", "llm-d-0.9.0", 128, "NONE", "none"), ("decode", "llm-d-0.9.0", 128, "NONE", "none")}
     measured = " ".join(loop.rank.document["confidence"]["conditions"])
     assert "aggregated: block size 16, measured 128" in measured
     assert "prefill/decode" not in measured
@@ -142,7 +142,7 @@ def test_the_run_is_stored_with_its_requests(loop: Loop) -> None:
 def test_watching_sees_the_load_that_the_forecast_was_verified_with(loop: Loop) -> None:
     assert loop.watch.status == 130, loop.watch.errors
     watched = loop.watch.document
-    seen = {each["name"]: each["seen"] for each in watched["assumptions"] if each["kind"] != "limit"}
+    seen = {item["name"]: item["seen"] for item in watched["assumptions"] if item["kind"] != "limit"}
     assert watched["seen"]["requests"] > 0
     assert (seen["input_tokens"], seen["output_tokens"]) == (pytest.approx(512, rel=0.1), pytest.approx(8, rel=0.1))
     assert seen["itl_ms"] == pytest.approx(loop.verify.document["figures"]["itl_ms.mean"]["seen"], rel=1)

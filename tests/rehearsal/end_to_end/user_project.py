@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.rehearsal import namespaces
-from llmd_oke.rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
+from llmd_rehearsal import namespaces
+from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 600
@@ -56,8 +56,8 @@ class Project:
             "models": [model()],
             "smoke": {"requests": 8, "concurrency": 2},
         }
-        wanted = {key: value for key, value in {**config, **changes}.items() if value is not None}
-        document = {"config": {"llmd-oke:stack": wanted}}
+        expected = {key: value for key, value in {**config, **changes}.items() if value is not None}
+        document = {"config": {"llmd-oke:stack": expected}}
         (self.folder / "stacks" / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
 
     def environment(self) -> dict[str, str]:
@@ -101,8 +101,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def _need_programs() -> None:
-    found = Path(os.environ["LLMD_OKE_PROGRAMS"])
-    missing = [name for name in (*CONTROL_PLANE, *ENGINE, *IN_PODS) if not (found / name).exists() and name != "envoy"]
+    result = Path(os.environ["LLMD_OKE_PROGRAMS"])
+    missing = [name for name in (*CONTROL_PLANE, *ENGINE, *IN_PODS) if not (result / name).exists() and name != "envoy"]
     missing += [name for name in ("bwrap", "ip", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)}: scripts/test builds and installs them")

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from llmd_oke.rehearsal import namespaces
-from llmd_oke.rehearsal.programs import locate
+from llmd_rehearsal import namespaces
+from llmd_rehearsal.programs import locate
 
 pytestmark = pytest.mark.rehearsal
 

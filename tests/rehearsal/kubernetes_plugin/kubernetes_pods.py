@@ -50,9 +50,9 @@ class PodPlayer:
 
     def _make_node(self) -> None:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"kubernetes.io/os": "linux"}}}
-        made = self._client.post("/api/v1/nodes", json=node).raise_for_status().json()
-        made["spec"].pop("taints", None)
-        self._client.put(f"/api/v1/nodes/{NODE}", json=made).raise_for_status()
+        created_node = self._client.post("/api/v1/nodes", json=node).raise_for_status().json()
+        created_node["spec"].pop("taints", None)
+        self._client.put(f"/api/v1/nodes/{NODE}", json=created_node).raise_for_status()
         room = {"cpu": "1000", "memory": "1000Gi", "pods": "1000"}
         status = {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
         patch = {"Content-Type": "application/merge-patch+json"}

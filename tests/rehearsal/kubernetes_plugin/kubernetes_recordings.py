@@ -60,7 +60,7 @@ class Replay:
 
     def run(self, case: Path) -> list[str]:
         """The differences between the recorded answers and the stand-in's."""
-        found: list[str] = []
+        differences: list[str] = []
         step = 0
         for line in map(json.loads, case.read_text().splitlines()):
             step = line.get("step", step)
@@ -70,10 +70,10 @@ class Replay:
                 self._actions[line["does"]](f"c{case.name[:2]}")
             elif line.get("method") in REQUESTS:
                 place = f"step {step} {line['method']} {line['request'].get('name', '')}"
-                found += [f"{place}: {difference}" for difference in self._call(line)]
+                differences += [f"{place}: {difference}" for difference in self._call(line)]
         for channel in self._channels:
             channel.close()
-        return found
+        return differences
 
     def _connect(self) -> None:
         """The engine has a connection for every provider instance."""
@@ -112,7 +112,7 @@ class Replay:
             case list():
                 return [self._filled(item) for item in value]
             case str():
-                return PLACEHOLDER.sub(lambda found: self._values.get(found[0], found[0]), value)
+                return PLACEHOLDER.sub(lambda match: self._values.get(match[0], match[0]), value)
             case _:
                 return value
 
@@ -137,8 +137,8 @@ class Replay:
             return recorded == actual
         names: list[str] = []
 
-        def piece(found: re.Match[str]) -> str:
-            name = found[0]
+        def piece(match: re.Match[str]) -> str:
+            name = match[0]
             if name in self._values:
                 return re.escape(self._values[name])
             if not BOUND.fullmatch(name):
@@ -149,9 +149,9 @@ class Replay:
             return f"(?P<v{len(names) - 1}>{FORMS.get(name[1:].split('-')[0], '.+?')})"
 
         pattern, position = "", 0
-        for found in PLACEHOLDER.finditer(recorded):
-            pattern += re.escape(recorded[position : found.start()]) + piece(found)
-            position = found.end()
+        for match in PLACEHOLDER.finditer(recorded):
+            pattern += re.escape(recorded[position : match.start()]) + piece(match)
+            position = match.end()
         match = re.fullmatch(pattern + re.escape(recorded[position:]), actual)
         if match:
             self._values.update({name: match[f"v{index}"] for index, name in enumerate(names)})

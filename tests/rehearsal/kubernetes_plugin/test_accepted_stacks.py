@@ -20,12 +20,12 @@ import pytest
 import yaml
 from kubernetes_control_plane import ControlPlane
 from llmd_oke import catalogue
-from llmd_oke.catalogue.artifacts import crd_manifests
-from llmd_oke.catalogue.cache import module_folder
+from llmd_oke.catalogue.files import module_folder
+from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.config import StackConfig, load, stacks
-from llmd_oke.errors import KitError
 from llmd_oke.planning import plan
 from llmd_oke.testing import render
+from llmd_pods.errors import KitError
 from mutations import places
 
 pytestmark = pytest.mark.rehearsal
@@ -121,7 +121,7 @@ def accepted(tmp_path_factory: pytest.TempPathFactory) -> list[StackConfig]:
     (project / "stacks").mkdir()
     (project / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
     known = {digest(load(ROOT, name)) for name in stacks(ROOT)}
-    found: list[StackConfig] = []
+    accepted: list[StackConfig] = []
     chance = Random(SEED)  # noqa: S311 - no secret
     for _ in range(TRIED):
         document = {"config": {"llmd-oke:stack": varied(chance)}}
@@ -131,10 +131,10 @@ def accepted(tmp_path_factory: pytest.TempPathFactory) -> list[StackConfig]:
             plan(config)
             if digest(config) not in known:
                 known.add(digest(config))
-                found.append(config)
-        if len(found) == ACCEPTED:
+                accepted.append(config)
+        if len(accepted) == ACCEPTED:
             break
-    return found
+    return accepted
 
 
 @dataclass
@@ -150,7 +150,7 @@ class ApiServer:
         if api_version not in self.served:
             answer = self.client.get(f"{_root(api_version)}")
             names = answer.json()["resources"] if answer.is_success else []
-            self.served[api_version] = {each["kind"]: each for each in names if "/" not in each["name"]}
+            self.served[api_version] = {item["kind"]: item for item in names if "/" not in item["name"]}
         return self.served[api_version].get(kind)
 
     def namespace(self, name: str) -> str:

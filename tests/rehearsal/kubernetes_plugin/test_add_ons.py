@@ -10,10 +10,10 @@ import pytest
 from kubernetes_control_plane import ControlPlane, program
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
-from llmd_oke.operators.definitions import _wait  # pyright: ignore[reportPrivateUsage]
+from llmd_oke.operators.crds import _wait  # pyright: ignore[reportPrivateUsage]
 from llmd_oke.planning.gpu_stack import tolerations
-from llmd_oke.rehearsal.add_ons import AddOns, contents
-from llmd_oke.rehearsal.kubernetes_plugin import charts
+from llmd_rehearsal.add_ons import AddOns, contents
+from llmd_rehearsal.kubernetes_plugin import charts
 
 pytestmark = pytest.mark.rehearsal
 
@@ -41,8 +41,8 @@ def add_ons(control_plane: ControlPlane, tmp_path: Path) -> Iterator[AddOns]:
 def _delete_namespace(api: httpx2.Client, name: str) -> None:
     """Deletes a namespace and waits for its end, 30 s at most."""
     path = f"/api/v1/namespaces/{name}"
-    found = api.get(path)
-    if found.status_code == httpx2.codes.NOT_FOUND:
+    response = api.get(path)
+    if response.status_code == httpx2.codes.NOT_FOUND:
         return
     version = api.get("/api/v1/namespaces").json()["metadata"]["resourceVersion"]
     api.delete(path)
@@ -58,35 +58,35 @@ def _delete_namespace(api: httpx2.Client, name: str) -> None:
 
 
 def daemon_sets(api: httpx2.Client, namespace: str) -> dict[str, Any]:
-    found = api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets").json()["items"]
-    return {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in found}
+    items = api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets").json()["items"]
+    return {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in items}
 
 
 async def test_the_network_operator_brings_the_definitions_that_the_rdma_network_waits_for(
     control_plane: ControlPlane, add_ons: AddOns
 ) -> None:
-    from llmd_oke.operators.definitions import _client  # noqa: PLC0415 - beside its use
+    from llmd_oke.operators.crds import _client  # noqa: PLC0415 - beside its use
 
-    asked = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(TOLERATIONS)
-    add_ons.install(asked.name, asked.configurations)
+    add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(TOLERATIONS)
+    add_ons.install(add_on.name, add_on.configurations)
 
     await _wait(operators.rdma().definitions, 30, _client(control_plane.kubeconfig_text(), None))
     with control_plane.client() as api:
         pod = daemon_sets(api, "nvidia-network-operator")["sriov-device-plugin"]
         assert pod["tolerations"] == TOLERATIONS
-        add_ons.remove(asked.name)
+        add_ons.remove(add_on.name)
         assert daemon_sets(api, "nvidia-network-operator") == {}
 
 
 def test_discovery_takes_the_tolerations_of_its_configuration(control_plane: ControlPlane, add_ons: AddOns) -> None:
-    asked = operators.gpu_stacks().rdma["sriov-vf"].add_ons[0].tolerating(TOLERATIONS)
-    add_ons.install(asked.name, asked.configurations)
-    add_ons.install(asked.name, asked.configurations)
+    add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[0].tolerating(TOLERATIONS)
+    add_ons.install(add_on.name, add_on.configurations)
+    add_ons.install(add_on.name, add_on.configurations)
 
     with control_plane.client() as api:
         [worker] = [pod for name, pod in daemon_sets(api, "node-feature-discovery").items() if "worker" in name]
         assert worker["tolerations"] == TOLERATIONS
-    add_ons.remove(asked.name)
+    add_ons.remove(add_on.name)
 
 
 def test_okes_plug_in_stays_away_from_nodes_that_say_so(control_plane: ControlPlane, add_ons: AddOns) -> None:

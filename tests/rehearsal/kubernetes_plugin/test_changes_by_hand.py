@@ -11,11 +11,11 @@ import httpx2
 import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane, program
-from llmd_oke.catalogue.remedies import remedy_for
+from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.operations import drift
 from llmd_oke.operations.pulumi_cli import PulumiCli
-from llmd_oke.rehearsal.engine_drift import read_drift
-from llmd_oke.rehearsal.kubernetes_plugin.server import start
+from llmd_rehearsal.engine import read_drift
+from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
@@ -60,14 +60,14 @@ class Stack:
 
     engine: automation.Stack
     cli: PulumiCli
-    wanted: dict[str, Any]
+    inputs: dict[str, Any]
 
-    def up(self, **wanted: Any) -> dict[str, int]:
-        self.wanted.update(wanted)
+    def up(self, **inputs: Any) -> dict[str, int]:
+        self.inputs.update(inputs)
         return self.engine.up().summary.resource_changes or {}
 
     def look(self) -> list[str]:
-        return [str(each) for each in drift.found_by_refresh(self.cli.look(drift.OBJECTS))]
+        return [str(item) for item in drift.drift_of_refresh(self.cli.look(drift.OBJECTS))]
 
 
 @pytest.fixture
@@ -91,32 +91,32 @@ def make(
     (tmp_path / "Pulumi.yaml").write_text("name: llmd-oke\nruntime: python\n")
 
     def make_stack(namespace: str, *, force: bool = True) -> Stack:
-        wanted: dict[str, Any] = {"image": "i", "autoscaled": False}
+        inputs: dict[str, Any] = {"image": "i", "autoscaled": False}
 
         def program_() -> None:
             import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
 
             provider = k8s.Provider("k", kubeconfig=control_plane.kubeconfig_text(), enable_patch_force=force or None)
-            declare(namespace, wanted, pulumi.ResourceOptions(provider=provider))
+            declare(namespace, inputs, pulumi.ResourceOptions(provider=provider))
 
         options = automation.LocalWorkspaceOptions(str(tmp_path))
         engine = automation.create_stack("dev", "llmd-oke", program_, opts=options)
-        return Stack(engine, PulumiCli(tmp_path, "dev", str(program("pulumi"))), wanted)
+        return Stack(engine, PulumiCli(tmp_path, "dev", str(program("pulumi"))), inputs)
 
     yield make_stack
     server.stop()
 
 
-def declare(namespace: str, wanted: dict[str, Any], options: pulumi.ResourceOptions) -> None:
+def declare(namespace: str, inputs: dict[str, Any], options: pulumi.ResourceOptions) -> None:
     import pulumi_kubernetes as k8s  # noqa: PLC0415 - a second of import time
 
-    made = k8s.core.v1.Namespace("ns", metadata={"name": namespace}, opts=options)
-    where = {"namespace": made.metadata["name"]}
+    namespace_object = k8s.core.v1.Namespace("ns", metadata={"name": namespace}, opts=options)
+    where = {"namespace": namespace_object.metadata["name"]}
     k8s.core.v1.ConfigMap("c", metadata={"name": "c", **where}, data={"k": "v"}, opts=options)
-    pod = {"containers": [{"name": "c", "image": wanted["image"], "env": [{"name": "A", "value": "1"}]}]}
+    pod = {"containers": [{"name": "c", "image": inputs["image"], "env": [{"name": "A", "value": "1"}]}]}
     template = {"metadata": {"labels": {"app": "d"}}, "spec": pod}
     spec = {"replicas": 2, "selector": {"match_labels": {"app": "d"}}, "template": template}
-    ignored = ["spec.replicas"] if wanted["autoscaled"] else None
+    ignored = ["spec.replicas"] if inputs["autoscaled"] else None
     own = pulumi.ResourceOptions.merge(options, pulumi.ResourceOptions(ignore_changes=ignored))
     k8s.apps.v1.Deployment("d", metadata={"name": "d", **where}, spec=spec, opts=own)
 
@@ -155,8 +155,8 @@ def test_changes_by_hand_are_told_and_taken_back(make: Callable[..., Stack], cli
         f"Deployment d: {CONTAINER}.image was 'i' and is 'x', set by kubectl-set; {TAKEN_BACK}",
         f"Deployment d: {CONTAINER}.resources.limits.cpu was added by kubectl-set and {STAYS}",
     ]
-    found = drift.found_by_refresh(stack.cli.look(drift.OBJECTS))
-    assert stack.cli.read(drift.to_read(found)) == 0
+    differences = drift.drift_of_refresh(stack.cli.look(drift.OBJECTS))
+    assert stack.cli.read(drift.to_read(differences)) == 0
     assert stack.up() == {"same": 3, "create": 1, "update": 1}
     live = cluster.get("deployments", "d")
     assert (live["spec"]["replicas"], live["metadata"].get("labels")) == (2, None)
@@ -166,7 +166,7 @@ def test_changes_by_hand_are_told_and_taken_back(make: Callable[..., Stack], cli
 
 
 def test_a_rehearsal_takes_them_back_in_its_update(make: Callable[..., Stack], client: httpx2.Client, tmp_path: Path):
-    from llmd_oke.progress import SilentProgress  # noqa: PLC0415 - for this test alone
+    from llmd_pods.progress import SilentProgress  # noqa: PLC0415 - for this test alone
 
     stack, cluster = make("rehearsed"), Cluster(client, "rehearsed")
     stack.up()

@@ -16,13 +16,13 @@ from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
-from llmd_oke.operators import rdma_manifests
+from llmd_oke.operators import rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
-from llmd_oke.rehearsal.add_ons import AddOns
-from llmd_oke.rehearsal.kubernetes_plugin import charts
-from llmd_oke.rehearsal.nodes.config import NodeConfig, Taint
-from llmd_oke.rehearsal.nodes.fleet import Fleet
-from llmd_oke.rehearsal.nodes.providing import DeviceProvider
+from llmd_rehearsal.add_ons import AddOns
+from llmd_rehearsal.agent_config import NodeConfig, Taint
+from llmd_rehearsal.devices import DeviceProvider
+from llmd_rehearsal.kubernetes_plugin import charts
+from llmd_rehearsal.nodes import Fleet
 
 pytestmark = pytest.mark.rehearsal
 
@@ -71,7 +71,7 @@ async def test_a_nodes_functions_come_with_the_rdma_network_and_go_with_it(
     )
     await fleet.add([config])
     provider = DeviceProvider(client, fleet)
-    asked = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(tolerations(SHAPE.node.taints))
+    add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(tolerations(SHAPE.node.taints))
     add_ons = AddOns(kubeconfig, str(program("helm")))
 
     with control_plane.client() as api:
@@ -87,19 +87,19 @@ async def test_a_nodes_functions_come_with_the_rdma_network_and_go_with_it(
             return api.get("/api/v1/nodes/devices-0").json()["status"]["allocatable"][FUNCTION]
 
         assert await shown() == "0"
-        add_ons.install(asked.name, asked.configurations)
+        add_ons.install(add_on.name, add_on.configurations)
         until_bound(api, "devices-0")
         play_ready(api, "devices-0")
-        apply(api, rdma_manifests.ip_pool(), "ippools")
-        network = apply(api, rdma_manifests.network(SHAPE), "sriovnetworks")
+        apply(api, rdma_network.ip_pool(), "ippools")
+        network = apply(api, rdma_network.network(SHAPE), "sriovnetworks")
         assert await shown() == "0"
-        apply(api, rdma_manifests.policy(SHAPE), "sriovnetworknodepolicies")
-        apply(api, rdma_manifests.pool_config([SHAPE]), "sriovnetworkpoolconfigs")
+        apply(api, rdma_network.policy(SHAPE), "sriovnetworknodepolicies")
+        apply(api, rdma_network.pool_config([SHAPE]), "sriovnetworkpoolconfigs")
         assert await shown() == "8"
         attachment = "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions/sriov-rdma-vf"
         assert api.get(attachment).json()["metadata"]["annotations"]["k8s.v1.cni.cncf.io/resourceName"] == FUNCTION
         api.delete(network).raise_for_status()
         assert await shown() == "0"
         assert api.get(attachment).status_code == httpx2.codes.NOT_FOUND
-        add_ons.remove(asked.name)
+        add_ons.remove(add_on.name)
     await fleet.remove("devices-0")

@@ -9,11 +9,11 @@ import httpx2
 import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane, program
-from llmd_oke.catalogue.artifacts import crd_manifests
-from llmd_oke.catalogue.cache import module_folder
-from llmd_oke.catalogue.remedies import remedy_for
-from llmd_oke.catalogue.scaling import scaling
-from llmd_oke.rehearsal.kubernetes_plugin.server import start
+from llmd_oke.catalogue.files import module_folder
+from llmd_oke.catalogue.operations import remedy_for
+from llmd_oke.catalogue.releases import crd_manifests
+from llmd_oke.catalogue.serving import scaling
+from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
@@ -70,8 +70,8 @@ def test_the_engine_makes_changes_and_deletes_objects(run: Run):
 
         return program_
 
-    made = run("up", app(1))
-    assert (made.summary.resource_changes, made.outputs["ready"].value) == ({"create": 5}, 1)
+    result = run("up", app(1))
+    assert (result.summary.resource_changes, result.outputs["ready"].value) == ({"create": 5}, 1)
     assert run("up", app(1)).summary.resource_changes == {"same": 5}
     scaled = run("up", app(2))
     assert (scaled.summary.resource_changes, scaled.outputs["ready"].value) == ({"same": 4, "update": 1}, 2)

@@ -9,8 +9,8 @@ import httpx2
 import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane, program
-from llmd_oke.rehearsal.kubernetes_plugin import charts
-from llmd_oke.rehearsal.kubernetes_plugin.server import start
+from llmd_rehearsal.kubernetes_plugin import charts
+from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
@@ -25,8 +25,8 @@ def gpu_stack(options: pulumi.ResourceOptions) -> None:
     from llmd_oke import AmdGpuOperator, CertManager, NodeFeatureDiscovery  # noqa: PLC0415 - a second of import time
 
     certificates = CertManager("cert-manager", {}, options)
-    found = NodeFeatureDiscovery("node-feature-discovery", {"tolerations": [TOLERATION]}, options)
-    after = pulumi.ResourceOptions.merge(options, pulumi.ResourceOptions(depends_on=[certificates, found]))
+    discovery = NodeFeatureDiscovery("node-feature-discovery", {"tolerations": [TOLERATION]}, options)
+    after = pulumi.ResourceOptions.merge(options, pulumi.ResourceOptions(depends_on=[certificates, discovery]))
     operator = AmdGpuOperator("amd-gpu-operator", {"tolerations": [TOLERATION]}, after)
     pulumi.export("namespace", operator.namespace)
     pulumi.export("device_config", operator.device_config)
@@ -68,8 +68,8 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_operators_come_stay_as_they_are_and_go(run: Run, control_plane: ControlPlane) -> None:
     assert run("preview").change_summary["create"] == 12
-    made = run("up")
-    assert made.outputs["namespace"].value == "kube-amd-gpu"
+    result = run("up")
+    assert result.outputs["namespace"].value == "kube-amd-gpu"
     with control_plane.client() as api:
         config = api.get("/apis/amd.com/v1alpha1/namespaces/kube-amd-gpu/deviceconfigs/gpus").json()
         assert config["spec"]["devicePlugin"]["devicePluginTolerations"] == [TOLERATION]
@@ -78,11 +78,11 @@ def test_the_operators_come_stay_as_they_are_and_go(run: Run, control_plane: Con
     assert run("up").summary.resource_changes == {"same": 12}
     run("destroy")
     with control_plane.client() as api:
-        namespaces = [each["metadata"]["name"] for each in api.get("/api/v1/namespaces").json()["items"]]
+        namespaces = [item["metadata"]["name"] for item in api.get("/api/v1/namespaces").json()["items"]]
     assert {"kube-amd-gpu", "cert-manager", "node-feature-discovery"}.isdisjoint(namespaces)
 
 
 def workers(api: httpx2.Client) -> Any:
-    found = api.get("/apis/apps/v1/namespaces/node-feature-discovery/daemonsets").json()["items"]
-    [worker] = [each for each in found if each["metadata"]["name"].endswith("worker")]
+    daemonsets = api.get("/apis/apps/v1/namespaces/node-feature-discovery/daemonsets").json()["items"]
+    [worker] = [item for item in daemonsets if item["metadata"]["name"].endswith("worker")]
     return worker["spec"]["template"]["spec"]

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from kubernetes_control_plane import ControlPlane, free_port
 from kubernetes_recordings import Action, Replay
-from llmd_oke.rehearsal.kubernetes_plugin.conditions import Limits
-from llmd_oke.rehearsal.kubernetes_plugin.server import start
+from llmd_rehearsal.kubernetes_plugin.readiness import Limits
+from llmd_rehearsal.kubernetes_plugin.server import start
 
 pytestmark = pytest.mark.rehearsal
 
@@ -62,9 +62,9 @@ def _replay(case: str, plane: ControlPlane, port: int, api: httpx2.Client, recor
 
 @pytest.mark.parametrize("case", CASES)
 def test_answers_as_recorded(case: str, differences: dict[str, Future[list[str]]]) -> None:
-    found = differences[case].result()
+    deviations = differences[case].result()
 
-    assert not found, "\n".join(found)
+    assert not deviations, "\n".join(deviations)
 
 
 def _texts(plane: ControlPlane) -> dict[str, str]:
@@ -85,8 +85,8 @@ def _make_namespace(api: httpx2.Client, name: str) -> None:
 
 def _install(api: httpx2.Client, definition: Path) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    made = api.post(path, json=yaml.safe_load(definition.read_text())).raise_for_status().json()
-    spec = made["spec"]
+    created_object = api.post(path, json=yaml.safe_load(definition.read_text())).raise_for_status().json()
+    spec = created_object["spec"]
     _until(lambda: spec["names"]["plural"] in api.get(f"/apis/{spec['group']}/v1").text)
     _until(lambda: api.get(f"/apis/{spec['group']}/v1/{spec['names']['plural']}").is_success)
 

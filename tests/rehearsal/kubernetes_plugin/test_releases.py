@@ -10,9 +10,9 @@ import yaml
 from kubernetes_control_plane import ControlPlane, program
 from kubernetes_recordings import Replay
 from llmd_oke.catalogue import operators
-from llmd_oke.operators.releases import chart_values
-from llmd_oke.rehearsal.kubernetes_plugin import charts
-from llmd_oke.rehearsal.kubernetes_plugin.server import start
+from llmd_oke.operators.helm_operators import chart_values
+from llmd_rehearsal.kubernetes_plugin import charts
+from llmd_rehearsal.kubernetes_plugin.server import start
 
 pytestmark = pytest.mark.rehearsal
 
@@ -74,10 +74,10 @@ def test_a_release_answers_as_recorded(
     [recording] = recordings.glob("30-*.jsonl")
     texts = {"<kubeconfig>": control_plane.kubeconfig_text()}
 
-    found = Replay(server.port, texts, actions, lambda _: None).run(recording)
+    deviations = Replay(server.port, texts, actions, lambda _: None).run(recording)
 
     server.stop()
-    assert not found, "\n".join(found)
+    assert not deviations, "\n".join(deviations)
 
 
 @pytest.mark.parametrize("name", ["cert-manager", "node-feature-discovery", "amd-gpu-operator"])

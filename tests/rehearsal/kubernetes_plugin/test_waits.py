@@ -6,8 +6,8 @@ from typing import Any
 import grpc
 import pytest
 from kubernetes_control_plane import ControlPlane
-from llmd_oke.rehearsal.kubernetes_plugin.server import start
-from llmd_oke.rehearsal.plugin_protocol.messages import Empty, Stub, encode, provider
+from llmd_rehearsal.kubernetes_plugin.server import start
+from llmd_rehearsal.plugin_protocol import Empty, Stub, encode, provider
 
 pytestmark = pytest.mark.rehearsal
 

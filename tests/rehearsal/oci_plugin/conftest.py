@@ -5,8 +5,8 @@ from typing import Any
 
 import grpc
 import pytest
-from llmd_oke.rehearsal.oci_plugin.server import start
-from llmd_oke.rehearsal.plugin_protocol.messages import Stub
+from llmd_rehearsal.oci_plugin.server import start
+from llmd_rehearsal.plugin_protocol import Stub
 
 
 @pytest.fixture(scope="module")

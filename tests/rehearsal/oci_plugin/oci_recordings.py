@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmd_oke.rehearsal.plugin_protocol.messages import UNKNOWN_TEXT, decode, encode
-from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN
+from llmd_rehearsal.plugin_protocol import UNKNOWN_TEXT, decode, encode
+from llmd_rehearsal.plugin_values import UNKNOWN
 
 RECORDINGS = Path(__file__).resolve().parents[4] / "shared" / "data" / "oci-provider"
 

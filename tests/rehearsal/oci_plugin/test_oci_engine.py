@@ -16,20 +16,20 @@ from typing import Any
 import pulumi
 import pytest
 from listening import Listener
-from llmd_oke.errors import KitError
 from llmd_oke.operations import drift, nodes, recovery
-from llmd_oke.operations.nodes import Replacing, launched_nodes, replace_nodes
+from llmd_oke.operations.nodes import ReplaceOptions, launched_nodes, replace_nodes
 from llmd_oke.operations.pulumi_cli import PulumiCli
-from llmd_oke.operations.refreshing import is_taken_back
-from llmd_oke.progress import SilentProgress
-from llmd_oke.rehearsal.engine_nodes import cli_of, oci_client
-from llmd_oke.rehearsal.nodes.config import NodeConfig
-from llmd_oke.rehearsal.oci_plugin.server import Setting, start
+from llmd_oke.operations.updates import is_gone_after_failure
+from llmd_pods.errors import KitError
+from llmd_pods.progress import SilentProgress
+from llmd_rehearsal.agent_config import NodeConfig
+from llmd_rehearsal.engine_nodes import cli_of, oci_client
+from llmd_rehearsal.oci_plugin.server import PluginOptions, start
 from pulumi import automation
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
-PLACE = "ocid1.compartment.oc1..aaaa"
+COMPARTMENT = "ocid1.compartment.oc1..aaaa"
 TENANCY = "ocid1.tenancy.oc1..aaaa"
 VERSION = "v1.34.2"
 LIMIT_S = 120
@@ -108,7 +108,7 @@ class Kit:
         self._as_the_engine(monkeypatch)
         stack, listener = self._stack(**inputs), Listener()
         cli = cli_of(stack, Path(str(self.options.work_dir)), lambda _: None)
-        how = Replacing(client=lambda: oci_client(self.rest_url), pause=lambda _: time.sleep(0.01))
+        how = ReplaceOptions(client=lambda: oci_client(self.rest_url), pause=lambda _: time.sleep(0.01))
         assert replace_nodes(cli, listener, lambda _: True, names, how, yes=True) == 0
         return listener.news
 
@@ -134,7 +134,7 @@ class Kit:
         """What the CLI sees of such changes, in words."""
         self._as_the_engine(monkeypatch)
         cli = PulumiCli(Path(str(self.options.work_dir)), "dev", "pulumi")
-        return [str(each) for each in drift.everywhere(cli, SilentProgress())]
+        return [str(item) for item in drift.everywhere(cli, SilentProgress())]
 
     def resources(self) -> list[dict[str, Any]]:
         """What the engine wrote down."""
@@ -145,16 +145,16 @@ class Kit:
 
     def outputs_of(self, type_: str, name: str = "") -> dict[str, Any]:
         """The outputs of a resource, by its type and by its `name` in OCI where there are several."""
-        of_type = [each["outputs"] for each in self.resources() if each["type"].endswith(f":{type_}")]
-        return next(each for each in of_type if not name or each["name"] == name)
+        of_type = [item["outputs"] for item in self.resources() if item["type"].endswith(f":{type_}")]
+        return next(item for item in of_type if not name or item["name"] == name)
 
     def image_of(self, pool: str) -> str:
         return self.outputs_of("NodePool", pool)["nodeSourceDetails"]["imageId"]
 
     def instances(self) -> dict[str, tuple[str, str]]:
         """OCID and labels of each instance."""
-        made = [each["outputs"] for each in self.resources() if each["type"] == INSTANCE]
-        return {each["displayName"]: (each["id"], each["metadata"]["oke-initial-node-labels"]) for each in made}
+        instances = [item["outputs"] for item in self.resources() if item["type"] == INSTANCE]
+        return {item["displayName"]: (item["id"], item["metadata"]["oke-initial-node-labels"]) for item in instances}
 
     def ocid_of(self, type_: str) -> str:
         return self.outputs_of(type_)["id"]
@@ -199,7 +199,7 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, time_sc
     (tmp_path / "kubeconfig.yaml").write_text(KUBECONFIG)
     nodes, faults = Nodes(), tmp_path / "oci-faults.yaml"
     files = (tmp_path / "kubeconfig.yaml", tmp_path / "journal.jsonl", faults)
-    server = start(0, Setting(*files, nodes, time_scale, rest_port=free_port))
+    server = start(0, PluginOptions(*files, nodes, time_scale, rest_port=free_port))
     environment = {
         "PULUMI_CONFIG_PASSPHRASE": "none",
         "PULUMI_DEBUG_PROVIDERS": f"oci:{server.port}",
@@ -218,12 +218,14 @@ def _program(size: int = 9, name: str = "net", domain: str = DOMAIN, cidr: str =
         import pulumi_oci as oci  # noqa: PLC0415 - half a second of import time
 
         provider = oci.Provider("oci", region="us-ashburn-1")
-        made, asked = pulumi.ResourceOptions(provider=provider), pulumi.InvokeOptions(provider=provider)
-        vcn = oci.core.Vcn("vcn", compartment_id=PLACE, cidr_blocks=["10.0.0.0/16"], display_name=name, opts=made)
-        where: Any = {"compartment_id": PLACE, "vcn_id": vcn.id}
-        api = oci.core.Subnet("api", **where, cidr_block="10.0.0.0/28", prohibit_public_ip_on_vnic=True, opts=made)
-        workers = oci.core.Subnet("workers", **where, cidr_block=cidr, opts=made)
-        group = oci.core.NetworkSecurityGroup("group", **where, opts=made)
+        options, invoke_options = pulumi.ResourceOptions(provider=provider), pulumi.InvokeOptions(provider=provider)
+        vcn = oci.core.Vcn(
+            "vcn", compartment_id=COMPARTMENT, cidr_blocks=["10.0.0.0/16"], display_name=name, opts=options
+        )
+        where: Any = {"compartment_id": COMPARTMENT, "vcn_id": vcn.id}
+        api = oci.core.Subnet("api", **where, cidr_block="10.0.0.0/28", prohibit_public_ip_on_vnic=True, opts=options)
+        workers = oci.core.Subnet("workers", **where, cidr_block=cidr, opts=options)
+        group = oci.core.NetworkSecurityGroup("group", **where, opts=options)
         cluster = oci.containerengine.Cluster(
             "cluster",
             **where,
@@ -231,13 +233,13 @@ def _program(size: int = 9, name: str = "net", domain: str = DOMAIN, cidr: str =
             name="prod",
             endpoint_config={"subnet_id": api.id, "nsg_ids": [group.id]},
             cluster_pod_network_options=[{"cni_type": "FLANNEL_OVERLAY"}],
-            opts=made,
+            opts=options,
         )
-        compute = oci.core.ComputeCluster("rdma", compartment_id=PLACE, availability_domain=domain, opts=made)
+        compute = oci.core.ComputeCluster("rdma", compartment_id=COMPARTMENT, availability_domain=domain, opts=options)
         oci.containerengine.NodePool(
             "gpu",
             cluster_id=cluster.id,
-            compartment_id=PLACE,
+            compartment_id=COMPARTMENT,
             name="gpu",
             node_shape="BM.GPU.MI300X.8",
             node_config_details={
@@ -246,9 +248,9 @@ def _program(size: int = 9, name: str = "net", domain: str = DOMAIN, cidr: str =
                 "nsg_ids": [group.id],
                 "placement_configs": [{"availability_domain": domain, "subnet_id": workers.id}],
             },
-            opts=made,
+            opts=options,
         )
-        content = oci.containerengine.get_cluster_kube_config_output(cluster_id=cluster.id, opts=asked).content
+        content = oci.containerengine.get_cluster_kube_config_output(cluster_id=cluster.id, opts=invoke_options).content
         pulumi.export("kubeconfig", content)
 
     return program
@@ -264,22 +266,22 @@ def _components(
         from llmd_oke.cluster.gpu_pool import GpuPool, Launch  # noqa: PLC0415
         from llmd_oke.cluster.iam import Iam  # noqa: PLC0415
         from llmd_oke.cluster.oke_cluster import OkeCluster  # noqa: PLC0415
-        from llmd_oke.cluster.system_pool import SystemPool  # noqa: PLC0415
+        from llmd_oke.cluster.pools import SystemPool  # noqa: PLC0415
 
-        place: Any = {"compartment_id": PLACE}
+        place: Any = {"compartment_id": COMPARTMENT}
         vcn = oci.core.Vcn("vcn", **place, cidr_blocks=["10.0.0.0/16"])
         api = oci.core.Subnet("api", **place, vcn_id=vcn.id, cidr_block="10.0.0.0/28")
         workers = oci.core.Subnet("workers", **place, vcn_id=vcn.id, cidr_block="10.0.32.0/19")
-        made = {"cluster_name": name, "region": "us-ashburn-1", "kubernetes_version": version, "flannel": True}
-        subnets = {"vcn_id": vcn.id, "api_subnet_id": api.id, "kubeconfig": KUBECONFIG + "users: [{user: {}}]"}
-        control_plane: Any = {**place, **made, **subnets}
+        choices = {"cluster_name": name, "region": "us-ashburn-1", "kubernetes_version": version, "flannel": True}
+        network: Any = {"vcn_id": vcn.id, "api_subnet_id": api.id}
+        kubeconfig = KUBECONFIG + "users: [{user: {}}]"
+        control_plane: Any = {**place, **choices, "network": network, "kubeconfig": kubeconfig}
         oke = OkeCluster("oke", control_plane)
+        cluster = {"cluster_id": oke.cluster_id, **place, "tenancy_id": TENANCY}
         pool: Any = {
-            **place,
             "kubernetes_version": version,
-            "cluster_id": oke.cluster_id,
+            "cluster": {**cluster, "api_server_host": "10.0.0.5", "ca_certificate": AUTHORITY},
             "network": {"worker_subnet_id": workers.id},
-            "api_server_host": "10.0.0.5",
         }
         own: Any = {} if image is None else {"image_id": image}
         nodes: Any = {"shape": "VM.Standard.E5.Flex", "size": 1, "availability_domains": [DOMAIN]}
@@ -287,7 +289,7 @@ def _components(
         SystemPool("system", system)
         gpus: Any = {"shape": "BM.GPU.MI300X.8", "size": 2, "launch": Launch(launch), "availability_domain": DOMAIN}
         cycling = {"mode": "replace-node", "max_surge": "0", "max_unavailable": "1"}
-        rest: Any = {"image_id": "ocid1.image.oc1.iad.own", "cluster_ca": AUTHORITY, "tenancy_id": TENANCY}
+        rest: Any = {"image_id": "ocid1.image.oc1.iad.own"}
         rest |= {"labels": {"team": team}} if team else {}
         rest |= {"cycling": cycling} if launch == "plain" else {}
         gpu: Any = {"pool_name": "gpu", **pool, **gpus, **rest}
@@ -306,8 +308,8 @@ def pools(kit: Kit) -> Kit:
 
 
 def test_nothing_of_what_oci_answers_is_changed_by_the_next_update(pools: Kit):
-    made = pools.changes("up")
-    assert set(made) == {"create"}
+    result = pools.changes("up")
+    assert set(result) == {"create"}
     assert set(pools.changes("up")) == {"same"}
     assert set(pools.changes("up", reads_first=True)) == {"same"}
 
@@ -363,7 +365,7 @@ def test_the_kit_launches_instances_anew_that_are_out_of_date(pools: Kit, monkey
     pools.run("up", **how, team="search")
     before = pools.instances()
     news = pools.replace_nodes(monkeypatch, **how, team="search")
-    assert [each for each in news if each in {"launching anew: gpu-0", "launching anew: gpu-1"}] == [
+    assert [item for item in news if item in {"launching anew: gpu-0", "launching anew: gpu-1"}] == [
         "launching anew: gpu-0",
         "launching anew: gpu-1",
     ]
@@ -382,10 +384,10 @@ def test_nodes_of_a_cluster_network_are_replaced_one_by_one_and_left_alone_other
     pools.run("up", **how, **changes)
     assert pools.machines() == before
     news = pools.replace_nodes(monkeypatch, "gpu-1", **how, **changes)
-    assert [each for each in news if each.startswith("launching anew: ")] == ["launching anew: gpu-1"]
+    assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-1"]
     assert len(pools.machines().keys() & before.keys()) == 1
     news = pools.replace_nodes(monkeypatch, **how, **changes)
-    assert [each for each in news if each.startswith("launching anew: ")] == ["launching anew: gpu-0"]
+    assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-0"]
     after = pools.machines()
     assert after.keys().isdisjoint(before)
     assert len(set(after.values())) == 1
@@ -407,7 +409,7 @@ def test_a_replacement_that_oci_has_no_machine_for_goes_on_with_the_next_run(
         with pytest.raises(KitError, match="OCI has 1 of 2 instances of gpu"):
             pools.replace_nodes(monkeypatch, **how, team="search")
     news = pools.replace_nodes(monkeypatch, **how, team="search")
-    assert [each for each in news if each.startswith("launching anew: ")] == ["launching anew: gpu-1"]
+    assert [item for item in news if item.startswith("launching anew: ")] == ["launching anew: gpu-1"]
     assert pools.machines().keys().isdisjoint(before)
     assert len(pools.every_machine()) == 2 * len(before)
 
@@ -437,9 +439,9 @@ def test_gpu_nodes_that_a_killed_engine_had_ordered_are_taken_up_and_not_ordered
 
 
 def test_a_stack_is_made_changed_and_deleted_in_the_order_that_oci_needs(kit: Kit):
-    made = kit.run("up")
-    assert made.summary.resource_changes == {"create": 9}
-    assert made.outputs["kubeconfig"].value == KUBECONFIG
+    result = kit.run("up")
+    assert result.summary.resource_changes == {"create": 9}
+    assert result.outputs["kubeconfig"].value == KUBECONFIG
     assert kit.nodes.there == {f"gpu-{index}" for index in range(9)}
     assert kit.changes("up") == {"same": 9}
     assert kit.changes("refresh") == {"same": 9}
@@ -464,10 +466,10 @@ def test_a_pool_that_oci_could_not_make_is_made_by_an_update_that_reads_first(ki
     with pytest.raises(automation.CommandError, match=r"2 node\(s\) launch failure\. .* Out of host capacity"):
         kit.run("up")
     assert kit.nodes.there == set()
-    assert [each["type"] for each in kit.resources() if is_taken_back(each)] == [NODE_POOL]
+    assert [item["type"] for item in kit.resources() if is_gone_after_failure(item)] == [NODE_POOL]
     with pytest.raises(automation.CommandError, match="404-NotAuthorizedOrNotFound"):
         kit.run("up")
-    assert [each["type"] for each in kit.resources() if is_taken_back(each)] == [NODE_POOL]
+    assert [item["type"] for item in kit.resources() if is_gone_after_failure(item)] == [NODE_POOL]
     assert kit.changes("up", reads_first=True) == {"same": 8, "create": 1}
     assert len(kit.nodes.there) == 9
 
@@ -477,7 +479,7 @@ def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
     kit.faults.write_text("faults: [{resource: NodePool, operation: update, fault: out-of-host-capacity, times: 1}]")
     with pytest.raises(automation.CommandError, match="Out of host capacity"):
         kit.run("up")
-    assert not any(is_taken_back(each) for each in kit.resources())
+    assert not any(is_gone_after_failure(item) for item in kit.resources())
     assert kit.changes("up") == {"same": 8, "update": 1}
     assert len(kit.nodes.there) == 9
 

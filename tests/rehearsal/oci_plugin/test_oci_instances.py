@@ -3,10 +3,10 @@
 from typing import Any
 
 import grpc
-from llmd_oke.rehearsal.oci_plugin.server import start
-from llmd_oke.rehearsal.plugin_protocol.messages import Empty, Stub, decode, encode, provider
+from llmd_rehearsal.oci_plugin.server import start
+from llmd_rehearsal.plugin_protocol import Empty, Stub, decode, encode, provider
 
-PLACE = "ocid1.compartment.oc1..aaaa"
+COMPARTMENT = "ocid1.compartment.oc1..aaaa"
 DOMAINS = "oci:Identity/getAvailabilityDomains:getAvailabilityDomains"
 VCN = "oci:Core/vcn:Vcn"
 
@@ -18,14 +18,14 @@ def configured(channel: grpc.Channel, region: str) -> Any:
 
 
 def make(stub: Any) -> str:
-    properties = encode({"compartmentId": PLACE, "cidrBlocks": ["10.0.0.0/16"]})
+    properties = encode({"compartmentId": COMPARTMENT, "cidrBlocks": ["10.0.0.0/16"]})
     urn = f"urn:pulumi:dev::p::{VCN}::it"
     return stub.Create(provider.CreateRequest(urn=urn, type=VCN, properties=properties)).id
 
 
 def first_domain(stub: Any) -> str:
-    asked = provider.InvokeRequest(tok=DOMAINS, args=encode({"compartmentId": PLACE}))
-    answer: Any = decode(getattr(stub.Invoke(asked), "return"))
+    request = provider.InvokeRequest(tok=DOMAINS, args=encode({"compartmentId": COMPARTMENT}))
+    answer: Any = decode(getattr(stub.Invoke(request), "return"))
     return answer["availabilityDomains"][0]["name"]
 
 

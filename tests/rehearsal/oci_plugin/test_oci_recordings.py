@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
-from llmd_oke.rehearsal.plugin_protocol.messages import provider
+from llmd_rehearsal.plugin_protocol import provider
 from oci_recordings import RECORDINGS, plain, recorded, struct, tree, urn
 
 CHECKS = recorded("checks.jsonl")
@@ -33,12 +33,12 @@ def test_inputs_are_checked_as_the_real_plug_in_checks_them(stub: Any, line: dic
         assert line["errors"][0].endswith(failure.value.details())  # pyright: ignore[reportAttributeAccessIssue]
         return
     answer = stub.Check(request)
-    wanted, given = plain(line["inputs"]), tree(answer.inputs)
-    if "name" in wanted["__defaults"]:
+    expected, given = plain(line["inputs"]), tree(answer.inputs)
+    if "name" in expected["__defaults"]:
         assert given["name"].startswith(f"{line['name']}-")
-        assert len(given["name"]) == len(wanted["name"])
-        wanted["name"] = given["name"]
-    assert given == wanted
+        assert len(given["name"]) == len(expected["name"])
+        expected["name"] = given["name"]
+    assert given == expected
     reasons = sorted(failure["reason"] for failure in line["failures"] or ())
     assert sorted(failure.reason for failure in answer.failures) == reasons
 
@@ -68,7 +68,7 @@ def test_changes_are_told_as_the_real_plug_in_tells_them(stub: Any, line: dict[s
         urn=urn(line["type"], "it"), type=line["type"], name="it", id="id", olds=struct(line["base"]), news=struct(news)
     )
     answer = stub.Diff(request)
-    kinds = {path: provider.PropertyDiff.Kind.Name(each.kind) for path, each in answer.detailedDiff.items()}
+    kinds = {path: provider.PropertyDiff.Kind.Name(item.kind) for path, item in answer.detailedDiff.items()}
     assert kinds == line["detailedDiff"]
     assert provider.DiffResponse.DiffChanges.Name(answer.changes) == line["changes"]
     assert sorted(answer.replaces) == sorted(line["replaces"])

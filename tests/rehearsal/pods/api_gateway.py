@@ -1,4 +1,4 @@
-"""Lets the tests reach the API server of a world, whose network is its own: a Unix socket in the state folder."""
+"""Lets the tests reach the API server of a local cluster, whose network is its own: a Unix socket in its folder."""
 
 import asyncio
 import sys

@@ -1,28 +1,28 @@
-"""One world for all tests of the pod runner; each test has a namespace of its own."""
+"""One cluster for all tests of the pod runner; each test has a namespace of its own."""
 
 import shutil
 from collections.abc import Iterator
 
 import pytest
-from llmd_oke.errors import KitError
-from pod_world import PodWorld, programs
+from llmd_pods.errors import KitError
+from pod_cluster import PodCluster, programs
 
 
 @pytest.fixture(scope="session")
-def pod_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodWorld]:
+def pod_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PodCluster]:
     missing = [name for name, path in programs().items() if not path.is_file()]
     missing += [name for name in ("bash", "bwrap", "ip", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)} (control plane programs are looked up in LLMD_OKE_PROGRAMS)")
     state = tmp_path_factory.mktemp("pods")
     try:
-        world = PodWorld.started(state)
+        cluster = PodCluster.started(state)
     except KitError as error:
         if "does not allow" in error.message:
             pytest.skip(error.message)
         raise
     try:
-        yield world
+        yield cluster
     finally:
-        world.api.close()
-        world.world.stop()
+        cluster.api.close()
+        cluster.cluster.stop()

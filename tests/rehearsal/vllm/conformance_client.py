@@ -101,10 +101,10 @@ def _answer(case: Case, response: httpx.Response) -> Any:
 
 
 def _fields(case: Case, response: httpx.Response) -> dict[str, Any]:
-    found = {path for path, _ in _leaves(_answer(case, response)) if path.startswith(case.under)}
-    missing, more = sorted(set(case.fields) - found), sorted(found - set(case.fields))
-    told = {"missing": missing, "more": more}
-    return {"status": response.status_code, **{name: paths for name, paths in told.items() if paths}}
+    present = {path for path, _ in _leaves(_answer(case, response)) if path.startswith(case.under)}
+    missing, more = sorted(set(case.fields) - present), sorted(present - set(case.fields))
+    differences = {"missing": missing, "more": more}
+    return {"status": response.status_code, **{name: paths for name, paths in differences.items() if paths}}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -138,11 +138,11 @@ def _at(value: Any, path: str, default: Any) -> Any:
 def _metric(case: Case, client: httpx.Client) -> dict[str, Any]:
     name = (case.metric or "").removesuffix("_total")
     families = text_string_to_metric_families(client.get("/metrics").text)
-    found = next((family for family in families if family.name == name and family.samples), None)
-    if found is None:
+    family = next((family for family in families if family.name == name and family.samples), None)
+    if family is None:
         return {"type": ABSENT}
-    labels = {label for sample in found.samples for label in sample.labels if label != "le"}
-    return {"type": found.type, "labels": sorted(labels & set(case.some_labels) if case.some_labels else labels)}
+    labels = {label for sample in family.samples for label in sample.labels if label != "le"}
+    return {"type": family.type, "labels": sorted(labels & set(case.some_labels) if case.some_labels else labels)}
 
 
 def _samples(client: httpx.Client) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from conformance_client import MODEL, seen
-from llmd_oke.rehearsal.programs import locate
+from llmd_rehearsal.programs import locate
 from vllm_conformance import SERVERS, Server, conformance
 
 pytestmark = pytest.mark.rehearsal
@@ -72,7 +72,7 @@ def processes() -> Iterator[ExitStack]:
 def ours(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The address of a simulated vLLM, and of one with the NIXL connector; model time passes a hundred times faster."""
     log, control = tmp_path_factory.mktemp("ours") / "log", f"127.0.0.1:{free_port()}"
-    argv = [sys.executable, "-m", "llmd_oke.rehearsal.vllm", "--listen", control, "--time-scale", "0.01"]
+    argv = [sys.executable, "-m", "llmd_rehearsal.vllm", "--listen", control, "--time-scale", "0.01"]
     processes.enter_context(process([*argv, "--startup-seconds", "0"], log, f"http://{control}/healthz"))
     addresses: dict[str, str] = {}
     for name, flags in (("plain", []), ("nixl", ["--kv-transfer-config", NIXL])):
@@ -108,10 +108,10 @@ def server(request: pytest.FixtureRequest) -> tuple[Server, dict[str, str]]:
 @pytest.fixture(scope="module")
 def clients(processes: ExitStack, server: tuple[Server, dict[str, str]]) -> dict[str, httpx.Client]:
     """A client of each kind of server, which has answered a request so that its metrics are there."""
-    made = {kind: processes.enter_context(httpx.Client(base_url=url, timeout=30)) for kind, url in server[1].items()}
-    for client in made.values():
+    clients = {kind: processes.enter_context(httpx.Client(base_url=url, timeout=30)) for kind, url in server[1].items()}
+    for client in clients.values():
         client.post("/v1/completions", json={"model": MODEL, "prompt": "hello", "max_tokens": 2}).raise_for_status()
-    return made
+    return clients
 
 
 @pytest.mark.parametrize("name", conformance().cases)

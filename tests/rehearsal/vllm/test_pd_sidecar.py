@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.bench.deployment.metrics import MetricsEndpoint, Reading, Snapshot
-from llmd_oke.bench.deployment.scraping import parse
-from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings, Sent, prove_remote_prefill
-from llmd_oke.rehearsal.programs import locate
+from llmd_pods.deployment import MetricsEndpoint, Reading, Snapshot
+from llmd_pods.evidence import DecisionCounter, EvidenceSettings, Sent, prove_remote_prefill
+from llmd_pods.queries import parse
+from llmd_rehearsal.programs import locate
 
 pytestmark = pytest.mark.rehearsal
 
@@ -21,27 +21,27 @@ KEY_VALUE_BYTES = 73_728
 
 
 def namespaces():
-    """The command that makes a world, or the reason why there can't be one."""
+    """The command that makes namespaces, or the reason why there can't be any."""
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    made = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    command = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     try:
-        done = subprocess.run([*made, "true"], capture_output=True, text=True, timeout=30, check=False)
+        process = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=30, check=False)
     except FileNotFoundError:
         pytest.skip("no unshare on this machine")
-    if done.returncode:
-        pytest.skip(f"no namespaces on this machine: {done.stderr.strip()}")
-    return made
+    if process.returncode:
+        pytest.skip(f"no namespaces on this machine: {process.stderr.strip()}")
+    return command
 
 
 def sidecar_of(release):
     """The routing sidecar of a release; another version than the pinned one is named with it in LLMD_OKE_PROGRAMS."""
     folder, version = Path(os.environ.get("LLMD_OKE_PROGRAMS", "/nonexistent")), release.routing_sidecar.program.version
-    named, found = folder / f"pd-sidecar-{version}", locate("pd-sidecar", version)
+    named, program = folder / f"pd-sidecar-{version}", locate("pd-sidecar", version)
     if named.is_file():
         return named
-    if found is None:
+    if program is None:
         pytest.skip(f"no pd-sidecar {version} (looked in LLMD_OKE_PROGRAMS, the cache and PATH)")
-    return found.path
+    return program.path
 
 
 @pytest.fixture(name="release", scope="module", params=["llm-d-0.6.0", "llm-d-0.9.0"])
@@ -54,13 +54,13 @@ def seen_fixture(tmp_path_factory, release):
     sidecar = sidecar_of(release)
     if shutil.which("ip") is None:
         pytest.skip("no ip (iproute2) on this machine")
-    log = tmp_path_factory.mktemp("pd") / "world.log"
-    script = Path(__file__).with_name("pd_world.py")
+    log = tmp_path_factory.mktemp("pd") / "pods.log"
+    script = Path(__file__).with_name("pd_pods.py")
     retries = [flag for flag in release.routing_sidecar.arguments if "retries" in flag]
     argv = [*namespaces(), sys.executable, str(script), str(sidecar), str(log), *retries]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr + log.read_text()
-    return json.loads(done.stdout)
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr + log.read_text()
+    return json.loads(process.stdout)
 
 
 def test_a_streamed_answer_comes_through_prefill_and_decode(seen):

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.prewarm.sources import REHEARSED_VOCABULARY
-from llmd_oke.rehearsal.outside.tiny_models import vocabulary
-from llmd_oke.serving import model_cache, model_pod, model_server, prewarm
+from llmd_oke.serving import model_cache, units
 from llmd_oke.serving.args import UnitArgs
 from llmd_oke.serving.model_cache import ModelCacheArgs
+from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
+from llmd_rehearsal.model_sources import vocabulary
 from test_pd_sidecar import namespaces
 
 pytestmark = pytest.mark.rehearsal
@@ -54,11 +54,11 @@ def plan(folder: Path) -> dict[str, Any]:
     assert model.vocabulary
     assert shape
     job = model_cache.job(model, shape, CACHE, UNIT["model_cache"])["spec"]["template"]["spec"]
-    pod = model_pod.pod_spec(model_server.server_spec(UNIT, "aggregated", 1), UNIT)
+    pod = units.pod_spec(units.server_spec(UNIT, "aggregated", 1), UNIT)
     cache, program, scratch = folder / "cache", folder / "program", folder / "scratch"
-    for each in (cache, program, scratch):
-        each.mkdir()
-    for name, text in prewarm.program().items():
+    for path in (cache, program, scratch):
+        path.mkdir()
+    for name, text in model_cache.program().items():
         (program / name).write_text(text)
     assert pod["initContainers"] == [*job["initContainers"], *job["containers"]]
     volumes = {volume["name"]: cache if "hostPath" in volume else scratch for volume in pod["volumes"]}
@@ -82,10 +82,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip(f"no {', '.join(missing)} on this machine")
     folder = tmp_path_factory.mktemp("alone")
     (folder / "plan.json").write_text(json.dumps(plan(folder)))
-    argv = [*namespaces(), sys.executable, str(Path(__file__).with_name("alone_world.py")), str(folder / "plan.json")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    argv = [*namespaces(), sys.executable, str(Path(__file__).with_name("isolated_pod.py")), str(folder / "plan.json")]
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 def test_the_job_fills_the_cache_and_the_pods_own_look_at_it_needs_no_network(seen: dict[str, Any]):

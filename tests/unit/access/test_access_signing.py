@@ -2,15 +2,25 @@
 
 import base64
 import hashlib
+import json
 import re
 from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
-from llmd_oke.access.signing import Signer, http_date
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from identities_for_tests import TENANCY
+from llmd_oke.access import signing
+from llmd_oke.access.signing import Signer, exec_credential, http_date
+from llmd_oke.cli.main import app
+from llmd_pods.errors import KitError
+from typer.testing import CliRunner
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 URL = "https://iaas.us-ashburn-1.oraclecloud.com/20160918/instances?limit=1&compartmentId=c"
@@ -52,3 +62,191 @@ def test_dates_are_those_of_http():
 
 def test_a_signer_shows_nothing_of_its_secrets(key: RSAPrivateKey):
     assert repr(Signer("ST$token", key)) == "Signer(…)"
+
+
+def test_a_profile_names_the_key_and_holds_it(oci_config: Path, key: RSAPrivateKey):
+    signer = signing.api_key_signer(oci_config, "DEFAULT")
+    assert signer.key_id == "ocid1.tenancy.oc1..t/ocid1.user.oc1..u/aa:bb"
+    assert signer.private_key.private_numbers() == key.private_numbers()
+
+
+def test_a_session_signs_with_its_token(oci_config: Path):
+    assert signing.api_key_signer(oci_config, "SESSION").key_id == "ST$session-token"
+
+
+def test_file_and_profile_are_found_as_ocis_own_tools_do(oci_config: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OCI_CLI_CONFIG_FILE", str(oci_config))
+    monkeypatch.setenv("OCI_CLI_PROFILE", "SESSION")
+    assert signing.api_key_signer().key_id == "ST$session-token"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("user=ocid1.user.oc1..u", "", "There is no user in profile DEFAULT"),
+        ("fingerprint=aa:bb", "fingerprint=", "There is no fingerprint in profile DEFAULT"),
+        ("key.pem", "other.pem", "can't be read"),
+        ("[DEFAULT]", "DEFAULT]", "can't be read as OCI's configuration file"),
+    ],
+)
+def test_what_is_wrong_with_a_profile_is_told(oci_config: Path, old: str, new: str, message: str):
+    oci_config.write_text(oci_config.read_text().replace(old, new))
+    with pytest.raises(KitError, match=message):
+        signing.api_key_signer(oci_config, "DEFAULT")
+
+
+def test_a_missing_file_or_profile_is_told(oci_config: Path, tmp_path: Path):
+    with pytest.raises(KitError, match="There is no OCI configuration file"):
+        signing.api_key_signer(tmp_path / "none")
+    with pytest.raises(KitError, match="has no profile OTHER"):
+        signing.api_key_signer(oci_config, "OTHER")
+
+
+def test_keys_may_have_a_pass_phrase(locked_key_pem: str, key: RSAPrivateKey):
+    opened = signing.load_key(locked_key_pem, "open sesame", "the profile")
+    assert opened.private_numbers() == key.private_numbers()
+    with pytest.raises(KitError, match="needs a pass phrase"):
+        signing.load_key(locked_key_pem, None, "the profile")
+    with pytest.raises(KitError, match="pass phrase is wrong"):
+        signing.load_key(locked_key_pem, "open", "the profile")
+
+
+def test_errors_never_show_the_key(key_pem: str):
+    with pytest.raises(KitError) as refused:
+        signing.load_key(key_pem.replace("MII", "XXX"), None, "the profile")
+    assert key_pem[40:80] not in str(refused.value)
+
+
+def public(signer: Signer) -> str:
+    pem = signer.private_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    return "".join(pem.splitlines()[1:-1])
+
+
+class Authentication:
+    """Metadata service, authentication service and the pods' proxy; remembers what it was asked."""
+
+    def __init__(self, certificate: str, key: str, status: int = 200) -> None:
+        self.identity = {"cert.pem": certificate, "key.pem": key, "intermediate.pem": certificate}
+        self.status = status
+        self.asked: list[httpx.Request] = []
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(transport=httpx.MockTransport(self.answer))
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        name = request.url.path.rsplit("/", 1)[-1]
+        if request.method == "GET":
+            assert request.headers["authorization"] == "Bearer Oracle"
+            return httpx.Response(200, text=self.identity[name])
+        self.asked.append(request)
+        if self.status != 200:
+            return httpx.Response(self.status)
+        if name == "x509":
+            return httpx.Response(200, json={"token": "for-the-instance"})
+        return httpx.Response(200, content=base64.b64encode(json.dumps({"token": "ST$for-the-pod"}).encode()))
+
+
+@pytest.fixture
+def authentication(certificate_pem: str, key_pem: str) -> Authentication:
+    return Authentication(certificate_pem, key_pem)
+
+
+def test_an_instance_exchanges_its_certificate_for_a_token(authentication: Authentication, key: RSAPrivateKey):
+    signer = signing.instance_principal("us-ashburn-1", client=authentication.client())
+    (request,) = authentication.asked
+    assert str(request.url) == "https://auth.us-ashburn-1.oraclecloud.com/v1/x509"
+    sent = json.loads(request.content)
+    assert sent["publicKey"] == public(signer)
+    assert "BEGIN" not in sent["certificate"]
+    assert len(sent["intermediateCertificates"]) == 1
+    assert signer.key_id == "ST$for-the-instance"
+
+
+def test_the_exchange_is_signed_by_the_instances_own_key(authentication: Authentication, key: RSAPrivateKey):
+    signing.instance_principal("us-ashburn-1", client=authentication.client())
+    (request,) = authentication.asked
+    parts = dict(re.findall(r'(\w+)="([^"]*)"', request.headers["authorization"]))
+    assert re.fullmatch(rf"{TENANCY}/fed-x509/([0-9A-F]{{2}}:){{19}}[0-9A-F]{{2}}", parts["keyId"])
+    values = {**request.headers, "(request-target)": "post /v1/x509"}
+    text = "\n".join(f"{name}: {values[name]}" for name in parts["headers"].split())
+    signature = base64.b64decode(parts["signature"])
+    key.public_key().verify(signature, text.encode(), padding.PKCS1v15(), hashes.SHA256())
+
+
+def test_a_machine_elsewhere_is_no_instance():
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("no route")
+
+    with pytest.raises(KitError, match="metadata service"):
+        signing.instance_principal("us-ashburn-1", client=httpx.Client(transport=httpx.MockTransport(refuse)))
+
+
+def test_a_refused_exchange_is_told_with_its_status(certificate_pem: str, key_pem: str):
+    refusing = Authentication(certificate_pem, key_pem, status=401)
+    with pytest.raises(KitError, match="refuses with 401"):
+        signing.instance_principal("us-ashburn-1", client=refusing.client())
+
+
+def test_a_pod_exchanges_its_service_accounts_token(authentication: Authentication, tmp_path: Path):
+    (tmp_path / "token").write_text("of-the-account\n")
+    url = "https://10.96.0.1:12250/resourcePrincipalSessionTokens"
+    signer = signing.workload_identity(account=tmp_path, url=url, client=authentication.client())
+    (request,) = authentication.asked
+    assert request.headers["authorization"] == "Bearer of-the-account"
+    assert json.loads(request.content) == {"podKey": public(signer)}
+    assert signer.key_id == "ST$for-the-pod"
+
+
+def test_outside_a_pod_there_is_no_workload_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(KitError, match="no pod"):
+        signing.workload_identity(account=tmp_path)
+    with pytest.raises(KitError, match="no service account token"):
+        signing.workload_identity(account=tmp_path, url="https://10.96.0.1:12250/x")
+
+
+TOKEN_TIME = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+CLUSTER = "ocid1.cluster.oc1.iad.c"
+
+
+def checked(token: str, key: RSAPrivateKey) -> dict[str, str]:
+    """The query of the token's URL, its signature checked as the API server's proxy has OKE check it."""
+    url = urlsplit(base64.urlsafe_b64decode(token).decode())
+    assert (url.scheme, url.netloc) == ("https", "containerengine.us-ashburn-1.oraclecloud.com")
+    assert url.path == f"/cluster_request/{CLUSTER}"
+    query = {name: values[0] for name, values in parse_qs(url.query, strict_parsing=True).items()}
+    parts = dict(re.findall(r'(\w+)="([^"]*)"', query["authorization"]))
+    values = {"date": query["date"], "(request-target)": f"get {url.path}", "host": url.netloc}
+    text = "\n".join(f"{name}: {values[name]}" for name in parts["headers"].split())
+    signature = base64.b64decode(parts["signature"])
+    key.public_key().verify(signature, text.encode(), padding.PKCS1v15(), hashes.SHA256())
+    return {**query, **parts}
+
+
+def test_the_token_is_a_signed_request_for_that_cluster(key: RSAPrivateKey):
+    credential = exec_credential(Signer("t/u/f", key), CLUSTER, "us-ashburn-1", TOKEN_TIME)
+    request = checked(credential["status"]["token"], key)
+    assert request["keyId"] == "t/u/f"
+    assert request["date"] == "Sat, 21 Nov 2026 08:00:00 GMT"
+
+
+def test_the_token_is_told_as_a_credential_program_does(key: RSAPrivateKey):
+    credential = exec_credential(Signer("t/u/f", key), CLUSTER, "us-ashburn-1", TOKEN_TIME)
+    assert (credential["apiVersion"], credential["kind"]) == ("client.authentication.k8s.io/v1beta1", "ExecCredential")
+    assert credential["status"]["expirationTimestamp"] == "2026-11-21T08:04:00Z"
+
+
+def test_the_command_prints_the_token_and_nothing_else(
+    oci_config: Path, key: RSAPrivateKey, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OCI_CLI_CONFIG_FILE", str(oci_config))
+    ended = CliRunner().invoke(app, ["token", "--cluster-id", CLUSTER, "--region", "us-ashburn-1"])
+    assert ended.exit_code == 0
+    credential = json.loads(ended.stdout)
+    assert checked(credential["status"]["token"], key)["keyId"] == "ocid1.tenancy.oc1..t/ocid1.user.oc1..u/aa:bb"
+
+
+def test_an_unknown_way_to_sign_in_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OCI_CLI_AUTH", "magic")
+    ended = CliRunner().invoke(app, ["token", "--cluster-id", CLUSTER, "--region", "us-ashburn-1"])
+    assert "OCI_CLI_AUTH=magic" in str(ended.exception)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from llmd_oke.access import registry as registries
-from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, ask_all
+from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.progress import SilentProgress
+from llmd_pods.progress import SilentProgress
 from registry_for_tests import AMD64, ARM64, DOCKER_MANIFEST, Registry, served
 
 REPOSITORY = "llm-d/vllm"
@@ -35,7 +35,7 @@ def test_a_single_manifests_digest_is_what_the_registry_states(registry: Registr
     assert RegistryClient().stored(image(registry)) == StoredImage(digest)
 
 
-def test_a_token_is_asked_for_where_the_registry_wants_one_and_once_for_each_repository(registry: Registry):
+def test_a_token_is_fetched_where_the_registry_wants_one_once_for_each_repository(registry: Registry):
     registry.push(REPOSITORY, "v1", 10)
     registry.push(REPOSITORY, "v2", 10)
     client = RegistryClient()
@@ -64,8 +64,8 @@ def test_of_several_platforms_the_index_is_what_is_pinned(registry: Registry):
 def test_the_download_is_that_of_the_nodes_platform(registry: Registry):
     registry.push_index(REPOSITORY, "v1", ARM64, AMD64, bytes_each=1000)
     registry.push(REPOSITORY, "v2", 10, 20)
-    assert RegistryClient().stored(image(registry), measured=True).download_bytes == 1001
-    assert RegistryClient().stored(image(registry, "v2"), measured=True).download_bytes == 30
+    assert RegistryClient().stored(image(registry), with_size=True).download_bytes == 1001
+    assert RegistryClient().stored(image(registry, "v2"), with_size=True).download_bytes == 30
 
 
 def test_an_image_that_is_not_for_the_nodes_platform_is_told(registry: Registry):
@@ -167,7 +167,7 @@ def test_all_registries_are_asked_and_each_image_has_its_answer(registry: Regist
     with served(Registry()) as other:
         other_digest = other.push(REPOSITORY, "v1", 30)
         images = [image(registry), image(registry, "v2"), image(other)]
-        answers = ask_all(images, registries.measured, SilentProgress())
+        answers = query_registries(images, registries.stored_image, SilentProgress())
     assert answers[images[0].reference] == StoredImage(digest, 10)
     missing = answers[images[1].reference]
     assert isinstance(missing, RegistryError)

@@ -2,8 +2,8 @@
 
 import pytest
 from llmd_oke.access.sign_in import Auth, SignIn, auth_of_environment, of_provider
-from llmd_oke.errors import KitError
 from llmd_oke.operations.pulumi_cli import run
+from llmd_pods.errors import KitError
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
 """The tunnel: which bastion, which session, which command. OCI and SSH are not there."""
 
+import os
+import queue
+import socket
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -8,9 +12,12 @@ from typing import Any
 
 import pytest
 from llmd_oke.access import tunnel
-from llmd_oke.errors import KitError
-from llmd_oke.progress import SilentProgress
+from llmd_oke.access.oci_client import OciClient, OciError
+from llmd_oke.access.tunnel import NotYet, Pace, SshFailed, Target, Tunnel
+from llmd_pods.errors import KitError
+from llmd_pods.progress import SilentProgress
 from oci_for_tests import CLUSTER, FakeOci, Sequence
+from ssh_for_tests import free_port, put_ssh
 
 BASTIONS = [
     {"id": "elsewhere", "targetVcnId": "other", "lifecycleState": "ACTIVE"},
@@ -21,8 +28,8 @@ BASTION = {"id": "right", "name": "ours", "lifecycleState": "ACTIVE", "maxSessio
 TOLD = "ssh -i <privateKey> -N -L <localPort>:10.0.0.6:6443 -p 22 ocid1.bastionsession@host.bastion.example"
 ACTIVE = {"lifecycleState": "ACTIVE", "sshMetadata": {"command": TOLD}}
 TARGET = tunnel.Target("right", "10.0.0.6", 6443, 1800)
-WANTED = tunnel.Wanted(cluster_id="x", session_s=1800)
-NAMED = tunnel.Wanted(cluster_name="prod", compartment_id="c", session_s=1800)
+OPTIONS = tunnel.TunnelOptions(cluster_id="x", session_s=1800)
+NAMED = tunnel.TunnelOptions(cluster_name="prod", compartment_id="c", session_s=1800)
 
 
 def oci(**changes: Any) -> FakeOci:
@@ -40,7 +47,7 @@ def oci(**changes: Any) -> FakeOci:
 
 
 def test_the_active_bastion_of_the_clusters_network_leads_to_its_private_endpoint():
-    assert tunnel.target(oci(), WANTED) == TARGET
+    assert tunnel.target(oci(), OPTIONS) == TARGET
 
 
 def test_a_cluster_that_a_stack_makes_is_known_by_its_name_newest_first():
@@ -57,34 +64,34 @@ def test_a_cluster_that_is_still_to_come_may_be_waited_for(found: list[Any]):
 
 
 def test_a_bastion_that_is_given_is_taken():
-    assert tunnel.target(oci(), replace(WANTED, bastion_id="mine")).bastion_id == "mine"
+    assert tunnel.target(oci(), replace(OPTIONS, bastion_id="mine")).bastion_id == "mine"
 
 
 def test_a_bastion_that_is_still_to_come_may_be_waited_for():
     coming = {"bastion /bastions/mine": {"name": "mine", "lifecycleState": "CREATING"}}
     with pytest.raises(tunnel.NotYet, match="The bastion mine is CREATING"):
-        tunnel.target(oci(**coming), replace(WANTED, bastion_id="mine"))
+        tunnel.target(oci(**coming), replace(OPTIONS, bastion_id="mine"))
 
 
 def test_sessions_live_no_longer_than_the_bastion_lets_them():
     short = {"bastion /bastions/right": {**BASTION, "maxSessionTtlInSeconds": 1900}}
-    assert tunnel.target(oci(**short), replace(WANTED, session_s=10_800)).session_s == 1900
+    assert tunnel.target(oci(**short), replace(OPTIONS, session_s=10_800)).session_s == 1900
 
 
 def test_a_bastion_is_looked_for_in_the_networks_compartment():
     client = oci()
-    tunnel.target(client, replace(WANTED, network_compartment_id="of-the-network"))
+    tunnel.target(client, replace(OPTIONS, network_compartment_id="of-the-network"))
     assert ("bastion /bastions", {"compartmentId": "of-the-network"}) in client.asked
 
 
 def test_a_network_without_a_bastion_is_said_to_have_none():
     with pytest.raises(tunnel.NotYet, match="no active bastion"):
-        tunnel.target(oci(**{"bastion /bastions": BASTIONS[:2]}), WANTED)
+        tunnel.target(oci(**{"bastion /bastions": BASTIONS[:2]}), OPTIONS)
 
 
 def test_a_cluster_without_a_private_endpoint_needs_no_tunnel():
     with pytest.raises(KitError, match="no private endpoint"):
-        tunnel.target(oci(**{"containerengine /clusters/x": {**CLUSTER, "endpoints": {}}}), WANTED)
+        tunnel.target(oci(**{"containerengine /clusters/x": {**CLUSTER, "endpoints": {}}}), OPTIONS)
 
 
 def test_a_session_is_for_the_endpoint_only_and_is_deleted_at_the_end():
@@ -146,3 +153,179 @@ def test_the_key_is_new_and_its_owners_only(tmp_path: Path):
     assert public.startswith("ssh-rsa ")
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert key.read_text().startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
+
+
+LIMIT_S = 20.0
+QUICK = Pace(seek_s=0.01, look_s=0.01, listen_s=LIMIT_S, steady_s=LIMIT_S, again_s=0.01, tries=3, sessions=2)
+
+
+class Oci:
+    """Gives session after session, each active at once, and keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def get(self, service: str, path: str, **query: str) -> Any:
+        number = path.rsplit("/", 1)[-1]
+        told = f"ssh -i <privateKey> -N -L <localPort>:10.0.0.6:6443 -p 22 {number}@host"
+        return {"lifecycleState": "ACTIVE", "sshMetadata": {"command": told}}
+
+    def send(self, method: str, service: str, path: str, body: Any = None) -> Any:
+        count = sum(item.startswith("POST") for item in self.sent) + 1
+        self.sent.append(f"{method} s{count}" if method == "POST" else f"{method} {path.rsplit('/', 1)[-1]}")
+        return {"id": f"s{count}"}
+
+
+class Told:
+    """Keeps what is told, and hands it out as it comes."""
+
+    def __init__(self) -> None:
+        self.steps: queue.Queue[str] = queue.Queue()
+        self.details: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.put(text)
+
+    def detail(self, text: str) -> None:
+        self.details.append(text)
+
+    def until_open(self) -> None:
+        while "leads to the API server" not in self.steps.get(timeout=LIMIT_S):
+            pass
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[], list[str]]]:
+    """Puts an `ssh` on PATH whose runs go as planned, and then stay; the answer says for which sessions it ran."""
+
+    def planned(*runs: str) -> Callable[[], list[str]]:
+        put_ssh(tmp_path, *runs)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        return lambda: [line.partition("@")[0] for line in (tmp_path / "starts").read_text().split()]
+
+    return planned
+
+
+@pytest.fixture(autouse=True)
+def quick_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnel, "KEY_BITS", 1024)
+
+
+def found(oci: OciClient) -> Callable[[], tuple[OciClient, Target]]:
+    return lambda: (oci, Target("bastion", "10.0.0.6", 6443, 1800))
+
+
+def test_it_waits_for_a_cluster_that_is_still_to_come(ssh: Any, port: int):
+    ssh()
+    oci, progress, looks = Oci(), Told(), iter([NotYet("The compartment has no active cluster prod."), None])
+
+    def find() -> tuple[OciClient, Target]:
+        if hindrance := next(looks, None):
+            raise hindrance
+        return found(oci)()
+
+    with Tunnel(find, port, progress, QUICK).beside():
+        progress.until_open()
+    assert any("no active cluster prod" in item for item in progress.details)
+
+
+def test_a_wait_that_has_a_limit_ends(ssh: Any, port: int):
+    ssh()
+
+    def find() -> tuple[OciClient, Target]:
+        raise NotYet("The compartment has no active cluster prod.")
+
+    with pytest.raises(NotYet, match="no active cluster prod"):
+        Tunnel(find, port, Told(), QUICK).keep(patience_s=0)
+
+
+def test_a_refusal_of_oci_is_no_reason_to_wait(ssh: Any, port: int):
+    ssh()
+
+    def find() -> tuple[OciClient, Target]:
+        raise OciError(401, "NotAuthenticated", "OCI refuses")
+
+    with pytest.raises(OciError):
+        Tunnel(find, port, Told(), QUICK).keep()
+
+
+def test_ssh_that_fails_at_first_is_started_again(ssh: Any, port: int):
+    starts, progress = ssh("refuse", "refuse"), Told()
+    with Tunnel(found(Oci()), port, progress, QUICK).beside():
+        progress.until_open()
+    assert starts() == ["s1", "s1", "s1"]
+    assert any("Permission denied" in item for item in progress.details)
+
+
+def test_a_tunnel_that_breaks_is_opened_again(ssh: Any, port: int):
+    starts, progress = ssh("leave"), Told()
+    with Tunnel(found(Oci()), port, progress, QUICK).beside():
+        progress.until_open()
+        progress.until_open()
+    assert starts() == ["s1", "s1"]
+
+
+def test_another_session_is_tried_before_it_is_given_up(ssh: Any, port: int):
+    starts = ssh(*["refuse"] * 6)
+    oci = Oci()
+    with pytest.raises(SshFailed, match=r"3 times in a row: Permission denied") as failed:
+        Tunnel(found(oci), port, Told(), QUICK).keep()
+    assert starts() == ["s1"] * 3 + ["s2"] * 3
+    assert "allow list" in (failed.value.remedy or "")
+    assert oci.sent[-1] == "DELETE s2"
+
+
+def test_the_next_session_is_there_before_the_last_one_goes(ssh: Any, port: int):
+    starts, progress, oci = ssh(), Told(), Oci()
+    lives_s = iter([QUICK.renewal_s + 0.3])
+
+    def find() -> tuple[OciClient, Target]:
+        return oci, Target("bastion", "10.0.0.6", 6443, next(lives_s, 1800.0))
+
+    with Tunnel(find, port, progress, QUICK).beside():
+        progress.until_open()
+        while "s2" not in starts():
+            progress.until_open()
+    assert oci.sent[:3] == ["POST s1", "POST s2", "DELETE s1"]
+
+
+def test_at_the_end_neither_session_nor_listener_is_left(ssh: Any, port: int):
+    ssh()
+    progress, oci = Told(), Oci()
+    with Tunnel(found(oci), port, progress, QUICK).beside():
+        progress.until_open()
+    assert oci.sent == ["POST s1", "DELETE s1"]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_port_that_is_taken_is_said_to_be(port: int):
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(KitError, match=f"127.0.0.1:{port} already"),
+        Tunnel(found(Oci()), port, Told(), QUICK).beside(),
+    ):
+        pass
+
+
+def test_whoever_waits_for_it_is_told_why_it_does_not_open(ssh: Any, port: int):
+    ssh(*["refuse"] * 6)
+    link = Tunnel(found(Oci()), port, Told(), QUICK)
+    with link.beside(), pytest.raises(SshFailed, match="Permission denied"):
+        link.wait_until_open(LIMIT_S)
+
+
+def test_what_the_system_refuses_ends_the_wait_for_it_with_a_sentence(ssh: Any, port: int):
+    def find() -> tuple[OciClient, Target]:
+        raise PermissionError(13, "Permission denied", "/some/key")
+
+    progress = Told()
+    link = Tunnel(find, port, progress, QUICK)
+    with link.beside(), pytest.raises(KitError, match="Permission denied"):
+        link.wait_until_open(LIMIT_S)
+    assert "there is no tunnel any more" in progress.steps.get(timeout=LIMIT_S)

@@ -1,6 +1,6 @@
 """Requests that ended, made up for tests."""
 
-from llmd_oke.bench.records.request import Failure, RequestRecord
+from llmd_pods.records import Failure, RequestRecord
 
 
 def request(index=0, started_s=0.0, first_s=0.5, gap_s=0.1, tokens=6, events=None, **changes) -> RequestRecord:

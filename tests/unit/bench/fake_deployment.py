@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from llmd_oke.bench.deployment.metrics import MetricsEndpoint
-from llmd_oke.bench.deployment.topology import RouterPart, Servers, Topology
-from llmd_oke.bench.load.load import Target
-from llmd_oke.bench.smoke.evidence import DecisionCounter, EvidenceSettings
-from llmd_oke.bench.smoke.smoke import SmokePlan
+from llmd_pods.deployment import MetricsEndpoint, RouterPart, Servers, Topology
+from llmd_pods.evidence import DecisionCounter, EvidenceSettings
+from llmd_pods.load import Target
+from llmd_pods.smoke import SmokePlan
 
 DECISIONS = DecisionCounter(
     ("llm_d_inference_scheduler_disagg_decision_total", "llm_d_inference_scheduler_pd_decision_total"),

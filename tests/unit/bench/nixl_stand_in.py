@@ -121,15 +121,15 @@ class nixl_agent:  # noqa: N801 - NIXL's name
 
     def register_memory(self, reg_list, mem_type=None, backends=()):
         assert mem_type == "VRAM"
-        assert all(len(each) == 4 for each in reg_list)
-        if any(each[1] > self.most_bytes for each in reg_list):
+        assert all(len(item) == 4 for item in reg_list)
+        if any(item[1] > self.most_bytes for item in reg_list):
             raise nixlBackendError("NIXL_ERR_BACKEND")
         self.registered += reg_list
         return reg_list
 
     def deregister_memory(self, dereg_list, backends=()):
-        _found(all(each in self.registered for each in dereg_list))
-        self.registered = [each for each in self.registered if each not in dereg_list]
+        _found(all(item in self.registered for item in dereg_list))
+        self.registered = [item for item in self.registered if item not in dereg_list]
 
     def get_agent_metadata(self):
         return b"\x00metadata of " + self.name.encode()
@@ -143,17 +143,17 @@ class nixl_agent:  # noqa: N801 - NIXL's name
 
     def get_xfer_descs(self, descs, mem_type=None):
         assert mem_type == "VRAM"
-        assert all(len(each) == 3 for each in descs)
+        assert all(len(desc) == 3 for desc in descs)
         return descs
 
     def initialize_xfer(self, operation, local_descs, remote_descs, remote_agent, notif_msg=b"", backends=()):
         assert operation == "READ"
         _found(remote_agent in self.known)
-        if [each[1] for each in local_descs] != [each[1] for each in remote_descs]:
+        if [item[1] for item in local_descs] != [item[1] for item in remote_descs]:
             raise nixlInvalidParamError("NIXL_ERR_INVALID_PARAM")
         other = self.memory.agents[remote_agent]
-        _found(all(self._covers(each) for each in local_descs))
-        _found(all(other._covers(each) for each in remote_descs))
+        _found(all(self._covers(item) for item in local_descs))
+        _found(all(other._covers(item) for item in remote_descs))
         return SimpleNamespace(pairs=list(zip(local_descs, remote_descs, strict=True)), states=iter(()), state="")
 
     def transfer(self, handle, notif_msg=b""):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from llmd_oke.bench.deployment.targets import Target
+from llmd_pods.completions import Target
 
 TOKEN = b'data: {"choices":[{"text":" tok"}]}\n\n'
 DONE = b"data: [DONE]\n\n"

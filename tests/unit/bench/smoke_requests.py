@@ -1,9 +1,8 @@
 """What tests ask of a smoke benchmark: the deployment of `fake_deployment`, as pods of a cluster."""
 
 from fake_deployment import DECISIONS, MODEL, TOPOLOGY
-from llmd_oke.bench.smoke.evidence import EvidenceSettings, OtherApi
-from llmd_oke.bench.smoke.request import PodGroup, SmokeRequest
-from llmd_oke.bench.smoke.thresholds import Thresholds
+from llmd_pods.evidence import EvidenceSettings, OtherApi
+from llmd_pods.smoke_request import PodGroup, SmokeRequest, Thresholds
 
 REQUEST = SmokeRequest(
     namespace="llm-d",

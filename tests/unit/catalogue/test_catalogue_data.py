@@ -2,17 +2,21 @@
 
 import re
 from pathlib import Path
+from string import Template
+from typing import get_args
 
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.catalogue.evals import evals
+from llmd_oke.catalogue.benchmarks import evals
 from llmd_oke.catalogue.files import values_folder
+from llmd_oke.catalogue.iam import Need, policies
+from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.config import Model, Topology, Workload
-from llmd_oke.config.names import DnsLabel
+from llmd_oke.config.base import DnsLabel
 from pydantic import TypeAdapter
 
-MODELS = [found for name in catalogue.model_names() if (found := catalogue.model(name)) is not None]
-SHAPES = [found for name in catalogue.shape_names() if (found := catalogue.shape(name)) is not None]
+MODELS = [item for name in catalogue.model_names() if (item := catalogue.model(name)) is not None]
+SHAPES = [item for name in catalogue.shape_names() if (item := catalogue.shape(name)) is not None]
 FIGURE_FILES = sorted(path for kind in ("gpus", "models", "shapes") for path in (values_folder() / kind).glob("*.yaml"))
 FIGURE = re.compile(r":\s*(\"?\d|\{.*:\s*\d)")
 
@@ -131,3 +135,140 @@ def test_reduction_that_changes_answers_comes_with_an_evaluation_that_the_model_
     assert floor is not None
     assert passed.score >= floor.score
     assert passed.release in catalogue.release_names()
+
+
+GPUS = [item for name in catalogue.gpu_names() if (item := catalogue.gpu(name)) is not None]
+
+by_gpu = pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.product)
+
+
+def test_the_gpus_that_results_come_from_are_there():
+    assert {"MI300X", "MI325X", "MI355X", "H100", "H200"} <= set(catalogue.gpu_names())
+
+
+@by_gpu
+def test_every_gpu_has_the_name_of_its_file(gpu: catalogue.Gpu):
+    assert catalogue.gpu(gpu.product) == gpu
+
+
+@by_gpu
+def test_every_gpu_comes_in_nodes(gpu: catalogue.Gpu):
+    node = catalogue.node_of_gpu(gpu.product)
+    assert node is not None
+    assert (node.gpu, node.gpus) == (gpu, 8)
+
+
+@by_gpu
+def test_nodes_of_a_gpu_are_told_once(gpu: catalogue.Gpu):
+    """By its shape, or beside the GPU where the catalogue has no shape with it."""
+    shapes = [result for name in catalogue.shape_names() if (result := catalogue.shape(name)) and result.gpu == gpu]
+    assert bool(shapes) != (gpu.node is not None)
+
+
+@by_gpu
+def test_narrower_formats_are_computed_faster(gpu: catalogue.Gpu):
+    rates = [gpu.dense_tflops.of(number_format) for number_format in ("bf16", "fp8")]
+    assert rates[1] == pytest.approx(2 * rates[0], rel=0.01)
+
+
+def test_weights_in_a_format_that_a_gpu_can_not_compute_in_are_computed_in_bf16():
+    hopper, cdna4 = catalogue.gpu("H200"), catalogue.gpu("MI355X")
+    assert hopper is not None
+    assert cdna4 is not None
+    assert hopper.dense_tflops.of("mxfp4") == hopper.dense_tflops.bf16
+    assert cdna4.dense_tflops.of("mxfp4") > cdna4.dense_tflops.of("fp8")
+
+
+def test_a_gpu_of_a_shape_has_the_price_of_the_shape():
+    node = catalogue.node_of_gpu("MI355X")
+    assert node is not None
+    assert node.price_usd_per_gpu_hour == pytest.approx(8.60)
+
+
+def test_there_are_no_nodes_of_an_unknown_gpu():
+    assert catalogue.node_of_gpu("H300") is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [
+        ("(500, InternalError, false) Out of host capacity.", "no free machine"),
+        ("2 node(s) register timeout", "did not join"),
+        ("[Error] after 60 s: 0 of 1 nodes have joined", "console history"),
+        ("429-TooManyRequests, Too many requests for the user", "Wait some minutes"),
+        ("500-InternalError, Internal server error", "request's id"),
+        ("Work Request error", "work request"),
+        ("404-NotAuthorizedOrNotFound, Authorization failed or requested resource not found", "pulumi up --refresh"),
+    ],
+)
+def test_known_failures_have_a_remedy_of_their_own(failure: str, remedy: str) -> None:
+    assert remedy in (remedy_for(failure) or "")
+
+
+def test_a_failure_that_is_not_known_has_none() -> None:
+    assert remedy_for("the moon is full") is None
+
+
+STATEMENTS = [(need, statement) for need, entry in policies().needs.items() for statement in entry.statements]
+SCOPES = {
+    "compartment_id": "compartment",
+    "network_compartment_id": "network",
+    "image_compartment_id": "images",
+    "key_compartment_id": "keys",
+    None: "tenancy",
+}
+KNOWN = {"tenancy_id", "cluster_id", *SCOPES}
+GRAMMAR = re.compile(
+    r"^Allow (any-user|service [a-z]+|\$[a-z]+) to "
+    r"((use|read|inspect|manage) [a-z-]+|\{[A-Z_]+(, [A-Z_]+)*\}) in (tenancy|compartment id \$[a-z_]+)"
+    r"( where (ALL \{.+\}|[a-z.]+ = '[^']+'))?$"
+)
+
+
+def ids(value):
+    return value if isinstance(value, str) else value.text[:60]
+
+
+def test_every_need_has_statements():
+    assert set(policies().needs) == set(get_args(Need))
+    assert all(entry.statements and entry.why for entry in policies().needs.values())
+
+
+@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
+def test_every_statement_has_ocis_grammar_and_a_source(need, statement):
+    assert GRAMMAR.match(statement.text)
+    assert statement.source
+
+
+@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
+def test_every_variable_is_one_that_is_filled_in(need, statement):
+    variables = set(Template(statement.text).get_identifiers())
+    known = KNOWN | set(policies().groups) | set(policies().principals)
+    assert variables <= known | ({statement.each} if statement.each else set())
+    assert statement.each is None or statement.each in variables
+
+
+@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
+def test_any_user_is_never_meant_without_a_condition_on_who_asks(need, statement):
+    if statement.text.startswith("Allow any-user"):
+        text = Template(statement.text).safe_substitute(policies().principals)
+        assert "request.principal." in text.partition(" where ")[2]
+
+
+@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
+def test_a_policy_is_attached_to_the_compartment_that_it_speaks_of(need, statement):
+    place = re.search(r" in (tenancy|compartment id \$(\w+))", statement.text)
+    assert SCOPES[place.group(2)] == statement.scope
+
+
+@pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)
+def test_what_names_the_cluster_comes_after_it(need, statement):
+    text = Template(statement.text).safe_substitute(policies().principals)
+    if "$cluster_id" in text:
+        assert policies().needs[need].phase == "nodes"
+
+
+def test_nothing_is_granted_on_everything():
+    assert [statement.text for _, statement in STATEMENTS if "all-resources" in statement.text] == []
+    tenancy_wide = [statement.text for _, statement in STATEMENTS if statement.scope == "tenancy"]
+    assert tenancy_wide == ["Allow service lustrefs to use virtual-network-family in tenancy"]

@@ -71,7 +71,7 @@ def test_the_gate_that_prepares_prefix_data_is_named_where_it_exists_and_refused
 )
 def test_what_the_version_would_refuse_is_refused(change: dict[str, Any], refusal: str):
     picker = endpoint_picker("v0.10.0")
-    assert any(refusal in told for told in picker.refusals({**config(picker), **change}))
+    assert any(refusal in text for text in picker.refusals({**config(picker), **change}))
 
 
 def test_the_decider_stands_before_the_handler_that_looks_it_up():

@@ -3,14 +3,20 @@
 import hashlib
 import os
 import re
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from llmd_oke import catalogue
+from llmd_oke.catalogue import files, release_names
+from llmd_oke.catalogue.endpoint_pickers import KnownLimit
 from llmd_oke.catalogue.files import values_folder
-from llmd_oke.catalogue.releases import overridden, release_of_former_name
+from llmd_oke.catalogue.releases import Crds, Release, crd_manifests, release_of_former_name, with_override
+from llmd_pods.errors import KitError
 
-RELEASES = [found for name in catalogue.release_names() if (found := catalogue.release(name)) is not None]
+RELEASES = [item for name in catalogue.release_names() if (item := catalogue.release(name)) is not None]
 by_release = pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 
 
@@ -64,11 +70,11 @@ def test_an_override_replaces_what_it_names_and_nothing_else():
     assert base is not None
     router = catalogue.release("llm-d-0.6.0")
     assert router is not None
-    changed = overridden(base, catalogue.Override(router="llm-d-0.6.0", quick_reduce="INT4"))
+    changed = with_override(base, catalogue.Override(router="llm-d-0.6.0", quick_reduce="INT4"))
     assert (changed.endpoint_picker, changed.routing_sidecar) == (router.endpoint_picker, router.routing_sidecar)
     assert (changed.vllm.image, changed.crds, changed.name) == (base.vllm.image, base.crds, base.name)
     assert changed.vllm.quick_reduce == "INT4"
-    assert overridden(base, catalogue.Override()) == base
+    assert with_override(base, catalogue.Override()) == base
 
 
 @by_release
@@ -146,5 +152,161 @@ def test_digests_are_those_of_the_published_files(release: catalogue.Release):
     folder = go_path / "pkg" / "mod" / f"{release.crds.module}@{release.crds.version}" / release.crds.folder
     if not folder.is_dir():
         pytest.skip(f"the Go module cache has no {release.crds.module} {release.crds.version}")
-    found = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in release.crds.files}
-    assert found == release.crds.files
+    result = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in release.crds.files}
+    assert result == release.crds.files
+
+
+TEXT = "kind: CustomResourceDefinition\nmetadata: {name: a}\n"
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A folder that is served on loopback, and its address."""
+    root = tmp_path / "served"
+    root.mkdir()
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(root))
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield root, f"http://127.0.0.1:{httpd.server_port}"
+        httpd.shutdown()
+        thread.join()
+
+
+def crds(repository="http://127.0.0.1:1", text=TEXT):
+    files = {"a.yaml": hashlib.sha256(text.encode()).hexdigest()}
+    return Crds(module="example.org/m", version="v1", repository=repository, folder="crd", files=files)
+
+
+def put(path: Path, text=TEXT):
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+def test_definitions_come_from_the_module_where_that_is_there(folder):
+    put(folder / "modules" / "example.org/m@v1" / "crd" / "a.yaml")
+    assert crd_manifests(crds())[0]["metadata"]["name"] == "a"
+
+
+def test_definitions_are_downloaded_once(folder, server):
+    root, address = server
+    put(root / "v1" / "crd" / "a.yaml")
+    assert crd_manifests(crds(address))
+    (root / "v1" / "crd" / "a.yaml").unlink()
+    assert crd_manifests(crds(address))
+    assert [path.name for path in (folder / "crds").rglob("*") if path.is_file()] == ["a.yaml"]
+
+
+def test_a_file_that_is_not_the_one_named_is_refused(folder):
+    put(folder / "modules" / "example.org/m@v1" / "crd" / "a.yaml", TEXT + "# changed\n")
+    with pytest.raises(KitError, match="SHA-256"):
+        crd_manifests(crds())
+
+
+def test_a_file_that_cant_be_had_says_where_to_put_it(folder, server):
+    with pytest.raises(KitError, match="404") as error:
+        crd_manifests(crds(server[1]))
+    assert str(folder / "crds" / "v1" / "a.yaml") in error.value.remedy
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+    monkeypatch.delenv("LLMD_OKE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert files.cache_folder() == tmp_path / "llmd-oke"
+    monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path / "own"))
+    assert files.cache_folder() == tmp_path / "own"
+
+
+@pytest.mark.parametrize("name", release_names())
+def test_every_release_pins_its_definitions(name):
+    assert all(len(digest) == 64 for digest in catalogue.release(name).crds.files.values())
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "releases.md"
+
+
+def test_the_page_of_the_docs_is_what_the_catalogue_says():
+    """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
+    if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
+        PAGE.write_text(page())
+    assert PAGE.read_text() == page()
+
+
+def test_each_known_limit_says_where_it_is_from():
+    assert [limit for release in all_releases() for limit in limits(release) if "https://" not in limit.source] == []
+
+
+def all_releases() -> list[Release]:
+    """All releases, the newest first."""
+    known = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
+    return sorted(known, key=lambda release: -release.order)
+
+
+def limits(release: Release) -> tuple[KnownLimit, ...]:
+    return (*release.endpoint_picker.dialect.limits, *release.vllm.limits)
+
+
+def page() -> str:
+    """The page of the docs."""
+    names = [release.name for release in all_releases()]
+    lines = [
+        "# Releases of llm-d",
+        "",
+        "What the kit deploys of each: versions that llm-d released together, and what they are known not to do. A",
+        "stack file names one (`release`); anything else is an `override`. Made from `values/releases` and",
+        "`values/endpoint-pickers`.",
+        "",
+        f"| | {' | '.join(names)} |",
+        f"|---|{'---|' * len(names)}",
+    ]
+    columns = [dict(rows(release)) for release in all_releases()]
+    lines += [f"| {row} | {' | '.join(column[row] for column in columns)} |" for row in columns[0]]
+    for release in all_releases():
+        lines += ["", f"## Known limits of {release.name}", ""]
+        lines += [f"- {limit.text} ({link(limit.source)})" for limit in limits(release)] or ["None is known."]
+    return "\n".join([*lines, ""])
+
+
+def link(source: str) -> str:
+    """A source in Markdown: an address, and perhaps what of it is meant."""
+    address, _, what = source.partition(", ")
+    return f"[{what or 'source'}]({address})"
+
+
+def rows(release: Release) -> Iterator[tuple[str, str]]:
+    picker, vllm, backend = release.endpoint_picker, release.vllm, release.vllm.attention_backend
+    yield "source", f"[llm-d]({release.source})"
+    gone = "; ".join(f"`{image}`: {why.strip()}" for image, why in release.images_gone.items())
+    yield "can be pulled", f"no. {gone}" if gone else "yes"
+    for what, image in (
+        ("endpoint picker", picker.image),
+        ("routing sidecar", release.routing_sidecar.image),
+        ("Envoy", release.proxy.image),
+        ("vLLM", vllm.image),
+    ):
+        yield what, f"`{image.reference}`{'' if image.digest else ' (tag alone)'}"
+    yield "definitions", f"Gateway API Inference Extension {release.crds.version}"
+    yield "chart that objects are held to", release.router.chart
+    yield "endpoint pickers of a router", str(release.router.replicas)
+    yield "router profiles", ", ".join(picker.dialect.profiles)
+    yield "APIs that are prefilled remotely", ", ".join(picker.dialect.disaggregating_apis)
+    yield "attention backend", f"{backend.default}; with a KV connector {backend.kv_connector}"
+    yield "backends for mixed TP", ", ".join(backend.split_by_heads) or "none"
+    yield "block size", f"{vllm.block_size.default}; with a KV connector {vllm.block_size.kv_connector}"
+    yield (
+        "clients can't name a prefill server",
+        "by the sidecar too" if release.routing_sidecar.ssrf_protection else "by Envoy",
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.catalogue import container_images, operators
-from llmd_oke.catalogue.container_images import ContainerImage, Lock, LockedDigest, lock, locked, parsed
+from llmd_oke.catalogue.container_images import ContainerImage, Lock, LockedDigest, lock, locked_image, parse_reference
 from llmd_oke.catalogue.files import names, read_yaml, values_folder
 from llmd_oke.planning.container_images import kit_images
 from pydantic import ValidationError
@@ -24,32 +24,32 @@ def one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_image_without_a_digest_is_asked_for_by_tag():
-    assert parsed(NAME).pinned == parsed(NAME).reference == NAME
+    assert parse_reference(NAME).pinned == parse_reference(NAME).reference == NAME
 
 
 @pytest.mark.usefixtures("one_digest")
 def test_a_locked_image_is_asked_for_by_tag_and_digest():
-    image = locked(NAME)
+    image = locked_image(NAME)
     assert (image.reference, image.pinned) == (NAME, f"{NAME}@{DIGEST}")
-    assert locked(f"{NAME}@{DIGEST}") == image
+    assert locked_image(f"{NAME}@{DIGEST}") == image
 
 
 @pytest.mark.usefixtures("one_digest")
 def test_a_digest_that_is_not_the_locks_is_refused_with_both():
     other = "sha256:" + "0b" * 32
     with pytest.raises(ValueError, match=f"locked as {DIGEST}, not as {other}"):
-        locked(f"{NAME}@{other}")
+        locked_image(f"{NAME}@{other}")
 
 
 @pytest.mark.usefixtures("one_digest")
 def test_an_image_that_is_not_in_the_lock_keeps_its_own_digest():
     other = f"example.com/team/vllm:1@{DIGEST}"
-    assert locked(other).pinned == other
+    assert locked_image(other).pinned == other
 
 
 @pytest.mark.parametrize("registry", ["ghcr.io", "localhost:5000", "127.0.0.1:5000", "registry:5000", "localhost"])
 def test_a_registry_is_told_from_a_repository(registry: str):
-    image = parsed(f"{registry}/llm-d/x:v1")
+    image = parse_reference(f"{registry}/llm-d/x:v1")
     assert (image.registry, image.repository, image.tag) == (registry, "llm-d/x", "v1")
 
 
@@ -69,7 +69,7 @@ def test_a_registry_is_told_from_a_repository(registry: str):
 )
 def test_what_is_no_whole_reference_is_refused_with_what_would_be(text: str):
     with pytest.raises(ValueError, match="registry/repository:tag"):
-        parsed(text)
+        parse_reference(text)
 
 
 def test_the_lock_has_the_images_of_the_catalogue_and_no_others():
@@ -89,7 +89,8 @@ def _chart(name: str) -> ContainerImage | None:
 
 
 def test_no_image_is_named_in_the_code():
-    sources = (path.read_text() for path in (values_folder().parent / "components").rglob("*.py"))
+    root = values_folder().parent
+    sources = [path.read_text() for folder in ("components", "packages") for path in (root / folder).rglob("*.py")]
     known = [image.reference.rpartition(":")[0] for image in kit_images()]
     named = [name for source in sources for name in known if re.search(re.escape(name) + ":[a-z0-9]", source)]
     assert not named
@@ -112,17 +113,17 @@ def _references() -> Iterator[str]:
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        for each in value.values():
-            yield from _texts(each)
+        for item in value.values():
+            yield from _texts(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
+        for item in value:
+            yield from _texts(item)
     elif isinstance(value, str):
         yield value
 
 
 def _is_reference(text: str) -> bool:
     try:
-        return bool(parsed(text))
+        return bool(parse_reference(text))
     except ValueError:
         return False

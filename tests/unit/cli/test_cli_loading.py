@@ -3,9 +3,12 @@
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
-from llmd_oke.cli.main import app
+from llmd_oke.cli.loading import load
+from llmd_oke.cli.main import _Commands, app
+from llmd_pods.errors import KitError
 from typer.testing import CliRunner
 
 HEAVY = "numpy matplotlib plotext pulumi pulumi_kubernetes pulumi_oci lightkube httpx aiohttp jinja2 requests"
@@ -14,8 +17,8 @@ HEAVY = "numpy matplotlib plotext pulumi pulumi_kubernetes pulumi_oci lightkube 
 @pytest.mark.parametrize("module", ["llmd_oke.cli.main", "llmd_oke.cli.check"])
 def test_checking_a_stack_file_loads_nothing_of_other_commands(module: str) -> None:
     program = f"import {module}, sys; print(sorted(sys.modules.keys() & {HEAVY.split()!r}))"
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert found.stdout.strip() == "[]"
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == "[]"
 
 
 def test_a_misspelt_command_is_answered_with_the_nearest_one() -> None:
@@ -31,7 +34,7 @@ def test_a_group_has_its_own_commands(group: str, command: str) -> None:
 
 def test_commands_stand_under_headings() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
-    places = [shown.index(f"─ {each} ─") for each in ("Plan", "Deploy", "Measure what is deployed", "Compare and tune")]
+    places = [shown.index(f"─ {item} ─") for item in ("Plan", "Deploy", "Measure what is deployed", "Compare and tune")]
     assert places == sorted(places)
 
 
@@ -40,6 +43,30 @@ def test_the_version_is_told() -> None:
 
 
 def test_a_command_of_the_tuner_loads_no_other() -> None:
-    program = "import llmd_oke.cli.tune.rank, sys; print('pulumi' in sys.modules or 'httpx' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert found.stdout.strip() == "False"
+    program = "import llmd_tuner.cli.tune_rank, sys; print('pulumi' in sys.modules or 'httpx' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_help_loads_no_command() -> None:
+    program = (
+        "import sys; sys.argv[1:] = ['--help']\n"
+        "from llmd_oke.cli.main import app\n"
+        "try: app()\n"
+        "finally: print('llmd_oke.planning' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert run.stdout.strip().endswith("False")
+
+
+def test_every_entry_point_of_this_package_has_a_heading() -> None:
+    assert {entry.name for entry in metadata.entry_points(group="llmd_oke.commands")} == set(_Commands.panels)
+
+
+def test_a_command_whose_extra_is_missing_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needs_an_extra.py").write_text("import not_installed\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(KitError) as refused:
+        load(metadata.EntryPoint("tune", "needs_an_extra:app [analysis]", "llmd_oke.commands"), "`tune`")
+    assert refused.value.message == "`tune` needs not_installed, which is not installed."
+    assert refused.value.remedy == "Install llmd-oke[analysis]."

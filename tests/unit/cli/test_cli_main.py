@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from llmd_oke.cli import console, main
-from llmd_oke.rehearsal import rehearsal
+from llmd_rehearsal import rehearsal
 
 
 @pytest.fixture(name="ended")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from llmd_oke.cli import nodes
-from llmd_oke.errors import KitError
 from llmd_oke.operations.draining import Drain
+from llmd_pods.errors import KitError
 
 PLAN: Any = SimpleNamespace(kubeconfig_context=None)
 
@@ -19,7 +19,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Drain) -> None:
         raise KitError("The API server can't be reached: connection refused")
 
-    monkeypatch.setattr(nodes, "ClusterAccess", lambda _: SimpleNamespace(client=None))
+    monkeypatch.setattr(nodes, "cluster_client", lambda _: None)
     monkeypatch.setattr(Drain, "require_cluster", refuse)
 
 

@@ -1,10 +1,19 @@
-"""What continuous integration calls takes the names of stack files only."""
+"""`llmd-oke pipeline`: names of stack files only, and the Markdown that a reviewer reads."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from llmd_oke.cli.main import app
-from llmd_oke.errors import KitError
+from llmd_oke.cli.pipeline import PreviewSummary, headline, summarise
+from llmd_oke.config import validate
+from llmd_oke.operations.drift import Drift
+from llmd_oke.operations.previews import Preview, parse
+from llmd_oke.planning import plan
+from llmd_pods.errors import KitError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "operations"))
+from previews_for_tests import STACK, document, recorded, replaced_pool, step
 from typer.testing import CliRunner
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -21,3 +30,75 @@ def test_another_name_of_a_stack_is_refused(command: str, more: list[str], stack
     assert isinstance(ended.exception, KitError)
     assert "is no name of a stack file" in ended.exception.message
     assert "reference" in str(ended.exception.remedy)
+
+
+PLAN = plan(validate(STACK))
+
+
+def judged(preview: Preview, *, allow_replace: bool = False) -> PreviewSummary:
+    return summarise("prod", PLAN, preview, allow_replace=allow_replace)
+
+
+def test_a_quiet_preview_says_so_and_what_the_stack_costs():
+    said = judged(parse(document(step("same", "a:b:C", "d"))))
+    assert "### `prod`: no changes" in said.markdown
+    assert "96.00 $/hour" in said.markdown
+    assert said.refusals == []
+
+
+def test_nodes_are_those_at_first_and_their_limits_are_told():
+    pool = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 3}
+    scaled = {**pool, "scaling": {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}}
+    for one, text in ((pool, "\n3 GPU nodes, 16 of 24 GPUs"), (scaled, "\n3 GPU nodes (2 to 9), 16 of 24 GPUs")):
+        new_plan = plan(validate({**STACK, "gpuPools": [one]}))
+        assert text in summarise("prod", new_plan, parse(document())).markdown
+
+
+def test_the_first_line_finds_an_earlier_comment():
+    assert judged(parse(document())).markdown.startswith("<!-- llmd-oke preview of prod -->\n")
+
+
+def test_changes_are_rows_with_the_properties_that_change_without_components():
+    said = judged(recorded("switch")).markdown
+    assert "| delete | Deployment m-aggregated |" in said
+    assert "| create | Deployment m-prefill |" in said
+    assert "AggregatedUnit" not in said
+
+
+def test_a_property_that_replaces_stands_out():
+    said = judged(recorded("replace")).markdown
+    assert r'**metadata.labels\["llmd-oke/tensor-parallel-size"\]**' in said
+
+
+def test_a_refusal_is_told_with_its_cause():
+    said = judged(parse(document(replaced_pool())))
+    assert "**The update is refused**" in said.markdown
+    assert "nodeConfigDetails.computeClusterId changes from 'ocid1.old' to 'ocid1.new'" in said.markdown
+    assert len(said.refusals) == 1
+    assert judged(parse(document(replaced_pool())), allow_replace=True).refusals == []
+
+
+def test_errors_of_the_engine_refuse():
+    assert judged(parse(document(errors=("no such shape",)))).refusals == ["no such shape"]
+
+
+def test_servers_that_go_first_are_told():
+    assert "m-aggregated must go before they come" in judged(recorded("switch")).markdown
+
+
+def test_changes_by_hand_are_listed():
+    by_hand = [Drift("u", "", "ConfigMap c is gone; the update makes it anew")]
+    said = summarise("prod", PLAN, parse(document()), by_hand=by_hand).markdown
+    assert "**Changed by hand**\n\n- ConfigMap c is gone; the update makes it anew" in said
+
+
+def test_many_changes_are_cut_short_with_their_number():
+    said = judged(parse(document(*(step("create", "a:b:C", f"n{i}") for i in range(200))))).markdown
+    assert "and 140 more" in said
+
+
+def test_the_parts_of_a_replacement_count_once():
+    assert (
+        headline({"replace": 1, "delete-replaced": 1, "create-replacement": 1, "same": 3})
+        == "1 to replace, 3 unchanged"
+    )

@@ -4,8 +4,8 @@ from io import StringIO
 
 import pytest
 from llmd_oke.cli import console
-from llmd_oke.cli.tables import Fitting
-from llmd_oke.errors import Problem
+from llmd_oke.cli.tables import FittingTable
+from llmd_pods.errors import Problem
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +18,7 @@ def shown(width: int) -> list[str]:
         table.add_column(heading)
     table.add_row(*CELLS)
     out = StringIO()
-    Console(file=out, width=width).print(Fitting(table))
+    Console(file=out, width=width).print(FittingTable(table))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 

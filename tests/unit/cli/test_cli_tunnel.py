@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.access import forwarding, tunnel
+from llmd_oke.access import tunnel
 from llmd_oke.access.sign_in import SignIn
 from llmd_oke.cli import main, token
-from llmd_oke.cli.tunnel import wanted_of
+from llmd_oke.cli.tunnel import tunnel_options_of
 from llmd_oke.config import validate
-from llmd_oke.errors import KitError
+from llmd_pods.errors import KitError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
 from oci_for_tests import CLUSTER, FakeOci, Sequence
@@ -68,7 +68,7 @@ case "$1 $2" in
 esac
 """
 
-QUICK = forwarding.Pace(seek_s=0.01, look_s=0.01, again_s=0.01)
+QUICK = tunnel.Pace(seek_s=0.01, look_s=0.01, again_s=0.01)
 Command = Callable[..., tuple[int, list[str], str]]
 
 
@@ -93,7 +93,7 @@ def port() -> int:
 def oci(monkeypatch: pytest.MonkeyPatch) -> Tenancy:
     client = Tenancy()
     monkeypatch.setattr(tunnel, "KEY_BITS", 1024)
-    monkeypatch.setattr(forwarding, "Pace", lambda: QUICK)
+    monkeypatch.setattr(tunnel, "Pace", lambda: QUICK)
     monkeypatch.setattr(token, "client_of", client.signed_in)
     return client
 
@@ -186,5 +186,5 @@ def test_a_tunnel_that_finds_nothing_ends_its_wait_with_what_is_missing(command:
 def test_a_cluster_without_an_ocid_needs_one_given() -> None:
     stack = validate({**STACK, "cluster": {"mode": "existing", "identifier": "mine"}})
     with pytest.raises(KitError, match="no OCID of its cluster"):
-        wanted_of(stack)
-    assert wanted_of(stack, "ocid1.cluster.oc1.iad.x").cluster_id == "ocid1.cluster.oc1.iad.x"
+        tunnel_options_of(stack)
+    assert tunnel_options_of(stack, "ocid1.cluster.oc1.iad.x").cluster_id == "ocid1.cluster.oc1.iad.x"

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.cli import main, passport, smoke, up
+from llmd_oke.cli import main, up
 from llmd_oke.config import validate
-from llmd_oke.errors import KitError
-from llmd_oke.experiments.deployed.smoke import Outcome
-from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.planning import plan
 from llmd_oke.planning.plan import Pool
+from llmd_pods.errors import KitError
+from llmd_tuner.cli import smoke
+from llmd_tuner.experiments.deployed.smoke import Outcome
 
 STACK = {
     "cluster": {"mode": "existing", "identifier": "here"},
@@ -82,10 +83,10 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return [Outcome("gpt-oss-120b", failed, {"passed": not failed}, "a table", None)]
 
         def issued(*_: object) -> list[Path]:
-            return [Path("reports/prod/passport.json")]
+            return [Path("reports/prod/smoke.json")]
 
         monkeypatch.setattr(smoke, "_measured", measured)
-        monkeypatch.setattr(passport, "issue", issued)
+        monkeypatch.setattr(smoke, "write_passports", issued)
 
     return say
 
@@ -100,7 +101,7 @@ def test_an_update_tells_changes_outputs_and_benchmark(command: Command, benchma
         "changes": {"create": 3, "same": 5},
         "outputs": {"address": "http://router", "token": "[secret]"},
         "smoke": [{"passed": True}],
-        "passports": ["reports/prod/passport.json"],
+        "passports": ["reports/prod/smoke.json"],
     }
     assert "engine at work" in errors
 
@@ -119,7 +120,7 @@ POOL = {
 }
 
 
-def test_an_update_whose_gate_fails_says_what_the_nodes_cost_and_what_gives_them_back(
+def test_an_update_whose_gate_fails_says_what_nodes_cost_and_what_gives_them_back(
     command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": [POOL]}}))
@@ -150,7 +151,7 @@ def test_on_a_terminal_it_is_asked_whether_the_pool_shall_be_scaled(
     monkeypatch.setattr(up, "scale_pool", scale)
     monkeypatch.setattr(up.recover, "client_for", lambda *_: lambda: None)
     state = json.dumps({"deployment": {"resources": [POOL]}})
-    pulumi = PulumiCli(tmp_path, "prod", "pulumi", lambda *_: Ended(0, state))
+    pulumi = PulumiCli(tmp_path, "prod", "pulumi", lambda *_: CommandResult(0, state))
     remedy = up._offer_to_scale(pulumi, plan(validate(STACK)), tmp_path, asks=True)
     assert asked == ["Scale mi300x to zero now?"]
     assert scaled == ([("mi300x", 0)] if agreed else [])

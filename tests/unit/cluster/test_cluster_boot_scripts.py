@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.catalogue.pools import cloud_init
 from llmd_oke.cluster.instance_metadata import Boot, user_data
 
 STEP = re.compile(r"^step ([a-z-]+) <<'LLMD_OKE_END_OF_STEP'\n(.*?)^LLMD_OKE_END_OF_STEP$", re.MULTILINE | re.DOTALL)
@@ -55,7 +55,7 @@ class Machine:
 
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [BASH, "-c", PLACES.sub(lambda found: f"{self.root}{found[0]}", script)],
+            [BASH, "-c", PLACES.sub(lambda match: f"{self.root}{match[0]}", script)],
             env={"PATH": f"{self.root}/bin", "ROOT": str(self.root), "BASH": BASH},
             capture_output=True,
             text=True,

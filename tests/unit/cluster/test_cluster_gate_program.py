@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llmd_oke.cluster import gate_program
-from llmd_oke.cluster.gate_program import judge, wait
+from llmd_pods import gate_program
+from llmd_pods.gate_program import judge, wait
 
 
 def node(name: str, gpus: int = 8, ready: bool = True) -> dict[str, Any]:
@@ -85,10 +85,10 @@ def test_an_api_server_that_is_away_for_a_moment_is_waited_for():
 
     answers = iter([away, lambda: [node("a"), node("b")]])
 
-    def found() -> list[dict[str, Any]]:
+    def matches() -> list[dict[str, Any]]:
         return next(answers)()
 
-    assert wait(wanted(), found) == []
+    assert wait(wanted(), matches) == []
     (problem,) = wait(wanted(timeout_s=-1.0), away)
     assert "connection refused" in problem
 

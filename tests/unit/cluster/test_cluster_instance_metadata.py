@@ -7,9 +7,9 @@ import subprocess
 from urllib.parse import urlsplit
 
 import pytest
-from llmd_oke.catalogue.cloud_init import cloud_init
+from llmd_oke.catalogue.pools import cloud_init
 from llmd_oke.cluster.instance_metadata import Boot, SelfManaged, kubelet_arguments, metadata, self_managed, user_data
-from llmd_oke.errors import KitError
+from llmd_pods.errors import KitError
 
 GPU = Boot(
     kind="gpu",

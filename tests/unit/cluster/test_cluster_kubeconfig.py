@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from llmd_oke.access.sign_in import Auth, SignIn
-from llmd_oke.cluster.kubeconfig import assemble, read
-from llmd_oke.errors import KitError
-from llmd_oke.testing_answers import KUBECONFIG
+from llmd_oke.cluster.oke_cluster import assemble, read
+from llmd_oke.testing import KUBECONFIG
+from llmd_pods.errors import KitError
 
 CLUSTER = "ocid1.cluster.oc1.iad.c"
 CERTIFICATE: dict[str, Any] = {"client-certificate-data": "Yw==", "client-key-data": "aw=="}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from llmd_oke import config
-from llmd_oke.errors import KitError, Problem, Refused
+from llmd_pods.errors import KitError, Problem, Refused
 
 PROJECT = Path(__file__).parents[3]
 

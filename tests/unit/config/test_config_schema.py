@@ -9,7 +9,7 @@ import pytest
 import yaml
 from llmd_oke import config
 from llmd_oke.config.schema import schema_text, stack_file_schema
-from llmd_oke.errors import Refused
+from llmd_pods.errors import Refused
 
 STACKS = Path(__file__).parents[3] / "stacks"
 MODEL: dict[str, Any] = {

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke.config import Servers, Topology
-from llmd_oke.config.topology import parse_short_form
+from llmd_pods.topology import aggregated_short_form, disaggregated_short_form, parse_short_form
 
 SERVERS = st.tuples(st.integers(1, 1024), st.integers(1, 64)).map(
     lambda sizes: Servers(replicas=sizes[0], tensor_parallel_size=sizes[1])
@@ -29,6 +29,11 @@ def test_gpus_are_those_of_all_servers(prefill: Servers, decode: Servers):
     assert topology.gpus == (
         prefill.replicas * prefill.tensor_parallel_size + decode.replicas * decode.tensor_parallel_size
     )
+
+
+def test_reports_and_tuner_write_short_forms_as_topologies_do():
+    assert disaggregated_short_form(8, 1, 4, 2) == str(Topology.model_validate("8p-tp1-4d-tp2")) == "8p-tp1-4d-tp2"
+    assert aggregated_short_form(2, 12) == str(Topology.model_validate("agg-tp2-12r")) == "agg-tp2-12r"
 
 
 def test_the_published_names_mean_what_the_field_means():

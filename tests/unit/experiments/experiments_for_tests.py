@@ -7,18 +7,16 @@ from typing import Any
 
 import yaml
 from llmd_oke import config
-from llmd_oke.errors import KitError
-from llmd_oke.experiments.recipes import files
-from llmd_oke.experiments.recipes.recipe import Recipe
-from llmd_oke.experiments.recipes.schedule import Stage
-from llmd_oke.experiments.runs import preparing
-from llmd_oke.experiments.runs.deployer import Deployed
-from llmd_oke.experiments.runs.folders import RunFolder
-from llmd_oke.experiments.runs.preparing import Asked, Experiment
-from llmd_oke.progress import Progress
-from llmd_oke.results.row import Basis, Origin, Quantiles, Row
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from llmd_pods.row import Basis, Origin, Quantiles, Row
+from llmd_tuner.experiments import preparation, recipes
+from llmd_tuner.experiments.deployer import Deployed
+from llmd_tuner.experiments.preparation import Experiment, RunOptions
+from llmd_tuner.experiments.recipes import Recipe, Stage
+from llmd_tuner.experiments.runs import RunFolder
 
-REHEARSED = Asked(rehearsed=True)
+REHEARSED = RunOptions(rehearsed=True)
 
 CLOSED = {
     "name": "users",
@@ -49,7 +47,7 @@ def recipe_object(**changes: Any) -> dict[str, Any]:
 
 
 def recipe(**changes: Any) -> Recipe:
-    return files.validate(recipe_object(**changes))
+    return recipes.validate(recipe_object(**changes))
 
 
 def project(folder: Path, **changes: Any) -> Path:
@@ -73,10 +71,10 @@ def project(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def experiment(folder: Path, asked: Asked = REHEARSED, **changes: Any) -> Experiment:
+def experiment(folder: Path, asked: RunOptions = REHEARSED, **changes: Any) -> Experiment:
     file = folder / "tiny.yaml"
     file.write_text(yaml.safe_dump(recipe_object(**changes)))
-    return preparing.prepare(project(folder), str(file), "s", asked)
+    return preparation.prepare(project(folder), str(file), "s", asked)
 
 
 def row(deployment: str, stage: Stage, **changes: Any) -> Row:

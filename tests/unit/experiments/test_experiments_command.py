@@ -7,7 +7,7 @@ import pytest
 import yaml
 from experiments_for_tests import project, recipe_object
 from llmd_oke.cli.main import app
-from llmd_oke.errors import KitError, Refused
+from llmd_pods.errors import KitError, Refused
 from typer.testing import CliRunner, Result
 
 
@@ -26,7 +26,7 @@ def experiment(command: str, recipe: Path | str, folder: Path, *options: str) ->
 
 def test_a_plan_says_what_it_takes_as_data(recipe_file: Path, tmp_path: Path):
     plan = json.loads(experiment("plan", recipe_file, tmp_path, "--gpus", "4", "--json").stdout)
-    assert [each["names"] for each in plan["rounds"]] == [["disagg-1p-tp1-1d-tp1", "agg-tp1-2r"]]
+    assert [item["names"] for item in plan["rounds"]] == [["disagg-1p-tp1-1d-tp1", "agg-tp1-2r"]]
     assert plan["price_usd"] > 0
     assert plan["gpu_hours"] == pytest.approx(4 * plan["seconds"] / 3600)
 

@@ -66,10 +66,10 @@ class ClusterForTests:
     def _pause(self, seconds: float) -> None:
         """Pods that were evicted before are gone after a wait."""
         self.clock_s += seconds
-        self.pods = [each for each in self.pods if "deletionTimestamp" not in each["metadata"]]
+        self.pods = [item for item in self.pods if "deletionTimestamp" not in item["metadata"]]
 
     def _node(self, name: str) -> dict[str, Any]:
-        return next(each for each in self.nodes if each["metadata"]["name"] == name)
+        return next(item for item in self.nodes if item["metadata"]["name"] == name)
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
         if self.broken:
@@ -81,7 +81,7 @@ class ClusterForTests:
                 return httpx2.Response(404, json={"code": 404, "message": "not found"})
             case "GET", ["pods"]:
                 on = request.url.params["fieldSelector"].partition("=")[2]
-                items = [each for each in self.pods if each["spec"]["nodeName"] == on]
+                items = [item for item in self.pods if item["spec"]["nodeName"] == on]
                 return httpx2.Response(200, json={"items": items, "metadata": {}})
             case "PATCH", ["nodes", name]:
                 return httpx2.Response(200, json=self._patched(name, json.loads(request.content)))
@@ -91,19 +91,19 @@ class ClusterForTests:
                 raise AssertionError(unexpected)
 
     def _patched(self, name: str, patch: dict[str, Any]) -> dict[str, Any]:
-        found = self._node(name)
+        node = self._node(name)
         for part in ("metadata", "spec"):
-            merged = {**found[part], **patch[part]}
-            found[part] = {key: value for key, value in merged.items() if value is not None}
-        annotations = found["metadata"]["annotations"]
-        found["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value is not None}
+            merged = {**node[part], **patch[part]}
+            node[part] = {key: value for key, value in merged.items() if value is not None}
+        annotations = node["metadata"]["annotations"]
+        node["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value is not None}
         self.history.append(f"{'cordoned' if self.is_cordoned(name) else 'uncordoned'} {name}")
-        return found
+        return node
 
     def _evict(self, name: str) -> httpx2.Response:
         if name in self.kept and self.clock_s < self.kept_until_s:
             return httpx2.Response(429, json=BUDGET)
-        evicted = next(each for each in self.pods if each["metadata"]["name"] == name)
+        evicted = next(item for item in self.pods if item["metadata"]["name"] == name)
         evicted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         self.evicted.append(name)
         self.history.append(f"evicted {name}")

@@ -10,7 +10,7 @@ from listening import Listener
 from llmd_oke.config import validate
 from llmd_oke.operations import updates
 from llmd_oke.operations.previews import Preview, of_document
-from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.planning import plan
 
 DATA = Path(__file__).parent / "data"
@@ -63,7 +63,7 @@ STACK = {
 
 
 LOOK = "refresh --preview-only --json --non-interactive --target **kubernetes:**"
-NOTHING_BY_HAND = Ended(0, "")
+NOTHING_BY_HAND = CommandResult(0, "")
 
 
 class Cli:
@@ -73,7 +73,7 @@ class Cli:
         self,
         preview: str,
         resources: Sequence[dict[str, Any]] = (),
-        seen: Ended = NOTHING_BY_HAND,
+        seen: CommandResult = NOTHING_BY_HAND,
         then: str | None = None,
     ) -> None:
         self._then = then
@@ -83,24 +83,24 @@ class Cli:
         self.asked: list[str] = []
         self.progress = Listener()
         self._answers = {
-            "preview": Ended(0, preview),
+            "preview": CommandResult(0, preview),
             LOOK: seen,
         }
         self.pulumi = PulumiCli(Path("/p"), "prod", "pulumi", self._run)
 
-    def _run(self, argv: Sequence[str], capture: bool) -> Ended:
+    def _run(self, argv: Sequence[str], capture: bool) -> CommandResult:
         own = argv[argv.index("pulumi") + 1 : argv.index("--stack")]
         words = re.sub(r" --event-log \S+", "", re.sub(r"/\S+/plan\.json", "FILE", " ".join(own)))
         if words not in {LOOK, "stack export"}:  # they change nothing
             self.asked.append(words)
         if own[0] == "up":
             self.on_update()
-            return Ended(self.update_status)
+            return CommandResult(self.update_status)
         if own[0] == "stack":
-            return Ended(0, json.dumps({"deployment": {"resources": self.resources}}))
-        if own[0] == "preview" and self._then and sum(asked.startswith("preview") for asked in self.asked) > 1:
-            return Ended(0, self._then)
-        return self._answers.get(words, self._answers.get(own[0], Ended(0))) if capture else Ended(0)
+            return CommandResult(0, json.dumps({"deployment": {"resources": self.resources}}))
+        if own[0] == "preview" and self._then and sum(words.startswith("preview") for words in self.asked) > 1:
+            return CommandResult(0, self._then)
+        return self._answers.get(words, self._answers.get(own[0], CommandResult(0))) if capture else CommandResult(0)
 
     def update(self, *, yes: bool = True, allow_replace: bool = False, agreed: bool = True) -> int:
         return updates.update(

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from llmd_oke.operations.drift import found_by_refresh, found_in_preview, to_read
+from llmd_oke.operations.drift import drift_of_preview, drift_of_refresh, to_read
 from llmd_oke.operations.previews import Change, errors_of_events, of_events
 from previews_for_tests import urn
 
@@ -35,52 +35,52 @@ def test_items_of_lists_are_found_by_their_keys():
     change = changed(
         ("spec.containers[1].image",), containers("j"), containers("x"), live(containers("x"), kubectl_set=fields)
     )
-    (found,) = found_by_refresh([change])
-    assert str(found) == f"Deployment d: spec.containers[1].image was 'j' and is 'x', set by kubectl-set; {TAKEN_BACK}"
+    (drift,) = drift_of_refresh([change])
+    assert str(drift) == f"Deployment d: spec.containers[1].image was 'j' and is 'x', set by kubectl-set; {TAKEN_BACK}"
 
 
 def test_who_set_a_whole_list_set_its_items():
     fields = {"f:spec": {"f:args": {}}}
     was, now = {"spec": {"args": ["a"]}}, {"spec": {"args": ["b"]}}
-    (found,) = found_by_refresh([changed(("spec.args[0]",), was, now, live(now, k9s=fields))])
-    assert "and is 'b', set by k9s" in str(found)
+    (drift,) = drift_of_refresh([changed(("spec.args[0]",), was, now, live(now, k9s=fields))])
+    assert "and is 'b', set by k9s" in str(drift)
 
 
 def test_a_field_that_nobody_owns_any_longer_was_changed_by_somebody():
     was, now = {"metadata": {"labels": {"a/b": "c"}}}, {"metadata": {}}
-    (found,) = found_by_refresh([changed(('metadata.labels["a/b"]',), was, now, live(now))])
-    assert str(found) == f"Deployment d: metadata.labels[\"a/b\"] was 'c' and is absent; {TAKEN_BACK}"
+    (drift,) = drift_of_refresh([changed(('metadata.labels["a/b"]',), was, now, live(now))])
+    assert str(drift) == f"Deployment d: metadata.labels[\"a/b\"] was 'c' and is absent; {TAKEN_BACK}"
 
 
 def test_secrets_and_long_values_are_not_shown():
     secret = {
         "data": {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "[secret]"}
     }
-    (found,) = found_by_refresh([changed(("data.k",), secret, secret, live({}))])
-    assert str(found) == f"Deployment d: data.k was changed; {TAKEN_BACK}"
+    (drift,) = drift_of_refresh([changed(("data.k",), secret, secret, live({}))])
+    assert str(drift) == f"Deployment d: data.k was changed; {TAKEN_BACK}"
 
 
 def test_a_scale_that_looks_like_an_autoscalers_says_how_to_leave_the_number_to_one():
     now = {"spec": {"replicas": 5}}
     there = live(now, kube_controller_manager={"f:spec": {"f:replicas": {}}})
-    (found,) = found_by_refresh([changed(("spec.replicas",), {"spec": {"replicas": 2}}, now, there)])
-    assert "set by kube-controller-manager" in str(found)
-    assert "`scaling` would leave it to an autoscaler" in str(found)
+    (drift,) = drift_of_refresh([changed(("spec.replicas",), {"spec": {"replicas": 2}}, now, there)])
+    assert "set by kube-controller-manager" in str(drift)
+    assert "`scaling` would leave it to an autoscaler" in str(drift)
 
 
 def test_an_addition_is_told_once_and_is_no_reason_to_read_the_object():
     fields = {"f:metadata": {"f:annotations": {".": {}, "f:x/y": {}}}}
     there = live({"metadata": {"annotations": {"x/y": "z"}}}, kubectl_annotate=fields)
     new = Change("same", urn(DEPLOYMENT, "d"), new_outputs=there)
-    (found,) = found_by_refresh([new])
-    assert 'metadata.annotations["x/y"] was added by kubectl-annotate' in str(found)
-    assert to_read([found]) == []
-    assert found_by_refresh([Change("same", new.urn, old_outputs=there, new_outputs=there)]) == []
+    (drift,) = drift_of_refresh([new])
+    assert 'metadata.annotations["x/y"] was added by kubectl-annotate' in str(drift)
+    assert to_read([drift]) == []
+    assert drift_of_refresh([Change("same", new.urn, old_outputs=there, new_outputs=there)]) == []
 
 
 @pytest.mark.parametrize("type_", ["kubernetes:helm.sh/v3:Release", "oci:Core/vcn:Vcn", "pulumi:providers:kubernetes"])
 def test_only_objects_are_looked_at(type_: str):
-    assert found_by_refresh([Change("delete", urn(type_, "d"))]) == []
+    assert drift_of_refresh([Change("delete", urn(type_, "d"))]) == []
 
 
 POOL = "oci:ContainerEngine/nodePool:NodePool"
@@ -95,7 +95,7 @@ def test_in_the_whole_stack_what_oci_has_is_compared_too_and_told_how_it_is_undo
         changed=("nodeConfigDetails.size",),
     )
     changes = [sized, Change("delete", urn("oci:Core/subnet:Subnet", "pods"))]
-    assert list(map(str, found_by_refresh(changes, objects_only=False))) == [
+    assert list(map(str, drift_of_refresh(changes, objects_only=False))) == [
         "NodePool mi300x: nodeConfigDetails.size was 9 and is 7; "
         "an update after `pulumi refresh` makes it what the stack file says",
         "Subnet pods is gone; an update after `pulumi refresh` makes it anew",
@@ -105,21 +105,21 @@ def test_in_the_whole_stack_what_oci_has_is_compared_too_and_told_how_it_is_undo
 def test_what_only_the_outputs_tell_apart_is_told_from_these():
     inputs = {"name": "prod"}
     change = Change("update", urn(POOL, "p"), inputs, inputs, {"name": "prod"}, {"name": "other"}, changed=("name",))
-    (found,) = found_by_refresh([change], objects_only=False)
-    assert "name was 'prod' and is 'other'" in str(found)
+    (drift,) = drift_of_refresh([change], objects_only=False)
+    assert "name was 'prod' and is 'other'" in str(drift)
 
 
 @pytest.mark.parametrize("type_", ["pulumi:providers:oci", "llmd-oke:index:GpuPool", "pulumi:pulumi:Stack"])
 def test_what_has_no_existence_of_its_own_can_not_be_changed(type_: str):
     change = Change("update", urn(type_, "d"), {"a": 1}, {"a": 2}, changed=("a",))
-    assert found_by_refresh([change], objects_only=False) == []
+    assert drift_of_refresh([change], objects_only=False) == []
 
 
 def test_a_release_of_helm_is_told_where_it_is_gone_and_not_compared():
     release = urn("kubernetes:helm.sh/v3:Release", "operator")
     compared = Change("update", release, {"values": 1}, {"values": 2}, changed=("values",))
-    (found,) = found_by_refresh([compared, Change("delete", release)], objects_only=False)
-    assert str(found) == "Release operator is gone; the update makes it anew"
+    (drift,) = drift_of_refresh([compared, Change("delete", release)], objects_only=False)
+    assert str(drift) == "Release operator is gone; the update makes it anew"
 
 
 def test_a_preview_tells_the_changes_of_fields_that_others_set_and_no_others():
@@ -133,9 +133,9 @@ def test_a_preview_tells_the_changes_of_fields_that_others_set_and_no_others():
         old_outputs=live(old, **{"kubectl": fields, OURS.replace("-", "_"): {"f:spec": {"f:paused": {}}}}),
         changed=("spec.replicas", "spec.paused"),
     )
-    (found,) = found_in_preview([change])
-    assert found_in_preview([change], told=[found]) == []
-    assert str(found) == "Deployment d: spec.replicas is 3, set by kubectl; the update makes it 2"
+    (drift,) = drift_of_preview([change])
+    assert drift_of_preview([change], known_drifts=[drift]) == []
+    assert str(drift) == "Deployment d: spec.replicas is 3, set by kubectl; the update makes it 2"
 
 
 def test_events_of_other_kinds_are_passed_over():

@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.operations.guards import losses, refuse_losses, refuse_skipped_versions, value_at
+from llmd_oke.operations.guards import displacement, losses, refuse_losses, refuse_skipped_versions, value_at
 from llmd_oke.operations.previews import of_document, parse
+from llmd_pods.errors import KitError
 from previews_for_tests import document, recorded, replaced_pool, step
 
 CLUSTER = "oci:ContainerEngine/cluster:Cluster"
@@ -100,3 +100,27 @@ def test_values_are_found_by_property_path():
     inputs = json.loads('{"a": [{"b": {"x/y.z": 1}}]}')
     assert value_at(inputs, 'a[0].b["x/y.z"]') == 1
     assert value_at(inputs, "a[7].b") is None
+
+
+SWITCH = recorded("switch")
+"""16 aggregated servers with one GPU become 8 prefill servers with one and 4 decode servers with two."""
+
+
+def test_on_full_nodes_the_old_servers_go_first():
+    servers = displacement(SWITCH, gpus=16)
+    assert servers is not None
+    assert [change.name for change in servers.first] == ["m-aggregated"]
+    assert (servers.wanted_gpus, servers.free_gpus) == (16, 0)
+    assert "m-aggregated must go before they come" in str(servers)
+
+
+def test_with_some_room_but_not_enough_they_go_first_too():
+    assert displacement(SWITCH, gpus=24) is not None
+
+
+def test_with_room_for_both_nothing_goes_early():
+    assert displacement(SWITCH, gpus=32) is None
+
+
+def test_servers_that_are_replaced_go_first_by_themselves():
+    assert displacement(recorded("replace"), gpus=16) is None

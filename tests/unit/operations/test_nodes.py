@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from cluster_for_tests import ClusterForTests, node, pod
 from llmd_oke.config import validate
-from llmd_oke.errors import KitError
 from llmd_oke.operations import nodes
-from llmd_oke.operations.nodes import Replacing
+from llmd_oke.operations.nodes import ReplaceOptions
 from llmd_oke.planning import plan
+from llmd_pods.errors import KitError
 from oci_for_tests import FakeOci
 from oci_for_tests import Sequence as Answers
 from previews_for_tests import STACK, Cli, document, step, urn
@@ -26,7 +26,7 @@ def launched(index: int, *, current: bool, interrupted: bool = False) -> list[di
 
 
 def replaced(cli: Cli, *names: str, at_once: int = 1) -> int:
-    how = Replacing(at_once)
+    how = ReplaceOptions(at_once)
     return nodes.replace_nodes(cli.pulumi, cli.progress, lambda _: True, names, how, yes=True)
 
 
@@ -34,8 +34,8 @@ def anew(*indices: int) -> list[str]:
     """What the CLI is asked for nodes that are launched anew together."""
     instances = [urn("oci:Core/instance:Instance", f"mi300x-instance-{index}") for index in indices]
     stashes = [urn("pulumi:index:Stash", f"mi300x-instance-{index}-launch") for index in indices]
-    chosen = [f"--replace {each}" for both in zip(stashes, instances, strict=True) for each in both]
-    return [*(f"state unprotect {each} --yes" for each in instances), f"up --yes --skip-preview {' '.join(chosen)}"]
+    chosen = [f"--replace {item}" for both in zip(stashes, instances, strict=True) for item in both]
+    return [*(f"state unprotect {item} --yes" for item in instances), f"up --yes --skip-preview {' '.join(chosen)}"]
 
 
 def test_an_instance_is_drained_before_it_is_launched_anew():
@@ -43,7 +43,7 @@ def test_an_instance_is_drained_before_it_is_launched_anew():
     cli = Cli(document(), launched(0, current=False))
     cli.resources[0]["id"] = "ocid1.instance.0"
     cli.on_update = lambda: there.history.append("launched anew")
-    how = Replacing(1, there.drain())
+    how = ReplaceOptions(1, there.drain())
     assert nodes.replace_nodes(cli.pulumi, cli.progress, lambda _: True, (), how, yes=True) == 0
     assert there.history == ["cordoned n", "evicted decode-0", "launched anew", "uncordoned n"]
 
@@ -54,7 +54,7 @@ def test_an_instance_that_could_not_be_launched_anew_takes_pods_again():
     cli.resources[0]["id"] = "ocid1.instance.0"
     cli.update_status = 255
     with pytest.raises(KitError, match="Not launched anew: mi300x-0"):
-        nodes.replace_nodes(cli.pulumi, cli.progress, lambda _: True, (), Replacing(1, there.drain()), yes=True)
+        nodes.replace_nodes(cli.pulumi, cli.progress, lambda _: True, (), ReplaceOptions(1, there.drain()), yes=True)
     assert there.history == ["cordoned n", "uncordoned n"]
 
 
@@ -62,7 +62,7 @@ NODES = [*launched(10, current=False), *launched(2, current=False), *launched(0,
 
 
 def changing(cli: Cli) -> list[str]:
-    return [asked for asked in cli.asked if asked.startswith(("up", "state"))]
+    return [words for words in cli.asked if words.startswith(("up", "state"))]
 
 
 def test_nodes_that_were_launched_otherwise_are_launched_anew_one_after_the_other():
@@ -141,7 +141,7 @@ class NetworkOfOci:
                 pool = {"id": "pool", "compartmentId": "c", "instanceConfigurationId": "new"}
                 return {**pool, "size": 3, "displayName": "mi300x"}
             case "compute", "/instancePools/pool/instances", {"compartmentId": "c"}:
-                return [dict(each) for each in self.instances]
+                return [dict(item) for item in self.instances]
             case _:
                 raise AssertionError((service, path, query))
 
@@ -149,8 +149,8 @@ class NetworkOfOci:
         assert f"{method} {service} {path}" == DETACH
         self.detached.append(body)
         self.cluster.history.append(f"detached {body['instanceId']}")
-        self.instances = [each for each in self.instances if each["id"] != body["instanceId"]]
-        self.cluster.nodes = [each for each in self.cluster.nodes if each["spec"]["providerID"] != body["instanceId"]]
+        self.instances = [item for item in self.instances if item["id"] != body["instanceId"]]
+        self.cluster.nodes = [item for item in self.cluster.nodes if item["spec"]["providerID"] != body["instanceId"]]
         if len(self.instances) < self.capacity:
             self._launch("new", "Provisioning")
 
@@ -161,7 +161,7 @@ class NetworkOfOci:
     def replace(self, *names: str, at_once: int = 1, drained: bool = True) -> int:
         cli = Cli(document(), [NETWORK])
         drain = self.cluster.drain() if drained else None
-        how = Replacing(at_once, drain, lambda: self, self.pause, lambda: self.cluster.clock_s)
+        how = ReplaceOptions(at_once, drain, lambda: self, self.pause, lambda: self.cluster.clock_s)
         return nodes.replace_nodes(cli.pulumi, self.cluster.progress, lambda _: True, names, how, yes=True)
 
     def _launch(self, configuration: str, state: str) -> None:
@@ -170,11 +170,11 @@ class NetworkOfOci:
         self.instances.append({**own, "instanceConfigurationId": configuration})
 
     def _join(self) -> None:
-        there = {each["spec"]["providerID"] for each in self.cluster.nodes}
-        for each in self.instances:
-            each["state"] = "Running"
-            if each["id"] not in there:
-                self.cluster.nodes.append(node(f"node-{each['id']}", each["id"]))
+        there = {item["spec"]["providerID"] for item in self.cluster.nodes}
+        for item in self.instances:
+            item["state"] = "Running"
+            if item["id"] not in there:
+                self.cluster.nodes.append(node(f"node-{item['id']}", item["id"]))
 
 
 def test_nodes_of_a_cluster_network_are_detached_drained_one_after_the_other():
@@ -188,13 +188,13 @@ def test_nodes_of_a_cluster_network_are_detached_drained_one_after_the_other():
         "cordoned node-ocid1.instance.2",
         "detached ocid1.instance.2",
     ]
-    assert {each["instanceConfigurationId"] for each in oci.instances} == {"new"}
+    assert {item["instanceConfigurationId"] for item in oci.instances} == {"new"}
 
 
 def test_several_nodes_of_a_cluster_network_at_a_time_and_by_name_or_ocid():
     oci = NetworkOfOci("new", "new", "new")
     assert oci.replace("inst-0-mi300x", "ocid1.instance.2", at_once=2) == 0
-    assert [each["instanceId"] for each in oci.detached] == ["ocid1.instance.0", "ocid1.instance.2"]
+    assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.0", "ocid1.instance.2"]
     assert [news.split()[0] for news in oci.cluster.history] == ["cordoned", "cordoned", "detached", "detached"]
 
 
@@ -204,12 +204,12 @@ def test_a_cluster_network_whose_nodes_are_current_is_left():
     assert oci.cluster.progress.news[-1] == "all nodes were launched as the stack file says"
 
 
-def test_the_next_node_waits_for_the_successor_of_the_last_one_where_a_run_was_interrupted():
+def test_after_an_interrupted_run_the_next_node_waits_for_the_last_ones_successor():
     oci = NetworkOfOci("old", "new")
     oci._launch("new", "Provisioning")
     assert oci.replace() == 0
     assert oci.cluster.progress.news[0] == "OCI has 2 of 3 instances of mi300x"
-    assert [each["instanceId"] for each in oci.detached] == ["ocid1.instance.0"]
+    assert [item["instanceId"] for item in oci.detached] == ["ocid1.instance.0"]
     assert oci.cluster.clock_s >= nodes.POLL_S
 
 
@@ -256,7 +256,7 @@ def scaled(resources: list[dict[str, Any]], answers: dict[str, Any], size: int =
     cli, oci = Cli("{}", resources), FakeOci(answers)
     (pool,) = plan(validate(STACK)).pools
     nodes.scale_pool(cli.pulumi, cli.progress, oci, pool, size, pause=lambda _: None)
-    return oci, [asked for asked in cli.asked if asked.startswith("refresh")]
+    return oci, [words for words in cli.asked if words.startswith("refresh")]
 
 
 def test_a_node_pool_is_scaled_in_oci_and_read_into_the_state():
@@ -285,7 +285,7 @@ def test_instances_are_terminated_and_those_that_are_gone_are_left():
     running = Answers([{"lifecycleState": "RUNNING"}, {"lifecycleState": "TERMINATING"}, ended])
     oci, read = scaled(instances, {first: running, second: ended, f"DELETE {first}": None})
     assert oci.sent == [("DELETE", first, None)]
-    assert all(each["urn"] in read[0] for each in instances)
+    assert all(item["urn"] in read[0] for item in instances)
 
 
 @pytest.mark.parametrize(

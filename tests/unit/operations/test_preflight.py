@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.access.objects import StoredFile
-from llmd_oke.access.oci_client import OciError
+from llmd_oke.access.oci_client import OciError, StoredFile
 from llmd_oke.config import validate
-from llmd_oke.operations.findings import Finding, Verdict, exit_code
-from llmd_oke.operations.preflight import preflight
+from llmd_oke.operations.preflight import Finding, Verdict, exit_code, preflight
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
 from oci_for_tests import FakeOci
@@ -94,18 +92,18 @@ def look(answers: dict[str, Any] | None = None, cluster: dict[str, Any] | None =
     return preflight(FakeOci({**ANSWERS, **(answers or {})}), validate(stack), read_text=read_index)
 
 
-def only(check: str, found: list[Finding]) -> Finding:
-    (finding,) = [each for each in found if each.check == check]
+def only(check: str, findings: list[Finding]) -> Finding:
+    (finding,) = [item for item in findings if item.check == check]
     return finding
 
 
 def test_a_tenancy_that_has_everything_is_fine():
-    found = look()
-    assert {finding.check for finding in found} == {
+    findings = look()
+    assert {finding.check for finding in findings} == {
         *("versions", "add-ons", "node image", "limits", "capacity", "image", "packages")
     }
-    assert {finding.verdict for finding in found} == {Verdict.FINE}
-    assert exit_code(found) == 0
+    assert {finding.verdict for finding in findings} == {Verdict.FINE}
+    assert exit_code(findings) == 0
 
 
 @pytest.mark.parametrize(
@@ -122,19 +120,19 @@ def test_the_cluster_that_the_stack_made_goes_up_one_minor_version_at_a_time(
 ):
     gone = {"lifecycleState": "DELETED", "kubernetesVersion": "v1.30.1"}
     there = {"lifecycleState": "ACTIVE", "kubernetesVersion": running}
-    found = look({"containerengine /clusters": [gone, there]}, cluster={"kubernetesVersion": wanted})
-    judged = [each for each in found if f"the cluster runs {running}" in each.value]
-    assert [each.verdict for each in judged] == [verdict]
+    findings = look({"containerengine /clusters": [gone, there]}, cluster={"kubernetesVersion": wanted})
+    judged = [item for item in findings if f"the cluster runs {running}" in item.value]
+    assert [item.verdict for item in judged] == [verdict]
 
 
-def test_an_add_on_that_oke_has_no_longer_in_the_pinned_version_is_told_with_those_that_it_has():
+def test_an_add_on_that_oke_no_longer_has_in_its_version_is_told_with_the_others():
     options = [{"name": "NvidiaNetworkOperator", "versions": [{"versionNumber": "v26.1.0"}]}]
-    found = [each for each in look({"containerengine /addonOptions": options}) if each.check == "add-ons"]
-    assert [(each.verdict, each.value) for each in found] == [
+    findings = [item for item in look({"containerengine /addonOptions": options}) if item.check == "add-ons"]
+    assert [(item.verdict, item.value) for item in findings] == [
         (Verdict.PROBLEM, "OKE has no NodeFeatureDiscovery for v1.34.2"),
         (Verdict.PROBLEM, "OKE has no NvidiaNetworkOperator v25.10.0 for v1.34.2"),
     ]
-    assert "one of v26.1.0" in found[1].remedy
+    assert "one of v26.1.0" in findings[1].remedy
 
 
 def test_a_version_that_oke_has_no_image_for_is_told():
@@ -146,8 +144,8 @@ def test_a_version_that_oke_has_no_image_for_is_told():
     )
 
 
-def limit(path: str, found: list[Finding]) -> Finding:
-    (finding,) = [each for each in found if each.check == "limits" and each.path == path]
+def limit(path: str, findings: list[Finding]) -> Finding:
+    (finding,) = [item for item in findings if item.check == "limits" and item.path == path]
     return finding
 
 
@@ -171,17 +169,17 @@ def test_the_system_pool_needs_its_cores_in_the_domains_that_it_is_spread_over(f
 def test_pools_that_share_a_limit_are_judged_together():
     stack = copy.deepcopy(STACK)
     stack["cpuPools"] = [{"name": "more", "size": 1, "ocpus": 64, "memoryGib": 128, "availabilityDomains": [DOMAIN]}]
-    found = preflight(FakeOci(ANSWERS), validate(stack), read_text=read_index)
-    finding = limit("systemPool.ocpus", found)
+    findings = preflight(FakeOci(ANSWERS), validate(stack), read_text=read_index)
+    finding = limit("systemPool.ocpus", findings)
     assert finding.verdict is Verdict.PROBLEM
     assert "112 OCPUs wanted (systemPool.ocpus, cpuPools[0].ocpus)" in finding.value
 
 
 def test_a_limit_that_oci_does_not_tell_hides_no_other():
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses the clusters' limit")
-    found = look({available("container-engine", "enhanced-cluster-count"): refused})
-    assert limit("cluster", found).verdict is Verdict.UNKNOWN
-    assert limit("gpuPools[0].size", found).verdict is Verdict.FINE
+    findings = look({available("container-engine", "enhanced-cluster-count"): refused})
+    assert limit("cluster", findings).verdict is Verdict.UNKNOWN
+    assert limit("gpuPools[0].size", findings).verdict is Verdict.FINE
 
 
 @pytest.mark.parametrize(
@@ -195,16 +193,18 @@ def test_there_must_be_room_for_a_cluster_and_a_network(service: str, name: str,
 def test_a_network_that_is_there_needs_no_limit():
     ocid = "ocid1.vcn.oc1.iad.v"
     answers = {f"compute /vcns/{ocid}": {"cidrBlocks": ["10.0.0.0/16"]}}
-    found = look(answers, cluster={"network": {"vcnId": ocid, "cidr": "10.0.0.0/16"}})
-    assert not [each for each in found if each.check == "limits" and each.path == "cluster.network"]
+    findings = look(answers, cluster={"network": {"vcnId": ocid, "cidr": "10.0.0.0/16"}})
+    assert not [item for item in findings if item.check == "limits" and item.path == "cluster.network"]
 
 
 def test_the_nodes_of_a_reservation_were_counted_when_it_was_made():
-    found = look({available("compute", "gpu-mi300x-count"): {"available": 0}}, capacityReservationId="ocid1.r.oc1..r")
-    assert not [each for each in found if each.check == "limits" and each.path.startswith("gpuPools")]
+    findings = look(
+        {available("compute", "gpu-mi300x-count"): {"available": 0}}, capacityReservationId="ocid1.r.oc1..r"
+    )
+    assert not [item for item in findings if item.check == "limits" and item.path.startswith("gpuPools")]
 
 
-def test_a_limit_whose_name_is_not_published_is_left_to_the_user_with_what_looks_like_it():
+def test_a_limit_without_a_published_name_is_left_to_the_user_with_similar_ones():
     finding = limit("gpuPools[0].size", look(shape="BM.GPU.MI355X.8"))
     assert finding.verdict is Verdict.UNKNOWN
     assert "gpu-mi355x-count" in finding.value
@@ -238,8 +238,8 @@ def test_capacity_that_is_not_there_is_a_problem(report: dict[str, Any]):
 def test_with_a_reservation_its_free_instances_count(used: int, verdict: Verdict):
     ocid = "ocid1.capacityreservation.oc1.iad.r"
     reservation = {"lifecycleState": "ACTIVE", "reservedInstanceCount": 10, "usedInstanceCount": used}
-    found = look({f"compute /computeCapacityReservations/{ocid}": reservation}, capacityReservationId=ocid)
-    finding = only("capacity", found)
+    findings = look({f"compute /computeCapacityReservations/{ocid}": reservation}, capacityReservationId=ocid)
+    finding = only("capacity", findings)
     assert (finding.path, finding.verdict) == ("gpuPools[0].capacityReservationId", verdict)
 
 
@@ -279,25 +279,25 @@ def test_an_image_for_other_shapes_is_a_problem():
     assert "not for BM.GPU.MI300X.8" in finding.value
 
 
-def test_a_node_package_that_oke_has_not_is_left_to_the_image_with_the_versions_there_are():
-    found = only("packages", look(cluster={"kubernetesVersion": "v1.34.3"}))
-    assert (found.verdict, found.path) == (Verdict.UNKNOWN, "gpuPools[0].image")
-    assert "has no oci-oke-node-all-1.34.3: nodes join if the image carries it" in found.value
-    assert found.remedy.endswith("v1.34.1, v1.34.2, v1.34.20.")
+def test_a_node_package_that_oke_has_not_is_left_to_the_image_with_its_versions():
+    finding = only("packages", look(cluster={"kubernetesVersion": "v1.34.3"}))
+    assert (finding.verdict, finding.path) == (Verdict.UNKNOWN, "gpuPools[0].image")
+    assert "has no oci-oke-node-all-1.34.3: nodes join if the image carries it" in finding.value
+    assert finding.remedy.endswith("v1.34.1, v1.34.2, v1.34.20.")
 
 
 def test_images_of_other_systems_need_no_package():
     image = {"operatingSystem": "Oracle Linux", "operatingSystemVersion": "8"}
-    told = {f"compute /images/{IMAGE}": {**ANSWERS[f"compute /images/{IMAGE}"], **image}}
-    assert not [each for each in look(told) if each.check == "packages"]
+    answers = {f"compute /images/{IMAGE}": {**ANSWERS[f"compute /images/{IMAGE}"], **image}}
+    assert not [item for item in look(answers) if item.check == "packages"]
 
 
 def test_a_repository_that_does_not_answer_is_unknown():
     def fail(uri: str) -> str:
         raise OciError(404, "", f"{uri} is answered with 404")
 
-    found = only("packages", preflight(FakeOci(ANSWERS), validate(STACK), read_text=fail))
-    assert found.verdict is Verdict.UNKNOWN
+    finding = only("packages", preflight(FakeOci(ANSWERS), validate(STACK), read_text=fail))
+    assert finding.verdict is Verdict.UNKNOWN
 
 
 def test_a_version_that_is_not_offered_is_a_problem_with_those_that_are():
@@ -311,8 +311,8 @@ def test_a_version_that_is_not_offered_is_a_problem_with_those_that_are():
 def test_a_control_plane_goes_up_one_minor_at_a_time(running: str, verdict: Verdict):
     ocid = "ocid1.cluster.oc1.iad.k"
     answers = {f"containerengine /clusters/{ocid}": {"kubernetesVersion": running}}
-    found = [each for each in look(answers, cluster={"clusterId": ocid}) if running in each.value]
-    assert [each.verdict for each in found] == [verdict]
+    findings = [item for item in look(answers, cluster={"clusterId": ocid}) if running in item.value]
+    assert [item.verdict for item in findings] == [verdict]
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ def test_a_control_plane_goes_up_one_minor_at_a_time(running: str, verdict: Verd
     [("v1.31.1", Verdict.FINE), ("v1.30.1", Verdict.PROBLEM), ("v1.35.0", Verdict.PROBLEM)],
 )
 def test_nodes_may_be_three_minors_older_and_never_newer(nodes: str, verdict: Verdict):
-    found = [each for each in look(kubernetesVersion=nodes) if each.path == "gpuPools[0].kubernetesVersion"]
-    assert [each.verdict for each in found] == [verdict]
+    findings = [item for item in look(kubernetesVersion=nodes) if item.path == "gpuPools[0].kubernetesVersion"]
+    assert [item.verdict for item in findings] == [verdict]
 
 
 def test_a_network_that_is_there_must_keep_clear_of_the_rdma_ranges():
@@ -352,17 +352,17 @@ def test_rights_that_an_administrator_grants_are_looked_for():
 
 def test_what_oci_does_not_answer_is_unknown_and_hides_nothing_else():
     refused = OciError(404, "NotAuthorizedOrNotFound", "OCI refuses")
-    found = look({"limits /limitDefinitions": refused})
-    assert only("limits", found).verdict is Verdict.UNKNOWN
-    assert only("image", found).verdict is Verdict.FINE
-    assert exit_code(found) == 0
+    findings = look({"limits /limitDefinitions": refused})
+    assert only("limits", findings).verdict is Verdict.UNKNOWN
+    assert only("image", findings).verdict is Verdict.FINE
+    assert exit_code(findings) == 0
 
 
 def test_an_existing_cluster_must_be_active():
     ocid = "ocid1.cluster.oc1.iad.k"
     config = validate({**STACK, "cluster": {"mode": "existing", "identifier": ocid}})
-    told = {"name": "prod", "lifecycleState": "DELETED", "kubernetesVersion": "v1.34.2", "type": "ENHANCED_CLUSTER"}
-    (finding,) = preflight(FakeOci({f"containerengine /clusters/{ocid}": told}), config)
+    answers = {"name": "prod", "lifecycleState": "DELETED", "kubernetesVersion": "v1.34.2", "type": "ENHANCED_CLUSTER"}
+    (finding,) = preflight(FakeOci({f"containerengine /clusters/{ocid}": answers}), config)
     assert (finding.path, finding.verdict) == ("cluster.identifier", Verdict.PROBLEM)
 
 
@@ -385,17 +385,17 @@ def look_at_import(file: StoredFile | OciError, *images: dict[str, Any]) -> Find
 
 
 def test_a_file_is_the_one_whose_checksum_the_stack_file_has():
-    found = look_at_import(StoredFile(2**34, (MD5,)))
-    assert (found.verdict, found.path) == (Verdict.FINE, "gpuPools[0].image.import.checksum")
-    assert "16.0 GiB" in found.value
+    finding = look_at_import(StoredFile(2**34, (MD5,)))
+    assert (finding.verdict, finding.path) == (Verdict.FINE, "gpuPools[0].image.import.checksum")
+    assert "16.0 GiB" in finding.value
 
 
 def test_another_file_behind_the_link_is_a_problem():
     other = "md5:" + "cd" * 16
-    found = look_at_import(StoredFile(1, (other,)))
-    assert found.verdict is Verdict.PROBLEM
-    assert other in found.value
-    assert MD5 in found.value
+    finding = look_at_import(StoredFile(1, (other,)))
+    assert finding.verdict is Verdict.PROBLEM
+    assert other in finding.value
+    assert MD5 in finding.value
 
 
 def test_a_checksum_of_another_kind_says_nothing():
@@ -410,5 +410,5 @@ def test_a_link_that_has_expired_is_unknown():
 @pytest.mark.parametrize(("state", "verdict"), [("AVAILABLE", Verdict.FINE), ("IMPORTING", Verdict.PROBLEM)])
 def test_an_image_that_was_imported_is_known_by_its_tag(state: str, verdict: Verdict):
     tagged = {"displayName": "ubuntu", "lifecycleState": state, "freeformTags": {"llmd-oke-checksum": MD5}}
-    found = look_at_import(OciError(404, "", "expired"), {"displayName": "other"}, tagged)
-    assert found.verdict is verdict
+    finding = look_at_import(OciError(404, "", "expired"), {"displayName": "other"}, tagged)
+    assert finding.verdict is verdict

@@ -1,15 +1,20 @@
 """How the Pulumi CLI is run."""
 
 import json
+import signal
+import subprocess
+import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from llmd_oke.errors import KitError
 from llmd_oke.operations import pulumi_cli
-from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
+from llmd_pods.errors import KitError
 
 
 def test_programs_of_the_engine_find_the_kits_own_command_first():
@@ -23,11 +28,11 @@ class Counting:
     def __init__(self) -> None:
         self.read = 0
 
-    def __call__(self, argv: Sequence[str], capture: bool) -> Ended:
+    def __call__(self, argv: Sequence[str], capture: bool) -> CommandResult:
         if "export" in argv:
             self.read += 1
-            return Ended(0, json.dumps({"deployment": {"resources": [{}] * self.read}}))
-        return Ended(0, '{"steps": []}')
+            return CommandResult(0, json.dumps({"deployment": {"resources": [{}] * self.read}}))
+        return CommandResult(0, '{"steps": []}')
 
 
 def test_the_state_is_read_once_whoever_asks():
@@ -59,6 +64,100 @@ def test_the_state_is_read_again_after_a_change(change: Callable[[PulumiCli], ob
 
 
 def test_a_state_that_can_not_be_read_is_no_empty_stack():
-    pulumi = PulumiCli(Path("/p"), "prod", "pulumi", lambda *_: Ended(0, "{}"))
+    pulumi = PulumiCli(Path("/p"), "prod", "pulumi", lambda *_: CommandResult(0, "{}"))
     with pytest.raises(KitError, match="state can't be read"):
         pulumi.resources()
+
+
+PROGRAM = """
+import os, signal
+from llmd_oke.operations import pulumi_cli
+with pulumi_cli._witness() as witness:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    print(pulumi_cli._is_alive(witness))
+"""
+
+
+class Process:
+    """Signals come to this process while it is waited for, a look later each, and it ends when all have come."""
+
+    returncode = 0
+
+    def __init__(self, *signals: int) -> None:
+        self._signals = list(signals)
+        self.told: list[int] = []
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        if not self._signals:
+            return "said", ""
+        signal.raise_signal(self._signals.pop(0))
+        raise subprocess.TimeoutExpired("program", timeout)
+
+    def send_signal(self, number: int) -> None:
+        self.told.append(number)
+
+
+@pytest.fixture(autouse=True)
+def handled() -> Generator[list[int]]:
+    """Signals that are handled as they were before."""
+    signals: list[int] = []
+    before = {item: signal.signal(item, lambda number, _: signals.append(number)) for item in (TERM, INT)}
+    yield signals
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+def waited_for(monkeypatch: pytest.MonkeyPatch, *signals: int, alone: bool = True) -> Process:
+    """A process whose signals came to this process alone, or to all of its group."""
+    monkeypatch.setattr(pulumi_cli, "_witness", nullcontext)
+    monkeypatch.setattr(pulumi_cli, "_is_alive", lambda _: alone)
+    process: Any = Process(*signals)
+    pulumi_cli.run_to_end(lambda: process)
+    return process
+
+
+@pytest.mark.parametrize("signals", [(TERM,), (INT,), (TERM, TERM), (TERM, INT)])
+def test_a_child_is_told_once(monkeypatch: pytest.MonkeyPatch, signals: tuple[int, ...]):
+    assert waited_for(monkeypatch, *signals).told == [signals[0]]
+
+
+def test_a_child_that_heard_it_with_its_group_is_not_told_again(monkeypatch: pytest.MonkeyPatch):
+    assert waited_for(monkeypatch, TERM, TERM, alone=False).told == []
+
+
+def test_signals_are_handled_once_it_has_ended(monkeypatch: pytest.MonkeyPatch, handled: list[int]):
+    waited_for(monkeypatch, INT, TERM)
+    assert handled == [TERM]
+
+
+def test_a_signal_that_comes_before_it_runs_is_passed_on_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pulumi_cli, "_witness", nullcontext)
+    monkeypatch.setattr(pulumi_cli, "_is_alive", lambda _: True)
+    process: Any = Process(INT)
+
+    def start() -> Any:
+        signal.raise_signal(TERM)
+        return process
+
+    pulumi_cli.run_to_end(start)
+    assert process.told == [TERM]
+
+
+def test_a_program_that_says_nothing_for_long_loses_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pulumi_cli, "LOOK_S", 0.001)
+    words = [sys.executable, "-c", "print('output'); import sys; sys.exit(3)"]
+    assert pulumi_cli.run_to_end(lambda: subprocess.Popen(words, stdout=subprocess.PIPE, text=True)) == (
+        3,
+        "output\n",
+        "",
+    )
+
+
+def test_a_signal_to_the_group_is_seen():
+    words = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, start_new_session=True, timeout=30)
+    assert done.stdout == "False\n", done.stderr

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from listening import Listener
-from llmd_oke.errors import KitError
 from llmd_oke.operations import recovery
-from llmd_oke.operations.pulumi_cli import Ended, PulumiCli
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
 from llmd_oke.operations.recovery import NONE, Pending, kubernetes_id
+from llmd_pods.errors import KitError
 from oci_for_tests import FakeOci
 
 TAG = {"llmd-oke/stack": "llmd-oke/prod"}
@@ -41,10 +41,10 @@ def found(deployment: Any, *pools: dict[str, Any], choices: dict[str, str] | Non
     return recovery.look(deployment, recovery.in_oci(lambda: FakeOci({POOLS: list(pools)})), choices)
 
 
-def test_a_pool_that_was_being_created_is_found_by_name_and_tag_and_taken_into_the_state():
+def test_a_pool_in_creation_is_found_by_name_and_tag_and_taken_into_the_state():
     deployment = state(POOL)
     known = found(deployment, pool(freeformTags={}), pool("ocid1.nodepool.2"), pool("x", name="other"))
-    assert recovery.recovered(deployment, known) == {
+    assert recovery.recovered_state(deployment, known) == {
         "manifest": {},
         "resources": [{**POOL, "id": "ocid1.nodepool.2"}],
         "pending_operations": [],
@@ -67,12 +67,12 @@ USER = {
 }
 
 
-def test_the_successor_of_a_pool_is_found_beside_it_and_the_old_one_is_marked_for_deletion():
+def test_a_pools_successor_is_found_beside_it_and_the_old_one_marked_for_deletion():
     deployment = state(POOL, known=(VCN, OLD, USER))
     known = found(deployment, pool("ocid1.nodepool.old"), pool("ocid1.nodepool.new"))
     assert [identifier for _, identifier in known.taken] == ["ocid1.nodepool.new"]
     assert known.known == ()
-    assert recovery.recovered(deployment, known)["resources"] == [
+    assert recovery.recovered_state(deployment, known)["resources"] == [
         VCN,
         {**POOL, "id": "ocid1.nodepool.new"},
         {**OLD, "delete": True},
@@ -83,7 +83,7 @@ def test_the_successor_of_a_pool_is_found_beside_it_and_the_old_one_is_marked_fo
 def test_the_successor_of_a_pool_that_is_gone_already_takes_its_place():
     deployment = state(POOL, known=(VCN, {**OLD, "pendingReplacement": True}, USER))
     known = found(deployment, pool("ocid1.nodepool.old", lifecycleState="DELETED"), pool("ocid1.nodepool.new"))
-    resources = recovery.recovered(deployment, known)["resources"]
+    resources = recovery.recovered_state(deployment, known)["resources"]
     assert resources == [VCN, {**POOL, "id": "ocid1.nodepool.new"}, USER]
 
 
@@ -91,43 +91,43 @@ def test_the_successor_of_a_pool_that_is_gone_already_takes_its_place():
 def test_where_no_successor_was_created_the_old_pool_stays_in_the_state(marks: dict[str, Any]):
     deployment = state(POOL, known=({**OLD, **marks},))
     known = found(deployment, pool("ocid1.nodepool.old"))
-    assert ([each.name for each in known.absent], known.urns) == (["mi300x"], [])
-    assert recovery.recovered(deployment, known)["resources"] == [{**OLD, **marks}]
+    assert ([item.name for item in known.absent], known.urns) == (["mi300x"], [])
+    assert recovery.recovered_state(deployment, known)["resources"] == [{**OLD, **marks}]
 
 
 def test_of_two_old_pools_none_is_taken_for_the_successor():
     older = {**OLD, "id": "ocid1.nodepool.older", "delete": True}
     deployment = state(POOL, known=(OLD, older))
-    known = found(deployment, *(pool(f"ocid1.nodepool.{each}") for each in ("old", "older", "new")))
-    resources = recovery.recovered(deployment, known)["resources"]
+    known = found(deployment, *(pool(f"ocid1.nodepool.{item}") for item in ("old", "older", "new")))
+    resources = recovery.recovered_state(deployment, known)["resources"]
     assert resources == [{**POOL, "id": "ocid1.nodepool.new"}, {**OLD, "delete": True}, older]
 
 
-def test_an_object_that_is_made_anew_under_its_name_takes_the_place_of_the_one_that_is_gone():
+def test_an_object_made_anew_under_its_name_takes_the_place_of_the_one_that_is_gone():
     gone = {**JOB, "id": "kube-system/gate", "pendingReplacement": True}
     deployment = state(JOB, known=(gone,))
     known = recovery.look(deployment, recovery.in_oci(recovery.no_client))
-    assert recovery.recovered(deployment, known)["resources"] == [{**JOB, "id": "kube-system/gate"}]
+    assert recovery.recovered_state(deployment, known)["resources"] == [{**JOB, "id": "kube-system/gate"}]
 
 
 def test_an_object_that_the_state_has_under_that_name_is_read_again():
     there = {**JOB, "id": "kube-system/gate"}
     known = recovery.look(state(JOB, known=(there,)), recovery.in_oci(recovery.no_client))
     assert (known.taken, known.urns) == ((), [JOB["urn"]])
-    assert recovery.recovered(state(JOB, known=(there,)), known)["resources"] == [there]
+    assert recovery.recovered_state(state(JOB, known=(there,)), known)["resources"] == [there]
 
 
 @pytest.mark.parametrize("listed", [[], [pool(lifecycleState="DELETED")], [pool(freeformTags=None)]])
 def test_what_was_never_created_or_is_gone_or_is_anothers_is_created_anew(listed: list[dict[str, Any]]):
     known = found(state(POOL), *listed)
     assert [pending.name for pending in known.absent] == ["mi300x"]
-    assert recovery.recovered(state(POOL), known)["resources"] == []
+    assert recovery.recovered_state(state(POOL), known)["resources"] == []
 
 
 def test_a_pool_that_the_state_has_under_another_name_is_not_taken_twice():
     other = {"urn": "urn::other", "id": "ocid1.nodepool.1", "type": POOL["type"]}
     known = found(state(POOL, known=(other,)), pool("ocid1.nodepool.1"))
-    assert (known.taken, [each.name for each in known.absent]) == ((), ["mi300x"])
+    assert (known.taken, [item.name for item in known.absent]) == ((), ["mi300x"])
 
 
 def test_two_pools_of_one_name_are_refused_with_what_shows_and_what_settles_it():
@@ -143,14 +143,14 @@ def test_an_operator_says_which_pool_it_is_or_that_there_is_none():
     pools = pool("ocid1.nodepool.1"), pool("ocid1.nodepool.2")
     chosen = found(state(POOL), *pools, choices={"mi300x": "ocid1.nodepool.2"})
     assert [identifier for _, identifier in chosen.taken] == ["ocid1.nodepool.2"]
-    assert [each.name for each in found(state(POOL), *pools, choices={"mi300x": NONE}).absent] == ["mi300x"]
+    assert [item.name for item in found(state(POOL), *pools, choices={"mi300x": NONE}).absent] == ["mi300x"]
     with pytest.raises(KitError, match="Nothing of the name m300x is pending"):
         found(state(POOL), *pools, choices={"m300x": NONE})
 
 
 def test_a_type_that_the_kit_does_not_create_is_not_guessed():
     alien = {**POOL, "type": "oci:Database/autonomousDatabase:AutonomousDatabase"}
-    assert [each.reason for each in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
+    assert [item.reason for item in found(state(alien)).unmatched] == ["the kit doesn't know how OCI lists these"]
 
 
 def test_an_add_on_is_found_in_its_cluster_by_its_name():
@@ -184,7 +184,7 @@ def test_an_objects_id_follows_from_its_name(inputs: dict[str, Any], identifier:
     assert kubernetes_id(Pending("creating", "urn", "kubernetes:core/v1:ConfigMap", inputs)) == identifier
 
 
-def test_what_carries_the_stacks_tag_and_is_not_in_its_state_is_an_orphan_and_what_costs_comes_first():
+def test_a_resource_with_the_stacks_tag_outside_its_state_is_an_orphan_costs_first():
     answers: dict[str, Any] = {
         POOLS: [pool("ocid1.nodepool.known"), pool("ocid1.nodepool.lost", timeCreated="2026-11-22T00:00:00Z")],
         "compute /vcns": [{"id": "ocid1.vcn.lost", "displayName": "prod", "freeformTags": TAG}],
@@ -212,40 +212,40 @@ class EmptyOci(FakeOci):
 class Cli:
     """A Pulumi CLI with a state that can be exported, imported and refreshed."""
 
-    def __init__(self, deployment: Any, imported: Ended | None = None) -> None:
+    def __init__(self, deployment: Any, imported: CommandResult | None = None) -> None:
         self.asked: list[str] = []
         self.imported: Any = None
         self._exported = json.dumps({"version": 3, "deployment": deployment})
-        self._import = imported or Ended(0)
+        self._import = imported or CommandResult(0)
         self.pulumi = PulumiCli(Path("/project"), "prod", "pulumi", self.run)
 
-    def run(self, argv: Any, capture: bool) -> Ended:
+    def run(self, argv: Any, capture: bool) -> CommandResult:
         words = list(argv)[1:-4]
         self.asked.append(" ".join(words[:2]))
         if words[:2] == ["stack", "export"]:
-            return Ended(0, self._exported)
+            return CommandResult(0, self._exported)
         if words[:2] == ["stack", "import"]:
             self.imported = json.loads(Path(words[3]).read_text())
             return self._import
-        return Ended(0)
+        return CommandResult(0)
 
 
 def test_a_stack_with_something_pending_gets_it_into_its_state_and_reads_it():
-    cli, told = Cli(state(JOB)), Listener()
-    recovery.recover(cli.pulumi, told)
+    cli, progress = Cli(state(JOB)), Listener()
+    recovery.recover(cli.pulumi, progress)
     assert cli.imported["deployment"]["resources"] == [{**JOB, "id": "kube-system/gate"}]
     assert cli.asked == ["stack export", "stack import", "refresh --yes"]
-    assert told.news[0] == "settling what an engine had begun and did not end"
+    assert progress.news[0] == "settling what an engine had begun and did not end"
 
 
 def test_a_stack_with_nothing_pending_is_left_alone():
-    cli, told = Cli(state()), Listener()
-    recovery.recover(cli.pulumi, told)
-    assert (cli.asked, told.news) == (["stack export"], [])
+    cli, progress = Cli(state()), Listener()
+    recovery.recover(cli.pulumi, progress)
+    assert (cli.asked, progress.news) == (["stack export"], [])
 
 
 def test_a_stack_that_another_engine_holds_says_how_its_lock_goes():
-    cli = Cli(state(JOB), Ended(255, "", "error: the stack is currently locked by 1 lock(s)"))
+    cli = Cli(state(JOB), CommandResult(255, "", "error: the stack is currently locked by 1 lock(s)"))
     with pytest.raises(KitError, match="currently locked") as refusal:
         recovery.recover(cli.pulumi, Listener())
     assert refusal.value.remedy.endswith("llmd-oke recover --stack prod --yes --unlock")
@@ -262,19 +262,19 @@ def failed(resource: dict[str, Any], message: str) -> list[dict[str, Any]]:
     return [{"resOpFailedEvent": {"metadata": metadata}}, {"diagnosticEvent": told}]
 
 
-def test_what_was_to_be_created_by_a_request_without_an_answer_is_told_from_what_was_refused():
-    begun = recovery.unanswered([*failed(POOL, LOST), *failed(JOB, REFUSED), {"summaryEvent": {}}])
+def test_a_creation_without_an_answer_is_told_from_one_that_was_refused():
+    begun = recovery.unanswered_creations([*failed(POOL, LOST), *failed(JOB, REFUSED), {"summaryEvent": {}}])
     assert begun == [POOL]
-    known = found(recovery.with_begun({"resources": []}, begun), pool())
+    known = found(recovery.with_pending({"resources": []}, begun), pool())
     assert known.taken == ((recovery.pending_operations(state(POOL))[0], "ocid1.nodepool.1"),)
 
 
-def test_what_was_created_without_an_answer_is_taken_into_the_state_of_the_update_that_failed(tmp_path: Path):
-    cli, told, log = Cli(state()), Listener(), tmp_path / "events.jsonl"
+def test_what_was_created_without_an_answer_is_taken_into_the_failed_updates_state(tmp_path: Path):
+    cli, progress, log = Cli(state()), Listener(), tmp_path / "events.jsonl"
     client = FakeOci({POOLS: [pool()]})
-    recovery.recover_unanswered(cli.pulumi, log, told, lambda: client)
+    recovery.recover_unanswered(cli.pulumi, log, progress, lambda: client)
     assert cli.asked == []
     log.write_text("\n".join(json.dumps(event) for event in failed(POOL, LOST)))
-    recovery.recover_unanswered(cli.pulumi, log, told, lambda: client)
-    assert told.news[0] == "no answer came to the request to create mi300x: looking whether it is there"
+    recovery.recover_unanswered(cli.pulumi, log, progress, lambda: client)
+    assert progress.news[0] == "no answer came to the request to create mi300x: looking whether it is there"
     assert cli.imported["deployment"]["resources"] == [{**POOL, "id": "ocid1.nodepool.1"}]

@@ -1,30 +1,37 @@
 """An update through the Pulumi CLI, which is a fake here: what it is asked, in which order."""
 
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from listening import Listener
+from llmd_oke import planning
 from llmd_oke.config import validate
-from llmd_oke.errors import KitError
 from llmd_oke.operations import updates
 from llmd_oke.operations.previews import UNKNOWN
-from llmd_oke.operations.pulumi_cli import Ended
+from llmd_oke.operations.pulumi_cli import CommandResult
+from llmd_oke.operations.updates import is_gone_after_failure, with_refresh
 from llmd_oke.planning import plan
+from llmd_pods.errors import KitError
 from previews_for_tests import DATA, STACK, Cli, document, replaced_pool, step, urn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "planning"))
+from created_stacks import gpu_pool, validated
 
 POOL = replaced_pool()["urn"]
 PROTECTED = document(errors=(f'unable to replace resource "{POOL}"\nas it is currently marked for protection',))
 SCALED = urn("kubernetes:apps/v1:Deployment", "d")
 
 
-def scaled_by_hand() -> Ended:
+def scaled_by_hand() -> CommandResult:
     """A Deployment that somebody scaled from 2 to 3, and a ConfigMap that is gone, as the engine's events tell it."""
     states = {"old": {"inputs": {"spec": {"replicas": 2}}}, "new": {"inputs": {"spec": {"replicas": 3}}}}
     scaled = {"op": "update", "urn": SCALED, **states, "detailedDiff": {"spec.replicas": {"diffKind": "update"}}}
     gone = {"op": "delete", "urn": urn("kubernetes:core/v1:ConfigMap", "config")}
-    return Ended(0, "\n".join(json.dumps({"resOutputsEvent": {"metadata": each}}) for each in (scaled, gone)))
+    return CommandResult(0, "\n".join(json.dumps({"resOutputsEvent": {"metadata": item}}) for item in (scaled, gone)))
 
 
 def test_what_was_changed_by_hand_is_told_read_and_taken_back():
@@ -64,7 +71,7 @@ def test_what_was_read_before_an_update_that_never_came_is_told_with_the_next():
 
 
 def test_an_update_goes_on_where_changes_by_hand_can_not_be_seen():
-    cli = Cli(document(), seen=Ended(255, "", "the cluster does not answer"))
+    cli = Cli(document(), seen=CommandResult(255, "", "the cluster does not answer"))
     assert cli.update() == 0
     assert "they can't be seen, and so are not taken back: the cluster does not answer" in cli.progress.news
     assert cli.asked == [
@@ -116,7 +123,7 @@ def test_what_can_not_be_judged_and_nothing_protects_is_not_updated(before: bool
     cli = Cli(document(there))
     with pytest.raises(KitError, match="node pool prod-mi300x, whose nodeMetadata only the update will know"):
         cli.update()
-    assert not [asked for asked in cli.asked if asked.startswith("up")]
+    assert not [words for words in cli.asked if words.startswith("up")]
     cli = Cli(document(there))
     assert cli.update(allow_replace=True) == 0
     assert cli.progress.news[-1].endswith("it may be replaced")
@@ -127,14 +134,14 @@ def test_what_is_left_after_old_servers_went_is_judged_again():
     cli = Cli((DATA / "preview-switch.json").read_text(), then=lost)
     with pytest.raises(KitError, match="would take away"):
         cli.update()
-    assert not [asked for asked in cli.asked if asked.startswith("up")]
+    assert not [words for words in cli.asked if words.startswith("up")]
 
 
 def test_without_a_plan_no_update_is_bound():
     cli = Cli(document())
     progress = Listener()
-    made = plan(validate(STACK))
-    updates.update(cli.pulumi, made, progress, lambda _: True, yes=True, allow_replace=False, bound=False)
+    stack_plan = plan(validate(STACK))
+    updates.update(cli.pulumi, stack_plan, progress, lambda _: True, yes=True, allow_replace=False, bound=False)
     assert cli.asked == ["preview --json --show-sames --non-interactive", "up --yes --skip-preview"]
 
 
@@ -155,7 +162,7 @@ def test_a_preview_that_failed_updates_nothing_and_says_why():
     cli = Cli(document(errors=("the bucket is gone",)))
     with pytest.raises(KitError, match="the bucket is gone"):
         cli.update(allow_replace=True)
-    assert not [asked for asked in cli.asked if asked.startswith(("up", "state"))]
+    assert not [words for words in cli.asked if words.startswith(("up", "state"))]
 
 
 def test_what_may_be_replaced_loses_its_protection_and_nothing_else_does():
@@ -163,7 +170,7 @@ def test_what_may_be_replaced_loses_its_protection_and_nothing_else_does():
     state = [{"urn": POOL, "protect": True}, {"urn": other, "protect": True}]
     cli = Cli(PROTECTED, state, then=document(replaced_pool()))
     assert cli.update(allow_replace=True) == 0
-    assert [asked for asked in cli.asked if asked.startswith("state")] == [f"state unprotect {POOL} --yes"]
+    assert [words for words in cli.asked if words.startswith("state")] == [f"state unprotect {POOL} --yes"]
     assert cli.asked[-1].startswith("up")
 
 
@@ -201,3 +208,59 @@ def test_unprotected_on_request_they_are():
     cli = Cli(document(), [{"urn": POOL, "protect": True}])
     assert updates.destroy(cli.pulumi, cli.progress, yes=True, unprotect=True) == 0
     assert cli.asked == [f"state unprotect {POOL} --yes", "destroy --yes"]
+
+
+NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
+ADD_ON = {"type": "oci:ContainerEngine/addon:Addon", "inputs": {"addonName": "ClusterAutoscaler"}}
+OTHER = {"type": "oci:ContainerEngine/addon:Addon", "inputs": {"addonName": "NvidiaGpuPlugin"}}
+FIXED = planning.plan(validated(gpu_pool(size=2)))
+REFRESHING_SCALED = planning.plan(
+    validated(gpu_pool(size=2, scaling={"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}))
+)
+
+
+def left(state: str, type_: str = NODE_POOL, **changes: Any) -> dict[str, Any]:
+    """A resource whose work failed, with the state that OCI's plug-in saw last."""
+    return {"type": type_, "inputs": {}, "outputs": {"state": state}, "initErrors": ["out of capacity"], **changes}
+
+
+def reads(plan: planning.Plan, *resources: dict[str, Any]) -> bool:
+    return with_refresh(Cli("", resources).pulumi, plan).refresh
+
+
+def test_sizes_that_the_autoscaler_changes_are_read():
+    assert reads(REFRESHING_SCALED)
+
+
+def test_a_stack_that_goes_back_to_fixed_sizes_reads_what_the_autoscaler_left():
+    assert reads(FIXED, ADD_ON)
+
+
+@pytest.mark.parametrize("resources", [(), (OTHER,)])
+def test_a_stack_without_autoscaler_reads_nothing(resources: tuple[dict[str, Any], ...]):
+    assert not reads(FIXED, *resources)
+
+
+def test_a_stack_that_creates_no_cluster_is_not_asked_for_its_state():
+    cli = Cli("", [ADD_ON])
+    assert not with_refresh(cli.pulumi, planning.plan(validate(STACK))).refresh
+    assert cli.asked == []
+
+
+def test_a_pool_whose_creation_failed_is_read_because_it_is_gone():
+    assert reads(FIXED, OTHER, left("CREATING"))
+
+
+@pytest.mark.parametrize("type_", [NODE_POOL, "oci:ContainerEngine/cluster:Cluster", "oci:ContainerEngine/addon:Addon"])
+@pytest.mark.parametrize("outputs", [{"state": "CREATING"}, {"state": "DELETING"}, {}, None])
+def test_a_failed_creation_may_have_left_nothing(type_: str, outputs: dict[str, Any] | None):
+    assert is_gone_after_failure(left("", type_, outputs=outputs))
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [left("ACTIVE"), left("CREATING", initErrors=None), left("CREATING", "kubernetes:apps/v1:Deployment")],
+    ids=["failed later", "well", "of another kind"],
+)
+def test_what_is_there_is_left_to_the_update(resource: dict[str, Any]):
+    assert not is_gone_after_failure(resource)

@@ -6,8 +6,8 @@ import json
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
-from llmd_oke.errors import KitError
-from llmd_oke.operators import rdma_manifests
+from llmd_oke.operators import rdma_network
+from llmd_pods.errors import KitError
 
 SHAPES = [shape for name in catalogue.shape_names() if (shape := catalogue.shape(name)) and shape.rdma.sriov]
 MI300X = catalogue.shape("BM.GPU.MI300X.8")
@@ -16,7 +16,7 @@ assert MI300X is not None
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_a_node_has_a_function_for_each_gpu(shape):
-    spec = rdma_manifests.policy(shape)["spec"]
+    spec = rdma_network.policy(shape)["spec"]
 
     assert len(spec["nicSelector"]["rootDevices"]) * spec["numVfs"] == shape.rdma.virtual_functions == shape.gpus
     assert len(shape.rdma.adapters) == shape.gpus
@@ -25,7 +25,7 @@ def test_a_node_has_a_function_for_each_gpu(shape):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_policy_network_and_pods_speak_of_the_same_resource(shape):
-    policy, network = rdma_manifests.policy(shape), rdma_manifests.network(shape)
+    policy, network = rdma_network.policy(shape), rdma_network.network(shape)
 
     assert f"nvidia.com/{policy['spec']['resourceName']}" == shape.rdma.resource
     assert network["spec"]["resourceName"] == policy["spec"]["resourceName"]
@@ -34,7 +34,7 @@ def test_policy_network_and_pods_speak_of_the_same_resource(shape):
 
 
 def test_mi300x_ports_are_those_of_the_shape():
-    spec = rdma_manifests.policy(MI300X)["spec"]
+    spec = rdma_network.policy(MI300X)["spec"]
 
     buses = [address.split(":")[1] for address in spec["nicSelector"]["rootDevices"]]
     assert buses == ["0c", "2a", "41", "58", "86", "a5", "bd", "d5"]
@@ -47,16 +47,16 @@ def test_mi300x_ports_are_those_of_the_shape():
 
 
 def test_the_network_takes_addresses_from_the_pool_and_moves_the_rdma_device():
-    spec = rdma_manifests.network(MI300X)["spec"]
+    spec = rdma_network.network(MI300X)["spec"]
 
-    assert json.loads(spec["ipam"]) == {"type": "nv-ipam", "poolName": rdma_manifests.ip_pool()["metadata"]["name"]}
+    assert json.loads(spec["ipam"]) == {"type": "nv-ipam", "poolName": rdma_network.ip_pool()["metadata"]["name"]}
     plugins = json.loads(f"[{spec['metaPlugins']}]")
     assert [plugin["type"] for plugin in plugins] == ["tuning", "rdma", "sbr"]
-    assert plugins[0]["mtu"] == rdma_manifests.policy(MI300X)["spec"]["mtu"]
+    assert plugins[0]["mtu"] == rdma_network.policy(MI300X)["spec"]["mtu"]
 
 
 def test_each_nodes_block_of_addresses_is_enough_and_inside_the_pool():
-    pool = rdma_manifests.ip_pool()["spec"]
+    pool = rdma_network.ip_pool()["spec"]
 
     subnet = ipaddress.ip_network(pool["subnet"])
     assert ipaddress.ip_address(pool["gateway"]) in subnet
@@ -72,36 +72,36 @@ def test_ucx_and_rccl_agree_on_gid_and_traffic_class():
 
 
 def test_clusters_of_oci_hpc_oke_have_names_of_their_own():
-    theirs = operators.named_by(MI300X, "oci-hpc-oke").rdma
+    theirs = operators.with_function_names(MI300X, "oci-hpc-oke").rdma
 
     assert (theirs.resource, theirs.network_attachment.name) == ("nvidia.com/rdma-vf", "rdma-vf")
     assert theirs.environment == MI300X.rdma.environment
-    assert operators.named_by(MI300X, None) is MI300X
+    assert operators.with_function_names(MI300X, None) is MI300X
 
 
 def test_names_that_the_catalogue_does_not_know_are_refused():
     with pytest.raises(KitError, match="oci-hpc-oke"):
-        operators.named_by(MI300X, "somebody")
+        operators.with_function_names(MI300X, "somebody")
 
 
 def test_a_resource_that_the_device_plug_in_does_not_give_out_is_refused():
     other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"resource": "example.com/vf"})})
     with pytest.raises(KitError, match=r"example.com/vf.*nvidia.com"):
-        rdma_manifests.policy(other)
+        rdma_network.policy(other)
 
 
 def test_a_shape_whose_ports_nobody_knows_is_refused():
     other = MI300X.model_copy(update={"rdma": MI300X.rdma.model_copy(update={"sriov": None})})
     with pytest.raises(KitError, match="no ports"):
-        rdma_manifests.policy(other)
+        rdma_network.policy(other)
 
 
 def test_all_definitions_that_are_waited_for_are_those_of_the_objects():
     objects = [
-        rdma_manifests.policy(MI300X),
-        rdma_manifests.network(MI300X),
-        rdma_manifests.pool_config([MI300X]),
-        rdma_manifests.ip_pool(),
+        rdma_network.policy(MI300X),
+        rdma_network.network(MI300X),
+        rdma_network.pool_config([MI300X]),
+        rdma_network.ip_pool(),
     ]
     groups = {manifest["apiVersion"].split("/")[0] for manifest in objects}
     assert {name.partition(".")[2] for name in operators.rdma().definitions} == groups

@@ -12,12 +12,11 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import container_images, operators
 from llmd_oke.catalogue.container_images import Lock, LockedDigest
 from llmd_oke.catalogue.operators import HelmChart
-from llmd_oke.operators import rdma_manifests
-from llmd_oke.operators.device_config import device_config
-from llmd_oke.operators.releases import chart_values
+from llmd_oke.operators import rdma_network
+from llmd_oke.operators.helm_operators import chart_values, device_config
 from llmd_oke.planning.container_images import kit_images
 from llmd_oke.planning.gpu_stack import tolerations
-from llmd_oke.rehearsal.kubernetes_plugin import charts
+from llmd_rehearsal.kubernetes_plugin import charts
 from pydantic import ValidationError
 
 SHARED_DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -177,9 +176,9 @@ def closed(schema: Any) -> Any:
     ("definition", "manifest"),
     [
         ("amd.com_deviceconfigs", device_config("kube-amd-gpu", None, WANTED)),
-        ("sriovnetwork.openshift.io_sriovnetworknodepolicies", rdma_manifests.policy(SHAPE)),
-        ("sriovnetwork.openshift.io_sriovnetworks", rdma_manifests.network(SHAPE)),
-        ("sriovnetwork.openshift.io_sriovnetworkpoolconfigs", rdma_manifests.pool_config([SHAPE])),
+        ("sriovnetwork.openshift.io_sriovnetworknodepolicies", rdma_network.policy(SHAPE)),
+        ("sriovnetwork.openshift.io_sriovnetworks", rdma_network.network(SHAPE)),
+        ("sriovnetwork.openshift.io_sriovnetworkpoolconfigs", rdma_network.pool_config([SHAPE])),
     ],
 )
 def test_custom_resources_satisfy_their_definitions(definition, manifest):
@@ -188,7 +187,7 @@ def test_custom_resources_satisfy_their_definitions(definition, manifest):
         pytest.skip(f"{path} is absent")
     definition = yaml.safe_load(path.read_text())
     group, _, version = manifest["apiVersion"].partition("/")
-    (served,) = [each for each in definition["spec"]["versions"] if each["name"] == version]
+    (served,) = [item for item in definition["spec"]["versions"] if item["name"] == version]
 
     assert (definition["spec"]["group"], definition["spec"]["names"]["kind"]) == (group, manifest["kind"])
     jsonschema.validate(manifest, {**closed(served["schema"]["openAPIV3Schema"]), "additionalProperties": True})

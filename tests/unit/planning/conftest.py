@@ -11,11 +11,11 @@ def shape_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def change(virtual_functions: int) -> None:
         def shape(name: str) -> catalogue.Shape | None:
-            found = real(name)
-            if found is None:
+            result = real(name)
+            if result is None:
                 return None
-            rdma = found.rdma.model_copy(update={"virtual_functions": virtual_functions})
-            return found.model_copy(update={"rdma": rdma})
+            rdma = result.rdma.model_copy(update={"virtual_functions": virtual_functions})
+            return result.model_copy(update={"rdma": rdma})
 
         monkeypatch.setattr(catalogue, "shape", shape)
 

@@ -38,8 +38,8 @@ def gpu_pool(**changes: Any) -> dict[str, Any]:
 
 def created(*pools: dict[str, Any], stack_changes: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """The object of a stack; `changes` are of its cluster."""
-    made = stack(**(stack_changes or {}))
-    return {**made, "cluster": cluster(**changes), "gpuPools": list(pools) or [gpu_pool()]}
+    result = stack(**(stack_changes or {}))
+    return {**result, "cluster": cluster(**changes), "gpuPools": list(pools) or [gpu_pool()]}
 
 
 def validated(
@@ -51,5 +51,5 @@ def validated(
 
 def refusals(*pools: dict[str, Any], stack_changes: dict[str, Any] | None = None, **changes: Any) -> dict[str, str]:
     """What is wrong with a stack, why by path."""
-    made = created(*pools, stack_changes=stack_changes, **changes)
-    return {problem.path: str(problem) for problem in problems(*made.pop("models"), **made)}
+    result = created(*pools, stack_changes=stack_changes, **changes)
+    return {problem.path: str(problem) for problem in problems(*result.pop("models"), **result)}

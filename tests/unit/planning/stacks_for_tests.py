@@ -3,7 +3,7 @@
 from typing import Any
 
 from llmd_oke import config, planning
-from llmd_oke.errors import Problem, Refused
+from llmd_pods.errors import Problem, Refused
 
 
 def model(topology: Any = "8p-tp1-4d-tp2", **changes: Any) -> dict[str, Any]:

@@ -20,11 +20,11 @@ LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
 def test_a_fitting_stack_is_told_what_its_nodes_must_have_and_the_known_limits_of_its_release():
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
-    told = plan(fitting, nodes=2, storage=CACHE).advice
-    limits = {(each.path, each.text.partition(":")[0]) for each in told if each.path != "gpuPools[0]"}
+    text = plan(fitting, nodes=2, storage=CACHE).advice
+    limits = {(item.path, item.text.partition(":")[0]) for item in text if item.path != "gpuPools[0]"}
     of_release = {("models[0]", "vLLM v0.26.0"), ("models[0]", "endpoint picker v0.10.0")}
-    assert {each for each in limits if each[0] != "cluster"} == of_release
-    assert [each.text for each in told if each.path == "gpuPools[0]"] == [
+    assert {item for item in limits if item[0] != "cluster"} == of_release
+    assert [item.text for item in text if item.path == "gpuPools[0]"] == [
         "the servers of one node ask for 80 GiB of its disk (8 x 10 GiB): pods stay pending where nodes,"
         " which are there already, have less ephemeral-storage to give"
     ]
@@ -32,10 +32,10 @@ def test_a_fitting_stack_is_told_what_its_nodes_must_have_and_the_known_limits_o
 
 def test_policies_that_nothing_enforces_and_cache_that_none_sees_are_told():
     existing = {"mode": "existing", "identifier": "x"}
-    told = advice(model("4p-tp1-2d-tp2"), cluster=existing)["cluster"]
-    assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in told
-    assert "every pod reach servers and metrics, because the API server's addresses are unknown" in told
-    assert told.endswith("KV cache over virtual functions is seen by no policy and unprotected")
+    text = advice(model("4p-tp1-2d-tp2"), cluster=existing)["cluster"]
+    assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in text
+    assert "every pod reach servers and metrics, because the API server's addresses are unknown" in text
+    assert text.endswith("KV cache over virtual functions is seen by no policy and unprotected")
     known = {**existing, "controlPlaneCidrs": ["10.0.0.0/29"]}
     assert "unknown" not in advice(model("4p-tp1-2d-tp2"), cluster=known)["cluster"]
     assert "virtual functions" not in advice(model("agg-tp1-2r"), cluster=known, rdma="none")["cluster"]
@@ -43,16 +43,16 @@ def test_policies_that_nothing_enforces_and_cache_that_none_sees_are_told():
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
 def test_neither_network_of_oke_enforces_policies(cni: str):
-    made = created(cni=cni)
-    assert f"OKE's {cni} network does not" in advice(*made.pop("models"), **made)["cluster"]
+    result = created(cni=cni)
+    assert f"OKE's {cni} network does not" in advice(*result.pop("models"), **result)["cluster"]
 
 
 def test_room_on_the_disks_of_nodes_that_are_there_already_is_told_by_the_fullest_of_them():
-    told = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
-    assert "592 GiB of its disk (8 x 74 GiB)" in told
-    assert told.endswith("a storage.modelCache keeps weights out of pods")
-    made = created()
-    assert "gpuPools[0]" not in advice(*made.pop("models"), **made)
+    text = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
+    assert "592 GiB of its disk (8 x 74 GiB)" in text
+    assert text.endswith("a storage.modelCache keeps weights out of pods")
+    result = created()
+    assert "gpuPools[0]" not in advice(*result.pop("models"), **result)
 
 
 def test_a_vocabulary_that_every_server_fetches_is_told():
@@ -144,8 +144,8 @@ def test_free_gpus_on_used_nodes_are_told_only_where_they_add_up_to_a_node(shape
 
 
 def way_in(**changes: Any) -> bool:
-    made = created(**changes)
-    return "cluster.network.bastionService.clientCidrs" in advice(*made.pop("models"), **made)
+    result = created(**changes)
+    return "cluster.network.bastionService.clientCidrs" in advice(*result.pop("models"), **result)
 
 
 def test_a_private_endpoint_that_no_bastion_leads_to_is_told():
@@ -158,23 +158,23 @@ def test_a_private_endpoint_that_no_bastion_leads_to_is_told():
 
 def test_nodes_without_a_way_to_the_internet_need_all_in_their_image():
     storage = {"storage": {"modelCache": {"kind": "file-storage"}}}
-    made = created(network={"workerInternet": False}, stack_changes=storage)
-    text = advice(*made.pop("models"), **made)["cluster.network.workerInternet"]
+    result = created(network={"workerInternet": False}, stack_changes=storage)
+    text = advice(*result.pop("models"), **result)["cluster.network.workerInternet"]
     assert "OKE's packages of v1." in text
     assert "nfs-common" in text
 
 
-@pytest.mark.parametrize(("launch", "told"), [("managed-compute-cluster", True), ("cluster-network", False)])
-def test_a_right_to_publish_metrics_that_no_node_may_use_is_told(launch: str, told: bool):
-    made = created(gpu_pool(launch=launch), iam={"grants": ["oci-metrics"]})
-    assert ("cluster.iam.grants" in advice(*made.pop("models"), **made)) is told
+@pytest.mark.parametrize(("launch", "advised"), [("managed-compute-cluster", True), ("cluster-network", False)])
+def test_a_right_to_publish_metrics_that_no_node_may_use_is_told(launch: str, advised: bool):
+    result = created(gpu_pool(launch=launch), iam={"grants": ["oci-metrics"]})
+    assert ("cluster.iam.grants" in advice(*result.pop("models"), **result)) is advised
 
 
 def test_ocids_of_an_example_are_told_once():
-    found = advice(
+    result = advice(
         model("8p-tp1-4d-tp2"), nodes=2, cluster={"mode": "existing", "identifier": "ocid1.cluster.oc1.iad.example"}
     )
-    assert found["cluster.identifier"].startswith("the OCID is an example's")
+    assert result["cluster.identifier"].startswith("the OCID is an example's")
 
 
 def test_blocks_that_are_smaller_than_those_that_are_handed_over_are_told():
@@ -186,8 +186,8 @@ def test_blocks_that_are_smaller_than_those_that_are_handed_over_are_told():
 
 
 def test_a_folder_of_kernels_that_hides_those_of_the_image_is_told():
-    told = advice(model(engine={"env": {"AITER_JIT_DIR": "/.aiter"}}))
-    assert "compiles what the image has prebuilt" in told["models[0].engine.env.AITER_JIT_DIR"]
+    text = advice(model(engine={"env": {"AITER_JIT_DIR": "/.aiter"}}))
+    assert "compiles what the image has prebuilt" in text["models[0].engine.env.AITER_JIT_DIR"]
 
 
 def test_what_several_models_are_advised_is_said_once():

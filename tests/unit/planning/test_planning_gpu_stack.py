@@ -1,12 +1,14 @@
 """One owner for GPUs, one for RDMA, and what each takes."""
 
 import json
+from typing import Any
 
 import pytest
-from llmd_oke.config import validate
-from llmd_oke.errors import Refused
+from created_stacks import gpu_pool, refusals, validated
+from llmd_oke.config import CreateCluster, validate
 from llmd_oke.planning import plan
-from llmd_oke.planning.gpu_stack import chosen, gpu_stack, gpu_stack_problems
+from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, gpu_stack_kind, gpu_stack_problems
+from llmd_pods.errors import Refused
 from stacks_for_tests import model
 from stacks_for_tests import stack as stack_file
 
@@ -25,8 +27,8 @@ def stack(*, created=True, **changes):
 
 
 def test_a_created_cluster_gets_the_operator_and_an_existing_one_is_left_alone():
-    assert chosen(stack()) == "helm-operator"
-    assert chosen(stack(created=False)) == "present"
+    assert gpu_stack_kind(stack()) == "helm-operator"
+    assert gpu_stack_kind(stack(created=False)) == "present"
     assert gpu_stack(stack(created=False)).add_ons == ()
     assert gpu_stack(stack(created=False)).components == ()
 
@@ -148,9 +150,9 @@ def test_mi355x_with_adapters_of_mellanox_has_a_function_for_each_gpu():
 def test_a_cluster_that_the_operators_chart_refuses_is_told_before_it_is_made():
     config = stack(cluster={**CREATED, "kubernetesVersion": "v1.28.2"})
 
-    (found,) = gpu_stack_problems(config)
+    (result,) = gpu_stack_problems(config)
 
-    assert (found.path, found.accepted) == ("cluster.kubernetesVersion", "v1.29 or newer")
+    assert (result.path, result.accepted) == ("cluster.kubernetesVersion", "v1.29 or newer")
 
 
 def test_okes_plug_in_asks_for_no_version():
@@ -168,3 +170,108 @@ def test_too_few_gpus_are_told_beside_virtual_functions_that_a_shape_lacks():
     with pytest.raises(Refused) as refused:
         plan(stack(created=False, gpuPools=[{"name": "a", "shape": "BM.GPU.MI355X.8", "size": 1}]))
     assert [problem.path for problem in refused.value.problems] == ["rdma", "gpuPools[0].size"]
+
+
+def of_add_ons(*names: str, **stack_changes: Any) -> dict[str, str]:
+    return refusals(stack_changes=stack_changes, addOns=[{"name": name} for name in names])
+
+
+def add_ons_with(*written: dict[str, Any]):
+    config = validated(addOns=list(written))
+    assert isinstance(config.cluster, CreateCluster)
+    return {add_on.name: add_on for add_on in add_ons(config, config.cluster)}
+
+
+def test_an_add_on_is_asked_for_once():
+    result = of_add_ons("NodeProblemDetector", "NodeProblemDetector")
+    assert "cluster.addOns[0] asks for it already" in result["cluster.addOns[1].name"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    [("AmdGpuPlugin", "helm-operator"), ("AmdGpuOperator", "helm-operator"), ("AmdGpuOperator", "oke-plugin")],
+)
+def test_gpus_have_one_owner(name: str, stack: str):
+    assert f"gpuStack is {stack}" in of_add_ons(name, gpuStack=stack)["cluster.addOns[0].name"]
+
+
+def test_what_the_kit_installs_is_no_add_on_too():
+    assert "installs cert-manager itself" in of_add_ons("CertManager")["cluster.addOns[0].name"]
+
+
+@pytest.mark.parametrize(
+    ("name", "stack"),
+    [("NodeProblemDetector", "helm-operator"), ("CertManager", "oke-plugin"), ("AmdGpuPlugin", "oke-plugin")],
+)
+def test_other_add_ons_are_accepted(name: str, stack: str):
+    assert of_add_ons(name, gpuStack=stack) == {}
+
+
+def test_a_pinned_add_on_keeps_the_settings_that_the_gpu_stack_needs():
+    before = add_ons_with()["NvidiaNetworkOperator"]
+
+    pinned = add_ons_with({"name": "NvidiaNetworkOperator", "version": "v26.1.0", "configurations": {"more": "1"}})
+
+    result = pinned["NvidiaNetworkOperator"]
+    assert (result.version, result.configurations) == ("v26.1.0", {**before.configurations, "more": "1"})
+    assert list(pinned) == ["NodeFeatureDiscovery", "NvidiaNetworkOperator"]
+
+
+def test_an_add_on_of_the_stack_file_comes_after_those_that_are_needed():
+    assert list(add_ons_with({"name": "NodeProblemDetector"}))[-1] == "NodeProblemDetector"
+
+
+TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("oci.oraclecloud.com/disable-gpu-device-plugin", "false"),
+        ("amd.com/gpu", "false"),
+        ("node.kubernetes.io/instance-type", "other"),
+        ("oke.oraclecloud.com/pool.name", "other"),
+    ],
+)
+def test_a_label_of_the_kit_keeps_its_value(label: str, value: str):
+    assert "the kit sets this label" in refusals(gpu_pool(labels={label: value}))[f"gpuPools[0].labels.{label}"]
+
+
+def test_a_label_that_says_what_the_kit_says_is_accepted():
+    assert refusals(gpu_pool(labels={"amd.com/gpu": "true"})) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"systemPool": {"labels": {"oke.oraclecloud.com/pool.name": "other"}}}, "systemPool"),
+        ({"cpuPools": [{"name": "more", "labels": {"oke.oraclecloud.com/pool.name": "other"}}]}, "cpuPools[0]"),
+    ],
+)
+def test_pools_without_gpus_keep_their_pools_name_too(changes: dict[str, Any], path: str):
+    assert f"{path}.labels.oke.oraclecloud.com/pool.name" in refusals(stack_changes=changes)
+
+
+def test_a_taint_of_the_shape_is_not_given_twice():
+    result = refusals(gpu_pool(taints=[{"key": "amd.com/gpu", "value": "mine"}]))
+    assert "the shape has this key" in result["gpuPools[0].taints[0]"]
+
+
+def test_a_key_may_have_each_effect_once():
+    taints = [TEAM, {**TEAM, "effect": "NoExecute"}, {**TEAM, "value": "b"}]
+    result = refusals(stack_changes={"cpuPools": [{"name": "more", "taints": taints}]})
+    assert [path for path in result if "taints" in path] == ["cpuPools[0].taints[2]"]
+
+
+def test_operators_tolerate_the_taints_of_all_gpu_pools():
+    config = validated(gpu_pool(taints=[TEAM]), gpu_pool(name="other"))
+
+    taints = [(taint.key, taint.value) for taint in gpu_stack(config).tolerations]
+
+    assert taints == [("amd.com/gpu", "present"), ("example.com/team", "a")]
+
+
+@pytest.mark.parametrize("changes", [{}, {"layer": "cluster", "models": []}])
+def test_a_pool_may_have_taints_of_its_own(changes: dict[str, Any]):
+    result = refusals(gpu_pool(taints=[TEAM]), stack_changes=changes)
+    assert [path for path in result if "taints" in path] == []

@@ -1,10 +1,18 @@
 """Packing servers onto nodes."""
 
+import random
 from collections import Counter
+from typing import Any
 
-from hypothesis import given
+import pytest
+from created_stacks import refusals
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from llmd_oke.planning.placement import place
+from llmd_oke import catalogue
+from llmd_oke.catalogue import operators
+from llmd_oke.config.pools import SystemPool
+from llmd_oke.planning import placement
+from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS, place, places_on_node
 from llmd_oke.planning.plan import Node, Server
 from stacks_for_tests import model, plan
 
@@ -73,21 +81,21 @@ def test_servers_with_virtual_functions_come_first():
 
 
 def test_the_guide_fills_its_two_nodes():
-    made = plan(model("8p-tp1-2d-tp4"), nodes=2)
-    assert [node.free_gpus for node in made.nodes] == [0, 0]
-    assert [node.free_virtual_functions for node in made.nodes] == [0, 0]
-    assert (made.gpus, made.used_gpus) == (16, 16)
+    result = plan(model("8p-tp1-2d-tp4"), nodes=2)
+    assert [node.free_gpus for node in result.nodes] == [0, 0]
+    assert [node.free_virtual_functions for node in result.nodes] == [0, 0]
+    assert (result.gpus, result.used_gpus) == (16, 16)
 
 
 def test_aggregated_servers_take_no_virtual_function():
-    made = plan(model("agg-tp1-16r"), nodes=2)
-    assert made.models[0].units[0].roles[0].virtual_functions == 0
-    assert all(node.free_virtual_functions == 8 for node in made.nodes)
+    result = plan(model("agg-tp1-16r"), nodes=2)
+    assert result.models[0].units[0].roles[0].virtual_functions == 0
+    assert all(node.free_virtual_functions == 8 for node in result.nodes)
 
 
 def test_without_rdma_no_server_takes_a_virtual_function():
-    made = plan(model("1p-tp1-1d-tp2"), nodes=1, rdma="none")
-    assert [role.virtual_functions for role in made.models[0].units[0].roles] == [0, 0]
+    result = plan(model("1p-tp1-1d-tp2"), nodes=1, rdma="none")
+    assert [role.virtual_functions for role in result.models[0].units[0].roles] == [0, 0]
 
 
 def test_a_thousand_nodes_are_filled_in_no_time():
@@ -95,3 +103,161 @@ def test_a_thousand_nodes_are_filled_in_no_time():
     servers = [Server("unit", "decode", i, 1, 1) for i in range(8001)]
     _, left = place(servers, nodes)
     assert len(left) == 1
+
+
+COUNTS = st.integers(1, 1024)
+
+
+@given(COUNTS, st.integers(0, 2000))
+def test_a_rollout_always_moves_and_never_takes_more_than_there_is(replicas: int, room: int):
+    how = placement.rollout(replicas, room)
+    assert 0 <= how.max_surge <= min(replicas, room)
+    assert 0 <= how.max_unavailable <= 1
+    assert how.max_surge + how.max_unavailable >= 1
+    assert not (how.max_surge and how.max_unavailable)
+
+
+@given(COUNTS, st.integers(0, 2000), st.integers(1, 7200))
+def test_the_timeout_of_an_update_is_one_start_for_each_wave(replicas: int, room: int, startup_s: int):
+    how = placement.rollout(replicas, room)
+    limit_s = placement.update_timeout_s(startup_s, replicas, how)
+    step = how.max_surge + how.max_unavailable
+    assert limit_s >= startup_s + placement.TERMINATION_GRACE_S
+    assert limit_s <= replicas * (startup_s + placement.TERMINATION_GRACE_S) + placement.SCHEDULING_S
+    assert limit_s >= replicas / step * startup_s
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=9), st.sampled_from([1, 2, 4, 8]))
+def test_sure_room_is_there_however_free_gpus_are_scattered(free: list[int], size: int):
+    there = sum(gpus // size for gpus in free)
+    mixed_nodes = sum(bool(gpus % size) for gpus in free)
+    assert placement.sure_room(sum(free), size, mixed_nodes) <= there
+    assert placement.sure_room(sum(free), size, len(free)) <= there
+
+
+def test_one_gpu_always_fits_a_free_gpu():
+    assert [placement.sure_room(spare, 1, 9) for spare in (0, 1, 5)] == [0, 1, 5]
+
+
+def test_whole_free_nodes_are_room_where_no_other_sizes_are():
+    assert placement.sure_room(16, 8, 0) == 2
+    assert placement.sure_room(15, 8, 0) == 1
+    assert placement.sure_room(15, 8, 2) == 1
+    assert placement.sure_room(14, 8, 2) == 0
+
+
+def test_full_nodes_roll_one_pod_at_a_time_and_spacious_ones_all_at_once():
+    for role in plan(model("8p-tp1-2d-tp4"), nodes=2).models[0].units[0].roles:
+        assert (role.rollout.max_surge, role.rollout.max_unavailable) == (0, 1)
+    for role in plan(model("8p-tp1-4d-tp2"), nodes=9).models[0].units[0].roles:
+        assert (role.rollout.max_surge, role.rollout.max_unavailable) == (role.replicas, 0)
+
+
+TOPOLOGIES = st.sampled_from(
+    ["1p-tp1-1d-tp2", "2p-tp1-1d-tp4", "agg-tp1-3r", "agg-tp2-2r", "agg-tp8-1r", "1p-tp2-1d-tp8"]
+)
+
+
+@given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 12), st.randoms())
+def test_all_surges_find_room_at_once_wherever_the_pods_are(
+    drawn: list[tuple[str, int]], nodes: int, chance: random.Random
+):
+    models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
+    roles = [role for item in plan(*models, nodes=nodes).models for unit in item.units for role in unit.roles]
+    running = [role.tensor_parallel_size for role in roles for _ in range(role.replicas)]
+    surging = [role.tensor_parallel_size for role in roles for _ in range(role.rollout.max_surge)]
+    chance.shuffle(surging)
+    free = [8] * nodes
+    for size in (*sorted(running, reverse=True), *surging):
+        fitting = [i for i, gpus in enumerate(free) if gpus >= size]
+        assert fitting, f"a server of {size} GPUs waits with {free} free"
+        free[chance.choice(fitting)] -= size
+
+
+@pytest.mark.parametrize(
+    ("topology", "nodes", "changes", "way"),
+    [
+        ("8p-tp1-4d-tp2", 9, {}, "beside"),
+        ("8p-tp1-2d-tp4", 2, {}, "outage"),
+        ("4p-tp1-2d-tp2", 2, {"copies": 2}, "one by one"),
+        ("agg-tp1-16r", 2, {}, "rolling"),
+        ("agg-tp1-8r", 4, {}, "beside"),
+        ("agg-tp1-8r", 4, {"router": {"mode": "none"}}, "rolling"),
+    ],
+)
+def test_another_version_comes_as_there_is_room(topology: str, nodes: int, changes: dict[str, Any], way: str):
+    (planned,) = plan(model(topology, **changes), nodes=nodes).models
+    assert planned.update_way == way
+
+
+def test_what_another_version_costs_is_told_in_minutes():
+    (full,) = plan(model("8p-tp1-2d-tp4"), nodes=2).models
+    minutes = full.units[0].roles[0].startup_budget_s // 60
+    assert f"outage of a start-up, at most {minutes} minutes" in full.update_note
+    (roomy,) = plan(model("8p-tp1-2d-tp4"), nodes=5).models
+    assert "no outage" in roomy.update_note
+
+
+@given(st.lists(st.tuples(TOPOLOGIES, st.integers(1, 2)), min_size=1, max_size=3), st.integers(8, 16), st.randoms())
+def test_where_others_come_beside_all_servers_find_room_twice_wherever_the_first_are(
+    drawn: list[tuple[str, int]], nodes: int, chance: random.Random
+):
+    models = [model(topology, name=f"m{i}", copies=copies) for i, (topology, copies) in enumerate(drawn)]
+    planned = plan(*models, nodes=nodes).models
+    assume(all(item.update_way == "beside" for item in planned))
+    roles = [role for item in planned for unit in item.units for role in unit.roles]
+    sizes = sorted((role.tensor_parallel_size for role in roles for _ in range(role.replicas)), reverse=True)
+    free = [8] * nodes
+    for size in (*sizes, *sizes):
+        fitting = [i for i, gpus in enumerate(free) if gpus >= size]
+        assert fitting, f"a server of {size} GPUs waits with {free} free"
+        free[chance.choice(fitting)] -= size
+
+
+def of_pools(system: dict[str, Any], copies: int = 4, **changes: Any) -> dict[str, str]:
+    models = [model("1p-tp1-1d-tp1", copies=copies)]
+    return refusals(stack_changes={"systemPool": system, "models": models, **changes})
+
+
+def test_the_default_pool_holds_three_routers_and_an_envoy_of_a_front_door_on_each_node():
+    release = catalogue.release("llm-d-0.7.0")
+    assert release is not None
+    assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)
+    assert places_on_node(SystemPool(), release.router_requests, 1) == 3
+
+
+@pytest.mark.parametrize(("copies", "refused"), [(4, False), (5, True)])
+def test_routers_fit_or_are_refused(copies: int, refused: bool):
+    assert ("systemPool.size" in of_pools({"size": 3}, copies)) is refused
+
+
+def test_the_remedy_is_enough():
+    text = of_pools({"size": 1}, copies=7)["systemPool.size"]
+    assert "at least 5" in text
+    assert of_pools({"size": 5}, copies=7) == {}
+
+
+@pytest.mark.parametrize(
+    ("pool", "key"),
+    [({"ocpus": 4, "memoryGib": 16}, "ocpus"), ({"ocpus": 16, "memoryGib": 20}, "memoryGib")],
+)
+def test_a_node_that_holds_no_router_has_to_be_larger(pool: dict[str, Any], key: str):
+    allowance, door = operators.system_nodes().allowance, FRONT_DOOR_REQUESTS
+    cpus, memory_gib = 8 + allowance.cpus + door.cpus, 16 + allowance.memory_gib + door.memory_gib
+    text = of_pools(pool)[f"systemPool.{key}"]
+    assert f"{cpus / 2:g} OCPUs and {memory_gib} GiB" in text
+
+
+def test_further_pools_count_unless_they_are_tainted():
+    small, large = {"ocpus": 4, "memoryGib": 16}, {"name": "routers", "size": 3}
+    assert of_pools(small, cpuPools=[large]) == {}
+    assert "systemPool.ocpus" in of_pools(small, cpuPools=[{**large, "taints": [{"key": "team"}]}])
+
+
+def test_models_without_a_router_need_no_room():
+    models = [model("agg-tp1-4r", router={"mode": "none"})]
+    assert refusals(stack_changes={"systemPool": {"ocpus": 4, "memoryGib": 16}, "models": models}) == {}
+
+
+def test_a_shape_that_is_not_flexible_is_taken_to_be_enough():
+    assert of_pools({"shape": "BM.Standard.E5.192", "size": 1}, copies=9) == {}

@@ -1,10 +1,25 @@
 """What is refused of pools that a stack creates."""
 
+from math import isfinite
 from typing import Any
 
 import pytest
-from created_stacks import gpu_pool, ocid, refusals
-from llmd_oke import catalogue
+from created_stacks import created, gpu_pool, ocid, refusals, validated
+from llmd_oke import catalogue, planning
+from llmd_oke.catalogue.operations import prices
+from llmd_oke.catalogue.shapes import flexible_shape
+from llmd_oke.planning.estimates import costs
+from llmd_oke.planning.iam import iam_needs
+from llmd_oke.planning.network import network_pools
+from llmd_oke.planning.pools import (
+    autoscaled_pools,
+    autoscaler_add_on,
+    autoscaler_nodes,
+    awaited_nodes,
+    node_scaling_problems,
+    region_words,
+)
+from stacks_for_tests import model, plan, problems
 
 ROCM = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
 IMPORT = {"name": ROCM, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "0" * 32}
@@ -20,8 +35,8 @@ def of_stack(**changes: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("launch", ["managed-compute-cluster", "cluster-network", "compute-cluster-instances", "plain"])
 def test_every_launch_mode_is_accepted(launch: str):
-    made = refusals(gpu_pool(launch=launch), stack_changes={"rdma": "none" if launch == "plain" else "sriov-vf"})
-    assert [path for path in made if path.startswith("gpuPools")] == []
+    result = refusals(gpu_pool(launch=launch), stack_changes={"rdma": "none" if launch == "plain" else "sriov-vf"})
+    assert [path for path in result if path.startswith("gpuPools")] == []
 
 
 @pytest.mark.parametrize(
@@ -41,8 +56,8 @@ def test_every_launch_mode_is_accepted(launch: str):
     ],
 )
 def test_what_a_launch_mode_can_not_carry_is_refused(launch: str, option: dict[str, Any], key: str):
-    found = of_pool(launch=launch, **option)
-    assert f"launch is {launch}" in found[f"gpuPools[0].{key}"]
+    result = of_pool(launch=launch, **option)
+    assert f"launch is {launch}" in result[f"gpuPools[0].{key}"]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +85,8 @@ def test_a_pool_that_is_there_needs_neither():
 
 
 def test_a_pool_that_is_there_keeps_its_compute_cluster():
-    found = of_pool(poolId=ocid("nodepool"), computeClusterId=ocid("computecluster"))
-    assert set(found) == {"gpuPools[0].computeClusterId"}
+    result = of_pool(poolId=ocid("nodepool"), computeClusterId=ocid("computecluster"))
+    assert set(result) == {"gpuPools[0].computeClusterId"}
 
 
 @pytest.mark.parametrize("image", [{}, {"ocid": ocid("image"), "import": IMPORT}])
@@ -81,16 +96,16 @@ def test_an_image_is_one_of_two(image: dict[str, Any]):
 
 def test_an_imported_image_is_one_of_the_catalogue():
     assert of_pool(image={"import": IMPORT}) == {}
-    found = of_pool(image={"import": {**IMPORT, "name": "Canonical-Ubuntu"}})
-    assert ROCM in found["gpuPools[0].image.import.name"]
+    result = of_pool(image={"import": {**IMPORT, "name": "Canonical-Ubuntu"}})
+    assert ROCM in result["gpuPools[0].image.import.name"]
 
 
 def test_an_image_is_made_for_the_shape(monkeypatch: pytest.MonkeyPatch):
     known = catalogue.image(ROCM)
     assert known is not None
     monkeypatch.setattr(catalogue, "image", lambda name: known.model_copy(update={"shapes": ("BM.GPU.MI355X.8",)}))
-    found = of_pool(image={"import": IMPORT})
-    assert "made for BM.GPU.MI355X.8" in found["gpuPools[0].image.import.name"]
+    result = of_pool(image={"import": IMPORT})
+    assert "made for BM.GPU.MI355X.8" in result["gpuPools[0].image.import.name"]
 
 
 @pytest.mark.parametrize(("launch", "refused"), [("managed-compute-cluster", True), ("plain", False)])
@@ -121,8 +136,8 @@ def test_nodes_may_lag_behind(version: str):
 
 def test_self_managed_nodes_need_a_control_plane_that_knows_them():
     old: dict[str, Any] = {"stack_changes": {"gpuStack": "oke-plugin"}, "kubernetesVersion": "v1.27.2"}
-    found = refusals(gpu_pool(launch="cluster-network"), **old)
-    assert "at least v1.27.10" in found["cluster.kubernetesVersion"]
+    result = refusals(gpu_pool(launch="cluster-network"), **old)
+    assert "at least v1.27.10" in result["cluster.kubernetesVersion"]
     assert "cluster.kubernetesVersion" not in refusals(gpu_pool(), **old)
 
 
@@ -158,5 +173,297 @@ def test_names_of_pools_are_unique():
 
 def test_several_problems_are_told_at_once():
     pool = gpu_pool(kubernetesVersion="v1.36.1", image={}, bootVolumeVpusPerGb=20)
-    found = refusals(pool, stack_changes={"systemPool": {"shape": "VM.GPU.A10.1"}})
-    assert len(found) == 4
+    result = refusals(pool, stack_changes={"systemPool": {"shape": "VM.GPU.A10.1"}})
+    assert len(result) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "region"),
+    [
+        ("Uocm:US-ASHBURN-AD-1", "us-ashburn"),
+        ("TGjA:CA-TORONTO-1-AD-1", "ca-toronto-1"),
+        ("Uocm:PHX-AD-3", "us-phoenix"),
+        ("Uocm:XYZ-AD-1", None),
+        ("AD-1", None),
+    ],
+)
+def test_a_name_tells_the_words_of_its_region_or_nothing(name: str, region: str | None):
+    assert region_words(name) == region
+
+
+def test_a_pool_in_another_region_is_refused():
+    result = refusals(gpu_pool(availabilityDomain="Uocm:PHX-AD-1"))
+    assert list(result) == ["gpuPools[0].availabilityDomain"]
+    assert "us-phoenix" in result["gpuPools[0].availabilityDomain"]
+
+
+def test_every_place_of_an_availability_domain_is_judged():
+    other = ["Uocm:EU-FRANKFURT-1-AD-1"]
+    result = refusals(
+        stack_changes={
+            "systemPool": {"availabilityDomains": ["Uocm:US-ASHBURN-AD-2", *other]},
+            "cpuPools": [{"name": "more", "availabilityDomains": other}],
+            "storage": {"modelCache": {"kind": "file-storage", "availabilityDomain": other[0]}},
+        },
+        given={"availabilityDomains": other},
+    )
+    assert {
+        "systemPool.availabilityDomains[1]",
+        "cpuPools[0].availabilityDomains[0]",
+        "cluster.given.availabilityDomains[0]",
+        "storage.modelCache.availabilityDomain",
+    } <= set(result)
+
+
+@pytest.mark.parametrize(
+    ("region", "name"),
+    [("us-phoenix-1", "Uocm:PHX-AD-1"), ("ap-singapore-2", "x:AP-SINGAPORE-2-AD-1"), ("us-ashburn-1", "x:IAD-AD-1")],
+)
+def test_what_is_of_the_region_or_says_nothing_is_accepted(region: str, name: str):
+    assert refusals(gpu_pool(availabilityDomain=name), region=region) == {}
+
+
+def of_system_pool(**changes: object) -> dict[str, str]:
+    return refusals(stack_changes={"systemPool": changes})
+
+
+@pytest.mark.parametrize(
+    ("ocpus", "memory_gib", "good"), [(16, 64, True), (4, 257, False), (32, 16, False), (126, 2098, True)]
+)
+def test_memory_goes_by_ocpus(ocpus: int, memory_gib: int, good: bool):
+    result = of_system_pool(shape="VM.Standard.E5.Flex", ocpus=ocpus, memoryGib=memory_gib)
+    assert ("systemPool.memoryGib" not in result) is good
+
+
+def test_memory_ends_at_the_largest_node_of_the_shape():
+    result = of_system_pool(shape="VM.Standard.E6.Flex", ocpus=100, memoryGib=2048)
+    assert "accepted: 100 to 1454" in result["systemPool.memoryGib"]
+
+
+def test_more_ocpus_than_any_node_of_the_shape_are_refused_once():
+    result = of_system_pool(shape="VM.Standard3.Flex", ocpus=64, memoryGib=1024)
+    assert list(result) == ["systemPool.ocpus"]
+    assert "accepted: at most 56" in result["systemPool.ocpus"]
+
+
+def test_pools_of_the_stack_file_are_judged_each_for_itself():
+    result = refusals(stack_changes={"cpuPools": [{"name": "large", "shape": "VM.Optimized3.Flex", "ocpus": 32}]})
+    assert list(result) == ["cpuPools[0].ocpus"]
+
+
+def test_the_size_of_a_shape_without_public_figures_is_left_to_oci():
+    assert of_system_pool(shape="VM.Standard.E9.Flex", ocpus=200, memoryGib=2048) == {}
+
+
+def test_memory_goes_by_ocpus_whatever_the_flexible_shape():
+    result = of_system_pool(shape="VM.Standard.E9.Flex", ocpus=16, memoryGib=2048)
+    assert "1 to 64 GB for each OCPU, so 16 to 1024 with 16 OCPUs" in result["systemPool.memoryGib"]
+
+
+def test_a_shape_of_one_size_is_not_judged():
+    assert flexible_shape("VM.Standard2.16") is None
+
+
+def test_the_limits_of_every_shape_with_a_price_are_known():
+    for name in prices().flexible_shapes:
+        limits = flexible_shape(name)
+        assert limits is not None, name
+        assert isfinite(limits.memory_gb), name
+
+
+SCALED = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}
+GROWING = model("8p-tp1-4d-tp2", scaling={"decode": {"minReplicas": 2, "maxReplicas": 12, "requests": 77}})
+
+
+def pool(size: int = 2, **changes: Any) -> dict[str, Any]:
+    return gpu_pool(size=size, **{"scaling": SCALED, **changes})
+
+
+def existing_pool(size: int, scaling: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": size, "scaling": scaling}]
+
+
+@pytest.mark.parametrize("launch", ["managed-compute-cluster", "plain"])
+def test_node_pools_of_oke_can_be_scaled(launch: str):
+    one_node = model("2p-tp1-1d-tp2")
+    changes: dict[str, Any] = {"rdma": "none" if launch == "plain" else "sriov-vf", "models": [one_node]}
+    assert refusals(pool(launch=launch), stack_changes=changes) == {}
+
+
+@pytest.mark.parametrize("launch", ["cluster-network", "compute-cluster-instances"])
+def test_self_managed_nodes_can_not_be_scaled(launch: str):
+    result = refusals(pool(launch=launch))
+    assert list(result) == ["gpuPools[0].scaling.mode"]
+    assert "accepted: mode: fixed, or launch: managed-compute-cluster or plain" in result["gpuPools[0].scaling.mode"]
+
+
+def test_a_pool_that_is_there_already_is_not_changed():
+    result = pool(poolId=ocid("nodepool"))
+    assert "nothing of it is changed" in refusals(result)["gpuPools[0].scaling.mode"]
+
+
+@pytest.mark.parametrize(("size", "key"), [(2, "minSize"), (10, "maxSize")])
+def test_a_pool_starts_within_its_limits(size: int, key: str):
+    scaling = {**SCALED, "minSize": 3, "maxSize": 9}
+    assert list(refusals(pool(size, scaling=scaling))) == [f"gpuPools[0].scaling.{key}"]
+
+
+def test_limits_of_cpu_pools_are_judged_too():
+    more = {"name": "more", "size": 1, "scaling": SCALED}
+    assert list(refusals(stack_changes={"cpuPools": [more]})) == ["cpuPools[0].scaling.minSize"]
+
+
+def test_the_most_servers_need_room_on_the_most_nodes_only():
+    few, many = {**SCALED, "maxSize": 3}, {**SCALED, "maxSize": 4}
+    assert problems(GROWING, gpuPools=existing_pool(2, many)) == []
+    (problem,) = problems(GROWING, gpuPools=existing_pool(2, few))
+    assert problem.path == "models[0].scaling.decode.maxReplicas"
+
+
+def test_what_is_started_with_needs_room_on_the_nodes_that_are_there_at_first():
+    (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(1, {**SCALED, "minSize": 1}))
+    assert (problem.path, problem.value) == ("gpuPools[0].size", 1)
+    assert problem.accepted.startswith("at least 2,")
+
+
+def test_models_that_not_even_the_most_nodes_hold_are_told_of_the_limit():
+    (problem,) = problems(model("8p-tp1-8d-tp2"), gpuPools=existing_pool(1, {**SCALED, "minSize": 1, "maxSize": 2}))
+    assert (problem.path, problem.value) == ("gpuPools[0].scaling.maxSize", 2)
+    assert problem.accepted.startswith("at least 3,")
+
+
+def test_updates_take_no_room_on_nodes_that_may_not_be_there():
+    scaled = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED))
+    fixed = plan(model("8p-tp1-4d-tp2"), nodes=9)
+    assert {role.rollout.max_surge for role in scaled.models[0].units[0].roles} == {0}
+    assert all(role.rollout.max_surge for role in fixed.models[0].units[0].roles)
+
+
+def test_nodes_that_the_autoscaler_would_take_are_no_idle_nodes():
+    assert plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED)).idle_nodes == []
+    stays = {**SCALED, "minSize": 4}
+    assert len(plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(4, stays)).idle_nodes) == 2
+
+
+def test_the_nodes_at_first_are_as_many_as_the_file_says():
+    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED))
+    assert (len(result.nodes_at_first), len(result.nodes)) == (2, 9)
+
+
+def first_nodes(topology: str, scaling: dict[str, Any], *, size: int = 6) -> dict[str, int]:
+    return awaited_nodes(plan(model(topology), gpuPools=existing_pool(size, scaling)))
+
+
+def test_the_first_servers_need_the_nodes_that_hold_them_and_at_least_the_fewest():
+    assert first_nodes("16p-tp1-8d-tp2", {**SCALED, "minSize": 1}) == {"mi300x": 4}
+    assert first_nodes("8p-tp1-4d-tp2", {**SCALED, "minSize": 3}) == {"mi300x": 3}
+
+
+def test_servers_that_an_autoscaler_may_add_are_not_among_the_first():
+    assert awaited_nodes(plan(GROWING, gpuPools=existing_pool(5, SCALED))) == {"mi300x": 2}
+
+
+def test_all_nodes_of_a_fixed_pool_are_needed():
+    assert first_nodes("8p-tp1-4d-tp2", {"mode": "fixed"}) == {"mi300x": 6}
+
+
+def test_a_pool_whose_limits_are_its_size_is_the_autoscalers_all_the_same():
+    pinned = {"mode": "cluster-autoscaler", "minSize": 4, "maxSize": 4}
+    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(4, pinned))
+    assert [item.autoscaled for item in result.pools] == [True]
+    assert {role.rollout.max_surge for role in result.models[0].units[0].roles} == {0}
+
+
+def test_servers_wait_for_weights_where_nodes_come_later_and_have_them_to_themselves():
+    def create_timeout_s(scaling: dict[str, Any], kind: str, **prewarm: Any) -> int:
+        disks: dict[str, Any] = {"modelCache": {"kind": kind}, "prewarm": prewarm} if kind != "none" else {}
+        result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, scaling), storage=disks)
+        return result.models[0].units[0].roles[0].create_timeout_s
+
+    fixed = {"mode": "fixed"}
+    usual = create_timeout_s(fixed, "none")
+    assert create_timeout_s(SCALED, "node-disk", timeoutS=5000) == usual + 5000
+    assert create_timeout_s(SCALED, "node-disk", source="none") == usual
+    assert create_timeout_s(fixed, "node-disk") == create_timeout_s(SCALED, "none") == usual
+
+
+def test_a_shared_cache_is_advised_where_nodes_come_later():
+    def advised(scaling: dict[str, Any]) -> list[str]:
+        storage = {"modelCache": {"kind": "node-disk"}}
+        result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, scaling), storage=storage)
+        return [advice.path for advice in result.advice]
+
+    assert "storage.modelCache.kind" in advised(SCALED)
+    assert "storage.modelCache.kind" not in advised({"mode": "fixed"})
+
+
+def test_copies_are_advised_for_nodes_that_are_there_at_first_only():
+    pools = existing_pool(4, {**SCALED, "minSize": 4})
+    (text,) = [item.text for item in plan(model("8p-tp1-4d-tp2"), gpuPools=pools).advice if item.path == "gpuPools"]
+    assert "models[0].copies of 2 would fit" in text
+    assert problems(model("8p-tp1-4d-tp2", copies=2), gpuPools=pools) == []
+
+
+def test_the_network_has_addresses_for_the_most_nodes():
+    more = {"name": "more", "size": 2, "scaling": SCALED}
+    config = validated(pool(), stack_changes={"cpuPools": [more]})
+    assert [item.nodes for item in network_pools(config)] == [9, 3, 9]
+
+
+def test_nodes_that_may_come_are_no_part_of_the_price_and_are_told():
+    result = costs(planning.plan(validated(pool())))
+    assert next(part.usd_per_hour for part in result.parts if part.part.startswith("mi300x")) == 2 * 48
+    assert "mi300x: nodes that the cluster autoscaler adds, up to 9" in result.not_included
+
+
+def test_the_autoscaler_may_change_pools_where_there_is_one():
+    for result, expected in ((pool(), True), (gpu_pool(), False)):
+        config = validated(result)
+        assert config.cluster is not None
+        assert config.cluster.mode == "create"
+        assert ("cluster-autoscaler" in iam_needs(config, config.cluster).nodes) is expected
+
+
+def test_a_stack_that_does_not_create_its_pools_leaves_the_autoscaler_to_others():
+    config = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED)).config
+    assert autoscaled_pools(config) == []
+
+
+def test_the_add_on_knows_each_pool_with_its_limits():
+    more = {"name": "more", "size": 1, "scaling": {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 3}}
+    config = validated(pool(), stack_changes={"cpuPools": [more, {"name": "fixed", "size": 1}]})
+    assert autoscaler_nodes(config, {"mi300x": "A", "more": "B"}) == "2:9:A, 1:3:B"
+
+
+def test_the_autoscaler_waits_for_bare_metal_as_long_as_the_gate_and_runs_on_the_system_pool():
+    settings = autoscaler_add_on(validated(pool(readyTimeoutMinutes=120))).configurations
+    assert settings["maxNodeProvisionTime"] == "120m"
+    assert settings["nodeSelectors"] == '{"oke.oraclecloud.com/pool.name": "system"}'
+    assert settings["authType"] == "workload"
+
+
+def test_what_the_stack_file_says_of_the_add_on_is_added():
+    own = {"name": "ClusterAutoscaler", "version": "v1", "configurations": {"scaleDownUnneededTime": "60m"}}
+    add_on = autoscaler_add_on(validated(pool(), addOns=[own]))
+    assert (add_on.version, add_on.configurations["scaleDownUnneededTime"]) == ("v1", "60m")
+
+
+@pytest.mark.parametrize("key", ["nodes", "authType", "nodeSelectors", "maxNodeProvisionTime"])
+def test_what_follows_from_the_pools_can_not_be_said_of_the_add_on(key: str):
+    own = {"name": "ClusterAutoscaler", "configurations": {key: "x"}}
+    assert list(refusals(pool(), addOns=[own])) == [f"cluster.addOns[0].configurations.{key}"]
+
+
+def test_an_add_on_of_ones_own_is_left_alone_where_no_pool_is_scaled():
+    own = {"name": "ClusterAutoscaler", "configurations": {"nodes": "1:2:ocid", "authType": "instance"}}
+    assert refusals(addOns=[own]) == {}
+
+
+def test_the_cluster_is_new_enough_for_the_add_on():
+    (problem,) = node_scaling_problems(validated(pool(), kubernetesVersion="v1.25.4"))
+    assert (problem.path, problem.accepted) == ("cluster.kubernetesVersion", "v1.26 or newer")
+
+
+def test_the_system_pool_has_one_size():
+    result = created(stack_changes={"systemPool": {"scaling": SCALED}})
+    assert list(refusals(stack_changes={"systemPool": result["systemPool"]})) == ["systemPool.scaling"]

@@ -7,9 +7,9 @@ import pytest
 from llmd_oke import catalogue, config, planning
 from llmd_oke.catalogue.container_images import lock
 from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
-from llmd_oke.errors import Problem, Refused
-from llmd_oke.planning.checks import subjects
-from llmd_oke.planning.rules import answer_changes
+from llmd_oke.planning.checks import model_contexts
+from llmd_oke.planning.models import answer_changes
+from llmd_pods.errors import Problem, Refused
 from stacks_for_tests import model, plan, problems, stack
 
 EQUAL = "4p-tp2-4d-tp2"
@@ -70,8 +70,8 @@ def test_a_rehearsal_of_what_nodes_can_not_pull_says_so():
 
 
 def test_known_limits_are_told_where_they_matter():
-    told = texts(model(EQUAL), release="llm-d-0.7.0")
-    assert any("/v1/responses are never prefilled remotely" in text for text in told)
+    result = texts(model(EQUAL), release="llm-d-0.7.0")
+    assert any("/v1/responses are never prefilled remotely" in text for text in result)
     aggregated = texts(model("agg-tp1-1r"), release="llm-d-0.7.0")
     assert not any("prefilled remotely" in text for text in aggregated)
     llama = model(EQUAL, model="llama-3.3-70b-instruct-fp8-dynamic")
@@ -79,8 +79,8 @@ def test_known_limits_are_told_where_they_matter():
 
 
 def test_what_vllm_does_wrong_is_told_of_the_releases_own_image_where_kv_cache_is_handed_over():
-    (told,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
-    assert told.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
+    (result,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
+    assert result.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
     assert not any("49238" in text for text in texts(model("agg-tp1-1r"), release="llm-d-0.9.0"))
     other = {"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.30.0"}
     assert not any("49238" in text for text in texts(model(EQUAL), release="llm-d-0.9.0", override=other))
@@ -102,9 +102,9 @@ def test_the_profile_follows_the_workload_and_what_the_release_can(shared: int, 
 
 
 def test_a_profile_that_is_asked_for_is_used_or_refused():
-    asked = model(EQUAL, router={"profile": "token-load"})
-    assert plan(asked).models[0].profile == "token-load"
-    (problem,) = problems(asked, release="llm-d-0.7.0")
+    value = model(EQUAL, router={"profile": "token-load"})
+    assert plan(value).models[0].profile == "token-load"
+    (problem,) = problems(value, release="llm-d-0.7.0")
     assert (problem.path, problem.accepted) == (
         "models[0].router.profile",
         "one of prefix, running-requests, or a later release",
@@ -116,14 +116,14 @@ def test_the_router_of_another_release_takes_the_nearest_profile():
     assert with_older.models[0].profile == "running-requests"
     assert with_older.release.name == "llm-d-0.9.0"
     assert with_older.release.endpoint_picker.image.tag == "v0.7.1"
-    told = [advice.text for advice in with_older.advice if advice.path == "models[0].router.profile"]
-    assert told == ["endpoint picker v0.7.1 has no scorers for token-load: running-requests is used"]
+    text = [advice.text for advice in with_older.advice if advice.path == "models[0].router.profile"]
+    assert text == ["endpoint picker v0.7.1 has no scorers for token-load: running-requests is used"]
 
 
 def test_overrides_are_shown_by_every_plan():
-    told = texts(override={"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1", "quickReduce": "INT4"})
-    assert any("vllm image docker.io/vllm/vllm-openai-rocm:v0.27.1 is not what llm-d-0.9.0" in text for text in told)
-    assert any("override.quickReduce: INT4 in all-reduce changes answers: each update asks" in text for text in told)
+    result = texts(override={"vllmImage": "docker.io/vllm/vllm-openai-rocm:v0.27.1", "quickReduce": "INT4"})
+    assert any("vllm image docker.io/vllm/vllm-openai-rocm:v0.27.1 is not what llm-d-0.9.0" in text for text in result)
+    assert any("override.quickReduce: INT4 in all-reduce changes answers: each update asks" in text for text in result)
 
 
 @pytest.mark.parametrize(
@@ -156,15 +156,15 @@ def test_a_picker_or_sidecar_of_another_release_comes_with_its_router(override: 
 
 
 def test_an_image_that_its_own_release_does_without_is_told():
-    told = texts(override={"vllmImage": "registry.mine/llm-d-rocm:v0.9.0"})
-    assert any("llm-d-0.9.0 does without it: it crash-looped" in text for text in told)
+    result = texts(override={"vllmImage": "registry.mine/llm-d-rocm:v0.9.0"})
+    assert any("llm-d-0.9.0 does without it: it crash-looped" in text for text in result)
 
 
 def test_a_digest_that_is_not_the_locks_is_refused_with_the_locks_own():
     image = "docker.io/vllm/vllm-openai-rocm:v0.26.0"
-    asked, right = f"{image}@sha256:{'1' * 64}", lock().images[image].digest
-    (problem,) = problems(override={"vllmImage": asked})
-    assert problem.short_value == repr(asked)
+    value, right = f"{image}@sha256:{'1' * 64}", lock().images[image].digest
+    (problem,) = problems(override={"vllmImage": value})
+    assert problem.short_value == repr(value)
     assert problem.accepted.startswith(f"{image}@{right}, or the tag alone; where the tag has moved, `llmd-oke images")
 
 
@@ -192,9 +192,9 @@ def llama(topology: str = "4p-tp1-2d-tp2", *arguments: str) -> dict[str, object]
 )
 def test_what_changes_answers_is_evaluated_by_each_update(used, override: dict[str, str] | None, path: str):
     changes = {"override": override} if override else {}
-    made = plan(used, **changes)
-    assert [change.path for change in made.models[0].answer_changes] == [path]
-    assert made.models[0].min_accuracy == 0.95
+    result = plan(used, **changes)
+    assert [change.path for change in result.models[0].answer_changes] == [path]
+    assert result.models[0].min_accuracy == 0.95
     assert plan(used, smoke={"thresholds": {"minAccuracy": 0.99}}, **changes).models[0].min_accuracy == 0.99
 
 
@@ -213,8 +213,8 @@ def test_what_changes_answers_is_evaluated_by_each_update(used, override: dict[s
     ],
 )
 def test_what_answers_do_not_depend_on_is_not_evaluated(used, override: dict[str, str]):
-    (made,) = plan(used, override=override).models
-    assert (made.answer_changes, made.min_accuracy) == ((), None)
+    (result,) = plan(used, override=override).models
+    assert (result.answer_changes, result.min_accuracy) == ((), None)
 
 
 def test_a_stack_may_ask_for_an_evaluation_that_nothing_calls_for():
@@ -258,10 +258,10 @@ def test_a_models_own_format_counts_as_evaluated_with_the_release_of_its_evaluat
         update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=evaluated)}
     )
     config_ = config.validate(stack(model(EQUAL), **changes))
-    (subject,) = subjects(config_).values()
+    (subject,) = model_contexts(config_).values()
     assert [change.path for change in answer_changes(replace(subject, facts=facts))] == paths
 
 
 def test_an_image_of_another_release_is_evaluated_because_of_its_backend():
-    made = plan(model("4p-tp2-4d-tp2"), override={"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.7.0"})
-    assert [change.path for change in made.models[0].answer_changes] == ["override.vllmImage"]
+    result = plan(model("4p-tp2-4d-tp2"), override={"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.7.0"})
+    assert [change.path for change in result.models[0].answer_changes] == ["override.vllmImage"]

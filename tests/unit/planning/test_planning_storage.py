@@ -49,7 +49,7 @@ BUCKET = {"prewarm": {"source": "object-storage"}}
 
 
 @pytest.mark.parametrize(
-    ("network", "cni", "kept", "path"),
+    ("network", "cni", "storage", "path"),
     [
         (SHUT, "vcn-native", {}, "storage.modelCache"),
         (SHUT, "vcn-native", storage("node-disk"), "storage.prewarm.source"),
@@ -61,11 +61,11 @@ BUCKET = {"prewarm": {"source": "object-storage"}}
     ],
 )
 def test_weights_come_from_a_bucket_where_pods_reach_no_internet(
-    network: dict[str, bool], cni: str, kept: dict[str, Any], path: str | None
+    network: dict[str, bool], cni: str, storage: dict[str, Any], path: str | None
 ):
-    found = refusals(stack_changes={"storage": kept}, network=network, cni=cni)
-    assert list(found) == ([path] if path else [])
-    assert all("object-storage" in text and "pods reach no internet" in text for text in found.values())
+    result = refusals(stack_changes={"storage": storage}, network=network, cni=cni)
+    assert list(result) == ([path] if path else [])
+    assert all("object-storage" in text and "pods reach no internet" in text for text in result.values())
 
 
 def test_a_model_that_is_served_twice_is_kept_once():

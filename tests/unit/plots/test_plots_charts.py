@@ -2,10 +2,9 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
-from llmd_oke.plots.charts import MOST_STEPS, distribution_svg, lines_svg, scatter_svg
-from llmd_oke.plots.drawing import INK
-from llmd_oke.plots.series import Box, Point, Samples, Series
-from llmd_oke.results.row import Basis
+from llmd_bench.plots.charts import MOST_STEPS, agreement_svg, distribution_svg, lines_svg, scatter_svg
+from llmd_bench.plots.drawing import INK, Box, Point, Samples, Series
+from llmd_pods.row import Basis
 
 MEASURED = Series(
     "8p-tp1-4d-tp2", [Point(20, 900, "C=64"), Point(40, 700, "C=32"), Point(30, 100, "C=8")], Basis.MEASURED
@@ -19,7 +18,7 @@ def scatter(series, **options):
 
 def texts(svg):
     root = ET.fromstring(svg)  # noqa: S314 - it was drawn here
-    return [each.text or "" for each in root.iter() if each.tag.endswith("}text")]
+    return [item.text or "" for item in root.iter() if item.tag.endswith("}text")]
 
 
 def test_equal_input_gives_equal_bytes():
@@ -97,3 +96,22 @@ def test_distributions_of_small_and_large_values_have_a_logarithmic_axis():
 
 def test_a_distribution_with_zeros_is_drawn():
     assert "a (measured)" in texts(distribution_svg([Samples("a", [0, 100], Basis.MEASURED)], title="t", x_label="ms"))
+
+
+def drawn(*points):
+    series = Series("held out", [Point(x, y) for x, y in points], Basis.CALIBRATED)
+    return agreement_svg([series], title="TPSG", x_label="measured", y_label="simulated")
+
+
+def test_the_diagonal_and_the_series_are_in_the_legend():
+    svg = drawn((100, 110), (200, 190))
+    assert "equal" in svg
+    assert "held out (calibrated)" in svg
+
+
+def test_decades_are_drawn_on_logarithmic_axes():
+    assert ">2000<" in drawn((10, 10), (5000, 5000))
+
+
+def test_values_of_one_size_are_drawn_on_linear_axes():
+    assert ">140<" in drawn((100, 110), (200, 190))

@@ -1,7 +1,7 @@
 import re
 
 import pytest
-from llmd_oke.plots.page import Cell, Section, Table, page
+from llmd_bench.plots.page import Cell, Section, Table, page
 
 TABLE = Table(("metric", "A", "B"), [("TTFT", "1,234.5", Cell("-3%", "good")), ("ITL", "8", Cell("+1%", "bad"))])
 

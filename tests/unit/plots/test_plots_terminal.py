@@ -1,6 +1,6 @@
-from llmd_oke.plots.series import Point, Series
-from llmd_oke.plots.terminal import scatter_text
-from llmd_oke.results.row import Basis
+from llmd_bench.plots.drawing import Point, Series
+from llmd_bench.plots.terminal import scatter_text
+from llmd_pods.row import Basis
 
 SERIES = [
     Series("agg", [Point(10, 100), Point(20, 50)], Basis.MEASURED),

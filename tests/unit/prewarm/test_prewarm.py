@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from hub_for_tests import COMMIT, FILES, REPOSITORY, VOCABULARY, Hub, md5_of_parts
-from llmd_oke.prewarm import __main__ as program
-from llmd_oke.prewarm import places, transfer, web
-from llmd_oke.serving import prewarm
+from llmd_oke.serving import model_cache
+from llmd_pods.prewarm import __main__ as program
+from llmd_pods.prewarm import places, transfer, web
 
 WANTED = {path: content for path, content in FILES.items() if not path.startswith("original/")}
 
@@ -310,7 +310,7 @@ def test_the_files_of_the_config_map_run_by_themselves(hub: Hub, tmp_path: Path)
     """As in a pod: the files in a folder `prewarm`, nothing of the kit importable."""
     folder = tmp_path / "prewarm"
     folder.mkdir()
-    for name, text in prewarm.program().items():
+    for name, text in model_cache.program().items():
         (folder / name).write_text(text)
     plain = [sys.executable, "-S", "-B", "-m", "prewarm", f"--cache={tmp_path / 'cache'}", f"--repository={REPOSITORY}"]
     done = subprocess.run(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from hub_for_tests import REPOSITORY, Hub
-from llmd_oke.prewarm import owner
-from llmd_oke.serving import prewarm
+from llmd_oke.serving import model_cache
+from llmd_pods.prewarm import owner
 
 USER = 65532
 BARE = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
@@ -37,7 +37,7 @@ def folder() -> Iterator[Path]:
         there.chmod(0o755)
         (there / "prewarm").mkdir()
         (there / "cache").mkdir(0o755)
-        for name, text in prewarm.program().items():
+        for name, text in model_cache.program().items():
             (there / "prewarm" / name).write_text(text)
         yield there
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from hub_for_tests import REPOSITORY, VOCABULARY, Hub
 from llmd_oke import catalogue
-from llmd_oke.prewarm import __main__ as program
-from llmd_oke.serving import model_server, vllm
-from llmd_oke.serving.cache_args import ModelCacheMountArgs
+from llmd_oke.serving import units, vllm
+from llmd_oke.serving.args import ModelCacheMountArgs
+from llmd_pods.prewarm import __main__ as program
 
 ALONE = ["unshare", "--user", "--map-root-user", "--net"]
 """A network namespace with nothing in it but a loopback device that is down."""
@@ -53,7 +53,7 @@ def prewarmed(hub: Hub, cache: Path) -> Path:
 def variables(cache: Path) -> dict[str, str]:
     """The variables of a pre-warmed server, with the cache where a test has it."""
     mount: ModelCacheMountArgs = {"path": "/models", "prewarm": {"source": "hugging-face"}}
-    spec = model_server.server_spec(
+    spec = units.server_spec(
         {
             "release": catalogue.release_names()[-1],
             "model": "gpt-oss-120b",

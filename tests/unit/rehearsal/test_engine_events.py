@@ -1,10 +1,11 @@
-"""What the engine's events become for people."""
+"""The engine's events: lines for people, steps as a preview lists them, errors in short."""
 
 from typing import Any
 
 import pytest
 from listening import Listener
-from llmd_oke.rehearsal.engine_events import Narrator, differences
+from llmd_oke.operations.previews import of_document
+from llmd_rehearsal.engine_events import EventReporter, StepRecorder, concise_error, differences, step
 from pulumi.automation import events
 
 URN = "urn:pulumi:s::p::llmd-oke:index:Unit$kubernetes:apps/v1:Deployment::gpt-prefill"
@@ -22,10 +23,10 @@ def metadata(operation: events.OpType, old: dict[str, Any], new: dict[str, Any])
     )
 
 
-def heard(narrator: Narrator, *steps: events.StepEventMetadata) -> None:
-    for number, each in enumerate(steps):
-        narrator.hear(events.EngineEvent(number, 0, resource_pre_event=events.ResourcePreEvent(each)))
-        narrator.hear(events.EngineEvent(number, 0, res_outputs_event=events.ResOutputsEvent(each)))
+def heard(narrator: EventReporter, *steps: events.StepEventMetadata) -> None:
+    for number, item in enumerate(steps):
+        narrator.hear(events.EngineEvent(number, 0, resource_pre_event=events.ResourcePreEvent(item)))
+        narrator.hear(events.EngineEvent(number, 0, res_outputs_event=events.ResOutputsEvent(item)))
 
 
 @pytest.fixture
@@ -34,29 +35,29 @@ def listener() -> Listener:
 
 
 def test_a_preview_says_what_would_change_from_what_to_what(listener: Listener):
-    heard(Narrator(listener, is_preview=True), metadata(events.OpType.UPDATE, {"replicas": 8}, {"replicas": 6}))
+    heard(EventReporter(listener, is_preview=True), metadata(events.OpType.UPDATE, {"replicas": 8}, {"replicas": 6}))
     assert listener.news == ["would update Deployment gpt-prefill: spec.replicas changes from 8 to 6"]
 
 
 def test_an_update_leaves_the_values_to_its_preview(listener: Listener):
-    heard(Narrator(listener), metadata(events.OpType.UPDATE, {"replicas": 8}, {"replicas": 6}))
+    heard(EventReporter(listener), metadata(events.OpType.UPDATE, {"replicas": 8}, {"replicas": 6}))
     assert listener.news == ["updated Deployment gpt-prefill"]
 
 
 @pytest.mark.parametrize(
-    ("is_preview", "told"),
+    ("is_preview", "expected"),
     [
         (True, ["would replace Deployment gpt-prefill: spec.selector changes from 'a' to 'b'"]),
         (False, ["created anew Deployment gpt-prefill", "deleted the old Deployment gpt-prefill"]),
     ],
 )
 def test_a_replacement_is_one_line_of_a_preview_and_two_of_an_update(
-    listener: Listener, is_preview: bool, told: list[str]
+    listener: Listener, is_preview: bool, expected: list[str]
 ):
     kinds = (events.OpType.CREATE_REPLACEMENT, events.OpType.REPLACE, events.OpType.DELETE_REPLACED)
     steps = [metadata(kind, {"selector": "a"}, {"selector": "b"}) for kind in kinds]
-    heard(Narrator(listener, is_preview=is_preview), *steps)
-    assert listener.news == told
+    heard(EventReporter(listener, is_preview=is_preview), *steps)
+    assert listener.news == expected
 
 
 def test_long_values_are_left_out():
@@ -67,3 +68,82 @@ def test_long_values_are_left_out():
 def test_of_many_differences_the_first_are_told():
     old, new = ({str(number): value for number in range(9)} for value in (1, 2))
     assert differences(metadata(events.OpType.UPDATE, old, new)).endswith("; 5 more")
+
+
+STEPS_URN = "urn:pulumi:s::p::oci:ContainerEngine/nodePool:NodePool::pool"
+
+
+def state_steps(**inputs: str) -> events.StepEventStateMetadata:
+    return events.StepEventStateMetadata("t", STEPS_URN, "id", "", "", protect=True, inputs=inputs)
+
+
+METADATA = events.StepEventMetadata(
+    events.OpType.REPLACE,
+    STEPS_URN,
+    "t",
+    "",
+    old=state_steps(nodeShape="a"),
+    new=state_steps(nodeShape="b"),
+    detailed_diff={"nodeShape": events.PropertyDiff(events.DiffKind.UPDATE_REPLACE, input_diff=True)},
+)
+
+
+def test_a_step_reads_like_one_of_the_command_line():
+    (change,) = of_document({"steps": [step(METADATA)]}).changes
+    assert (change.operation, change.name, change.replaced_by) == ("replace", "pool", ("nodeShape",))
+    assert (change.old, change.new, change.protected) == ({"nodeShape": "a"}, {"nodeShape": "b"}, True)
+
+
+def test_events_are_handed_on():
+    heard: list[events.EngineEvent] = []
+    steps = StepRecorder(heard.append)
+    steps.hear(events.EngineEvent(0, 0, resource_pre_event=events.ResourcePreEvent(METADATA)))
+    assert len(heard) == len(steps.recorded) == 1
+
+
+JOB = """2 errors occurred:
+\t* resource "urn:pulumi:s::p::kubernetes:batch/v1:Job::gate" was successfully created, but the Kubernetes API server \
+reported that it failed to fully initialize or become live: Resource 'gate-1' was created but failed to initialize
+\t* [Pod kube-system/gate-1-x]: [Error] after 10 s: 0 of 1 nodes have joined
+"""
+
+
+def test_errors_of_a_plug_in_become_lines_without_what_was_said_before() -> None:
+    assert concise_error(JOB).splitlines() == [
+        "Resource 'gate-1' was created but failed to initialize",
+        "[Pod kube-system/gate-1-x]: [Error] after 10 s: 0 of 1 nodes have joined",
+    ]
+
+
+def test_calls_of_the_program_are_left_out() -> None:
+    text = "python inline source runtime error: no such shape\nTraceback (most recent call last):\n  File x\nKitError"
+    assert concise_error(text) == concise_error(f"an unhandled error occurred: {text}") == "no such shape"
+
+
+def test_a_pods_last_words_keep_their_cause() -> None:
+    pod = "[Pod a/b]: [Error] measuring\nTraceback (most recent call last):\n  File x\n    call()\nKeyError: 'x'\n"
+    output = concise_error(f"2 errors occurred:\n\t* {pod}\n\t* [BackoffLimitExceeded] Job has failed")
+    assert output.splitlines() == [
+        "[Pod a/b]: [Error] measuring",
+        "KeyError: 'x'",
+        "[BackoffLimitExceeded] Job has failed",
+    ]
+
+
+def test_other_words_stay_as_they_are() -> None:
+    assert concise_error("update failed") == "update failed"
+    assert concise_error("Service error: 500-InternalError\nProvider version: 4.20") == (
+        "Service error: 500-InternalError\nProvider version: 4.20"
+    )
+
+
+def test_of_last_words_in_json_the_message_is_kept() -> None:
+    words = '{"message": "gpt failed: TTFT p95 9 (\\"late\\")", "passed": false, "failed": ["TTFT p95"]}'
+    assert concise_error(f"[Pod a/b]: [Error] {words}\n[BackoffLimitExceeded] Job has failed").splitlines() == [
+        '[Pod a/b]: [Error] gpt failed: TTFT p95 9 ("late")',
+        "[BackoffLimitExceeded] Job has failed",
+    ]
+
+
+def test_words_that_only_begin_like_json_stay_as_they_are() -> None:
+    assert concise_error('[Error] {"message": "cut') == '[Error] {"message": "cut'

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from llmd_oke import config, planning
-from llmd_oke.errors import KitError
 from llmd_oke.planning import Plan
-from llmd_oke.rehearsal.plugins import EXECUTABLE, KubernetesPlugin, PluginChoice, choose_plugin
-from llmd_oke.rehearsal.simulated import SIMULATED_PLUGIN, simulated
 from llmd_oke.sdk_modules import plugin_version
+from llmd_pods.errors import KitError
+from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN, simulated
+from llmd_rehearsal.plugins import EXECUTABLE, KubernetesPlugin, PluginChoice, choose_plugin
 
 VERSION = plugin_version("pulumi_kubernetes")
 EXISTING = {"mode": "existing", "identifier": "here"}
@@ -68,9 +68,9 @@ def test_a_real_one_that_is_not_there_is_asked_for_in_vain_and_the_command_is_to
 
 
 def test_one_in_pulumis_folder_is_used_unless_the_stand_in_is_asked_for(home: Path):
-    there = in_folder(home)
-    assert choose_plugin(PluginChoice.AUTO, plan()).path == there
-    assert choose_plugin(PluginChoice.REAL, plan()).path == there
+    existing = in_folder(home)
+    assert choose_plugin(PluginChoice.AUTO, plan()).path == existing
+    assert choose_plugin(PluginChoice.REAL, plan()).path == existing
     assert not choose_plugin(PluginChoice.STAND_IN, plan()).is_real
 
 
@@ -83,10 +83,10 @@ def test_another_version_and_half_an_installation_do_not_count(home: Path):
 
 def test_one_on_path_is_used_if_it_says_that_version(tmp_path: Path):
     stand_in = (
-        f'PYTHONPATH="{os.pathsep.join(sys.path)}" exec {sys.executable} -m llmd_oke.rehearsal.kubernetes_plugin "$@"'
+        f'PYTHONPATH="{os.pathsep.join(sys.path)}" exec {sys.executable} -m llmd_rehearsal.kubernetes_plugin "$@"'
     )
-    there = executable(tmp_path / "bin" / EXECUTABLE, stand_in)
-    assert choose_plugin(PluginChoice.AUTO, plan()) == KubernetesPlugin(VERSION, there)
+    existing = executable(tmp_path / "bin" / EXECUTABLE, stand_in)
+    assert choose_plugin(PluginChoice.AUTO, plan()) == KubernetesPlugin(VERSION, existing)
 
 
 def test_one_on_path_that_says_nothing_is_not_used(tmp_path: Path):
@@ -105,10 +105,10 @@ def test_operators_are_the_stand_ins_because_the_real_one_would_download_their_c
 def test_an_engine_finds_the_real_one_in_its_home_until_the_stand_in_takes_its_place(home: Path, tmp_path: Path):
     real = KubernetesPlugin(VERSION, in_folder(home))
     real.install(tmp_path / "engine")
-    (found,) = (tmp_path / "engine").rglob(EXECUTABLE)
-    assert (found.parent.name, found.resolve()) == (f"resource-kubernetes-v{VERSION}", real.path)
+    (result,) = (tmp_path / "engine").rglob(EXECUTABLE)
+    assert (result.parent.name, result.resolve()) == (f"resource-kubernetes-v{VERSION}", real.path)
     KubernetesPlugin(VERSION).install(tmp_path / "engine")
-    assert not found.exists()
+    assert not result.exists()
 
 
 def test_only_the_stand_in_is_told_as_simulated():

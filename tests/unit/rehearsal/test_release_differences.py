@@ -4,7 +4,7 @@ import pytest
 from llmd_oke import config, planning
 from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
-from llmd_oke.rehearsal.release_differences import release_differences
+from llmd_rehearsal.release_differences import release_differences
 
 
 def plan(release: str, **changes: object) -> Plan:
@@ -26,8 +26,8 @@ def plan(release: str, **changes: object) -> Plan:
 
 @pytest.fixture(scope="module")
 def differences() -> dict[str, set[str]]:
-    found = release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))
-    return {difference.name: {field.path for field in difference.fields} for difference in found}
+    result = release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))
+    return {difference.name: {field.path for field in difference.fields} for difference in result}
 
 
 def test_programs_flags_and_number_of_pickers_are_told(differences: dict[str, set[str]]):
@@ -39,9 +39,9 @@ def test_programs_flags_and_number_of_pickers_are_told(differences: dict[str, se
 
 
 def test_objects_of_one_side_alone_are_told_in_a_word():
-    told = [str(each) for each in release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))]
-    assert "Role gpt-oss-120b-epp-leader-election: left out" in told
-    assert "InferencePool gpt-oss-120b: spec.appProtocol" in told
+    output = [str(item) for item in release_differences(plan("llm-d-0.9.0"), plan("llm-d-0.6.0"))]
+    assert "Role gpt-oss-120b-epp-leader-election: left out" in output
+    assert "InferencePool gpt-oss-120b: spec.appProtocol" in output
 
 
 def test_nothing_is_told_where_the_release_is_the_stacks_own():

@@ -1,8 +1,18 @@
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.results.comparison import Side, compare
-from llmd_oke.results.metrics import metric
-from llmd_oke.results.row import Basis
+from llmd_bench.comparison import (
+    Side,
+    breaches,
+    compare,
+    difference_interval,
+    forecast_errors,
+    mean_absolute_error,
+    parse_gates,
+    t_quantile,
+    worst,
+)
+from llmd_pods.errors import KitError
+from llmd_pods.metrics import metric
+from llmd_pods.row import Basis
 from results_rows import row
 
 TTFT = metric("ttft_ms.p95")
@@ -39,9 +49,9 @@ def test_a_change_within_what_repeats_differ_by_is_unclear():
 def test_a_change_beyond_what_repeats_differ_by_is_clear():
     a = [row(ttft=ttft) for ttft in (500.0, 505.0, 495.0)]
     b = [row(ttft=ttft) for ttft in (600.0, 606.0, 594.0)]
-    found = change(a, b)
-    assert found.verdict == "worse"
-    low, high = found.relative_interval
+    result = change(a, b)
+    assert result.verdict == "worse"
+    low, high = result.relative_interval
     assert low < 0.2 < high
     assert low > 0.15
 
@@ -95,3 +105,104 @@ def test_failures_are_told_and_are_not_taken_for_slowness():
     notes = sides([calm], [busy]).notes
     assert any(note.startswith("after: 13 of 40 requests failed") for note in notes)
     assert not any("were offered" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "value"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (10, 2.2281), (30, 2.0423)]
+)
+def test_quantiles_are_those_of_the_printed_tables(freedom, value):
+    assert t_quantile(0.975, freedom) == pytest.approx(value, abs=5e-5)
+
+
+def test_the_interval_is_welchs():
+    """Reference: mean difference 3.5, variances 4/4 and 1/3, freedom 4.6, computed by hand."""
+    low, high = difference_interval([10.0, 12.0, 14.0, 12.0], [15.0, 16.0, 15.5]) or (0, 0)
+    assert (low + high) / 2 == pytest.approx(3.5)
+    error = (8 / 3 / 4 + 0.25 / 3) ** 0.5
+    freedom = (8 / 3 / 4 + 0.25 / 3) ** 2 / ((8 / 3 / 4) ** 2 / 3 + (0.25 / 3) ** 2 / 2)
+    assert (high - low) / 2 == pytest.approx(error * t_quantile(0.975, freedom))
+
+
+def test_of_a_single_run_nothing_is_said():
+    assert difference_interval([1.0], [1.0, 2.0]) is None
+
+
+def test_equal_runs_have_an_interval_without_width():
+    assert difference_interval([1.0, 1.0], [2.0, 2.0]) == (1, 1)
+
+
+def judged(gate, a, b):
+    return breaches(parse_gates([gate]), compare(Side("a", (a,)), Side("b", (b,))))
+
+
+@pytest.mark.parametrize(
+    ("gate", "fails"),
+    [
+        ("ttft_ms.p95>+10%", True),
+        ("ttft_ms.p95>+20%", False),
+        ("ttft_ms.p95 > +50", True),
+        ("ttft_ms.p95>+80", False),
+        ("ttft_ms.p95>570", True),
+        ("ttft_ms.p95>600", False),
+        ("output_tokens_per_s<-5%", True),
+        ("output_tokens_per_s<-15%", False),
+        ("output_tokens_per_s<500", False),
+        ("tpsg<-5%", True),
+    ],
+)
+def test_a_gate_fails_on_the_wrong_side_of_its_limit(gate, fails):
+    b = row(ttft=575.0, output_tokens_per_s=720.0)
+    assert bool(judged(gate, row(), b)) is fails
+
+
+def test_a_breach_says_by_how_much_and_under_which_load():
+    (breach,) = judged("ttft_ms.p95>+10%", row(), row(ttft=575.0))
+    assert "+15.0%, from 500 to 575 ms" in str(breach)
+    assert "8 users" in str(breach)
+
+
+def test_what_can_not_be_judged_fails():
+    assert judged("goodput_share<0.9", row(), row())
+    assert judged("itl_ms.p95>+10%", row(), row())
+
+
+def test_an_unchanged_zero_is_no_change():
+    assert not judged("failures_share>+10%", row(), row())
+
+
+def test_all_wrong_gates_are_named_at_once():
+    with pytest.raises(KitError) as caught:
+        parse_gates(["ttft.p95>+10%", "ttft_ms.p95=3", "ttft_ms.p95>+10%"])
+    assert "ttft_ms.p95" in caught.value.message.splitlines()[0]
+    assert len(caught.value.message.splitlines()) == 2
+
+
+def test_a_load_that_only_a_has_fails_every_gate():
+    compared = compare(Side("a", (row(), row(concurrency=64))), Side("b", (row(),)))
+    (breach,) = breaches(parse_gates(["ttft_ms.p95>+10%"]), compared)
+    assert "B has no result under it" in str(breach)
+    assert "64 users" in str(breach)
+
+
+def test_an_error_is_predicted_over_seen_less_one():
+    (result,) = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=900.0), row(output_tokens_per_s=750.0))
+    assert result.error == pytest.approx(0.2)
+
+
+def test_a_mean_error_counts_both_directions():
+    up = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=110.0), row(output_tokens_per_s=100.0))
+    down = forecast_errors(["output_tokens_per_s"], row(output_tokens_per_s=70.0), row(output_tokens_per_s=100.0))
+    assert mean_absolute_error([*up, *down]) == pytest.approx((0.1 + 0.3) / 2)
+
+
+def test_the_worst_is_furthest_off_in_either_direction():
+    figures = [
+        item
+        for value in (120.0, 70.0, 110.0)
+        for item in forecast_errors(["tpsg"], row(output_tokens_per_s=value), row(output_tokens_per_s=100.0))
+    ]
+    assert worst(figures).error == pytest.approx(-0.3)
+
+
+def test_figures_that_one_side_lacks_are_not_compared():
+    assert list(forecast_errors(["goodput_share"], row(), row())) == []

@@ -1,9 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.errors import KitError
-from llmd_oke.results.files import COLUMNS, read_rows, scan_rows, write_rows
-from llmd_oke.results.row import Basis, Origin, Quantiles, Row
+from llmd_bench.files import COLUMNS, read_rows, scan_rows, write_rows
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis, Origin, Quantiles, Row
 from results_rows import row
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
@@ -43,8 +43,8 @@ def test_a_row_of_before_rows_had_conditions_tells_none(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows([row(image="one")], path)
     assert "block_size" not in path.read_text()
-    (found,) = read_rows(path)
-    assert {name: value for name, value in found.conditions.items() if value is not None} == {"image": "one"}
+    (result,) = read_rows(path)
+    assert {name: value for name, value in result.conditions.items() if value is not None} == {"image": "one"}
 
 
 def test_lines_that_are_no_rows_are_named_and_the_rest_is_read(tmp_path):
@@ -52,10 +52,10 @@ def test_lines_that_are_no_rows_are_named_and_the_rest_is_read(tmp_path):
     write_rows([row(), row()], path)
     good = path.read_text().splitlines()
     path.write_text("\n".join([good[0], "{", '{"subject": "end-to-end"}', "", good[1]]))
-    found = scan_rows(path)
-    assert len(found.rows) == 2
-    assert [each.line for each in found.rejected] == [2, 3]
-    assert "model: is missing" in found.rejected[1].why
+    result = scan_rows(path)
+    assert len(result.rows) == 2
+    assert [item.line for item in result.rejected] == [2, 3]
+    assert "model: is missing" in result.rejected[1].why
 
 
 EMPTY = [
@@ -70,9 +70,9 @@ EMPTY = [
 def test_a_row_that_measured_nothing_is_refused_by_file_and_line(tmp_path, name, fields, why):
     path = tmp_path / name
     write_rows([row(), row(**fields)], path)
-    found = scan_rows(path)
-    assert len(found.rows) == 1
-    assert str(found.rejected[0]).startswith(f"{path}:{3 if name.endswith('csv') else 2}: measured nothing: {why}")
+    result = scan_rows(path)
+    assert len(result.rows) == 1
+    assert str(result.rejected[0]).startswith(f"{path}:{3 if name.endswith('csv') else 2}: measured nothing: {why}")
 
 
 def test_a_load_of_which_every_request_failed_is_a_measurement(tmp_path):
@@ -86,9 +86,9 @@ def test_a_csv_cell_that_is_no_number_is_named_by_its_line(tmp_path):
     path = tmp_path / "rows.csv"
     write_rows([row(), row(input_tokens=123.5)], path)
     path.write_text(path.read_text().replace("123.5", "many"))
-    found = scan_rows(path)
-    assert len(found.rows) == 1
-    assert str(found.rejected[0]).startswith(f"{path}:3: input_tokens")
+    result = scan_rows(path)
+    assert len(result.rows) == 1
+    assert str(result.rejected[0]).startswith(f"{path}:3: input_tokens")
 
 
 def test_strict_reading_refuses_a_file_with_other_lines(tmp_path):

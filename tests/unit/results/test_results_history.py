@@ -1,10 +1,11 @@
 import json
 
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.results.files import write_rows
-from llmd_oke.results.history import FolderStore, copy_runs, find, runs, stack_folder, stacks
-from llmd_oke.results.row import Origin
+from llmd_bench.comparison import Side
+from llmd_bench.files import write_rows
+from llmd_bench.history import FolderStore, SideResults, copy_runs, find, runs, stack_folder, stacks
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis, Origin
 from results_rows import row
 
 TIMES = ("20260301T120000Z", "20260302T120000Z", "20260303T120000Z")
@@ -95,15 +96,15 @@ def test_loads_are_copied_too(loaded, tmp_path):
 def test_the_models_of_one_stack_are_one_run(store, tmp_path):
     for model in ("a", "b"):
         write_rows([row(model=model)], tmp_path / "dev/20260305T120000Z" / model / "rows.jsonl")
-    (found,) = find(store, "dev@latest")
-    assert [each.model for each in found.rows] == ["a", "b"]
+    (result,) = find(store, "dev@latest")
+    assert [item.model for item in result.rows] == ["a", "b"]
 
 
 def test_a_broken_line_is_named_and_hides_no_other_run(store, tmp_path):
     (tmp_path / "dev" / TIMES[1] / "rows.jsonl").write_text("{\n")
-    found = runs(store, "dev")
-    assert [len(run.rows) for run in found] == [1, 0, 1]
-    assert str(found[1].found.rejected[0]).startswith(f"dev/{TIMES[1]}/rows.jsonl:1: ")
+    result = runs(store, "dev")
+    assert [len(run.rows) for run in result] == [1, 0, 1]
+    assert str(result[1].found.rejected[0]).startswith(f"dev/{TIMES[1]}/rows.jsonl:1: ")
 
 
 def test_single_requests_are_read_with_failures_and_cut_lines_left_out(store, tmp_path):
@@ -157,3 +158,15 @@ def test_a_stack_with_organization_and_project_has_one_folder(tmp_path):
 def test_a_stack_without_runs_is_not_copied_in_silence(tmp_path):
     with pytest.raises(KitError, match="no results to copy"):
         copy_runs(FolderStore(tmp_path), FolderStore(tmp_path / "copy"), "dev", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("bases", "worst"),
+    [
+        ([Basis.MEASURED], Basis.MEASURED),
+        ([Basis.MEASURED, Basis.CALIBRATED], Basis.CALIBRATED),
+        ([Basis.BOUND, Basis.MEASURED], Basis.BOUND),
+    ],
+)
+def test_a_side_is_worth_no_more_than_its_least_certain_figure(bases, worst):
+    assert SideResults(Side("a", tuple(row(basis=basis) for basis in bases))).basis == worst

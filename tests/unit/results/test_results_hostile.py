@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_bench import files
+from llmd_bench.files import Latencies, row_json
+from llmd_bench.loads import grouped
+from llmd_bench.readers import read
+from llmd_bench.texts import code, plain
 from llmd_oke.cli import console
 from llmd_oke.cli.main import app
-from llmd_oke.config import document
-from llmd_oke.config.yaml_errors import UnboundedError, require_bounded
-from llmd_oke.errors import KitError
-from llmd_oke.plots.comparison_texts import code, plain
-from llmd_oke.results import files
-from llmd_oke.results.files import row_json
-from llmd_oke.results.loads import grouped
-from llmd_oke.results.readers import read
-from llmd_oke.results.requests import Latencies
+from llmd_oke.config import yaml_files
+from llmd_pods.documents import UnboundedError, require_bounded
+from llmd_pods.errors import KitError
 from results_rows import row
 from rich.console import Console
 from rich.table import Table
@@ -106,9 +105,9 @@ def test_more_loads_than_anyone_compares_are_refused():
 
 @pytest.mark.parametrize("times", ['["a", 1]', "[1, [2]]", "[NaN, 1]", "[1e400, 1]", '{"a": 1}', '"ab"', "7"])
 def test_token_times_that_are_none_are_left_out(times: str):
-    found = Latencies()
-    found.add([f'{{"first_token_s": 1, "token_times_s": {times}}}', "[" * 100_000, '{"first_token_s": 1e400}'])
-    assert (found.ttft_ms, found.itl_ms) == ([1000.0], [])
+    result = Latencies()
+    result.add([f'{{"first_token_s": 1, "token_times_s": {times}}}', "[" * 100_000, '{"first_token_s": 1e400}'])
+    assert (result.ttft_ms, result.itl_ms) == ([1000.0], [])
 
 
 MARKUP = "[/x][bold red]m[/]"
@@ -184,7 +183,7 @@ def test_names_are_no_markup_on_a_page_with_charts(tmp_path: Path):
 def test_a_stack_file_that_would_end_yamls_reader_is_refused(tmp_path: Path):
     for text in ("[" * 100_000, "- " * 100_000, "a: " * 100_000):
         with pytest.raises(KitError):
-            document.read(written(tmp_path, "Pulumi.dev.yaml", text))
+            yaml_files.read(written(tmp_path, "Pulumi.dev.yaml", text))
 
 
 def test_aliases_of_a_usual_report_are_read():

@@ -4,14 +4,13 @@ import gzip
 import zlib
 
 import pytest
-from llmd_oke.bench.in_cluster import load_result, parcels, smoke_result
-from llmd_oke.errors import KitError
-from llmd_oke.experiments.deployed.kept_loads import Keeping, Measured, keep
-from llmd_oke.prewarm.places import UnsafeNameError, inside
-from llmd_oke.results.files import row_json
-from llmd_oke.results.history import FolderStore, copy_runs, runs
-from llmd_oke.results.reading import Hints
-from llmd_oke.results.s3 import Keys, S3Store
+from llmd_bench.files import Hints, row_json
+from llmd_bench.history import FolderStore, copy_runs, runs
+from llmd_bench.s3 import Keys, S3Store
+from llmd_pods import config_maps, pod_load, smoke_job
+from llmd_pods.errors import KitError
+from llmd_pods.prewarm.places import UnsafeNameError, inside
+from llmd_tuner.experiments.deployed.load import LoadFolder, LoadMeasurement, store_load
 from results_rows import row
 from s3_service import SECRET, bucket
 
@@ -115,15 +114,15 @@ def test_a_bucket_with_a_name_that_leads_out_is_refused_with_the_name(tmp_path):
 @pytest.mark.parametrize("name", ["../x.json", "/x.json", "a/../../x.json", "a\\x.json", "x\x00.json"])
 def test_files_of_a_pod_stay_in_the_folder_of_their_load(tmp_path, name):
     with pytest.raises(KitError, match="The pod's result: the name"):
-        keep(Measured((row(),), files={name: "{}"}), Keeping(tmp_path / "load", Hints()))
+        store_load(LoadMeasurement((row(),), files={name: "{}"}), LoadFolder(tmp_path / "load", Hints()))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_result_that_unpacks_to_more_than_a_pod_can_have_is_refused(monkeypatch):
-    monkeypatch.setattr(parcels, "MOST_BYTES", 1000)
+    monkeypatch.setattr(config_maps, "MOST_BYTES", 1000)
     with pytest.raises(KitError, match="broken, or larger"):
-        parcels.joined(parcels.pieces(bytes(1001)))
-    assert parcels.joined(parcels.pieces(bytes(1000))) == bytes(1000)
+        config_maps.join_pieces(config_maps.pieces(bytes(1001)))
+    assert config_maps.join_pieces(config_maps.pieces(bytes(1000))) == bytes(1000)
 
 
 @pytest.mark.parametrize(
@@ -132,15 +131,15 @@ def test_a_result_that_unpacks_to_more_than_a_pod_can_have_is_refused(monkeypatc
 )
 def test_a_result_that_is_not_whole_is_refused(content):
     with pytest.raises(KitError, match="broken, or larger"):
-        parcels.joined([content])
+        config_maps.join_pieces([content])
     with pytest.raises(KitError, match="can't be read"):
-        smoke_result.unpack(content)
+        smoke_job.unpack(content)
 
 
 @pytest.mark.parametrize("count", ["1000000000", "33", "0", "-1", "x", "²", ""])
 def test_a_pod_that_says_it_has_too_many_pieces_is_not_asked_for_them(count):
     with pytest.raises(KitError, match="1 to 32 are possible"):
-        parcels.count_of({parcels.COUNT_ANNOTATION: count})
+        config_maps.count_of({config_maps.COUNT_ANNOTATION: count})
 
 
 @pytest.mark.parametrize(
@@ -148,4 +147,4 @@ def test_a_pod_that_says_it_has_too_many_pieces_is_not_asked_for_them(count):
 )
 def test_a_load_result_that_is_none_is_refused_in_words(content):
     with pytest.raises(KitError, match="can't be read"):
-        load_result.unpack(content)
+        pod_load.unpack(content)

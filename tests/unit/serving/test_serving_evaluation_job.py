@@ -5,15 +5,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from llmd_oke.bench.evals import package_job
-from llmd_oke.catalogue.bench_jobs import bench_jobs
+from llmd_oke.catalogue.benchmarks import bench_jobs, evals, requirements
 from llmd_oke.catalogue.container_images import job_images
-from llmd_oke.catalogue.evals import evals, requirements
 from llmd_oke.catalogue.shapes import shape
-from llmd_oke.serving.evaluation_job import Evaluation, evaluation_job, evaluation_objects
-from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.serving.jobs import Evaluation, JobSettings, evaluation_job, evaluation_objects
+from llmd_pods import package_job
 
-PLACE = Place("llm-d", "eval-gpqa-1", job_images().python, shape("BM.GPU.MI300X.8"))
+PLACE = JobSettings("llm-d", "eval-gpqa-1", job_images().python, shape("BM.GPU.MI300X.8"))
 
 
 def evaluation(name="gpqa"):
@@ -50,7 +48,7 @@ def test_the_pod_has_no_rights_in_the_cluster_and_no_gpu():
     pod = evaluation_job(PLACE, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"]
-    assert "amd.com/gpu" not in json.dumps([each["resources"] for each in pod["containers"]])
+    assert "amd.com/gpu" not in json.dumps([item["resources"] for item in pod["containers"]])
 
 
 def test_locks_are_those_of_the_versions_that_the_figures_come_from():
@@ -64,4 +62,4 @@ def test_locks_are_those_of_the_versions_that_the_figures_come_from():
 def test_the_pod_tolerates_the_taints_of_the_shape_and_those_of_the_stack_file():
     place = replace(PLACE, node_taints=({"key": "team", "value": "search", "effect": "NoSchedule"},))
     pod = evaluation_job(place, evaluation(), bench_jobs(), 600)["spec"]["template"]["spec"]
-    assert [each["key"] for each in pod["tolerations"]] == ["amd.com/gpu", "team"]
+    assert [item["key"] for item in pod["tolerations"]] == ["amd.com/gpu", "team"]

@@ -4,8 +4,9 @@ import argparse
 from typing import Any
 
 import pytest
-from llmd_oke.serving import image_pull, image_pull_program
+from llmd_oke.serving import image_pull
 from llmd_oke.serving.image_pull import ImagePullArgs, daemon_set, job
+from llmd_pods import image_pull_program
 
 OLD: ImagePullArgs = {"namespace": "llm-d", "image": "ghcr.io/llm-d/vllm:1", "shape": "BM.GPU.MI300X.8", "nodes": 2}
 NEW: ImagePullArgs = {**OLD, "image": "ghcr.io/llm-d/vllm:2"}

@@ -1,24 +1,25 @@
 """The Job that measures a path of KV cache, as data."""
 
-from llmd_oke.bench.kv_path.request import KvPathRequest
-from llmd_oke.catalogue.bench_jobs import kv_path
-from llmd_oke.catalogue.container_images import parsed
+from llmd_oke.catalogue.benchmarks import kv_path
+from llmd_oke.catalogue.container_images import parse_reference
 from llmd_oke.catalogue.files import names
 from llmd_oke.catalogue.models import LatentAttention
-from llmd_oke.serving import kv_path_job, lookup
-from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.objects import resolve_model, resolve_release, resolve_shape
+from llmd_oke.serving import jobs
+from llmd_oke.serving.jobs import JobSettings
 from llmd_oke.serving.vllm import ServerSpec
+from llmd_pods.kv_path import KvPathRequest
 
-MODEL = lookup.model("gpt-oss-120b")
-SHAPE = lookup.shape("BM.GPU.MI300X.8")
-PLACE = Place("llm-d", "kv-path-1", parsed("ghcr.io/llm-d/vllm:1"), SHAPE)
-SPEC = ServerSpec(lookup.release("llm-d-0.7.0"), MODEL, SHAPE, "prefill", 1, True, {"env": {"UCX_TLS": "rc"}})
-TRANSFERS = kv_path_job.transfers(MODEL, kv_path().prompt_tokens, block_tokens=16, regions_per_layer=1)
+MODEL = resolve_model("gpt-oss-120b")
+SHAPE = resolve_shape("BM.GPU.MI300X.8")
+PLACE = JobSettings("llm-d", "kv-path-1", parse_reference("ghcr.io/llm-d/vllm:1"), SHAPE)
+SPEC = ServerSpec(resolve_release("llm-d-0.7.0"), MODEL, SHAPE, "prefill", 1, True, {"env": {"UCX_TLS": "rc"}})
+TRANSFERS = jobs.transfers(MODEL, kv_path().prompt_tokens, block_tokens=16, regions_per_layer=1)
 REQUEST = KvPathRequest("llm-d", "kv-path-1", TRANSFERS, 2, 1, 60)
 
 
 def made(nodes=()):
-    return kv_path_job.kv_path_job(PLACE, REQUEST, SPEC, kv_path(), nodes)
+    return jobs.kv_path_job(PLACE, REQUEST, SPEC, kv_path(), nodes)
 
 
 def pod(nodes=()):
@@ -56,7 +57,7 @@ def test_each_pod_has_a_gpu_and_a_port_as_a_server_has():
 
 
 def test_ucx_is_set_as_in_servers_and_no_secret_is_in_the_pod():
-    environment = {each["name"]: each for each in container()["env"]}
+    environment = {item["name"]: item for item in container()["env"]}
     assert environment["UCX_TLS"]["value"] == "rc"
     assert environment["UCX_IB_GID_INDEX"]["value"] == "3"
     assert "HF_TOKEN" not in environment
@@ -69,23 +70,23 @@ def test_pods_may_lock_memory_and_nothing_else():
 
 
 def test_pods_may_write_and_read_their_own_config_maps_alone():
-    objects = kv_path_job.kv_path_objects(PLACE, REQUEST, "u")
-    (role,) = [each for each in objects if each["kind"] == "Role"]
+    objects = jobs.kv_path_objects(PLACE, REQUEST, "u")
+    (role,) = [item for item in objects if item["kind"] == "Role"]
     names = ["kv-path-1-meeting", "kv-path-1-prefill", "kv-path-1-decode"]
     assert [rule["resourceNames"] for rule in role["rules"]] == [names, names]
-    assert {each["metadata"]["ownerReferences"][0]["uid"] for each in objects} == {"u"}
+    assert {item["metadata"]["ownerReferences"][0]["uid"] for item in objects} == {"u"}
 
 
 def test_a_prompts_cache_is_read_in_one_piece_and_in_those_of_vllm():
     """gpt-oss-120b: 73,728 bytes for a token over 36 layers; a block of 16 tokens is 32 KiB in each layer."""
-    whole, pieces = [each for each in REQUEST.transfers if each.tokens == 4096]
+    whole, pieces = [item for item in REQUEST.transfers if item.tokens == 4096]
     assert (whole.descriptors, whole.length_bytes) == (1, 4096 * 73_728)
     assert (pieces.descriptor_bytes, pieces.descriptors) == (32_768, 36 * 256)
     assert pieces.length_bytes == whole.length_bytes
 
 
 def pieces_of(model, block_tokens, regions_per_layer):
-    (_, pieces) = kv_path_job.transfers(model, [4096], block_tokens, regions_per_layer)
+    (_, pieces) = jobs.transfers(model, [4096], block_tokens, regions_per_layer)
     return pieces.descriptor_bytes, pieces.descriptors
 
 

@@ -1,15 +1,15 @@
 """Jobs that send load, as data."""
 
-from llmd_oke.bench.in_cluster.load_request import LoadRequest
-from llmd_oke.bench.in_cluster.parcels import MOST_CHUNKS
-from llmd_oke.catalogue.bench_jobs import bench_jobs, inference_perf
-from llmd_oke.catalogue.container_images import parsed
-from llmd_oke.serving import load_jobs, operation_jobs
-from llmd_oke.serving.lookup import shape
-from llmd_oke.serving.operation_jobs import Place
+from llmd_oke.catalogue.benchmarks import bench_jobs, inference_perf
+from llmd_oke.catalogue.container_images import parse_reference
+from llmd_oke.objects import resolve_shape
+from llmd_oke.serving import jobs
+from llmd_oke.serving.jobs import JobSettings
+from llmd_pods.config_maps import MOST_CHUNKS
+from llmd_pods.pod_load import LoadRequest
 
-IMAGE = parsed("ghcr.io/llm-d/vllm:1")
-PLACE = Place("llm-d", "load-gpt-1", IMAGE, shape("BM.GPU.MI300X.8"))
+IMAGE = parse_reference("ghcr.io/llm-d/vllm:1")
+PLACE = JobSettings("llm-d", "load-gpt-1", IMAGE, resolve_shape("BM.GPU.MI300X.8"))
 REQUEST = LoadRequest(
     namespace="llm-d",
     job="load-gpt-1",
@@ -27,29 +27,29 @@ REQUEST = LoadRequest(
 
 
 def of_kind(objects, kind):
-    return [each for each in objects if each["kind"] == kind]
+    return [item for item in objects if item["kind"] == kind]
 
 
 def test_each_pod_has_an_index_and_one_that_fails_is_not_tried_again_and_ends_no_other():
-    spec = load_jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
+    spec = jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
     assert (spec["backoffLimitPerIndex"], spec["backoffLimit"]) == (0, 3)
-    assert load_jobs.tool_job(PLACE, inference_perf(), bench_jobs(), 60)["spec"]["backoffLimit"] == 0
+    assert jobs.tool_job(PLACE, inference_perf(), bench_jobs(), 60)["spec"]["backoffLimit"] == 0
 
 
 def test_the_job_begins_when_all_is_there_and_goes_by_itself():
-    spec = load_jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
+    spec = jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
     assert spec["suspend"] is True
-    assert spec["ttlSecondsAfterFinished"] == operation_jobs.KEPT_S
+    assert spec["ttlSecondsAfterFinished"] == jobs.KEPT_S
 
 
 def test_everything_belongs_to_the_job():
-    objects = [*load_jobs.load_objects(PLACE, REQUEST, "u"), *load_jobs.tool_objects(PLACE, "", "u")]
-    assert {each["metadata"]["ownerReferences"][0]["uid"] for each in objects} == {"u"}
+    objects = [*jobs.load_objects(PLACE, REQUEST, "u"), *jobs.tool_objects(PLACE, "", "u")]
+    assert {item["metadata"]["ownerReferences"][0]["uid"] for item in objects} == {"u"}
 
 
 def test_pods_may_write_their_parts_and_read_the_start_and_nothing_else():
-    (role,) = of_kind(load_jobs.load_objects(PLACE, REQUEST, "u"), "Role")
+    (role,) = of_kind(jobs.load_objects(PLACE, REQUEST, "u"), "Role")
     written, read = role["rules"]
     assert len(written["resourceNames"]) == 3 * (MOST_CHUNKS + 1)  # its parts, and that it is ready
     assert written["verbs"] == ["create", "patch"]
@@ -57,9 +57,9 @@ def test_pods_may_write_their_parts_and_read_the_start_and_nothing_else():
 
 
 def test_files_are_published_only_once_the_tool_has_ended():
-    spec = load_jobs.tool_job(PLACE, inference_perf(), bench_jobs(), 60)["spec"]["template"]["spec"]
-    assert [each["name"] for each in spec["initContainers"]] == ["inference-perf"]
-    assert [each["name"] for each in spec["containers"]] == ["publish"]
+    spec = jobs.tool_job(PLACE, inference_perf(), bench_jobs(), 60)["spec"]["template"]["spec"]
+    assert [item["name"] for item in spec["initContainers"]] == ["inference-perf"]
+    assert [item["name"] for item in spec["containers"]] == ["publish"]
 
 
 def test_the_tools_image_is_pinned_by_digest():
@@ -68,10 +68,10 @@ def test_the_tools_image_is_pinned_by_digest():
 
 def test_pods_tolerate_the_taints_of_the_shape_and_those_of_the_stack_file():
     of_a_team = {"key": "team", "value": "search", "effect": "NoSchedule"}
-    place = Place("llm-d", "load-gpt-1", IMAGE, shape("BM.GPU.MI300X.8"), (of_a_team,))
+    place = JobSettings("llm-d", "load-gpt-1", IMAGE, resolve_shape("BM.GPU.MI300X.8"), (of_a_team,))
     for made in (
-        load_jobs.load_job(place, REQUEST, bench_jobs()),
-        load_jobs.tool_job(place, inference_perf(), bench_jobs(), 60),
+        jobs.load_job(place, REQUEST, bench_jobs()),
+        jobs.tool_job(place, inference_perf(), bench_jobs(), 60),
     ):
         tolerated = made["spec"]["template"]["spec"]["tolerations"]
-        assert [each["key"] for each in tolerated] == ["amd.com/gpu", "team"]
+        assert [item["key"] for item in tolerated] == ["amd.com/gpu", "team"]

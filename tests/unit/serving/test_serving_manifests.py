@@ -4,12 +4,12 @@ import pulumi
 import pytest
 import yaml
 from llmd_oke import catalogue
-from llmd_oke.errors import KitError
 from llmd_oke.objects import when_declared
 from llmd_oke.serving import router
-from llmd_oke.serving.endpoint import ModelEndpoint
+from llmd_oke.serving.front_door import ModelEndpoint
 from llmd_oke.serving.manifests import declare
 from llmd_oke.testing import declared
+from llmd_pods.errors import KitError
 
 NO_OPTIONS = pulumi.ResourceOptions()
 ROUTER = {"release": "llm-d-0.6.0", "namespace": "n", "model": "m", "unit": "u", "disaggregated": True}
@@ -38,8 +38,8 @@ def test_a_custom_object_is_declared_as_one():
         "spec": {"targetPorts": [{"number": 8000}]},
         "status": {},
     }
-    found = declared(lambda: declare("p", pool, NO_OPTIONS)).kubernetes("InferencePool", "p")
-    assert found == {key: value for key, value in pool.items() if key != "status"}
+    matches = declared(lambda: declare("p", pool, NO_OPTIONS)).kubernetes("InferencePool", "p")
+    assert matches == {key: value for key, value in pool.items() if key != "status"}
 
 
 def test_a_kind_that_serving_does_not_know_is_refused_by_name():
@@ -53,18 +53,18 @@ def test_a_value_known_beforehand_depends_on_its_object():
         second = {**config_map("second", "x"), "data": {"name": when_declared(first, "first")}}
         declare("second", second, NO_OPTIONS)
 
-    found = declared(program)
-    second = found.kubernetes_resource("ConfigMap", "second")
+    matches = declared(program)
+    second = matches.kubernetes_resource("ConfigMap", "second")
     assert second.inputs["data"] == {"name": "first"}
-    assert second.depends_on == (found.kubernetes_resource("ConfigMap", "first").urn,)
+    assert second.depends_on == (matches.kubernetes_resource("ConfigMap", "first").urn,)
 
 
 @pytest.mark.parametrize("part", ["picker", "envoy"])
 def test_router_pods_follow_what_they_read_at_their_start(monkeypatch, part):
     def hashed(config):
         manifests = router.manifests(catalogue.release("llm-d-0.6.0"), ROUTER, config)
-        (found,) = [each for each in manifests if each["kind"] == "Deployment"]
-        return found["spec"]["template"]["metadata"]["annotations"][router.CONFIG_ANNOTATION]
+        (matches,) = [item for item in manifests if item["kind"] == "Deployment"]
+        return matches["spec"]["template"]["metadata"]["annotations"][router.CONFIG_ANNOTATION]
 
     before = hashed("a: 1")
     if part == "envoy":
@@ -86,7 +86,7 @@ def test_every_plugin_that_a_profile_refers_to_is_listed_once(release, disaggreg
 
 def test_no_two_units_share_a_name_of_their_routers_objects():
     both = [router.router_manifests({**ROUTER, "unit": unit}) for unit in ("m" * 45, "m" * 45 + "-1")]
-    first, second = ({(each["kind"], each["metadata"]["name"]) for each in manifests} for manifests in both)
+    first, second = ({(item["kind"], item["metadata"]["name"]) for item in manifests} for manifests in both)
     assert not first & second
 
 

@@ -17,22 +17,22 @@ def rules(role="decode", routed=True, control_plane=API):
     return network_policies.servers_rules("u", role, routed, control_plane)
 
 
-def selectors(found):
-    return [peer["podSelector"] for peer in found if "podSelector" in peer]
+def selectors(matches):
+    return [peer["podSelector"] for peer in matches if "podSelector" in peer]
 
 
 def test_servers_behind_a_router_are_for_that_router_who_measures_the_monitoring_and_the_api_server():
-    (found,) = peers(rules("aggregated"), VLLM)
-    assert {"podSelector": {"matchLabels": labels.router_selector("u")}} in found
-    assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in found
-    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "llm-d-monitoring"}}} in found
-    measuring = [each["matchExpressions"][0]["key"] for each in selectors(found) if "matchExpressions" in each]
+    (matches,) = peers(rules("aggregated"), VLLM)
+    assert {"podSelector": {"matchLabels": labels.router_selector("u")}} in matches
+    assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in matches
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "llm-d-monitoring"}}} in matches
+    measuring = [item["matchExpressions"][0]["key"] for item in selectors(matches) if "matchExpressions" in item]
     assert measuring == ["llmd-oke/smoke", "llmd-oke/part-of-job"]
-    assert len(found) == 5
+    assert len(matches) == 5
 
 
 def test_no_pod_reaches_servers_for_being_the_kits_alone():
-    assert {"matchLabels": network_policies.KIT} not in [each for found in peers(rules(), VLLM) for each in found]
+    assert {"matchLabels": network_policies.KIT} not in [item for matches in peers(rules(), VLLM) for item in matches]
 
 
 @pytest.mark.parametrize(("routed", "control_plane"), [(False, API), (True, None)])
@@ -43,8 +43,8 @@ def test_servers_are_open_without_a_router_and_where_the_api_servers_addresses_a
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 @pytest.mark.parametrize("routed", [True, False])
 def test_cache_is_handed_over_between_prefill_and_decode_of_one_unit_alone(role, routed):
-    (found,) = peers(rules(role, routed, None), SIDE_CHANNEL)
-    assert selectors(found) == [{"matchLabels": labels.role_selector("u", each)} for each in ("prefill", "decode")]
+    (matches,) = peers(rules(role, routed, None), SIDE_CHANNEL)
+    assert selectors(matches) == [{"matchLabels": labels.role_selector("u", item)} for item in ("prefill", "decode")]
 
 
 def test_servers_that_do_both_take_no_cache():

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import QuickReduce
-from llmd_oke.errors import KitError
-from llmd_oke.serving import labels, model_pod, model_server, priorities, vllm
+from llmd_oke.serving import labels, namespace, units, vllm
 from llmd_oke.serving.args import UnitArgs
+from llmd_pods.errors import KitError
 
 ARGS: UnitArgs = {
     "release": "llm-d-0.9.0",
@@ -19,7 +19,7 @@ ARGS: UnitArgs = {
 
 
 def spec(role="decode", size=2, **changes):
-    return dataclasses.replace(model_server.server_spec(ARGS, role, size), **changes)
+    return dataclasses.replace(units.server_spec(ARGS, role, size), **changes)
 
 
 def values(environment):
@@ -122,7 +122,7 @@ def test_only_servers_that_download_weights_have_the_token():
 
 
 def test_a_sidecar_that_does_not_listen_keeps_vllm_from_starting_and_the_pod_from_being_ready():
-    sidecar = model_pod.routing_sidecar(spec(), ARGS)
+    sidecar = units.routing_sidecar(spec(), ARGS)
     for probe in ("startupProbe", "readinessProbe"):
         assert sidecar[probe]["tcpSocket"] == {"port": "proxy"}
 
@@ -145,27 +145,27 @@ def test_resources_grow_with_the_size():
 
 
 def test_version_is_the_same_for_both_roles_and_all_sizes():
-    assert model_pod.version(spec("prefill", 1)) == model_pod.version(spec("decode", 4))
+    assert units.version(spec("prefill", 1)) == units.version(spec("decode", 4))
 
 
 @pytest.mark.parametrize("engine", [{"block_size": 64}, {"extra_args": ["--kv-cache-dtype=fp8"]}, {"env": {"A": "1"}}])
 def test_version_changes_with_what_prefill_and_decode_must_agree_on(engine):
-    assert model_pod.version(spec()) != model_pod.version(spec(engine=engine))
+    assert units.version(spec()) != units.version(spec(engine=engine))
 
 
 def test_version_differs_between_releases():
     other = catalogue.release("llm-d-0.6.0")
-    assert model_pod.version(spec()) != model_pod.version(spec(release=other))
+    assert units.version(spec()) != units.version(spec(release=other))
 
 
 def test_a_pod_without_a_prefix_has_no_priority_class():
-    assert "priorityClassName" not in model_pod.pod_spec(spec(), ARGS)
-    named = model_pod.pod_spec(spec(), {**ARGS, "priority_class_prefix": "llm-d"})
-    assert named["priorityClassName"] == priorities.class_name("llm-d", 2)
+    assert "priorityClassName" not in units.pod_spec(spec(), ARGS)
+    named = units.pod_spec(spec(), {**ARGS, "priority_class_prefix": "llm-d"})
+    assert named["priorityClassName"] == namespace.class_name("llm-d", 2)
 
 
 def test_priority_grows_with_the_size():
-    assert priorities.priority(1) < priorities.priority(2) < priorities.priority(8)
+    assert namespace.priority(1) < namespace.priority(2) < namespace.priority(8)
 
 
 def protecting():
@@ -178,7 +178,7 @@ POOLED: UnitArgs = {**ARGS, "inference_pool": "u"}
 
 
 def test_a_sidecar_that_can_has_prompts_prefilled_by_its_own_pool_alone():
-    pod = model_pod.pod_spec(spec(release=protecting()), POOLED)
+    pod = units.pod_spec(spec(release=protecting()), POOLED)
     (sidecar,) = pod["initContainers"]
     assert {"--enable-ssrf-protection", "--inference-pool=llm-d/u"} <= set(sidecar["args"])
     assert pod["automountServiceAccountToken"] is False
@@ -188,21 +188,21 @@ def test_a_sidecar_that_can_has_prompts_prefilled_by_its_own_pool_alone():
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
 def test_a_service_called_vllm_says_nothing_to_vllm(role):
-    assert model_pod.pod_spec(spec(role), ARGS)["enableServiceLinks"] is False
+    assert units.pod_spec(spec(role), ARGS)["enableServiceLinks"] is False
 
 
 @pytest.mark.parametrize(("role", "args"), [("decode", ARGS), ("prefill", POOLED)])
 def test_no_other_pod_has_a_way_to_the_api_server(role, args):
-    pod = model_pod.pod_spec(spec(role, release=protecting()), args)
+    pod = units.pod_spec(spec(role, release=protecting()), args)
     assert "api-access" not in str(pod)
 
 
 def test_a_release_whose_sidecar_knows_no_pool_of_version_1_protects_nothing():
-    assert "ssrf" not in str(model_pod.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
+    assert "ssrf" not in str(units.pod_spec(spec(release=catalogue.release("llm-d-0.6.0")), POOLED))
 
 
 def test_the_sidecar_may_look_up_its_pool_and_pods_and_nothing_else():
-    role, binding = model_pod.pool_reader("u", POOLED)
+    role, binding = units.pool_reader("u", POOLED)
     assert [(rule["resources"], rule.get("resourceNames")) for rule in role["rules"]] == [
         (["inferencepools"], ["u"]),
         (["pods"], None),
@@ -213,7 +213,7 @@ def test_the_sidecar_may_look_up_its_pool_and_pods_and_nothing_else():
 
 
 def test_a_server_that_waits_for_gpus_ends_no_other():
-    made = priorities.priority_class("llm-d", 8, {})
+    made = namespace.priority_class("llm-d", 8, {})
     assert (made["value"], made["preemptionPolicy"]) == (8000, "Never")
 
 
@@ -224,19 +224,19 @@ def test_selectors_have_no_label_that_an_update_changes():
 
 
 def test_units_are_labelled_with_their_own_name_unless_told_otherwise():
-    template = model_pod.pod_template("u", ARGS, spec())
+    template = units.pod_template("u", ARGS, spec())
     assert template["metadata"]["labels"][labels.MODEL] == "u"
-    told = model_pod.pod_template("u", {**ARGS, "model_label": "m"}, spec())
+    told = units.pod_template("u", {**ARGS, "model_label": "m"}, spec())
     assert told["metadata"]["labels"][labels.MODEL] == "m"
 
 
 @pytest.mark.parametrize("key", ["release", "model", "shape"])
 def test_names_that_the_catalogue_does_not_have_are_refused_with_those_that_it_has(key):
     with pytest.raises(KitError, match=f"no {key} 'nothing'") as error:
-        model_server.server_spec({**ARGS, key: "nothing"}, "decode", 1)
+        units.server_spec({**ARGS, key: "nothing"}, "decode", 1)
     assert error.value.remedy
 
 
 def test_updates_may_take_a_start_up_for_each_wave_unless_told_otherwise():
-    one = model_server.deployment("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 2}, spec())
+    one = units.deployment("n", "u", ARGS, {"replicas": 1, "tensor_parallel_size": 2}, spec())
     assert one["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}

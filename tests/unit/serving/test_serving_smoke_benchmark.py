@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from llmd_oke.catalogue.bench_jobs import bench_jobs
+from llmd_oke.catalogue.benchmarks import bench_jobs
 from llmd_oke.serving import smoke_benchmark
 from llmd_oke.serving.smoke_benchmark import SmokeBenchmarkArgs
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from llmd_oke.cli.tune import app
-from llmd_oke.errors import KitError, Refused
-from llmd_oke.results.files import read_rows, write_rows
-from llmd_oke.tuning.measurements.published import published_points
+from llmd_bench.files import read_rows, write_rows
+from llmd_pods.errors import KitError, Refused
+from llmd_tuner.cli.tune import app
+from llmd_tuner.measurements import published_points
 from tuning_for_tests import row, tpot
 from typer.testing import CliRunner
 
@@ -41,13 +41,13 @@ def project_fixture(tmp_path):
 
 
 def test_rank_as_json_tells_the_best_and_how_sure_it_is():
-    found = json.loads(run("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=45", "--gpus", "16", "--json").stdout)
-    assert found["best"]["meets_targets"]
-    assert found["confidence"]["basis"] == "calibrated"
-    assert found["confidence"]["decode_error"] == pytest.approx(0.119)
-    assert found["confidence"]["beyond"] == ["decode: contexts of 4,224 tokens, measured up to 130"]
-    assert {swing["input"] for swing in found["sensitivity"]} >= {"qps", "ISL"}
-    assert found["lost"][0]["why"]
+    result = json.loads(run("rank", *GPT, "--slo", "ttft=2000,itl=25,qps=45", "--gpus", "16", "--json").stdout)
+    assert result["best"]["meets_targets"]
+    assert result["confidence"]["basis"] == "calibrated"
+    assert result["confidence"]["decode_error"] == pytest.approx(0.119)
+    assert result["confidence"]["beyond"] == ["decode: contexts of 4,224 tokens, measured up to 130"]
+    assert {swing["input"] for swing in result["sensitivity"]} >= {"qps", "ISL"}
+    assert result["lost"][0]["why"]
 
 
 def test_rank_that_counts_on_prefix_cache_hits_needs_less_of_prefill():
@@ -60,7 +60,7 @@ def test_rank_that_counts_on_prefix_cache_hits_needs_less_of_prefill():
 def test_forecasts_say_which_prefix_cache_hits_they_count_on(tmp_path):
     path = tmp_path / "rows.jsonl"
     run("rank", *GPT, "--slo", "qps=20", "--gpus", "8", "--prefix-hits", "0.5", "--rows", str(path))
-    assert {found.prefix_cache_hit_share for found in read_rows(path)} == {0.5}
+    assert {result.prefix_cache_hit_share for result in read_rows(path)} == {0.5}
 
 
 def test_rank_ends_with_1_where_nothing_meets_the_targets():
@@ -72,9 +72,9 @@ def test_rank_ends_with_1_where_nothing_meets_the_targets():
 
 def test_rank_of_a_stack_takes_its_workload_targets_and_gpus(project):
     arguments = ("--stack", "small", "--project", str(project), "--allow-extrapolation", "--json")
-    found = json.loads(run("rank", *arguments).stdout)
-    assert (found["workload"], found["gpus"]) == ("4096/256", 16)
-    assert found["targets"] == {"ttft_s": 2.0, "itl_s": 0.025, "e2e_s": None, "requests_per_s": None}
+    result = json.loads(run("rank", *arguments).stdout)
+    assert (result["workload"], result["gpus"]) == ("4096/256", 16)
+    assert result["targets"] == {"ttft_s": 2.0, "itl_s": 0.025, "e2e_s": None, "requests_per_s": None}
 
 
 def test_rank_without_leave_to_extrapolate_says_what_was_measured():
@@ -135,8 +135,8 @@ def test_import_that_leaves_no_row_leaves_the_output_as_it_was(tmp_path):
 
 def test_fit_names_the_file_that_has_no_rows(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
-    found = run("fit", str(tmp_path / "empty.jsonl"), "--model", "gpt-oss-120b").exception
-    assert "no rows in" in str(found)
+    result = run("fit", str(tmp_path / "empty.jsonl"), "--model", "gpt-oss-120b").exception
+    assert "no rows in" in str(result)
 
 
 def test_a_forecast_that_can_not_be_kept_leaves_the_stack_file_as_it_was(project):
@@ -149,13 +149,13 @@ def test_a_forecast_that_can_not_be_kept_leaves_the_stack_file_as_it_was(project
 def test_fit_writes_figures_that_rank_takes(tmp_path):
     figures = tmp_path / "fit.yaml"
     assert run("fit", "--model", "gpt-oss-120b", "--published", "-o", str(figures)).exit_code == 0
-    found = run("rank", *GPT, "--figures", str(figures), "--slo", "itl=25,qps=20", "--gpus", "8", "--json")
-    assert json.loads(found.stdout)["best"] is not None
+    result = run("rank", *GPT, "--figures", str(figures), "--slo", "itl=25,qps=20", "--gpus", "8", "--json")
+    assert json.loads(result.stdout)["best"] is not None
 
 
 def test_fit_says_what_was_measured_and_takes_rows_of_one_condition_alone(tmp_path):
     told = [row(concurrency=4 * n, tpot_ms=tpot(4.0 + n), image="one", block_size=16) for n in (1, 2, 3)]
-    others = [each.model_copy(update={"block_size": 128}) for each in told]
+    others = [item.model_copy(update={"block_size": 128}) for item in told]
     write_rows([*told, *others], tmp_path / "rows.jsonl")
     words = ("fit", str(tmp_path / "rows.jsonl"))
     assert "block size 128 (3 rows), 16 (3 rows)" in str(run(*words).exception)
@@ -166,8 +166,8 @@ def test_fit_says_what_was_measured_and_takes_rows_of_one_condition_alone(tmp_pa
 
 
 def test_match_prints_the_published_table():
-    found = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--json").stdout)
-    assert (found[1]["topology"], round(found[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
+    result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--json").stdout)
+    assert (result[1]["topology"], round(result[1]["tpsg"])) == ("1p-tp1-1d-tp1", 544)
 
 
 def test_match_works_on_rows_of_a_file(tmp_path):

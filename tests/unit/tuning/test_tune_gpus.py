@@ -3,18 +3,18 @@
 import json
 
 import pytest
-from llmd_oke.cli.tune import app
-from llmd_oke.errors import KitError
-from llmd_oke.results.files import read_rows, write_rows
-from llmd_oke.results.row import Basis
-from llmd_oke.tuning.search import asking
-from llmd_oke.tuning.servers.bounds import least_step_s
-from llmd_oke.tuning.servers.figures import bound_figures, latency_model_of
+from llmd_bench.files import read_rows, write_rows
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis
+from llmd_tuner import search_inputs
+from llmd_tuner.cli.tune import app
+from llmd_tuner.figures import bound_figures, latency_model_of
+from llmd_tuner.latency import least_step_s
 from tuning_for_tests import MODEL, row, tpot
 from typer.testing import CliRunner
 
 GPT = ["--model", "gpt-oss-120b", "--gpus", "16", "--slo", "ttft=2000,itl=25,qps=20"]
-MI325X = asking.known_gpu("MI325X")
+MI325X = search_inputs.known_gpu("MI325X")
 PROMPTS = {"gpu": "MI325X", "concurrency": 1, "input_tokens": 4096, "output_tokens": 1}
 STACK = """\
 config:
@@ -37,16 +37,16 @@ def refusal(*arguments):
 
 
 def test_rank_on_a_gpu_with_figures_of_its_own_is_a_forecast():
-    found = json.loads(run("rank", *GPT, "--gpu", "h200", "--json").stdout)
-    assert (found["gpu"], found["shape"]) == ("H200", None)
-    assert found["confidence"]["basis"] == "calibrated"
-    assert found["confidence"]["beyond"] == []
-    assert found["best"]["usd_per_million_output_tokens"] > 0
+    result = json.loads(run("rank", *GPT, "--gpu", "h200", "--json").stdout)
+    assert (result["gpu"], result["shape"]) == ("H200", None)
+    assert result["confidence"]["basis"] == "calibrated"
+    assert result["confidence"]["beyond"] == []
+    assert result["best"]["usd_per_million_output_tokens"] > 0
 
 
 def test_batches_stay_at_what_was_measured_on_the_gpu():
-    found = json.loads(run("rank", *GPT, "--gpu", "H100", "--json").stdout)
-    assert max(each["max_num_seqs"] for each in found["first"]) <= 64
+    result = json.loads(run("rank", *GPT, "--gpu", "H100", "--json").stdout)
+    assert max(item["max_num_seqs"] for item in result["first"]) <= 64
 
 
 def test_rank_on_a_gpu_without_figures_is_refused():
@@ -57,8 +57,8 @@ def test_rank_by_bounds_is_no_forecast_and_has_no_price_where_no_list_has_one():
     result = run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation")
     assert "no forecasts: bound: decode not measured, prefill not measured" in result.stdout
     assert "no $, as OCI lists no price of MI325X" in result.stdout.replace("\n", " ")
-    found = json.loads(run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation", "--json").stdout)
-    assert found["best"]["usd_per_million_output_tokens"] is None
+    actual = json.loads(run("rank", *GPT, "--gpu", "MI325X", "--allow-extrapolation", "--json").stdout)
+    assert actual["best"]["usd_per_million_output_tokens"] is None
 
 
 def test_a_plot_by_bounds_says_so(tmp_path):
@@ -127,25 +127,25 @@ def test_a_fit_of_rows_is_of_their_gpu_and_serves_rank(tmp_path):
     write_rows([*decode, *prefill], rows)
     assert run("fit", str(rows), "-o", str(figures)).exit_code == 0
     arguments = ("--gpu", "MI325X", "--figures", str(figures), "--workload", "4000/256", "--json")
-    found = json.loads(run("rank", *GPT, *arguments).stdout)
-    assert found["confidence"]["basis"] == "calibrated"
-    assert found["best"]["topology"]
+    result = json.loads(run("rank", *GPT, *arguments).stdout)
+    assert result["confidence"]["basis"] == "calibrated"
+    assert result["best"]["topology"]
 
 
 def test_the_recipe_that_llm_d_publishes_for_h200_is_on_the_frontier_there():
     """llm-d guides, pd-disaggregation: 8p-tp1-2d-tp4 on 16 H200, 5000 tokens in and 250 out."""
     asked = ("--model", "gpt-oss-120b", "--gpu", "H200", "--gpus", "16", "--workload", "5000/250")
-    found = json.loads(run("rank", *asked, "--json").stdout)
-    assert "8p-tp1-2d-tp4" in {each["topology"] for each in found["frontier"]}
+    result = json.loads(run("rank", *asked, "--json").stdout)
+    assert "8p-tp1-2d-tp4" in {item["topology"] for item in result["frontier"]}
 
 
 def test_published_points_of_a_gpu_are_matched():
-    found = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--gpu", "H200", "--json").stdout)
-    assert len(found) == 35
+    result = json.loads(run("match", "--model", "gpt-oss-120b", "--published", "--gpu", "H200", "--json").stdout)
+    assert len(result) == 35
 
 
 def test_bounds_lose_nothing_to_the_hardware():
-    figures = asking.known_figures(MODEL, MI325X)
+    figures = search_inputs.known_figures(MODEL, MI325X)
     assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.BOUND)
     assert not figures.measured
     step_s = latency_model_of(figures, MODEL, MI325X).decode_step_s(1, 1, 1)
@@ -155,7 +155,7 @@ def test_bounds_lose_nothing_to_the_hardware():
 
 def test_a_switch_gives_two_gpus_the_rate_that_it_gives_eight():
     """All-reduce of a prompt over NVLink: a share of (tp - 1) / tp of the activations, at one rate."""
-    h200 = asking.known_gpu("H200")
+    h200 = search_inputs.known_gpu("H200")
     model = latency_model_of(bound_figures(MODEL, h200.gpu), MODEL, h200)
     alone_s = model.prefill_s(4096)
     reduced = {size: model.server(size).prefill_s(4096) - alone_s / size for size in (2, 8)}

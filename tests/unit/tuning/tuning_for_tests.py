@@ -3,16 +3,16 @@
 from typing import Any
 
 from llmd_oke.catalogue.files import read_yaml, values_folder
-from llmd_oke.results.row import Basis, Origin, Quantiles, Row
-from llmd_oke.tuning.search import asking
-from llmd_oke.tuning.search.question import Question, parse_targets
-from llmd_oke.tuning.servers.figures import latency_model_of
-from llmd_oke.tuning.servers.latency import LatencyModel
-from llmd_oke.tuning.servers.workload import parse
+from llmd_pods.row import Basis, Origin, Quantiles, Row
+from llmd_tuner import search_inputs
+from llmd_tuner.figures import latency_model_of
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.search_inputs import Question, parse_targets
+from llmd_tuner.workload import parse
 
-MODEL = asking.known_model("gpt-oss-120b")
-SHAPE = asking.known_shape("BM.GPU.MI300X.8")
-FIGURES = asking.known_figures(MODEL, SHAPE)
+MODEL = search_inputs.known_model("gpt-oss-120b")
+SHAPE = search_inputs.known_shape("BM.GPU.MI300X.8")
+FIGURES = search_inputs.known_figures(MODEL, SHAPE)
 LATENCY = latency_model_of(FIGURES, MODEL, SHAPE)
 
 
@@ -26,7 +26,7 @@ def tuning_values(name: str) -> Any:
 
 
 def question(targets: str = "ttft=2000,itl=25,qps=45", gpus: int = 16, workload: str = "4096/256") -> Question:
-    return asking.question_of(MODEL, SHAPE, FIGURES, parse(workload), parse_targets(targets), gpus)
+    return search_inputs.question_of(MODEL, SHAPE, FIGURES, parse(workload), parse_targets(targets), gpus)
 
 
 def row(subject: Any = "decode", **changes: Any) -> Row:

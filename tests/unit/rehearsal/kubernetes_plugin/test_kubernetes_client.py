@@ -7,10 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from llmd_oke.rehearsal.kubernetes_plugin.client import Cluster
-from llmd_oke.rehearsal.kubernetes_plugin.errors import ApiError
-from llmd_oke.rehearsal.kubernetes_plugin.kubeconfig import Access
-from llmd_oke.rehearsal.plugin_protocol.trees import JsonObject
+from llmd_rehearsal.kubernetes_plugin.client import Access, ApiError, Cluster
+from llmd_rehearsal.plugin_values import JsonObject
 
 CALLERS, CALLS = 48, 40
 
@@ -74,6 +72,6 @@ def test_calls_at_the_same_time_never_lose_each_others_connections(cluster: Clus
         return sum(cluster.get_path("/version") == {} for _ in range(CALLS))
 
     with ThreadPoolExecutor(CALLERS) as callers:
-        answered = [each.result() for each in [callers.submit(call) for _ in range(CALLERS)]]
+        answered = [item.result() for item in [callers.submit(call) for _ in range(CALLERS)]]
 
     assert answered == [CALLS] * CALLERS

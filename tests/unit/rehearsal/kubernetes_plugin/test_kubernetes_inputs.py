@@ -1,9 +1,17 @@
+from typing import Any
+
 import pytest
-from llmd_oke.rehearsal.kubernetes_plugin.inputs import Naming, adopt_name, give_name, normalized
-from llmd_oke.rehearsal.kubernetes_plugin.objects import AUTONAMED
-from llmd_oke.rehearsal.kubernetes_plugin.ownership import leave_to_others, must_force, taken_over
-from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
-from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN
+from llmd_rehearsal.kubernetes_plugin.client import Unreachable
+from llmd_rehearsal.kubernetes_plugin.inputs import (
+    NotAQuantity,
+    Schemas,
+    adopt_name,
+    canonical,
+    give_name,
+    normalized,
+)
+from llmd_rehearsal.kubernetes_plugin.objects import AUTONAMED
+from llmd_rehearsal.plugin_values import UNKNOWN, Naming, Refusal
 
 AUTO = {"metadata": {"name": "cm-1234", "annotations": {AUTONAMED: "true"}}}
 
@@ -49,46 +57,94 @@ def test_the_engine_may_propose_a_name():
     assert give_name({}, Naming("cm", b"", proposed="p"))["metadata"]["name"] == "p"
 
 
-def entry(manager, operation="Update", **fields):
-    return {"manager": manager, "operation": operation, "fieldsV1": fields}
+QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+DOCUMENT = {
+    "Thing": {
+        "type": "object",
+        "x-kubernetes-group-version-kind": [{"group": "g", "version": "v1", "kind": "Thing"}],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "spec": {"default": {}, "allOf": [{"$ref": "#/components/schemas/Spec"}]},
+        },
+    },
+    "Spec": {
+        "type": "object",
+        "required": ["needed"],
+        "properties": {
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "limits": {"type": "object", "additionalProperties": {"$ref": f"#/components/schemas/{QUANTITY}"}},
+            "selector": {"$ref": "#/components/schemas/Selector"},
+            "needed": {"type": "array", "items": {"type": "string"}},
+            "parts": {"type": "array", "items": {"$ref": "#/components/schemas/Selector"}},
+            "on": {"type": "boolean"},
+        },
+    },
+    "Selector": {"type": "object", "properties": {"name": {"type": "string"}}},
+    QUANTITY: {"oneOf": [{"type": "string"}, {"type": "number"}]},
+}
 
 
-def live(*entries, **fields):
-    return {"metadata": {"managedFields": list(entries)}, **fields}
+class StubServer:
+    def get_path(self, path: str) -> Any:
+        if path != "/openapi/v3/apis/g/v1":
+            raise Unreachable("https://a", "no")
+        return {"components": {"schemas": DOCUMENT}}
 
 
-def test_the_first_update_takes_the_creates_fields_over():
-    created = entry("pulumi-kubernetes", **{"f:data": {"f:k": {}}})
-    other = entry("someone", **{"f:status": {}})
-
-    assert taken_over(live(created, other), "m") == [other, entry("m", "Apply", **{"f:data": {"f:k": {}}})]
+def spec_of(spec: dict[str, Any], api_version: str = "g/v1") -> Any:
+    return Schemas(StubServer()).normalized({"apiVersion": api_version, "kind": "Thing", "spec": spec})["spec"]
 
 
-def test_taken_fields_are_joined_with_those_that_the_manager_has():
-    own = entry("m", "Apply", **{"f:data": {"f:k": {}}})
-    edited = entry("kubectl-edit", **{"f:data": {"f:l": {}}})
-
-    assert taken_over(live(own, edited), "m") == [entry("m", "Apply", **{"f:data": {"f:k": {}, "f:l": {}}})]
-
-
-def test_fields_of_others_and_of_subresources_are_not_taken():
-    scaled = {**entry("kubectl", **{"f:spec": {"f:replicas": {}}}), "subresource": "scale"}
-
-    assert taken_over(live(scaled, entry("someone")), "m") is None
-
-
-def test_a_preview_overrules_others_as_long_as_nothing_was_taken_over():
-    created = live(entry("pulumi-kubernetes"), entry("other"))
-
-    assert must_force(created, preview=True)
-    assert not must_force(created, preview=False)
-    assert not must_force(live(entry("m", "Apply")), preview=True)
+@pytest.mark.parametrize(
+    ("given", "answered"),
+    [
+        pytest.param(
+            {"bogus": 1, "parts": [{"name": "a", "bogus": 1}]}, {"parts": [{"name": "a"}]}, id="unknown fields"
+        ),
+        pytest.param({"on": None, "labels": {}, "parts": []}, {}, id="nothing at all"),
+        pytest.param({"selector": {}, "needed": []}, {"selector": {}, "needed": []}, id="empty but said"),
+        pytest.param({"limits": {"cpu": 2, "m": "1024Mi"}}, {"limits": {"cpu": "2", "m": "1Gi"}}, id="quantities"),
+    ],
+)
+def test_inputs_take_the_form_that_a_server_answers(given, answered):
+    assert spec_of(given) == answered
 
 
-def test_an_ignored_field_stays_with_the_manager_that_owns_it():
-    obj = {"spec": {"replicas": 1, "x": 1}}
-    scaler = entry("hpa", **{"f:spec": {"f:replicas": {}}})
-    own = entry("m", "Apply", **{"f:spec": {"f:replicas": {}}})
+@pytest.mark.parametrize("given", [{"on": "yes", "bogus": 1}, {"limits": {"cpu": "lots"}}, {"on": 1}])
+def test_what_does_not_fit_is_left_for_the_server_to_refuse(given):
+    assert spec_of(given) == given
 
-    assert leave_to_others(obj, live(scaler, spec={"replicas": 5}), "m", ["spec.replicas"]) == {"spec": {"x": 1}}
-    assert leave_to_others(obj, live(own, spec={"replicas": 5}), "m", ["spec.replicas"])["spec"]["replicas"] == 5
+
+def test_without_a_server_inputs_stay_as_they_are():
+    assert spec_of({"bogus": 1}, api_version="other/v1") == {"bogus": 1}
+
+
+@pytest.mark.parametrize(
+    ("written", "answered"),
+    [
+        ("1", "1"),
+        ("1000m", "1"),
+        ("0.5", "500m"),
+        ("1.5", "1500m"),
+        ("2000", "2k"),
+        ("1024Mi", "1Gi"),
+        ("1.5Gi", "1536Mi"),
+        ("2048", "2048"),
+        ("0", "0"),
+        ("512Ki", "512Ki"),
+        ("0.5Ki", "512"),
+        ("1e3", "1e3"),
+        ("12e6", "12e6"),
+        ("-1", "-1"),
+        ("100M", "100M"),
+    ],
+)
+def test_a_quantity_is_written_as_a_server_would(written: str, answered: str):
+    assert canonical(written) == answered
+
+
+@pytest.mark.parametrize("text", ["lots", "", "1..2", "1 Gi", "Gi"])
+def test_other_texts_are_no_quantities(text: str):
+    with pytest.raises(NotAQuantity):
+        canonical(text)

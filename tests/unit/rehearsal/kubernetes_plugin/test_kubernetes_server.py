@@ -3,9 +3,9 @@ from typing import Any
 
 import grpc
 import pytest
-from llmd_oke.rehearsal.kubernetes_plugin.server import start
-from llmd_oke.rehearsal.plugin_protocol.messages import Empty, Stub, decode, encode, plugin, provider
-from llmd_oke.rehearsal.plugin_protocol.trees import UNKNOWN
+from llmd_rehearsal.kubernetes_plugin.server import start
+from llmd_rehearsal.plugin_protocol import Empty, Stub, decode, encode, plugin, provider
+from llmd_rehearsal.plugin_values import UNKNOWN
 
 URN = "urn:pulumi:dev::p::kubernetes:core/v1:ConfigMap::cm"
 INPUTS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cm", "namespace": "n"}, "data": {"k": "v"}}

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmd_oke.rehearsal.nodes.config import NodeConfig
-from llmd_oke.rehearsal.oci_plugin.clocks import Clock
-from llmd_oke.rehearsal.oci_plugin.faults import Faults
-from llmd_oke.rehearsal.oci_plugin.fleets import Fleets
-from llmd_oke.rehearsal.oci_plugin.inputs import Naming, check
-from llmd_oke.rehearsal.oci_plugin.operations import Operations, Order
-from llmd_oke.rehearsal.oci_plugin.records import Records
-from llmd_oke.rehearsal.oci_plugin.schemas import resources
+from llmd_rehearsal.agent_config import NodeConfig
+from llmd_rehearsal.oci_plugin.bridge import check
+from llmd_rehearsal.oci_plugin.facts import resources
+from llmd_rehearsal.oci_plugin.faults import Faults
+from llmd_rehearsal.oci_plugin.nodes import Machines
+from llmd_rehearsal.oci_plugin.operations import Operations, ResourceRequest
+from llmd_rehearsal.oci_plugin.region import Clock, Records
+from llmd_rehearsal.plugin_values import Naming
 
-PLACE = "ocid1.compartment.oc1..aaaa"
+COMPARTMENT = "ocid1.compartment.oc1..aaaa"
 DOMAIN = "Uocm:US-ASHBURN-AD-1"
 RDMA_SHAPE = "BM.GPU.MI300X.8"
 
@@ -34,15 +34,15 @@ class Nodes:
 
 @dataclass
 class Store:
-    """Takes the place of the cluster's etcd; says what was asked of it."""
+    """Takes the place of the cluster's etcd; records the calls."""
 
-    asked: list[str] = field(default_factory=list[str])
+    calls: list[str] = field(default_factory=list[str])
 
-    def begin(self) -> None:
-        self.asked.append("begin")
+    def snapshot(self) -> None:
+        self.calls.append("snapshot")
 
-    def empty(self) -> None:
-        self.asked.append("empty")
+    def restore(self) -> None:
+        self.calls.append("restore")
 
 
 class Region:
@@ -51,17 +51,17 @@ class Region:
     def __init__(self, journal: Path | None = None, faults: Path | None = None) -> None:
         self.nodes = Nodes()
         self.records = Records(journal)
-        fleets = Fleets(self.records, self.nodes)
+        machines = Machines(self.records, self.nodes)
         self.store = Store()
         self.operations = Operations(
-            self.records, fleets, Faults(faults), Clock(0), lambda: "10.244.0.1:6443", store=self.store
+            self.records, machines, Faults(faults), Clock(0), lambda: "10.244.0.1:6443", store=self.store
         )
 
-    def order(self, type_: str, inputs: dict[str, Any], name: str, timeout_s: float = 0) -> Order:
-        resource = next(each for each in resources().values() if each.name == type_)
+    def order(self, type_: str, inputs: dict[str, Any], name: str, timeout_s: float = 0) -> ResourceRequest:
+        resource = next(item for item in resources().values() if item.name == type_)
         checked = check(resource, {}, inputs, Naming(name))
         assert not checked.failures
-        return Order(resource, name, "us-ashburn-1", checked.inputs, timeout_s=timeout_s)
+        return ResourceRequest(resource, name, "us-ashburn-1", checked.inputs, timeout_s=timeout_s)
 
     def create(self, type_: str, **inputs: Any) -> dict[str, Any]:
         return self.operations.create(self.order(type_, inputs, "it"))
@@ -72,20 +72,20 @@ class Region:
     def delete(self, state: dict[str, Any]) -> None:
         record = self.records.get(state["id"])
         assert record is not None
-        self.operations.delete(record.id, Order(record.resource, "it", "us-ashburn-1", record.state))
+        self.operations.delete(record.id, ResourceRequest(record.resource, "it", "us-ashburn-1", record.state))
 
     def vcn(self, *cidrs: str, **inputs: Any) -> dict[str, Any]:
-        return self.create("Vcn", compartmentId=PLACE, cidrBlocks=list(cidrs or ("10.0.0.0/16",)), **inputs)
+        return self.create("Vcn", compartmentId=COMPARTMENT, cidrBlocks=list(cidrs or ("10.0.0.0/16",)), **inputs)
 
     def subnet(self, vcn: dict[str, Any], cidr: str, **inputs: Any) -> dict[str, Any]:
-        return self.create("Subnet", compartmentId=PLACE, vcnId=vcn["id"], cidrBlock=cidr, **inputs)
+        return self.create("Subnet", compartmentId=COMPARTMENT, vcnId=vcn["id"], cidrBlock=cidr, **inputs)
 
     def group(self, vcn: dict[str, Any]) -> dict[str, Any]:
-        return self.create("NetworkSecurityGroup", compartmentId=PLACE, vcnId=vcn["id"])
+        return self.create("NetworkSecurityGroup", compartmentId=COMPARTMENT, vcnId=vcn["id"])
 
     def cluster(self, vcn: dict[str, Any], **inputs: Any) -> dict[str, Any]:
         usual = {
-            "compartmentId": PLACE,
+            "compartmentId": COMPARTMENT,
             "vcnId": vcn["id"],
             "name": "prod",
             "kubernetesVersion": "v1.34.2",
@@ -100,7 +100,7 @@ def pool(cluster: dict[str, Any], subnet: dict[str, Any], size: int = 9, **input
     details = {"size": size, "placementConfigs": [{"availabilityDomain": DOMAIN, "subnetId": subnet["id"]}]}
     usual = {
         "clusterId": cluster["id"],
-        "compartmentId": PLACE,
+        "compartmentId": COMPARTMENT,
         "name": "gpu",
         "nodeShape": RDMA_SHAPE,
         "nodeConfigDetails": details | inputs.pop("details", {}),

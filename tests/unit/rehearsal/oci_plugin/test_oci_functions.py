@@ -1,21 +1,16 @@
-"""Functions."""
+"""Functions of the OCI stand-in: what each answers, and what is refused."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.rehearsal.oci_plugin.functions import Question, invoke
-from llmd_oke.rehearsal.plugin_protocol.errors import Refusal
-from oci_region import PLACE, Region
-
-
-@pytest.fixture
-def region() -> Region:
-    return Region()
+from llmd_rehearsal.oci_plugin.functions import FunctionCall, invoke
+from llmd_rehearsal.plugin_values import Refusal
+from oci_region import COMPARTMENT, Region
 
 
 def ask(region: Region, name: str, kubeconfig: Path | None = None, **arguments: Any) -> dict[str, Any]:
-    return invoke(f"oci:Any/{name}:{name}", Question(arguments, "eu-frankfurt-1", region.records, kubeconfig))
+    return invoke(f"oci:Any/{name}:{name}", FunctionCall(arguments, "eu-frankfurt-1", region.records, kubeconfig))
 
 
 def test_a_cluster_gives_the_rehearsals_kubeconfig(region: Region, tmp_path: Path):
@@ -50,7 +45,7 @@ def test_images_fit_the_shape(region: Region):
 
 def test_the_home_region_is_told(region: Region):
     subscriptions = ask(region, "getRegionSubscriptions", tenancyId="t")["regionSubscriptions"]
-    assert {each["regionName"]: each["isHomeRegion"] for each in subscriptions} == {
+    assert {item["regionName"]: item["isHomeRegion"] for item in subscriptions} == {
         "us-ashburn-1": True,
         "eu-frankfurt-1": False,
     }
@@ -77,10 +72,10 @@ def test_functions_have_answers(region: Region, name: str, arguments: dict[str, 
 
 def test_what_there_is_can_be_listed(region: Region):
     cluster = region.cluster(region.vcn())
-    assert [each["id"] for each in ask(region, "getClusters", compartmentId=PLACE)["clusters"]] == [cluster["id"]]
+    assert [item["id"] for item in ask(region, "getClusters", compartmentId=COMPARTMENT)["clusters"]] == [cluster["id"]]
     assert ask(region, "getVcn", vcnId=cluster["vcnId"])["cidrBlock"] == "10.0.0.0/16"
-    assert ask(region, "getInstances", compartmentId=PLACE)["instances"] == []
-    assert ask(region, "getNodePools", compartmentId=PLACE)["nodePools"] == []
+    assert ask(region, "getInstances", compartmentId=COMPARTMENT)["instances"] == []
+    assert ask(region, "getNodePools", compartmentId=COMPARTMENT)["nodePools"] == []
 
 
 def test_a_function_that_is_not_answered_is_named_with_those_that_are(region: Region):

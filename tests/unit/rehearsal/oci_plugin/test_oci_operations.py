@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.rehearsal.oci_plugin.clocks import Clock
-from llmd_oke.rehearsal.oci_plugin.errors import WorkRequestFailed
-from llmd_oke.rehearsal.oci_plugin.faults import asked, write
-from llmd_oke.rehearsal.oci_plugin.schemas import resource_of
-from llmd_oke.rehearsal.plugin_protocol.errors import InitFailed, Refusal
-from oci_region import DOMAIN, PLACE, Region, pool
+from llmd_pods.errors import KitError
+from llmd_rehearsal.oci_plugin.facts import resource_of
+from llmd_rehearsal.oci_plugin.faults import parse_rule, write_rules
+from llmd_rehearsal.oci_plugin.region import Clock, WorkRequestFailed
+from llmd_rehearsal.plugin_values import InitFailed, Refusal
+from oci_region import COMPARTMENT, DOMAIN, Region, pool
 
 
 def test_a_new_resource_is_well_and_has_all_that_oci_adds():
@@ -30,9 +29,9 @@ def test_a_cluster_leads_to_the_rehearsals_api_server():
 def test_what_a_cluster_holds_goes_with_it():
     region = Region()
     cluster = region.cluster(region.vcn())
-    assert region.store.asked == ["begin"]
+    assert region.store.calls == ["snapshot"]
     region.delete(cluster)
-    assert region.store.asked == ["begin", "empty"]
+    assert region.store.calls == ["snapshot", "restore"]
 
 
 def test_a_subnet_gets_what_its_network_has_by_default():
@@ -45,15 +44,15 @@ def test_a_subnet_gets_what_its_network_has_by_default():
 
 def test_an_update_keeps_what_the_inputs_do_not_say():
     region = Region()
-    before = region.create("ComputeCluster", compartmentId=PLACE, availabilityDomain=DOMAIN, displayName="a")
-    after = region.update("ComputeCluster", before, compartmentId=PLACE, availabilityDomain=DOMAIN)
+    before = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN, displayName="a")
+    after = region.update("ComputeCluster", before, compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
     assert after == before
 
 
 def test_what_is_gone_is_read_as_nothing_and_deleted_without_complaint():
     region = Region()
     vcn = region.vcn()
-    order = region.order("Vcn", {"compartmentId": PLACE, "cidrBlocks": ["10.0.0.0/16"]}, "v")
+    order = region.order("Vcn", {"compartmentId": COMPARTMENT, "cidrBlocks": ["10.0.0.0/16"]}, "v")
     region.delete(vcn)
     region.operations.delete(vcn["id"], order)
     assert region.operations.read(vcn["id"], {}) is None
@@ -142,13 +141,13 @@ class TestFaults:
     def test_a_pool_that_can_not_grow_keeps_what_it_has_and_is_repaired_by_the_next_update(
         self, region: Region, faults: Path, inputs: dict[str, Any]
     ):
-        made = region.create("NodePool", **inputs)
+        before = region.create("NodePool", **inputs)
         inputs["nodeConfigDetails"]["size"] = 11
-        write(faults, [asked("NodePool:out-of-host-capacity:1")])
+        write_rules(faults, [parse_rule("NodePool:out-of-host-capacity:1")])
         with pytest.raises(InitFailed, match=r"2 node\(s\) launch failure") as failure:
-            region.update("NodePool", made, **inputs)
-        assert (failure.value.properties, len(region.nodes.there)) == (made, 9)
-        repaired = region.update("NodePool", made, **inputs)
+            region.update("NodePool", before, **inputs)
+        assert (failure.value.properties, len(region.nodes.there)) == (before, 9)
+        repaired = region.update("NodePool", before, **inputs)
         assert (repaired["state"], len(repaired["nodes"]), len(region.nodes.there)) == ("ACTIVE", 11, 11)
 
     def test_a_pool_whose_nodes_never_join_is_deleted_again(self, region: Region, faults: Path, inputs: dict[str, Any]):
@@ -179,8 +178,8 @@ class TestFaults:
         self, region: Region, faults: Path
     ):
         faults.write_text("faults: [{resource: Vcn, fault: answer-lost, times: 3}]")
-        made = region.vcn()
-        assert [vcn.id for vcn in region.records.all_of("Vcn")] == [made["id"]]
+        before = region.vcn()
+        assert [vcn.id for vcn in region.records.all_of("Vcn")] == [before["id"]]
         faults.write_text("faults: [{resource: Vcn, fault: answer-lost}]")
         with pytest.raises(Refusal, match=r"can not create Core Vcn: .* net/http: request canceled"):
             region.vcn()
@@ -203,7 +202,7 @@ class TestFaults:
         self, region: Region, faults: Path
     ):
         faults.write_text("faults: [{resource: Vcn, fault: slow}]")
-        inputs = {"compartmentId": PLACE, "cidrBlocks": ["10.0.0.0/16"]}
+        inputs = {"compartmentId": COMPARTMENT, "cidrBlocks": ["10.0.0.0/16"]}
         with pytest.raises(InitFailed, match="timeout while waiting"):
             region.operations.create(region.order("Vcn", inputs, "it", timeout_s=3))
         faults.write_text("faults: []")
@@ -225,9 +224,9 @@ class TestFaults:
 
     def test_a_fault_that_is_asked_for_in_short_hits_every_operation(self, region: Region, faults: Path):
         vcn = region.vcn()
-        write(faults, [asked("Vcn/it:internal-error:2")])
+        write_rules(faults, [parse_rule("Vcn/it:internal-error:2")])
         with pytest.raises(Refusal, match="500-InternalError"):
-            region.update("Vcn", vcn, compartmentId=PLACE, cidrBlocks=["10.0.0.0/16"])
+            region.update("Vcn", vcn, compartmentId=COMPARTMENT, cidrBlocks=["10.0.0.0/16"])
         with pytest.raises(Refusal, match="500-InternalError"):
             region.delete(vcn)
         region.delete(vcn)
@@ -235,13 +234,13 @@ class TestFaults:
     @pytest.mark.parametrize("text", ["NodePool", "NodePool:earthquake", "Vcn:internal-error:0", ":internal-error"])
     def test_what_is_no_fault_is_refused_with_what_is(self, text: str):
         with pytest.raises(KitError, match="is no fault") as refused:
-            asked(text)
+            parse_rule(text)
         assert "out-of-host-capacity" in (refused.value.remedy or "")
         assert "ClusterNetwork" in (refused.value.remedy or "")
 
     def test_a_type_that_oci_has_not_is_refused_with_the_nearest_and_all_others(self):
         with pytest.raises(KitError, match="OCI has no 'NodePol' here") as refused:
-            asked("NodePol:internal-error")
+            parse_rule("NodePol:internal-error")
         assert refused.value.remedy is not None
         assert refused.value.remedy.startswith("Did you mean NodePool? Types of OCI's resources here: Addon,")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from lightkube.resources.core_v1 import Pod
-from llmd_oke.rehearsal.pods.facts import PodFacts
+from llmd_rehearsal.pods.environment import PodFacts
 
 FACTS = PodFacts("10.244.3.7", "10.244.0.12", "gpu-2", {"cpu": "112", "memory": "2048Gi"})
 

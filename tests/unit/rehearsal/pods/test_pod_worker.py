@@ -6,10 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from llmd_oke.rehearsal.pods.etc_files import Resolver
-from llmd_oke.rehearsal.pods.homes import Home
-from llmd_oke.rehearsal.pods.pod_worker import PodWorker
-from llmd_oke.rehearsal.pods.surroundings import Surroundings
+from llmd_rehearsal.pods.pod_sandbox import AgentContext, PodSandbox, Resolver
+from llmd_rehearsal.pods.pod_worker import PodWorker
 from pods_for_tests import FixedSources, make_pod
 
 LIMIT_S = 10
@@ -40,13 +38,13 @@ class Witness:
         pass
 
 
-def surroundings(witness: Witness, folder: Path, simulated: bool = False) -> Surroundings:
-    made = SimpleNamespace(
+def agent_context(witness: Witness, folder: Path, simulated: bool = False) -> AgentContext:
+    context = SimpleNamespace(
         client=witness,
         networks=witness,
         recorder=witness,
         state_folder=folder,
-        addresses=SimpleNamespace(take=lambda node, wanted: "10.244.3.7", give_back=lambda address: None),
+        addresses=SimpleNamespace(take=lambda node, preferred: "10.244.3.7", give_back=lambda address: None),
         fleet=SimpleNamespace(
             index=lambda name: 2,
             address=lambda name: "10.244.0.12",
@@ -56,13 +54,13 @@ def surroundings(witness: Witness, folder: Path, simulated: bool = False) -> Sur
         factory=SimpleNamespace(is_simulated=lambda model: simulated),
         resolver=Resolver("10.96.0.10", "cluster.local"),
     )
-    return cast("Surroundings", made)
+    return cast("AgentContext", context)
 
 
 async def test_a_pod_that_waits_for_a_config_map_has_no_network_yet(tmp_path: Path) -> None:
     witness = Witness()
     pod = make_pod(volumes=[{"name": "settings", "configMap": {"name": "missing"}}])
-    worker = PodWorker(surroundings(witness, tmp_path), pod)
+    worker = PodWorker(agent_context(witness, tmp_path), pod)
     try:
         async with asyncio.timeout(LIMIT_S):
             await witness.warned.wait()
@@ -74,8 +72,8 @@ async def test_a_pod_that_waits_for_a_config_map_has_no_network_yet(tmp_path: Pa
 @pytest.mark.parametrize(("simulated", "networks"), [(True, 0), (False, 1)])
 async def test_pods_of_which_nothing_runs_have_no_network(tmp_path: Path, simulated: bool, networks: int) -> None:
     witness = Witness()
-    home = Home(surroundings(witness, tmp_path, simulated), make_pod())
+    sandbox = PodSandbox(agent_context(witness, tmp_path, simulated), make_pod())
     async with asyncio.timeout(LIMIT_S):
-        await home.enter(make_pod(), lambda reason, message: None)
+        await sandbox.create(make_pod(), lambda reason, message: None)
     assert len(witness.attached) == networks
-    await home.leave()
+    await sandbox.remove()

@@ -1,4 +1,4 @@
-"""Choice of what runs for a container, and the life of one container."""
+"""What runs for a container, and what it says at its end."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,16 +8,21 @@ from typing import Any, cast
 import httpx2
 import pytest
 from lightkube.models.core_v1 import Container as ContainerModel
-from llmd_oke.rehearsal.pods import sandboxes
-from llmd_oke.rehearsal.pods.container_worker import BackOff, ContainerWorker, Manner
-from llmd_oke.rehearsal.pods.containers import Container, StartError
-from llmd_oke.rehearsal.pods.factory import ContainerFactory, Setting
-from llmd_oke.rehearsal.pods.images import ImageEntry, ImageTable
-from llmd_oke.rehearsal.pods.placeholder_containers import PlaceholderContainer
-from llmd_oke.rehearsal.pods.process_containers import ProcessContainer
-from llmd_oke.rehearsal.pods.pythons import Python
-from llmd_oke.rehearsal.pods.records import ContainerRecord, Role, Running, Terminated, Waiting
-from llmd_oke.rehearsal.pods.simulator_containers import SimulatorContainer, SimulatorSpec
+from llmd_rehearsal.pods import containers
+from llmd_rehearsal.pods.container_worker import BackOff, ContainerOptions, ContainerWorker
+from llmd_rehearsal.pods.containers import (
+    Container,
+    PlaceholderContainer,
+    ProcessContainer,
+    SimulatorContainer,
+    SimulatorSpec,
+    StartError,
+    empty_file,
+    mount,
+    termination_message,
+)
+from llmd_rehearsal.pods.images import ContainerContext, ContainerFactory, ImageEntry, ImageTable, Python
+from llmd_rehearsal.pods.status import ContainerRecord, Role, Running, Terminated, Waiting
 
 TABLE = ImageTable(
     [
@@ -32,8 +37,8 @@ TABLE = ImageTable(
 
 
 @pytest.fixture
-def setting(tmp_path: Path) -> Setting:
-    return Setting(
+def setting(tmp_path: Path) -> ContainerContext:
+    return ContainerContext(
         Path("/run/netns/x"), "host", [], {"A": "1"}, tmp_path / "log", tmp_path / "last-words", completes=False
     )
 
@@ -47,26 +52,26 @@ def factory(simulator: httpx2.AsyncClient | None = None, time_scale: float = 1.0
     return ContainerFactory(TABLE, programs, Python(Path("/state/python"), {"B": "2"}), simulator, time_scale)
 
 
-def test_an_image_with_a_program_is_a_process(setting: Setting) -> None:
+def test_an_image_with_a_program_is_a_process(setting: ContainerContext) -> None:
     assert isinstance(factory().make(model("test/program:1"), setting), ProcessContainer)
 
 
 @pytest.mark.parametrize(
-    ("time_scale", "given", "told"),
+    ("time_scale", "arguments", "expected"),
     [(1.0, [], []), (0.5, [], []), (4.0, [], ["--every=0.2s"]), (4.0, ["--every=1s"], ["--every=1s"])],
     ids=["real time", "faster", "slower", "the manifest's own"],
 )
 def test_intervals_of_a_program_go_with_the_time_of_its_servers(
-    setting: Setting, time_scale: float, given: list[str], told: list[str]
+    setting: ContainerContext, time_scale: float, arguments: list[str], expected: list[str]
 ) -> None:
-    made = factory(time_scale=time_scale).make(model("test/program:1", command=["/x"], args=given), setting)
-    assert isinstance(made, ProcessContainer)
-    assert made._spec.argv == ["/x", *told]
+    created = factory(time_scale=time_scale).make(model("test/program:1", command=["/x"], args=arguments), setting)
+    assert isinstance(created, ProcessContainer)
+    assert created._spec.argv == ["/x", *expected]
 
 
-def test_a_python_program_is_a_process_with_a_file_for_its_last_words(setting: Setting) -> None:
+def test_a_python_program_is_a_process_with_a_file_for_its_last_words(setting: ContainerContext) -> None:
     assert isinstance(factory().make(model("test/vllm:1", command=["/bin/python3", "x.py"]), setting), ProcessContainer)
-    assert setting.last_words.read_bytes() == b""
+    assert setting.termination_log.read_bytes() == b""
 
 
 def test_python_is_found_on_path_and_a_containers_own_variables_win() -> None:
@@ -83,18 +88,18 @@ def test_packages_are_shown_only_where_the_image_has_them() -> None:
     assert all(mount.read_only for mount in whole)
 
 
-def test_an_image_without_a_row_is_simulated(setting: Setting) -> None:
+def test_an_image_without_a_row_is_simulated(setting: ContainerContext) -> None:
     assert factory().is_simulated(model("test/other:1"))
     assert isinstance(factory().make(model("test/other:1"), setting), PlaceholderContainer)
 
 
-def test_a_program_that_is_not_there_is_an_error_that_names_it(setting: Setting) -> None:
+def test_a_program_that_is_not_there_is_an_error_that_names_it(setting: ContainerContext) -> None:
     with pytest.raises(StartError, match='no program "absent" for test/absent:1') as caught:
         factory().make(model("test/absent:1"), setting)
     assert caught.value.reason == "ErrImageNeverPull"
 
 
-def test_vllm_goes_to_the_simulator_and_other_commands_of_its_image_do_not(setting: Setting) -> None:
+def test_vllm_goes_to_the_simulator_and_other_commands_of_its_image_do_not(setting: ContainerContext) -> None:
     simulator = httpx2.AsyncClient()
     assert isinstance(factory(simulator).make(model("test/vllm:1", args=["m"]), setting), SimulatorContainer)
     assert factory(simulator).is_simulated(model("test/vllm:1", command=["rocm-smi"]))
@@ -103,10 +108,10 @@ def test_vllm_goes_to_the_simulator_and_other_commands_of_its_image_do_not(setti
 
 def test_a_sandbox_mounts_outer_folders_before_inner_ones_and_keeps_few_capabilities() -> None:
     mounts = [
-        sandboxes.Mount(Path("/tmp/b"), "/etc/app/inner"),
-        sandboxes.Mount(Path("/tmp/a"), "/etc/app", read_only=True),
+        containers.Mount(Path("/tmp/b"), "/etc/app/inner"),
+        containers.Mount(Path("/tmp/a"), "/etc/app", read_only=True),
     ]
-    line = sandboxes.command(sandboxes.Sandbox(Path("/run/netns/x"), "host", mounts, "/work"), ["/app/x", "--flag"])
+    line = containers.command(containers.Sandbox(Path("/run/netns/x"), "host", mounts, "/work"), ["/app/x", "--flag"])
     assert line[-5:] == ["--chdir", "/work", "--", "/app/x", "--flag"]
     assert line.index("/etc/app") < line.index("/etc/app/inner")
     assert line[line.index("/etc/app") - 2] == "--ro-bind"
@@ -146,10 +151,10 @@ class Watched:
         self.waits = asyncio.Event()
         self._codes = iter(codes)
         self.record = ContainerRecord("c", "x", Role.MAIN)
-        manner = Manner(
+        options = ContainerOptions(
             make=self._make,
             restarts=restarts,
-            last_words=lambda code: f"ended with {code}",
+            termination_message=lambda code: f"ended with {code}",
             changed=self._changed,
             warn=lambda _reason, _message: None,
             address="127.0.0.1",
@@ -157,7 +162,7 @@ class Watched:
             back_off=BackOff(first_s=wait_s, longest_s=wait_s),
             grace_s=1.0,
         )
-        self.worker = ContainerWorker(model("x"), self.record, manner)
+        self.worker = ContainerWorker(model("x"), self.record, options)
 
     def _changed(self) -> None:
         self.states.append(self.record.state)
@@ -223,7 +228,7 @@ async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_p
             return httpx2.Response(200, json={"state": "exited", "exit_code": 2})
         return httpx2.Response(200, text="error: unrecognized arguments: --foo")
 
-    log, mounts = tmp_path / "pod" / "c.log", [sandboxes.Mount(Path("/node/models"), "/model-cache", read_only=True)]
+    log, mounts = tmp_path / "pod" / "c.log", [containers.Mount(Path("/node/models"), "/model-cache", read_only=True)]
     spec = SimulatorSpec(Path("/run/netns/x"), ["vllm", "serve", "m"], {"A": "1"}, "test/vllm:1", log, mounts)
     container = SimulatorContainer(spec, simulator(answers))
     await container.start()
@@ -234,10 +239,10 @@ async def test_a_simulated_server_is_asked_for_with_its_namespace_and_argv(tmp_p
 
 
 async def test_a_simulated_server_whose_start_was_not_answered_is_not_left_behind(tmp_path: Path) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def answers(request: httpx2.Request) -> httpx2.Response:
-        asked.append(request.method)
+        requests.append(request.method)
         if request.method == "POST":
             raise httpx2.ReadTimeout("late", request=request)
         return httpx2.Response(204)
@@ -245,7 +250,7 @@ async def test_a_simulated_server_whose_start_was_not_answered_is_not_left_behin
     container = SimulatorContainer(SimulatorSpec(tmp_path, [], {}, "i", tmp_path / "log"), simulator(answers))
     with pytest.raises(StartError):
         await container.start()
-    assert asked == ["POST", "DELETE"]
+    assert requests == ["POST", "DELETE"]
 
 
 async def test_an_answer_that_is_lost_while_a_server_runs_is_asked_for_again(tmp_path: Path) -> None:
@@ -268,3 +273,41 @@ async def test_a_simulator_that_is_gone_counts_as_a_kill(tmp_path: Path) -> None
     assert await container.wait() == 137
     with pytest.raises(StartError, match="can't be reached"):
         await container.start()
+
+
+FALLBACK = ContainerModel(name="c", terminationMessagePolicy="FallbackToLogsOnError")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    log = tmp_path / "c.log"
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    return log
+
+
+def test_what_was_written_is_said_whatever_the_exit_code(tmp_path: Path, log: Path) -> None:
+    file = empty_file(tmp_path / "words" / "c")
+    file.write_text("node-3 never joined")
+    assert termination_message(FALLBACK, 0, file, log) == "node-3 never joined"
+    assert termination_message(FALLBACK, 1, file, log) == "node-3 never joined"
+
+
+def test_a_failure_without_words_is_told_by_the_end_of_the_log_where_that_is_asked_for(
+    tmp_path: Path, log: Path
+) -> None:
+    file = empty_file(tmp_path / "c")
+    text = termination_message(FALLBACK, 1, file, log)
+    assert text is not None
+    assert text.splitlines()[0] == "line 20"
+    assert termination_message(FALLBACK, 0, file, log) is None
+    assert termination_message(ContainerModel(name="c"), 1, file, log) is None
+
+
+def test_a_new_run_starts_with_nothing_said(tmp_path: Path, log: Path) -> None:
+    empty_file(tmp_path / "c").write_text("of the run before")
+    assert termination_message(ContainerModel(name="c"), 1, empty_file(tmp_path / "c"), log) is None
+
+
+def test_the_file_is_shown_where_the_container_expects_it(tmp_path: Path) -> None:
+    assert mount(ContainerModel(name="c"), tmp_path).target == "/dev/termination-log"
+    assert mount(ContainerModel(name="c", terminationMessagePath="/tmp/words"), tmp_path).target == "/tmp/words"

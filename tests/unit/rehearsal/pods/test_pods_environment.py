@@ -1,13 +1,19 @@
-"""Environment variables, Service links and the downward API."""
+"""A container's variables and arguments."""
 
 from typing import Any, cast
 
 import pytest
 from lightkube.models.core_v1 import Container
 from lightkube.resources.core_v1 import Service
-from llmd_oke.rehearsal.pods.downward import field_value, quantity
-from llmd_oke.rehearsal.pods.environment import environment, service_links
-from llmd_oke.rehearsal.pods.facts import MissingSourceError
+from llmd_rehearsal.pods.environment import (
+    MissingSourceError,
+    environment,
+    expand,
+    field_value,
+    quantity,
+    resolve_argv,
+    service_links,
+)
 from pods_for_tests import FACTS, FixedSources, make_pod
 
 SOURCES = FixedSources({"settings": {"a": b"1", "b": b"2"}}, {"keys": {"token": b"s3cret"}})
@@ -33,8 +39,8 @@ def test_own_variables_override_env_from_and_service_links() -> None:
         "envFrom": [{"configMapRef": {"name": "settings"}, "prefix": "S_"}],
         "env": [{"name": "S_b", "value": "own"}],
     }
-    found = variables(container, {"S_a": "link", "LINK": "kept"})
-    assert (found["S_a"], found["S_b"], found["LINK"]) == ("1", "own", "kept")
+    result = variables(container, {"S_a": "link", "LINK": "kept"})
+    assert (result["S_a"], result["S_b"], result["LINK"]) == ("1", "own", "kept")
 
 
 def test_secret_keys_are_decoded_text() -> None:
@@ -113,3 +119,35 @@ def test_without_service_links_only_the_api_server_is_told() -> None:
     links = service_links(services, "serving", all_of_namespace=False)
     assert links["KUBERNETES_SERVICE_HOST"] == "10.96.0.1"
     assert not any(name.startswith(("VLLM", "HEADLESS")) for name in links)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("$(A)", "1"),
+        ("x-$(A)-$(B)", "x-1-two"),
+        ("$(UNKNOWN)", "$(UNKNOWN)"),
+        ("$$(A)", "$(A)"),
+        ("$$$$", "$$"),
+        ("$A", "$A"),
+        ("$(A", "$(A"),
+        ("$(B)$(B)", "twotwo"),
+    ],
+)
+def test_references_are_expanded_as_kubernetes_does(text: str, expected: str) -> None:
+    assert expand(text, {"A": "1", "B": "two"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "expected"),
+    [
+        (None, None, ["/ep", "1", "image-arg"]),
+        (None, ["a"], ["/ep", "1", "a"]),
+        (["c"], None, ["c"]),
+        (["c"], ["$(A)"], ["c", "1"]),
+    ],
+)
+def test_a_command_replaces_entrypoint_and_image_arguments(
+    command: list[str] | None, arguments: list[str] | None, expected: list[str]
+) -> None:
+    assert resolve_argv(command, arguments, ["/ep", "$(A)"], ["image-arg"], {"A": "1"}) == expected

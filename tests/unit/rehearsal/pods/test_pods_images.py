@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.rehearsal.pods.images import load, repository
+from llmd_pods.errors import KitError
+from llmd_rehearsal.pods.images import load, repository
 
 TABLE = load(Path(__file__).parents[4] / "values" / "rehearsal" / "images.yaml")
 

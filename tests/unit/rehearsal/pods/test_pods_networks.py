@@ -3,9 +3,9 @@
 from ipaddress import IPv4Interface
 
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.rehearsal.pods import networks
-from llmd_oke.rehearsal.pods.networks import Networks
+from llmd_pods.errors import KitError
+from llmd_rehearsal.pods import networks
+from llmd_rehearsal.pods.networks import Networks
 
 
 class Ip:
@@ -15,7 +15,7 @@ class Ip:
         self.failing = failing
         self.removed: list[str] = []
 
-    async def checked(self, argv: list[str], *, given: str = "") -> str:
+    async def checked(self, argv: list[str], *, stdin: str = "") -> str:
         if self.failing:
             self.failing -= 1
             raise KitError("RTNETLINK answers: Device or resource busy")
@@ -28,7 +28,7 @@ class Ip:
 @pytest.fixture
 def ip(monkeypatch: pytest.MonkeyPatch) -> Ip:
     ip = Ip(failing=1)
-    monkeypatch.setattr(networks, "checked", ip.checked)
+    monkeypatch.setattr(networks, "run_checked", ip.checked)
     monkeypatch.setattr(networks, "run", ip.run)
     return ip
 
@@ -44,10 +44,10 @@ async def test_what_was_made_of_a_network_that_failed_is_removed(ip: Ip) -> None
 
 
 async def test_the_network_of_a_node_is_tried_again_for_its_next_pod(ip: Ip) -> None:
-    made = own_networks()
+    created = own_networks()
     with pytest.raises(KitError):
-        await made.attach_node("gpu-1", "10.244.0.11")
-    assert (await made.attach_node("gpu-1", "10.244.0.11")).name == "pod-node-gpu-1"
+        await created.attach_node("gpu-1", "10.244.0.11")
+    assert (await created.attach_node("gpu-1", "10.244.0.11")).name == "pod-node-gpu-1"
 
 
 def test_an_address_has_one_hardware_address_whoever_has_it() -> None:

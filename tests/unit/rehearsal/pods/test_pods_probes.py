@@ -4,11 +4,9 @@ import asyncio
 
 import pytest
 from lightkube.models.core_v1 import Container, ContainerPort, HTTPGetAction, Probe
-from llmd_oke.rehearsal.pods.container_worker import BackOff
-from llmd_oke.rehearsal.pods.grpc_health import request
-from llmd_oke.rehearsal.pods.placeholder_containers import PlaceholderContainer
-from llmd_oke.rehearsal.pods.probes import Tally, schedule
-from llmd_oke.rehearsal.pods.probing import ask, port_number
+from llmd_rehearsal.pods.container_worker import BackOff
+from llmd_rehearsal.pods.containers import PlaceholderContainer
+from llmd_rehearsal.pods.probes import Tally, port_number, request, run_probe, schedule
 
 
 def verdicts(tally: Tally, answers: str) -> list[bool | None]:
@@ -89,7 +87,7 @@ async def test_an_http_probe_passes_on_status_200_to_399(line: bytes, passes: bo
     probe = Probe(httpGet=HTTPGetAction(port=port, path="/health"))
     async with server:
         container = PlaceholderContainer(completes=False)
-        assert await ask(probe, Container(name="c"), container, "127.0.0.1", 5.0) is passes
+        assert await run_probe(probe, Container(name="c"), container, "127.0.0.1", 5.0) is passes
 
 
 async def test_a_refused_connection_is_a_failure() -> None:
@@ -98,4 +96,4 @@ async def test_a_refused_connection_is_a_failure() -> None:
     server.close()
     await server.wait_closed()
     probe = Probe(httpGet=HTTPGetAction(port=port))
-    assert not await ask(probe, Container(name="c"), PlaceholderContainer(completes=False), "127.0.0.1", 5.0)
+    assert not await run_probe(probe, Container(name="c"), PlaceholderContainer(completes=False), "127.0.0.1", 5.0)

@@ -5,9 +5,17 @@ from typing import Any, cast
 
 import pytest
 from lightkube.resources.core_v1 import Pod
-from llmd_oke.rehearsal.pods.facts import PodFacts
-from llmd_oke.rehearsal.pods.records import ContainerRecord, Role, Running, Terminated, Waiting, initial_records
-from llmd_oke.rehearsal.pods.status import phase, pod_status
+from llmd_rehearsal.pods.environment import PodFacts
+from llmd_rehearsal.pods.status import (
+    ContainerRecord,
+    Role,
+    Running,
+    Terminated,
+    Waiting,
+    initial_records,
+    phase,
+    pod_status,
+)
 from pods_for_tests import FACTS, make_pod
 
 START = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
@@ -31,8 +39,8 @@ def status(*records: ContainerRecord, pod: Pod | None = None, facts: PodFacts | 
     return pod_status(pod or make_pod(), facts, records, START, NOW)
 
 
-def condition(found: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(each for each in found["conditions"] if each["type"] == name)
+def condition(status: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(item for item in status["conditions"] if item["type"] == name)
 
 
 @pytest.mark.parametrize(
@@ -57,16 +65,16 @@ def test_phase(records: list[ContainerRecord], expected: str) -> None:
 
 def test_a_pod_is_ready_when_all_of_its_containers_and_sidecars_are() -> None:
     assert condition(status(running("s", Role.SIDECAR), running("m")), "Ready")["status"] == "True"
-    found = status(running("s", Role.SIDECAR, ready=False), running("m"))
-    assert condition(found, "Ready")["status"] == "False"
-    assert condition(found, "Ready")["message"] == "containers with unready status: [s]"
+    result = status(running("s", Role.SIDECAR, ready=False), running("m"))
+    assert condition(result, "Ready")["status"] == "False"
+    assert condition(result, "Ready")["message"] == "containers with unready status: [s]"
 
 
 def test_a_pod_is_initialised_when_init_containers_have_ended_and_sidecars_started() -> None:
-    found = status(ended("i", 0, Role.INIT), waiting("s", Role.SIDECAR), waiting("m"))
-    assert condition(found, "Initialized")["message"] == "containers with incomplete status: [s]"
-    found = status(ended("i", 0, Role.INIT), running("s", Role.SIDECAR), waiting("m"))
-    assert condition(found, "Initialized")["status"] == "True"
+    result = status(ended("i", 0, Role.INIT), waiting("s", Role.SIDECAR), waiting("m"))
+    assert condition(result, "Initialized")["message"] == "containers with incomplete status: [s]"
+    result = status(ended("i", 0, Role.INIT), running("s", Role.SIDECAR), waiting("m"))
+    assert condition(result, "Initialized")["status"] == "True"
 
 
 def test_an_ended_pod_is_not_ready() -> None:
@@ -76,8 +84,12 @@ def test_an_ended_pod_is_not_ready() -> None:
 def test_addresses_appear_with_the_network() -> None:
     assert "podIP" not in status(waiting("m"), facts=None)
     assert condition(status(waiting("m"), facts=None), "PodReadyToStartContainers")["status"] == "False"
-    found = status(waiting("m"))
-    assert (found["podIP"], found["hostIP"], found["podIPs"]) == ("10.244.3.7", "10.244.0.12", [{"ip": "10.244.3.7"}])
+    result = status(waiting("m"))
+    assert (result["podIP"], result["hostIP"], result["podIPs"]) == (
+        "10.244.3.7",
+        "10.244.0.12",
+        [{"ip": "10.244.3.7"}],
+    )
 
 
 def with_conditions(*conditions: dict[str, str], **spec: Any) -> Pod:
@@ -90,16 +102,16 @@ def test_foreign_conditions_and_transition_times_are_kept() -> None:
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-21T06:00:30Z"},
         {"type": "ContainersReady", "status": "False", "lastTransitionTime": "2026-11-21T06:00:10Z"},
     )
-    found = status(running("m"), pod=pod)
-    assert condition(found, "PodScheduled")["status"] == "True"
-    assert condition(found, "Ready")["lastTransitionTime"] == "2026-11-21T06:00:30Z"
-    assert condition(found, "ContainersReady")["lastTransitionTime"] == "2026-11-21T06:01:00Z"
+    result = status(running("m"), pod=pod)
+    assert condition(result, "PodScheduled")["status"] == "True"
+    assert condition(result, "Ready")["lastTransitionTime"] == "2026-11-21T06:00:30Z"
+    assert condition(result, "ContainersReady")["lastTransitionTime"] == "2026-11-21T06:01:00Z"
 
 
 def test_readiness_gates_hold_back_ready_but_not_containers_ready() -> None:
     gates = [{"conditionType": "example.com/gate"}]
-    found = status(running("m"), pod=make_pod(readinessGates=gates))
-    assert (condition(found, "Ready")["status"], condition(found, "ContainersReady")["status"]) == ("False", "True")
+    result = status(running("m"), pod=make_pod(readinessGates=gates))
+    assert (condition(result, "Ready")["status"], condition(result, "ContainersReady")["status"]) == ("False", "True")
     opened = with_conditions({"type": "example.com/gate", "status": "True"}, readinessGates=gates)
     assert condition(status(running("m"), pod=opened), "Ready")["status"] == "True"
 
@@ -108,10 +120,10 @@ def test_a_container_in_back_off_shows_its_last_end() -> None:
     record = waiting("m", reason="CrashLoopBackOff")
     record.last = Terminated(137, "Error", START, NOW, "process://1")
     record.restarts = 2
-    found = status(record)["containerStatuses"][0]
-    assert found["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
-    assert found["lastState"]["terminated"]["exitCode"] == 137
-    assert (found["restartCount"], status(record)["phase"]) == (2, "Running")
+    result = status(record)["containerStatuses"][0]
+    assert result["state"] == {"waiting": {"reason": "CrashLoopBackOff"}}
+    assert result["lastState"]["terminated"]["exitCode"] == 137
+    assert (result["restartCount"], status(record)["phase"]) == (2, "Running")
 
 
 def test_records_start_in_the_order_of_the_spec_with_their_roles() -> None:

@@ -5,15 +5,14 @@ from typing import Any, cast
 
 import pytest
 from lightkube.models.core_v1 import Container, Volume
-from llmd_oke.rehearsal.pods import volumes
-from llmd_oke.rehearsal.pods.facts import MissingSourceError
-from llmd_oke.rehearsal.pods.materials import write_files
-from llmd_oke.rehearsal.pods.places import container_mounts
-from llmd_oke.rehearsal.pods.volumes import Contents, File, TokenWish
+from llmd_rehearsal.pods import volumes
+from llmd_rehearsal.pods.environment import MissingSourceError
+from llmd_rehearsal.pods.pod_sandbox import container_mounts
+from llmd_rehearsal.pods.volumes import File, TokenRequest, VolumeSources, write_files
 from pods_for_tests import FACTS, FixedSources, make_pod
 
-WISH = TokenWish(None, 3607)
-CONTENTS = Contents(
+WISH = TokenRequest(None, 3607)
+CONTENTS = VolumeSources(
     FACTS,
     FixedSources({"settings": {"a": b"1", "b": b"2"}, "kube-root-ca.crt": {"ca.crt": b"CA"}}, {"keys": {"k": b"\x00"}}),
     {WISH: "token"},
@@ -40,8 +39,8 @@ def test_a_config_map_gives_all_keys() -> None:
 
 
 def test_items_choose_paths_and_modes() -> None:
-    found = files({"configMap": {"name": "settings", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}})
-    assert found == {"x/y": File(b"2", 0o400)}
+    result = files({"configMap": {"name": "settings", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}})
+    assert result == {"x/y": File(b"2", 0o400)}
 
 
 def test_a_secret_gives_bytes() -> None:
@@ -49,7 +48,7 @@ def test_a_secret_gives_bytes() -> None:
 
 
 def test_the_service_account_volume_has_token_certificate_and_namespace() -> None:
-    assert volumes.token_wishes(make_pod(volumes=[ACCESS])) == {WISH}
+    assert volumes.token_requests(make_pod(volumes=[ACCESS])) == {WISH}
     assert files(ACCESS) == {
         "token": File(b"token", 0o600),
         "ca.crt": File(b"CA", 0o600),

@@ -4,16 +4,14 @@ from dataclasses import dataclass, field
 
 import pytest
 from llmd_oke.catalogue import model, shape
-from llmd_oke.rehearsal.vllm.attention import splits_by_heads
-from llmd_oke.rehearsal.vllm.cache_size import cache_size
-from llmd_oke.rehearsal.vllm.clocks import Lag
-from llmd_oke.rehearsal.vllm.command import settings
-from llmd_oke.rehearsal.vllm.engine import Engine
-from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
-from llmd_oke.rehearsal.vllm.prompts import Prompt
-from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks, Sequence
-from llmd_oke.rehearsal.vllm.transfers import Identity, Network
-from llmd_oke.tuning.servers.figures import latency_model
+from llmd_rehearsal.vllm.clocks import Lag
+from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.nixl import Identity, Network
+from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
+from llmd_rehearsal.vllm.startup import cache_size, splits_by_heads
+from llmd_tuner.figures import latency_model
 from virtual_clock import VirtualClock
 
 
@@ -92,19 +90,19 @@ def serve_fixture(clock, network):
     def serve(*flags, host="10.244.0.2", name="gpt-oss-120b", image="vllm:v1", environment=None):
         chosen, nodes = model(name), shape("BM.GPU.MI300X.8")
         environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": host, **(environment or {})}
-        asked = settings(["vllm", "serve", chosen.repository, *flags], environment)
-        cache = cache_size(asked, chosen, nodes)
+        options = settings(["vllm", "serve", chosen.repository, *flags], environment)
+        cache = cache_size(options, chosen, nodes)
         latency = latency_model(chosen, nodes, key_value_bytes_per_token=cache.bytes_per_token)
-        metrics = ServerMetrics("m", {}, connector=asked.transfer is not None, lag=Lag())
+        metrics = ServerMetrics("m", {}, connector=options.transfer is not None, lag=Lag())
         log = []
-        engine = Engine(asked, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"))
-        server = Server(engine, clock, latency, asked.transfer, asked.block_size, log)
-        if asked.transfer is not None and asked.transfer.nixl:
+        engine = Engine(options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"))
+        server = Server(engine, clock, latency, options.transfer, options.block_size, log)
+        if options.transfer is not None and options.transfer.nixl:
             identity = Identity(
-                asked.transfer.engine_id, host, asked.transfer.side_channel_port, host, name, image, asked.block_size,
-                asked.kv_cache_dtype, asked.tensor_parallel_size, latent_attention=False,
-                attention_backend=asked.attention_backend, splits_by_heads=splits_by_heads(asked, image),
-                kv_cache_layout=asked.transfer.layout,
+                options.transfer.engine_id, host, options.transfer.side_channel_port, host, name, image,
+                options.block_size, options.kv_cache_dtype, options.tensor_parallel_size, latent_attention=False,
+                attention_backend=options.attention_backend, splits_by_heads=splits_by_heads(options, image),
+                kv_cache_layout=options.transfer.layout,
             )  # fmt: skip
             server.leave = network.join(identity, engine)
         return server

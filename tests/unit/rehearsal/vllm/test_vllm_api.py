@@ -6,14 +6,14 @@ import json
 import pytest
 from aiohttp import test_utils
 from llmd_oke.catalogue import model, shape
-from llmd_oke.rehearsal.vllm.api import Api
-from llmd_oke.rehearsal.vllm.cache_size import cache_size
-from llmd_oke.rehearsal.vllm.clocks import WallClock
-from llmd_oke.rehearsal.vllm.command import settings
-from llmd_oke.rehearsal.vllm.engine import Engine
-from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
-from llmd_oke.rehearsal.vllm.transfers import Identity, Network
-from llmd_oke.tuning.servers.figures import latency_model
+from llmd_rehearsal.vllm.api import Api
+from llmd_rehearsal.vllm.clocks import WallClock
+from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.nixl import Identity, Network
+from llmd_rehearsal.vllm.startup import cache_size
+from llmd_tuner.figures import latency_model
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 
@@ -31,15 +31,15 @@ async def start_fixture(network):
 
     async def start(*flags, port=5600, harmony=False):
         environment = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
-        asked = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
-        cache = cache_size(asked, chosen, nodes)
-        metrics = ServerMetrics("gpt", {}, connector=asked.transfer is not None, lag=clock.lag)
-        engine = Engine(asked, cache, latency_model(chosen, nodes), metrics, clock, network)
-        if asked.transfer is not None:
-            identity = Identity(asked.transfer.engine_id, "localhost", port, None, "m", "i", 16, "auto", 1, False)
+        options = settings(["vllm", "serve", "openai/gpt-oss-120b", "--served-model-name", "gpt", *flags], environment)
+        cache = cache_size(options, chosen, nodes)
+        metrics = ServerMetrics("gpt", {}, connector=options.transfer is not None, lag=clock.lag)
+        engine = Engine(options, cache, latency_model(chosen, nodes), metrics, clock, network)
+        if options.transfer is not None:
+            identity = Identity(options.transfer.engine_id, "localhost", port, None, "m", "i", 16, "auto", 1, False)
             network.join(identity, engine)
         server = test_utils.RawTestServer(
-            Api(asked, engine, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
+            Api(options, engine, "v1", 0, 0, harmony=harmony).handle, handler_cancellation=True
         )
         client = test_utils.TestClient(server)
         client.engine = engine
@@ -92,10 +92,10 @@ async def test_a_completion_has_the_length_that_was_asked_for(server):
 
 async def test_a_completion_streams_one_event_for_each_token(server):
     """The last says why it ended; together they are the text of the whole answer."""
-    asked = {"prompt": "hello there", "max_tokens": 5}
-    streamed = await events(server, "/v1/completions", asked)
+    body = {"prompt": "hello there", "max_tokens": 5}
+    streamed = await events(server, "/v1/completions", body)
     choices = [event["choices"][0] for event in streamed]
-    _, whole = await post(server, "/v1/completions", asked)
+    _, whole = await post(server, "/v1/completions", body)
     assert [choice["finish_reason"] for choice in choices] == [None] * 4 + ["length"]
     assert "".join(choice["text"] for choice in choices) == whole["choices"][0]["text"]
     assert len({event["id"] for event in streamed}) == 1
@@ -200,9 +200,9 @@ async def test_a_model_that_speaks_harmony_refuses_what_it_cannot_do(harmony):
 
 async def test_a_streamed_response_is_the_whole_response_in_events(server):
     """Numbered from 0; the last event has what an answer that isn't streamed has."""
-    asked = {"input": "hello there", "max_output_tokens": 5, "ignore_eos": True}
-    _, whole = await post(server, "/v1/responses", asked)
-    response = await server.post("/v1/responses", json={**asked, "stream": True})
+    body = {"input": "hello there", "max_output_tokens": 5, "ignore_eos": True}
+    _, whole = await post(server, "/v1/responses", body)
+    response = await server.post("/v1/responses", json={**body, "stream": True})
     parts = [part.split("\ndata: ", 1) for part in (await response.text()).split("\n\n") if part]
     sent = [(name.removeprefix("event: "), json.loads(data)) for name, data in parts]
     assert [data["sequence_number"] for _, data in sent] == list(range(len(sent)))

@@ -24,10 +24,10 @@ def test_the_page_shows_every_difference():
     """`LLMD_OKE_UPDATE_GOLDEN=1` writes the tables."""
     head, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, tail = rest.partition(END)
-    wanted = head + BEGIN + _tables() + END + tail
+    expected = head + BEGIN + _tables() + END + tail
     if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
-        PAGE.write_text(wanted)
-    assert PAGE.read_text() == wanted, "set LLMD_OKE_UPDATE_GOLDEN=1 to write them"
+        PAGE.write_text(expected)
+    assert PAGE.read_text() == expected, "set LLMD_OKE_UPDATE_GOLDEN=1 to write them"
 
 
 def _tables() -> str:
@@ -40,14 +40,14 @@ def _tables() -> str:
 
 def _row(case: Case) -> str:
     link = f"{SOURCE}/{conformance().release}/{case.source}"
-    request = "" if case.request is None else f"<br>`{_asked(case)}`"
+    request = "" if case.request is None else f"<br>`{_request(case)}`"
     reason = "" if case.why is None else f": {case.why}"
-    told = [_told(case.vllm, case), _own(case.ours, case) + reason, _own(case.other, case)]
-    cells = [f"{case.what}{request}", f"[{told[0]}]({link})", *told[1:], _like(case)]
+    answers = [_cell(case.vllm, case), _own(case.ours, case) + reason, _own(case.other, case)]
+    cells = [f"{case.what}{request}", f"[{answers[0]}]({link})", *answers[1:], _like(case)]
     return f"| {' | '.join(cells)} |\n"
 
 
-def _asked(case: Case) -> str:
+def _request(case: Case) -> str:
     if case.request is None:
         return ""
     body = case.request.text if case.request.body is None else json.dumps(case.request.body)
@@ -62,10 +62,10 @@ def _like(case: Case) -> str:
 
 
 def _own(answer: Mapping[str, object] | None, case: Case) -> str:
-    return "the same" if answer is None else _told(answer, case)
+    return "the same" if answer is None else _cell(answer, case)
 
 
-def _told(answer: Mapping[str, object], case: Case) -> str:
+def _cell(answer: Mapping[str, object], case: Case) -> str:
     """An answer in a cell: what it has, in few words."""
     if case.see == "fields" and "missing" not in answer and "more" not in answer:
         return f"{answer['status']}, these fields" if answer.get("status") == 200 else f"{answer.get('status')}"

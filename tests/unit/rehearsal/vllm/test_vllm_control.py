@@ -7,9 +7,8 @@ import aiohttp
 import pytest
 from aiohttp import test_utils
 from llmd_oke.catalogue import shape
-from llmd_oke.rehearsal.vllm.clocks import WallClock
-from llmd_oke.rehearsal.vllm.control import Control
-from llmd_oke.rehearsal.vllm.server import Simulation
+from llmd_rehearsal.vllm.clocks import WallClock
+from llmd_rehearsal.vllm.server import Control, Simulation
 
 
 @pytest.fixture(name="port")
@@ -196,7 +195,7 @@ async def test_health_of_the_process_tells_its_lag(control, run):
 NIXL = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 
-async def test_a_killed_server_answers_nothing_any_more_and_leaves_the_exit_code_of_a_signal(control, run, client):
+async def test_a_killed_server_answers_nothing_and_leaves_the_exit_code_of_a_signal(control, run, client):
     await run()
     body = {"prompt": "hello", "max_tokens": 4000, "stream": True}
     answer = await client.post("/v1/completions", json=body)

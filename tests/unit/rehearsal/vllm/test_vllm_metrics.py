@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from llmd_oke.rehearsal.vllm.clocks import Lag
-from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.clocks import Lag
+from llmd_rehearsal.vllm.metrics import ServerMetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -18,13 +18,13 @@ def families(metrics):
 
 
 def value(metrics, family, sample, **labels):
-    found = [
+    matches = [
         one.value
         for one in families(metrics)[family].samples
         if one.name == sample and labels.items() <= one.labels.items()
     ]
-    assert len(found) == 1
-    return found[0]
+    assert len(matches) == 1
+    return matches[0]
 
 
 def test_a_prometheus_client_reads_every_metric_that_llmd_knows(metrics):

@@ -1,8 +1,7 @@
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.results.files import write_rows
-from llmd_oke.results.readers import read, read_all
-from llmd_oke.results.reading import Hints
+from llmd_bench.files import Hints, write_rows
+from llmd_bench.readers import read, read_all
+from llmd_pods.errors import KitError
 from results_rows import row
 
 
@@ -69,6 +68,6 @@ def test_what_is_broken_in_a_folder_is_named(tmp_path):
     write_rows([row()], tmp_path / "rows.jsonl")
     for name, text in (("a.yaml", "a: [\n"), ("b.json", '{"x":'), ("c.jsonl", ""), ("requests.jsonl", "")):
         (tmp_path / name).write_text(text)
-    found = read(tmp_path)
-    assert len(found.rows) == 1
-    assert [each.file.rsplit("/", 1)[1] for each in found.rejected] == ["a.yaml", "b.json", "c.jsonl"]
+    result = read(tmp_path)
+    assert len(result.rows) == 1
+    assert [item.file.rsplit("/", 1)[1] for item in result.rejected] == ["a.yaml", "b.json", "c.jsonl"]

@@ -2,10 +2,14 @@ import json
 
 import pytest
 import yaml
-from llmd_oke.results.readers import read
-from llmd_oke.results.reading import Hints
+from llmd_bench.files import Hints
+from llmd_bench.readers import read
+from llmd_bench.readers.inference_perf import ToolLoad, config
+from llmd_pods.errors import KitError
+from llmd_pods.workload import ClosedLoop, ConstantRate, Fixed, LoadShape, Normal, PoissonRate
+from results_rows import NAMES
 
-HINTS = Hints(gpu="MI300X", topology="8p-tp1-2d-tp4")
+HINTS = Hints(gpu="MI300X", topology="8p-tp1-2d-tp4", names=NAMES)
 
 
 def statistics(mean, **others):
@@ -52,9 +56,9 @@ def folder(tmp_path):
 
 
 def test_each_stage_is_a_row_and_the_summary_of_all_is_none(folder):
-    found = read(folder, HINTS)
-    assert not found.rejected
-    assert [row.offered_requests_per_s for row in found.rows] == [5, 10]
+    result = read(folder, HINTS)
+    assert not result.rejected
+    assert [row.offered_requests_per_s for row in result.rows] == [5, 10]
 
 
 def test_seconds_become_milliseconds(folder):
@@ -86,6 +90,47 @@ def test_a_closed_loop_says_its_concurrency(folder):
 
 def test_without_a_configuration_what_it_would_say_is_asked_for(folder):
     (folder / "config.yaml").unlink()
-    found = read(folder, HINTS)
-    assert len(found.rejected) == 2
-    assert "the model (model)" in found.rejected[0].why
+    result = read(folder, HINTS)
+    assert len(result.rejected) == 2
+    assert "the model (model)" in result.rejected[0].why
+
+
+def made(shape: LoadShape, **changes) -> dict:
+    load = {"input_tokens": Fixed(5000), "output_tokens": Fixed(250), **changes}
+    told = ToolLoad("http://gpt", "openai/gpt-oss-120b", shape, **load)
+    return config(told, results="/results", tokenizer="openai/gpt-oss-120b", workers=45, worker_concurrency=100)
+
+
+def test_the_guides_profile():
+    """llm-d-benchmark, profile guide_pd-disaggregation_1."""
+    told = made(ConstantRate(45), duration_s=120)
+    assert told["load"]["type"] == "constant"
+    assert told["load"]["stages"] == [{"rate": 45, "duration": 120}]
+    assert (told["load"]["num_workers"], told["load"]["worker_max_concurrency"]) == (45, 100)
+    assert told["api"] == {"type": "completion", "streaming": True}
+    assert told["server"]["ignore_eos"] is True
+
+
+def test_a_fixed_length_reads_the_same_in_old_and_new_releases():
+    told = made(ConstantRate(45), duration_s=120)["data"]["input_distribution"]
+    assert told["type"] == "fixed"
+    assert (told["min"], told["max"], told["mean"], told["std_dev"]) == (5000, 5000, 5000, 0)
+    assert told["total_count"] > 45 * 120
+
+
+def test_poisson_and_closed_loops_have_their_own_types():
+    assert made(PoissonRate(4), duration_s=10)["load"]["type"] == "poisson"
+    assert made(ClosedLoop(8), requests=64)["load"]["stages"] == [{"concurrency_level": 8, "num_requests": 64}]
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [
+        (ConstantRate(4), {}),
+        (ClosedLoop(4), {}),
+        (ConstantRate(4), {"duration_s": 10, "input_tokens": Normal(100, 10)}),
+    ],
+)
+def test_what_it_can_not_do_is_refused(shape, changes):
+    with pytest.raises(KitError):
+        made(shape, **changes)

@@ -1,8 +1,8 @@
 """Logs and CSV files of the published tuning method, written here as its programs print them."""
 
 import pytest
-from llmd_oke.results.readers import read
-from llmd_oke.results.reading import Hints
+from llmd_bench.files import Hints
+from llmd_bench.readers import read
 
 MODEL = Hints(gpu="MI300X", model="gpt-oss-120b")
 
@@ -51,9 +51,9 @@ def read_text(tmp_path, text, name="pd-config-decode-tp2.log", hints=MODEL):
 
 
 def test_each_run_of_a_log_is_a_row_and_calibration_is_none(tmp_path):
-    found = read_text(tmp_path, log(run(4, bench(772.0, 13124.0)), run(16, bench(1860.0, 31620.0))))
-    assert not found.rejected
-    assert [(row.concurrency, row.output_tokens_per_s) for row in found.rows] == [(4, 772), (16, 1860)]
+    result = read_text(tmp_path, log(run(4, bench(772.0, 13124.0)), run(16, bench(1860.0, 31620.0))))
+    assert not result.rejected
+    assert [(row.concurrency, row.output_tokens_per_s) for row in result.rows] == [(4, 772), (16, 1860)]
 
 
 def test_a_run_says_role_size_lengths_and_latencies(tmp_path):
@@ -76,15 +76,15 @@ def test_runs_that_are_cut_or_broken_are_named_by_line_and_the_rest_is_read(tmp_
         run(12, bench("n/a", 13124.0)),
         run(16, bench(1860.0, 31620.0)),
     )
-    found = read_text(tmp_path, text)
-    assert [row.concurrency for row in found.rows] == [16]
-    assert [each.why for each in found.rejected] == [
+    result = read_text(tmp_path, text)
+    assert [row.concurrency for row in result.rows] == [16]
+    assert [item.why for item in result.rejected] == [
         "the run with concurrency 4 has no end",
         "the run with concurrency 8 has no token throughput",
         "output token throughput is 'n/a', no number",
     ]
     lines = text.splitlines()
-    assert all(lines[each.line - 1].startswith("BENCH_RUN: ") for each in found.rejected)
+    assert all(lines[item.line - 1].startswith("BENCH_RUN: ") for item in result.rejected)
 
 
 def test_a_sweep_of_a_deployment_has_its_topology_and_its_gpus(tmp_path):
@@ -96,8 +96,8 @@ def test_a_sweep_of_a_deployment_has_its_topology_and_its_gpus(tmp_path):
 
 def test_a_gpu_count_that_the_script_did_not_find_is_asked_for(tmp_path):
     config = "CONFIG: target=agg-tp4 model=openai/gpt-oss-120b isl=4096 osl=256 gpu_count=0"
-    found = read_text(tmp_path, "\n".join(["SWEEP_START", config, run(32, bench(2752.0, 46784.0))]))
-    assert "how many GPUs" in found.rejected[0].why
+    result = read_text(tmp_path, "\n".join(["SWEEP_START", config, run(32, bench(2752.0, 46784.0))]))
+    assert "how many GPUs" in result.rejected[0].why
 
 
 SCALING = """,Decode,ISL: 4096,OSL: 256,,,
@@ -118,15 +118,15 @@ SCALING = """,Decode,ISL: 4096,OSL: 256,,,
 
 
 def test_each_column_of_each_block_is_a_row(tmp_path):
-    found = read_text(tmp_path, SCALING, "decode_scaling.csv")
-    assert [(row.tensor_parallel_size, row.concurrency, row.output_tokens_per_s) for row in found.rows] == [
+    result = read_text(tmp_path, SCALING, "decode_scaling.csv")
+    assert [(row.tensor_parallel_size, row.concurrency, row.output_tokens_per_s) for row in result.rows] == [
         (1, 4, 468),
         (1, 16, 1088),
         (2, 4, 772),
     ]
-    first = found.rows[0]
+    first = result.rows[0]
     assert (first.subject, first.gpus_counted, first.input_tokens, first.output_tokens) == ("decode", 1, 4096, 256)
-    assert (first.ttft_ms.mean, first.tpot_ms.mean, found.rows[1].ttft_ms.mean) == (101.5, 8.5, None)
+    assert (first.ttft_ms.mean, first.tpot_ms.mean, result.rows[1].ttft_ms.mean) == (101.5, 8.5, None)
 
 
 def test_a_cell_that_is_no_number_is_named_by_line(tmp_path):

@@ -1,7 +1,8 @@
 """What readers share: names of GPUs as files have them."""
 
 import pytest
-from llmd_oke.results.readers.rows import gpu_product
+from llmd_bench.readers.source import gpu_product
+from results_rows import NAMES
 
 
 @pytest.mark.parametrize(
@@ -13,9 +14,8 @@ from llmd_oke.results.readers.rows import gpu_product
         ("NVIDIA H200", "H200"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
         ("NVIDIA-B200", "B200"),
-        (None, None),
     ],
 )
-def test_a_gpu_is_named_by_its_product(name: str | None, product: str | None):
+def test_a_gpu_is_named_by_its_product(name: str, product: str):
     """Boards of a product with other limits keep their names."""
-    assert gpu_product(name) == product
+    assert gpu_product(name, NAMES.gpus) == product

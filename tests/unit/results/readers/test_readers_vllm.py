@@ -1,10 +1,11 @@
 import json
 
 import pytest
-from llmd_oke.results.readers import read
-from llmd_oke.results.reading import Hints
+from llmd_bench.files import Hints
+from llmd_bench.readers import read
+from results_rows import NAMES
 
-HINTS = Hints(gpu="MI300X", topology="agg-tp2-1r")
+HINTS = Hints(gpu="MI300X", topology="agg-tp2-1r", names=NAMES)
 
 RESULT = {
     "date": "20260301-120000",
@@ -62,8 +63,8 @@ def test_the_load_is_what_set_the_pace(tmp_path, changes, arrival, offered, conc
 
 
 def test_bursts_are_no_poisson_arrivals(tmp_path):
-    found = read_one(tmp_path, request_rate=3.2, max_concurrency=None, burstiness=0.5)
-    assert "how requests arrive" in found.rejected[0].why
+    result = read_one(tmp_path, request_rate=3.2, max_concurrency=None, burstiness=0.5)
+    assert "how requests arrive" in result.rejected[0].why
 
 
 def test_requests_that_were_not_completed_failed(tmp_path):
@@ -85,9 +86,9 @@ def test_metadata_of_the_run_goes_before_hints(tmp_path):
 def test_appended_results_are_read_line_by_line_and_broken_ones_named(tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text(f"{json.dumps(RESULT)}\n{{\n{json.dumps({**RESULT, 'duration': 'long'})}\n{json.dumps(RESULT)}\n")
-    found = read(path, HINTS)
-    assert [row.origin.line for row in found.rows] == [1, 4]
-    assert [(each.line, each.why) for each in found.rejected] == [
+    result = read(path, HINTS)
+    assert [row.origin.line for row in result.rows] == [1, 4]
+    assert [(item.line, item.why) for item in result.rejected] == [
         (2, "is no JSON object"),
         (3, "duration is 'long', no number"),
     ]

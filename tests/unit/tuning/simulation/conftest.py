@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from llmd_oke.catalogue import model, shape
-from llmd_oke.tuning.servers.figures import latency_model
-from llmd_oke.tuning.simulation.deployment import deployment
+from llmd_tuner.figures import latency_model
+from llmd_tuner.simulation.deployment import deployment
 
 
 @pytest.fixture(name="latency", scope="session")

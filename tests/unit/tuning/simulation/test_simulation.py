@@ -1,13 +1,19 @@
 """What the event simulation promises beside theory: repeatable, honest about its certainty, strict about its input."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
-from llmd_oke.errors import KitError, Refused
-from llmd_oke.results.row import Basis
-from llmd_oke.tuning.simulation.arrivals import ClosedLoop, ConstantRate, PoissonRate, RecordedTimes, RequestClass
-from llmd_oke.tuning.simulation.confidence import estimate
-from llmd_oke.tuning.simulation.simulation import simulate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llmd_oke.catalogue import model, shape
+from llmd_pods.errors import KitError, Refused
+from llmd_pods.row import Basis
+from llmd_tuner.figures import latency_model
+from llmd_tuner.simulation.deployment import ClosedLoop, ConstantRate, PoissonRate, RecordedTimes, RequestClass
+from llmd_tuner.simulation.engine import DecodeRun
+from llmd_tuner.simulation.result import estimate
+from llmd_tuner.simulation.simulation import simulate
 from tuning_for_tests import unloaded_prefill_s
 
 GUIDE = [RequestClass(4096, 256)]
@@ -79,9 +85,9 @@ def test_a_single_run_knows_nothing_of_its_certainty(deploy, latency):
 
 def test_students_interval_of_three_runs():
     """4.303 x s / sqrt(3)."""
-    found = estimate([1.0, 2.0, 3.0])
-    assert (found.mean, found.runs) == (2.0, 3)
-    assert found.half_width == pytest.approx(4.303 / 3**0.5)
+    result = estimate([1.0, 2.0, 3.0])
+    assert (result.mean, result.runs) == (2.0, 3)
+    assert result.half_width == pytest.approx(4.303 / 3**0.5)
 
 
 def test_a_closed_loop_keeps_its_concurrency(deploy, latency):
@@ -106,12 +112,12 @@ def test_recorded_requests_come_with_their_own_sizes(deploy, latency):
     assert row.arrival == "trace"
 
 
-@pytest.mark.parametrize(("block_size", "found"), [(16, 2992), (128, 2944)])
-def test_cached_tokens_are_not_computed_as_far_as_they_fill_blocks(deploy, latency, block_size, found):
+@pytest.mark.parametrize(("block_size", "result"), [(16, 2992), (128, 2944)])
+def test_cached_tokens_are_not_computed_as_far_as_they_fill_blocks(deploy, latency, block_size, result):
     cached = [RequestClass(4000, 8, cached_tokens=3000)]
     made = deploy("agg-tp1-1r", block_size=block_size)
     row = simulate(made, cached, ConstantRate(1), latency, seeds=[0], duration_s=10).row
-    computing_s = latency.prefill_s(4000 - found, found)
+    computing_s = latency.prefill_s(4000 - result, result)
     assert row.ttft_ms.mean == pytest.approx(1000 * (latency.factors.prefill_overhead_s + computing_s))
 
 
@@ -190,3 +196,37 @@ def test_recorded_times_must_fit_the_requests_and_ascend(deploy, latency, times_
 def test_a_time_in_which_nothing_comes_says_so(deploy, latency):
     with pytest.raises(KitError, match="longer"):
         simulate(deploy("agg-tp1-1r"), GUIDE, PoissonRate(0.001), latency, duration_s=0.001)
+
+
+SERVER = latency_model(model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")).server(2)
+batches = st.integers(1, 256)
+contexts = st.integers(200, 20_000)
+
+
+def ends_s(batch, context, steps):
+    """The end of each step, where contexts grow by a token at each."""
+    return list(itertools.accumulate(SERVER.decode_step_s(batch, context + step) for step in range(steps)))
+
+
+@given(batches, contexts, st.integers(1, 200))
+@settings(max_examples=50)
+def test_a_run_ends_when_its_steps_have_been_taken(batch, context, steps):
+    run = DecodeRun(SERVER, 0.0, batch, batch * context, steps)
+    assert run.end_s == pytest.approx(ends_s(batch, context, steps)[-1])
+
+
+@given(batches, contexts, st.floats(0, 0.999))
+@settings(max_examples=50)
+def test_a_moment_within_a_run_lies_in_the_step_that_is_found(batch, context, part):
+    run = DecodeRun(SERVER, 0.0, batch, batch * context, 100)
+    moment_s = part * run.end_s
+    ends = ends_s(batch, context, 100)
+    expected = next(step for step, end_s in enumerate(ends, 1) if end_s >= moment_s - 1e-12)
+    assert run.steps_until(moment_s) in {expected, expected + 1}  # a moment on an edge may round either way
+    assert run.boundary_s(moment_s) >= moment_s
+
+
+def test_contexts_that_outgrow_a_window_are_within_a_percent():
+    """The model bends there; a run takes the straight line between its ends."""
+    run = DecodeRun(SERVER, 0.0, 64, 64 * 2, 256)
+    assert run.end_s == pytest.approx(ends_s(64, 2, 256)[-1], rel=0.01)

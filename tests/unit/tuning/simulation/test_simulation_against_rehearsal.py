@@ -8,17 +8,16 @@ from random import Random
 
 import pytest
 from llmd_oke.catalogue import model, shape
-from llmd_oke.rehearsal.vllm.cache_size import cache_size
-from llmd_oke.rehearsal.vllm.clocks import Lag
-from llmd_oke.rehearsal.vllm.command import settings
-from llmd_oke.rehearsal.vllm.engine import Engine
-from llmd_oke.rehearsal.vllm.metrics import ServerMetrics
-from llmd_oke.rehearsal.vllm.prompts import Prompt
-from llmd_oke.rehearsal.vllm.sequences import RemoteBlocks, Sequence
-from llmd_oke.rehearsal.vllm.transfers import Identity, Network
-from llmd_oke.tuning.servers.figures import latency_model
-from llmd_oke.tuning.simulation.arrivals import RecordedTimes, RequestClass
-from llmd_oke.tuning.simulation.run import Extent, run_once
+from llmd_rehearsal.vllm.clocks import Lag
+from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.nixl import Identity, Network
+from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
+from llmd_rehearsal.vllm.startup import cache_size
+from llmd_tuner.figures import latency_model
+from llmd_tuner.simulation.deployment import RecordedTimes, RequestClass
+from llmd_tuner.simulation.simulation import Extent, run_once
 from virtual_clock import VirtualClock
 
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
@@ -77,7 +76,7 @@ def rehearsed_aggregated(requests, flags):
 
         world.clock.call_at(time_s, submit)
     world.clock.run()
-    return [(found[0], found[-1]) for found in times]
+    return [(result[0], result[-1]) for result in times]
 
 
 def rehearsed_pair(requests, block_size):
@@ -108,9 +107,9 @@ def rehearsed_pair(requests, block_size):
 
     world.clock.call_at(0.0, lambda: start(len(requests), 100, 1))
     for number, (time_s, tokens, outputs) in enumerate(requests):
-        world.clock.call_at(WARM_S + time_s, lambda each=(number, tokens, outputs): start(*each))
+        world.clock.call_at(WARM_S + time_s, lambda item=(number, tokens, outputs): start(*item))
     world.clock.run()
-    return [(found[0] - WARM_S, found[-1] - WARM_S) for found in times[:-1]]
+    return [(result[0] - WARM_S, result[-1] - WARM_S) for result in times[:-1]]
 
 
 def simulated(deployment, latency, requests):

@@ -4,11 +4,10 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from llmd_oke.errors import KitError
-from llmd_oke.tuning.simulation.arrivals import ConstantRate, PoissonRate, RequestClass
-from llmd_oke.tuning.simulation.deployment import scorers
-from llmd_oke.tuning.simulation.routing import picker
-from llmd_oke.tuning.simulation.simulation import simulate
+from llmd_pods.errors import KitError
+from llmd_tuner.simulation.deployment import ConstantRate, PoissonRate, RequestClass, scorers
+from llmd_tuner.simulation.simulation import simulate
+from llmd_tuner.simulation.system import picker
 
 PROMPT = RequestClass(4000, 8, prefix_tokens=2400, prefixes=1)
 
@@ -90,7 +89,7 @@ def test_token_load_shortens_the_wait_for_prefill(deploy, latency, share):
     assert ttft_ms[1].p90 < 0.85 * ttft_ms[0].p90
 
 
-def test_prefix_sends_all_that_share_most_of_a_prompt_to_one_server_and_token_load_does_not(deploy, latency):
+def test_prefix_sends_shared_prompts_to_one_server_and_token_load_does_not(deploy, latency):
     """One server of four is asked for more than it can compute even with the prefix cached, although all four could."""
     shared = [RequestClass(4096, 16, prefix_tokens=2560, prefixes=1)]
     rate = 0.8 * 4 / latency.prefill_s(4096)

@@ -1,10 +1,10 @@
 """The event simulation against what queueing theory says exactly, and against the latency model's own curves."""
 
 import pytest
-from llmd_oke.tuning.queues.formulas import mdc_wait_s
-from llmd_oke.tuning.simulation import system
-from llmd_oke.tuning.simulation.arrivals import ClosedLoop, ConstantRate, PoissonRate, RequestClass
-from llmd_oke.tuning.simulation.simulation import simulate
+from llmd_tuner.simulation import system
+from llmd_tuner.simulation.deployment import ClosedLoop, ConstantRate, PoissonRate, RequestClass
+from llmd_tuner.simulation.simulation import simulate
+from llmd_tuner.waits import mdc_wait_s
 from tuning_for_tests import unloaded_prefill_s
 
 PROMPT = 4096
@@ -47,7 +47,7 @@ def test_servers_with_the_least_work_first_are_m_d_c(deploy, latency, monkeypatc
 
     def least_work(engines, _size, _prefix):
         """Prompts come in the order in which they are sent here, all after the same delay."""
-        engine = min(engines, key=lambda each: free_s.get(each, 0.0))
+        engine = min(engines, key=lambda item: free_s.get(item, 0.0))
         now_s = engine._calendar.now_s
         free_s[engine] = max(now_s, free_s.get(engine, 0.0)) + service_s
         return engine
@@ -96,7 +96,7 @@ def test_with_prefill_in_plenty_decode_follows_its_own_curve(deploy, latency, co
     made = deploy("64p-tp1-1d-tp2", block_size=128)
     result = simulate(made, GUIDE, ClosedLoop(concurrency), latency, duration_s=200)
     batch = result.use["decode"].batch
-    low, high = (latency.decode_step_s(each, 4096 + 128, 2) for each in (int(batch), int(batch) + 1))
+    low, high = (latency.decode_step_s(item, 4096 + 128, 2) for item in (int(batch), int(batch) + 1))
     expected_s = low + (high - low) * (batch - int(batch))
     assert result.row.tpot_ms.mean / 1000 == pytest.approx(expected_s, rel=0.01)
 

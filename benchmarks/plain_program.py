@@ -1,0 +1,79 @@
+"""What a program declares, as a graph: recorded from one program, declared again by a plain one."""
+
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pulumi
+from pulumi.runtime import settings
+
+GRAPH_VARIABLE = "LLMD_OKE_PREVIEW_GRAPH"
+"""Names the file that a recording program writes and the plain program reads."""
+
+PACKAGE = "plain"
+"""The package of the plain program's resources."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One resource. `parent` and `dependencies` are positions of earlier resources; a parent of -1 is the stack."""
+
+    custom: bool
+    parent: int
+    dependencies: tuple[int, ...]
+
+
+def graph_file() -> Path:
+    """The file that the environment names."""
+    return Path(os.environ[GRAPH_VARIABLE])
+
+
+def record(file: Path) -> None:
+    """Has every resource that this process declares from now on written to a file, in the order of the answers.
+
+    The SDK works out dependencies when it registers a resource, so that its requests alone know all of them.
+    """
+    monitor: Any = settings.get_monitor()
+    register, lock = monitor.RegisterResource, threading.Lock()
+    positions: dict[str, int] = {}
+    rows: list[dict[str, Any]] = []
+
+    def registered(request: Any, *rest: Any, **options: Any) -> Any:
+        answer = register(request, *rest, **options)
+        with lock:
+            positions[answer.urn] = len(rows)
+            node = Node(
+                custom=bool(request.custom),
+                parent=positions.get(request.parent, -1),
+                dependencies=tuple(positions[urn] for urn in request.dependencies if urn in positions),
+            )
+            rows.append(asdict(node))
+            file.write_text(json.dumps(rows))
+        return answer
+
+    monitor.RegisterResource = registered
+
+
+def load(file: Path) -> list[Node]:
+    """The recorded resources, each after those that it needs."""
+    rows: list[dict[str, Any]] = json.loads(file.read_text())
+    return [Node(row["custom"], row["parent"], tuple(row["dependencies"])) for row in rows]
+
+
+def declare(nodes: list[Node]) -> None:
+    """The plain program: the same number of resources with the same parents and dependencies, and no work besides."""
+    resources: list[pulumi.Resource] = []
+    for index, node in enumerate(nodes):
+        opts = pulumi.ResourceOptions(
+            parent=resources[node.parent] if node.parent >= 0 else None,
+            depends_on=[resources[dependency] for dependency in node.dependencies],
+        )
+        kind = f"{PACKAGE}:index:{'Thing' if node.custom else 'Group'}"
+        name = f"resource-{index}"
+        if node.custom:
+            resources.append(pulumi.CustomResource(kind, name, {"name": name}, opts))
+        else:
+            resources.append(pulumi.ComponentResource(kind, name, None, opts))

@@ -1,0 +1,67 @@
+"""Where a stack's cluster is: its region, the address of its API server, whether that answers.
+
+Nothing here loads an HTTP client: every preview imports it.
+"""
+
+import socket
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from llmd_pods.errors import KitError
+
+from llmd_oke.config import CreateCluster, ExistingCluster, StackConfig
+
+_REGIONS_BY_KEY = {
+    "iad": "us-ashburn-1",
+    "phx": "us-phoenix-1",
+    "fra": "eu-frankfurt-1",
+    "lhr": "uk-london-1",
+}
+"""The regions whose OCIDs have their keys; all others have their names (OCI documentation, Regions)."""
+
+_REGION_PART = 3
+_HTTPS_PORT = 443
+CONNECT_TIMEOUT_S = 1.0
+
+
+def region_of(config: StackConfig, region: str | None = None) -> str:
+    """The region of a stack's cluster: as asked for, as the stack says, or as the cluster's OCID says.
+
+    Raises:
+        KitError: none of them says it.
+    """
+    if region:
+        return region
+    if isinstance(config.cluster, CreateCluster):
+        return config.cluster.region
+    identifier = config.cluster.identifier if isinstance(config.cluster, ExistingCluster) else ""
+    parts = identifier.split(".")
+    named = parts[_REGION_PART] if identifier.startswith("ocid1.") and len(parts) > _REGION_PART else ""
+    if not named:
+        raise KitError("The stack does not say which region its cluster is in.", "Give --region.")
+    return _REGIONS_BY_KEY.get(named, named)
+
+
+def host_and_port(api_server: str) -> tuple[str, int]:
+    """Where an API server's address (`https://127.0.0.1:6443`) leads to.
+
+    Raises:
+        KitError: it is none of HTTPS.
+    """
+    with suppress(ValueError):  # of a port that is none
+        place = urlsplit(api_server)
+        port = place.port or _HTTPS_PORT
+        if place.scheme == "https" and place.hostname:
+            return place.hostname, port
+    raise KitError(
+        f"{api_server} is no address of an API server.", "Such as llmd-oke:apiServer: https://127.0.0.1:6443"
+    )
+
+
+def is_reachable(host: str, port: int) -> bool:
+    """Whether a TCP connection comes about within a second."""
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S):
+            return True
+    except OSError:
+        return False

@@ -1,1 +1,0 @@
-"""What is known of requests that have ended, and what they come to."""

@@ -1,1 +1,0 @@
-"""What is asked, and when: prompts, lengths, arrivals, recorded traces."""

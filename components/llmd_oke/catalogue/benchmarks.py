@@ -1,0 +1,144 @@
+"""What Jobs that benchmark inside a cluster run with, and the accuracy that models must keep."""
+
+from functools import cache
+from typing import Literal
+
+from llmd_pods.evals import BuiltinSet
+
+from llmd_oke.catalogue.container_images import LockedImage
+from llmd_oke.catalogue.files import Entry, read_yaml, required_entry, values_folder
+
+
+class Amounts(Entry):
+    """Amounts in Kubernetes' notation."""
+
+    memory: str
+    cpu: str | None = None
+
+
+class Resources(Entry):
+    """What a container asks of its node, and what it may have at most."""
+
+    requests: Amounts
+    limits: Amounts
+
+
+class JobFacts(Entry):
+    """`packages` are those that a program may import beside the standard library, `user_id` whom it runs as."""
+
+    packages: tuple[str, ...]
+    user_id: int
+    smoke: Resources
+    load: Resources
+    evaluation: Resources
+
+
+@cache
+def bench_jobs() -> JobFacts:
+    """The facts of `values/bench/jobs.yaml`."""
+    return required_entry("bench", "jobs", JobFacts)
+
+
+class InferencePerf(Entry):
+    """inference-perf's image and how it is run: a process for each `requests_per_worker` of a second's requests."""
+
+    image: LockedImage
+    command: str
+    config_option: str
+    resources: Resources
+    worker_max_concurrency: int
+    requests_per_worker: float
+    most_workers: int
+    user_id: int
+
+
+@cache
+def inference_perf() -> InferencePerf:
+    """The facts of `values/bench/inference-perf.yaml`."""
+    return required_entry("bench", "inference-perf", InferencePerf)
+
+
+class RcclFigure(Entry):
+    """Bus bandwidth of a published all-reduce between two nodes, and the ports of a node that share it."""
+
+    busbw_gb_per_s: float
+    ports: int
+
+
+class KvPathFacts(Entry):
+    """What a measurement of the path of KV cache reads, what its pods need, and which share of it ports count that
+    carried it; `regions_per_layer` is by llm-d release, `rccl` by shape.
+    """
+
+    prompt_tokens: tuple[int, ...]
+    regions_per_layer: dict[str, int]
+    repeats: int
+    warm_ups: int
+    limit_s: float
+    resources: Resources
+    shared_memory_gib: int
+    least_carried_share: float
+    most_carried_share: float
+    rccl: dict[str, RcclFigure]
+
+
+@cache
+def kv_path() -> KvPathFacts:
+    """The facts of `values/bench/kv-path.yaml`."""
+    return required_entry("bench", "kv-path", KvPathFacts)
+
+
+BUILTIN = "builtin"
+"""The name of the kit's own set."""
+
+
+class Floor(Entry):
+    """The least score, as a share of right answers, and where it comes from."""
+
+    score: float
+    source: str
+
+
+class EvalPackage(Entry):
+    """A published evaluation that runs by its own package, in a Job."""
+
+    requirements: str
+    """Hashed lock of the package and all it needs, a file beside this one."""
+    reader: Literal["gpt-oss", "lm-eval"]
+    """Whose result files it leaves."""
+    program: tuple[str, ...]
+    """Words of its command; `{…}` is filled in from the deployment."""
+    result_files: str
+    """Pattern of the files that it leaves its results in."""
+    questions: int
+    """How many answers it judges, for progress and cost."""
+    source: str
+
+
+class Evals(Entry):
+    """`values/evals/evals.yaml`: floors by evaluation and model, and packages by evaluation."""
+
+    floors: dict[str, dict[str, Floor]]
+    packages: dict[str, EvalPackage]
+
+    def floor(self, name: str, model: str) -> Floor | None:
+        """The floor of a model in an evaluation, or None where the kit knows none."""
+        floors = self.floors.get(name, {})
+        return floors.get(model) or floors.get("any")
+
+
+@cache
+def evals() -> Evals:
+    """The figures of `values/evals/evals.yaml`."""
+    return required_entry("evals", "evals", Evals)
+
+
+def requirements(package: EvalPackage) -> str:
+    """The hashed lock that a package is installed from."""
+    return (values_folder() / "evals" / package.requirements).read_text(encoding="utf-8")
+
+
+@cache
+def builtin_set() -> BuiltinSet:
+    """The figures of `values/evals/builtin.yaml`."""
+    return BuiltinSet.model_validate(read_yaml(values_folder() / "evals" / "builtin.yaml"))

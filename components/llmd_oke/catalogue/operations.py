@@ -1,0 +1,210 @@
+"""What operating a stack goes by: how OCI lists resources, remedies, durations, limits and list prices."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from pydantic import Field
+
+from llmd_oke.catalogue.files import Entry, required_entry
+
+
+class OciResource(Entry):
+    """A type of resource: where OCI lists it, and how OCI's command line calls it.
+
+    `again` is the reason why one of them may be created a second time without harm; all else is None or unused then.
+    """
+
+    service: str = ""
+    path: str = ""
+    name: str = "displayName"
+    listed_name: str | None = None
+    query: tuple[str, ...] = ()
+    items: str | None = None
+    tagged: bool = True
+    id: str | None = None
+    command: str = ""
+    list: str = "list --all --compartment-id {compartmentId}"
+    delete: str = "delete"
+    costs: bool = False
+    again: str | None = None
+
+    def show_command(self, inputs: Mapping[str, str]) -> str:
+        """The command that lists what there is."""
+        return f"oci {self.command} {self.list.format_map(_Known(inputs))}"
+
+    def delete_command(self, identifier: str) -> str:
+        """The command that deletes one of them."""
+        return f"oci {self.command} {self.delete} --{self.command.rsplit(' ', 1)[-1]}-id {identifier}"
+
+
+class OciResources(Entry):
+    """All types; `gone` are the lifecycle states of what is no longer there."""
+
+    gone: tuple[str, ...]
+    resources: dict[str, OciResource]
+
+
+class _Known(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return f"<{key}>"
+
+
+@cache
+def oci_resources() -> OciResources:
+    """The types that the kit creates."""
+    return required_entry("operations", "oci-resources", OciResources)
+
+
+class Remedy(Entry):
+    """What helps where a failure says these words."""
+
+    says: str
+    remedy: str
+
+
+class _Remedies(Entry):
+    remedies: tuple[Remedy, ...]
+
+
+@cache
+def _remedies() -> _Remedies:
+    return required_entry("operations", "remedies", _Remedies)
+
+
+def remedy_for(failure: str) -> str | None:
+    """What helps against a failure, None where nothing is known."""
+    return next((item.remedy for item in _remedies().remedies if item.says in failure), None)
+
+
+class Duration(Entry):
+    """A time with its source; None where it is assumed."""
+
+    seconds: float
+    source: str | None
+
+
+class ImagePull(Entry):
+    """The size of vLLM's image in GB (10^9 bytes, compressed) where the lock has none, and the rate of its pull."""
+
+    gigabytes: float
+    megabytes_per_s: float
+    source: str | None
+
+
+class DownloadRate(Entry):
+    """A node's rate of downloads, in MB (10^6 bytes) a second."""
+
+    megabytes_per_s: float
+    source: str | None
+
+
+class WeightRates(Entry):
+    """Rates by the source of weights."""
+
+    hugging_face: DownloadRate = Field(alias="hugging-face")
+    object_storage: DownloadRate = Field(alias="object-storage")
+
+
+class ServerStart(Entry):
+    """How fast a server reads its weights, in MB a second, and what it takes besides, in seconds."""
+
+    read_megabytes_per_s: float
+    seconds: float
+    source: str | None
+
+
+class BringUpFacts(Entry):
+    """Each leg's time, or what it follows from."""
+
+    network: Duration
+    control_plane: Duration
+    system_nodes: Duration
+    gpu_nodes: Duration
+    operators: Duration
+    devices: Duration
+    router: Duration
+    first_request: Duration
+    image: ImagePull
+    weights: WeightRates
+    server_start: ServerStart
+
+
+@cache
+def bring_up_facts() -> BringUpFacts:
+    """The facts of `values/bring-up/legs.yaml`."""
+    return required_entry("bring-up", "legs", BringUpFacts)
+
+
+class ServiceLimit(Entry):
+    """A limit of a service, by the names that it goes by, the likelier first."""
+
+    service: str
+    names: tuple[str, ...]
+
+
+class Limits(Entry):
+    """The limits of clusters and of networks."""
+
+    cluster: ServiceLimit
+    network: ServiceLimit
+
+
+@cache
+def limits() -> Limits:
+    """The limits of clusters and of networks."""
+    return required_entry("limits", "oci", Limits)
+
+
+class PipelineLimits(Entry):
+    """Minutes: of resources without a limit of their own, of what runs around the engine, and of GitHub's jobs, on
+    hosted runners and on one's own.
+    """
+
+    kubernetes_minutes: int
+    oci_minutes: int
+    around_minutes: int
+    hosted_job_minutes: int
+    own_job_minutes: int
+
+
+@cache
+def pipeline_limits() -> PipelineLimits:
+    """The limits of `values/limits/pipeline.yaml`."""
+    return required_entry("limits", "pipeline", PipelineLimits)
+
+
+class FlexiblePrice(Entry):
+    """What a flexible shape costs by the hour, for each OCPU and each GB of memory."""
+
+    usd_per_ocpu_hour: float
+    usd_per_gb_hour: float
+
+
+class BlockVolumePrice(Entry):
+    """What a block or boot volume costs by the month, for each GB, and for each performance unit (VPU) of each GB."""
+
+    usd_per_gb_month: float
+    usd_per_vpu_gb_month: float
+    default_vpus_per_gb: int
+
+    def usd_per_gb_month_at(self, vpus_per_gb: int | None) -> float:
+        """The price of one GB with that many VPUs; OCI's default if None."""
+        vpus = self.default_vpus_per_gb if vpus_per_gb is None else vpus_per_gb
+        return self.usd_per_gb_month + vpus * self.usd_per_vpu_gb_month
+
+
+class Prices(Entry):
+    """OCI's list prices in US dollars. `as_of` is their date, `not_included` what costs besides."""
+
+    as_of: str
+    flexible_shapes: dict[str, FlexiblePrice]
+    enhanced_cluster_usd_per_hour: float
+    block_volume: BlockVolumePrice
+    hours_per_month: int
+    not_included: tuple[str, ...]
+
+
+@cache
+def prices() -> Prices:
+    """The list prices of the catalogue."""
+    return required_entry("prices", "oci", Prices)

@@ -1,0 +1,89 @@
+"""What serving is made of beside releases: storage drivers, scaling by load, and what servers may differ in."""
+
+from functools import cache
+
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.catalogue.releases import Crds
+
+
+class PrewarmRequests(Entry):
+    """What the pod that fills a cache asks of its node."""
+
+    cpu: str
+    memory: str
+
+
+class FileStorageDriver(Entry):
+    """How pods mount File Storage."""
+
+    driver: str
+    mount_options: tuple[str, ...]
+    smallest_claim_gib: int
+
+
+class LustreDriver(Entry):
+    """How pods mount File Storage with Lustre."""
+
+    driver: str
+    mount_options: tuple[str, ...]
+    volume_attributes: dict[str, str]
+
+
+class ModelCacheFacts(Entry):
+    """What fills caches, and the drivers of shared ones."""
+
+    requests: PrewarmRequests
+    file_storage: FileStorageDriver
+    lustre: LustreDriver
+
+
+@cache
+def model_cache() -> ModelCacheFacts:
+    """The facts of `values/storage/model-cache.yaml`."""
+    return required_entry("storage", "model-cache", ModelCacheFacts)
+
+
+class Pace(Entry):
+    """How fast servers come or go: `pods` in each `period_s`, and only for what held for all of `window_s`; seconds."""
+
+    pods: int
+    period_s: int
+    window_s: int
+
+
+class ScalingFacts(Entry):
+    """Everything that a ScaledObject says beside what the stack file does.
+
+    `names` are the definitions that have to be there, `plural.group`, and `remedy` says what to do where they aren't.
+    `queries` are PromQL by the threshold's name, with `<selector>` for the pods.
+    """
+
+    definitions: Crds
+    names: tuple[str, ...]
+    established_timeout_s: int
+    remedy: str
+    prometheus: str
+    polling_interval_s: int
+    scale_up: Pace
+    scale_down: Pace
+    queries: dict[str, str]
+    ratio_factor: float
+
+
+@cache
+def scaling() -> ScalingFacts:
+    """The facts of `values/scaling/keda.yaml`."""
+    return required_entry("scaling", "keda", ScalingFacts)
+
+
+class Handshake(Entry):
+    """Arguments and environment variables that vLLM's handshake before a transfer does not go by; all others count."""
+
+    arguments: frozenset[str]
+    environment: frozenset[str]
+
+
+@cache
+def handshake() -> Handshake:
+    """The facts of `values/vllm/handshake.yaml`."""
+    return required_entry("vllm", "handshake", Handshake)

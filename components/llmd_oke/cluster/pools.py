@@ -1,0 +1,379 @@
+"""Node pools of OKE: what all of them have in common, and those without GPUs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+
+import pulumi
+import pulumi_oci as oci
+
+from llmd_oke.catalogue.pools import cloud_init, eviction
+from llmd_oke.catalogue.shapes import POOL_LABEL
+from llmd_oke.cluster.instance_metadata import Boot, metadata
+from llmd_oke.cluster.network import Network, NodeNetworkArgs
+from llmd_oke.cluster.oke_cluster import NodeClusterArgs, OkeCluster
+from llmd_oke.cluster.provider import CPU_POOL, IMAGE, invoke, stack_tags
+from llmd_oke.objects import inputs, present
+from llmd_oke.planning.pools import newest_oke_image
+
+DEFAULT_BOOT_VOLUME_GIB = 128
+
+PODS_PER_VNIC = 31
+MOST_PODS = 110
+"""With a VCN-native network each secondary VNIC carries 31 pods, and there is one for each OCPU but the first, at least
+one (oci-hpc-oke).
+"""
+
+_CYCLE_MODES = {"replace-node": "INSTANCE_REPLACE", "replace-boot-volume": "BOOT_VOLUME_REPLACE"}
+
+if TYPE_CHECKING:
+    JoinedCluster = OkeCluster | NodeClusterArgs
+    NodePlace = Network | NodeNetworkArgs
+else:
+    JoinedCluster = NodeClusterArgs  # other languages have no component of this process
+    NodePlace = NodeNetworkArgs
+
+
+class TaintArgs(TypedDict):
+    """A taint that nodes register with."""
+
+    key: str
+    """Its key."""
+    value: NotRequired[str | None]
+    """Its value; none if left out."""
+    effect: str
+    """`NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
+
+
+class CyclingArgs(TypedDict):
+    """How OKE replaces the nodes of a pool after a change."""
+
+    mode: str
+    """`replace-node` or `replace-boot-volume`."""
+    max_surge: str
+    """Nodes that may be added meanwhile: a number or a percentage."""
+    max_unavailable: str
+    """Nodes that may be missing meanwhile: a number or a percentage."""
+
+
+class CpuNodesArgs(TypedDict):
+    """What nodes without GPUs need."""
+
+    cluster: JoinedCluster
+    """Cluster that the nodes join: an `OkeCluster`, or what it says of itself."""
+    network: NodePlace
+    """Where the nodes and their pods are: a `Network`, or the OCIDs."""
+    shape: str
+    """OCI shape of the nodes."""
+    size: int
+    """Number of nodes."""
+    kubernetes_version: str
+    """Version of the nodes, such as `v1.34.2`."""
+    availability_domains: pulumi.Input[list[str]]
+    """Where the nodes are placed."""
+    pool_name: NotRequired[str | None]
+    """Name of the pool, the value of its nodes' label `oke.oraclecloud.com/pool.name`; the component's if left out."""
+    compartment_id: NotRequired[pulumi.Input[str] | None]
+    """Compartment of the nodes; the cluster's if left out."""
+    image_id: NotRequired[pulumi.Input[str] | None]
+    """Image of the nodes; the newest OKE image of the version if left out, which asks OCI at preview."""
+    ocpus: NotRequired[float | None]
+    """OCPUs of each node, for flexible shapes; 4 if left out."""
+    memory_gib: NotRequired[float | None]
+    """Memory of each node in GiB, for flexible shapes; 16 if left out."""
+    boot_volume_gib: NotRequired[int | None]
+    """Size of the boot volume in GiB; 128 if left out."""
+    max_pods: NotRequired[int | None]
+    """Pods of a node with a VCN-native network; what the shape's VNICs carry if left out."""
+    labels: NotRequired[dict[str, str] | None]
+    """Further labels of the nodes."""
+    taints: NotRequired[list[TaintArgs] | None]
+    """Taints of the nodes."""
+    cycling: NotRequired[CyclingArgs | None]
+    """Replace nodes after a change; old nodes stay as they are if left out."""
+    ssh_public_key: NotRequired[pulumi.Input[str] | None]
+    """Key that may sign in to the nodes."""
+    protect: NotRequired[bool | None]
+    """Refuse to delete or replace the pool; false if left out."""
+
+
+class CpuPoolArgs(CpuNodesArgs):
+    """What a pool without GPUs needs. `size` is what it starts with if `autoscaled`."""
+
+    autoscaled: NotRequired[bool | None]
+    """Whether OKE's cluster autoscaler changes the size, which updates then leave alone; false if left out."""
+
+
+class CpuPool(pulumi.ComponentResource):
+    """Nodes without GPUs, as a node pool of OKE."""
+
+    pool_id: pulumi.Output[str]
+    """OCID of the node pool."""
+    node_label: pulumi.Output[str]
+    """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
+
+    def __init__(self, name: str, args: CpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:CpuPool", name, pool_inputs(args), opts)
+        self.pool_id = _cpu_node_pool(self, name, args, autoscaled=args.get("autoscaled") or False)
+        label = f"{POOL_LABEL}={args.get('pool_name') or name}"
+        self.node_label = self.pool_id.apply(lambda _: label)
+        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
+
+
+class SystemPoolArgs(CpuNodesArgs):
+    """What the system pool needs."""
+
+
+class SystemPool(pulumi.ComponentResource):
+    """Nodes without GPUs for everything that serves the cluster: GPU nodes are tainted, so that it could run nowhere
+    else.
+    """
+
+    pool_id: pulumi.Output[str]
+    """OCID of the node pool."""
+    node_label: pulumi.Output[str]
+    """What the nodes are selected by: `oke.oraclecloud.com/pool.name=<name>`."""
+
+    def __init__(self, name: str, args: SystemPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:SystemPool", name, pool_inputs(args), opts)
+        self.pool_id = _cpu_node_pool(self, name, args, autoscaled=False)
+        label = f"{POOL_LABEL}={args.get('pool_name') or name}"
+        self.node_label = self.pool_id.apply(lambda _: label)
+        self.register_outputs({"pool_id": self.pool_id, "node_label": self.node_label})
+
+
+class NodeImageArgs(TypedDict):
+    """What an imported image needs."""
+
+    compartment_id: pulumi.Input[str]
+    """Compartment of the image."""
+    display_name: str
+    """Name of the image."""
+    uri: pulumi.Input[str]
+    """Where the file lies in Object Storage. It may be a pre-authenticated request, and is always kept as a secret."""
+    checksum: str
+    """What the file is: `md5:…` or `sha256:…`. It is part of the resource's name: another checksum, another image."""
+
+
+class NodeImage(pulumi.ComponentResource):
+    """An image, imported once for each checksum.
+
+    Links to files in Object Storage expire, so that a changed link alone imports nothing. OCI checks no checksum at
+    import and tells none of an image afterwards: what is asked for is written on the image as a tag. Before the import
+    `llmd-oke preflight` compares it with the checksum that Object Storage states for the file behind the link.
+    """
+
+    image_id: pulumi.Output[str]
+    """OCID of the image."""
+
+    def __init__(self, name: str, args: NodeImageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:NodeImage", name, inputs(args, "uri"), opts)
+        digest = args["checksum"].partition(":")[2][:8]
+        image = oci.core.Image(
+            f"{name}-image-{digest}",
+            compartment_id=args["compartment_id"],
+            display_name=f"{args['display_name']}-{digest}",
+            image_source_details={"source_type": "objectStorageUri", "source_uri": pulumi.Output.secret(args["uri"])},
+            freeform_tags=stack_tags({"llmd-oke-checksum": args["checksum"]}),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                custom_timeouts=IMAGE,
+                ignore_changes=["imageSourceDetails", "definedTags"],
+                additional_secret_outputs=["imageSourceDetails"],
+            ),
+        )
+        self.image_id = image.id
+        self.register_outputs({"image_id": self.image_id})
+
+
+def joined_cluster(cluster: JoinedCluster) -> NodeClusterArgs:
+    """What nodes must know of the cluster that they join."""
+    return cluster.for_nodes if isinstance(cluster, OkeCluster) else cluster
+
+
+def node_network(network: NodePlace) -> NodeNetworkArgs:
+    """Where nodes and their pods are."""
+    return network.for_nodes if isinstance(network, Network) else network
+
+
+def pool_inputs(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a pool's component: its arguments, with what its cluster and its network say of themselves."""
+    return inputs({**args, "cluster": joined_cluster(args["cluster"]), "network": node_network(args["network"])})
+
+
+def _cpu_node_pool(
+    component: pulumi.Resource, name: str, args: CpuNodesArgs, *, autoscaled: bool
+) -> pulumi.Output[str]:
+    """The OCID of a node pool without GPUs."""
+    cluster, network = joined_cluster(args["cluster"]), node_network(args["network"])
+    pool_name, compartment_id = args.get("pool_name") or name, args.get("compartment_id") or cluster["compartment_id"]
+    flexible, version = args["shape"].endswith(".Flex"), args["kubernetes_version"]
+    ocpus = args.get("ocpus") or 4
+
+    def placements(domains: list[str]) -> list[dict[str, Any]]:
+        subnet_id = network["worker_subnet_id"]
+        return [{"availability_domain": domain, "subnet_id": subnet_id} for domain in domains]
+
+    max_pods = args.get("max_pods") or most_pods(ocpus if flexible else MOST_PODS)
+    node_config = {
+        "size": args["size"],
+        "placement_configs": pulumi.Output.from_input(args["availability_domains"]).apply(placements),
+        "node_pool_pod_network_option_details": pod_network(network, max_pods),
+        "nsg_ids": network.get("worker_nsg_ids"),
+    }
+    image_id = args.get("image_id")
+    spec = NodePoolSpec(
+        pool_name=pool_name,
+        cluster=cluster,
+        compartment_id=compartment_id,
+        kubernetes_version=version,
+        shape=args["shape"],
+        labels={**(args.get("labels") or {}), POOL_LABEL: pool_name},
+        boot=Boot("cpu", version, kubelet_taints(args.get("taints") or [])),
+        node_config=node_config,
+        image_id=_newest_image(component, name, compartment_id, version) if image_id is None else image_id,
+        boot_volume_gib=args.get("boot_volume_gib") or DEFAULT_BOOT_VOLUME_GIB,
+        eviction_grace_minutes=eviction().grace_minutes,
+        shape_config={"ocpus": ocpus, "memory_in_gbs": args.get("memory_gib") or 16} if flexible else None,
+        cycling=args.get("cycling"),
+        ssh_public_key=args.get("ssh_public_key"),
+        autoscaled=autoscaled,
+    )
+    opts = pulumi.ResourceOptions(
+        parent=component,
+        protect=args.get("protect") or False,
+        custom_timeouts=CPU_POOL,
+        ignore_changes=["definedTags"],
+    )
+    return node_pool(name, spec, opts).id
+
+
+def most_pods(ocpus: float) -> int:
+    """The pods of a node with that many OCPUs and a VCN-native network."""
+    return min(MOST_PODS, max(1, int(ocpus) - 1) * PODS_PER_VNIC)
+
+
+def _newest_image(
+    component: pulumi.Resource, name: str, compartment_id: pulumi.Input[str], version: str
+) -> pulumi.Output[str]:
+    """The newest image that OKE offered when the pool got its Kubernetes version: x86, without GPU software. OKE takes
+    an image with its own version only, so that another version has another image; a later one of the same version is
+    told in previews as an update of the Stash, and taken where it is replaced (`pulumi up --replace`).
+    """
+
+    def newest(answer: Mapping[str, Any]) -> str:
+        images = {source["sourceName"]: source["imageId"] for source in answer["sources"]}
+        image = newest_oke_image(images, version)
+        if image is None:
+            message = f"OKE offers no image for Kubernetes {version}."
+            raise pulumi.RunError(f"{message} Give systemPool.image or cluster.given.systemImageId.")
+        return images[image]
+
+    options = invoke(
+        "oci:ContainerEngine/getNodePoolOption:getNodePoolOption",
+        {"nodePoolOptionId": "all", "compartmentId": compartment_id, "nodePoolK8sVersion": version},
+        pulumi.InvokeOutputOptions(parent=component),
+    )
+    opts = pulumi.ResourceOptions(parent=component)
+    return pulumi.Stash(f"{name}-image-{version}", input=options.apply(newest), opts=opts).output
+
+
+@dataclass(frozen=True)
+class NodePoolSpec:
+    """A node pool of OKE, with or without GPUs."""
+
+    pool_name: str
+    cluster: NodeClusterArgs
+    compartment_id: pulumi.Input[str]
+    kubernetes_version: str
+    shape: str
+    labels: Mapping[str, str]
+    boot: Boot
+    node_config: Mapping[str, Any]
+    image_id: pulumi.Input[str]
+    boot_volume_gib: int
+    eviction_grace_minutes: int
+    shape_config: Any = None
+    cycling: CyclingArgs | None = None
+    ssh_public_key: pulumi.Input[str] | None = None
+    autoscaled: bool = False
+
+
+def node_pool(name: str, spec: NodePoolSpec, opts: pulumi.ResourceOptions) -> oci.containerengine.NodePool:
+    """Declares the node pool.
+
+    An autoscaled pool keeps its size: the plug-in sends the number of nodes only where program and state say two
+    numbers (seen with pulumi-oci 4.20), and the program says what the engine saw last. A node is drained for so long,
+    and then it goes, or is changed, whatever runs on it still.
+    """
+    cycling: Any = spec.cycling and {
+        "is_node_cycling_enabled": True,
+        "cycle_modes": [_CYCLE_MODES[spec.cycling["mode"]]],
+        "maximum_surge": spec.cycling["max_surge"],
+        "maximum_unavailable": spec.cycling["max_unavailable"],
+    }
+    labels: Any = [{"key": key, "value": value} for key, value in sorted(spec.labels.items())]
+    node_config: Any = present(spec.node_config)
+    own_size = pulumi.ResourceOptions(ignore_changes=["nodeConfigDetails.size"])
+    return oci.containerengine.NodePool(
+        f"{name}-node-pool",
+        name=spec.pool_name,
+        cluster_id=spec.cluster["cluster_id"],
+        compartment_id=spec.compartment_id,
+        kubernetes_version=spec.kubernetes_version,
+        node_shape=spec.shape,
+        node_shape_config=spec.shape_config,
+        initial_node_labels=labels,
+        node_config_details=node_config,
+        freeform_tags=stack_tags(),
+        node_source_details={
+            "source_type": "IMAGE",
+            "image_id": spec.image_id,
+            "boot_volume_size_in_gbs": str(spec.boot_volume_gib),
+        },
+        node_metadata=pulumi.Output.from_input(spec.cluster["api_server_host"]).apply(
+            lambda host: _metadata(spec.boot, host)
+        ),
+        node_eviction_node_pool_settings={
+            "eviction_grace_duration": duration(spec.eviction_grace_minutes),
+            "is_force_action_after_grace_duration": True,
+            "is_force_delete_after_grace_duration": True,
+        },
+        node_pool_cycling_details=cycling,
+        ssh_public_key=spec.ssh_public_key,
+        opts=pulumi.ResourceOptions.merge(opts, own_size) if spec.autoscaled else opts,
+    )
+
+
+def _metadata(boot: Boot, host: str) -> dict[str, str]:
+    """With `areLegacyImdsEndpointsDisabled` OKE launches the instances without version 1 of the metadata service, for
+    which node pools have no argument (oci-hpc-oke, terraform/oke-workers.tf).
+    """
+    keys = {
+        "apiserver_host": host,
+        "areLegacyImdsEndpointsDisabled": "true",
+        "oke-kubeproxy-proxy-mode": cloud_init().kube_proxy_mode,
+    }
+    return metadata(boot, keys)
+
+
+def duration(minutes: int) -> str:
+    """Minutes as OCI answers them: another text for the same time, `PT60M` or `PT0M`, would be changed by every update
+    (terraform-provider-oci, containerengine_node_pool_test.go has `PT1H`; terraform-oci-oke, pull request 791, `PT0S`).
+    """
+    hours, rest = divmod(minutes, 60)
+    return f"PT{f'{hours}H' if hours else ''}{f'{rest}M' if rest else ''}" if minutes else "PT0S"
+
+
+def pod_network(network: NodeNetworkArgs, max_pods: int) -> dict[str, Any]:
+    """The pods' part of a node pool."""
+    subnet_id = network.get("pod_subnet_id")
+    if subnet_id is None:
+        return {"cni_type": "FLANNEL_OVERLAY"}
+    native = {"pod_subnet_ids": [subnet_id], "pod_nsg_ids": network.get("pod_nsg_ids"), "max_pods_per_node": max_pods}
+    return {"cni_type": "OCI_VCN_IP_NATIVE", **present(native)}
+
+
+def kubelet_taints(taints: Sequence[TaintArgs]) -> list[str]:
+    """Taints as the kubelet has them."""
+    return [f"{taint['key']}={taint.get('value') or ''}:{taint['effect']}" for taint in taints]

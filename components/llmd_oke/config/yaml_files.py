@@ -1,0 +1,307 @@
+"""YAML files as Pulumi reads them, with the lines of their parts, and as they are written with their comments.
+
+Pulumi reads stack files with Go's yaml.v3, which takes `1e6` and `0o17` for numbers, and `yes`, `on` and `12:30` for
+texts; PyYAML, by YAML 1.1, does neither. Objects reach the program as JSON, which has one kind of number: `2.0` arrives
+as 2. `check` has to see what the program will see. Source: https://github.com/go-yaml/yaml/blob/v3/resolve.go
+"""
+
+import difflib
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+from llmd_pods.documents import require_bounded
+from llmd_pods.errors import KitError, Problem
+from yaml.reader import ReaderError
+
+CONFIG_KEY = "llmd-oke:stack"
+
+MOST_LEVELS = 50
+"""Of objects and lists inside each other; a stack has fewer than ten."""
+
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+_Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_INT = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+|[0-9][0-9_]*)$")
+_OLD_OCTAL = re.compile(r"[-+]?0[0-7]+$")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9_]+)?$")
+_SPECIAL = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$")
+_DATE: re.Pattern[str] = yaml.SafeLoader.timestamp_regexp
+
+_EXPONENT = 1e21
+"""From here on numbers are written to JSON with an exponent, as floats; below it whole ones look like integers."""
+
+_LARGEST = int(sys.float_info.max)
+
+_RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+for _name, _pattern, _firsts in (
+    ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"),
+    ("null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    ("merge", re.compile(r"<<$"), "<"),
+    ("timestamp", _DATE, "0123456789"),
+    ("int", _INT, "-+0123456789"),
+    ("float", _FLOAT, "-+.0123456789"),
+    ("float", _SPECIAL, "-+."),
+):
+    for _first in _firsts:
+        _RESOLVERS.setdefault(_first, []).append((_TAG + _name, _pattern))
+
+
+@dataclass(frozen=True)
+class Document:
+    """The content of a YAML file. `root` is None where the file is empty."""
+
+    value: Any
+    root: yaml.Node | None
+
+    def line(self, path: str) -> int | None:
+        """The line of a path of our object (`models[0].topology`), or of the nearest part around it that is there."""
+        if self.root is None:
+            return None
+        if path == "config":
+            return _walk(self.root, ["config"])[1]
+        node, line = _walk(self.root, ["config", CONFIG_KEY])
+        steps = [int(match[1]) if match[1] else match[2] for match in _STEP.finditer(path)]
+        inner = None if node is None else _walk(node, steps)[1]
+        return inner or line
+
+    def problems(self) -> Iterator[Problem]:
+        """Keys that an object has twice (YAML forbids them, and readers disagree about which one counts), endless
+        aliases, and more levels than anyone means.
+        """
+        return _scan(self.root, "", (), set()) if self.root is not None else iter(())
+
+
+def read(path: Path) -> Document:
+    """The content of a YAML file.
+
+    Raises:
+        KitError: it can't be read, or it is not YAML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        require_bounded(text, math.inf)  # aliases stay shared, and `problems` looks at each once
+        loader = Loader(text)
+        root = loader.get_single_node()
+        return Document(None if root is None else loader.construct_document(root), root)
+    except OSError as error:
+        raise KitError(f"{path} can't be read: {error.strerror}.") from error
+    # The YAML library lets some errors of values through as they are, a date with a 13th month for example.
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise _yaml_error(path, error) from error
+
+
+def locate(problems: Iterable[Problem], path: Path) -> list[Problem]:
+    """The problems with their lines in a stack file, in the order of the lines."""
+    document = read(path)
+    located = [replace(problem, line=problem.line or document.line(problem.path)) for problem in problems]
+    return sorted(located, key=lambda problem: problem.line or 0)
+
+
+def text_of(document: Any) -> str:
+    """A document as YAML from which Pulumi reads the same."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False)
+
+
+def load(text: str) -> Any:
+    """The content of a YAML text, to be changed and given to `dump`.
+
+    Raises:
+        KitError: ruamel.yaml is not installed.
+    """
+    return _round_trip(text).load(text)
+
+
+def dump(document: Any, text: str) -> str:
+    """The text of a changed document, laid out as `text`, which it was loaded from."""
+    stream = StringIO()
+    _round_trip(text).dump(document, stream)
+    return stream.getvalue()
+
+
+def new_map(values: Mapping[str, object]) -> Any:
+    """A map to be put into a document, a line for each key."""
+    from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415 - an extra; `load` has asked for it
+
+    result = CommentedMap(values)
+    result.fa.set_block_style()
+    return result
+
+
+def plain(text: str) -> Any:
+    """The content of a YAML text as plain data."""
+    return _yaml(typ="safe").load(text)
+
+
+def difference(before: str, after: str, name: str) -> str:
+    """A unified diff; empty where nothing changes."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, lineterm="")
+    return "\n".join(lines)
+
+
+def _yaml_error(path: Path, error: Exception) -> KitError:
+    """What was found wrong when a file was read as YAML, and at which line."""
+    if isinstance(error, UnicodeDecodeError):
+        line = bytes(error.object)[: error.start].count(b"\n") + 1
+        return KitError(f"{path}:{line} is not YAML: it has a byte that is not UTF-8.", "Save the file as UTF-8.")
+    if isinstance(error, ReaderError):
+        return KitError(f"{path} is not YAML: character {error.position} of it is a control character.", "Remove it.")
+    if isinstance(error, RecursionError):
+        return KitError(f"{path} is not YAML that can be read: it is nested too deeply.")
+    if isinstance(error, yaml.MarkedYAMLError):
+        return _marked_error(path, error)
+    return KitError(f"{path} is not YAML: {error}")
+
+
+class Loader(_Fast):
+    """Reads a stack file."""
+
+    yaml_implicit_resolvers: ClassVar[Any] = _RESOLVERS
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that would be read as something else."""
+
+    yaml_implicit_resolvers: ClassVar[Any] = _RESOLVERS
+
+
+def number(text: str) -> int | float | str:
+    """The number that a plain text spells; the text itself where that is too large."""
+    if _SPECIAL.match(text):
+        return float(text.replace(".", ""))
+    plain = text.replace("_", "")
+    if _OLD_OCTAL.match(plain):
+        return int(plain, 8)
+    if _INT.match(plain) and not plain.lstrip("-+").startswith(("08", "09")):
+        whole = int(plain) if plain.lstrip("-+").isdigit() else int(plain, 0)
+        return whole if abs(whole) < _EXPONENT else float(whole) if abs(whole) < _LARGEST else text
+    value = float(plain)
+    if math.isinf(value):
+        return text
+    return int(value) if value.is_integer() and abs(value) < _EXPONENT else value
+
+
+def _construct_number(loader: Any, node: yaml.ScalarNode) -> int | float | str:
+    return number(str(loader.construct_scalar(node)))
+
+
+Loader.add_constructor(f"{_TAG}int", _construct_number)
+Loader.add_constructor(f"{_TAG}float", _construct_number)
+
+
+def _walk(node: yaml.Node, steps: Iterable[str | int]) -> tuple[yaml.Node | None, int | None]:
+    """The node at the end of the steps, if there is one, and the line of the last step that is there."""
+    line: int | None = None
+    current: yaml.Node | None = node
+    for step in steps:
+        child = _child(current, step)
+        if child is None:
+            return None, line
+        current, line = child
+    return current, line
+
+
+def _child(node: yaml.Node | None, step: str | int) -> tuple[yaml.Node, int] | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        item: yaml.Node = node.value[step]
+        return item, item.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        pairs: list[tuple[yaml.Node, yaml.Node]] = node.value
+        return next(((value, key.start_mark.line + 1) for key, value in pairs if key.value == str(step)), None)
+    return None
+
+
+def _scan(node: yaml.Node, path: str, around: tuple[yaml.Node, ...], done: set[int]) -> Iterator[Problem]:
+    """Problems of a node and all inside it. `around` are the nodes that it is in; nodes of `done` were looked at."""
+    if node in around:
+        yield Problem(path, None, "something else", "the alias contains itself", node.start_mark.line + 1)
+    elif len(around) > MOST_LEVELS:
+        where = f"{path[:40]}…"
+        yield Problem(where, None, f"at most {MOST_LEVELS} levels", "it is nested too deeply", node.start_mark.line + 1)
+    elif id(node) not in done:
+        done.add(id(node))
+        for inner, child in _children(node, path):
+            yield from _scan(child, inner, (*around, node), done)
+        if isinstance(node, yaml.MappingNode):
+            yield from _repeated_keys(node, path)
+
+
+def _children(node: yaml.Node, path: str) -> Iterator[tuple[str, yaml.Node]]:
+    if isinstance(node, yaml.SequenceNode):
+        items: list[yaml.Node] = node.value
+        yield from ((f"{path}[{i}]", item) for i, item in enumerate(items))
+    elif isinstance(node, yaml.MappingNode):
+        pairs: list[tuple[yaml.Node, yaml.Node]] = node.value
+        yield from ((_key_path(path, key), value) for key, value in pairs)
+
+
+def _repeated_keys(node: yaml.MappingNode, path: str) -> Iterator[Problem]:
+    first_lines: dict[str, int] = {}
+    pairs: list[tuple[yaml.Node, yaml.Node]] = node.value
+    for key, value in pairs:
+        line = key.start_mark.line + 1
+        if str(key.value) in first_lines:
+            why = f"the key is in line {first_lines[str(key.value)]} already"
+            yield Problem(_key_path(path, key), _value_text(value), "one of the two", why, line)
+        first_lines.setdefault(str(key.value), line)
+
+
+def _value_text(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    return "a list" if isinstance(node, yaml.SequenceNode) else "an object"
+
+
+def _key_path(path: str, key: yaml.Node) -> str:
+    """The path of a key. Paths of our object start at the object."""
+    inner = f"{path}.{key.value}" if path else str(key.value)
+    return "" if inner == f"config.{CONFIG_KEY}" else inner
+
+
+def _marked_error(path: Path, error: yaml.MarkedYAMLError) -> KitError:
+    mark = error.problem_mark or error.context_mark
+    where = f"{path}:{mark.line + 1}" if mark else str(path)
+    problem = error.problem or error.context or "it can't be read"
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    text = lines[mark.line] if mark and mark.line < len(lines) else ""
+    if "\t" in text[: len(text) - len(text.lstrip())]:
+        return KitError(f"{where} is not YAML: the line begins with a tab.", "Use spaces.")
+    if "could not determine a constructor" in problem:
+        tag = problem.rsplit(" ", 1)[-1].strip("'").replace("tag:yaml.org,2002:", "!!")
+        return KitError(f"{where} is not YAML that the kit reads: the tag {tag} means nothing here.", "Leave it out.")
+    parts = dict.fromkeys(part for part in (error.context, problem) if part)
+    return KitError(f"{where} is not YAML: {', '.join(parts)}.")
+
+
+def _round_trip(text: str) -> Any:
+    """A YAML that writes lists indented as the file has them."""
+    yaml = _yaml(typ="rt")
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    yaml.representer.add_representer(type(None), _null)
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    stream = StringIO()
+    yaml.dump(yaml.load(text), stream)
+    if stream.getvalue() != text:
+        yaml.indent(mapping=2, sequence=2, offset=0)
+    return yaml
+
+
+def _null(representer: Any, _value: None) -> Any:
+    """`null`, which says more than nothing does."""
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+def _yaml(typ: str) -> Any:
+    try:
+        from ruamel.yaml import YAML  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        message = "Writing YAML files with their comments needs ruamel.yaml, which is not installed."
+        raise KitError(message, "Install llmd-oke[analysis].") from error
+    return YAML(typ=typ)

@@ -1,1 +1,0 @@
-"""Recipes: which deployments are measured under which loads, and in which order."""

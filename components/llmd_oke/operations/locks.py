@@ -1,0 +1,48 @@
+"""Waiting with a limit: for a condition that can only be polled, or for another program's lock on a file."""
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+
+_PAUSE_S = 0.1
+_POLL_S = 0.02
+
+
+@contextlib.contextmanager
+def file_lock(lock_file: Path, work: str, progress: Progress, timeout_s: float) -> Generator[None]:
+    """Holds a lock during the block; the kernel lets go of it with the process that holds it.
+
+    `work` says what another holder does: `update the stack`.
+
+    Raises:
+        KitError: another program held it all through `timeout_s`.
+    """
+    with lock_file.open("w") as lock:
+        for waited_s in intervals(timeout_s, _PAUSE_S):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waited_s < _PAUSE_S:
+                    progress.step(f"waiting for another program to {work}")
+        else:
+            raise KitError(f"Another program has held {lock_file} for {timeout_s:.0f} s.")
+        yield
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Whether the condition came true within the limit; it is asked every 20 ms."""
+    return any(condition() for _ in intervals(timeout_s, _POLL_S))
+
+
+def intervals(timeout_s: float, pause_s: float) -> Iterator[float]:
+    """The seconds waited so far, again after each pause, until the limit."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < timeout_s:
+        yield waited
+        time.sleep(pause_s)

@@ -1,0 +1,234 @@
+"""What registries say of images and charts: whether nodes can pull them, and the digests for the lock.
+
+Nodes pull without credentials. A chart has to be the archive that the catalogue names.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any, cast
+from urllib.parse import urljoin
+
+import httpx
+import yaml
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from pydantic import BaseModel, ValidationError
+
+from llmd_oke.access.oci_client import bounded_content
+from llmd_oke.access.registry import Answers, Refusal, RegistryClient, RegistryError, StoredImage, query_registries
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.operators import HelmChart
+from llmd_oke.config import yaml_files
+from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.planning.container_images import UsedImage
+
+CHECK = "pull"
+
+OCI_REGISTRY = ".ocir.io"
+"""How the names of OCI's registries end, for which nodes sign in with rights of their own."""
+
+_REMEDIES = {
+    Refusal.UNREACHABLE: "Try again, or from a machine with a way to it. Whether nodes have one is not known either.",
+    Refusal.BUSY: "Try again later. Nodes behind one address share its limit: a mirror in OCI's registry has none.",
+    Refusal.UNSOUND: "Is there a proxy between here and the registry that changes answers?",
+    Refusal.DENIED: "A public copy, or a release whose images are there: nodes pull without credentials.",
+    Refusal.NOT_FOUND: "A tag that the registry has.",
+    Refusal.OTHER_PLATFORM: "An image for linux/amd64.",
+}
+_UNKNOWN = {Refusal.UNREACHABLE, Refusal.BUSY, Refusal.UNSOUND}
+
+CHART_TIMEOUT_S = 20.0
+MOST_CHART_BYTES = 32 * 2**20
+"""Of an index or an archive; charts have a few hundred KiB."""
+DEEPEST = 20
+"""Of an index, whose entries have lists in mappings in lists."""
+
+
+class _Listed(BaseModel):
+    """A version in a repository's index (Helm documentation, The Chart Repository Guide)."""
+
+    version: str
+    urls: list[str]
+
+
+class _Index(BaseModel):
+    entries: dict[str, list[_Listed]]
+
+
+def registry_findings(images: Sequence[UsedImage], progress: Progress) -> list[Finding]:
+    """A finding for each image. Registries are asked for manifests only; nothing is pulled."""
+    findings = query_registries([used.image for used in images], _image_finding, progress)
+    by_use = [(used, findings[used.image.reference]) for used in images]
+    return [replace(finding, path=used.path, value=f"{used.used_by}: {finding.value}") for used, finding in by_use]
+
+
+def _image_finding(client: RegistryClient, image: ContainerImage) -> Finding:
+    """What there is to say of an image, wherever the stack file brings it from."""
+    try:
+        if image.digest is not None:
+            return _locked_image_finding(client, image, image.digest)
+        return Finding(CHECK, "", Verdict.FINE, f"{image.reference} can be pulled, {client.stored(image).digest} today")
+    except RegistryError as error:
+        if error.refusal is Refusal.DENIED and image.registry.endswith(OCI_REGISTRY):
+            remedy = "Nodes sign in with their own rights (cluster.iam.grants: ocir), which can't be tried from here."
+            return Finding(CHECK, "", Verdict.UNKNOWN, error.message, remedy)
+        verdict = Verdict.UNKNOWN if error.refusal in _UNKNOWN else Verdict.PROBLEM
+        return Finding(CHECK, "", verdict, error.message, _REMEDIES[error.refusal])
+
+
+def _locked_image_finding(client: RegistryClient, image: ContainerImage, digest: str) -> Finding:
+    """A locked image: what counts is its digest. A tag that moved says that somebody published something else."""
+    is_gone = False
+    try:
+        client.stored(image, by_digest=True)
+    except RegistryError as error:
+        if error.refusal is not Refusal.NOT_FOUND:
+            raise
+        is_gone = True
+    now = client.stored(image).digest
+    differs = f"{image.reference} is {now} now, the lock has {digest}"
+    if is_gone:
+        remedy = "`llmd-oke images update --moved`, if that is meant to be."
+        return Finding(CHECK, "", Verdict.PROBLEM, f"{differs}, which the registry has no more", remedy)
+    if now != digest:
+        remedy = "Nodes pull the locked one. `llmd-oke images update --moved` takes the other, if that is meant to be."
+        return Finding(CHECK, "", Verdict.FINE, differs, remedy)
+    return Finding(CHECK, "", Verdict.FINE, f"{image.reference} can be pulled as it is locked")
+
+
+def chart_findings(charts: Sequence[HelmChart], progress: Progress) -> list[Finding]:
+    """A finding for each chart of a repository: whether its archive is the one of the catalogue."""
+    findings: list[Finding] = []
+    with httpx.Client(timeout=CHART_TIMEOUT_S, follow_redirects=True, max_redirects=3) as client:
+        for chart in charts:
+            progress.step(f"asking {chart.repository} for {chart.reference} {chart.version}")
+            findings.append(_chart_finding(client, chart))
+    return findings
+
+
+def refuse_other_archives(charts: Sequence[HelmChart], progress: Progress) -> None:
+    """Before Helm fetches them: a chart whose checksum is known, and whose repository has another archive, is not used.
+
+    Raises:
+        KitError: there is such a chart.
+    """
+    for finding in chart_findings([chart for chart in charts if chart.sha256], progress):
+        if finding.verdict is Verdict.PROBLEM:
+            raise KitError(f"{finding.value}.", finding.remedy)
+
+
+def _chart_finding(client: httpx.Client, chart: HelmChart) -> Finding:
+    name = f"chart {chart.reference} {chart.version}"
+    try:
+        sha256 = _archive_sha256(client, chart)
+    except (httpx.HTTPError, httpx.InvalidURL, ValidationError, yaml.YAMLError, ValueError, RecursionError) as error:
+        why = "its index has another form" if isinstance(error, ValidationError) else str(error) or type(error).__name__
+        remedy = "Try again, or from a machine with a way to it."
+        return Finding(
+            CHECK, "gpuStack", Verdict.UNKNOWN, f"{name}: {chart.repository} gives no archive: {why}", remedy
+        )
+    if chart.sha256 is None:
+        remedy = f"If that is the right one, its sha256 belongs into values/operators, beside version {chart.version}."
+        value = f"{name} is {sha256} today; the catalogue has no checksum to hold it to"
+        return Finding(CHECK, "gpuStack", Verdict.UNKNOWN, value, remedy)
+    if chart.sha256 != sha256:
+        remedy = "Deploy nothing with it: somebody published another archive under the same version."
+        value = f"{name} is {sha256}, the catalogue has {chart.sha256}"
+        return Finding(CHECK, "gpuStack", Verdict.PROBLEM, value, remedy)
+    return Finding(CHECK, "gpuStack", Verdict.FINE, f"{name} is the archive of the catalogue")
+
+
+def _archive_sha256(client: httpx.Client, chart: HelmChart) -> str:
+    """The SHA-256 of what Helm would install, which finds it by the index of the repository."""
+    index_url = f"{chart.repository}/index.yaml"
+    text = bounded_content(client, index_url, MOST_CHART_BYTES)
+    _refuse_slow_yaml(text, index_url)
+    index = _Index.model_validate(yaml.load(text, yaml.CSafeLoader))
+    urls = [
+        url
+        for listed in index.entries.get(chart.reference, ())
+        if listed.version == chart.version
+        for url in listed.urls
+    ]
+    if not urls:
+        raise ValueError(f"{index_url} has no {chart.reference} {chart.version}")
+    return hashlib.sha256(bounded_content(client, urljoin(index_url, urls[0]), MOST_CHART_BYTES)).hexdigest()
+
+
+def _refuse_slow_yaml(text: bytes, url: str) -> None:
+    """YAML that takes long to be read: the parser's time grows with the square of the depth, and aliases double."""
+    depth = 0
+    for event in cast("Iterable[object]", yaml.parse(text, yaml.CSafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > DEEPEST:
+            raise ValueError(f"{url} has aliases, or is nested more than {DEEPEST} times")
+
+
+NOT_ASKED = "its registry was not asked"
+"""How a reason begins that an answer makes obsolete."""
+
+UNANSWERED = {Refusal.UNREACHABLE, Refusal.BUSY, Refusal.UNSOUND}
+"""What says nothing of the image itself."""
+
+
+@dataclass(frozen=True)
+class LockUpdate:
+    """The lock's new text, and what stands in the way of trusting it: tags that name another digest than the lock has,
+    with both, and images of which nothing could be learnt, with the reason. Both keep what the lock had.
+    """
+
+    text: str
+    moved: Mapping[str, tuple[str, str]]
+    unanswered: Mapping[str, str]
+
+
+def lock_update(
+    text: str, images: Sequence[ContainerImage], answers: Answers, today: date, *, take_moved: bool = False
+) -> LockUpdate:
+    """The lock with what registries say.
+
+    Args:
+        text: the lock as it is.
+        images: all images that the lock must have, sorted; others leave it.
+        answers: what registries say of them.
+        today: the day on which they were asked.
+        take_moved: whether a tag's new digest takes the place of the lock's.
+    """
+    document = yaml_files.load(text)
+    entries: Any = document["images"]
+    references = [image.reference for image in images]
+    for stale in [reference for reference in entries if reference not in references]:
+        del entries[stale]
+    moved: dict[str, tuple[str, str]] = {}
+    unanswered: dict[str, str] = {}
+    for i, image in enumerate(images):
+        reference, answer = image.reference, answers[image.reference]
+        if reference not in entries:
+            entries.insert(i, reference, yaml_files.new_map({"digest": None, "reason": NOT_ASKED}))
+        if isinstance(answer, RegistryError):
+            if answer.refusal in UNANSWERED or entries[reference]["digest"] is not None:
+                unanswered[reference] = answer.message
+            elif entries[reference]["reason"].startswith(NOT_ASKED):
+                entries[reference]["reason"] = answer.message
+            continue
+        known = entries[reference]["digest"]
+        if known not in {None, answer.digest} and not take_moved:
+            moved[reference] = known, answer.digest
+            continue
+        _write(entries[reference], answer, f"{image.registry}, {today.isoformat()}")
+    return LockUpdate(yaml_files.dump(document, text), moved, unanswered)
+
+
+def _write(entry: Any, answer: StoredImage, source: str) -> None:
+    """Writes an answer into an entry. ruamel.yaml has comments before the next entry at this one's last key."""
+    comment = entry.ca.items.pop(list(entry)[-1], None)
+    if entry["digest"] != answer.digest:
+        entry["digest"], entry["source"] = answer.digest, source
+    for key in ("reason", "gone"):
+        entry.pop(key, None)
+    if answer.download_bytes is not None:
+        entry["download_bytes"] = answer.download_bytes
+    if comment is not None:
+        entry.ca.items[list(entry)[-1]] = comment

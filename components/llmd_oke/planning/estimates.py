@@ -1,0 +1,203 @@
+"""What a stack costs by the hour at list price, and how long it takes from `up` to the first token."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmd_oke.catalogue.container_images import lock
+from llmd_oke.catalogue.operations import Duration, bring_up_facts, prices
+from llmd_oke.config import NoModelCache
+from llmd_oke.planning.plan import Plan
+
+ASSUMED = "assumed"
+"""The source of a figure that has none."""
+
+BYTES_PER_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One part of a stack and its list price in US dollars by the hour; None where no public price is known."""
+
+    part: str
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """All parts, and in words what is not among them. List prices are no quotation."""
+
+    parts: tuple[Cost, ...]
+    not_included: tuple[str, ...]
+    as_of: str
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The sum of all prices that are known."""
+        return sum(part.usd_per_hour or 0.0 for part in self.parts)
+
+
+def costs(plan: Plan) -> Costs:
+    """What a plan costs: GPU nodes in any case, the rest where the stack creates it."""
+    facts = prices()
+    parts = [Cost(f"{pool.name}: {pool.size} x {pool.shape.name}", pool.price_usd_per_hour) for pool in plan.pools]
+    created = plan.config.created_cluster is not None
+    if created:
+        parts += [*_cpu_pools(plan), _boot_volumes(plan), Cost("OKE cluster", facts.enhanced_cluster_usd_per_hour)]
+    unknown = [f"{part.part}: no public price in the catalogue" for part in parts if part.usd_per_hour is None]
+    scaled = [
+        f"{pool.name}: nodes that the cluster autoscaler adds, up to {pool.limits.most}"
+        for pool in (*plan.config.gpu_pools, *plan.config.cpu_pools)
+        if pool.limits.most > pool.size
+    ]
+    there = [] if created else ["whatever of the cluster is there already, but for its GPU nodes"]
+    return Costs(tuple(parts), (*unknown, *scaled, *there, *facts.not_included), facts.as_of)
+
+
+def _cpu_pools(plan: Plan) -> Iterator[Cost]:
+    pools = {"system": plan.config.system_pool, **{pool.name: pool for pool in plan.config.cpu_pools}}
+    for name, pool in pools.items():
+        size = f"{pool.ocpus:g} OCPUs, {pool.memory_gib:g} GB" if pool.shape.endswith(".Flex") else "whole"
+        price = prices().flexible_shapes.get(pool.shape)
+        of_pool = (
+            pool.size * (pool.ocpus * price.usd_per_ocpu_hour + pool.memory_gib * price.usd_per_gb_hour)
+            if price
+            else None
+        )
+        yield Cost(f"{name}: {pool.size} x {pool.shape} ({size})", of_pool)
+
+
+def _boot_volumes(plan: Plan) -> Cost:
+    """Those of all nodes that the stack creates."""
+    facts = prices()
+    volumes = [(pool.size * pool.boot_volume_gib, None) for pool in (plan.config.system_pool, *plan.config.cpu_pools)]
+    volumes += [
+        (pool.size * pool.boot_volume_gib, pool.boot_volume_vpus_per_gb)
+        for pool in plan.config.gpu_pools
+        if pool.pool_id is None
+    ]
+    by_month = sum(gb * facts.block_volume.usd_per_gb_month_at(vpus) for gb, vpus in volumes)
+    return Cost(f"boot volumes: {sum(gb for gb, _ in volumes):,} GB", by_month / facts.hours_per_month)
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One part of the way: it begins when all of `after` have ended. `source` says where its time is from."""
+
+    name: str
+    seconds: float
+    source: str
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BringUp:
+    """The legs, each behind those that it waits for."""
+
+    legs: tuple[Leg, ...]
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the end of the last leg."""
+        return max(self._ends().values(), default=0.0)
+
+    @property
+    def starts(self) -> dict[str, float]:
+        """When each leg begins, in seconds, by name."""
+        ends = self._ends()
+        return {leg.name: ends[leg.name] - leg.seconds for leg in self.legs}
+
+    @property
+    def critical(self) -> tuple[str, ...]:
+        """The legs that all others fit beside: a second less on one of them is a second less in all."""
+        ends, legs = self._ends(), {leg.name: leg for leg in self.legs}
+        name = max(ends, key=lambda leg: ends[leg], default=None)
+        path: list[str] = []
+        while name is not None:
+            path.append(name)
+            name = max(legs[name].after, key=lambda leg: ends[leg], default=None)
+        return tuple(reversed(path))
+
+    def _ends(self) -> dict[str, float]:
+        ends: dict[str, float] = {}
+        for leg in self.legs:
+            ends[leg.name] = max((ends[name] for name in leg.after), default=0.0) + leg.seconds
+        return ends
+
+
+def bring_up(plan: Plan) -> BringUp:
+    """The way of a stack that is new: to the first token, or to a cluster with its GPUs where it has no models.
+
+    Nodes that are there are taken to have neither image nor weights.
+    """
+    legs = list(_cluster_legs(plan))
+    if plan.layer != "cluster":
+        legs += _serving_legs(plan, tuple(leg.name for leg in legs[-1:]))
+    return BringUp(tuple(legs))
+
+
+def _cluster_legs(plan: Plan) -> Iterator[Leg]:
+    """The last of them is what models wait for."""
+    facts, cluster = bring_up_facts(), plan.config.created_cluster
+    if cluster is None:
+        return
+    before: tuple[str, ...] = ()
+    if cluster.network.vcn_id is None:
+        yield _fixed("network", facts.network)
+        before = ("network",)
+    if cluster.cluster_id is None:
+        yield _fixed("control plane", facts.control_plane, *before)
+        before = ("control plane",)
+    yield _fixed("system nodes", facts.system_nodes, *before)
+    yield _fixed("GPU nodes", facts.gpu_nodes, "system nodes")
+    nodes = ("GPU nodes",)
+    if plan.gpu_stack.components:
+        yield _fixed("operators", facts.operators, "system nodes")
+        nodes = ("GPU nodes", "operators")
+    yield _fixed("GPUs and RDMA on nodes", facts.devices, *nodes)
+
+
+def _serving_legs(plan: Plan, before: tuple[str, ...]) -> Iterator[Leg]:
+    facts = bring_up_facts()
+    image = _image_pull(plan, before)
+    cached = not isinstance(plan.config.storage.model_cache, NoModelCache)
+    prewarmed = cached and plan.config.storage.prewarm.source != "none"
+    weights = _weights(plan, before if prewarmed else (image.name,), prewarmed=prewarmed)
+    yield from (image, weights)
+    start = facts.server_start
+    largest = max(model.model.weights.gib for model in plan.models) * BYTES_PER_GIB
+    seconds = largest / (start.read_megabytes_per_s * 1e6) + start.seconds
+    yield Leg("server start", seconds, start.source or ASSUMED, (image.name, weights.name))
+    ready = ["server start"]
+    if any(model.router.mode != "none" for model in plan.models):
+        yield _fixed("router", facts.router, *before)
+        ready.append("router")
+    yield _fixed("first request", facts.first_request, *ready)
+
+
+def _image_pull(plan: Plan, after: tuple[str, ...]) -> Leg:
+    """The registry's own figure of the size wins."""
+    facts = bring_up_facts().image
+    locked = lock().images.get(plan.release.vllm.image.reference)
+    size = locked.download_bytes if locked else None
+    seconds = (size or facts.gigabytes * 1e9) / (facts.megabytes_per_s * 1e6)
+    return Leg("vLLM image", seconds, facts.source or ASSUMED, after)
+
+
+def _weights(plan: Plan, after: tuple[str, ...], *, prewarmed: bool) -> Leg:
+    """Each node's own downloads share its rate: one of each model into a cache, one for each server without."""
+    facts, prewarm = bring_up_facts().weights, plan.config.storage.prewarm
+    rate = facts.object_storage if prewarmed and prewarm.source == "object-storage" else facts.hugging_face
+    by_unit = {unit.name: model.model for model in plan.models for unit in model.units}
+    if prewarmed:
+        gib = sum(model.weights.gib for model in {model.model.name: model.model for model in plan.models}.values())
+    else:
+        servers = (Counter(by_unit[server.unit].name for server in node.servers) for node in plan.nodes_at_first)
+        sizes = {model.name: model.weights.gib for model in by_unit.values()}
+        gib = max((sum(sizes[name] * count for name, count in node.items()) for node in servers), default=0.0)
+    seconds = gib * BYTES_PER_GIB / (rate.megabytes_per_s * 1e6)
+    return Leg("weights", seconds, rate.source or ASSUMED, after)
+
+
+def _fixed(name: str, duration: Duration, *after: str) -> Leg:
+    return Leg(name, duration.seconds, duration.source or ASSUMED, after)

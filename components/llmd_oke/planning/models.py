@@ -1,0 +1,495 @@
+"""What a model's config must satisfy: its servers, memory, arguments and scaling, each alone and among all others."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from llmd_pods.errors import Problem
+from llmd_pods.topology import SHORT_FORMS
+from pydantic.alias_generators import to_camel
+
+from llmd_oke import catalogue
+from llmd_oke.catalogue.models import key_value_gib, key_value_tokens
+from llmd_oke.catalogue.releases import AttentionBackend
+from llmd_oke.catalogue.serving import scaling
+from llmd_oke.config import Engine, Model, Role, ServersScaling, StackConfig, Topology
+from llmd_oke.config.model import ENGINE_FLAGS
+from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
+from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, Node
+from llmd_oke.planning.releases import used_override, used_release, vllm_facts
+
+_TRANSFER = "--kv-transfer-config"
+
+_OWN_ARGUMENTS = {
+    "--tensor-parallel-size": "topology",
+    "-tp": "topology",
+    "--pipeline-parallel-size": "topology",
+    "-pp": "topology",
+    "--data-parallel-size": "topology",
+    "-dp": "topology",
+    **{flag: f"engine.{to_camel(field)}" for field, flag in ENGINE_FLAGS.items()},
+    "--model": "model",
+    "--host": "nothing: the kit sets it",
+    "--port": "nothing: the kit sets it",
+    _TRANSFER: "nothing: the kit sets it",
+}
+"""vLLM arguments that follow from other keys of the stack file. A connector of aggregated servers is the user's own."""
+
+_KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
+_LAYOUT = "VLLM_KV_CACHE_LAYOUT"
+
+_OWN_VARIABLES = {
+    "VLLM_ATTENTION_BACKEND": (
+        "override.attentionBackend, or --attention-backend in engine.extraArgs",
+        "vLLM goes by --attention-backend, which the kit gives every server, and newer versions by nothing else",
+    ),
+    "VLLM_API_KEY": ("nothing", _KEYLESS),
+}
+"""Environment variables that would contradict what the kit gives every server: what is right instead, and why."""
+
+_SECRET_VARIABLE = re.compile(r"(TOKEN|PASSWORD|SECRET|CREDENTIALS?|API_KEY|ACCESS_KEY)$")
+_QUICK_REDUCE = "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION"
+_ROLES_TOGETHER: frozenset[Role] = frozenset({"prefill", "decode"})
+_ROLE_ALONE: frozenset[Role] = frozenset({"aggregated"})
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """A model of a stack, its path in the stack file, what the catalogue knows of it, and the shape of its nodes."""
+
+    stack: StackConfig
+    model: Model
+    path: str
+    facts: catalogue.Model
+    shape: catalogue.Shape
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that one sequence may have; what is asked for above the model's context is a problem of its own."""
+        return min(self.model.engine.max_model_len or self.facts.max_model_len, self.facts.max_model_len)
+
+    def size(self, role: Role) -> int:
+        """The tensor parallel size of a role."""
+        return self.model.topology.servers()[role].tensor_parallel_size
+
+    def memory(self, size: int) -> Memory:
+        """The memory of one server of that tensor parallel size."""
+        return memory(self.facts, self.shape, size, self.model.engine.gpu_memory_utilization)
+
+    def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
+        """A problem with the tensor parallel size of a role, at the place where the stack file has it."""
+        if self.model.topology.written is not None:
+            why_of_role = f"{role} servers with tp{self.size(role)}: {why}"
+            return Problem(f"{self.path}.topology", self.model.topology.written, f"for {role}: {accepted}", why_of_role)
+        return Problem(f"{self.path}.topology.{role}.tensorParallelSize", self.size(role), accepted, why)
+
+
+def memory(model: catalogue.Model, shape: catalogue.Shape, tensor_parallel_size: int, utilization: float) -> Memory:
+    """The memory of one server with `tensor_parallel_size` GPUs, of which vLLM may take the share `utilization`."""
+    return Memory(
+        gpu_gib=shape.gpu.memory_gib * tensor_parallel_size,
+        weights_gib=model.weights.gib,
+        activation_gib=model.activation_gib_per_gpu * tensor_parallel_size,
+        key_value_gib=key_value_gib(model, shape, tensor_parallel_size, utilization),
+        key_value_tokens=key_value_tokens(model, shape, tensor_parallel_size, utilization),
+    )
+
+
+def topology_problems(context: ModelContext) -> Iterator[Problem]:
+    """What is wrong with the servers of one model."""
+    yield from _roles(context)
+    for role in context.model.topology.servers():
+        parallelism = list(_parallelism(context, role))
+        yield from parallelism or _memory(context, role)
+    yield from _transfer(context)
+
+
+def other_problems(context: ModelContext) -> Iterator[Problem]:
+    """What is wrong with one model beside its servers."""
+    yield from _lengths(context)
+    if context.model.router.mode == "none" and context.model.topology.disaggregated:
+        why = "without an endpoint picker nothing pairs prefill with decode servers"
+        yield Problem(f"{context.path}.router.mode", "none", "standalone", why)
+    yield from _extra_arguments(context)
+    yield from _attention_backend(context)
+    yield from _attention_config(context)
+    yield from _variables(context)
+    yield from scaling_problems(context.model, context.path)
+
+
+def scaling_problems(model: Model, path: str) -> Iterator[Problem]:
+    """What is wrong with the limits and thresholds of one model."""
+    scaled = model.scaling.servers() if model.scaling else {}
+    if model.scaling and not scaled:
+        yield Problem(f"{path}.scaling", None, " or ".join(model.topology.servers()), "it names no role to scale")
+    for role, limits in scaled.items():
+        yield from _role(model, role, limits, f"{path}.scaling.{role}")
+
+
+def room_problems(config: StackConfig, models: Sequence[Model], nodes: Sequence[Node]) -> Iterator[Problem]:
+    """Where the nodes have room for what the models start with but not for the most that they may have.
+
+    Each role that could be smaller is named, with the most that fits beside all others at their most.
+    """
+    if not _fits(config, [model.model_copy(update={"scaling": None}) for model in models], nodes):
+        return
+    for model in models:
+        for role in model.scaling.servers() if model.scaling else ():
+            if role in model.topology.servers():
+                yield from _too_many(config, models, nodes, model, role)
+
+
+def scaling_advice(model: ModelPlan, path: str) -> Iterator[Advice]:
+    """What can be scaled but may not pay."""
+    if model.scaling is None:
+        return
+    scaled = model.scaling.servers()
+    if model.topology.disaggregated and len(scaled) == 1:
+        (role,) = scaled
+        other = "decode" if role == "prefill" else "prefill"
+        yield Advice(
+            f"{path}.scaling", f"only {role} servers are scaled: where {other} servers are too few, more don't help"
+        )
+    yield from _proportions(model, path)
+    for role, limits in scaled.items():
+        if role != "prefill" and (limits.requests or 0) > model.engine.max_num_seqs:
+            yield Advice(
+                f"{path}.scaling.{role}.requests",
+                f"servers are added only once requests wait: one server runs {model.engine.max_num_seqs} at a time"
+                " (engine.maxNumSeqs)",
+            )
+
+
+def answer_changes(context: ModelContext) -> Iterator[AnswerChange]:
+    """What of a stack has a model answer in a way that nobody has evaluated; nothing for what only moves data."""
+    base, release = catalogue.release(context.stack.release), used_release(context.stack)
+    if base is None or release is None:
+        return
+    yield from _changed_reduction(context)
+    yield from _changed_backend(context, base.vllm.attention_backend, release.vllm.attention_backend)
+
+
+def has_kv_connector(topology: Topology, engine: Engine) -> bool:
+    """Whether a model's servers have a KV connector: the kit's own, or one of the user's."""
+    return topology.disaggregated or any(argument.startswith(_TRANSFER) for argument in engine.extra_args)
+
+
+def possible_sizes(context: ModelContext, role: Role) -> list[int]:
+    """Tensor parallel sizes that the model's heads and the node's GPUs and virtual functions allow."""
+    sizes = [size for size in range(1, context.shape.gpus + 1) if _heads_allow(context.facts, size)]
+    if lacks_virtual_functions(context.stack, context.shape):  # `rdma` is refused for that, once
+        return sizes
+    most = context.shape.rdma.virtual_functions
+    return [size for size in sizes if virtual_functions(context.stack, role, size) <= most]
+
+
+def fitting_sizes(context: ModelContext, role: Role) -> list[int]:
+    """Those of the possible sizes whose memory holds at least one sequence of full length."""
+    return [
+        size for size in possible_sizes(context, role) if context.memory(size).key_value_tokens >= context.max_model_len
+    ]
+
+
+def _roles(context: ModelContext) -> Iterator[Problem]:
+    topology = context.model.topology
+    roles = frozenset(topology.servers())
+    if roles in (_ROLES_TOGETHER, _ROLE_ALONE):
+        return
+    why = {
+        frozenset({"prefill"}): "prefill servers hand their KV cache to decode servers, and there are none",
+        frozenset({"decode"}): "decode servers alone would compute prompts too; that is an aggregated topology",
+        frozenset(): "there are no servers",
+    }.get(roles, "aggregated servers do not work together with prefill or decode servers")
+    yield Problem(f"{context.path}.topology", str(topology) or None, SHORT_FORMS, why)
+
+
+def _parallelism(context: ModelContext, role: Role) -> Iterator[Problem]:
+    size = context.size(role)
+    if size in possible_sizes(context, role):
+        return
+    architecture = context.facts.architecture
+    if size > context.shape.gpus:
+        why = f"a node has {context.shape.gpus} GPUs, and a server can't span nodes"
+    elif architecture.attention_heads % size:
+        why = f"{architecture.attention_heads} attention heads can't be divided by {size}"
+    elif not _heads_allow(context.facts, size):
+        why = (
+            f"{architecture.key_value_heads} KV heads can neither be divided by {size} nor copied evenly to {size} GPUs"
+        )
+    else:
+        functions = context.shape.rdma.virtual_functions
+        why = f"a node has {functions} virtual functions, and the server needs one for each of its {size} GPUs"
+    yield context.size_problem(role, _sizes(fitting_sizes(context, role) or possible_sizes(context, role)), why)
+
+
+def _heads_allow(facts: catalogue.Model, size: int) -> bool:
+    key_value_heads = facts.architecture.key_value_heads
+    fit = facts.architecture.latent_attention is not None or key_value_heads % size == 0 or size % key_value_heads == 0
+    return facts.architecture.attention_heads % size == 0 and fit
+
+
+def _memory(context: ModelContext, role: Role) -> Iterator[Problem]:
+    fit = context.memory(context.size(role))
+    if fit.key_value_tokens >= context.max_model_len:
+        return
+    ways = [_sizes(sizes)] if (sizes := fitting_sizes(context, role)) else []
+    workload = context.model.workload
+    if fit.key_value_tokens >= workload.input_tokens + workload.output_tokens:
+        ways.append(f"engine.maxModelLen of at most {fit.key_value_tokens}")
+    yield context.size_problem(
+        role,
+        ", or ".join(ways) or "a smaller model or larger GPUs",
+        f"{fit.weights_gib:.0f} GiB of weights and {fit.activation_gib:.0f} GiB of activations leave"
+        f" {max(0.0, fit.key_value_gib):.1f} GiB of {fit.gpu_gib:.0f} GiB for the KV cache, room for"
+        f" {fit.key_value_tokens} tokens where one sequence may have {context.max_model_len}",
+    )
+
+
+def _transfer(context: ModelContext) -> Iterator[Problem]:
+    if not context.model.topology.disaggregated or context.facts.architecture.latent_attention is not None:
+        return
+    prefill, decode = context.size("prefill"), context.size("decode")
+    if decode < prefill:
+        yield context.size_problem(
+            "decode",
+            f"at least {prefill}",
+            f"NIXL hands KV cache only to servers of at least the tensor parallel size of prefill, {prefill}",
+        )
+    elif decode > prefill:
+        yield from _split(context, prefill)
+
+
+def _split(context: ModelContext, prefill: int) -> Iterator[Problem]:
+    """A KV cache that can't be split by heads gives garbage answers. Of an overriding backend that nobody has looked at
+    the user is told, not refused.
+    """
+    release, facts = used_release(context.stack), vllm_facts(context.stack)
+    if release is None:
+        return
+    backends = release.vllm.attention_backend
+    argument = _backend_argument(context.model)[1]
+    backend = argument or backends.kv_connector
+    overrides = not argument and context.stack.override is not None and bool(context.stack.override.attention_backend)
+    unknown = overrides and (facts is None or backend not in facts.vllm.attention_backend.named)
+    unusable = (*backends.refused_with_kv_connector, *_without_sinks(context, backends))
+    if unknown or backend in (
+        *backends.split_by_heads,
+        *unusable,
+    ):  # those that can't be used are a problem of their own
+        return
+    others = [name for name in backends.split_by_heads if name not in unusable]
+    accepted = f"{prefill}, as prefill has, or " + (" or ".join(others) or "another release")
+    why = (
+        f"KV cache of {backend} can't be split by heads in vLLM of {(facts or release).name}: between servers of"
+        " different tensor parallel sizes answers would be garbage"
+    )
+    if overrides:
+        accepted = f"servers of one size, or {' or '.join(others) or 'none, with another release'}"
+        yield Problem("override.attentionBackend", backend, accepted, why)
+    else:
+        yield context.size_problem("decode", accepted, why)
+
+
+def _without_sinks(context: ModelContext, backends: AttentionBackend) -> tuple[str, ...]:
+    """Backends that the model can't use."""
+    return backends.without_sinks if context.facts.architecture.attention_sinks else ()
+
+
+def _lengths(context: ModelContext) -> Iterator[Problem]:
+    length, most = context.model.engine.max_model_len, context.facts.max_model_len
+    if length is not None and length > most:
+        why = f"{context.facts.name} has a context of {most} tokens"
+        yield Problem(f"{context.path}.engine.maxModelLen", length, f"at most {most}", why)
+    workload = context.model.workload
+    total = workload.input_tokens + workload.output_tokens
+    if total > context.max_model_len:
+        yield Problem(
+            f"{context.path}.workload",
+            f"{workload.input_tokens} + {workload.output_tokens}",
+            f"inputTokens + outputTokens of at most {context.max_model_len}",
+            f"{total} tokens are more than the maximum model length",
+        )
+
+
+def _extra_arguments(context: ModelContext) -> Iterator[Problem]:
+    for i, argument in enumerate(context.model.engine.extra_args):
+        name = argument.split("=", 1)[0].split(".", 1)[0]
+        if name.replace("_", "-") == "--api-key":
+            yield Problem(f"{context.path}.engine.extraArgs[{i}]", name, "nothing", _KEYLESS)
+        key = _OWN_ARGUMENTS.get(name.replace("_", "-"))
+        if key is not None and not (name == _TRANSFER and not context.model.topology.disaggregated):
+            why = f"{name} would contradict what was planned"
+            yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, key, why)
+
+
+def _attention_backend(context: ModelContext) -> Iterator[Problem]:
+    """A backend that vLLM doesn't start with: beside a KV connector, or with what the model needs."""
+    release = used_release(context.stack)
+    if release is None:
+        return
+    backends, connected = release.vllm.attention_backend, has_kv_connector(context.model.topology, context.model.engine)
+    i, argument = _backend_argument(context.model)
+    used = argument or (backends.kv_connector if connected else backends.default)
+    path, value = "override.attentionBackend", used
+    if argument:
+        path, value = f"{context.path}.engine.extraArgs[{i}]", context.model.engine.extra_args[i]
+    if connected and argument in backends.refused_with_kv_connector:
+        why = f"vLLM of {release.name} does not start with {argument} and a KV connector"
+        yield Problem(path, value, f"{backends.kv_connector}, or none", why)
+    elif used in _without_sinks(context, backends):
+        why = f"{context.facts.name} has attention sinks, which {used} lacks in vLLM of {release.name}"
+        yield Problem(path, value, "another backend, or none", why)
+
+
+def _backend_argument(model: Model) -> tuple[int, str]:
+    """The attention backend among the user's arguments, and its position; empty if there is none."""
+    i, name = model.engine.argument("--attention-backend") or (0, "")
+    return i, name.upper()
+
+
+def _attention_config(context: ModelContext) -> Iterator[Problem]:
+    """A backend inside `--attention-config`: vLLM ends where `--attention-backend` says one too
+    (`create_engine_config`, vllm/engine/arg_utils.py), and every server is given that.
+    """
+    arguments = context.model.engine.extra_args
+    for i, argument in enumerate(arguments):
+        name, mark, value = argument.partition("=")
+        flag, _, key = name.replace("_", "-").partition(".")
+        if flag not in {"--attention-config", "-ac"}:
+            continue
+        if key == "backend" or (not key and '"backend"' in (value if mark else "".join(arguments[i + 1 : i + 2]))):
+            why = "vLLM does not start with it beside --attention-backend, which the kit gives every server"
+            yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, "--attention-backend", why)
+
+
+def _variables(context: ModelContext) -> Iterator[Problem]:
+    """Environment variables that contradict what was planned, change answers, or hold secrets, which aren't shown here:
+    values of a stack file are read by all who may read it, the stack's state, or pods.
+    """
+    variables, path = context.model.engine.env, f"{context.path}.engine.env"
+    layout = variables.get(_LAYOUT, "HND")  # vLLM's NHD has the heads of a token side by side
+    sizes = {servers.tensor_parallel_size for servers in context.model.topology.servers().values()}
+    latent = context.facts.architecture.latent_attention is not None
+    if layout != "HND" and len(sizes) > 1 and not latent:
+        why = (
+            f"a KV cache in layout {layout} can't be split by heads: between servers of different tensor parallel sizes"
+            " requests would fail, or answers be garbage"
+        )
+        yield Problem(f"{path}.{_LAYOUT}", layout, "HND, or nothing", why)
+    for name, (accepted, why) in _OWN_VARIABLES.items():
+        if name in variables:
+            yield Problem(f"{path}.{name}", "given", accepted, why)
+    for name in variables:
+        if name not in _OWN_VARIABLES and _SECRET_VARIABLE.search(name.upper()):
+            of_hugging_face = name in {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+            accepted = "`pulumi config set --secret llmd-oke:huggingFaceToken`" if of_hugging_face else "no secret"
+            why = "a secret would stand in plain text in the stack file, its state and every pod"
+            yield Problem(f"{path}.{name}", "given", accepted, why)
+    level = variables.get(_QUICK_REDUCE, "NONE")
+    if level != "NONE":
+        why = "it changes answers, so that it is told with the stack and evaluated by each update"
+        yield Problem(f"{path}.{_QUICK_REDUCE}", level, "override.quickReduce", why)
+
+
+def _changed_reduction(context: ModelContext) -> Iterator[AnswerChange]:
+    """A model's own number format has been evaluated with one release, and its image."""
+    if all(servers.tensor_parallel_size == 1 for servers in context.model.topology.servers().values()):
+        return
+    override, own = used_override(context.stack), context.facts.quick_reduce
+    if override.quick_reduce is not None:
+        if override.quick_reduce != "NONE":
+            yield AnswerChange("override.quickReduce", f"{override.quick_reduce} in all-reduce")
+    elif own and (own.evaluation.release != context.stack.release or override.vllm_image):
+        evaluated = f"which {context.facts.name} was evaluated with on {own.evaluation.release} as released only"
+        path = "override.vllmImage" if own.evaluation.release == context.stack.release else "release"
+        yield AnswerChange(path, f"{own.quantization} in all-reduce, {evaluated},")
+
+
+def _changed_backend(
+    context: ModelContext, base: AttentionBackend, backends: AttentionBackend
+) -> Iterator[AnswerChange]:
+    """Another backend than the release's, or one that is named and whose KV cache can't be split where it has to be."""
+    connected = has_kv_connector(context.model.topology, context.model.engine)
+    i, argument = _backend_argument(context.model)
+    used = argument or (backends.kv_connector if connected else backends.default)
+    named = context.stack.override is not None and context.stack.override.attention_backend is not None
+    sizes = {servers.tensor_parallel_size for servers in context.model.topology.servers().values()}
+    own = (base.kv_connector,) if connected else (base.default, base.kv_connector)
+    if used not in own or (named and len(sizes) > 1 and used not in base.split_by_heads):
+        path = "override.attentionBackend" if named else "override.vllmImage"
+        yield AnswerChange(f"{context.path}.engine.extraArgs[{i}]" if argument else path, f"attention backend {used}")
+
+
+def _sizes(sizes: list[int]) -> str:
+    return "one of " + ", ".join(map(str, sizes)) if sizes else "no size"
+
+
+def _role(model: Model, role: Role, limits: ServersScaling, path: str) -> Iterator[Problem]:
+    part = model.topology.servers().get(role)
+    if part is None:
+        accepted = f"{', '.join(model.topology.servers())}, or a topology with {role} servers: {SHORT_FORMS}"
+        yield Problem(path, None, accepted, f"{model.topology} has no {role} servers")
+        return
+    if limits.min_replicas > part.replicas:
+        why = f"the topology starts with {part.replicas} {role} servers"
+        yield Problem(f"{path}.minReplicas", limits.min_replicas, f"at most {part.replicas}", why)
+    if limits.max_replicas < part.replicas:
+        why = f"the topology starts with {part.replicas} {role} servers"
+        yield Problem(f"{path}.maxReplicas", limits.max_replicas, f"at least {part.replicas}", why)
+    if not limits.thresholds():
+        fields = (name for name in type(limits).model_fields if name not in {"min_replicas", "max_replicas"})
+        names = ", ".join(type(limits).model_fields[name].alias or name for name in fields)
+        yield Problem(path, None, f"at least one of {names}", "no threshold says when a server is added")
+
+
+def _too_many(
+    config: StackConfig, models: Sequence[Model], nodes: Sequence[Node], model: Model, role: Role
+) -> Iterator[Problem]:
+    """The most servers of a role that the nodes don't have room for, though they have for those that start."""
+    scaling_of_model, start = model.scaling, model.topology.servers()[role].replicas
+    assert scaling_of_model  # noqa: S101 - only scaled roles are judged
+    limits = scaling_of_model.servers()[role]
+
+    def fits(replicas: int) -> bool:
+        smaller = scaling_of_model.model_copy(update={role: limits.model_copy(update={"max_replicas": replicas})})
+        changed = model.model_copy(update={"scaling": smaller})
+        return _fits(config, [changed if other is model else other for other in models], nodes)
+
+    counts = range(limits.max_replicas - 1, start - 1, -1)
+    if not counts:
+        return
+    enough = next((count for count in counts if fits(count)), None)
+    index = next(i for i, other in enumerate(config.models) if other is model)
+    fewer = "fewer, with fewer of the other servers that are scaled too" if enough is None else f"at most {enough}"
+    gpus = sum(server.gpus for server in servers(config, models))
+    yield Problem(
+        f"models[{index}].scaling.{role}.maxReplicas",
+        limits.max_replicas,
+        f"{fewer}, or more nodes in gpuPools",
+        f"all models at their most need {gpus} GPUs in whole servers, and the pools' {len(nodes)} nodes"
+        f" have {sum(node.gpus for node in nodes)}",
+    )
+
+
+def _fits(config: StackConfig, models: Sequence[Model], nodes: Sequence[Node]) -> bool:
+    return not place(servers(config, models), nodes)[1]
+
+
+def _proportions(model: ModelPlan, path: str) -> Iterator[Advice]:
+    """Prefill for each decode server at the least and at the most, against what the topology has."""
+    prefill, decode = model.units[0].role("prefill"), model.units[0].role("decode")
+    if not (prefill and prefill.scaling and decode and decode.scaling):
+        return
+    planned = prefill.replicas / decode.replicas
+    ends = {
+        "minReplicas": (prefill.scaling.min_replicas, decode.scaling.min_replicas),
+        "maxReplicas": (prefill.scaling.max_replicas, decode.scaling.max_replicas),
+    }
+    for key, (of_prefill, of_decode) in ends.items():
+        factor = of_prefill / of_decode / planned
+        if max(factor, 1 / factor) > scaling().ratio_factor:
+            yield Advice(
+                f"{path}.scaling",
+                f"{key} has {of_prefill} prefill for {of_decode} decode servers where {model.topology} has"
+                f" {prefill.replicas} for {decode.replicas}; one role would wait for the other",
+            )

@@ -1,0 +1,148 @@
+"""Which cluster a stack deploys into, and how its Kubernetes provider gets there."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pulumi
+import pulumi_kubernetes as k8s
+from llmd_pods.errors import KitError, Problem, Refused
+
+from llmd_oke.config import ExistingCluster
+from llmd_oke.config.pools import Taint
+from llmd_oke.planning import Plan
+
+PoolOutputs = Mapping[str, Mapping[str, Any]]
+"""What the stack of the cluster layer says of its GPU pools, by their names."""
+
+REPELLING = frozenset({"NoSchedule", "NoExecute"})
+"""Effects that keep pods from a node; `PreferNoSchedule` only ranks it last."""
+
+
+@dataclass(frozen=True)
+class ClusterAccess:
+    """What identifies a cluster, and a kubeconfig's text or the context of the user's own.
+
+    `created` is the cluster as a resource of this stack, `ready` what has to be there before models are deployed,
+    `model_cache_handle` what the storage driver knows the created file system of model caches by.
+    """
+
+    identifier: pulumi.Input[str]
+    kubeconfig: pulumi.Input[str] | None = None
+    context: str | None = None
+    created: pulumi.Resource | None = None
+    ready: tuple[pulumi.Resource, ...] = ()
+    model_cache_handle: pulumi.Input[str] | None = None
+
+    def provider(self, name: str, *, upsert: bool = False) -> k8s.Provider:
+        """A provider of the cluster.
+
+        Its identity is the cluster's, so that a changed kubeconfig (a tunnel, CI) replaces nothing. Fields that
+        somebody has set by hand are taken back where the program says something else, except those that are ignored
+        because an autoscaler sets them; without force the API server would refuse the update as a conflict.
+        """
+        return k8s.Provider(
+            name,
+            cluster_identifier=self.identifier,
+            kubeconfig=self.kubeconfig,
+            context=self.context,
+            enable_patch_force=True,
+            upsert_existing_objects=upsert or None,
+        )
+
+    def options(self, provider: k8s.Provider) -> pulumi.ResourceOptions:
+        """The options of what is in the cluster. A cluster of this stack takes it with it when it goes."""
+        opts = pulumi.ResourceOptions(provider=provider)
+        if self.created is None:
+            return opts
+        return pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(transformations=[_deleted_with(self.created)]))
+
+
+def existing_cluster(plan: Plan) -> ClusterAccess:
+    """A cluster that is there already: by the stack file, or by the stack that made it."""
+    if isinstance(plan.cluster, ExistingCluster):
+        return ClusterAccess(plan.cluster.identifier, context=plan.cluster.kubeconfig_context)
+    if plan.config.cluster_stack is None:
+        raise KitError("The stack names no cluster.")
+    stack = pulumi.StackReference(plan.config.cluster_stack)
+    outputs = pulumi.Output.all(stack.require_output("cluster_id"), stack.get_output("gpu_pools"))
+    return ClusterAccess(
+        identifier=outputs.apply(lambda values: require_known_taints(plan, *values)),
+        kubeconfig=cast("pulumi.Output[str]", stack.require_output("kubeconfig")),
+        model_cache_handle=cast("pulumi.Output[str]", stack.get_output("model_cache_handle")),
+    )
+
+
+def _deleted_with(cluster: pulumi.Resource) -> pulumi.ResourceTransformation:
+    """Objects that a cluster takes with it when it goes, except those that own something in OCI.
+
+    A Service of type LoadBalancer owns a load balancer, a PersistentVolumeClaim with a storage class a volume: they
+    have to be deleted one by one while the cluster still can. A claim of a static volume must not: it waits for its
+    pods (`pvc-protection`), which go with the cluster.
+    """
+
+    def transform(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        if not args.type_.startswith("kubernetes:") or owns_oci_resources(args.type_, args.props):
+            return None
+        opts = pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(deleted_with=cluster))
+        return pulumi.ResourceTransformationResult(args.props, opts)
+
+    return transform
+
+
+def owns_oci_resources(type_: str, props: Mapping[str, Any]) -> bool:
+    """Whether an object stands for something in OCI. The charts of the kit's own operators hold no such object."""
+    kind, spec = type_.rsplit(":", 1)[-1], props.get("spec")
+    match kind:
+        case "StatefulSet" | "Ingress" | "Gateway":
+            return True
+        case "PersistentVolume":
+            return _text(spec, "persistentVolumeReclaimPolicy", "Retain") != "Retain"
+        case "PersistentVolumeClaim":
+            return _text(spec, "storageClassName", "the cluster's default") != ""
+        case "Service":
+            return _text(spec, "type", "ClusterIP") != "ClusterIP"
+        case _:
+            return False
+
+
+def _text(spec: Any, key: str, default: str) -> str:
+    """A text of a spec; one that isn't known yet could be any."""
+    if isinstance(spec, Mapping):
+        value = cast("Mapping[str, Any]", spec).get(key, default)
+        return value if isinstance(value, str) else "unknown"
+    return "unknown"
+
+
+def taint_outputs(taints: Sequence[Taint]) -> list[dict[str, str]]:
+    """The taints of a pool as the stack's outputs have them."""
+    return [taint.model_dump() for taint in taints]
+
+
+def require_known_taints(plan: Plan, cluster_id: str, pools: PoolOutputs | None) -> str:
+    """The cluster's OCID, once the serving stack agrees with the stack that made the cluster.
+
+    Raises:
+        RunError: pods would be kept from nodes by taints that the serving stack doesn't know.
+    """
+    if problems := list(unknown_taints(plan, pools or {})):
+        raise pulumi.RunError(str(Refused(problems)))
+    return cluster_id
+
+
+def unknown_taints(plan: Plan, pools: PoolOutputs) -> Iterator[Problem]:
+    """Taints of pools of the same name that keep pods away and that the serving stack doesn't say; its pods tolerate
+    those of all its pools.
+    """
+    known = taint_outputs([taint for pool in plan.config.gpu_pools for taint in pool.taints])
+    for i, pool in enumerate(plan.config.gpu_pools):
+        repelling = [taint for taint in pools.get(pool.name, {}).get("taints", ()) if taint["effect"] in REPELLING]
+        missing = [taint for taint in repelling if dict(taint) not in known]
+        if missing:
+            texts, own = _texts(missing), _texts(taint_outputs(pool.taints)) or None
+            why = f"{plan.config.cluster_stack} gives the nodes {texts}, and pods that don't tolerate it find no node"
+            yield Problem(f"gpuPools[{i}].taints", own, f"also {texts}, as the stack of the cluster has it", why)
+
+
+def _texts(taints: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{taint['key']}={taint['value']}:{taint['effect']}" for taint in taints)

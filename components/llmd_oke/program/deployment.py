@@ -1,0 +1,117 @@
+"""The Pulumi program, and what each layer of a stack declares."""
+
+from dataclasses import replace
+from typing import Any
+
+import pulumi
+from llmd_pods.errors import KitError
+from pydantic import TypeAdapter, ValidationError
+
+from llmd_oke import config, planning
+from llmd_oke.config.base import HttpsUrl
+from llmd_oke.objects import after
+from llmd_oke.operators.crds import Crds
+from llmd_oke.planning import Advice, Plan, merge_advice
+from llmd_oke.planning.plan import ClusterPlan
+from llmd_oke.program.access import ClusterAccess, existing_cluster
+from llmd_oke.program.models import declare_image_pull, declare_model, declare_model_cache, keda_namespace
+from llmd_oke.program.smoke import declare_smoke
+from llmd_oke.serving.namespace import ServingNamespace
+
+_LINKS = TypeAdapter(dict[str, HttpsUrl])
+
+
+def program() -> None:
+    """The Pulumi program: plans the stack's config, declares all of it and exports the outputs. The key `rehearsed`
+    says that no node pulls an image.
+
+    Raises:
+        Refused: the config can't be deployed.
+    """
+    settings = pulumi.Config("llmd-oke")
+    nodes_pull = not settings.get_bool("rehearsed")
+    plan = planning.plan(config.validate(settings.require_object("stack")), nodes_pull=nodes_pull)
+    updates = [Advice(model.name, model.update_note) for model in plan.models] if plan.layer != "cluster" else []
+    for advice in (*merge_advice(plan.advice), *merge_advice(updates)):
+        pulumi.log.info(f"{advice.path}: {advice.text}")
+    for name, value in deploy(plan, settings).items():
+        pulumi.export(name, value)
+
+
+def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
+    """Declares what the stack's layer has of a plan; the answer is the stack's outputs.
+
+    `settings` are the stack's keys beside the stack file's object: `huggingFaceToken`, `modelSourceUrl` and
+    `imageLinks` (secrets), `apiServer`, the address of a created cluster's API server at the end of a tunnel, and
+    `allowReplace`, true to take the protection of cluster, network and pools away, so that the update after this one
+    may replace them.
+    """
+    outputs: dict[str, Any] = {}
+    if plan.created is not None:
+        protected = plan.created.config.protect and not settings.get_bool("allowReplace")
+        config = plan.created.config.model_copy(update={"protect": protected})
+        access, outputs = _create(plan, replace(plan.created, config=config), settings)
+    else:
+        access = existing_cluster(plan)
+    crds = _crds(plan, access) if plan.layer != "serving" else None
+    if plan.layer == "cluster":
+        return outputs
+    return {**outputs, **_serve(plan, settings, access, crds)}
+
+
+def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[ClusterAccess, dict[str, Any]]:
+    """OCI's packages are loaded only where a cluster is created."""
+    from llmd_oke.program.cluster import create_cluster, declare_autoscaler, declare_operators  # noqa: PLC0415
+
+    cluster = create_cluster(plan, created, settings.get("apiServer"), image_links(settings))
+    gates = declare_operators(plan, cluster, cluster.inside)
+    declare_autoscaler(plan, cluster, gates)
+    return replace(cluster.access, ready=(*cluster.nodes, *gates)), cluster.outputs(plan, created.config.region)
+
+
+def image_links(settings: pulumi.Config) -> dict[str, str]:
+    """The secret links to image files by pool. They are plain here and go into secret inputs only.
+
+    Raises:
+        KitError: they are something else.
+    """
+    try:
+        return _LINKS.validate_json(settings.get("imageLinks") or "{}")
+    except ValidationError as error:
+        remedy = "Set one for each pool: pulumi config set --secret --path llmd-oke:imageLinks.<pool>"
+        raise KitError("llmd-oke:imageLinks is no object of https:// links by pool.", remedy) from error
+
+
+def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crds | None) -> dict[str, Any]:
+    inside = after(access.options(access.provider("cluster")), *access.ready)
+    sizes = {role.tensor_parallel_size for model in plan.models for unit in model.units for role in unit.roles}
+    namespace = ServingNamespace(
+        "serving",
+        {
+            "namespace": plan.namespace,
+            "tensor_parallel_sizes": sorted(sizes),
+            "hugging_face_token": settings.get_secret("huggingFaceToken"),
+        },
+        inside,
+    )
+    source_url = settings.get_secret("modelSourceUrl")
+    cache = declare_model_cache(plan, namespace, source_url, inside, access.model_cache_handle)
+    image = declare_image_pull(plan, namespace, inside)
+    keda = keda_namespace(plan, access, namespace)
+    models = {
+        model.name: declare_model(plan, model, namespace, cache, image, crds, inside, keda) for model in plan.models
+    }
+    serving = [resource for model in models.values() for resource in model.resources]
+    declare_smoke(plan, pulumi.get_stack(), after(inside, *serving))
+    return {
+        "namespace": plan.namespace,
+        "endpoints": {name: model.url for name, model in models.items()},
+        "topologies": {model.name: str(model.topology) for model in plan.models},
+    }
+
+
+def _crds(plan: Plan, access: ClusterAccess) -> Crds:
+    """Definitions outlive the stack, so that they are taken over where they are there already."""
+    provider = access.provider("definitions", upsert=True)
+    opts = after(pulumi.ResourceOptions(provider=provider), *access.ready)
+    return Crds("crds", {"release": plan.release.name}, opts)

@@ -1,0 +1,350 @@
+"""The models of a plan: their caches and images, units, routers and front doors, and what scales them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+
+from llmd_oke.catalogue.serving import scaling
+from llmd_oke.config import FileStorage, Lustre, NodeDisk, NoModelCache
+from llmd_oke.objects import OverrideArgs, after
+from llmd_oke.operators.crds import Crds, when_established
+from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
+from llmd_oke.planning.gpu_stack import virtual_functions_owner
+from llmd_oke.planning.pools import awaited_nodes
+from llmd_oke.planning.releases import router_of, used_override
+from llmd_oke.planning.storage import GIB_PER_GB
+from llmd_oke.program.access import ClusterAccess
+from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, NodeTaintArgs, ServersArgs, UnitArgs
+from llmd_oke.serving.front_door import FrontDoor, ModelEndpoint
+from llmd_oke.serving.image_pull import ImagePull
+from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
+from llmd_oke.serving.namespace import ServingNamespace
+from llmd_oke.serving.router import Router, RouterArgs, service_name
+from llmd_oke.serving.units import AggregatedUnit, ModelScaling, PrefillDecodeUnit, ScaledServersArgs, server_spec
+from llmd_oke.serving.vllm import ServerSpec, revision, version
+
+NAME = "model-cache"
+
+
+@dataclass(frozen=True)
+class DeclaredModel:
+    """A model's address inside the cluster, and everything that serves it."""
+
+    url: pulumi.Output[str]
+    resources: Sequence[pulumi.Resource]
+
+
+def declare_model(
+    plan: Plan,
+    model: ModelPlan,
+    namespace: ServingNamespace,
+    cache: ModelCache | None,
+    image: ImagePull,
+    crds: Crds | None,
+    opts: pulumi.ResourceOptions,
+    keda: pulumi.Input[str] | None = None,
+) -> DeclaredModel:
+    """Units and routers are declared side by side: each waits for its own pods only. The front door comes after them,
+    because it takes requests from what served before; an endpoint without routers comes beside.
+
+    `keda` is the models' namespace, known once ScaledObjects can be declared in it.
+    """
+    routed = model.router.mode == "standalone"
+    inside = after(opts, namespace)
+    prepared = after(inside, image, *([cache] if cache else []))
+    declared: list[pulumi.Resource] = []
+    turn, served = pulumi.ResourceOptions(), _served_already(model)
+    for unit in model.units:
+        name = unit_name(plan, model, unit)
+        own: list[pulumi.Resource] = []
+        needed = pulumi.ResourceOptions.merge(prepared, turn)
+        own.append(_unit(plan, model, unit, namespace, cache, needed))
+        if keda is not None and (scaled := declare_scaling(model, unit, name, keda, after(inside, *own))):
+            own.append(scaled)
+        if routed:
+            needed = pulumi.ResourceOptions.merge(after(opts, namespace, *([crds] if crds else [])), turn)
+            own.append(Router(f"{name}-router", router_args(plan, model, unit), needed))
+        declared += own
+        turn = _next_unit_opts(served, own)
+    if routed:
+        routers = [service_name(unit_name(plan, model, unit)) for unit in model.units]
+        address = FrontDoor(
+            f"{model.name}-front-door",
+            {
+                "namespace": plan.namespace,
+                "release": plan.release.name,
+                "override": _override(plan),
+                "model": model.name,
+                "routers": routers,
+            },
+            after(inside, *declared),
+        )
+    else:
+        address = ModelEndpoint(
+            f"{model.name}-endpoint",
+            {
+                "namespace": plan.namespace,
+                "model": model.name,
+                "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
+            },
+            inside,
+        )
+    return DeclaredModel(address.url, [*declared, address])
+
+
+def _served_already(model: ModelPlan) -> pulumi.Output[bool] | None:
+    """Whether the model is served already, where its units change one by one; None where that doesn't matter.
+
+    The stack's own outputs tell, which the update before this one has left.
+    """
+    if model.update_way != "one by one":
+        return None
+    name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
+    endpoints = pulumi.StackReference(f"{model.name}-before", name).get_output("endpoints")
+    return endpoints.apply(lambda known: model.name in (known or {}))
+
+
+def _next_unit_opts(served: pulumi.Output[bool] | None, unit: Sequence[pulumi.Resource]) -> pulumi.ResourceOptions:
+    """What the next unit waits for: this one, where the model is served already and its units change one by one."""
+    if served is None:
+        return pulumi.ResourceOptions()
+    return pulumi.ResourceOptions(depends_on=served.apply(lambda before: unit if before else []))
+
+
+def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
+    """The name of a unit's objects. Where another unit may come beside it has what can't change inside the unit."""
+    if model.update_way != "beside":
+        return unit.name
+    versions = {role.role: version(_server_spec(plan, model, role)) for role in unit.roles}
+    sizes = {role.role: role.tensor_parallel_size for role in unit.roles}
+    return f"{unit.name}-{revision(unit.name, router_of(plan.config), versions, sizes)}"
+
+
+def _server_spec(plan: Plan, model: ModelPlan, role: RolePlan) -> ServerSpec:
+    return server_spec(unit_args(plan, model, "model-server"), role.role, role.tensor_parallel_size)
+
+
+def declare_image_pull(plan: Plan, namespace: ServingNamespace, opts: pulumi.ResourceOptions) -> ImagePull:
+    """The image of all servers, on the nodes before them; beside whatever fills the model cache."""
+    return ImagePull(
+        "image-pull",
+        {
+            "namespace": plan.namespace,
+            "image": plan.release.vllm.image.pinned,
+            "shape": plan.pools[0].shape.name,
+            "nodes": sum(awaited_nodes(plan).values()),
+            "node_taints": node_taints(plan),
+        },
+        after(opts, namespace),
+    )
+
+
+def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
+    """The arguments of a unit's router."""
+    disaggregated = model.topology.disaggregated
+    return {
+        "release": plan.release.name,
+        "override": _override(plan),
+        "namespace": plan.namespace,
+        "model": model.name,
+        "unit": unit_name(plan, model, unit),
+        "version": version(_server_spec(plan, model, unit.roles[0])) if disaggregated else None,
+        "disaggregated": disaggregated,
+        "profile": model.profile,
+        "decider": model.router.decider,
+        "non_cached_tokens": model.router.non_cached_tokens,
+        "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
+    }
+
+
+def _unit(
+    plan: Plan,
+    model: ModelPlan,
+    unit: UnitPlan,
+    namespace: ServingNamespace,
+    cache: ModelCache | None,
+    opts: pulumi.ResourceOptions,
+) -> pulumi.Resource:
+    name = unit_name(plan, model, unit)
+    common: UnitArgs = {
+        **unit_args(plan, model, namespace.service_account),
+        "inference_pool": name,
+        "model_cache": None if cache is None else model_cache_mount(plan, model, cache.claim),
+    }
+    prefill, decode, aggregated = unit.role("prefill"), unit.role("decode"), unit.role("aggregated")
+    if prefill and decode:
+        return PrefillDecodeUnit(
+            name, {**common, "prefill": servers_args(prefill), "decode": servers_args(decode)}, opts
+        )
+    assert aggregated is not None  # noqa: S101 - planning lets no other combination through
+    return AggregatedUnit(name, {**common, "servers": servers_args(aggregated)}, opts)
+
+
+def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) -> UnitArgs:
+    """What the units of a model have in common, but for a model cache."""
+    return {
+        "release": plan.release.name,
+        "override": _override(plan),
+        "model": model.model.name,
+        "shape": plan.pools[0].shape.name,
+        "namespace": plan.namespace,
+        "service_account": service_account,
+        "model_label": model.name,
+        "rdma": plan.rdma,
+        "priority_class_prefix": plan.namespace,
+        "engine": engine_args(model),
+        "routed": model.router.mode == "standalone",
+        "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
+        "virtual_functions": virtual_functions_owner(plan.config),
+        "node_taints": node_taints(plan),
+    }
+
+
+def servers_args(role: RolePlan) -> ServersArgs:
+    """The servers of one role."""
+    return {
+        "replicas": role.replicas,
+        "tensor_parallel_size": role.tensor_parallel_size,
+        "max_surge": role.rollout.max_surge,
+        "max_unavailable": role.rollout.max_unavailable,
+        "create_timeout_s": role.create_timeout_s,
+        "update_timeout_s": role.update_timeout_s,
+        "autoscaled": role.scaling is not None,
+    }
+
+
+def engine_args(model: ModelPlan) -> EngineArgs:
+    """The vLLM settings of a model's servers."""
+    engine = model.engine
+    return {
+        "max_model_len": model.max_model_len,
+        "max_num_seqs": engine.max_num_seqs,
+        "gpu_memory_utilization": engine.gpu_memory_utilization,
+        "block_size": model.block_size,
+        "extra_args": list(engine.extra_args),
+        "env": dict(engine.env),
+    }
+
+
+def _override(plan: Plan) -> OverrideArgs | None:
+    """What the user put in place of the release's parts, where there is anything."""
+    override = used_override(plan.config).said()
+    return OverrideArgs(**override) if override else None
+
+
+def keda_namespace(plan: Plan, access: ClusterAccess, namespace: pulumi.Resource) -> pulumi.Output[str] | None:
+    """The namespace of the models once the cluster serves KEDA's definitions; None where nothing is scaled.
+
+    Raises:
+        KitError: (in the output) they aren't there in time; says how KEDA is installed.
+    """
+    if all(model.scaling is None for model in plan.models):
+        return None
+    facts = scaling()
+    served = when_established(
+        facts.names,
+        facts.established_timeout_s,
+        access.kubeconfig,
+        access.context,
+        after=namespace,
+        remedy=facts.remedy,
+    )
+    return served.apply(lambda _: plan.namespace)
+
+
+def declare_scaling(
+    model: ModelPlan, unit: UnitPlan, name: str, namespace: pulumi.Input[str], opts: pulumi.ResourceOptions
+) -> ModelScaling | None:
+    """What scales the servers of a unit, whose objects have that name; None where their number stays."""
+    servers: dict[str, ScaledServersArgs] = {}
+    for role in unit.roles:
+        if role.scaling:
+            thresholds = role.scaling.thresholds()
+            servers[role.role] = {
+                "min_replicas": role.scaling.min_replicas,
+                "max_replicas": role.scaling.max_replicas,
+                "requests": thresholds.get("requests"),
+                "prompt_tokens_per_s": thresholds.get("prompt_tokens_per_s"),
+                "kv_cache_usage": thresholds.get("kv_cache_usage"),
+            }
+    if model.scaling is None or not servers:
+        return None
+    return ModelScaling(
+        f"{name}-scaling",
+        {
+            "namespace": namespace,
+            "unit": name,
+            "servers": servers,
+            "prometheus": model.scaling.prometheus,
+            "scale_up_window_s": model.scaling.scale_up_window_s,
+            "scale_down_window_s": model.scaling.scale_down_window_s,
+        },
+        opts,
+    )
+
+
+def declare_model_cache(
+    plan: Plan,
+    namespace: ServingNamespace,
+    source_url: pulumi.Input[str] | None,
+    opts: pulumi.ResourceOptions,
+    created_handle: pulumi.Input[str] | None = None,
+) -> ModelCache | None:
+    """The model cache of a plan, or None where servers keep weights in their pods.
+
+    `created_handle` is what the storage driver knows a file system by that this stack or its cluster stack created.
+    """
+    if isinstance(plan.config.storage.model_cache, NoModelCache):
+        return None
+    handle = existing_handle(plan) or created_handle
+    from_bucket = plan.config.storage.prewarm.source == "object-storage"
+    args: ModelCacheArgs = {
+        **model_cache_args(plan, namespace.service_account),
+        "source_url": source_url if from_bucket else None,
+        "volume_handle": handle,
+    }
+    return ModelCache(NAME, args, after(opts, namespace))
+
+
+def model_cache_args(plan: Plan, service_account: pulumi.Input[str]) -> ModelCacheArgs:
+    """The arguments that follow from the plan alone."""
+    cache, prewarm = plan.config.storage.model_cache, plan.config.storage.prewarm
+    models = sorted({model.model.name for model in plan.models})
+    filled = prewarm.source != "none"
+    return {
+        "namespace": plan.namespace,
+        "service_account": service_account,
+        "kind": cache.kind,
+        "shape": plan.pools[0].shape.name,
+        "nodes": sum(awaited_nodes(plan).values()),
+        "models": [*models],
+        "volume_name": f"{plan.namespace}-{NAME}",
+        "timeout_s": prewarm.timeout_s,
+        "node_taints": node_taints(plan),
+        "path": cache.path if isinstance(cache, NodeDisk) else None,
+        "capacity_gib": int(cache.capacity_gb * GIB_PER_GB) if isinstance(cache, Lustre) else None,
+        "prewarm": {"source": prewarm.source, "connections": prewarm.connections} if filled else None,
+        "revisions": dict(prewarm.revisions) if filled else None,
+    }
+
+
+def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
+    """Where the servers of a model find the cache; `claim` is that of a shared volume."""
+    return mount(model_cache_args(plan, ""), model.model.name, claim)
+
+
+def existing_handle(plan: Plan) -> str | None:
+    """What the storage driver knows an existing file system by; None where there is none."""
+    cache = plan.config.storage.model_cache
+    if isinstance(cache, FileStorage) and cache.existing:
+        existing = cache.existing
+        return f"{existing.file_system_id}:{existing.mount_target_ip}:{existing.export_path}"
+    if isinstance(cache, Lustre) and cache.existing:
+        return f"{cache.existing.management_ip}@tcp:/{cache.existing.file_system_name}"
+    return None
+
+
+def node_taints(plan: Plan) -> list[NodeTaintArgs]:
+    """Each taint of the stack file's GPU pools once; the pods of all models tolerate those of all pools."""
+    return [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in plan.taints]

@@ -1,0 +1,213 @@
+"""From a plan to its smoke benchmark: what is asked, what is measured, and the Jobs that do it in the cluster."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pulumi
+from llmd_pods.deployment import RouterPart, Servers, Topology
+from llmd_pods.evidence import DecisionCounter, EvidenceSettings, OtherApi
+from llmd_pods.row import ConditionFacts
+from llmd_pods.smoke_request import PodGroup, SmokeRequest, Thresholds
+
+from llmd_oke.catalogue.benchmarks import builtin_set
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.config import NoModelCache
+from llmd_oke.planning import ModelPlan, Plan, RolePlan
+from llmd_oke.planning.conditions import deployed_conditions
+from llmd_oke.planning.models import has_kv_connector
+from llmd_oke.planning.releases import override_words
+from llmd_oke.program.models import (
+    engine_args,
+    model_cache_mount,
+    node_taints,
+    router_args,
+    servers_args,
+    unit_args,
+    unit_name,
+)
+from llmd_oke.serving import labels, vllm
+from llmd_oke.serving.args import UnitArgs
+from llmd_oke.serving.bench_program import digest
+from llmd_oke.serving.router import router_manifests
+from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
+from llmd_oke.serving.units import deployment, server_spec
+from llmd_oke.serving.vllm import ServerSpec
+
+ROUTER_METRICS_PORT = 9090
+
+PREFILL_HEADER = "x-prefiller-host-port"
+"""How the endpoint picker names the prefill server to a routing sidecar (llm-d-inference-scheduler, pkg/common)."""
+
+
+def declare_smoke(plan: Plan, stack: str, opts: pulumi.ResourceOptions) -> None:
+    """The benchmark of each model, where the stack file has it in the cluster.
+
+    `opts` make it wait for all models: a missed threshold ends an update, and must not end it half way.
+    """
+    if plan.smoke.where != "cluster":
+        return
+    for model in plan.models:
+        SmokeBenchmark(f"{model.name}-smoke", smoke_args(plan, model, stack), opts)
+
+
+def smoke_args(plan: Plan, model: ModelPlan, stack: str) -> SmokeBenchmarkArgs:
+    """The arguments of a model's benchmark."""
+    return {
+        "namespace": plan.namespace,
+        "model": model.name,
+        "image": plan.release.vllm.image.pinned,
+        "shape": plan.pools[0].shape.name,
+        "node_taints": node_taints(plan),
+        "request": smoke_request(plan, model).to_json(),
+        "facts": json.dumps(facts(stack, plan, model), indent=1),
+        "measured": measured(plan, model),
+        "timeout_s": plan.smoke.timeout_s,
+    }
+
+
+def smoke_request(plan: Plan, model: ModelPlan) -> SmokeRequest:
+    """What is asked of the benchmark of one model, wherever it runs; its facts come from `facts`."""
+    smoke = plan.smoke
+    return SmokeRequest(
+        namespace=plan.namespace,
+        service=model.name,
+        model=model.model.repository,
+        topology=topology(plan, model),
+        input_tokens=model.workload.input_tokens,
+        output_tokens=model.workload.output_tokens,
+        requests=smoke.requests,
+        concurrency=smoke.concurrency,
+        timeout_s=smoke.timeout_s,
+        thresholds=replace(Thresholds(**smoke.thresholds.model_dump()), min_accuracy=model.min_accuracy),
+        groups=tuple(_groups(plan, model)),
+        server_port=vllm.SERVER_PORT,
+        prefill_header=PREFILL_HEADER,
+        other_apis=tuple(_other_apis(plan, model)),
+        evidence=_evidence(plan, model),
+        questions=None if model.min_accuracy is None else builtin_set(),
+    )
+
+
+def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
+    """What belongs into the report beside what was measured."""
+    share = model.gpus / plan.gpus
+    return {
+        "stack": stack,
+        "override": override_words(plan.config),
+        **conditions(plan, model),
+        "config_hash": plan.config_hash,
+        "price_usd_per_hour": round(plan.price_usd_per_hour * share, 2),
+        "gpus_in_pools": plan.gpus,
+    }
+
+
+def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
+    """What rows say of a model's deployment, beside its topology."""
+    started = deployed_conditions(plan.release, model.model, model.engine)
+    own = started.handing_over if has_kv_connector(model.topology, model.engine) else started.aggregated
+    return {
+        "image": plan.release.vllm.image.reference,
+        "release": plan.release.name,
+        "attention_backend": own.attention_backend,
+        "quick_reduce": own.quick_reduce,
+        "block_size": model.block_size,
+        "router_profile": "none" if model.router.mode == "none" else model.profile,
+    }
+
+
+def measured(plan: Plan, model: ModelPlan) -> str:
+    """Digest of all that serves a model: its servers' Deployments, and the objects of its routers."""
+    routed = model.router.mode == "standalone"
+    routers = [router_manifests(router_args(plan, model, unit)) for unit in model.units] if routed else []
+    return digest([list(_deployments(plan, model)), routers])
+
+
+def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
+    """As they are declared, but for names that Pulumi knows only later and that say nothing here."""
+    args = unit_args(plan, model, "model-server")
+    if not isinstance(plan.config.storage.model_cache, NoModelCache):
+        args["model_cache"] = model_cache_mount(plan, model, "claim")
+    for unit in model.units:
+        name = unit_name(plan, model, unit)
+        for role in unit.roles:
+            spec = server_spec(args, role.role, role.tensor_parallel_size)
+            of_unit: UnitArgs = {**args, "inference_pool": name}
+            yield deployment(f"{name}-{role.role}", name, of_unit, servers_args(role), spec)
+
+
+def topology(plan: Plan, model: ModelPlan) -> Topology:
+    """What is measured, for the report."""
+    copies = len(model.units)
+    name = str(model.topology) if copies == 1 else f"{copies} x {model.topology}"
+    servers = tuple(_servers(plan, model, role, copies) for role in model.units[0].roles)
+    return Topology(name, servers, _router_parts(plan, model), f"AMD-Instinct-{plan.pools[0].shape.gpu.product}")
+
+
+def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Servers:
+    spec = ServerSpec(
+        release=plan.release,
+        model=model.model,
+        shape=plan.pools[0].shape,
+        role=role.role,
+        tensor_parallel_size=role.tensor_parallel_size,
+        rdma=plan.rdma,
+        engine=engine_args(model),
+    )
+    env = {entry["name"]: entry["value"] for entry in vllm.environment(spec) if "value" in entry}
+    return Servers(
+        role.role,
+        role.replicas * copies,
+        role.tensor_parallel_size,
+        plan.release.vllm.image.reference,
+        {"args": vllm.arguments(spec)},
+        env,
+    )
+
+
+def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
+    """The programs between client and servers, in the release's versions."""
+    if model.router.mode == "none":
+        return (RouterPart("service", "Kubernetes Service", "v1"),)
+    release = plan.release
+    parts = [
+        RouterPart("endpoint-picker", _name(release.endpoint_picker.image), release.endpoint_picker.image.tag),
+        RouterPart("proxy", "Envoy", release.proxy.image.tag),
+        RouterPart("front-door", "Envoy", release.proxy.image.tag),
+    ]
+    if model.topology.disaggregated:
+        parts.append(
+            RouterPart("routing-proxy", _name(release.routing_sidecar.image), release.routing_sidecar.image.tag)
+        )
+    return tuple(parts)
+
+
+def _name(image: ContainerImage) -> str:
+    return image.repository.rsplit("/", 1)[-1]
+
+
+def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:
+    for unit in model.units:
+        name = unit_name(plan, model, unit)
+        if model.router.mode == "standalone":
+            yield PodGroup(unit.name, "router", labels.router_selector(name), ROUTER_METRICS_PORT)
+        for role in unit.roles:
+            port = vllm.BEHIND_SIDECAR_PORT if role.role == "decode" else vllm.SERVER_PORT
+            yield PodGroup(unit.name, role.role, labels.role_selector(name, role.role), port, role.scaling is not None)
+
+
+def _other_apis(plan: Plan, model: ModelPlan) -> Iterator[OtherApi]:
+    disaggregated = model.topology.disaggregated and model.router.mode == "standalone"
+    remote = plan.release.endpoint_picker.dialect.disaggregating_apis
+    for api in model.model.apis:
+        if api in ("chat", "responses"):
+            yield OtherApi(api, api in remote if disaggregated else None)
+
+
+def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:
+    if not model.topology.disaggregated or model.router.mode != "standalone":
+        return None
+    metric = plan.release.endpoint_picker.dialect.metrics.decisions
+    decisions = DecisionCounter((metric,), "decision_type", ("prefill-decode",))
+    return EvidenceSettings(decisions, block_size=model.block_size)

@@ -1,1 +1,0 @@
-"""Simulated nodes: their Node objects and leases."""

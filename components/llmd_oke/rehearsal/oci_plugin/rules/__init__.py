@@ -1,1 +1,0 @@
-"""What OCI refuses, by service. Each function of a table raises ServiceError or lets the request pass."""

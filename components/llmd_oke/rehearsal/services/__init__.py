@@ -1,1 +1,0 @@
-"""Service addresses and DNS names, in user space."""

@@ -1,0 +1,385 @@
+"""Jobs of one operation, which are no part of a deployment: loads, tools, evaluations, the path of KV cache.
+
+The Job comes first, suspended, and owns everything else, so that all of it goes with it; it goes by itself an hour
+after its end, should nobody be there to take it away.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from llmd_pods import config_maps
+from llmd_pods.config_maps import MOST_CHUNKS, PART_LABEL
+from llmd_pods.kv_path import SIDES, KvPathRequest, Transfer
+from llmd_pods.package_job import SPEC_VARIABLE
+from llmd_pods.pod_load import LoadRequest
+
+from llmd_oke.catalogue import Model, Shape
+from llmd_oke.catalogue.benchmarks import EvalPackage, InferencePerf, JobFacts, KvPathFacts, requirements
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.serving import bench_program, vllm
+from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.bench_program import from_label
+from llmd_oke.serving.manifests import api_access_mount, api_access_volume, role, role_binding, tolerations
+from llmd_oke.serving.units import network_annotations
+from llmd_oke.serving.vllm import ServerSpec
+
+KEPT_S = 3600
+"""How long a Job stays after its end."""
+
+STARTING_S = 900
+"""What pods may take to be placed, to pull their image and to begin."""
+
+LOAD_PROGRAM = "llmd_pods.load_job"
+FILES_PROGRAM = "llmd_pods.files_job"
+
+REQUEST_FILE = "request.json"
+CONFIG_FILE = "config.yml"
+CONFIG_FOLDER = "/etc/llmd-oke"
+RESULTS_FOLDER = "/results"
+KV_PATH_PROGRAM = "llmd_pods.kv_path_job"
+
+PROGRAM_FILE, REQUIREMENTS_FILE = "package_job.py", "requirements.lock"
+FOLDER = "/opt/llmd-oke"
+SCRATCH = "/tmp"  # noqa: S108 - a path in the container
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """Where the pods of a Job run: rather on nodes of `shape`, which have the image of the servers already.
+
+    They tolerate what such nodes are tainted with: by their shape, and `node_taints` beside it.
+    """
+
+    namespace: str
+    job: str
+    image: ContainerImage
+    shape: Shape
+    node_taints: tuple[NodeTaintArgs, ...] = ()
+
+    def tolerations(self) -> list[dict[str, str]]:
+        """What the pods tolerate, taint by taint."""
+        return tolerations(self.shape, self.node_taints)
+
+
+def job(settings: JobSettings, pod: dict[str, Any], limit_s: float, more: dict[str, Any]) -> dict[str, Any]:
+    """A Job around a pod that may run for so long; `more` is what else its specification says."""
+    own = {"app.kubernetes.io/part-of": "llmd-oke", config_maps.PART_LABEL: settings.job}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": settings.job, "namespace": settings.namespace, "labels": own},
+        "spec": {
+            "suspend": True,
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": round(limit_s) + STARTING_S,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "template": {"metadata": {"labels": own}, "spec": pod},
+            **more,
+        },
+    }
+
+
+def config_map(
+    settings: JobSettings, uid: str, role: str, data: dict[str, str], binary_data: dict[str, str]
+) -> dict[str, Any]:
+    """A ConfigMap that belongs to the Job, named by it and by its role."""
+    content = {"data": data, "binaryData": binary_data}
+    metadata = owned(settings, f"{settings.job}-{role}", uid)
+    filled = {key: part for key, part in content.items() if part}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **filled}
+
+
+def owned(settings: JobSettings, name: str, uid: str) -> dict[str, Any]:
+    """Metadata of an object that goes with the Job."""
+    return config_maps.owned_metadata(name, settings.namespace, settings.job, uid)
+
+
+def account(settings: JobSettings, uid: str, written: Sequence[str], read: Sequence[str]) -> list[dict[str, Any]]:
+    """The pods' account: it may read and write ConfigMaps of these names, and nothing else."""
+    metadata = owned(settings, settings.job, uid)
+    rules = [_rule(written, ["create", "patch"]), *([_rule(read, ["get"])] if read else [])]
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
+        dict(role(metadata, rules)),
+        dict(role_binding(metadata, settings.job)),
+    ]
+
+
+def identity() -> list[dict[str, Any]]:
+    """The environment variables by which a pod knows its Job, for what it publishes."""
+    return [
+        from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
+        from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
+    ]
+
+
+def _rule(names: Iterable[str], verbs: list[str]) -> dict[str, Any]:
+    return {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": list(names), "verbs": verbs}
+
+
+def load_job(settings: JobSettings, request: LoadRequest, facts: JobFacts) -> dict[str, Any]:
+    """The Indexed Job of a load: each pod sends its share. One that fails is not tried again and ends no other."""
+    container = {
+        "name": "load",
+        "image": settings.image.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": bench_program.command(),
+        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
+        "env": identity(),
+        "resources": facts.load.model_dump(exclude_none=True),
+        "securityContext": bench_program.CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [bench_program.mount()],
+    }
+    pod = {
+        **_load_pod(settings, bench_program.pod_security(facts)),
+        "containers": [container],
+        "volumes": [bench_program.volume(f"{settings.job}-program")],
+    }
+    pods = request.parallelism
+    shares = {"completionMode": "Indexed", "completions": pods, "parallelism": pods}
+    return job(settings, pod, request.limit_s, {**shares, "backoffLimitPerIndex": 0, "backoffLimit": pods})
+
+
+def load_objects(settings: JobSettings, request: LoadRequest, uid: str) -> list[dict[str, Any]]:
+    """What the pods of a load need besides; all of it belongs to the Job."""
+    parts = [request.part_name(pod, chunk) for pod in range(request.parallelism) for chunk in range(MOST_CHUNKS)]
+    ready = [request.ready_name(pod) for pod in range(request.parallelism)]
+    return [
+        *account(settings, uid, [*parts, *ready], [request.start_name]),
+        config_map(
+            settings, uid, "program", {REQUEST_FILE: request.to_json()}, bench_program.binary_data(LOAD_PROGRAM)
+        ),
+    ]
+
+
+def tool_job(settings: JobSettings, tool: InferencePerf, facts: JobFacts, limit_s: float) -> dict[str, Any]:
+    """The Job of inference-perf. The tool is an init container, so that its files are whole when the next one publishes
+    them; if it fails, the pod ends with its last words.
+    """
+    results: dict[str, Any] = {"name": "results", "mountPath": RESULTS_FOLDER}
+    scratch = {"name": "scratch", "mountPath": "/tmp"}  # noqa: S108 - a path in the container
+    measuring: dict[str, Any] = {
+        "name": "inference-perf",
+        "image": tool.image.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [tool.command],
+        "args": [tool.config_option, f"{CONFIG_FOLDER}/{CONFIG_FILE}"],
+        "workingDir": RESULTS_FOLDER,
+        "env": [{"name": "HOME", "value": "/tmp"}, vllm.hugging_face_token()],  # noqa: S108 - a path in the container
+        "resources": tool.resources.model_dump(exclude_none=True),
+        "securityContext": bench_program.CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [results, scratch, {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}],
+    }
+    publishing: dict[str, Any] = {
+        "name": "publish",
+        "image": settings.image.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": bench_program.command(),
+        "args": [RESULTS_FOLDER],
+        "env": [*identity(), {"name": "NAMESPACE", "value": settings.namespace}],
+        "resources": facts.smoke.model_dump(exclude_none=True),
+        "securityContext": bench_program.CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [bench_program.mount(), {**results, "readOnly": True}, api_access_mount()],
+    }
+    security = {**bench_program.pod_security(facts), "runAsUser": tool.user_id, "fsGroup": tool.user_id}
+    pod: dict[str, Any] = {
+        **_load_pod(settings, security),
+        "automountServiceAccountToken": False,
+        "initContainers": [measuring],
+        "containers": [publishing],
+        "volumes": [
+            bench_program.volume(f"{settings.job}-program"),
+            {"name": "config", "configMap": {"name": f"{settings.job}-config"}},
+            {"name": "results", "emptyDir": {}},
+            {"name": "scratch", "emptyDir": {}},
+            api_access_volume(),
+        ],
+    }
+    return job(settings, pod, limit_s, {})
+
+
+def tool_objects(settings: JobSettings, config: str, uid: str) -> list[dict[str, Any]]:
+    """What the pod of a tool needs besides: its configuration, and the program that publishes its files."""
+    parts = [f"{settings.job}-0-{chunk}" for chunk in range(MOST_CHUNKS)]
+    return [
+        *account(settings, uid, parts, []),
+        config_map(settings, uid, "config", {CONFIG_FILE: config}, {}),
+        config_map(settings, uid, "program", {}, bench_program.binary_data(FILES_PROGRAM)),
+    ]
+
+
+def start_config_map(settings: JobSettings, request: LoadRequest, uid: str) -> dict[str, Any]:
+    """The ConfigMap that begins the load, by being created."""
+    return {**config_map(settings, uid, "start", {}, {}), "metadata": owned(settings, request.start_name, uid)}
+
+
+def _load_pod(settings: JobSettings, security: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "serviceAccountName": settings.job,
+        "restartPolicy": "Never",
+        "securityContext": security,
+        "affinity": bench_program.rather_on(settings.shape.name),
+        "tolerations": settings.tolerations(),
+    }
+
+
+def transfers(
+    model: Model, prompt_tokens: Sequence[int], block_tokens: int, regions_per_layer: int
+) -> tuple[Transfer, ...]:
+    """The caches of prompts, each in one piece and in the pieces of vLLM's NixlConnector: for each block of each layer
+    one, or one of keys and one of values (`regions_per_layer`); MLA has one cache for both.
+
+    Server of one GPU: KV bytes of a token over all layers, as the catalogue has them.
+    """
+    regions = model.architecture.layers * (1 if model.architecture.latent_attention else regions_per_layer)
+    piece_bytes = model.kv_cache.bytes_per_token * block_tokens // regions
+    caches: list[Transfer] = []
+    for tokens in (tokens for tokens in prompt_tokens if tokens <= model.max_model_len):
+        pieces = regions * -(-tokens // block_tokens)
+        caches += [Transfer(tokens, piece_bytes * pieces, 1), Transfer(tokens, piece_bytes, pieces)]
+    return tuple(caches)
+
+
+def kv_path_job(
+    settings: JobSettings, request: KvPathRequest, spec: ServerSpec, facts: KvPathFacts, nodes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The Job of two pods that measure the path of KV cache between two nodes, which each have a GPU and a port as a
+    server has: they never share a node, and are on the named nodes where some are named. Not run on hardware yet.
+    """
+    pod = {
+        "serviceAccountName": settings.job,
+        "restartPolicy": "Never",
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "nodeSelector": {INSTANCE_TYPE_LABEL: settings.shape.name},
+        "affinity": _kv_path_affinity(settings, nodes),
+        "tolerations": settings.tolerations(),
+        "containers": [_kv_path_container(settings, spec, facts)],
+        "volumes": [
+            bench_program.volume(f"{settings.job}-program"),
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{facts.shared_memory_gib}Gi"}},
+        ],
+    }
+    indexed = {"completionMode": "Indexed", "completions": len(SIDES), "parallelism": len(SIDES)}
+    manifest = job(settings, pod, request.limit_s, indexed)
+    manifest["spec"]["template"]["metadata"]["annotations"] = network_annotations(spec)
+    return manifest
+
+
+def kv_path_objects(settings: JobSettings, request: KvPathRequest, uid: str) -> list[dict[str, Any]]:
+    """What the pods need besides; all of it belongs to the Job."""
+    names = [request.meeting_name, *map(request.report_name, SIDES)]
+    program = bench_program.binary_data(KV_PATH_PROGRAM)
+    return [
+        *account(settings, uid, names, names),
+        config_map(settings, uid, "program", {REQUEST_FILE: request.to_json()}, program),
+    ]
+
+
+def _kv_path_container(settings: JobSettings, spec: ServerSpec, facts: KvPathFacts) -> dict[str, Any]:
+    """GPU, port, UCX's settings and what locks memory are those of a server with one GPU."""
+    resources = facts.resources.model_dump(exclude_none=True)
+    devices = {spec.shape.gpu.resource: "1", spec.shape.rdma.resource: "1"}
+    return {
+        "name": "kv-path",
+        "image": settings.image.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": bench_program.command(),
+        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
+        "env": [*identity(), *_kv_path_environment(spec)],
+        "resources": {kind: {**amounts, **devices} for kind, amounts in resources.items()},
+        "securityContext": vllm.security_context(spec),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [bench_program.mount(), {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+    }
+
+
+def _kv_path_environment(spec: ServerSpec) -> list[dict[str, Any]]:
+    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    ucx = [entry for entry in vllm.environment(spec) if entry["name"].startswith("UCX_")]
+    return [node, {"name": "HOME", "value": "/tmp"}, *ucx]  # noqa: S108 - a path in the container
+
+
+def _kv_path_affinity(settings: JobSettings, nodes: Sequence[str]) -> dict[str, Any]:
+    apart = {"labelSelector": {"matchLabels": {PART_LABEL: settings.job}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    if nodes:
+        terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        affinity["nodeAffinity"] = required
+    return affinity
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is evaluated: the router's address without `/v1`, the model as it is served, questions at a time."""
+
+    name: str
+    package: EvalPackage
+    url: str
+    model: str
+    concurrency: int
+
+
+def evaluation_job(settings: JobSettings, evaluation: Evaluation, facts: JobFacts, limit_s: float) -> dict[str, Any]:
+    """The Job of a published evaluation, on a plain Python image: installs its package from a hashed lock, runs it
+    against the router, reports. It needs a way out of the cluster, to the package index and to where the questions are
+    published.
+    """
+    container: dict[str, Any] = {
+        "name": "evaluation",
+        "image": settings.image.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", f"{FOLDER}/{PROGRAM_FILE}"],
+        "workingDir": SCRATCH,
+        "env": [
+            {"name": "HOME", "value": SCRATCH},
+            {"name": "OPENAI_API_KEY", "value": "none"},
+            {"name": SPEC_VARIABLE, "value": json.dumps(_evaluation_spec(evaluation), sort_keys=True)},
+            vllm.hugging_face_token(),
+        ],
+        "resources": facts.evaluation.model_dump(exclude_none=True),
+        "securityContext": bench_program.CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "program", "mountPath": FOLDER, "readOnly": True},
+            {"name": "scratch", "mountPath": SCRATCH},
+        ],
+    }
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "restartPolicy": "Never",
+        "securityContext": bench_program.pod_security(facts),
+        "tolerations": settings.tolerations(),
+        "containers": [container],
+        "volumes": [
+            {"name": "program", "configMap": {"name": f"{settings.job}-program"}},
+            {"name": "scratch", "emptyDir": {}},
+        ],
+    }
+    return job(settings, pod, limit_s, {})
+
+
+def evaluation_objects(settings: JobSettings, evaluation: Evaluation, uid: str) -> list[dict[str, Any]]:
+    """What its pod needs besides: the program, and the lock that its package is installed from."""
+    program = resources.files("llmd_pods").joinpath(PROGRAM_FILE).read_text(encoding="utf-8")
+    files = {PROGRAM_FILE: program, REQUIREMENTS_FILE: requirements(evaluation.package)}
+    return [config_map(settings, uid, "program", files, {})]
+
+
+def _evaluation_spec(evaluation: Evaluation) -> dict[str, Any]:
+    package = evaluation.package
+    filled = {"model": evaluation.model, "url": evaluation.url, "concurrency": evaluation.concurrency}
+    return {
+        "evaluation": evaluation.name,
+        "reader": package.reader,
+        "requirements": f"{FOLDER}/{REQUIREMENTS_FILE}",
+        "program": [word.format(**filled) for word in package.program],
+        "result_files": package.result_files,
+    }

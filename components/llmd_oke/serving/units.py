@@ -1,0 +1,416 @@
+"""Units of model servers: a Deployment for each role, whose pods are vLLM, for decode behind a routing sidecar.
+
+Where servers come and go with the load, a KEDA ScaledObject for each Deployment makes them.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+
+from llmd_oke.catalogue.operators import with_function_names
+from llmd_oke.catalogue.serving import Pace, scaling
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.objects import (
+    PART_OF,
+    Manifest,
+    inputs,
+    mapped,
+    resolve_model,
+    resolve_release,
+    resolve_shape,
+    when_declared,
+)
+from llmd_oke.planning import Rollout, placement
+from llmd_oke.serving import labels, network_policies, vllm
+from llmd_oke.serving.args import ServersArgs, UnitArgs
+from llmd_oke.serving.manifests import (
+    NAMESPACE_S,
+    api_access_mount,
+    api_access_volume,
+    declare,
+    role,
+    role_binding,
+    timeouts,
+    tolerations,
+)
+from llmd_oke.serving.model_cache import containers, program_volume
+from llmd_oke.serving.namespace import class_name
+from llmd_oke.serving.vllm import ServerSpec, version
+
+
+class AggregatedUnitArgs(UnitArgs, TypedDict):
+    """What an aggregated unit needs."""
+
+    servers: ServersArgs
+    """Servers that compute prompts and generate tokens."""
+
+
+class PrefillDecodeUnitArgs(UnitArgs, TypedDict):
+    """What a prefill/decode unit needs."""
+
+    prefill: ServersArgs
+    """Servers that compute prompts and hand their KV cache over."""
+    decode: ServersArgs
+    """Servers that generate tokens, each behind a routing sidecar."""
+
+
+class ScaledServersArgs(TypedDict):
+    """Limits of one role, and what of each server on average has another one started."""
+
+    min_replicas: int
+    """Servers that stay, whatever the load."""
+    max_replicas: int
+    """Servers at the highest load."""
+    requests: NotRequired[float | None]
+    """Requests, running and waiting."""
+    prompt_tokens_per_s: NotRequired[float | None]
+    """Prompt tokens in a second."""
+    kv_cache_usage: NotRequired[float | None]
+    """Share of the KV cache that is in use."""
+
+
+class ModelScalingArgs(TypedDict):
+    """What scaling a unit needs."""
+
+    namespace: pulumi.Input[str]
+    """Namespace of the unit."""
+    unit: str
+    """Name of the unit, with which the names of its Deployments begin."""
+    servers: dict[str, ScaledServersArgs]
+    """What is scaled, by role: `prefill`, `decode` or `aggregated`."""
+    prometheus: NotRequired[pulumi.Input[str] | None]
+    """Address of the Prometheus that has vLLM's metrics; the one of the llm-d guides if left out."""
+    scale_up_window_s: NotRequired[int | None]
+    """Seconds that more load must last; 0 if left out."""
+    scale_down_window_s: NotRequired[int | None]
+    """Seconds that less load must last; 300 if left out."""
+
+
+class AggregatedUnit(pulumi.ComponentResource):
+    """Equal servers of one model, each of which does prefill and decode."""
+
+    deployment: pulumi.Output[str]
+    """Name of the Deployment."""
+
+    def __init__(self, name: str, args: AggregatedUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:AggregatedUnit", name, inputs(args), opts)
+        self.deployment = model_servers(self, name, "aggregated", args, args["servers"])
+        self.register_outputs({"deployment": self.deployment})
+
+
+class PrefillDecodeUnit(pulumi.ComponentResource):
+    """Prefill and decode servers of one model between which KV cache is handed over."""
+
+    prefill_deployment: pulumi.Output[str]
+    """Name of the prefill Deployment."""
+    decode_deployment: pulumi.Output[str]
+    """Name of the decode Deployment."""
+
+    def __init__(self, name: str, args: PrefillDecodeUnitArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:PrefillDecodeUnit", name, inputs(args), opts)
+        self.prefill_deployment = model_servers(self, name, "prefill", args, args["prefill"])
+        self.decode_deployment = model_servers(self, name, "decode", args, args["decode"])
+        self.register_outputs(
+            {"prefill_deployment": self.prefill_deployment, "decode_deployment": self.decode_deployment}
+        )
+
+
+class ModelScaling(pulumi.ComponentResource):
+    """The ScaledObjects of a unit. KEDA must be there, and the Deployments must be `autoscaled`.
+
+    Where Prometheus knows nothing of the servers their number stays as it is.
+    """
+
+    scaled_objects: pulumi.Output[list[str]]
+    """Names of the ScaledObjects, which are those of the Deployments."""
+
+    def __init__(self, name: str, args: ModelScalingArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:ModelScaling", name, inputs(args), opts)
+        child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(NAMESPACE_S))
+        manifests = [scaled_object(role, args) for role in args["servers"]]
+        declared = [
+            when_declared(declare(f"{name}-{role}", manifest, child), manifest["metadata"]["name"])
+            for role, manifest in zip(args["servers"], manifests, strict=True)
+        ]
+        self.scaled_objects = pulumi.Output.all(*declared)
+        self.register_outputs({"scaled_objects": self.scaled_objects})
+
+
+def model_servers(
+    parent: pulumi.Resource, unit: str, role: str, args: UnitArgs, servers: ServersArgs
+) -> pulumi.Output[str]:
+    """Declares the servers of one role of a unit; the answer is the name of their Deployment, `<unit>-<role>`.
+
+    Roles don't wait for each other: where GPUs are scarce, one role may only grow while another shrinks.
+
+    Raises:
+        KitError: the catalogue has no such release, model or shape.
+    """
+    name = f"{unit}-{role}"
+    spec = server_spec(args, role, servers["tensor_parallel_size"])
+    for right in pool_reader(unit, args) if protected_pool(spec, args) else ():
+        declare(f"{name}-{right['kind'].lower()}", right, pulumi.ResourceOptions(parent=parent))
+    declare(name, disruption_budget(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
+    declare(name, network_policy(name, unit, role, args), pulumi.ResourceOptions(parent=parent))
+    manifest = deployment(name, unit, args, servers, spec)
+    return when_declared(declare(name, manifest, _options(parent, servers, spec)), name)
+
+
+def server_spec(args: UnitArgs, role: str, tensor_parallel_size: int) -> ServerSpec:
+    """What a server of the unit is.
+
+    Raises:
+        KitError: the catalogue has no such release, model or shape.
+    """
+    return ServerSpec(
+        release=resolve_release(args["release"], args.get("override")),
+        model=resolve_model(args["model"]),
+        shape=with_function_names(resolve_shape(args["shape"]), args.get("virtual_functions")),
+        role=role,
+        tensor_parallel_size=tensor_parallel_size,
+        rdma=args.get("rdma") is not False,
+        engine=args.get("engine") or {},
+        cache=args.get("model_cache") or {},
+    )
+
+
+def deployment(name: str, unit: str, args: UnitArgs, servers: ServersArgs, spec: ServerSpec) -> Manifest:
+    """The Deployment. Its selector has nothing that an update can change."""
+    strategy = _rollout(servers)
+    own = {labels.VERSION: version(spec), labels.TENSOR_PARALLEL_SIZE: str(spec.tensor_parallel_size)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": name,
+            "namespace": args["namespace"],
+            "labels": {**labels.model_server(args.get("model_label") or unit, unit, spec.role), **own},
+        },
+        "spec": {
+            "replicas": servers["replicas"],
+            "selector": {"matchLabels": labels.role_selector(unit, spec.role)},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": strategy.max_surge, "maxUnavailable": strategy.max_unavailable},
+            },
+            "progressDeadlineSeconds": _create_timeout_s(servers, spec.model.startup_budget_s),
+            "template": pod_template(unit, args, spec),
+        },
+    }
+
+
+def disruption_budget(name: str, unit: str, role: str, args: UnitArgs) -> Manifest:
+    """Draining nodes takes one server of a role away at a time."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": args["namespace"], "labels": PART_OF},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels.role_selector(unit, role)}},
+    }
+
+
+def network_policy(name: str, unit: str, role: str, args: UnitArgs) -> Manifest:
+    """Who may reach the servers of a role."""
+    routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
+    metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    rules = network_policies.servers_rules(unit, role, routed, control_plane)
+    return network_policies.policy(metadata, labels.role_selector(unit, role), rules)
+
+
+def _rollout(servers: ServersArgs) -> Rollout:
+    max_unavailable = servers.get("max_unavailable")
+    return Rollout(servers.get("max_surge") or 0, 1 if max_unavailable is None else max_unavailable)
+
+
+def _options(parent: pulumi.Resource, servers: ServersArgs, spec: ServerSpec) -> pulumi.ResourceOptions:
+    """Servers of another size don't roll in: on full nodes the first of them would wait for GPUs that the last old ones
+    still hold, and old decode servers would meet prefill servers of the new size. Neither do servers of another version
+    where KV cache is handed over: a pool has one version, so that those of the other would serve nobody. So the old
+    ones go first.
+
+    The number of servers that are scaled stays as it is: Pulumi neither reverts nor, by taking the field back, resets
+    it."""
+    budget_s = spec.model.startup_budget_s
+    update_s = placement.update_timeout_s(budget_s, servers["replicas"], _rollout(servers))
+    return pulumi.ResourceOptions(
+        parent=parent,
+        custom_timeouts=timeouts(_create_timeout_s(servers, budget_s), servers.get("update_timeout_s") or update_s),
+        replace_on_changes=[
+            f'metadata.labels["{label}"]'
+            for label in (labels.TENSOR_PARALLEL_SIZE, *([labels.VERSION] if spec.transfers_cache else []))
+        ],
+        delete_before_replace=True,
+        ignore_changes=["spec.replicas"] if servers.get("autoscaled") else None,
+    )
+
+
+def _create_timeout_s(servers: ServersArgs, startup_budget_s: int) -> int:
+    return servers.get("create_timeout_s") or placement.create_timeout_s(startup_budget_s)
+
+
+def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
+    """The template of a Deployment's pods."""
+    own = {labels.VERSION: version(spec), labels.TENSOR_PARALLEL_SIZE: str(spec.tensor_parallel_size)}
+    return {
+        "metadata": {
+            "labels": {**labels.model_server(args.get("model_label") or unit, unit, spec.role), **own},
+            **({"annotations": network_annotations(spec)} if spec.rdma else {}),
+        },
+        "spec": pod_spec(spec, args),
+    }
+
+
+def pod_spec(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
+    """The pod of a server. Links to Services would say where a Service `vllm` is by VLLM_PORT, vLLM's own variable, on
+    which it ends.
+    """
+    prefix = args.get("priority_class_prefix")
+    priority = {"priorityClassName": class_name(prefix, spec.tensor_parallel_size)} if prefix else {}
+    return {
+        "serviceAccountName": args["service_account"],
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": placement.TERMINATION_GRACE_S,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "nodeSelector": {INSTANCE_TYPE_LABEL: spec.shape.name},
+        "tolerations": tolerations(spec.shape, args.get("node_taints") or ()),
+        **priority,
+        **({"initContainers": first} if (first := init_containers(spec, args)) else {}),
+        "containers": [vllm.container(spec)],
+        "volumes": [
+            *vllm.pod_volumes(spec),
+            *([program_volume()] if spec.prewarmed else []),
+            *([api_access_volume()] if protected_pool(spec, args) else []),
+        ],
+    }
+
+
+def protected_pool(spec: ServerSpec, args: UnitArgs) -> str | None:
+    """The InferencePool whose pods alone may prefill for the routing sidecar; None where none is checked."""
+    protects = spec.role == "decode" and spec.release.routing_sidecar.ssrf_protection
+    return args.get("inference_pool") if protects else None
+
+
+def init_containers(spec: ServerSpec, args: UnitArgs) -> list[dict[str, Any]]:
+    """What comes before vLLM. The cache is looked at in every pod, because nodes may come after it was filled."""
+    cached = containers(spec.model, spec.cache) if "prewarm" in spec.cache else []
+    return [*cached, *([routing_sidecar(spec, args)] if spec.role == "decode" else [])]
+
+
+def routing_sidecar(spec: ServerSpec, args: UnitArgs) -> dict[str, Any]:
+    """The proxy that has prompts prefilled elsewhere; a native sidecar, so it starts before vLLM and ends after it.
+
+    Its own `/health` says nothing of vLLM, so that whether the pod is ready is asked of vLLM's own port too. It ends
+    with 0 where its configuration is bad: the probes of its port keep such a pod from loading weights and being Ready.
+    """
+    sidecar, pool = spec.release.routing_sidecar, protected_pool(spec, args)
+    ports = [f"--port={vllm.SERVER_PORT}", f"{sidecar.server_port_flag}={vllm.BEHIND_SIDECAR_PORT}"]
+    # A pool without its namespace would be looked for in `default`.
+    pool_flag = mapped(args["namespace"], lambda namespace: f"--inference-pool={namespace}/{pool}")
+    protection = ["--enable-ssrf-protection", pool_flag] if pool else []
+    return {
+        "name": "routing-proxy",
+        "image": sidecar.image.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "restartPolicy": "Always",
+        "args": [*ports, *sidecar.arguments, *protection],
+        "ports": [{"name": "proxy", "containerPort": vllm.SERVER_PORT, "protocol": "TCP"}],
+        "startupProbe": {"tcpSocket": {"port": "proxy"}, "periodSeconds": 2, "failureThreshold": 60},
+        "readinessProbe": {
+            "tcpSocket": {"port": "proxy"},
+            "periodSeconds": 5,
+            "timeoutSeconds": 2,
+            "failureThreshold": 3,
+        },
+        "resources": {"requests": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "256Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        **({"volumeMounts": [api_access_mount()]} if pool else {}),
+    }
+
+
+def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
+    """The rights that the routing sidecars of a unit need to look up the pods of their pool."""
+    metadata = {"name": f"{unit}-routing-sidecar", "namespace": args["namespace"], "labels": PART_OF}
+    read = ["get", "list", "watch"]
+    pools = {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "verbs": read}
+    rules = [
+        {**pools, "resourceNames": [args.get("inference_pool")]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": read},
+    ]
+    return [role(metadata, rules), role_binding(metadata, args["service_account"])]
+
+
+def network_annotations(spec: ServerSpec) -> dict[str, str]:
+    """One RDMA virtual function for each GPU (llm-d guides, amd/vllm/oci overlay)."""
+    attachment = spec.shape.rdma.network_attachment
+    networks = [
+        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"}
+        for i in range(spec.tensor_parallel_size)
+    ]
+    return {"k8s.v1.cni.cncf.io/networks": json.dumps(networks)}
+
+
+def scaled_object(role: str, args: ModelScalingArgs) -> Manifest:
+    """The ScaledObject of one role, with a trigger for each threshold: the one that asks for most servers decides."""
+    facts, servers = scaling(), args["servers"][role]
+    deployment = f"{args['unit']}-{role}"
+    behavior = {
+        "scaleUp": _behavior(facts.scale_up, args.get("scale_up_window_s")),
+        "scaleDown": _behavior(facts.scale_down, args.get("scale_down_window_s")),
+    }
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": deployment, "namespace": args["namespace"], "labels": PART_OF},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment},
+            "minReplicaCount": servers["min_replicas"],
+            "maxReplicaCount": servers["max_replicas"],
+            "pollingInterval": facts.polling_interval_s,
+            "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
+            "triggers": _triggers(deployment, args, servers),
+        },
+    }
+
+
+def _triggers(deployment: str, args: ModelScalingArgs, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    facts = scaling()
+    return [
+        {
+            "type": "prometheus",
+            "name": name.replace("_", "-"),
+            "metricType": "AverageValue",
+            "metadata": {
+                "serverAddress": args.get("prometheus") or facts.prometheus,
+                "query": _query(query, deployment, args["namespace"]),
+                "threshold": f"{servers[name]:.12g}",
+                "ignoreNullValues": "false",
+            },
+        }
+        for name, query in facts.queries.items()
+        if servers.get(name) is not None
+    ]
+
+
+def _query(query: str, deployment: str, namespace: pulumi.Input[str]) -> pulumi.Output[str]:
+    """The query with the pods of the Deployment, whose names end in those of their ReplicaSet and of their own."""
+    pods = f"{deployment}-[a-z0-9]+-[a-z0-9]+"
+
+    def selected(name: str) -> str:
+        return query.replace("<selector>", f'{{namespace="{name}",pod=~"{pods}"}}')
+
+    return pulumi.Output.from_input(namespace).apply(selected)
+
+
+def _behavior(pace: Pace, window_s: int | None) -> dict[str, Any]:
+    return {
+        "stabilizationWindowSeconds": pace.window_s if window_s is None else window_s,
+        "policies": [{"type": "Pods", "value": pace.pods, "periodSeconds": pace.period_s}],
+    }

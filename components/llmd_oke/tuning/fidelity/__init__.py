@@ -1,1 +1,0 @@
-"""How near simulated measurements are to real ones under the same loads."""

@@ -1,1 +1,0 @@
-"""How long requests wait for a free server: closed forms, and tables of them."""

@@ -1,0 +1,1 @@
+"""What was measured or predicted, as rows of one table: files, readers of other tools, comparison, history, reports."""

@@ -1,0 +1,416 @@
+"""What changed between two sets of results, load by load, how sure that is, and whether a pipeline may go on.
+
+Intervals are Welch's (B. L. Welch, Biometrika 34, 1947). Regression gates are conditions on a comparison:
+
+ttft_ms.p95>+10%            fails where B's p95 is more than 10 % above A's
+output_tokens_per_s<-5%     fails where B gives less than 95 % of A's tokens
+ttft_ms.p95>+50             fails where B's p95 is more than 50 ms above A's
+failures_share>0.01         fails where more than 1 % of B's requests failed, whatever A's did
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist, fmean, variance
+from typing import Literal
+
+from llmd_pods.errors import KitError
+from llmd_pods.metrics import METRICS, SHOWN, Metric, metric
+from llmd_pods.row import Basis, Row
+
+from llmd_bench.loads import Load, deployment, grouped
+
+LEVEL = 0.95
+
+_STEPS = 400
+
+KEEPS_UP_SHARE = 0.97
+"""Below this share of its offered rate a run counts as not having followed it."""
+
+Verdict = Literal["better", "worse", "unclear", "equal"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: what to call it, and its rows."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def bases(self) -> tuple[Basis, ...]:
+        """What its figures are."""
+        return tuple(sorted({row.basis for row in self.rows}))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One metric under one load: the values of each side's runs."""
+
+    metric: Metric
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+
+    @property
+    def mean_a(self) -> float:
+        """Mean of A's runs."""
+        return fmean(self.a)
+
+    @property
+    def mean_b(self) -> float:
+        """Mean of B's runs."""
+        return fmean(self.b)
+
+    @property
+    def difference(self) -> float:
+        """B minus A."""
+        return self.mean_b - self.mean_a
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of A; None where A is zero."""
+        return self.difference / self.mean_a if self.mean_a else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where the true difference lies with 95 % confidence; None with a single run on a side."""
+        return difference_interval(self.a, self.b)
+
+    @property
+    def relative_interval(self) -> tuple[float, float] | None:
+        """The same as a share of A's mean, which is taken as certain."""
+        interval = self.interval
+        return (interval[0] / self.mean_a, interval[1] / self.mean_a) if interval and self.mean_a else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether B is better; `unclear` where repeated runs differ as much among themselves."""
+        if self.difference == 0:
+            return "equal"
+        interval = self.interval
+        if interval and interval[0] <= 0 <= interval[1]:
+            return "unclear"
+        return "better" if (self.difference > 0) == (self.metric.better == "more") else "worse"
+
+
+@dataclass(frozen=True)
+class LoadComparison:
+    """Both sides under one load."""
+
+    load: Load
+    a: tuple[Row, ...]
+    b: tuple[Row, ...]
+
+    @property
+    def repeated(self) -> bool:
+        """Whether both sides ran more than once, so that something can be said about chance."""
+        return len(self.a) > 1 and len(self.b) > 1
+
+    def change(self, metric: Metric) -> Change | None:
+        """The change of a metric; None where a side does not have it."""
+        a, b = (tuple(value for row in rows if (value := metric.of(row)) is not None) for rows in (self.a, self.b))
+        return Change(metric, a, b) if a and b else None
+
+    @property
+    def shown(self) -> Iterator[Change]:
+        """The changes that a table shows."""
+        changes = (self.change(METRICS[name]) for name in SHOWN)
+        return (change for change in changes if change)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides: the loads that both have, and those that one has alone."""
+
+    a: Side
+    b: Side
+    loads: tuple[LoadComparison, ...]
+    only_a: tuple[Load, ...]
+    only_b: tuple[Load, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know before the figures."""
+        return tuple(_notes(self))
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Compare two sides under each load that both have.
+
+    Where each side has one deployment these are compared, whatever they are; else equal deployments are.
+
+    Raises:
+        KitError: they share no load.
+    """
+    by_deployment = any(len({deployment(row) for row in side.rows}) > 1 for side in (a, b))
+    groups_a, groups_b = (grouped(side.rows, by_deployment=by_deployment) for side in (a, b))
+    pairs = [(load, ours, theirs) for load, ours in groups_a for other, theirs in groups_b if load.same(other)]
+    if not pairs:
+        raise KitError(
+            f"{a.name} and {b.name} have no load in common.", _loads_of(a, groups_a) + _loads_of(b, groups_b)
+        )
+    return Comparison(
+        a,
+        b,
+        tuple(LoadComparison(load, tuple(ours), tuple(theirs)) for load, ours, theirs in pairs),
+        only_a=tuple(load for load, _ in groups_a if not any(load.same(other) for other, _ in groups_b)),
+        only_b=tuple(load for load, _ in groups_b if not any(load.same(other) for other, _ in groups_a)),
+    )
+
+
+def _loads_of(side: Side, groups: Sequence[tuple[Load, list[Row]]]) -> str:
+    return f"{side.name} has {'; '.join(str(load) for load, _ in groups) or 'no results'}."
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    a, b = comparison.a, comparison.b
+    for side in (a, b):
+        yield f"{side.name}: {_what(side)}."
+    if a.bases != b.bases:
+        yield "The two are not of the same kind: compare what was measured with what was measured."
+    if not all(load.repeated for load in comparison.loads):
+        yield "A single run says nothing about chance: such changes have no confidence interval."
+    for load in comparison.loads:
+        for side, rows in ((a, load.a), (b, load.b)):
+            yield from _failed(side, load.load, rows)
+            yield from _behind(side, load.load, rows)
+    for side, loads in ((a, comparison.only_a), (b, comparison.only_b)):
+        if loads:
+            yield f"Only in {side.name}: {'; '.join(map(str, loads))}."
+
+
+def _failed(side: Side, load: Load, rows: Sequence[Row]) -> Iterator[str]:
+    failures, requests = sum(row.failures for row in rows), sum(row.requests or 0 for row in rows)
+    if failures:
+        of_all = f" of {requests}" if requests else ""
+        yield f"{side.name}: {failures}{of_all} requests failed under {load}; latencies are those of the others."
+
+
+def _behind(side: Side, load: Load, rows: Sequence[Row]) -> Iterator[str]:
+    """A deployment that can't follow its load has no steady state: its latencies depend on the run's length."""
+    shares = [
+        row.achieved_requests_per_s / (row.offered_requests_per_s * _answered_share(row))
+        for row in rows
+        if row.achieved_requests_per_s and row.offered_requests_per_s and _answered_share(row) > 0
+    ]
+    if shares and fmean(shares) < KEEPS_UP_SHARE:
+        yield (
+            f"{side.name} answered {fmean(shares):.0%} of the {load.level:g} requests/s that were offered: its"
+            " latencies depend on how long it ran."
+        )
+
+
+def _answered_share(row: Row) -> float:
+    """Requests that failed are no reason to call a deployment slow."""
+    return 1 - row.failures / row.requests if row.requests else 1.0
+
+
+def _what(side: Side) -> str:
+    deployments = ", ".join(dict.fromkeys(deployment(row) for row in side.rows))
+    gpus = ", ".join(dict.fromkeys(_gpus(row) for row in side.rows))
+    runs = "1 result" if len(side.rows) == 1 else f"{len(side.rows)} results"
+    return f"{runs}, {' and '.join(side.bases)}, of {deployments} on {gpus}"
+
+
+def _gpus(row: Row) -> str:
+    """GPUs that count, and those that were reserved beside them: TPSG goes by the first."""
+    idle = "" if not row.gpus_reserved or row.gpus_reserved == row.gpus_counted else f", {row.gpus_reserved} reserved"
+    return f"{row.gpus_counted} {row.gpu}{idle}"
+
+
+def summarize(comparison: Comparison) -> dict[str, object]:
+    """The comparison as plain JSON; changes and intervals are shares of A."""
+    return {
+        "a": {"name": comparison.a.name, "bases": list(comparison.a.bases)},
+        "b": {"name": comparison.b.name, "bases": list(comparison.b.bases)},
+        "notes": list(comparison.notes),
+        "loads": [
+            {
+                "load": str(load.load),
+                "runs_a": len(load.a),
+                "runs_b": len(load.b),
+                "metrics": {change.metric.name: _summary(change) for change in load.shown},
+            }
+            for load in comparison.loads
+        ],
+    }
+
+
+def _summary(change: Change) -> dict[str, object]:
+    return {
+        "units": change.metric.units,
+        "a": change.mean_a,
+        "b": change.mean_b,
+        "change": change.relative,
+        "interval": change.relative_interval,
+        "verdict": change.verdict,
+    }
+
+
+_GATE = re.compile(r"\s*([a-z0-9_.]+)\s*([<>])\s*([+-]?)(\d+(?:\.\d+)?)\s*(%?)\s*")
+
+Kind = Literal["relative", "difference", "value"]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Fails where the change of a metric, or its value in B, is on the wrong side of `limit`."""
+
+    text: str
+    metric: Metric
+    above: bool
+    limit: float
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A gate that failed under one load, and why."""
+
+    gate: Gate
+    load: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.gate.text}: {self.why} ({self.load})"
+
+
+def parse_gates(texts: Iterable[str]) -> tuple[Gate, ...]:
+    """The gates of texts such as `ttft_ms.p95>+10%`.
+
+    Raises:
+        KitError: some are none; all of them are named.
+    """
+    gates: list[Gate] = []
+    wrong: list[str] = []
+    for text in texts:
+        try:
+            gates.append(_parse(text))
+        except KitError as error:
+            wrong.append(f"{text!r} is no gate. {error.message} {error.remedy or ''}".rstrip())
+    if wrong:
+        raise KitError(
+            "\n".join(wrong), "A gate reads like ttft_ms.p95>+10%, output_tokens_per_s<-5% or failures_share>0.01."
+        )
+    return tuple(gates)
+
+
+def _parse(text: str) -> Gate:
+    match = _GATE.fullmatch(text)
+    if not match:
+        raise KitError("It needs a metric, < or >, and a number, with a sign for a change and % for a share of A.")
+    name, sign, direction, number, percent = match.groups()
+    value = float(number) * (-1 if direction == "-" else 1)
+    if percent:
+        return Gate(text, metric(name), sign == ">", value / 100, "relative")
+    return Gate(text, metric(name), sign == ">", value, "difference" if direction else "value")
+
+
+def breaches(gates: Sequence[Gate], comparison: Comparison) -> list[Breach]:
+    """The gates that fail, load by load. What can't be judged fails: a gate that lets everything through is none."""
+    return [
+        *(breach for load in comparison.loads for gate in gates for breach in _judge(gate, load)),
+        *(Breach(gate, str(load), "B has no result under it") for load in comparison.only_a for gate in gates),
+    ]
+
+
+def _judge(gate: Gate, load: LoadComparison) -> Iterator[Breach]:
+    value, why = _judged_value(gate, load)
+    if value is None or (value > gate.limit if gate.above else value < gate.limit):
+        yield Breach(gate, str(load.load), why)
+
+
+def _judged_value(gate: Gate, load: LoadComparison) -> tuple[float | None, str]:
+    units = gate.metric.units
+    if gate.kind == "value":
+        values = [value for row in load.b if (value := gate.metric.of(row)) is not None]
+        mean = sum(values) / len(values) if values else None
+        return mean, "B does not have it" if mean is None else f"B has {mean:,.4g} {units}"
+    change = load.change(gate.metric)
+    if change is None:
+        return None, "one side does not have it"
+    if gate.kind == "difference":
+        return change.difference, f"it changed by {change.difference:+,.4g} {units}"
+    if change.relative is None:
+        return (None, "A is zero, so that there is no share of it") if change.difference else (0.0, "")
+    return (
+        change.relative,
+        f"it changed by {change.relative:+.1%}, from {change.mean_a:,.4g} to {change.mean_b:,.4g} {units}",
+    )
+
+
+@dataclass(frozen=True)
+class ForecastError:
+    """One figure, as it was predicted and as it was seen."""
+
+    metric: Metric
+    predicted: float
+    seen: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over seen, less one."""
+        return self.predicted / self.seen - 1
+
+
+def forecast_errors(names: Iterable[str], predicted: Row, seen: Row) -> Iterator[ForecastError]:
+    """Those of the named metrics (`ttft_ms.mean`) that both rows have."""
+    for figure in (METRICS[name] for name in names):
+        forecast, measured = figure.of(predicted), figure.of(seen)
+        if forecast is not None and measured:
+            yield ForecastError(figure, forecast, measured)
+
+
+def mean_absolute_error(figures: Sequence[ForecastError]) -> float:
+    """The mean of the errors without their signs (MAPE as a share), of one figure or more."""
+    return fmean(abs(figure.error) for figure in figures)
+
+
+def worst(figures: Sequence[ForecastError]) -> ForecastError:
+    """The figure that is furthest off, of one or more."""
+    return max(figures, key=lambda figure: abs(figure.error))
+
+
+def difference_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+    """The interval in which the mean of `b` minus that of `a` lies with this confidence.
+
+    None where one of them has a single value, of which nothing can be said.
+    """
+    if len(a) < 2 or len(b) < 2:
+        return None
+    share_a, share_b = variance(a) / len(a), variance(b) / len(b)
+    middle, error = fmean(b) - fmean(a), math.sqrt(share_a + share_b)
+    if error == 0:
+        return middle, middle
+    freedom = (share_a + share_b) ** 2 / (share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1))
+    reach = error * t_quantile((1 + level) / 2, freedom)
+    return middle - reach, middle + reach
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(share: float, freedom: float) -> float:
+    """The value that Student's t with `freedom` degrees of freedom stays below with probability `share` (over 0.5).
+
+    Newton's method from the normal quantile: the distribution is concave there, so that it comes from below.
+    """
+    value = NormalDist().inv_cdf(share)
+    for _ in range(100):
+        step = (share - 0.5 - _area(value, freedom)) / _density(value, freedom)
+        value += step
+        if abs(step) < 1e-10 * value:
+            break
+    return value
+
+
+def _density(value: float, freedom: float) -> float:
+    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
+    return math.exp(scale) / math.sqrt(freedom * math.pi) * (1 + value * value / freedom) ** (-(freedom + 1) / 2)
+
+
+def _area(value: float, freedom: float) -> float:
+    """Below the density between 0 and `value`, by Simpson's rule."""
+    step = value / _STEPS
+    inner = math.fsum((4 if index % 2 else 2) * _density(index * step, freedom) for index in range(1, _STEPS))
+    return step / 3 * (_density(0, freedom) + inner + _density(value, freedom))

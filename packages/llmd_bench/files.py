@@ -1,0 +1,337 @@
+"""Files of results: rows as JSON Lines and as CSV, which are read back equal, and latencies of single requests."""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeGuard, cast
+
+from llmd_pods.documents import in_words
+from llmd_pods.errors import KitError
+from llmd_pods.metrics import LATENCIES
+from llmd_pods.row import Arrival, Basis, Origin, Quantiles, Row, Scope
+from pydantic import ValidationError
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Something that is no row, and why; `line` is None where the whole file is meant."""
+
+    file: str
+    line: int | None
+    why: str
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{where}: {self.why}"
+
+
+@dataclass(frozen=True)
+class ReadResults:
+    """All rows of a file or folder, and all that was rejected."""
+
+    rows: tuple[Row, ...] = ()
+    rejected: tuple[Rejection, ...] = ()
+
+    def __add__(self, other: "ReadResults") -> "ReadResults":
+        return ReadResults(self.rows + other.rows, self.rejected + other.rejected)
+
+
+@dataclass(frozen=True)
+class CatalogueNames:
+    """What the catalogue calls models, by their repositories, and GPU products, so that rows of all tools agree."""
+
+    models: Mapping[str, str] = field(default_factory=dict[str, str])
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a format may leave out. A file's own word goes before a hint; what neither says is never guessed.
+
+    `gpus` are those that servers use, `gpus_reserved` those that pods hold. `basis` is what the figures of other tools
+    are: give `calibrated` where they had simulated servers before them.
+    """
+
+    model: str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    gpus_reserved: int | None = None
+    tensor_parallel_size: int | None = None
+    topology: str | None = None
+    copies: int | None = None
+    image: str | None = None
+    release: str | None = None
+    attention_backend: str | None = None
+    quick_reduce: str | None = None
+    block_size: int | None = None
+    router_profile: str | None = None
+    subject: Scope | None = None
+    arrival: Arrival | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    concurrency: float | None = None
+    max_num_seqs: int | None = None
+    basis: Basis = Basis.MEASURED
+    notes: tuple[str, ...] = ()
+    names: CatalogueNames = field(default_factory=CatalogueNames)
+
+
+MOST_BYTES = 64 * 2**20
+"""Of a file of rows or a report: about fifty thousand rows, which take 3 s to read."""
+
+MOST_REQUEST_BYTES = 2**30
+"""Of a file of single requests: some ten million token times."""
+
+_NESTED: Mapping[str, tuple[str, ...]] = {
+    "origin": tuple(Origin.model_fields),
+    **{name: tuple(Quantiles.model_fields) for name in (latency.name for latency in LATENCIES)},
+}
+
+
+def _columns() -> Iterator[tuple[str, str | None]]:
+    for name in Row.model_fields:
+        for part in _NESTED.get(name, (None,)):
+            yield name, part
+
+
+COLUMNS: tuple[str, ...] = tuple(name if part is None else f"{name}_{part}" for name, part in _columns())
+"""The columns of a CSV file: `ttft_ms_p50` is `ttft_ms.p50` of a row."""
+
+
+def write_rows(rows: Iterable[Row], path: Path) -> None:
+    """Write rows as CSV where the name ends in `.csv`, as JSON Lines otherwise.
+
+    The file appears whole or not at all.
+
+    Raises:
+        KitError: it can't be written.
+    """
+    text = _csv_text(rows) if path.suffix == ".csv" else "".join(f"{row_json(row)}\n" for row in rows)
+    make_folder(path.parent)
+    write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that a reader finds whole or not at all. Links and devices (/dev/stdout) stay what they are.
+
+    Raises:
+        KitError: it can't be written.
+    """
+    stays = path.is_symlink() or (path.exists() and not path.is_file())
+    unfinished = path if stays else path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8", newline="")
+        if not stays:
+            unfinished.replace(path)
+    except OSError as error:
+        if not stays:
+            unfinished.unlink(missing_ok=True)  # on a full disk it would take the room of the next try
+        raise KitError(f"{path} can't be written: {error.strerror}") from error
+
+
+def point(link: Path, target: str) -> None:
+    """Make `link` a symbolic link to `target` in one step, so that a reader never finds it missing."""
+    unfinished = link.with_name(f".{link.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    unfinished.symlink_to(target)
+    unfinished.replace(link)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for results, if it isn't there; best before they are measured.
+
+    Raises:
+        KitError: it can't be made, or nothing can be written into it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KitError(f"Folder {path} can't be made: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise KitError(f"Nothing can be written into folder {path}.")
+
+
+def row_json(row: Row) -> str:
+    """One row as one line of JSON, without fields that are None or at their default."""
+    return json.dumps(row.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows of a file that `write_rows` wrote.
+
+    Raises:
+        KitError: there is no such file, or some of it are no rows; all of these are named by line.
+    """
+    result = scan_rows(path)
+    if result.rejected:
+        raise KitError("\n".join(map(str, result.rejected)))
+    return list(result.rows)
+
+
+def parse_rows(content: bytes, name: str) -> ReadResults:
+    """The rows of JSON Lines that are already here, and the lines that are none; `name` is what these are called by."""
+    if len(content) > MOST_BYTES:
+        return ReadResults(rejected=(Rejection(name, None, f"is larger than {MOST_BYTES // 2**20} MiB"),))
+    return _scan(_json_entries(content.decode("utf-8", errors="replace")), name)
+
+
+def scan_rows(path: Path) -> ReadResults:
+    """The rows of a file, and the lines that are none.
+
+    Raises:
+        KitError: the file can't be read.
+    """
+    text = read_text(path)
+    return _scan(_csv_entries(text) if path.suffix == ".csv" else _json_entries(text), str(path))
+
+
+def _scan(entries: Iterable[tuple[int, object]], name: str) -> ReadResults:
+    rows: list[Row] = []
+    rejected: list[Rejection] = []
+    for line, entry in entries:
+        try:
+            row = Row.model_validate(entry if isinstance(entry, dict) else json.loads(cast("str", entry)))
+        except ValidationError as error:
+            rejected.append(Rejection(name, line, explain(error)))
+        except (ValueError, RecursionError) as error:
+            why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            rejected.append(Rejection(name, line, f"is not JSON: {why}"))
+        else:
+            if why := row.nothing_measured:
+                rejected.append(Rejection(name, line, f"measured nothing: {why}"))
+            else:
+                rows.append(row)
+    return ReadResults(tuple(rows), tuple(rejected))
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a file of at most `most` bytes.
+
+    Raises:
+        KitError: it is not there, or larger.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise KitError(f"{path}: {error.strerror}") from error
+    if len(content) > most:
+        raise KitError(f"{path} is larger than {most // 2**20} MiB, which no file of results is.")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        KitError: it is not there, too large, or no text.
+    """
+    try:
+        return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise KitError(f"{path} is no text: {error.reason} at byte {error.start}") from error
+
+
+def explain(error: ValidationError, whole: str = "row") -> str:
+    """What pydantic found wrong, in one line; `whole` is what the thing itself is called."""
+    return "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or whole}: {in_words(problem)}" for problem in error.errors()
+    )
+
+
+def _json_entries(text: str) -> Iterator[tuple[int, object]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, line
+
+
+def _csv_text(rows: Iterable[Row]) -> str:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        document = row.model_dump(mode="json")
+        writer.writerow([_cell(document[name] if part is None else document[name][part]) for name, part in _columns()])
+    return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    """None is an empty cell; text that could be mistaken for that or for JSON, or breaks a line, is written as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and value and value[0] not in '"[' and min(value) >= " ":
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _csv_entries(text: str) -> Iterator[tuple[int, object]]:
+    reader = csv.reader(StringIO(text, newline=""), strict=True)
+    header = next(reader, list[str]())
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        if cells:
+            yield line, _entry(header, cells)
+
+
+def _entry(header: list[str], cells: list[str]) -> dict[str, Any]:
+    places = dict(zip(COLUMNS, _columns(), strict=True))
+    entry: dict[str, Any] = {}
+    for column, cell in zip(header, cells, strict=False):
+        name, part = places.get(column, (column, None))
+        if cell == "":
+            continue
+        value: object = json.loads(cell) if cell[0] in '"[' else cell
+        if part is None:
+            entry[name] = value
+        else:
+            entry.setdefault(name, {})[part] = value
+    return entry
+
+
+REQUESTS_FILE = "requests.jsonl"
+
+LONGEST_S = 1e9
+"""A time beyond it is none; a run of thirty years."""
+
+
+@dataclass
+class Latencies:
+    """Of the requests that succeeded, in milliseconds of model time: first tokens, and gaps between events."""
+
+    ttft_ms: list[float] = field(default_factory=list[float])
+    itl_ms: list[float] = field(default_factory=list[float])
+
+    def add(self, lines: Iterable[str]) -> None:
+        """Take in the lines of a file; a line that is no request, as after a crash, is left out."""
+        for line in lines:
+            record = _object(line)
+            ttft_s = record.get("first_token_s")
+            if record.get("failure") is None and _is_time(ttft_s):
+                self.ttft_ms.append(1000 * float(ttft_s))
+                times_s: object = None if record.get("only_ends") else record.get("token_times_s")
+                known = cast("list[object]", times_s) if isinstance(times_s, list) else []
+                if all(map(_is_time, known)):
+                    times = cast("list[float]", known)
+                    self.itl_ms.extend(1000 * (later - earlier) for earlier, later in pairwise(times))
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    """Whether it is a time in seconds that a run can have."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LONGEST_S
+
+
+def _object(line: str) -> Mapping[str, Any]:
+    try:
+        content: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("Mapping[str, Any]", content) if isinstance(content, dict) else {}

@@ -1,0 +1,327 @@
+"""Results over time: runs of each stack, newest first, by the configuration that they measured.
+
+A history is a folder of reports as the benchmarks leave it, or an S3-compatible store with the same names:
+`<stack>/<time>/rows.jsonl`, with a folder between for each model where a stack has several, for smoke benchmarks, and
+`<stack>/bench/<time>/rows.jsonl` for loads of `llmd-oke bench`, of which each may be another.
+"""
+
+import os
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from operator import add
+from pathlib import Path, PurePosixPath
+from typing import Literal, Protocol
+
+from llmd_pods.errors import KitError
+from llmd_pods.prewarm.places import UnsafeNameError, inside, relative
+from llmd_pods.row import Basis, Row
+
+from llmd_bench.comparison import Side
+from llmd_bench.files import (
+    MOST_REQUEST_BYTES,
+    REQUESTS_FILE,
+    Hints,
+    Latencies,
+    ReadResults,
+    Rejection,
+    parse_rows,
+    read_bytes,
+)
+
+ROWS_FILE = "rows.jsonl"
+"""What comparisons and the history read; a folder of results is recognised by it."""
+
+_RUN = re.compile(r"[^/]+/(?P<load>bench/)?(?P<time>\d{8}T\d{6}Z)/")
+_HASH = re.compile(r"[0-9a-f]{4,64}")
+
+
+class Store(Protocol):
+    """Files by name, wherever they are; names are relative, with `/` between."""
+
+    def names(self, below: str) -> list[str]:
+        """The names of all files below a folder, in order.
+
+        Raises:
+            KitError: the store does not answer, or refuses.
+        """
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            KitError: there is none, or the store does not answer.
+        """
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file.
+
+        Raises:
+            KitError: the store does not take it.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FolderStore:
+    """A folder; links in it, such as `latest`, are not followed."""
+
+    root: Path
+
+    def names(self, below: str) -> list[str]:
+        """The names of all files below a folder."""
+        folder = self._path(below) if below else self.root
+        paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        return sorted(str(PurePosixPath(path.relative_to(self.root))) for path in paths)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
+        path = self._path(name)
+        if path.is_symlink():
+            raise KitError(f"{path} is a link, which a history doesn't follow.")
+        return read_bytes(path, MOST_REQUEST_BYTES)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file."""
+        path = self._path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise KitError(f"{path}: {error.strerror}") from error
+
+    def _path(self, name: str) -> Path:
+        with safe_names(str(self.root)):
+            return inside(self.root, name)
+
+
+@contextmanager
+def safe_names(where: str) -> Generator[None]:
+    """A name that leaves its folder is refused in words that say where it comes from or goes to.
+
+    Raises:
+        KitError: there was one.
+    """
+    try:
+        yield
+    except UnsafeNameError as error:
+        remedy = "Names of results stay below their folder: look at who wrote this one, and remove it."
+        raise KitError(f"{where}: the name {error}.", remedy) from error
+
+
+@dataclass(frozen=True)
+class Run:
+    """All results of one moment: those of the smoke benchmark for each model of the stack, or of a load's stages."""
+
+    store: Store
+    stack: str
+    time: str
+    files: tuple[str, ...]
+    kind: Literal["smoke", "load"] = "smoke"
+
+    @property
+    def name(self) -> str:
+        """How commands name it: `dev:20260302T120000Z`."""
+        return f"{self.stack}:{self.time}"
+
+    @cached_property
+    def found(self) -> ReadResults:
+        """Its rows, and the lines of its files that are none.
+
+        Raises:
+            KitError: the store does not answer.
+        """
+        names = (name for name in self.files if name.endswith(f"/{ROWS_FILE}"))
+        return reduce(add, (parse_rows(self.store.read(name), name) for name in names), ReadResults())
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Its rows."""
+        return self.found.rows
+
+    @property
+    def config_hashes(self) -> tuple[str, ...]:
+        """What was deployed, as far as rows say it."""
+        return tuple(dict.fromkeys(row.origin.config_hash for row in self.rows if row.origin.config_hash))
+
+    def latencies(self) -> Latencies:
+        """The latencies of its single requests; empty where they were not kept."""
+        latencies = Latencies()
+        for name in self.files:
+            if name.endswith(f"/{REQUESTS_FILE}"):
+                latencies.add(self.store.read(name).decode(errors="replace").splitlines())
+        return latencies
+
+
+def stack_folder(stack: str) -> str:
+    """The folder of a stack's results: its name, also where that is organization/project/stack."""
+    return stack.replace("/", "_")
+
+
+def stacks(store: Store) -> list[str]:
+    """The stacks that have runs."""
+    matches = (name for name in store.names("") if name.endswith(f"/{ROWS_FILE}") and _RUN.match(name))
+    return sorted({name.split("/", 1)[0] for name in matches})
+
+
+def runs(store: Store, stack: str, *, loads: bool = False) -> list[Run]:
+    """The runs of a stack, newest first: its smoke benchmarks, and with `loads` what `llmd-oke bench` measured too.
+
+    Raises:
+        KitError: the store does not answer.
+    """
+    files: dict[tuple[str, Literal["smoke", "load"]], list[str]] = {}
+    for name in store.names(stack_folder(stack)):
+        match = _RUN.match(name)
+        if match and (loads or not match["load"]):
+            files.setdefault((match["time"], "load" if match["load"] else "smoke"), []).append(name)
+    whole = {key: names for key, names in files.items() if any(name.endswith(f"/{ROWS_FILE}") for name in names)}
+    return [Run(store, stack, time, tuple(whole[time, kind]), kind) for time, kind in sorted(whole, reverse=True)]
+
+
+def find(store: Store, reference: str) -> list[Run]:
+    """The runs that a reference means: `S:20260302T120000Z`, `S@latest`, `S@previous`, or `S@<configuration hash>`.
+
+    A configuration hash (its first four digits or more) means all smoke benchmarks of that configuration: repeats of
+    each other. A time means a load too; the latest and the previous are smoke benchmarks, which all load alike.
+
+    Raises:
+        KitError: there is none; says which there are.
+    """
+    stack, mark, which = _split(reference)
+    known = runs(store, stack, loads=mark == ":")
+    if not known and stack in stacks(store):
+        raise KitError(f"Stack {stack} has loads of `llmd-oke bench` only.", f"Name one by its time: {stack}:TIME.")
+    if not known:
+        names = ", ".join(stacks(store)) or "none"
+        raise KitError(f"Stack {stack} has no results.", f"Stacks with results: {names}.")
+    matches = list(_named(known, mark, which))
+    if not matches:
+        times = ", ".join(run.time for run in known[:5])
+        raise KitError(f"Stack {stack} has no result {which}.", f"The newest are {times}.")
+    return matches
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form of a reference."""
+    return _split(text) != ("", "", "")
+
+
+def _split(reference: str) -> tuple[str, str, str]:
+    match = re.fullmatch(r"([^/@:]+)([@:])([^/@:]+)", reference)
+    return (match.group(1), match.group(2), match.group(3)) if match else ("", "", "")
+
+
+def _named(known: Sequence[Run], mark: str, which: str) -> Iterator[Run]:
+    if mark == ":":
+        yield from (run for run in known if run.time == which)
+    elif which in {"latest", "previous"}:
+        yield from known[0:1] if which == "latest" else known[1:2]
+    elif _HASH.fullmatch(which):
+        yield from (run for run in known if any(config_hash.startswith(which) for config_hash in run.config_hashes))
+
+
+def copy_runs(source: Store, target: Store, stack: str, tell: Callable[[str], None]) -> list[Run]:
+    """Bring the runs of a stack that `target` lacks to it, and `tell` of each. A run's rows go last: without them it
+    counts as not there.
+
+    Raises:
+        KitError: the stack has no runs, or a store does not answer.
+    """
+    known = runs(source, stack, loads=True)
+    if not known:
+        names = ", ".join(stacks(source)) or "none"
+        raise KitError(f"Stack {stack} has no results to copy.", f"Stacks with results: {names}.")
+    there = {(run.time, run.kind) for run in runs(target, stack, loads=True)}
+    missing = [run for run in known if (run.time, run.kind) not in there]
+    with safe_names(f"A result of {stack}"):
+        for name in (name for run in missing for name in run.files):
+            relative(name)
+    for run in missing:
+        tell(run.time)
+        for name in sorted(run.files, key=lambda name: name.endswith(f"/{ROWS_FILE}")):
+            target.write(name, source.read(name))
+    return missing
+
+
+MOST_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class SideResults:
+    """A side with what was not readable, and a way to its single requests, which are large."""
+
+    side: Side
+    rejected: tuple[Rejection, ...] = ()
+    latencies: Callable[[], Latencies] = field(default=Latencies, repr=False)
+
+    @property
+    def basis(self) -> Basis:
+        """What its figures are, at worst."""
+        return max(self.side.bases, key=list(Basis).index)
+
+
+def load_side(name: str, store: Store, hints: Hints) -> SideResults:
+    """A side by the name of a file, a folder, or a run of the history (`dev@latest`).
+
+    Raises:
+        KitError: there is no such thing, or it has no rows.
+    """
+    path = Path(name)
+    if not path.exists() and name.endswith(("@", ":")):
+        raise KitError(f"{name} doesn't say which run.", f"Give {name[:-1]}@latest, {name[:-1]}@previous or another.")
+    loaded = _from_history(name, store) if is_reference(name) and not path.exists() else _from_path(name, path, hints)
+    if len(loaded.side.rows) > MOST_ROWS:
+        raise KitError(f"{name} has {len(loaded.side.rows)} rows; {MOST_ROWS} can be compared.", "Name fewer files.")
+    if not loaded.side.rows:
+        reasons = "\n".join(map(str, loaded.rejected[:10]))
+        raise KitError(f"{name} has no results.", reasons or None)
+    return loaded
+
+
+def open_store(address: str) -> Store:
+    """The history at a folder or at `s3://<bucket>/<prefix>`.
+
+    Raises:
+        KitError: it can't be used.
+    """
+    if address.startswith("s3://"):
+        from llmd_bench.s3 import s3_store  # noqa: PLC0415 - httpx is slow to import
+
+        return s3_store(address, os.environ)
+    return FolderStore(Path(address))
+
+
+def _from_history(name: str, store: Store) -> SideResults:
+    matches = find(store, name)
+
+    def latencies() -> Latencies:
+        every = Latencies()
+        for run in matches:
+            own = run.latencies()
+            every.ttft_ms += own.ttft_ms
+            every.itl_ms += own.itl_ms
+        return every
+
+    every = reduce(add, (run.found for run in matches), ReadResults())
+    return SideResults(Side(name, every.rows), every.rejected, latencies)
+
+
+def _from_path(name: str, path: Path, hints: Hints) -> SideResults:
+    from llmd_bench.readers import read  # noqa: PLC0415 - not needed for runs of a history
+
+    result = read(path, hints)
+
+    def latencies() -> Latencies:
+        every = Latencies()
+        for file in sorted(path.rglob(REQUESTS_FILE)) if path.is_dir() else [path.with_name(REQUESTS_FILE)]:
+            if file.is_file():
+                with file.open(encoding="utf-8", errors="replace") as lines:
+                    every.add(lines)
+        return every
+
+    return SideResults(Side(name, result.rows), result.rejected, latencies)

@@ -1,0 +1,193 @@
+"""The passport of a deployment: what runs, and the evidence that it is right, fast and accurate, in one file."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmd_pods.evals import EvalResult
+from llmd_pods.row import Basis, usd_per_million_tokens
+from pydantic import BaseModel, ConfigDict
+
+from llmd_bench.texts import code, plain
+
+PASSPORT_JSON, PASSPORT_MARKDOWN = "passport.json", "passport.md"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ColdStart(_Part):
+    """From applying to the first token, by the cluster's own clock; moments are ISO 8601, UTC."""
+
+    applied: str
+    """Creation of the first of the servers that run now."""
+    ready: str | None
+    """When the last of them became ready; None where one isn't, or lost its readiness since."""
+    first_token: str | None
+    """When a benchmark had the first token from them through the router."""
+    ready_s: float | None
+    first_token_s: float | None
+
+
+class RunningImage(_Part):
+    """An image that containers of one name run. Digests are those that nodes pulled; empty where nobody tells."""
+
+    asked: str
+    """What the manifest asks for: tag, and digest where the kit's lock has one."""
+    tag: str
+    locked: str | None
+    """The digest that is asked for; None where only the tag is."""
+    digests: tuple[str, ...]
+    """What runs, as nodes tell: of the index or of the image for their platform. More than one while an update goes
+    on, or where a tag was moved between two pulls."""
+
+
+class Accuracy(_Part):
+    """The last evaluation of this configuration."""
+
+    evaluation: str
+    score: float
+    interval_95: tuple[float, float]
+    questions: int
+    started: str
+    basis: Basis
+
+
+class Passport(_Part):
+    """One model of a deployed stack. Figures are those of the smoke benchmark's load, with `basis` for all of them."""
+
+    stack: str
+    model: str
+    config_hash: str
+    release: str
+    override: dict[str, str] = {}
+    """What runs instead of the release's own, by the names of the stack file's `override`."""
+    topology: str
+    copies: int
+    gpus: int
+    gpus_reserved: int | None
+    price_usd_per_hour: float
+    price_includes: str
+    images: dict[str, RunningImage]
+    """What was asked for and what runs, by role and container."""
+    restarts: dict[str, int]
+    """Of containers of the pods that run now, by role and container; those without any are left out."""
+    basis: Basis
+    simulated: tuple[str, ...]
+    smoke_passed: bool
+    checks: list[dict[str, Any]]
+    load: dict[str, Any]
+    performance: dict[str, Any]
+    remote_prefill: dict[str, Any] | None
+    accuracy: Accuracy | None
+    usd_per_million_output_tokens: float | None
+    """At the smoke benchmark's load, which is light; at a full load it is lower."""
+    cold_start: ColdStart | None
+    created: str
+
+
+def accuracy(result: EvalResult | None) -> Accuracy | None:
+    """What a passport says of an evaluation."""
+    if result is None:
+        return None
+    return Accuracy(
+        evaluation=result.evaluation,
+        score=result.score,
+        interval_95=result.interval,
+        questions=len(result.answers),
+        started=result.started,
+        basis=result.basis,
+    )
+
+
+def usd_per_million_output_tokens(price_usd_per_hour: float, performance: Mapping[str, Any]) -> float | None:
+    """Price of a million output tokens at a measured rate; None where nothing was put out."""
+    return usd_per_million_tokens(price_usd_per_hour, performance.get("output_tokens_per_s"))
+
+
+def write_passport(passport: Passport, folder: Path) -> Path:
+    """Writes both forms beside the reports; gives the Markdown's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PASSPORT_JSON).write_text(passport.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    path = folder / PASSPORT_MARKDOWN
+    path.write_text(markdown(passport), encoding="utf-8")
+    return path
+
+
+def markdown(passport: Passport) -> str:
+    """The passport for people."""
+    lines = [f"# {plain(passport.model)} on {plain(passport.stack)}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {text} |" for name, text in _facts(passport)]
+    lines += ["", "| check | value | bound | passed |", "|---|---|---|---|"]
+    lines += [_check(check) for check in passport.checks]
+    lines += ["", "| container | image | digest that runs |", "|---|---|---|"]
+    lines += [
+        f"| {plain(container)} | {code(image.asked)} | {_running(image)} |"
+        for container, image in passport.images.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _running(image: RunningImage) -> str:
+    if not image.digests:
+        return "not told"
+    digests = ", ".join(code(digest) for digest in image.digests)
+    return digests if len(image.digests) == 1 else f"**nodes differ**: {digests}"
+
+
+def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
+    copies = f"{passport.copies} x " if passport.copies > 1 else ""
+    not_real = f"; simulated: {', '.join(passport.simulated)}" if passport.simulated else ""
+    yield "configuration", f"`{passport.config_hash}`, {passport.release}"
+    if passport.override:
+        yield "instead of the release's own", "; ".join(f"{name} {value}" for name, value in passport.override.items())
+    yield "topology", f"{copies}{passport.topology}, {passport.gpus} GPUs"
+    yield "numbers are", f"{passport.basis}{not_real}"
+    yield "smoke benchmark", "passed" if passport.smoke_passed else "**failed**"
+    yield "restarts", _restarts(passport.restarts)
+    yield "remote prefill", _remote_prefill(passport.remote_prefill)
+    yield "accuracy", _accuracy(passport.accuracy)
+    yield "price", f"{passport.price_usd_per_hour:,.2f} USD per hour ({passport.price_includes})"
+    if passport.usd_per_million_output_tokens is not None:
+        cost = f"{passport.usd_per_million_output_tokens:,.2f} USD"
+        yield "1M output tokens", f"{cost} at the smoke benchmark's load; less at a full one"
+    yield "cold start", _cold_start(passport.cold_start)
+    yield "made", passport.created
+
+
+def _restarts(restarts: Mapping[str, int]) -> str:
+    counted = ", ".join(f"{container} {number}" for container, number in restarts.items())
+    return f"{counted or 'none'} since the pods that run now were made; those of the benchmark's time are a check"
+
+
+def _remote_prefill(proof: Mapping[str, Any] | None) -> str:
+    if proof is None:
+        return "not disaggregated, or no endpoint picker to ask"
+    failed = proof.get("failed_prefills")
+    failures = "number of failed prefills unknown" if failed is None else f"{failed} prefills failed"
+    share = "unknown" if proof.get("share") is None else f"{proof['share']:.1%} of uncached prompts"
+    return f"{share}; {failures}"
+
+
+def _accuracy(result: Accuracy | None) -> str:
+    if result is None:
+        return "not evaluated in this configuration"
+    low, high = result.interval_95
+    return f"{result.evaluation}: {result.score:.1%} of {result.questions} ({low:.1%} to {high:.1%}), {result.basis}"
+
+
+def _cold_start(cold_start: ColdStart | None) -> str:
+    if cold_start is None:
+        return "not seen: the servers did not start together"
+    if cold_start.first_token_s is None:
+        return "unknown"
+    ready = f", servers ready after {cold_start.ready_s:.0f} s" if cold_start.ready_s is not None else ""
+    return f"{cold_start.first_token_s:.0f} s from the first server's creation to the first token{ready}"
+
+
+def _check(check: Mapping[str, Any]) -> str:
+    value = check.get("value")
+    shown = "unknown" if value is None else f"{value:.4g} {check.get('units', '')}".strip()
+    limit, passed = f"{check['bound']} {check['limit']:.4g}", "yes" if check["passed"] else "no"
+    return f"| {plain(str(check['name']))} | {shown} | {limit} | {passed} |"

@@ -1,0 +1,229 @@
+"""Charts as SVG: points with their frontier, lines, distributions, agreement of predicted with measured figures.
+
+Each legend entry says what its figures are.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from llmd_pods.row import Basis
+
+from llmd_bench.loads import frontier as frontier_of
+from llmd_bench.plots.drawing import (
+    COLOURS,
+    INK,
+    MARKERS,
+    Box,
+    Point,
+    Samples,
+    Series,
+    chart,
+    line_style,
+    log_scale,
+    marker_face,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_STEPS = 1000
+"""Points of a distribution's line; more would make the file large and the picture no clearer."""
+
+_MARKED_PERCENTS = (50, 90, 99)
+
+
+def scatter_svg(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    frontier: bool = False,
+    box: Box | None = None,
+) -> str:
+    """Points joined in their order, labelled where there is room.
+
+    With `frontier` the points that no other exceeds in both x and y are joined by a step line, and only these are
+    labelled: one line for what was measured, one for what was calibrated, none for bounds. `box` is drawn behind.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+
+    def draw(axes: "Axes") -> None:
+        _draw_series(axes, series, faint=frontier)
+        if frontier:
+            _draw_frontiers(axes, series)
+        _draw_box(axes, box)
+        axes.margins(0.08)
+
+    best = [point for _, points in _frontiers(series) for point in points]
+    labelled = best if frontier else [point for one_series in series for point in one_series.points]
+    return chart(draw, title=title, x_label=x_label, y_label=y_label, labelled=labelled)
+
+
+def lines_svg(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    y_log: bool = False,
+    box: Box | None = None,
+) -> str:
+    """Lines with a marker at each point; the y axis begins at zero unless it is logarithmic.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+
+    def draw(axes: "Axes") -> None:
+        if y_log:
+            log_scale(axes, "y")
+        _draw_series(axes, series)
+        if not y_log:
+            axes.set_ylim(bottom=0)
+        _draw_box(axes, box)
+
+    return chart(draw, title=title, x_label=x_label, y_label=y_label)
+
+
+def distribution_svg(samples: Sequence[Samples], *, title: str, x_label: str) -> str:
+    """The share of samples up to each value, with lines at the median, 90 % and 99 %.
+
+    The x axis is logarithmic where samples differ by more than a factor of twenty; zeros are then left of it.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+
+    def draw(axes: "Axes") -> None:
+        if _spans_decades(samples):
+            log_scale(axes, "x")
+        for sample_set, colour in zip(samples, cycle(COLOURS), strict=False):
+            steps = _cumulative(sample_set.values)
+            x, y = [value for value, _ in steps], [100 * share for _, share in steps]
+            axes.step(x, y, where="post", color=colour, linestyle=line_style(sample_set.basis), label=sample_set.legend)
+        for percent in _MARKED_PERCENTS:
+            axes.axhline(percent, color=INK, linewidth=0.7, linestyle=":", alpha=0.5)
+        axes.set_ylim(0, 101)
+        axes.set_yticks([0, 25, 75, *_MARKED_PERCENTS])
+
+    return chart(draw, title=title, x_label=x_label, y_label="Share of samples (%)")
+
+
+def _draw_series(axes: "Axes", series: Sequence[Series], *, faint: bool = False) -> None:
+    if not any(one_series.points for one_series in series):
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", alpha=0.6)
+    for one_series, colour, marker in zip(series, cycle(COLOURS), cycle(MARKERS), strict=False):
+        axes.plot(
+            [point.x for point in one_series.points],
+            [point.y for point in one_series.points],
+            color=colour,
+            linestyle=line_style(one_series.basis),
+            linewidth=0.9 if faint else 1.6,
+            marker="" if one_series.basis is Basis.BOUND else marker,
+            markersize=5,
+            markerfacecolor=marker_face(one_series.basis, colour),
+            label=one_series.legend,
+        )
+
+
+def _frontiers(series: Sequence[Series]) -> Iterator[tuple[Basis, list[Point]]]:
+    for basis in (Basis.MEASURED, Basis.CALIBRATED):
+        points = [point for one_series in series if one_series.basis is basis for point in one_series.points]
+        best = frontier_of(points, lambda point: point.x, lambda point: point.y)
+        if best:
+            yield basis, best
+
+
+def _draw_frontiers(axes: "Axes", series: Sequence[Series]) -> None:
+    for basis, points in _frontiers(series):
+        axes.step(
+            [point.x for point in points],
+            [point.y for point in points],
+            where="post",
+            color=INK,
+            linewidth=1.8,
+            linestyle=line_style(basis),
+            alpha=0.55,
+            zorder=1.5,
+            label=f"Pareto frontier ({basis.value})",
+        )
+
+
+def _draw_box(axes: "Axes", box: Box | None) -> None:
+    if box is None:
+        return
+    x_limits, y_limits = axes.get_xlim(), axes.get_ylim()
+    x = (_or(box.x_min, x_limits[0]), _or(box.x_max, x_limits[1]))
+    y = (_or(box.y_min, y_limits[0]), _or(box.y_max, y_limits[1]))
+    axes.fill_between(x, y[0], y[1], color=COLOURS[2], alpha=0.12, linewidth=0, zorder=0.5, label=box.label or None)
+    axes.set_xlim(min(x_limits[0], x[0]), max(x_limits[1], x[1]))
+    axes.set_ylim(min(y_limits[0], y[0]), max(y_limits[1], y[1]))
+
+
+def _or(value: float | None, other: float) -> float:
+    return other if value is None else value
+
+
+def _spans_decades(samples: Sequence[Samples]) -> bool:
+    values = [value for sample_set in samples for value in sample_set.values if value > 0]
+    return bool(values) and max(values) / min(values) > 20
+
+
+def _cumulative(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Value and share of samples up to it, for at most `MOST_STEPS` values: the largest is always among them."""
+    ordered = sorted(values)
+    stride = math.ceil(len(ordered) / MOST_STEPS) or 1
+    indices = range(len(ordered) - 1, -1, -stride)
+    return [(ordered[index], (index + 1) / len(ordered)) for index in reversed(indices)]
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARGIN = 1.15
+"""Room beyond the smallest and the largest value."""
+
+LINEAR_FACTOR = 10
+"""Between the limits of axes; beyond it they are logarithmic."""
+
+
+def agreement_svg(series: Sequence[Series], *, title: str, x_label: str, y_label: str) -> str:
+    """Points (x as seen, y as predicted, all above 0) and their diagonal, on equal axes.
+
+    The axes are logarithmic where values differ by more than a factor of ten.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+    values = [value for one_series in series for point in one_series.points for value in (point.x, point.y)]
+    limits = (min(values) / MARGIN, max(values) * MARGIN)
+
+    def draw(axes: "Axes") -> None:
+        if limits[1] > LINEAR_FACTOR * limits[0]:
+            log_scale(axes, "x")
+            log_scale(axes, "y")
+        axes.plot(limits, limits, color=INK, linewidth=1.0, alpha=0.5, label="equal")
+        for one_series, colour, marker in zip(series, cycle(COLOURS), cycle(MARKERS), strict=False):
+            _draw(axes, one_series, colour, marker)
+        axes.set_xlim(*limits)
+        axes.set_ylim(*limits)
+
+    return chart(draw, title=title, x_label=x_label, y_label=y_label)
+
+
+def _draw(axes: "Axes", series: Series, colour: str, marker: str) -> None:
+    axes.plot(
+        [point.x for point in series.points],
+        [point.y for point in series.points],
+        color=colour,
+        linestyle="",
+        marker=marker,
+        markersize=5,
+        markerfacecolor=marker_face(series.basis, colour),
+        label=series.legend,
+    )

@@ -1,0 +1,224 @@
+"""One look for all charts: series, labels, colours for light and dark pages, SVG that is equal for equal input."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point; `label` (for example its concurrency) is written beside it where there is room."""
+
+    x: float
+    y: float
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together, in the order in which a line joins them."""
+
+    name: str
+    points: Sequence[Point]
+    basis: Basis
+
+    @property
+    def legend(self) -> str:
+        """Its name and what its figures are: `8p-tp1-4d-tp2 (measured)`."""
+        return legend(self.name, self.basis)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Single values of one quantity, such as the time to first token of each request."""
+
+    name: str
+    values: Sequence[float]
+    basis: Basis
+
+    @property
+    def legend(self) -> str:
+        """Its name and what its figures are."""
+        return legend(self.name, self.basis)
+
+
+@dataclass(frozen=True)
+class Box:
+    """The part of a plot that is asked for, such as what meets an SLO; a side that is None is open."""
+
+    x_min: float | None = None
+    x_max: float | None = None
+    y_min: float | None = None
+    y_max: float | None = None
+    label: str = ""
+
+
+def legend(name: str, basis: Basis) -> str:
+    """How a legend names a series."""
+    return f"{name} ({basis.value})"
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.transforms import Bbox
+
+_PLACES = ((5, 5, "left", "bottom"), (-5, 5, "right", "bottom"), (5, -5, "left", "top"), (-5, -5, "right", "top"))
+"""Offsets in points and alignments, the best place first."""
+
+_SIZE = 7.5
+
+
+def add_labels(axes: "Axes", points: Iterable[Point]) -> None:
+    """Write each point's label where it covers no other label and no point; leave it out where there is no room."""
+    known = list(points)
+    if not any(point.label for point in known):
+        return  # drawing for the layout takes as long as all the rest
+    figure = axes.get_figure(root=True)
+    if figure is not None:
+        figure.draw_without_rendering()
+    taken = [_around(axes, point) for point in known]
+    for point in known:
+        if point.label:
+            _place(axes, point, taken)
+
+
+def _around(axes: "Axes", point: Point) -> "Bbox":
+    from matplotlib.transforms import Bbox  # noqa: PLC0415 - slow to import
+
+    x, y = axes.transData.transform((point.x, point.y))
+    return Bbox.from_extents(x - 4, y - 4, x + 4, y + 4)
+
+
+def _place(axes: "Axes", point: Point, taken: "list[Bbox]") -> None:
+    for right, up, horizontal, vertical in _PLACES:
+        text = axes.annotate(
+            point.label,
+            (point.x, point.y),
+            (right, up),
+            textcoords="offset points",
+            ha=horizontal,
+            va=vertical,
+            fontsize=_SIZE,
+            alpha=0.8,
+        )
+        box = text.get_window_extent()
+        if axes.bbox.contains(box.x0, box.y0) and axes.bbox.contains(box.x1, box.y1) and not box.count_overlaps(taken):
+            taken.append(box)
+            return
+        text.remove()
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE_IN = (7.2, 4.3)
+"""Width, and height without legend, at 72 points an inch: fits a page's column and a sheet of paper."""
+
+LEGEND_ROW_IN = 0.2
+
+INK = "#0a0b0c"
+"""Stands for the colour of text; becomes `currentColor`, so that a chart fits a light page and a dark one."""
+
+COLOURS = ("#3a82c9", "#e0752f", "#2aa38a", "#c8528f", "#8a70d6", "#a98f1c", "#5b9aa8", "#cf5252")
+"""Told apart on white and on black, by colour-blind readers too where markers help."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+_STYLE: Mapping[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "llmd-oke",
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.13,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+_STANDALONE = (
+    "<style>svg.llmd-oke-chart{max-width:100%;height:auto}"
+    "@media (prefers-color-scheme:dark){svg.llmd-oke-chart:root{color:#e4e7ea;background:#15181c}}</style>"
+)
+
+
+def chart(
+    draw: "Callable[[Axes], None]", *, title: str, x_label: str, y_label: str, labelled: Sequence[Point] = ()
+) -> str:
+    """An SVG of what `draw` draws; the legend stands under the plot, so that it hides nothing.
+
+    The labels of `labelled` are written beside their points, the first before the others, while there is room.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - slow to import, and an extra
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise KitError("Charts need matplotlib, which is not installed.", "Install llmd-oke[analysis].") from error
+    with cast("Any", mpl).rc_context(_STYLE):
+        figure = Figure(figsize=SIZE_IN, dpi=72, layout="constrained")
+        axes = figure.add_subplot()
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        draw(axes)
+        _add_legend(figure, axes)
+        add_labels(axes, labelled)
+        return _svg(figure)
+
+
+def _add_legend(figure: "Figure", axes: "Axes") -> None:
+    handles, names = axes.get_legend_handles_labels()
+    if handles:
+        columns = max(1, min(3, 108 // (max(map(len, names)) + 6)))
+        figure.set_figheight(SIZE_IN[1] + LEGEND_ROW_IN * math.ceil(len(names) / columns))
+        figure.legend(handles, names, loc="outside lower center", ncols=columns)
+
+
+def _svg(figure: "Figure") -> str:
+    text = StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    opening, rest = svg.split(">", 1)
+    return f'{opening} class="llmd-oke-chart" role="img">{_STANDALONE}{rest}'
+
+
+def log_scale(axes: "Axes", which: Literal["x", "y"]) -> None:
+    """A logarithmic axis with plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: PLC0415 - slow to import
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def line_style(basis: Basis) -> str:
+    """How the line of a series is drawn: a bound is dotted, since it is no forecast."""
+    return {Basis.MEASURED: "-", Basis.CALIBRATED: "--", Basis.BOUND: ":"}[basis]
+
+
+def marker_face(basis: Basis, colour: str) -> str:
+    """Measured points are filled, others hollow."""
+    return colour if basis is Basis.MEASURED else "none"

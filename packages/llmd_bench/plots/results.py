@@ -1,0 +1,170 @@
+"""The charts of results, and the page of a comparison.
+
+Charts are throughput per GPU against throughput per user, latency against rate, and distributions.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+
+from llmd_pods.metrics import Metric, metric
+from llmd_pods.row import Basis, Row
+
+from llmd_bench.comparison import Comparison, LoadComparison, Verdict
+from llmd_bench.history import SideResults
+from llmd_bench.loads import ARRIVALS, Load, deployment, grouped, served
+from llmd_bench.plots.charts import distribution_svg, lines_svg, scatter_svg
+from llmd_bench.plots.drawing import Point, Samples, Series
+from llmd_bench.plots.page import Cell, Section, Table, Tone, page
+from llmd_bench.texts import COLUMNS, Line, heading, lines
+
+LATENCIES = ("ttft_ms.p95", "itl_ms.p95", "e2e_ms.mean")
+"""What is drawn against the rate of requests."""
+
+TPSU = "TPSU (output tokens/s/user)"
+TPSG = "TPSG (output tokens/s/GPU)"
+
+
+def series_of(rows: Mapping[str, Sequence[Row]], x: Callable[[Row], float | None], y: Metric) -> list[Series]:
+    """A series for each name, deployment, way of arrival and basis, joined in the order of rising load.
+
+    Repeated runs of one load are one point, at their mean. A point's label is its load.
+    """
+    groups: dict[tuple[str, Basis], list[Point]] = {}
+    for name, members in rows.items():
+        names = _titles(name, members)
+        for load, repeats in grouped(filter(served, members), by_deployment=True):
+            for basis in dict.fromkeys(row.basis for row in repeats):
+                point = _point(load, [row for row in repeats if row.basis is basis], x, y)
+                if point:
+                    groups.setdefault((names(load), basis), []).append(point)
+    return [Series(title, points, basis) for (title, basis), points in groups.items()]
+
+
+def _point(load: Load, repeats: Sequence[Row], x: Callable[[Row], float | None], y: Metric) -> Point | None:
+    placed = [(x(row), y.of(row)) for row in repeats]
+    known = [(place, value) for place, value in placed if place is not None and value is not None]
+    if not known:
+        return None
+    return Point(fmean(place for place, _ in known), fmean(value for _, value in known), _label(load.row))
+
+
+def _titles(name: str, rows: Sequence[Row]) -> Callable[[Load], str]:
+    """How to call the series of a load: by its deployment and arrival too, where there are several."""
+    deployments = len({deployment(row) for row in rows}) > 1 or not name
+    arrivals = len({row.arrival for row in rows}) > 1
+
+    def title(load: Load) -> str:
+        arrival = ARRIVALS[load.row.arrival] if arrivals else ""
+        return ", ".join(filter(None, (name, load.deployment if deployments else "", arrival)))
+
+    return title
+
+
+def pareto_section(rows: Mapping[str, Sequence[Row]]) -> Section | None:
+    """Throughput per GPU against throughput per user, with the frontier; None where nothing served."""
+    whole = {name: [row for row in members if row.subject == "end-to-end"] for name, members in rows.items()}
+    series = series_of(_by_load(whole), lambda row: row.tpsu, metric("tpsg"))
+    if not series:
+        return None
+    svg = scatter_svg(
+        series, title="Throughput per GPU against throughput per user", x_label=TPSU, y_label=TPSG, frontier=True
+    )
+    text = (
+        "Upwards and to the right is better. On the frontier are the runs that no other exceeds in both; C is the"
+        " number of requests in flight. Runs in which more than one request in a hundred failed are left out."
+    )
+    return Section("Throughput", text, svg=svg)
+
+
+def latency_section(rows: Mapping[str, Sequence[Row]]) -> Section | None:
+    """Latencies against the rate of requests; None where no deployment was measured at more than one."""
+    charts: list[str] = []
+    for name in LATENCIES:
+        drawn = metric(name)
+        series = series_of(_by_load(rows), lambda row: row.offered_requests_per_s or row.achieved_requests_per_s, drawn)
+        if any(len({point.x for point in one_series.points}) > 1 for one_series in series):
+            label = f"{drawn.title} ({drawn.units})"
+            charts.append(lines_svg(series, title=f"{drawn.title} against load", x_label="requests/s", y_label=label))
+    text = "At a rate: requests that were offered; in a closed loop: requests that were answered."
+    return Section("Latency against load", text, svg="".join(charts)) if charts else None
+
+
+def distribution_section(ttft: Sequence[Samples], itl: Sequence[Samples]) -> Section | None:
+    """Distributions over single requests and single gaps between tokens; None where nothing has them."""
+    charts: list[str] = []
+    for title, label, samples in (("Time to first token", "TTFT (ms)", ttft), ("Time between tokens", "ITL (ms)", itl)):
+        known = [sample_set for sample_set in samples if sample_set.values]
+        if known:
+            charts.append(distribution_svg(known, title=title, x_label=label))
+    text = "Over all requests of all runs that were kept one by one."
+    return Section("Distributions", text, svg="".join(charts)) if charts else None
+
+
+def _by_load(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    return {name: sorted(members, key=lambda row: Load(row).level or 0.0) for name, members in rows.items()}
+
+
+def _label(row: Row) -> str:
+    if row.arrival == "closed":
+        return f"C={row.concurrency:g}" if row.concurrency else ""
+    return f"{row.offered_requests_per_s:g}/s" if row.offered_requests_per_s else ""
+
+
+_TONES: dict[Verdict, Tone] = {"better": "good", "worse": "bad", "unclear": "quiet", "equal": "quiet"}
+
+
+def comparison_page(comparison: Comparison, a: SideResults, b: SideResults) -> str:
+    """The page of a comparison; `a` and `b` are what was loaded for its sides.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+    title = f"{comparison.a.name} against {comparison.b.name}"
+    return page(title, _sections(comparison, a, b))
+
+
+def _sections(comparison: Comparison, a: SideResults, b: SideResults) -> list[Section]:
+    """Charts go before the tables of several loads, and behind the table of one."""
+    named = f"A is {comparison.a.name}, B is {comparison.b.name}."
+    opening = Section("What is compared", "\n\n".join((named, *comparison.notes)))
+    tables = [Section(heading(load), table=_table(load)) for load in comparison.loads]
+    charts = list(_charts(comparison, a, b))
+    return [opening, *charts, *tables] if len(tables) > 1 else [opening, *tables, *charts]
+
+
+def _charts(comparison: Comparison, a: SideResults, b: SideResults) -> Iterator[Section]:
+    names = _names(comparison)
+    rows = dict(zip(names, (comparison.a.rows, comparison.b.rows), strict=True))
+    single = [(name, side.basis, side.latencies()) for name, side in zip(names, (a, b), strict=True)]
+    ttft = [Samples(name, latencies.ttft_ms, basis) for name, basis, latencies in single]
+    itl = [Samples(name, latencies.itl_ms, basis) for name, basis, latencies in single]
+    sections = (pareto_section(rows), latency_section(rows), distribution_section(ttft, itl))
+    return (section for section in sections if section)
+
+
+def _names(comparison: Comparison) -> tuple[str, str]:
+    """How charts call the two: by what ran, where that is one deployment each and not the same."""
+    deployments = [list(dict.fromkeys(map(deployment, side.rows))) for side in (comparison.a, comparison.b)]
+    if deployments[0] != deployments[1] and all(len(names) == 1 for names in deployments):
+        return f"A: {deployments[0][0]}", f"B: {deployments[1][0]}"
+    return f"A: {comparison.a.name}", f"B: {comparison.b.name}"
+
+
+def _table(load: LoadComparison) -> Table:
+    rows = [
+        (
+            line.metric,
+            line.a,
+            line.b,
+            Cell(line.change, _tone(line)),
+            Cell(line.interval, "quiet"),
+            Cell(line.verdict, _tone(line)),
+        )
+        for line in lines(load)
+    ]
+    return Table(("Metric", *COLUMNS[1:-1], "B is"), rows)
+
+
+def _tone(line: Line) -> Tone:
+    """Colour is for what is sure: a change between two single runs has none."""
+    return _TONES[line.verdict] if line.sure else ""

@@ -1,0 +1,152 @@
+"""Readers of results, one module for each tool; `read` finds out what a file or folder is."""
+
+import csv
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+from operator import add
+from pathlib import Path
+
+from llmd_pods.errors import KitError
+from pydantic import ValidationError
+
+from llmd_bench.files import REQUESTS_FILE, Hints, ReadResults, Rejection, explain, scan_rows
+from llmd_bench.readers import inference_perf, j_pareto, llm_d_report, vllm_bench
+from llmd_bench.readers.source import Source
+
+__all__ = ["FORMATS", "Format", "read", "read_all"]
+
+
+def detect_rows(source: Source) -> bool:
+    """Whether its first line has the names of a row's fields."""
+    first = source.text.lstrip().split("\n", 1)[0]
+    return source.path.suffix in {".jsonl", ".csv"} and "subject" in first and "gpus_counted" in first
+
+
+def read_own_rows(source: Source, hints: Hints) -> ReadResults:  # noqa: ARG001 - a row says all itself
+    """Its rows, and the lines that are none."""
+    return scan_rows(source.path)
+
+
+SUFFIXES = frozenset({".json", ".jsonl", ".csv", ".yaml", ".yml", ".log", ".txt"})
+
+_OF_RECORDS = frozenset({".jsonl", ".csv"})
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format. Formats of one `family` tell of the same runs: in a folder only the first of them is read."""
+
+    name: str
+    family: str
+    detect: Callable[[Source], bool]
+    read: Callable[[Source, Hints], ReadResults]
+
+
+FORMATS = (
+    Format("rows of llmd-oke", "report", detect_rows, read_own_rows),
+    Format("llm-d benchmark report 0.2", "report", llm_d_report.detect_v02, llm_d_report.read_v02),
+    Format("llm-d benchmark report 0.1", "report", llm_d_report.detect_v01, llm_d_report.read_v01),
+    Format("inference-perf", "report", inference_perf.detect, inference_perf.read),
+    Format("vllm bench serve", "vllm", vllm_bench.detect, vllm_bench.read),
+    Format("log of j-pareto", "j-pareto", j_pareto.detect_log, j_pareto.read_log),
+    Format("CSV of j-pareto", "j-pareto", j_pareto.detect_csv, j_pareto.read_csv),
+)
+
+
+def read(path: Path, hints: Hints | None = None) -> ReadResults:
+    """The rows of a file, or of all files below a folder, and what was rejected.
+
+    Where a folder holds the same runs in several formats, they are read once, from the one that says most.
+
+    Raises:
+        KitError: there is nothing at `path`, or a file is no text.
+    """
+    hints = hints or Hints()
+    if path.is_dir():
+        return _read_folder(path, hints)
+    source = Source(path)
+    format_ = _format(source)
+    if format_ is None:
+        names = ", ".join(known.name for known in FORMATS)
+        return ReadResults(rejected=(source.broken or source.rejected(f"is in no known format ({names})"),))
+    return _read(format_, source, hints)
+
+
+def read_all(paths: Iterable[Path], hints: Hints | None = None) -> ReadResults:
+    """The same for several files and folders.
+
+    Raises:
+        KitError: there is nothing at one of them, or a file is no text.
+    """
+    return reduce(add, (read(path, hints) for path in paths), ReadResults())
+
+
+def _read(format_: Format, source: Source, hints: Hints) -> ReadResults:
+    """The rows of a file. One with a figure that is impossible is not read at all: who knows what the others are."""
+    try:
+        return format_.read(source, hints)
+    except ValidationError as error:
+        return ReadResults(rejected=(source.rejected(explain(error)),))
+    except ArithmeticError as error:
+        return ReadResults(rejected=(source.rejected(f"has figures that nothing can be computed of: {error}"),))
+    except csv.Error as error:
+        return ReadResults(rejected=(source.rejected(f"is no CSV that can be read: {error}"),))
+
+
+def _format(source: Source) -> Format | None:
+    return next((known for known in FORMATS if known.detect(source)), None)
+
+
+def _read_folder(folder: Path, hints: Hints) -> ReadResults:
+    result = reduce(add, (_read_files(files, hints) for files in _folders(folder)), ReadResults())
+    if not result.rows and not result.rejected:
+        return ReadResults(rejected=(Rejection(str(folder), None, "holds no results"),))
+    return result
+
+
+def _folders(folder: Path) -> Iterator[list[Path]]:
+    """The files of each folder below; links to folders are not followed, so that `latest` is no second run. Pipes and
+    devices, which may never end, are no files.
+    """
+    for root, below, names in os.walk(folder):
+        below.sort()
+        paths = (Path(root, name) for name in sorted(names))
+        yield [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
+
+
+def _read_files(paths: Sequence[Path], hints: Hints) -> ReadResults:
+    known: list[tuple[Format, Source]] = []
+    rejected: list[Rejection] = []
+    for path in paths:
+        source = Source(path)
+        try:
+            format_ = _format(source)
+        except KitError as error:
+            rejected.append(source.rejected(error.message))
+            continue
+        if format_:
+            known.append((format_, source))
+        elif wrong := _unfinished(source):
+            rejected.append(wrong)
+    sources = _without_repeats(known)
+    return reduce(
+        add, (_read(format_, source, hints) for format_, source in sources), ReadResults(rejected=tuple(rejected))
+    )
+
+
+def _unfinished(source: Source) -> Rejection | None:
+    """What is wrong with a file of no known format that looks like results which were not written to their end."""
+    is_empty = source.path.suffix in _OF_RECORDS and source.path.name != REQUESTS_FILE and not source.text.strip()
+    return source.rejected("is empty") if is_empty else source.broken
+
+
+def _without_repeats(known: list[tuple[Format, Source]]) -> Iterator[tuple[Format, Source]]:
+    ranked = sorted(known, key=lambda entry: (entry[0].family, FORMATS.index(entry[0])))
+    for _, members in groupby(ranked, key=lambda entry: entry[0].family):
+        entries = list(members)
+        best = [entry for entry in entries if entry[0] is entries[0][0]]
+        stages = [entry for entry in best if not inference_perf.is_summary(entry[1].path)]
+        yield from stages if stages and best[0][0].name == "inference-perf" else best

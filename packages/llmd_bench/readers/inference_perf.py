@@ -1,0 +1,182 @@
+"""inference-perf: the configuration of a load that it sends, and its results.
+
+Results are `stage_N_lifecycle_metrics.json` and `summary_lifecycle_metrics.json`. A row is one stage. Model, lengths
+and the kind of arrival are taken from `config.yaml` beside it, which inference-perf writes too. Source:
+kubernetes-sigs/inference-perf, docs/reports.md; all its times are seconds.
+
+Keys of the configuration are those of its config.yml. Releases up to 0.6 take unknown keys, 0.7 refuses them, so that
+only keys that all of them know are written. A fixed length is told twice, as `type: fixed` and as a normal distribution
+without deviation, which is how releases before `type` read it.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmd_pods.errors import KitError
+from llmd_pods.metrics import LATENCIES
+from llmd_pods.row import Quantiles, Row
+from llmd_pods.workload import ClosedLoop, ConstantRate, Fixed, Length, LoadShape, PoissonRate
+
+from llmd_bench.files import Hints, ReadResults
+from llmd_bench.readers.llm_d_report import ARRIVALS
+from llmd_bench.readers.source import Document, Source, one_row, to_row
+
+TOOL = "inference-perf"
+
+_KEYS = {"p50": "median", "p99p9": "p99.9"}
+"""Its names where they differ from those of a row."""
+
+_STAGE = re.compile(r"stage_(\d+)_lifecycle_metrics\.json$")
+
+
+def detect(source: Source) -> bool:
+    """Whether it has inference-perf's summary of the load, and what became of it."""
+    return {"load_summary", "successes"} <= set(source.mapping)
+
+
+def is_summary(path: Path) -> bool:
+    """Whether a file sums up stages, which have files of their own."""
+    return _STAGE.search(path.name) is None
+
+
+def read(source: Source, hints: Hints) -> ReadResults:
+    """Its row, or why there is none."""
+    return one_row(source, lambda: _row(source, hints))
+
+
+def _row(source: Source, hints: Hints) -> Row:
+    result, config = Document(source.mapping), Document(Source(source.path.with_name("config.yaml")).optional_mapping)
+    load, good = result.part("load_summary"), result.part("successes")
+    latency, throughput = good.part("latency"), good.part("throughput")
+    requests_per_s = throughput.number("requests_per_sec")
+    fields = {
+        "origin": source.origin(TOOL),
+        "model": config.part("server").text("model_name"),
+        "input_tokens": _mean(good, "prompt_tokens", "prompt_len"),
+        "output_tokens": _mean(good, "output_tokens", "output_len"),
+        "requests": load.whole("count"),
+        "failures": result.part("failures").whole("count"),
+        "achieved_requests_per_s": requests_per_s,
+        "input_tokens_per_s": throughput.number("input_tokens_per_sec"),
+        "output_tokens_per_s": throughput.number("output_tokens_per_sec"),
+        "duration_s": result.number("benchmark_time_seconds") or load.number("send_duration"),
+        **{metric.name: _quantiles(latency.part(metric.report)) for metric in LATENCIES},
+        **_load(source, load, config),
+        "goodput_share": _share(good.part("goodput_metrics").number("goodput_percentage")),
+    }
+    if "concurrency" not in fields and requests_per_s is not None:
+        mean_s = latency.part("request_latency").number("mean")
+        fields["concurrency"] = None if mean_s is None else requests_per_s * mean_s
+    return to_row(fields, hints)
+
+
+def _mean(good: Document, *names: str) -> float | None:
+    """The mean length, under its new name or the one that releases before 0.6 had."""
+    return next((mean for name in names if (mean := good.part(name).number("mean")) is not None), None)
+
+
+def _quantiles(statistics: Document) -> Quantiles:
+    values = {name: statistics.number(_KEYS.get(name, name)) for name in Quantiles.model_fields}
+    return Quantiles(**{name: None if value is None else 1000 * value for name, value in values.items()})
+
+
+def _load(source: Source, load: Document, config: Document) -> dict[str, Any]:
+    """Arrival, rate and concurrency: as the result says them, else as the stage was configured."""
+    settings = config.part("load")
+    stages, named = settings.parts("stages"), _STAGE.search(source.path.name)
+    number = int(named.group(1)) if named else 0
+    stage = stages[number] if number < len(stages) and (named or len(stages) == 1) else Document()
+    closed = load.number("concurrency") or stage.number("concurrency_level")
+    arrival = ARRIVALS.get(settings.text("type") or "")
+    if arrival == "closed" or (arrival is None and closed):
+        return {"arrival": "closed", "concurrency": closed}
+    rate = load.number("requested_rate") or stage.number("rate")
+    return {"arrival": arrival, "offered_requests_per_s": rate}
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+SPARE = 1.1
+"""Prompts are made beforehand: a tenth more than the rate asks for."""
+
+
+@dataclass(frozen=True)
+class ToolLoad:
+    """One stage of load for a tool: `duration_s` for a rate, `requests` for a closed loop. Times are wall time."""
+
+    base_url: str
+    model: str
+    shape: LoadShape
+    input_tokens: Length
+    output_tokens: Length
+    duration_s: float | None = None
+    requests: int | None = None
+    seed: int = 0
+
+
+def config(load: ToolLoad, *, results: str, tokenizer: str, workers: int, worker_concurrency: int) -> dict[str, Any]:
+    """The configuration file's content; results are written below the folder `results`.
+
+    Raises:
+        KitError: inference-perf has no such load.
+    """
+    count = _count(load)
+    return {
+        "api": {"type": "completion", "streaming": True},
+        "data": {
+            "type": "random",
+            "input_distribution": _distribution(load.input_tokens, count),
+            "output_distribution": _distribution(load.output_tokens, count),
+        },
+        "load": {
+            **_load_config(load),
+            "num_workers": workers,
+            "worker_max_concurrency": worker_concurrency,
+            "base_seed": load.seed,
+        },
+        "server": {"type": "vllm", "model_name": load.model, "base_url": load.base_url, "ignore_eos": True},
+        "tokenizer": {"pretrained_model_name_or_path": tokenizer},
+        "report": {"request_lifecycle": {"summary": True, "per_stage": True, "per_request": False}},
+        "storage": {"local_storage": {"path": results}},
+    }
+
+
+def _load_config(load: ToolLoad) -> dict[str, Any]:
+    match load.shape:
+        case ConstantRate(rate):
+            return {"type": "constant", "stages": [{"rate": rate, "duration": _duration(load)}]}
+        case PoissonRate(rate, _):
+            return {"type": "poisson", "stages": [{"rate": rate, "duration": _duration(load)}]}
+        case ClosedLoop(users):
+            return {"type": "concurrent", "stages": [{"concurrency_level": users, "num_requests": _requests(load)}]}
+        case _:
+            raise KitError(f"inference-perf is not given {load.shape} here.", "Give closed:…, constant:… or poisson:….")
+
+
+def _count(load: ToolLoad) -> int:
+    if isinstance(load.shape, ConstantRate | PoissonRate):
+        return round(SPARE * load.shape.requests_per_s * _duration(load)) + 1
+    return _requests(load)
+
+
+def _duration(load: ToolLoad) -> int:
+    if load.duration_s is None:
+        raise KitError("inference-perf's rates run for a time.", "Give --duration.")
+    return round(load.duration_s)
+
+
+def _requests(load: ToolLoad) -> int:
+    if load.requests is None:
+        raise KitError("inference-perf's closed loops end after a number of requests.", "Give --requests.")
+    return load.requests
+
+
+def _distribution(length: Length, count: int) -> dict[str, Any]:
+    if not isinstance(length, Fixed):
+        raise KitError("inference-perf is given fixed lengths here.", "Give a number of tokens.")
+    tokens = length.tokens
+    return {"type": "fixed", "min": tokens, "max": tokens, "mean": tokens, "std_dev": 0, "total_count": count}

@@ -1,0 +1,246 @@
+"""llm-d benchmark reports 0.1 and 0.2 (llm-d-benchmark, docs/benchmark_report.md): one report is one row."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from llmd_pods.metrics import LATENCIES, RATES_IN_REPORTS, TOTAL_TOKENS
+from llmd_pods.row import CONDITIONS, Arrival, Origin, Quantiles, Row
+
+from llmd_bench.files import Hints, ReadResults
+from llmd_bench.readers.source import Document, Source, UnreadableError, one_row, to_row
+
+_TO_MS = {"s": 1000.0, "s/token": 1000.0, "ms": 1.0, "ms/token": 1.0}
+
+ARRIVALS: Mapping[str, Arrival] = {
+    "constant": "constant",
+    "poisson": "poisson",
+    "concurrent": "closed",
+    "closed": "closed",
+    "closed loop": "closed",
+    "trace": "trace",
+    "trace_replay": "trace",
+    "trace_session_replay": "trace",
+}
+"""Load types of inference-perf, and this kit's names of loads."""
+
+
+def lengths(requests: Document) -> dict[str, Any]:
+    """Mean lengths of prompts and answers."""
+    return {
+        "input_tokens": requests.part("input_length").number("mean"),
+        "output_tokens": requests.part("output_length").number("mean"),
+    }
+
+
+def latencies(section: Document) -> dict[str, Quantiles]:
+    """The four latencies in ms."""
+    return {latency.name: _quantiles(section.part(latency.report)) for latency in LATENCIES}
+
+
+def _quantiles(statistics: Document) -> Quantiles:
+    units = statistics.text("units") or "s"
+    if units not in _TO_MS:
+        raise UnreadableError(f"{statistics.where}.units is {units!r}; readable are {', '.join(_TO_MS)}")
+    values = {name: statistics.number(name) for name in Quantiles.model_fields}
+    return Quantiles(**{name: None if value is None else value * _TO_MS[units] for name, value in values.items()})
+
+
+def in_flight(latency: Document, requests_per_s: float | None) -> dict[str, Any]:
+    """Requests in flight on average, by Little's law, where the load does not set them."""
+    mean_ms = _quantiles(latency.part("request_latency")).mean
+    return {} if mean_ms is None or requests_per_s is None else {"concurrency": requests_per_s * mean_ms / 1000}
+
+
+def arrival_of(config: Document) -> Arrival | None:
+    """How requests arrive, of the configuration of inference-perf, or of this kit, that a report carries along."""
+    return ARRIVALS.get(config.part("load").text("type") or config.text("shape") or "")
+
+
+def topology_of(servers: Iterable[tuple[str | None, int | None, int | None]]) -> str | None:
+    """The short form of servers given by role, replicas and TP; None where they have none, or it is not told."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for role, replicas, size in servers:
+        if role is None or replicas is None or size is None or sizes.get(role, (0, size))[1] != size:
+            return None
+        sizes[role] = (sizes.get(role, (0, size))[0] + replicas, size)
+    match sorted(sizes):
+        case ["decode", "prefill"]:
+            return "{}p-tp{}-{}d-tp{}".format(*sizes["prefill"], *sizes["decode"])
+        case ["replica"]:
+            return "agg-tp{1}-{0}r".format(*sizes["replica"])
+        case _:
+            return None
+
+
+def own_facts(own: Document) -> dict[str, Any]:
+    """What the kit's own reports say in the section that is theirs."""
+    topology = own.text("topology") or ""
+    copies, times, unit = topology.partition(" x ")
+    facts: dict[str, Any] = {
+        "topology": (unit if times else topology) or None,
+        "copies": int(copies) if times and copies.isdigit() else None,
+        "gpus_counted": own.whole("gpus"),
+        "gpus_reserved": own.whole("gpus_reserved"),
+        "basis": own.part("provenance").text("numbers"),
+        "price_usd_per_hour": own.part("facts").number("price_usd_per_hour"),
+        **{name: own.part("facts").content.get(name) for name in CONDITIONS},
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def detect_v01(source: Source) -> bool:
+    """Whether it is a mapping whose version is 0.1."""
+    return str(source.mapping.get("version")) == "0.1" and "metrics" in source.mapping
+
+
+def read_v01(source: Source, hints: Hints) -> ReadResults:
+    """Its row, or why there is none."""
+    return one_row(source, lambda: _row_v01(source, hints))
+
+
+def _row_v01(source: Source, hints: Hints) -> Row:
+    report = Document(source.mapping)
+    scenario, metrics = report.part("scenario"), report.part("metrics")
+    requests, throughput, load = metrics.part("requests"), metrics.part("throughput"), scenario.part("load")
+    rates = _rates(throughput)
+    fields = {
+        "origin": source.origin(load.part("metadata").text("tool") or load.text("name") or "llm-d-benchmark"),
+        "model": scenario.part("model").text("name") or load.part("args", "server").text("model_name"),
+        **_hosts(scenario.part("host")),
+        **lengths(requests),
+        "requests": requests.whole("total"),
+        "failures": requests.whole("failures"),
+        **rates,
+        "duration_s": metrics.part("time").number("duration"),
+        **latencies(metrics.part("latency")),
+        **in_flight(metrics.part("latency"), rates["achieved_requests_per_s"]),
+        **_load_v01(load),
+    }
+    return to_row({**fields, **own_facts(report.part("metadata", "llmd_oke"))}, hints)
+
+
+def _hosts(host: Document) -> dict[str, Any]:
+    """Accelerators of version 0.1: one entry for each server, whose `count` is its GPUs."""
+    accelerators = host.parts("accelerator")
+    counts = [accelerator.whole("count") for accelerator in accelerators]
+    products = {accelerator.text("model") for accelerator in accelerators}
+    return {
+        "gpu": products.pop() if len(products) == 1 else None,
+        "gpus_counted": sum(filter(None, counts)) if counts and None not in counts else None,
+        "topology": topology_of(_servers_v01(host)),
+    }
+
+
+def _servers_v01(host: Document) -> Iterator[tuple[str | None, int | None, int | None]]:
+    roles: list[object] = list(host.content.get("type") or ())
+    for role, accelerator in zip(roles, host.parts("accelerator"), strict=False):
+        yield str(role), 1, accelerator.part("parallelism").whole("tp")
+
+
+def _rates(throughput: Document) -> dict[str, float | None]:
+    """The format needs the total only; input is what it has above the output."""
+    rates = {name: throughput.number(rate.v01) for name, rate in RATES_IN_REPORTS.items()}
+    total, output = throughput.number(TOTAL_TOKENS.v01), rates["output_tokens_per_s"]
+    rest = None if total is None or output is None else total - output
+    return {**rates, "input_tokens_per_s": rates["input_tokens_per_s"] or rest}
+
+
+def _load_v01(load: Document) -> dict[str, Any]:
+    """Arrival, rate and concurrency of the stage that the report is about, as inference-perf is configured."""
+    config = load.part("args", "load")
+    stages, number = config.parts("stages"), load.part("metadata").whole("stage") or 0
+    stage = stages[number] if number < len(stages) else Document()
+    load_fields = {
+        "arrival": arrival_of(load.part("args")),
+        "offered_requests_per_s": stage.number("rate"),
+        "concurrency": stage.number("concurrency_level") or load.part("args").number("concurrency"),
+    }
+    return {name: value for name, value in load_fields.items() if value is not None}
+
+
+def detect_v02(source: Source) -> bool:
+    """Whether it is a mapping whose version is 0.2 or a patch of it."""
+    return str(source.mapping.get("version")).startswith("0.2") and "results" in source.mapping
+
+
+def read_v02(source: Source, hints: Hints) -> ReadResults:
+    """Its row, or why there is none."""
+    return one_row(source, lambda: _row_v02(source, hints))
+
+
+def _row_v02(source: Source, hints: Hints) -> Row:
+    report = Document(source.mapping)
+    aggregate = report.part("results", "request_performance", "aggregate")
+    requests, throughput = aggregate.part("requests"), aggregate.part("throughput")
+    load, own = report.part("scenario", "load"), report.part("results", "observability", "llmd_oke")
+    rates = {name: throughput.part(rate.v02).number("mean") for name, rate in RATES_IN_REPORTS.items()}
+    fields = {
+        "origin": _origin(source, report, own),
+        **_engines(report.part("scenario")),
+        **lengths(requests),
+        "requests": requests.whole("total"),
+        "failures": requests.whole("failures"),
+        **rates,
+        "duration_s": _iso_seconds(report.part("run", "time").text("duration")),
+        **latencies(aggregate.part("latency")),
+        **in_flight(aggregate.part("latency"), rates["achieved_requests_per_s"]),
+        **_load_v02(load),
+    }
+    return to_row({**fields, **own_facts(own)}, hints)
+
+
+def _origin(source: Source, report: Document, own: Document) -> Origin:
+    run = report.part("run")
+    tool = report.part("scenario", "load", "standardized").text("tool") or "llm-d-benchmark"
+    fields = {
+        "run": run.text("uid"),
+        "started": run.part("time").text("start"),
+        "config_hash": own.part("facts").text("config_hash"),
+    }
+    return source.origin(tool).model_copy(update=fields)
+
+
+def _engines(scenario: Document) -> dict[str, Any]:
+    """GPUs, model and topology of version 0.2: `count` is the GPUs of one replica."""
+    servers = [part.part("standardized") for part in scenario.parts("stack")]
+    engines = [server for server in servers if server.text("kind") == "inference_engine"]
+    if not engines:
+        return {}
+    products = {engine.part("accelerator").text("model") for engine in engines}
+    counts = [(engine.whole("replicas") or 0) * (engine.part("accelerator").whole("count") or 0) for engine in engines]
+    return {
+        "model": engines[0].part("model").text("name"),
+        "image": engines[0].text("tool_version"),
+        "gpu": products.pop() if len(products) == 1 else None,
+        "gpus_counted": sum(counts) or None,
+        "topology": topology_of(map(_servers_v02, engines)),
+    }
+
+
+def _servers_v02(engine: Document) -> tuple[str | None, int | None, int | None]:
+    """Role, replicas, and GPUs of each."""
+    return engine.text("role"), engine.whole("replicas"), engine.part("accelerator", "parallelism").whole("tp")
+
+
+def _load_v02(load: Document) -> dict[str, Any]:
+    """Arrival, rate and concurrency; an infinite concurrency is none. How requests come is known of inference-perf."""
+    standardized, concurrency = load.part("standardized"), load.part("standardized").content.get("concurrency")
+    if isinstance(concurrency, (int, float)) and concurrency != float("inf"):
+        return {"concurrency": float(concurrency), "arrival": "closed"}
+    fields = {
+        "arrival": arrival_of(load.part("native", "config")),
+        "offered_requests_per_s": standardized.number("rate_qps"),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _iso_seconds(duration: str | None) -> float | None:
+    """Seconds of an ISO 8601 duration in the form that the format uses (`PT12.5S`)."""
+    if duration is None:
+        return None
+    if not duration.startswith("PT") or not duration.endswith("S"):
+        raise UnreadableError(f"run.time.duration is {duration!r}, not like PT12.5S")
+    try:
+        return float(duration[2:-1])
+    except ValueError as error:
+        raise UnreadableError(f"run.time.duration is {duration!r}, not like PT12.5S") from error

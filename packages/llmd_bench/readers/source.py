@@ -1,0 +1,257 @@
+"""A file of results as readers of formats see it: parsed once, looked into by path, completed by hints to a row."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from llmd_pods.documents import require_bounded
+from llmd_pods.row import CONDITIONS, Origin, Row
+from llmd_pods.topology import parse_short_form
+from pydantic import ValidationError
+
+from llmd_bench.files import Hints, ReadResults, Rejection, explain, read_text
+
+MOST = 1e300
+"""A figure beyond it is none: not finite, or too large to be computed with."""
+
+
+class UnreadableError(Exception):
+    """Why something is no row."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A mapping somewhere in a document; `where` is its path. What is absent is an empty document, or None."""
+
+    content: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    where: str = ""
+
+    def part(self, *path: str) -> "Document":
+        """The mapping at a path.
+
+        Raises:
+            UnreadableError: something else stands there.
+        """
+        here = self
+        for name in path:
+            value = here.content.get(name)
+            if value is not None and not isinstance(value, Mapping):
+                raise UnreadableError(f"{here.path(name)} is no mapping")
+            here = Document(cast("Mapping[str, Any]", value or {}), here.path(name))
+        return here
+
+    def parts(self, name: str) -> list["Document"]:
+        """The mappings of a list.
+
+        Raises:
+            UnreadableError: something else stands there.
+        """
+        value: object = self.content.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in cast("list[object]", value)):
+            raise UnreadableError(f"{self.path(name)} is no list of mappings")
+        entries = cast("list[Mapping[str, Any]]", value)
+        return [Document(entry, f"{self.path(name)}[{index}]") for index, entry in enumerate(entries)]
+
+    def number(self, name: str) -> float | None:
+        """A number.
+
+        Raises:
+            UnreadableError: something else stands there.
+        """
+        value = self.content.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MOST:
+            raise UnreadableError(f"{self.path(name)} is {str(value)[:40]!r}, no number")
+        return float(value)
+
+    def whole(self, name: str) -> int | None:
+        """A whole number.
+
+        Raises:
+            UnreadableError: something else stands there.
+        """
+        value = self.number(name)
+        if value is not None and value != int(value):
+            raise UnreadableError(f"{self.path(name)} is {value!r}, no whole number")
+        return None if value is None else int(value)
+
+    def text(self, name: str) -> str | None:
+        """A text; None where there is none, or nothing but `unknown`."""
+        value = self.content.get(name)
+        if isinstance(value, datetime):
+            return value.isoformat()
+        if isinstance(value, (list, dict)):
+            raise UnreadableError(f"{self.path(name)} is no text")
+        return None if value is None or value in {"", "unknown"} else str(value)
+
+    def path(self, name: str) -> str:
+        """Where `name` of this document stands."""
+        return f"{self.where}.{name}" if self.where else name
+
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file."""
+
+    path: Path
+
+    @cached_property
+    def text(self) -> str:
+        """Its text.
+
+        Raises:
+            KitError: it is not there or no text.
+        """
+        return read_text(self.path)
+
+    @cached_property
+    def mapping(self) -> Mapping[str, Any]:
+        """Its document, where that is a mapping in JSON or YAML; an empty one otherwise."""
+        document = self._parsed[0]
+        return cast("Mapping[str, Any]", document) if isinstance(document, Mapping) else {}
+
+    @property
+    def optional_mapping(self) -> Mapping[str, Any]:
+        """The same, and empty where there is no such file."""
+        return self.mapping if self.path.is_file() else {}
+
+    @cached_property
+    def broken(self) -> Rejection | None:
+        """Where JSON or YAML that its name promises goes wrong."""
+        return self._parsed[1]
+
+    @cached_property
+    def _parsed(self) -> tuple[object, Rejection | None]:
+        try:
+            return self._read(), None
+        except json.JSONDecodeError as error:
+            wrong = self.rejected(f"is not JSON: {error.msg}", error.lineno)
+        except RecursionError:
+            wrong = self.rejected("is nested too deeply")
+        except yaml.YAMLError as error:
+            mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+            wrong = self.rejected(f"is not YAML: {error}", mark.line + 1 if mark else None)
+        except (ValueError, TypeError) as error:  # of a date with a 13th month, an endless number, a list as a key
+            wrong = self.rejected(f"has a value that is none: {error}")
+        return None, wrong
+
+    def _read(self) -> object:
+        match self.path.suffix:
+            case ".json":
+                return json.loads(self.text)
+            case ".yaml" | ".yml":
+                require_bounded(self.text)
+                return yaml.load(self.text, _Loader)  # noqa: S506 - a safe loader
+            case _:
+                return None
+
+    def rejected(self, why: str, line: int | None = None) -> Rejection:
+        """What stands in a line of it is no row."""
+        return Rejection(str(self.path), line, why)
+
+    def origin(self, tool: str, line: int | None = None) -> Origin:
+        """Where a row of it comes from."""
+        return Origin(tool=tool, file=str(self.path), line=line)
+
+
+_HINTED = {
+    "model": "model",
+    "gpu": "gpu",
+    "gpus_counted": "gpus",
+    "gpus_reserved": "gpus_reserved",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "topology": "topology",
+    "copies": "copies",
+    **{name: name for name in CONDITIONS},
+    "subject": "subject",
+    "arrival": "arrival",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "concurrency": "concurrency",
+    "max_num_seqs": "max_num_seqs",
+    "basis": "basis",
+}
+
+_NEEDED = {
+    "model": "the model (model)",
+    "gpu": "which GPU it ran on (gpu)",
+    "gpus_counted": "how many GPUs were used (gpus, or topology)",
+    "input_tokens": "the prompt length (input_tokens)",
+    "output_tokens": "the output length (output_tokens)",
+    "arrival": "how requests arrive (arrival)",
+}
+"""Fields that a row can't be without, and the hints that give them."""
+
+_OTHER_BOARDS = frozenset({"PCIe", "NVL"})
+"""Boards of a product that have other limits than the catalogue's."""
+
+_VENDORS = ("AMD-Instinct-", "AMD Instinct ", "NVIDIA-", "NVIDIA ")
+
+
+def to_row(read_fields: Mapping[str, Any], hints: Hints) -> Row:
+    """The row of what a file says, completed by hints. Where neither says it, all of a deployment was
+    measured, and its GPUs follow from its topology.
+
+    Raises:
+        UnreadableError: something needed is in neither, a value is impossible, or nothing was measured.
+    """
+    fields = {name: value for name, value in read_fields.items() if value is not None}
+    for name, hint in _HINTED.items():
+        value = getattr(hints, hint)
+        if value is not None:
+            fields.setdefault(name, value)
+    fields.setdefault("subject", "end-to-end")
+    if "gpus_counted" not in fields and "topology" in fields:
+        fields["gpus_counted"] = fields.get("copies", 1) * _gpus(fields["topology"])
+    missing = [what for name, what in _NEEDED.items() if name not in fields]
+    if missing:
+        raise UnreadableError(f"does not say {'; '.join(missing)}: give it as a hint")
+    fields["model"] = hints.names.models.get(str(fields["model"]), fields["model"])
+    fields["gpu"] = gpu_product(str(fields["gpu"]), hints.names.gpus)
+    fields["notes"] = (*fields.get("notes", ()), *hints.notes)
+    try:
+        row = Row.model_validate(fields)
+    except ValidationError as error:
+        raise UnreadableError(explain(error)) from error
+    if why := row.nothing_measured:
+        raise UnreadableError(f"measured nothing: {why}")
+    return row
+
+
+def one_row(source: Source, row: Callable[[], Row]) -> ReadResults:
+    """A file that holds one row, or why it holds none."""
+    try:
+        return ReadResults((row(),))
+    except UnreadableError as error:
+        return ReadResults(rejected=(source.rejected(str(error)),))
+
+
+def _gpus(topology: str) -> int:
+    try:
+        servers = parse_short_form(topology).values()
+    except ValueError as error:
+        raise UnreadableError(f"{topology!r} is no topology such as 8p-tp1-4d-tp2 or agg-tp1-16r") from error
+    return sum(role["replicas"] * role["tensorParallelSize"] for role in servers)
+
+
+def gpu_product(name: str, products: Collection[str]) -> str:
+    """The product without its vendor: `MI300X` of `AMD-Instinct-MI300X`, `H100` of `NVIDIA-H100-80GB-HBM3`. One of
+    `products`, the catalogue's, is known by its name alone.
+    """
+    words = name.replace(" ", "-").split("-")
+    known = [word for word in words if word in products]
+    if known and not _OTHER_BOARDS.intersection(words):
+        return known[0]
+    for vendor in _VENDORS:
+        if name.startswith(vendor):
+            return name.removeprefix(vendor)
+    return name

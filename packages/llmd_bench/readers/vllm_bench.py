@@ -1,0 +1,135 @@
+"""Results of `vllm bench serve --save-result`: one JSON object, or one in each line with `--append-result`.
+
+Sets of `--metadata KEY=VALUE` with the names of hints (`gpus`, `gpu`, `topology`, `tensor_parallel_size`, …) are taken
+as such. Source: vLLM, vllm/benchmarks/serve.py.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from llmd_pods.row import CONDITIONS, Quantiles, Row
+
+from llmd_bench.files import Hints, ReadResults, Rejection
+from llmd_bench.readers.source import Document, Source, UnreadableError, to_row
+
+TOOL = "vllm bench serve"
+
+_KEYS = {
+    "mean": "mean",
+    "p25": "p25",
+    "p50": "median",
+    "p75": "p75",
+    "p90": "p90",
+    "p95": "p95",
+    "p99": "p99",
+    "p99p9": "p99.9",
+}
+_METADATA = (
+    *("gpu", "gpus_reserved", "tensor_parallel_size", "topology", "copies", "subject", "max_num_seqs"),
+    *CONDITIONS,
+)
+_MARKS = ("request_throughput", "output_throughput", "completed")
+
+FAR_BELOW = 0.9
+"""With both a rate and a limit of requests in flight, the limit sets the pace once the rate is missed by this much."""
+
+
+def detect(source: Source) -> bool:
+    """Whether its first object has vLLM's names of rates and counts."""
+    return source.path.suffix in {".json", ".jsonl"} and all(f'"{mark}"' in source.text for mark in _MARKS)
+
+
+def read(source: Source, hints: Hints) -> ReadResults:
+    """A row for each result, and the lines that are none."""
+    rows: list[Row] = []
+    rejected: list[Rejection] = []
+    for line, content in _results(source):
+        try:
+            rows.append(_row(source, line, content, hints))
+        except UnreadableError as error:
+            rejected.append(source.rejected(str(error), line))
+    return ReadResults(tuple(rows), tuple(rejected))
+
+
+def _results(source: Source) -> Iterator[tuple[int | None, Mapping[str, Any] | None]]:
+    if source.mapping:
+        yield None, source.mapping
+        return
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if line.strip():
+            yield number, _object(line)
+
+
+def _object(line: str) -> Mapping[str, Any] | None:
+    try:
+        content: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return cast("Mapping[str, Any]", content) if isinstance(content, dict) else None
+
+
+def _row(source: Source, line: int | None, content: Mapping[str, Any] | None, hints: Hints) -> Row:
+    if content is None:
+        raise UnreadableError("is no JSON object")
+    result = Document(content)
+    completed, failed = result.whole("completed"), result.whole("failed")
+    if not completed:
+        raise UnreadableError("no request was answered")
+    total_input, total_output = result.number("total_input_tokens"), result.number("total_output_tokens")
+    duration_s = result.number("duration")
+    good, answered = result.number("request_goodput"), result.number("request_throughput")
+    fields = {
+        **{name: content[name] for name in _METADATA if name in content},
+        "gpus_counted": content.get("gpus"),
+        "origin": source.origin(TOOL, line),
+        "model": result.text("model_id"),
+        "input_tokens": None if total_input is None else total_input / completed,
+        "output_tokens": None if total_output is None else total_output / completed,
+        "requests": completed + (failed or _unanswered(result, completed)),
+        "failures": failed or _unanswered(result, completed),
+        "achieved_requests_per_s": answered,
+        "input_tokens_per_s": total_input / duration_s if total_input and duration_s else None,
+        "output_tokens_per_s": result.number("output_throughput"),
+        "duration_s": duration_s,
+        **{
+            f"{name}_ms": _quantiles(result, vllm)
+            for name, vllm in (("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), ("e2e", "e2el"))
+        },
+        **_load(result),
+        "goodput_share": good / answered if good is not None and answered else None,
+    }
+    return to_row(fields, hints)
+
+
+def _unanswered(result: Document, completed: int) -> int:
+    """Releases that don't count failures leave them out of `completed`."""
+    return (result.whole("num_prompts") or completed) - completed
+
+
+def _quantiles(result: Document, name: str) -> Quantiles:
+    return Quantiles(**{own: result.number(f"{key}_{name}_ms") for own, key in _KEYS.items()})
+
+
+def _load(result: Document) -> dict[str, Any]:
+    """A limit of requests in flight makes a closed loop; a rate without one is Poisson where its burstiness is 1."""
+    rate, limit = result.content.get("request_rate"), result.number("max_concurrency")
+    at_once = rate is None or str(rate) == "inf"
+    if at_once:
+        return {"arrival": "closed", "concurrency": limit or result.number("num_prompts")}
+    offered = result.number("request_rate")
+    achieved = result.number("request_throughput") or 0.0
+    if limit is not None and offered is not None and achieved < FAR_BELOW * offered:
+        return {"arrival": "closed", "concurrency": limit}
+    poisson = result.number("burstiness") in {None, 1.0}
+    return {
+        "arrival": "poisson" if poisson else None,
+        "offered_requests_per_s": offered,
+        "concurrency": _in_flight(result),
+    }
+
+
+def _in_flight(result: Document) -> float | None:
+    """Requests in flight on average (Little's law), where the result has whole latencies."""
+    mean_ms, requests_per_s = result.number("mean_e2el_ms"), result.number("request_throughput")
+    return None if mean_ms is None or requests_per_s is None else mean_ms / 1000 * requests_per_s

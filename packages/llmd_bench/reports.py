@@ -1,0 +1,227 @@
+"""Where reports are kept: `<root>/<stack>/<time>/`, with `<root>/<stack>/latest` pointing at the newest.
+
+Beside a report of version 0.2 stands one of version 0.1, for tools that read only that.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from llmd_pods import report_format as v02
+from llmd_pods.metrics import RATES_IN_REPORTS, TOTAL_TOKENS
+from llmd_pods.performance import Statistics
+from llmd_pods.records import write_file
+from llmd_pods.report import build_report, summarize_result, to_yaml
+from llmd_pods.smoke import SmokeResult
+from pydantic import BaseModel, ConfigDict
+
+from llmd_bench.files import REQUESTS_FILE, point, write_rows
+from llmd_bench.history import ROWS_FILE, stack_folder
+from llmd_bench.rows import smoke_row
+
+
+class _Lenient(BaseModel):
+    """The older format, as far as it is written or read: published results come in it. Unknown fields are kept."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class LatencyV01(_Lenient):
+    """Latencies of all requests."""
+
+    time_to_first_token: Statistics
+    normalized_time_per_output_token: Statistics | None = None
+    time_per_output_token: Statistics | None = None
+    inter_token_latency: Statistics | None = None
+    request_latency: Statistics | None = None
+
+
+class RequestsV01(_Lenient):
+    """Requests and their lengths in tokens."""
+
+    total: int
+    failures: int | None = None
+    incomplete: int | None = None
+    input_length: Statistics
+    output_length: Statistics
+
+
+class ThroughputV01(_Lenient):
+    """Rates of the whole stack."""
+
+    total_tokens_per_sec: float
+    input_tokens_per_sec: float | None = None
+    output_tokens_per_sec: float | None = None
+    requests_per_sec: float | None = None
+
+
+class TimeV01(_Lenient):
+    """`duration` is in seconds."""
+
+    duration: float
+    start: float | None = None
+    stop: float | None = None
+
+
+class MetricsV01(_Lenient):
+    """What was found."""
+
+    time: TimeV01
+    requests: RequestsV01
+    latency: LatencyV01
+    throughput: ThroughputV01
+
+
+class BenchmarkReportV01(_Lenient):
+    """A report of version 0.1."""
+
+    version: Literal["0.1"]
+    scenario: dict[str, Any]
+    metrics: MetricsV01
+
+
+GENERATOR = "nop"
+"""Version 0.1 has a closed list of load generators, which this kit's is not on; its name stands in the metadata."""
+
+
+def to_v01(report: v02.BenchmarkReport) -> BenchmarkReportV01 | None:
+    """The report in the older format; None where it lacks what that can't be without, for example because no request
+    was answered.
+    """
+    performance = report.results.request_performance
+    aggregate = performance.aggregate if performance else None
+    if aggregate is None or report.scenario is None or report.scenario.load is None:
+        return None
+    metrics = _metrics(report, aggregate)
+    if metrics is None:
+        return None
+    observability = report.results.observability
+    content = {
+        "version": "0.1",
+        "scenario": _scenario(report, report.scenario, report.scenario.load),
+        "metrics": metrics,
+        # what this kit says beyond the format, as in version 0.2
+        "metadata": {"uid": report.run.uid, "llmd_oke": observability.llmd_oke if observability else None},
+    }
+    return BenchmarkReportV01.model_validate(content)
+
+
+def _metrics(report: v02.BenchmarkReport, aggregate: v02.Aggregate) -> v02.Json | None:
+    requests, latency, throughput = aggregate.requests, aggregate.latency, aggregate.throughput
+    if requests is None or latency is None or throughput is None or throughput.total_token_rate is None:
+        return None
+    if requests.input_length is None or requests.output_length is None or latency.time_to_first_token is None:
+        return None
+    rates: dict[str, Statistics | None] = {
+        rate.v01: getattr(throughput, rate.v02) for rate in (*RATES_IN_REPORTS.values(), TOTAL_TOKENS)
+    }
+    return {
+        "time": _time(report.run),
+        "requests": requests.model_dump(exclude_none=True),
+        "latency": latency.model_dump(exclude_none=True),
+        "throughput": {name: rate.mean for name, rate in rates.items() if rate},
+    }
+
+
+def _time(run: v02.Run) -> v02.Json:
+    """Version 0.1 counts in seconds, from 1970 on."""
+    time = run.time or v02.RunTime()
+    known = {
+        "duration": float(time.duration.removeprefix("PT").removesuffix("S")) if time.duration else 0.0,
+        "start": time.start.timestamp() if time.start else None,
+        "stop": time.end.timestamp() if time.end else None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _scenario(report: v02.BenchmarkReport, scenario: v02.Scenario, load: v02.LoadSection) -> v02.Json:
+    """Version 0.1 has an entry for each server, not for each role."""
+    engines = [
+        (part.standardized, part.native)
+        for part in scenario.stack or ()
+        if isinstance(part.standardized, v02.InferenceEngine)
+        for _ in range(part.standardized.replicas)
+    ]
+    content: v02.Json = {
+        "description": report.run.description,
+        "model": {"name": engines[0][0].model.name if engines else "unknown"},
+        "load": {
+            "name": GENERATOR,
+            "type": "random",
+            "args": load.native.config,
+            "metadata": {"stage": load.standardized.stage, "tool": load.standardized.tool},
+        },
+    }
+    if engines:
+        content["host"] = {
+            "accelerator": [_accelerator(engine.accelerator) for engine, _ in engines],
+            "type": [engine.role for engine, _ in engines],
+        }
+        content["platform"] = {
+            "engine": [
+                {"name": engine.tool, "version": engine.tool_version, "args": native.args or {}}
+                for engine, native in engines
+            ]
+        }
+    return content
+
+
+def _accelerator(accelerator: v02.Accelerator) -> v02.Json:
+    parallelism = accelerator.parallelism.model_dump(include={"dp", "tp", "pp", "ep"})
+    return {"model": accelerator.model, "count": accelerator.count, "parallelism": parallelism}
+
+
+REPORT_FILE = "benchmark_report_v0.2,_smoke.yaml"
+"""Named as llm-d-benchmark names its reports."""
+
+REPORT_FILE_V01 = "benchmark_report,_smoke.yaml"
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class StoredReport:
+    """The files of one result."""
+
+    folder: Path
+    report: Path
+    requests: Path
+    summary: Path
+    rows: Path
+
+
+def store(
+    result: SmokeResult,
+    root: Path,
+    stack: str,
+    *,
+    model: str,
+    started: datetime | None = None,
+    part: str | None = None,
+) -> StoredReport:
+    """Write both reports, requests, row and summary of `result`, then point `latest` at them. `model` is what rows call
+    the model.
+
+    A report of version 0.1 can't be without latencies; it is left out where no request was answered.
+
+    Results that belong together (the models of one stack) are stored with the same `started` and a `part` each, which
+    becomes a folder of its own.
+    """
+    moment = (started or result.started).strftime("%Y%m%dT%H%M%SZ")
+    run_folder = root / stack_folder(stack) / moment
+    folder = run_folder / part if part else run_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    stored = StoredReport(
+        folder, folder / REPORT_FILE, folder / REQUESTS_FILE, folder / "summary.json", folder / ROWS_FILE
+    )
+    report = build_report(result)
+    stored.report.write_text(to_yaml(report), encoding="utf-8")
+    if older := to_v01(report):
+        (folder / REPORT_FILE_V01).write_text(to_yaml(older), encoding="utf-8")
+    write_rows([smoke_row(result, model=model)], stored.rows)
+    write_file(stored.requests, result.records)
+    stored.summary.write_text(json.dumps(summarize_result(result), indent=2) + "\n", encoding="utf-8")
+    point(run_folder.parent / LATEST, moment)
+    return stored

@@ -1,0 +1,163 @@
+"""Rows of our own benchmarks: of a smoke benchmark, or of one stage of load."""
+
+from collections.abc import Iterable
+from typing import TypedDict, Unpack
+
+from llmd_pods.metrics import LATENCIES
+from llmd_pods.performance import Statistics, describe
+from llmd_pods.records import classify
+from llmd_pods.row import CONDITIONS, Arrival, Basis, Origin, Quantiles, Row, Scope
+from llmd_pods.smoke import SmokeResult
+from llmd_pods.stages import StageResult
+from llmd_pods.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+
+SMOKE_TOOL = "llmd-oke smoke"
+STAGE_TOOL = "llmd-oke bench"
+
+
+def smoke_row(result: SmokeResult, *, model: str) -> Row:
+    """What a smoke benchmark found of `model`, by the catalogue's name where it has one. Lengths are those that were
+    asked for where no answer came.
+    """
+    plan, performance = result.plan, result.performance
+    copies, topology = split_copies(plan.topology.name)
+    price, config_hash = plan.facts.get("price_usd_per_hour"), plan.facts.get("config_hash")
+    row = Row(
+        subject="end-to-end",
+        basis=plan.basis,
+        model=model,
+        gpu=plan.topology.accelerator.rsplit("-", 1)[-1],
+        origin=Origin(
+            tool=SMOKE_TOOL,
+            run=result.run,
+            config_hash=str(config_hash) if config_hash else None,
+            started=result.started.isoformat(),
+        ),
+        image=plan.topology.servers[0].image,
+        topology=topology,
+        copies=copies,
+        gpus_counted=plan.topology.gpus,
+        gpus_reserved=plan.topology.gpus_reserved,
+        input_tokens=performance.input_length.mean if performance.input_length else plan.input_tokens,
+        output_tokens=performance.output_length.mean if performance.output_length else plan.output_tokens,
+        concurrency=performance.users,
+        achieved_requests_per_s=performance.requests_per_s,
+        input_tokens_per_s=performance.input_tokens_per_s,
+        output_tokens_per_s=performance.output_tokens_per_s,
+        requests=performance.requests,
+        failures=performance.failures,
+        duration_s=performance.duration_s,
+        seed=plan.seed,
+        price_usd_per_hour=float(price) if isinstance(price, (int, float)) else None,
+        notes=result.notes,
+    )
+    latencies = {latency.name: _in_ms(getattr(performance, latency.key)) for latency in LATENCIES}
+    return row.model_copy(update={**latencies, **{name: plan.facts[name] for name in CONDITIONS if name in plan.facts}})
+
+
+def split_copies(name: str) -> tuple[int, str]:
+    """Units and topology of a topology's name: 4 and `8p-tp1-4d-tp2` of `4 x 8p-tp1-4d-tp2`."""
+    copies, mark, topology = name.partition(" x ")
+    return (int(copies), topology) if mark else (1, name)
+
+
+class StageFacts(TypedDict, total=False):
+    """What else a row may say of what was under load; fields are a row's."""
+
+    topology: str | None
+    copies: int
+    tensor_parallel_size: int | None
+    gpus_reserved: int | None
+    image: str | None
+    release: str | None
+    attention_backend: str | None
+    quick_reduce: str | None
+    block_size: int | None
+    router_profile: str | None
+    max_num_seqs: int | None
+    price_usd_per_hour: float | None
+
+
+def stage_row(
+    result: StageResult,
+    *,
+    model: str,
+    gpu: str,
+    gpus_counted: int,
+    basis: Basis = Basis.MEASURED,
+    subject: Scope = "end-to-end",
+    seed: int | None = None,
+    run: str | None = None,
+    config_hash: str | None = None,
+    notes: Iterable[str] = (),
+    **facts: Unpack[StageFacts],
+) -> Row:
+    """What a stage without `shortfall` did: latencies of the requests that were sent in its window, rates of what
+    arrived in it. `model` is the catalogue's name where it has one.
+    """
+    good = [record for record in result.counted if record.succeeded]
+    shape = result.stage.shape
+    input_tokens = _mean(record.input_tokens for record in good) or 0.0
+    row = Row(
+        **facts,
+        subject=subject,
+        basis=basis,
+        model=model,
+        gpu=gpu,
+        origin=Origin(
+            tool=STAGE_TOOL,
+            run=run,
+            config_hash=config_hash,
+            started=result.started.isoformat(timespec="seconds") if result.started else None,
+        ),
+        gpus_counted=gpus_counted,
+        input_tokens=input_tokens,
+        output_tokens=_mean(record.output_tokens for record in good) or 0.0,
+        arrival=_arrival(shape),
+        concurrency=shape.concurrency if isinstance(shape, ClosedLoop) else result.concurrency,
+        offered_requests_per_s=shape.requests_per_s if isinstance(shape, ConstantRate | PoissonRate) else None,
+        achieved_requests_per_s=result.requests_per_s,
+        input_tokens_per_s=result.requests_per_s * input_tokens,
+        output_tokens_per_s=result.output_tokens_per_s,
+        requests=len(result.counted),
+        failures=sum(not record.succeeded for record in result.counted),
+        duration_s=result.window.duration_s,
+        seed=seed,
+        notes=(*notes, *_notes(result)),
+    )
+    return row.model_copy(update={latency.name: quantiles_ms(latency.samples_of(good)) for latency in LATENCIES})
+
+
+def _notes(result: StageResult) -> Iterable[str]:
+    if result.window.rule != "nothing trimmed":
+        yield f"counted: {result.window.rule}"
+    if result.health.spoiled:
+        yield result.health.spoiled
+    yield from map(str, classify(result.records))
+    if result.second_try_because:
+        yield f"measured at the second try; the first: {result.second_try_because}"
+
+
+def _arrival(shape: LoadShape) -> Arrival:
+    if isinstance(shape, ClosedLoop):
+        return "closed"
+    if isinstance(shape, ConstantRate):
+        return "constant"
+    return "poisson" if isinstance(shape, PoissonRate) else "trace"
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None
+
+
+def quantiles_ms(times_s: Iterable[float | None]) -> Quantiles:
+    """The distribution of times in seconds; those that are None are left out."""
+    return _in_ms(describe((time_s for time_s in times_s if time_s is not None), "s"))
+
+
+def _in_ms(statistics: Statistics | None) -> Quantiles:
+    if statistics is None:
+        return Quantiles()
+    values = statistics.model_dump(include=set(Quantiles.model_fields), exclude_none=True)
+    return Quantiles(**{name: 1000 * value for name, value in values.items()})

@@ -1,0 +1,92 @@
+"""A comparison as cells of tables, equal on a terminal, in Markdown and in HTML."""
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmd_bench.comparison import Change, Comparison, LoadComparison, Verdict
+
+_MARKS = re.compile(r"[\\`*_\[\]|~]")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric as texts."""
+
+    metric: str
+    a: str
+    b: str
+    change: str
+    interval: str
+    verdict: Verdict
+    sure: bool
+    """Whether repeated runs bear the verdict out."""
+
+
+COLUMNS = ("", "A", "B", "change", "95 % confidence", "")
+
+
+def heading(load: LoadComparison) -> str:
+    """What both sides were asked for, and how often each ran."""
+    return f"{load.load}; {_times(len(load.a))} of A, {_times(len(load.b))} of B"
+
+
+def lines(load: LoadComparison) -> Iterator[Line]:
+    """The metrics that both sides have."""
+    for change in load.shown:
+        yield Line(
+            metric=f"{change.metric.title} ({change.metric.units})",
+            a=number(change.mean_a),
+            b=number(change.mean_b),
+            change="" if change.relative is None else f"{change.relative:+.1%}",
+            interval=_interval(change),
+            verdict=change.verdict,
+            sure=change.interval is not None,
+        )
+
+
+def markdown(comparison: Comparison) -> str:
+    """The whole comparison as Markdown."""
+    return "\n".join(_markdown(comparison)) + "\n"
+
+
+def _markdown(comparison: Comparison) -> Iterator[str]:
+    yield f"# {plain(comparison.a.name)} against {plain(comparison.b.name)}\n"
+    yield f"A is {plain(comparison.a.name)}, B is {plain(comparison.b.name)}.\n"
+    yield from (f"- {plain(note)}" for note in comparison.notes)
+    for load in comparison.loads:
+        yield f"\n## {plain(heading(load))}\n"
+        yield f"| {' | '.join(('metric', *COLUMNS[1:-1], 'B is'))} |"
+        yield "|---|---:|---:|---:|---:|---|"
+        for line in lines(load):
+            yield f"| {line.metric} | {line.a} | {line.b} | {line.change} | {line.interval} | {line.verdict} |"
+
+
+def number(value: float) -> str:
+    """A figure with as many digits as it can bear: four, and none behind the point from a thousand on."""
+    if value == 0:
+        return "0"
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
+    return f"{value:,.{digits}f}"
+
+
+def _interval(change: Change) -> str:
+    if change.interval is None:
+        return "none: one run"
+    interval = change.relative_interval
+    return "" if interval is None else f"{min(interval):+.1%} … {max(interval):+.1%}"
+
+
+def _times(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def plain(text: str) -> str:
+    """Text that Markdown, and the HTML that is made of it, take as it is: one line, no marks, links or tags."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+
+
+def code(text: str) -> str:
+    """Text as code of Markdown, in a table too."""
+    return f"`{' '.join(text.split()).replace('`', '').replace('|', '')}`"

@@ -1,0 +1,127 @@
+"""Documents from outside: bounded before they are read, and what pydantic finds wrong with them in plain words."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date
+from typing import Any, cast
+
+import yaml
+from pydantic_core import ErrorDetails
+
+PATTERNS_IN_WORDS: dict[str, str] = {}
+"""What patterns ask for, by the pattern; whoever declares one adds its words."""
+
+Context = Mapping[str, Any]
+
+ACCEPTED: dict[str, Callable[[Context], str]] = {
+    "string_type": lambda _: "text (in quotes where it looks like a number)",
+    "int_type": lambda _: "a whole number without quotes",
+    "float_type": lambda _: "a number without quotes",
+    "bool_type": lambda _: "true or false",
+    "finite_number": lambda _: "a finite number",
+    "tuple_type": lambda _: "a list",
+    "dict_type": lambda _: "an object",
+    "literal_error": lambda context: str(context["expected"]),
+    "union_tag_invalid": lambda context: str(context["expected_tags"]),
+    "greater_than": lambda context: f"more than {context['gt']:g}",
+    "greater_than_equal": lambda context: f"at least {context['ge']:g}",
+    "less_than": lambda context: f"less than {context['lt']:g}",
+    "less_than_equal": lambda context: f"at most {context['le']:g}",
+    "string_too_short": lambda context: f"at least {context['min_length']} characters",
+    "string_too_long": lambda context: f"at most {context['max_length']} characters",
+    "string_pattern_mismatch": lambda context: PATTERNS_IN_WORDS.get(
+        context["pattern"], f"text that matches {context['pattern']}"
+    ),
+    "too_short": lambda context: f"at least {context['min_length']} item{'s' * (context['min_length'] != 1)}",
+}
+
+PARSED = {"int_parsing": "a whole number", "float_parsing": "a number", "int_from_float": "a whole number"}
+"""Of texts that are read as something else."""
+
+KIND_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "true or false"),
+    (str, "text"),
+    (int, "a whole number"),
+    (float, "a number with a fraction"),
+    (date, "a date"),
+    (Mapping, "an object"),
+    ((list, tuple), "a list"),
+)
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, as somebody who writes YAML would say."""
+    for kind, name in KIND_NAMES:
+        if isinstance(value, kind):
+            return name
+    return "nothing" if value is None else "another kind of value"
+
+
+def context_of(details: ErrorDetails) -> Context:
+    """The figures and names that belong to an error of pydantic's."""
+    return details.get("ctx", {})
+
+
+def in_words(details: ErrorDetails) -> str:
+    """One error of a document that is no stack file, without pydantic's own names."""
+    match details["type"]:
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            return "there is no such key"
+        case "model_type" | "model_attributes_type" | "dataclass_type":
+            return f"must be an object, not {kind_of(details['input'])}"
+        case kind if kind in ACCEPTED:
+            return f"must be {ACCEPTED[kind](context_of(details))}"
+        case kind if kind in PARSED:
+            return f"must be {PARSED[kind]}"
+        case _:
+            return details["msg"].removeprefix("Value error, ")
+
+
+MOST_BYTES = 4 * 2**20
+"""Of a YAML text from outside: the largest benchmark report has 60 KiB."""
+
+MOST_NESTING = 2000
+"""Of objects and lists in each other: YAML's C reader has no limit of its own and ends the whole program."""
+
+MOST_VALUES = 200_000
+"""That a text stands for, with all that its aliases repeat: 400 bytes of aliases can stand for billions."""
+
+_Events: Any = getattr(yaml, "CLoader", yaml.Loader)
+
+
+class UnboundedError(yaml.YAMLError):
+    """A YAML text that would take its reader's stack, memory or time."""
+
+
+def require_bounded(text: str, most_values: float = MOST_VALUES) -> None:
+    """Look through a YAML text before anything is made of it, in time that grows with its length alone.
+
+    Raises:
+        UnboundedError: it is too long, nested too deeply, or stands for too much.
+        yaml.YAMLError: it is no YAML.
+    """
+    if len(text) > MOST_BYTES:
+        raise UnboundedError(f"it is longer than {MOST_BYTES // 2**20} MiB")
+    sizes: dict[str, int] = {}
+    open_: list[tuple[str | None, int]] = [(None, 0)]
+    events = cast("Iterable[yaml.Event]", yaml.parse(text, Loader=_Events))
+    for event in events:
+        size, anchor = 0, getattr(event, "anchor", None)
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((anchor, 1))
+            if len(open_) > MOST_NESTING:
+                raise UnboundedError(f"it is nested too deeply: more than {MOST_NESTING} levels")
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = open_.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            size, anchor = sizes.get(str(anchor), 1), None
+        elif isinstance(event, yaml.ScalarEvent):
+            size = 1
+        if anchor:
+            sizes[anchor] = size
+        outer, before = open_[-1]
+        open_[-1] = (outer, before + size)
+        if before + size > most_values:
+            raise UnboundedError(f"it stands for more than {most_values:,} values")

@@ -1,0 +1,99 @@
+"""What runs in the Job of a published evaluation: installs its package, runs it, reads what it left, and reports.
+
+Standard library only: it comes into the pod as one file of a ConfigMap. The report is one line of JSON in the
+termination message: score, and a letter for each answer (1 right, 0 wrong) in an order that two runs share.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SPEC_VARIABLE = "LLMD_OKE_EVALUATION"
+PACKAGES = "/tmp/packages"  # noqa: S108 - the pod's own scratch volume
+TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_LIMIT_BYTES = 4096
+
+_SCORE = re.compile(r"<p>Score: ([\d.]+)</p>")
+
+
+def main() -> int:
+    """Runs the evaluation that the environment describes; the exit code is that of what failed, 0 for a result.
+
+    The lock is complete, so that nothing else is resolved: pip refuses extras that a lock does not name.
+    """
+    spec: Mapping[str, Any] = json.loads(os.environ[SPEC_VARIABLE])
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check",
+               "--no-deps", "--require-hashes", "--target", PACKAGES, "-r", spec["requirements"]]  # fmt: skip
+    for words in (install, [sys.executable, *spec["program"][1:]]):
+        print("running", " ".join(words), flush=True)
+        ended = subprocess.run(words, env={**os.environ, "PYTHONPATH": PACKAGES}, check=False)
+        if ended.returncode:
+            _report({"error": f"{words[2] if len(words) > 2 else words[0]} ended with {ended.returncode}; see the log"})
+            return ended.returncode
+    return _conclude(spec)
+
+
+def _conclude(spec: Mapping[str, Any]) -> int:
+    files = sorted(glob.glob(spec["result_files"]))  # noqa: PTH207 - an absolute pattern
+    try:
+        answers = READERS[spec["reader"]](Path(files[-1]))
+    except (IndexError, ValueError, LookupError, TypeError) as error:
+        _report({"error": f"no results in {spec['result_files']}: {type(error).__name__}: {error}"})
+        return 1
+    _report({"answers": "".join("1" if right else "0" for right in answers), "question_set": spec["evaluation"]})
+    return 0
+
+
+def read_gpt_oss(path: Path) -> list[bool]:
+    """The answers of a `…_allresults.json` of gpt_oss.evals, sorted by prompt, since it lists them as they came in."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return _sorted(
+        (json.dumps(conversation[0]), _gpt_oss_score(shown) >= 1)
+        for conversation, shown in zip(document["convos"], document["htmls"], strict=True)
+    )
+
+
+def _gpt_oss_score(shown: str) -> float:
+    score = _SCORE.search(shown)
+    if score is None:
+        raise ValueError("an answer without a score")
+    return float(score[1])
+
+
+def read_lm_eval(path: Path) -> list[bool]:
+    """The answers of a `samples_….jsonl` of lm_eval by their numbers; with two filters, the flexible one counts."""
+    samples = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    filters = {sample.get("filter") for sample in samples}
+    chosen = "flexible-extract" if "flexible-extract" in filters else samples[0].get("filter")
+    chosen_samples = sorted(
+        (sample for sample in samples if sample.get("filter") == chosen), key=lambda sample: sample["doc_id"]
+    )
+    return [float(sample["exact_match"]) >= 1 for sample in chosen_samples]
+
+
+READERS: Mapping[str, Callable[[Path], list[bool]]] = {"gpt-oss": read_gpt_oss, "lm-eval": read_lm_eval}
+
+
+def _sorted(judged: Iterable[tuple[str, bool]]) -> list[bool]:
+    keyed: Sequence[tuple[str, bool]] = [
+        (hashlib.sha256(prompt.encode()).hexdigest(), right) for prompt, right in judged
+    ]
+    return [right for _, right in sorted(keyed)]
+
+
+def _report(report: Mapping[str, str]) -> None:
+    text = json.dumps(report)
+    print(text, flush=True)
+    if len(text) <= TERMINATION_LIMIT_BYTES:
+        Path(TERMINATION_LOG).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""What files a model has, by those who have them."""
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import urllib.parse
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .web import PrewarmError, Web, without_secrets
+
+ENCODINGS = "encodings"
+"""Folder of vocabularies in a cache, and prefix of their names in a bucket."""
+
+REHEARSED_VOCABULARY = "LLMD_OKE_REHEARSED_VOCABULARY_SHA256"
+"""Variable with the digest of the file that a rehearsal has in place of the real vocabulary."""
+
+SKIPPED_FOLDERS = ("original", "metal")
+"""Weights in formats that vLLM doesn't read; it leaves `original` out too."""
+
+MOST_PAGES = 1000
+"""Of a listing: a thousand files each."""
+
+SUMS = "SHA256SUMS"
+"""Name of the file beside a model's objects with their SHA-256, as `sha256sum` writes it."""
+
+MOST_SUMS_BYTES = 2**20
+
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_PARTS_DIGEST = re.compile(r"[A-Za-z0-9+/]{22}==-[1-9][0-9]{0,4}")
+_SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to be had. `check` is how its content is judged (`sha256`, `git`, `md5`, `md5-of-parts`, or empty where
+    its source says nothing to judge by), `digest` by what.
+    """
+
+    path: str
+    size: int
+    url: str
+    check: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All files of a model at one commit."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+
+def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -> Listing:
+    """The files of a repository at a revision."""
+    model = f"{endpoint}/api/models/{repository}"
+    with _expected(f"{model}/revision/{revision}"):
+        commit = str(web.read_json(f"{model}/revision/{urllib.parse.quote(revision, safe='')}")[0]["sha"])
+        if not _COMMIT.fullmatch(commit):
+            raise ValueError(f"{commit[:80]!r} is no commit")
+        if _COMMIT.fullmatch(revision) and commit != revision:
+            raise ValueError(f"it answers with commit {commit[:80]}")
+    files: list[RemoteFile] = []
+    page = f"{model}/tree/{commit}?recursive=true"
+    for _ in range(MOST_PAGES):
+        with _expected(page):
+            entries, following = web.read_json(page)
+            files += [
+                _of_hugging_face(entry, f"{endpoint}/{repository}/resolve/{commit}")
+                for entry in entries
+                if entry["type"] == "file" and entry["path"].split("/")[0] not in SKIPPED_FOLDERS
+            ]
+            if following and not following.startswith(f"{endpoint}/"):
+                raise ValueError("its next page lies with another host, which the token is not for")
+        if not following:
+            return Listing(commit, tuple(files))
+        page = following
+    raise PrewarmError(f"{model} has more than {MOST_PAGES} pages of files")
+
+
+@contextmanager
+def _expected(what: str) -> Generator[None]:
+    """What is no listing is refused in words."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise PrewarmError(f"{without_secrets(what)} is no listing of files: {error!r}") from error
+
+
+def _size(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no size of a file")
+    return value
+
+
+def _of_hugging_face(entry: dict[str, Any], base: str) -> RemoteFile:
+    url = f"{base}/{urllib.parse.quote(entry['path'])}"
+    large = entry.get("lfs")
+    if large:
+        return RemoteFile(entry["path"], _size(large["size"]), url, "sha256", large["oid"])
+    return RemoteFile(entry["path"], _size(entry["size"]), url, "git", entry["oid"])
+
+
+def list_object_storage(web: Web, source_url: str, repository: str, revision: str = "main") -> Listing:
+    """The files under a repository's name in a bucket, by a pre-authenticated request that may list.
+
+    A bucket has no commits, so names, sizes and checksums make one. A `SHA256SUMS` among the files wins over the
+    checksums of Object Storage.
+
+    Raises:
+        PrewarmError: the revision is a commit, and the files are not those.
+    """
+    base, prefix = source_url.rstrip("/") + "/", f"{repository}/"
+    files: list[RemoteFile] = []
+    start = prefix
+    for _ in range(MOST_PAGES):
+        query = urllib.parse.urlencode({"prefix": prefix, "start": start, "fields": "name,size,md5"})
+        with _expected(base):
+            document, _ = web.read_json(f"{base}?{query}")
+            files += [_of_object_storage(entry, base, prefix) for entry in document["objects"] if entry["size"]]
+            start = document.get("nextStartWith") or ""
+        if not start:
+            break
+    else:
+        raise PrewarmError(f"{without_secrets(base)} has more than {MOST_PAGES} pages of files for {repository}")
+    files = _with_checksums(web, files)
+    facts = json.dumps([(file.path, file.size, file.digest) for file in files])
+    commit = hashlib.sha256(facts.encode()).hexdigest()[:40]
+    if _COMMIT.fullmatch(revision) and commit != revision:
+        raise PrewarmError(f"the bucket's files of {repository} are {commit}, not the pinned {revision}")
+    return Listing(commit, tuple(files))
+
+
+def _of_object_storage(entry: dict[str, Any], base: str, prefix: str) -> RemoteFile:
+    if not entry["name"].startswith(prefix):
+        raise ValueError(f"{entry['name'][:80]!r} is not below {prefix}")
+    url = base + urllib.parse.quote(entry["name"], safe="")
+    path = entry["name"].removeprefix(prefix)
+    return RemoteFile(path, _size(entry["size"]), url, *_by_md5(entry.get("md5") or ""))
+
+
+def _by_md5(digest: str) -> tuple[str, str]:
+    """Objects that were uploaded in parts have no MD5 of their content but one of their parts' (`<md5>-<parts>`)."""
+    if _PARTS_DIGEST.fullmatch(digest):
+        return "md5-of-parts", digest
+    try:
+        whole = len(base64.b64decode(digest, validate=True)) == hashlib.md5(usedforsecurity=False).digest_size
+    except binascii.Error:
+        whole = False
+    return ("md5", digest) if whole else ("", "")
+
+
+def _with_checksums(web: Web, files: list[RemoteFile]) -> list[RemoteFile]:
+    sums = next((file for file in files if file.path == SUMS), None)
+    if sums is None:
+        return [file if file.check else replace(file, **_of_headers(web, file.url)) for file in files]
+    if sums.size > MOST_SUMS_BYTES:
+        raise PrewarmError(f"{SUMS} has {sums.size} bytes, more than {MOST_SUMS_BYTES}")
+    lines = web.read_text(sums.url, MOST_SUMS_BYTES).splitlines()
+    by_path = {line[2]: line[1] for text in lines if (line := _SUM.fullmatch(text))}
+    return [
+        replace(file, check="sha256", digest=by_path[file.path]) if file.path in by_path else replace(file, check="")
+        for file in files
+        if file is not sums
+    ]
+
+
+def _of_headers(web: Web, url: str) -> dict[str, str]:
+    """Checksums that Object Storage has for an object but doesn't list."""
+    headers = web.head(url)
+    try:
+        sha256 = base64.b64decode(headers.get("opc-content-sha256", ""), validate=True)
+    except binascii.Error:
+        sha256 = b""
+    if len(sha256) == hashlib.sha256().digest_size:
+        return {"check": "sha256", "digest": sha256.hex()}
+    check, digest = _by_md5(headers.get("opc-multipart-md5") or headers.get("content-md5") or "")
+    return {"check": check, "digest": digest}

@@ -1,0 +1,227 @@
+"""The node agent: simulated nodes, their pods and the Services, in one process of a rehearsal's local cluster.
+
+Run by `python -m llmd_rehearsal.agent --config FILE` inside the local cluster's namespaces. Once it answers
+DNS questions, nodes are registered and Services served, and it writes `node agent ready` to its standard output.
+SIGTERM ends it and all of its pods.
+"""
+
+import argparse
+import asyncio
+import gc
+import logging
+import shutil
+import signal
+import sys
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import httpx2
+from aiohttp import web
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Secret, Service
+from lightkube.resources.discovery_v1 import EndpointSlice
+from lightkube.resources.networking_v1 import NetworkPolicy
+from llmd_pods.errors import KitError
+from pydantic import ValidationError
+
+from llmd_rehearsal.agent_config import AgentConfig, NodeConfig
+from llmd_rehearsal.cluster_spec import POLICIES_FILE
+from llmd_rehearsal.devices import DeviceProvider
+from llmd_rehearsal.nodes import Change, ChangeNode, Fleet, NodeControl, serve_control
+from llmd_rehearsal.pods import images, network_policies
+from llmd_rehearsal.pods.container_worker import BackOff
+from llmd_rehearsal.pods.containers import simulator_client
+from llmd_rehearsal.pods.images import ContainerFactory, load
+from llmd_rehearsal.pods.network_policies import NetworkPolicyFilter
+from llmd_rehearsal.pods.networks import AddressPool, Networks, route_services
+from llmd_rehearsal.pods.pod_sandbox import AgentContext, Resolver, StoredSources
+from llmd_rehearsal.pods.pod_worker import PodRunner
+from llmd_rehearsal.pods.status import EventRecorder
+from llmd_rehearsal.services import Address, DnsName, ServiceNetwork
+from llmd_rehearsal.watches import Store
+
+_log = logging.getLogger(__name__)
+READY = "node agent ready"
+_HTTPS = 443
+CONFLICT = 409
+
+
+class Agent:
+    """All parts of the node agent, put together from its configuration."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        client = AsyncClient(config=KubeConfig.from_file(config.kubeconfig).get(), trust_env=False)
+        self._config = config
+        self._client = client
+        self._pods = Store(client, Pod)
+        self._services = Store(client, Service)
+        self._slices = Store(client, EndpointSlice)
+        self._sources = StoredSources(Store(client, ConfigMap), Store(client, Secret))
+        self._networks = Networks(config.bridge, config.bridge_address)
+        self.fleet = Fleet(client, config.bridge_address)
+        self._devices = DeviceProvider(client, self.fleet)
+        self._runner = PodRunner(self._context(client), self._pods)
+        self._policies = Store(client, NetworkPolicy)
+        self._namespaces = Store(client, Namespace)
+        self._policy_filter = NetworkPolicyFilter(
+            self._pods, self._policies, self._namespaces, self._networks, config.bridge_address
+        )
+        self._unsupported_policies = network_policies.unsupported()
+        host, _, port = config.api_server.rpartition(":")
+        api_service = Address(str(config.service_cidr.network_address + 1), _HTTPS)
+        self._service_network = ServiceNetwork(
+            self._services,
+            self._slices,
+            config.cluster_domain,
+            {api_service: Address(host, int(port))},
+            {name: DnsName((address,)) for name, address in config.outside_names.items()},
+            self._policy_filter.lets_in,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._control: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Register nodes, serve Services, take pods, and at last answer DNS: with that, the rest is there."""
+        config = self._config
+        (config.state_folder / POLICIES_FILE).write_text(self._unsupported_policies or "")
+        await self._networks.sweep()
+        shutil.rmtree(config.state_folder / "pods", ignore_errors=True)  # of an agent that died
+        await route_services(config.service_cidr)
+        await self.fleet.await_api_server()
+        await install_crds(self._client, config.definitions)
+        await self.fleet.add(config.nodes)
+        sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
+        self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))
+        await asyncio.gather(*(store.synced() for store in sources))
+        self._begin(self._pods.run(), self._devices.run())
+        await self._pods.synced()
+        if self._unsupported_policies is None:
+            self._begin(self._policies.run(), self._namespaces.run(), self._policy_filter.run())
+        if config.control_port is not None:
+            changes: dict[Change, ChangeNode] = {
+                "remove": self.remove_node,
+                "stop": self.stop_node,
+                "start": self.start_node,
+            }
+            self._control = await serve_control(NodeControl(self.fleet, self.add_nodes, changes), config.control_port)
+        await self._service_network.serve_names(config.dns_address)
+
+    async def add_nodes(self, configs: Iterable[NodeConfig]) -> None:
+        """Register more nodes while running; pods bound to them by then are taken."""
+        await self.fleet.add(configs)
+        self._consider_pods()
+
+    async def stop_node(self, name: str) -> None:
+        """End all processes of a node's pods and its heartbeat, as of a machine that loses power; no object says so."""
+        self.fleet.stop(name)
+        await self._runner.cut_off(name)
+
+    async def start_node(self, name: str) -> None:
+        """Have a stopped node report itself and run the pods again that are still bound to it."""
+        await self.fleet.start(name)
+        self._consider_pods()
+
+    def _consider_pods(self) -> None:
+        for pod in self._pods:
+            self._runner.consider(pod)
+
+    async def remove_node(self, name: str) -> None:
+        """Take a node away, and its disks with it."""
+        await self.fleet.remove(name)
+        shutil.rmtree(self._config.state_folder / "nodes" / name, ignore_errors=True)
+
+    async def fail(self) -> None:
+        """Wait; raises when one of the agent's parts ends, which none should."""
+        finished, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        finished.pop().result()
+
+    async def stop(self) -> None:
+        """End all pods' processes, then everything else."""
+        if self._control is not None:
+            await self._control.cleanup()
+        for task in self._tasks:
+            task.cancel()
+        await self._runner.stop(self._config.stop_grace_s)
+        self._service_network.close()
+
+    def _begin(self, *parts: Coroutine[Any, Any, None]) -> None:
+        self._tasks += [asyncio.create_task(part) for part in parts]
+
+    def _context(self, client: AsyncClient) -> AgentContext:
+        config = self._config
+        simulator = simulator_client(config.simulator_url) if config.simulator_url else None
+        return AgentContext(
+            client=client,
+            fleet=self.fleet,
+            networks=self._networks,
+            addresses=AddressPool(config.bridge_address),
+            sources=self._sources,
+            services=self._services,
+            factory=ContainerFactory(
+                load(config.images),
+                config.programs,
+                images.prepare(config.state_folder, config.outside_authority, config.pod_environment),
+                simulator,
+                config.time_scale,
+            ),
+            recorder=EventRecorder(client),
+            state_folder=config.state_folder,
+            resolver=Resolver(config.dns_address, config.cluster_domain),
+            probe_time_scale=config.probe_time_scale,
+            back_off=BackOff(config.back_off.first_s, config.back_off.longest_s),
+        )
+
+
+async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, Any]]) -> None:
+    """Makes definitions; those that are there already stay as they are."""
+    for manifest in definitions:
+        try:
+            await client.create(cast("CustomResourceDefinition", CustomResourceDefinition.from_dict(dict(manifest))))
+        except ApiError as error:
+            if error.status.code != CONFLICT:
+                raise
+
+
+async def run(config: AgentConfig) -> None:
+    """Run the agent until SIGTERM or SIGINT."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    agent = Agent(config)
+    await agent.start()
+    sys.stdout.write(f"{READY}\n")
+    sys.stdout.flush()
+    waits = [asyncio.create_task(stopped.wait()), asyncio.create_task(agent.fail())]
+    finished, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await agent.stop()
+    with suppress(asyncio.CancelledError):
+        for task in finished:
+            task.result()
+
+
+def main() -> int:
+    """Read the configuration file named on the command line and run; 1 with a message when something is wrong."""
+    parser = argparse.ArgumentParser(prog="llmd_rehearsal.agent", description="The rehearsal's node agent.")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, see AgentConfig")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    # Objects of the cluster are many and live long: collecting took a third of this program's time by the defaults.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    try:
+        config = AgentConfig.model_validate_json(arguments.config.read_bytes())
+        asyncio.run(run(config))
+    except (KitError, OSError, ValidationError, ApiError, httpx2.HTTPError) as error:
+        sys.stderr.write(f"node agent: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,478 @@
+"""`llmd-oke rehearse`, with what the kit's commands do on a rehearsed stack: the whole job on this machine."""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from llmd_oke import planning
+from llmd_oke.cli import console, options
+from llmd_oke.cli.check import plan_document, show_plan
+from llmd_oke.cli.extensions import Rehearsals
+from llmd_oke.config import require_project
+from llmd_oke.operations.drift import Drift
+from llmd_oke.operations.previews import Preview, of_document
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from rich.markup import escape
+from rich.table import Table
+
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.cluster_plan import SIMULATED, SIMULATED_PLUGIN
+from llmd_rehearsal.engine_project import DEPLOYED
+from llmd_rehearsal.inventory import IN_PODS, IN_TESTS, ReleaseChoice
+from llmd_rehearsal.oci_plugin.faults import parse_rule
+from llmd_rehearsal.plugins import PluginChoice
+from llmd_rehearsal.programs import Program, ensure
+from llmd_rehearsal.rehearsal import Prepared, Settings
+from llmd_rehearsal.time_scale import SLOWEST
+
+if TYPE_CHECKING:
+    from llmd_rehearsal.release_differences import ObjectDifference
+
+
+app = typer.Typer(
+    help="Rehearse a stack on this machine: the real Pulumi engine, Kubernetes API server, endpoint picker, Envoy and "
+    "routing sidecar, with simulated nodes and vLLM. Once more, and only what changed is applied.",
+    invoke_without_command=True,
+)
+
+DEFAULT_STACK = "rehearsal"
+
+_OPERATING = {"preview": "previewing an update of", "destroy": "destroying"}
+
+_REAL = ("pulumi", "kube-apiserver")
+
+
+def changes_text(result: Mapping[str, Any]) -> str:
+    """What an operation did, in a sentence."""
+    counts = {kind: count for kind, count in result["changes"].items() if kind not in {"same", "read"}}
+    same = result["changes"].get("same", 0)
+    if not counts and result["operation"] == "destroy":
+        return "nothing was deployed"
+    if not counts:
+        return f"no changes: {same} resources are as they should be"
+    text = ", ".join(
+        f"{count} to {kind}" if result["operation"] == "preview" else f"{count} {kind}d"
+        for kind, count in counts.items()
+    )
+    return f"{text}, {same} unchanged"
+
+
+def _show(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> None:
+    """What was real, what was simulated, and what to do next."""
+    table = Table.grid(padding=(0, 2))
+    for name, text in _facts(prepared, placeholders, report):
+        table.add_row(f"[dim]{name}[/]", escape(text))
+    console.output().print(table)
+
+
+def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None) -> dict[str, Any]:
+    """The whole rehearsal as plain data."""
+    summaries, plugin = sorted(report.rglob("summary.json")) if report else [], prepared.plugin
+    return {
+        "stack": prepared.stack,
+        "plan": plan_document(prepared.plan),
+        **releases_document(prepared.inventory.release),
+        "release_differences": [dataclasses.asdict(difference) for difference in _differences(prepared)],
+        "programs": {
+            name: {"version": program.version, "origin": program.origin, "path": str(program.path)}
+            for name, program in prepared.inventory.programs.items()
+        },
+        "kubernetes_plugin": {
+            "real": plugin.is_real,
+            "version": plugin.version,
+            "path": str(plugin.path) if plugin.path else None,
+        },
+        "simulated": list(prepared.simulated(update["placeholders"])),
+        "time_scale": prepared.time_scale.scale,
+        "time_scale_because": prepared.time_scale.because,
+        "update": dict(update),
+        "smoke": [json.loads(path.read_text()) for path in summaries],
+        "report": str(report) if report else None,
+    }
+
+
+def _show_programs(programs: Iterable[Program]) -> None:
+    """A table of programs."""
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("program", "version", "from"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("path", overflow="fold")
+    for program in programs:
+        table.add_row(program.name, program.version, program.origin, str(program.path))
+    console.output().print(table)
+
+
+def substitution_text(choice: ReleaseChoice) -> str | None:
+    """What to say where another release stands in."""
+    requested, used = choice.asked.name, choice.used.name
+    if requested == used:
+        return None
+    nearest = f"{used}, the nearest that has, is rehearsed"
+    return f"{requested} has no endpoint picker and sidecar that can be had here; {nearest}"
+
+
+def release_text(choice: ReleaseChoice) -> str:
+    """The release that is rehearsed, and the one that it stands in for."""
+    requested, used = choice.asked.name, choice.used.name
+    return used if requested == used else f"{used}, in place of {requested}"
+
+
+def releases_document(choice: ReleaseChoice) -> dict[str, str]:
+    """The release that a stack asks for, and the one that it is rehearsed with."""
+    return {"asked_release": choice.asked.name, "release": choice.used.name}
+
+
+def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> Iterator[tuple[str, str]]:
+    programs, scale = prepared.inventory.programs, prepared.time_scale.scale
+    routed = any(model.router.mode != "none" for model in prepared.plan.models)
+    real = [f"{name} {programs[name].version}" for name in (*_REAL, *(IN_PODS if routed else ()))]
+    real += [f"Kubernetes plug-in {prepared.plugin.version}"] if prepared.plugin.is_real else []
+    yield "real", ", ".join(real)
+    picker = ", in which endpoint pickers read servers too" if scale > 1 else ""
+    pace = "" if scale == 1 else f"; model time is wall time / {scale:g}{picker}"
+    start = "" if prepared.startup_s is None else f"; servers take {prepared.startup_s:g} s to start"
+    yield "simulated", f"{', '.join(prepared.simulated({}))}{pace}{start}"
+    if placeholders:  # images without a program, by the last part of their names
+        names = ", ".join(image.rsplit("/", 1)[-1] for image in placeholders)
+        yield "not run", f"{sum(placeholders.values())} pods, whose images have no program here: {names}"
+    if substitution := substitution_text(prepared.inventory.release):
+        yield "release", substitution
+        yield "differs", "\n".join(map(str, _differences(prepared)))
+    if report:
+        yield "report", str(report)
+    yield "next", f"change stacks/Pulumi.{prepared.stack}.yaml and rehearse again, or end it: scripts/rehearse down"
+
+
+def _differences(prepared: Prepared) -> "Sequence[ObjectDifference]":
+    """What of the stack's own release is rehearsed otherwise."""
+    if prepared.inventory.release.asked.name == prepared.inventory.release.used.name:
+        return ()
+    from llmd_rehearsal.release_differences import release_differences  # noqa: PLC0415 - it loads Pulumi
+
+    return release_differences(planning.plan_stack_file(prepared.project, prepared.stack), prepared.plan)
+
+
+def run_inside(
+    project: Path,
+    stack: str,
+    command: Sequence[str],
+    reports: Path | None = None,
+    *,
+    measures: bool = True,
+    interruptible: bool = False,
+) -> int:
+    """Runs `llmd-oke COMMAND` inside a stack's rehearsal, with the stack file as it is rehearsed; gives its exit code.
+
+    A command that measures is told what is not real. An interruptible one ends by itself after Ctrl-C.
+
+    Raises:
+        KitError: the stack isn't rehearsed, or its rehearsal isn't up.
+    """
+    copy = rehearsal.rehearsal_folder(project, stack) / DEPLOYED
+    if not copy.is_dir():
+        raise KitError(f"{stack} is not rehearsed here.", f"Rehearse it: scripts/rehearse --stack {stack}")
+    own = ["--stack", stack, "--project", str(copy), "--reports", str((reports or project / "reports").resolve())]
+    real = rehearsal.running_settings(project, stack).plugin is PluginChoice.REAL
+    parts = (*SIMULATED, *([] if real else [SIMULATED_PLUGIN]))
+    simulated = [word for part in parts for word in ("--simulated", part) if measures]
+    argv = [sys.executable, "-m", "llmd_oke", *command, *own, *simulated]
+    environment = console.inherited_environment()
+    return rehearsal.run_command(project, stack, argv, env=environment, interruptible=interruptible)
+
+
+class LocalRehearsals:
+    """What the kit's commands do on rehearsed stacks (`llmd_oke.cli.extensions.Rehearsals`)."""
+
+    run_inside = staticmethod(run_inside)
+
+    def drift(self, project: Path, stack: str, progress: Progress) -> Sequence[Drift]:
+        """What was changed by hand in a rehearsed stack.
+
+        Raises:
+            KitError: its rehearsal is not up, or it can't be seen.
+        """
+        prepared = _running(project, stack, progress)
+        progress.step("looking for changes by hand; nothing is changed")
+        return [Drift(**change) for change in rehearsal.run_engine(prepared, "drift", progress)["drift"]]
+
+    def preview(self, project: Path, stack: str, progress: Progress) -> Preview:
+        """What an update of a rehearsed stack would do; starts the rehearsal where it is not up.
+
+        Raises:
+            KitError: there is no preview; says why.
+        """
+        prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+        return of_document(rehearsal.run_engine(prepared, "preview", progress))
+
+    def replace_nodes(
+        self,
+        project: Path,
+        stack: str,
+        names: Sequence[str],
+        progress: Progress,
+        *,
+        at_once: int,
+        drain_limit_s: float | None,
+        force: bool,
+    ) -> None:
+        """Launches nodes of a rehearsed stack anew, drained unless `drain_limit_s` is None.
+
+        Raises:
+            KitError: its rehearsal is not up, or a node can't be replaced.
+        """
+        prepared = _running(project, stack, progress)
+        progress.step("launching nodes of the rehearsed stack anew")
+        limit = ["--drain-limit", str(drain_limit_s)] if drain_limit_s is not None else []
+        more = ["--at-once", str(at_once), *limit, *["--force"] * force]
+        rehearsal.run_engine(prepared, "replace", progress, targets=names, more=more)
+
+    def time_scale(self, project: Path, stack: str) -> float:
+        """Wall seconds for a second of model time in a rehearsal."""
+        return rehearsal.running_settings(project, stack).time_scale or 1.0
+
+
+def _running(project: Path, stack: str, progress: Progress) -> Prepared:
+    if rehearsal.phase(project, stack) != "ready":
+        raise KitError(f"The rehearsal of {stack} is not up.", f"Rehearse it: scripts/rehearse --stack {stack}")
+    return rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+
+
+rehearsals: Rehearsals = LocalRehearsals()
+
+Faults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        metavar="RESOURCE[/NAME]:FAULT[:TIMES]",
+        help="Let the stand-in for OCI fail, such as `Vcn:late-failure:1`; several times. A wrong one is answered with "
+        "all that there are.",
+    ),
+]
+
+Plugin = Annotated[
+    PluginChoice,
+    typer.Option(
+        "--plugin",
+        help="Pulumi's Kubernetes plug-in: the real one, or its stand-in. `auto` is the real one where it is installed "
+        "in the version of the Python package, and the stack installs no operators. Another one than before starts "
+        "the rehearsal anew.",
+    ),
+]
+
+TimeScale = Annotated[
+    float | None,
+    typer.Option(
+        help="Wall seconds for a second of model time. If left out, a running rehearsal keeps its own; another gets "
+        "one that suits the stack and this machine's processors.",
+        min=0.01,
+        max=SLOWEST,
+    ),
+]
+
+Benchmark = Annotated[
+    bool,
+    typer.Option(
+        help="Show the smoke benchmark's result, or run it if it is the client's. The cluster's is part of the update: "
+        "`smoke: {where: none}` in the stack file leaves it out."
+    ),
+]
+
+
+@app.callback()
+def rehearse(
+    context: typer.Context,
+    stack: options.Stack = DEFAULT_STACK,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+    time_scale: TimeScale = None,
+    startup_seconds: options.StartupSeconds = None,
+    benchmark: Benchmark = True,
+    fault: Faults = None,
+    plugin: Plugin = PluginChoice.AUTO,
+) -> None:
+    """Plan, deploy, serve and benchmark a stack; once more, and only what changed is applied."""
+    if context.invoked_subcommand is not None:
+        _refuse_misplaced_options(context, context.invoked_subcommand)
+        return
+    faults = [parse_rule(text) for text in fault or []]
+    progress = console.progress()
+    progress.step(f"rehearsing the stack {stack}")
+    settings = Settings(time_scale=time_scale, plugin=plugin, startup_s=startup_seconds)
+    prepared = rehearsal.prepare(project, stack, settings, progress)
+    _tell_release(prepared, progress)
+    if not as_json:
+        show_plan(stack, prepared.plan, release=release_text(prepared.inventory.release))
+    rehearsal.ask_for_faults(prepared, faults)
+    rehearsal.pre_scale_down(prepared, progress)
+    progress.step("updating the stack with the real engine")
+    try:
+        update = rehearsal.run_engine(prepared, "up", progress)
+    except KitError:
+        if (
+            prepared.plan.smoke.where == "cluster"
+        ):  # shows the benchmark in the cluster if that is what ended the update
+            _smoke(prepared, ["--fetch", "--if-failed"], as_json=True)
+        raise
+    progress.step(changes_text(update))
+    simulated = prepared.simulated(update["placeholders"])
+    began_s = time.time()
+    status = _benchmark(prepared, simulated, as_json=as_json) if benchmark else 0
+    latest = project / "reports" / stack / "latest"
+    report = latest if latest.exists() and latest.lstat().st_mtime >= began_s else None
+    if as_json:
+        typer.echo(json.dumps(_document(prepared, update, report), indent=2))
+    else:
+        _show(prepared, update["placeholders"], report)
+    raise typer.Exit(status)
+
+
+@app.command()
+def preview(
+    stack: options.Stack = DEFAULT_STACK, project: options.Project = options.HERE, as_json: options.Json = False
+) -> None:
+    """Show what an update of the rehearsed stack would change."""
+    _operate("preview", stack, project, as_json=as_json)
+
+
+@app.command()
+def destroy(
+    stack: options.Stack = DEFAULT_STACK,
+    project: options.Project = options.HERE,
+    unprotect: options.Unprotect = False,
+    as_json: options.Json = False,
+) -> None:
+    """Destroy the rehearsed stack's resources with the engine; its control plane stays up.
+
+    Where clusters or pools are protected it is refused without --unprotect, as it is for a real stack.
+    """
+    _operate("destroy", stack, project, as_json=as_json, unprotect=unprotect)
+
+
+@app.command()
+def down(
+    stack: Annotated[str | None, typer.Option("--stack", "-s", help="Only this stack; all if left out.")] = None,
+    project: options.Project = options.HERE,
+) -> None:
+    """End rehearsals: no process, mount, namespace or link of theirs stays. Their logs do."""
+    require_project(project)
+    ended = [
+        name for name in ([stack] if stack else rehearsal.stacks_with_files(project)) if rehearsal.down(project, name)
+    ]
+    for name in ended:
+        console.errors().print(f"{name} is down", markup=False)
+    if not ended:
+        console.errors().print("nothing is up" if stack is None else f"{stack} is not up", markup=False)
+
+
+@app.command()
+def status(project: options.Project = options.HERE, as_json: options.Json = False) -> None:
+    """Show which rehearsals are up."""
+    require_project(project)
+    phases = {name: rehearsal.phase(project, name) for name in rehearsal.rehearsed_stacks(project)}
+    if as_json:
+        typer.echo(json.dumps(phases, indent=2))
+        return
+    for name, phase in phases.items():
+        again = [
+            f"{process} started again {count} times" for process, count in rehearsal.restarts(project, name).items()
+        ]
+        console.output().print(f"{name}  {'; '.join([phase, *again])}", markup=False)
+    if not phases:
+        console.output().print("nothing is up")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", show_default=False)] = None,
+    stack: options.Stack = DEFAULT_STACK,
+    project: options.Project = options.HERE,
+) -> None:
+    """Run a command inside a rehearsal, with KUBECONFIG set and `llmd-oke` on PATH.
+
+    For example: `llmd-oke rehearse run -- kubectl get pods -A`.
+    """
+    if not command:
+        raise KitError("No command was given.", "For example: llmd-oke rehearse run -- kubectl get pods -A")
+    raise console.ChildExit(rehearsal.run_command(project, stack, command, interruptible=True))
+
+
+@app.command()
+def programs(
+    tests: Annotated[bool, typer.Option("--tests", help="What only the kit's own tests run, too.")] = False,
+) -> None:
+    """Have all programs that rehearsals need at hand: found on PATH, in the cache, or built."""
+    progress = console.progress()
+    programs = rehearsal.have_programs(progress).programs
+    _show_programs([*programs.values(), *(ensure(IN_TESTS, progress) if tests else {}).values()])
+
+
+def _refuse_misplaced_options(context: typer.Context, subcommand: str) -> None:
+    """Options before a sub-command belong to the group, so that they would count for nothing.
+
+    Raises:
+        KitError: there are some; says where they belong.
+    """
+    group = cast("Any", context.command)
+    known = {name for parameter in group.commands[subcommand].params for name in parameter.opts}
+    options = {item.opts[0]: context.params[item.name] for item in group.params if _is_typed(context, item.name)}
+    if options:
+        words = [name if value is True else f"{name} {value}" for name, value in options.items() if name in known]
+        unknown = ", ".join(name for name in options if name not in known)
+        remedies = [f"`{subcommand}` has no {unknown}."] if unknown else []
+        remedies += [f"Put it behind: llmd-oke rehearse {subcommand} {' '.join(words)}"] if words else []
+        message = f"Options before `{subcommand}` count for nothing: {', '.join(options)}"
+        raise KitError(message, " ".join(remedies))
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether an option stands on the command line; the environment counts for sub-commands too."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _operate(operation: str, stack: str, project: Path, *, as_json: bool, unprotect: bool = False) -> None:
+    progress = console.progress()
+    progress.step(f"{_OPERATING[operation]} the stack {stack}")
+    was_up = rehearsal.phase(project, stack) == "ready"
+    prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+    _tell_release(prepared, progress)
+    rehearsal.ask_for_faults(prepared, ())
+    done = rehearsal.run_engine(prepared, operation, progress, unprotect=unprotect)
+    progress.step(changes_text(done))
+    if not was_up:
+        progress.step(f"the rehearsal of {stack} is up since; to end it: scripts/rehearse down --stack {stack}")
+    if as_json:
+        typer.echo(json.dumps({**done, **releases_document(prepared.inventory.release)}, indent=2))
+
+
+def _tell_release(prepared: Prepared, progress: Progress) -> None:
+    """Says which release stands in for the stack's own, if one does."""
+    if text := substitution_text(prepared.inventory.release):
+        progress.step(text)
+
+
+def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -> int:
+    """Runs `llmd-oke smoke` inside, or has it fetch what the benchmark in the cluster found."""
+    if prepared.plan.smoke.where == "none":
+        return 0
+    if prepared.plan.smoke.where == "cluster":
+        return _smoke(prepared, ["--fetch"], as_json=as_json)
+    parts = [word for part in simulated for word in ("--simulated", part)]
+    scale = ["--time-scale", str(prepared.time_scale.scale)]
+    programs = prepared.inventory.programs
+    ran = [word for name in IN_PODS for word in ("--ran", f"{name}={programs[name].version}")]
+    return _smoke(prepared, [*scale, *parts, *ran], as_json=as_json)
+
+
+def _smoke(prepared: Prepared, words: Sequence[str], *, as_json: bool) -> int:
+    own = ["--stack", prepared.stack, "--project", str(prepared.project), "--router", prepared.router]
+    argv = [sys.executable, "-m", "llmd_oke", "smoke", *own, *words]
+    environment = console.inherited_environment()
+    output = sys.stderr if as_json else None
+    return rehearsal.run_command(prepared.project, prepared.stack, argv, env=environment, output=output)

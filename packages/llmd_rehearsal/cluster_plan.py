@@ -1,0 +1,258 @@
+"""What the local cluster of a planned stack is made of: which of it is real, and by which processes."""
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from ipaddress import IPv4Interface, IPv4Network
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from llmd_oke.catalogue.files import cache_folder, values_folder
+from llmd_oke.catalogue.releases import crd_manifests
+from llmd_oke.catalogue.serving import scaling
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.config import CreateCluster, NoModelCache
+from llmd_oke.planning import Node, Plan
+from llmd_oke.planning.pools import autoscaled_pools
+from llmd_oke.planning.storage import pod_disk_gib
+from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
+
+from llmd_rehearsal import control_plane
+from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
+from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
+from llmd_rehearsal.control_plane import Pki
+from llmd_rehearsal.engine_project import journal_file
+from llmd_rehearsal.inventory import IN_PODS
+from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
+from llmd_rehearsal.plugins import KubernetesPlugin
+from llmd_rehearsal.programs import Program
+
+KUBERNETES_PLUGIN_PORT = 9301
+SIMULATOR_PORT = 9302
+SIMULATOR_URL = f"http://127.0.0.1:{SIMULATOR_PORT}"
+OCI_PLUGIN_PORT = 9303
+NODE_CONTROL_PORT = 9304
+OCI_REST_PORT = 9305
+
+PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
+"""The stand-in plug-ins by the names of their packages; that for Kubernetes runs where the real one doesn't."""
+
+OCI_FAULTS_FILE = "oci-faults.yaml"
+"""Which requests to OCI fail, in the local cluster's folder; nobody needs to write it."""
+
+BRIDGE_ADDRESS = f"{control_plane.NODE_ADDRESS}/16"
+
+SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
+"""The fact that tells how long simulated servers take to start, and its value where nobody asked for a time."""
+
+SYSTEM_NODE = NodeConfig(
+    name="system-0",
+    capacity={"cpu": "128", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "110"},
+    labels={INSTANCE_TYPE_LABEL: "VM.Standard.E5.Flex"},
+)
+"""Stands for the pool of ordinary nodes that every cluster has for what needs no GPU."""
+
+SIMULATED = ("nodes and their GPUs", "vLLM")
+"""What is not real in a rehearsal, whatever its stack."""
+
+SIMULATED_PLUGIN = "Kubernetes plug-in of Pulumi"
+SIMULATED_OCI = "OCI and its plug-in of Pulumi"
+SIMULATED_SCALING = "scaling by load (ScaledObjects are accepted, and nothing acts on them)"
+SIMULATED_NODE_SCALING = "the cluster autoscaler (its add-on is accepted, and nothing adds or takes nodes)"
+SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are kept)"
+
+
+def local_cluster_spec(
+    state: Path,
+    plan: Plan,
+    programs: Mapping[str, Path],
+    time_scale: float,
+    probe_time_scale: float,
+    pod_environment: Mapping[str, str] | None = None,
+    *,
+    plugin: KubernetesPlugin,
+    startup_s: float | None = None,
+) -> ClusterSpec:
+    """The processes of the local cluster of a plan. Writes keys and the agent's config into the state folder.
+
+    The spec carries a digest of that config: other nodes make another local cluster.
+
+    Args:
+        state: folder of the local cluster.
+        plan: which nodes there are.
+        programs: path of each program of the control plane, and of those that run in pods.
+        time_scale: wall seconds for a second of model time in the simulated vLLM.
+        probe_time_scale: wall seconds for a second of a probe's delays and periods, and of the time that pods stay on a
+            node which doesn't answer.
+        pod_environment: what Python programs in pods are told beside their own variables.
+        plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
+        startup_s: wall seconds that each simulated vLLM takes to start; None for the default of its process.
+    """
+    control = control_plane.prepare(state, programs, probe_time_scale)
+    authority, scales = control.pki.authority.certificate, (time_scale, probe_time_scale)
+    agent = _agent_config(state, plan, programs, authority, scales, pod_environment or {})
+    agent_text = agent.model_dump_json(indent=2)
+    agent_file = state / "agent.json"
+    agent_file.write_text(agent_text)
+    return ClusterSpec(
+        processes=(
+            *control.processes,
+            _simulator(plan, time_scale, startup_s),
+            _outside(control.pki),
+            *_plugins(state, programs["helm"], plugin),
+            ProcessSpec(
+                "agent",
+                (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(agent_file)),
+                after=("kube-apiserver", "vllm"),
+                readiness=TcpReady(53, control_plane.DNS_SERVICE),
+                stop_timeout_s=10,
+            ),
+        ),
+        bridge_address=BRIDGE_ADDRESS,
+        nameserver=control_plane.DNS_SERVICE,
+        facts={
+            "agent_digest": hashlib.sha256(agent_text.encode()).hexdigest(),
+            "nodes": str(len(agent.nodes)),
+            "kubernetes_plugin": str(plugin),
+            "time_scale": str(time_scale),
+            "probe_time_scale": str(probe_time_scale),
+            SECONDS_TO_START: USUAL if startup_s is None else str(startup_s),
+        },
+    )
+
+
+def _agent_config(
+    state: Path,
+    plan: Plan,
+    programs: Mapping[str, Path],
+    authority: Path,
+    scales: tuple[float, float],
+    pod_environment: Mapping[str, str],
+) -> AgentConfig:
+    """`scales` are the time scale of servers and that of probes."""
+    return AgentConfig(
+        kubeconfig=state / "kubeconfig.yaml",
+        state_folder=state,
+        images=values_folder() / "rehearsal" / "images.yaml",
+        programs={name: programs[name] for name in IN_PODS},
+        nodes=tuple(_nodes(plan)),
+        definitions=tuple(preinstalled_crds(plan)),
+        simulator_url=SIMULATOR_URL,
+        control_port=NODE_CONTROL_PORT,
+        bridge_address=IPv4Interface(BRIDGE_ADDRESS),
+        service_cidr=IPv4Network(control_plane.SERVICE_NETWORK),
+        dns_address=control_plane.DNS_SERVICE,
+        cluster_domain=control_plane.CLUSTER_DOMAIN,
+        api_server=f"{control_plane.NODE_ADDRESS}:{control_plane.API_SERVER_PORT}",
+        outside_names=dict.fromkeys(source_hosts().hosts, control_plane.NODE_ADDRESS),
+        outside_authority=authority,
+        pod_environment=dict(pod_environment),
+        time_scale=scales[0],
+        probe_time_scale=scales[1],
+    )
+
+
+def _nodes(plan: Plan) -> list[NodeConfig]:
+    """The nodes that are there before the engine runs. Those of pools that the stack creates come with the pools."""
+    if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
+        return [*(_node(plan, node) for node in plan.nodes_at_first), SYSTEM_NODE]
+    existing = {pool.name for pool in plan.config.gpu_pools if pool.pool_id is not None}
+    return [_node(plan, node) for node in plan.nodes_at_first if node.pool in existing]
+
+
+def _node(plan: Plan, node: Node) -> NodeConfig:
+    """A node as the shape describes it."""
+    shape = next(pool.shape for pool in plan.pools if pool.name == node.pool)
+    pool = next(pool for pool in plan.config.gpu_pools if pool.name == node.pool)
+    return NodeConfig(
+        name=f"{node.pool}-{node.index}",
+        capacity={
+            "cpu": str(shape.cpus),
+            "memory": f"{shape.memory_gib}Gi",
+            "ephemeral-storage": f"{pod_disk_gib(pool):.0f}Gi",
+            "pods": "64",
+            **{resource: str(count) for resource, count in shape.devices(rdma=plan.rdma).items()},
+        },
+        labels={**shape.node.labels, "oke.oraclecloud.com/pool.name": node.pool},
+        taints=tuple(Taint.model_validate(taint.model_dump()) for taint in shape.node.taints),
+    )
+
+
+def _simulator(plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
+    options = ("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(time_scale))
+    startup = () if startup_s is None else ("--startup-seconds", str(startup_s))
+    argv = (sys.executable, "-m", "llmd_rehearsal.vllm", *options, *startup, "--shape", plan.pools[0].shape.name)
+    return ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz"))
+
+
+def _outside(keys: Pki) -> ProcessSpec:
+    command = (sys.executable, "-m", "llmd_rehearsal.model_server", "--address", control_plane.NODE_ADDRESS)
+    argv = (*command, "--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key))
+    return ProcessSpec("outside", argv, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS))
+
+
+def _plugins(state: Path, helm: Path, plugin: KubernetesPlugin) -> list[ProcessSpec]:
+    """The stand-in plug-ins. Both install charts with Helm, and find those of modules in the user's cache."""
+    charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm))
+    oci = (
+        *(sys.executable, "-m", "llmd_rehearsal.oci_plugin", "--port", str(OCI_PLUGIN_PORT)),
+        *("--kubeconfig", str(state / "kubeconfig.yaml"), "--journal", str(journal_file(state))),
+        *("--faults", str(state / OCI_FAULTS_FILE), "--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}"),
+        *("--etcd", control_plane.ETCD, "--rest-port", str(OCI_REST_PORT), *tool),
+    )
+    stand_ins = [ProcessSpec("oci-plugin", oci, env=charts, readiness=TcpReady(OCI_PLUGIN_PORT))]
+    if not plugin.is_real:
+        command = (sys.executable, "-m", "llmd_rehearsal.kubernetes_plugin", "--port", str(KUBERNETES_PLUGIN_PORT))
+        ready = TcpReady(KUBERNETES_PLUGIN_PORT)
+        stand_ins.append(ProcessSpec("kubernetes-plugin", (*command, *tool), env=charts, readiness=ready))
+    return stand_ins
+
+
+def is_scaled(plan: Plan) -> bool:
+    """Whether the stack has ScaledObjects."""
+    return any(model.scaling is not None for model in plan.models)
+
+
+def preinstalled_crds(plan: Plan) -> list[dict[str, Any]]:
+    """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled.
+
+    Raises:
+        KitError: a file of them can't be had.
+    """
+    return crd_manifests(scaling().definitions) if is_scaled(plan) else []
+
+
+def simulated(
+    plan: Plan, plugin: KubernetesPlugin, placeholders: Mapping[str, int] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """What is not real in a rehearsal of a plan with that plug-in, whose pods have these images without a program, with
+    their number.
+    """
+    storage = plan.config.storage
+    has_weights = not isinstance(storage.model_cache, NoModelCache) and storage.prewarm.source != "none"
+    return (
+        *SIMULATED,
+        *([] if plugin.is_real else [SIMULATED_PLUGIN]),
+        *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
+        *([SIMULATED_SCALING] if is_scaled(plan) else []),
+        *([SIMULATED_NODE_SCALING] if autoscaled_pools(plan.config) else []),
+        *([SIMULATED_WEIGHTS] if has_weights else []),
+        *(f"{image} (no program, pods: {count})" for image, count in placeholders.items()),
+    )
+
+
+def pod_environment(
+    plan: Plan, programs: Mapping[str, Program], plugin: KubernetesPlugin, time_scale: float
+) -> dict[str, str]:
+    """What programs in pods must know of the rehearsal: a benchmark reports it and measures in model time."""
+    from llmd_pods.circumstances import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
+    from llmd_pods.row import Basis  # noqa: PLC0415 - the same
+
+    versions = {name: programs[name].version for name in IN_PODS}
+    circumstances = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions)
+    variables = {VARIABLE: circumstances.to_text()}
+    for model in plan.models:
+        if (file := model.model.vocabulary) is not None:
+            variables[REHEARSED_VOCABULARY] = hashlib.sha256(vocabulary(file.file, file.bytes)).hexdigest()
+    return variables

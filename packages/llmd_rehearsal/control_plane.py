@@ -1,0 +1,382 @@
+"""The Kubernetes control plane of a local cluster: real programs, tuned to start quickly on two cores."""
+
+import base64
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from llmd_rehearsal.cluster_spec import HttpReady, ProcessSpec
+from llmd_rehearsal.model_sources import source_hosts
+
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+"""What a control plane needs to be run."""
+
+NODE_ADDRESS = "10.244.0.1"
+"""The bridge that all pods are on: the API server and everything else that pods must reach listens here."""
+
+SERVICE_NETWORK = "10.96.0.0/16"
+
+KUBERNETES_SERVICE = "10.96.0.1"
+"""The first address of the service network; the API server gives it to the Service `kubernetes`."""
+
+DNS_SERVICE = "10.96.0.10"
+CLUSTER_DOMAIN = "cluster.local"
+API_SERVER_PORT = 6443
+API_SERVER = f"https://{NODE_ADDRESS}:{API_SERVER_PORT}"
+ETCD_PORT = 2379
+CONTROLLER_MANAGER_PORT = 10257
+SCHEDULER_PORT = 10259
+
+ETCD = f"http://127.0.0.1:{ETCD_PORT}"
+"""Where all objects of the cluster are."""
+
+LOST_NODE_TOLERATION_S = 300.0
+"""How long pods stay on a node that doesn't answer before they are evicted (kube-apiserver's default)."""
+
+_RESTARTS = 5
+"""A kubelet starts the static pods of a control plane again without end; here it shows what ends again and again."""
+
+_ISSUER = f"https://kubernetes.default.svc.{CLUSTER_DOMAIN}"
+_MANY_REQUESTS = ("--kube-api-qps=400", "--kube-api-burst=800")
+_ALONE = ("--leader-elect=false", "--profiling=false", "--bind-address=127.0.0.1")
+
+_NOT_NEEDED_CONTROLLERS = (
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-signing-controller",
+    "cloud-node-lifecycle-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "node-ipam-controller",
+    "node-route-controller",
+    "persistentvolume-attach-detach-controller",
+    "service-lb-controller",
+    "storage-version-migrator-controller",
+    "ttl-controller",
+)
+"""Controllers of kubelets' certificates, of clouds and of volume drivers: a local cluster has none of these."""
+
+_VALIDITY = timedelta(days=3650)
+_MARGIN = timedelta(days=1)
+_ADMINISTRATORS = "system:masters"
+
+API_SERVER_NAMES = (
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    f"kubernetes.default.svc.{CLUSTER_DOMAIN}",
+)
+
+API_SERVER_ADDRESSES = ("127.0.0.1", NODE_ADDRESS, KUBERNETES_SERVICE)
+_NAME = "rehearsal"
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A certificate and its private key, both PEM files."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class Pki:
+    """The files in one folder."""
+
+    folder: Path
+
+    def pair(self, name: str) -> KeyPair:
+        """The certificate and key of that name."""
+        return KeyPair(self.folder / f"{name}.crt", self.folder / f"{name}.key")
+
+    @property
+    def authority(self) -> KeyPair:
+        """What signs the others."""
+        return self.pair("ca")
+
+    @property
+    def api_server(self) -> KeyPair:
+        """What the API server shows."""
+        return self.pair("kube-apiserver")
+
+    @property
+    def admin(self) -> KeyPair:
+        """May do everything."""
+        return self.pair("admin")
+
+    @property
+    def controller_manager(self) -> KeyPair:
+        """May do everything too, so that its controllers start without a service account each."""
+        return self.pair("kube-controller-manager")
+
+    @property
+    def scheduler(self) -> KeyPair:
+        """May do what the scheduler's built-in role allows."""
+        return self.pair("kube-scheduler")
+
+    @property
+    def outside(self) -> KeyPair:
+        """What stand-ins for hosts outside the cluster show."""
+        return self.pair("outside")
+
+    @property
+    def service_accounts(self) -> KeyPair:
+        """Signs service account tokens; `certificate` is the bare public key."""
+        return KeyPair(self.folder / "service-accounts.pub", self.folder / "service-accounts.key")
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """A prepared control plane: `processes` go into the local cluster's spec, `kubeconfig` is the administrator's.
+
+    `data` has all objects of the cluster; it is discarded at the start of a local cluster that is to begin empty.
+    """
+
+    pki: Pki
+    kubeconfig: Path
+    data: Path
+    processes: tuple[ProcessSpec, ...]
+
+
+def prepare(state: Path, programs: Mapping[str, Path], lost_node_scale: float = 1.0) -> ControlPlane:
+    """Write keys, certificates and kubeconfigs into the state folder and lay out the processes.
+
+    `programs` gives the path of each of `PROGRAMS`. A running local cluster of this folder is not disturbed.
+    `lost_node_scale` is wall seconds for a second that pods stay on a node which doesn't answer.
+    """
+    data = state / "etcd"
+    keys = prepare_pki(state / "pki", source_hosts().hosts)
+    authority = keys.authority.certificate
+    processes = (
+        _etcd(programs["etcd"], data),
+        _api_server(programs["kube-apiserver"], keys, max(1, round(LOST_NODE_TOLERATION_S * lost_node_scale))),
+        _controller_manager(
+            programs["kube-controller-manager"],
+            keys,
+            _write_kubeconfig(state / "pki/kube-controller-manager.yaml", keys.controller_manager, authority),
+        ),
+        _scheduler(
+            programs["kube-scheduler"], _write_kubeconfig(state / "pki/kube-scheduler.yaml", keys.scheduler, authority)
+        ),
+    )
+    kubeconfig = _write_kubeconfig(state / "kubeconfig.yaml", keys.admin, authority)
+    return ControlPlane(pki=keys, kubeconfig=kubeconfig, data=data, processes=processes)
+
+
+def _etcd(program: Path, data: Path) -> ProcessSpec:
+    argv = (
+        str(program),
+        "--name=rehearsal",
+        f"--data-dir={data}",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={ETCD}",
+        f"--advertise-client-urls={ETCD}",
+        "--listen-peer-urls=http://127.0.0.1:2380",
+        "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+        "--initial-cluster=rehearsal=http://127.0.0.1:2380",
+        "--heartbeat-interval=50",
+        "--election-timeout=500",
+        "--initial-election-tick-advance=true",
+        "--log-level=warn",
+    )
+    return ProcessSpec("etcd", argv, readiness=HttpReady(f"{ETCD}/health"), restarts=_RESTARTS)
+
+
+def _api_server(program: Path, keys: Pki, lost_node_toleration_s: int) -> ProcessSpec:
+    argv = (
+        str(program),
+        f"--etcd-servers={ETCD}",
+        "--bind-address=0.0.0.0",
+        f"--secure-port={API_SERVER_PORT}",
+        f"--advertise-address={NODE_ADDRESS}",
+        f"--service-cluster-ip-range={SERVICE_NETWORK}",
+        "--authorization-mode=RBAC",
+        f"--client-ca-file={keys.authority.certificate}",
+        f"--tls-cert-file={keys.api_server.certificate}",
+        f"--tls-private-key-file={keys.api_server.key}",
+        f"--service-account-issuer={_ISSUER}",
+        f"--service-account-key-file={keys.service_accounts.certificate}",
+        f"--service-account-signing-key-file={keys.service_accounts.key}",
+        f"--default-not-ready-toleration-seconds={lost_node_toleration_s}",
+        f"--default-unreachable-toleration-seconds={lost_node_toleration_s}",
+        "--allow-privileged=true",
+        "--enable-priority-and-fairness=false",
+        "--profiling=false",
+    )
+    ready = HttpReady(
+        f"{API_SERVER}/readyz",
+        ca_file=str(keys.authority.certificate),
+        certificate_file=str(keys.admin.certificate),
+        key_file=str(keys.admin.key),
+    )
+    return ProcessSpec("kube-apiserver", argv, after=("etcd",), readiness=ready, restarts=_RESTARTS)
+
+
+def _controller_manager(program: Path, keys: Pki, kubeconfig: Path) -> ProcessSpec:
+    argv = (
+        str(program),
+        f"--kubeconfig={kubeconfig}",
+        f"--controllers={','.join(['*', *(f'-{name}' for name in _NOT_NEEDED_CONTROLLERS)])}",
+        f"--root-ca-file={keys.authority.certificate}",
+        f"--service-account-private-key-file={keys.service_accounts.key}",
+        "--use-service-account-credentials=false",
+        *_MANY_REQUESTS,
+        *_ALONE,
+    )
+    ready = HttpReady(f"https://127.0.0.1:{CONTROLLER_MANAGER_PORT}/healthz")
+    return ProcessSpec("kube-controller-manager", argv, after=("kube-apiserver",), readiness=ready, restarts=_RESTARTS)
+
+
+def _scheduler(program: Path, kubeconfig: Path) -> ProcessSpec:
+    argv = (str(program), f"--kubeconfig={kubeconfig}", "--authentication-skip-lookup", *_MANY_REQUESTS, *_ALONE)
+    ready = HttpReady(f"https://127.0.0.1:{SCHEDULER_PORT}/healthz")
+    return ProcessSpec("kube-scheduler", argv, after=("kube-apiserver",), readiness=ready, restarts=_RESTARTS)
+
+
+def _write_kubeconfig(path: Path, user: KeyPair, authority: Path) -> Path:
+    """Write a kubeconfig with the credentials of this user inside, so that it stands alone; it works inside only."""
+    path.touch(mode=0o600)
+    cluster = {"server": API_SERVER, "certificate-authority-data": _base64(authority)}
+    credentials = {"client-certificate-data": _base64(user.certificate), "client-key-data": _base64(user.key)}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": _NAME, "cluster": cluster}],
+        "users": [{"name": _NAME, "user": credentials}],
+        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME}}],
+        "current-context": _NAME,
+    }
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def _base64(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+@dataclass(frozen=True)
+class _Authority:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def prepare_pki(folder: Path, outside_names: Sequence[str] = ("outside.invalid",)) -> Pki:
+    """The keys and certificates of a control plane: one authority, elliptic curves, made in milliseconds.
+
+    Files that are there already are used again, so that a local cluster that is restarted on its old data keeps its
+    service account tokens; they are made where there are none or where they end within a day.
+
+    `outside_names` are the hosts outside the cluster that a local cluster answers for.
+    """
+    pki = Pki(folder)
+    pairs = (pki.authority, pki.api_server, pki.outside, pki.admin, pki.controller_manager, pki.scheduler)
+    files = [path for pair in (*pairs, pki.service_accounts) for path in (pair.certificate, pair.key)]
+    if not all(path.is_file() for path in files) or _ends_within_a_day(pki.authority.certificate):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        _generate(pki, outside_names)
+    return pki
+
+
+def _ends_within_a_day(certificate: Path) -> bool:
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc <= datetime.now(UTC) + _MARGIN
+
+
+def _generate(pki: Pki, outside_names: Sequence[str]) -> None:
+    authority = _make_authority(pki.authority)
+    _sign_client(authority, pki.admin, "kubernetes-admin", [_ADMINISTRATORS])
+    _sign_client(authority, pki.controller_manager, "system:kube-controller-manager", [_ADMINISTRATORS])
+    _sign_client(authority, pki.scheduler, "system:kube-scheduler", [])
+    _sign_server(authority, pki.api_server, "kube-apiserver", API_SERVER_NAMES, API_SERVER_ADDRESSES)
+    _sign_server(authority, pki.outside, "outside", outside_names, ())
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    _write_key(pki.service_accounts.key, key)
+    pki.service_accounts.certificate.write_bytes(public)
+
+
+def _make_authority(pair: KeyPair) -> _Authority:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("rehearsal", [])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = (
+        _builder(name, key, issuer=name)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    certificate = builder.sign(key, hashes.SHA256())
+    _write(pair, certificate, key)
+    return _Authority(certificate, key)
+
+
+def _sign_client(authority: _Authority, pair: KeyPair, user: str, groups: Sequence[str]) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(_name(user, groups), key, authority.certificate.subject).add_extension(
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+    )
+    _write(pair, builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def _sign_server(
+    authority: _Authority, pair: KeyPair, name: str, names: Sequence[str], server_addresses: Sequence[str]
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    alternatives: list[x509.GeneralName] = [x509.DNSName(alternative) for alternative in names]
+    alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in server_addresses]
+    builder = (
+        _builder(_name(name, []), key, authority.certificate.subject)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+    )
+    _write(pair, builder.sign(authority.key, hashes.SHA256()), key)
+
+
+def _builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey, issuer: x509.Name) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + _VALIDITY)
+    )
+
+
+def _name(common_name: str, organizations: Sequence[str]) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization) for organization in organizations]
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _write(pair: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    _write_key(pair.key, key)
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.touch(mode=0o600)
+    path.write_bytes(text)

@@ -1,0 +1,103 @@
+"""Experiments in a rehearsal: the entry point `rehearsal` of the group `llmd_oke.deployers`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmd_oke import config
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from llmd_tuner.experiments import deployer
+from llmd_tuner.experiments.deployer import Deployed, Rehearsal
+
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.inventory import IN_PODS
+from llmd_rehearsal.rehearsal import Prepared, Settings, pre_scale_down
+from llmd_rehearsal.time_scale import Demand, choose_time_scale, processors
+
+
+class RehearsedDeployer:
+    """Deploys in a local cluster of its own, with simulated nodes."""
+
+    def __init__(
+        self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
+    ) -> None:
+        self._project = project
+        self._stack = stack
+        self._derived = deployer.name_of(stack)
+        self._nodes = nodes
+        self._settings = Settings(time_scale=time_scale)
+        self._environment = environment
+        self._prepared: Prepared | None = None
+
+    def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
+        """Brings these models up with the real engine."""
+        base = config.load(self._project, self._stack)
+        value = deployer.derive_rehearsed(base, self._stack, models, self._nodes)
+        deployer.write(self._project, self._stack, value)
+        self._prepared = rehearsal.prepare(self._project, self._derived, self._settings, progress)
+        pre_scale_down(self._prepared, progress)
+        return _deployed(self._prepared, rehearsal.run_engine(self._prepared, "up", progress))
+
+    def run(self, argv: Sequence[str]) -> int:
+        """Runs a program inside the local cluster."""
+        return rehearsal.run_command(self._project, self._derived, argv, env=self._environment)
+
+    def teardown(self, progress: Progress) -> None:
+        """Destroys with the real engine; the local cluster stays for the next deployment."""
+        if self._prepared is not None:
+            rehearsal.run_engine(self._prepared, "destroy", progress)
+
+    def close(self, progress: Progress) -> None:
+        """Ends the local cluster."""
+        progress.step("ending the rehearsal")
+        rehearsal.down(self._project, self._derived)
+        deployer.remove(self._project, self._stack)
+
+
+class RehearsalBackend:
+    """Rehearsals as experiments use them."""
+
+    def deployer(
+        self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
+    ) -> RehearsedDeployer:
+        """Deploys models in a rehearsal of their own, with so many nodes of the stack's shape."""
+        return RehearsedDeployer(project, stack, nodes, time_scale, environment)
+
+    def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
+        """The scale at which this machine keeps up with so many programs and output tokens."""
+        return choose_time_scale(Demand(pickers, servers, tokens_per_s), processors()).scale
+
+    def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:
+        """What is up in the rehearsal of a stack, and its time scale.
+
+        Raises:
+            KitError: nothing is, or it is not what the stack file has.
+        """
+        remedy = f"Rehearse it: llmd-oke rehearse --stack {stack}"
+        if rehearsal.phase(project, stack) != "ready":
+            raise KitError(f"The stack {stack} is not up in a rehearsal.", remedy)
+        prepared = rehearsal.prepare(project, stack, rehearsal.running_settings(project, stack), progress)
+        progress.step("looking whether what is up is what the stack file has")
+        preview = rehearsal.run_engine(prepared, "preview", progress)
+        if set(preview["changes"]) - {"same", "read"}:
+            raise KitError("The stack file has changes that are not deployed.", remedy)
+        return _deployed(prepared, preview), prepared.time_scale.scale
+
+    def running_time_scale(self, project: Path, stack: str) -> float:
+        """The time scale of a stack's rehearsal; 1 where none runs."""
+        return rehearsal.running_settings(project, stack).time_scale or 1.0
+
+    def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Runs a program inside the rehearsal of a stack; the answer is its exit code."""
+        return rehearsal.run_command(project, stack, argv, env=environment)
+
+
+def _deployed(prepared: Prepared, result: Mapping[str, Any]) -> Deployed:
+    """`result` is the engine's."""
+    programs = prepared.inventory.programs
+    versions = {name: programs[name].version for name in IN_PODS}
+    return Deployed(prepared.router, prepared.simulated(result["placeholders"]), versions)
+
+
+backend: Rehearsal = RehearsalBackend()

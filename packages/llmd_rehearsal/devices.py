@@ -1,0 +1,353 @@
+"""Devices and labels of simulated nodes: which of them show, by what is in the cluster and rules that are data."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from typing import Any, Protocol, TypeAlias, cast
+
+import httpx2
+from lightkube import generic_resource
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.apps_v1 import Deployment
+from lightkube.resources.core_v1 import Node, Pod
+from lightkube.types import PatchType
+from llmd_oke.catalogue.files import Entry, required_entry
+from pydantic import Field
+
+from llmd_rehearsal.agent_config import NodeConfig
+from llmd_rehearsal.nodes import REQUESTS_AT_ONCE
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Kinds come and go with their definitions, which a watch can't follow; so the cluster is looked at."""
+
+MOST_SHARE = 0.1
+
+LONGEST_PAUSE_S = 5.0
+"""A look reads all pods of the cluster: no more than a share of the time goes into them, if they come often enough."""
+
+NOT_FOUND = 404
+CONFLICT = 409
+OWNED = {"app.kubernetes.io/managed-by": "llmd-oke-rehearsal"}
+_RESOURCE_NAME = "k8s.v1.cni.cncf.io/resourceName"
+Obj: TypeAlias = Mapping[str, Any]
+
+
+class CustomKind(Entry):
+    """A custom resource that rules look at."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+
+
+class ObjectNeed(Entry):
+    """An object that must exist, and how it must fit the node and the device. Paths are keys from the outside in."""
+
+    kind: str
+    name: str = ""
+    equals: dict[str, Any] = Field(default_factory=dict[str, Any])
+    selects_node_by: tuple[str, ...] = ()
+    tolerates_by: tuple[str, ...] = ()
+    names_device_by: tuple[str, ...] = ()
+    device_prefix: str = ""
+
+
+class Need(Entry):
+    """One thing that must be there: a Ready pod on the node, an available Deployment, or an object."""
+
+    pod_on_node: dict[str, str] | None = None
+    deployment: dict[str, str] | None = None
+    object: ObjectNeed | None = None
+
+
+class Provider(Entry):
+    """Something that gives a device as soon as all its needs are met."""
+
+    name: str
+    needs: tuple[Need, ...]
+
+
+class DeviceRule(Entry):
+    """Who gives the devices that match a pattern."""
+
+    device: str
+    providers: tuple[Provider, ...]
+
+
+class LabelRule(Entry):
+    """Labels that nodes with a device get."""
+
+    labels: dict[str, str]
+    device: str
+    needs: tuple[Need, ...]
+
+
+class DeviceRules(Entry):
+    """The whole of `values/rehearsal/devices.yaml`."""
+
+    kinds: dict[str, CustomKind]
+    labels: tuple[LabelRule, ...]
+    devices: tuple[DeviceRule, ...]
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """A node: its labels, its taints in Kubernetes' words, and the devices that are built into it, by quantity."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: Sequence[Obj]
+    devices: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ClusterObjects:
+    """What is in the cluster. `objects` are custom resources by kind."""
+
+    pods: Sequence[Obj] = ()
+    deployments: Sequence[Obj] = ()
+    objects: Mapping[str, Sequence[Obj]] = field(default_factory=dict[str, Sequence[Obj]])
+
+    @cached_property
+    def ready_pods(self) -> Mapping[str, Sequence[Obj]]:
+        """Pods that are ready, by their node."""
+        pods: dict[str, list[Obj]] = {}
+        for pod in self.pods:
+            if _has_condition(pod, "Ready"):
+                pods.setdefault(str(_at(pod, ("spec", "nodeName"))), []).append(pod)
+        return pods
+
+
+@dataclass(frozen=True)
+class NodeDevices:
+    """What a node shows: quantities of all its devices, 0 for those that nothing gives yet, and further labels."""
+
+    devices: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
+@cache
+def device_rules() -> DeviceRules:
+    """The rules of all rehearsals."""
+    return required_entry("rehearsal", "devices", DeviceRules)
+
+
+def node_devices(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> NodeDevices:
+    """What a node shows at the moment."""
+    labels = dict(_labels(node, objects, rules))
+    labelled = NodeFacts(node.name, {**node.labels, **labels}, node.taints, node.devices)
+    shown = {device for device in node.devices if _is_provided(device, labelled, objects, rules)}
+    devices = {device: quantity if device in shown else "0" for device, quantity in node.devices.items()}
+    return NodeDevices(devices, labels)
+
+
+def _labels(node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> Iterator[tuple[str, str]]:
+    for rule in rules.labels:
+        fitting = [device for device in node.devices if fnmatchcase(device, rule.device)]
+        if fitting and all(_is_met(need, fitting[0], node, objects) for need in rule.needs):
+            yield from rule.labels.items()
+
+
+def _is_provided(device: str, node: NodeFacts, objects: ClusterObjects, rules: DeviceRules) -> bool:
+    providers = [provider for rule in rules.devices if fnmatchcase(device, rule.device) for provider in rule.providers]
+    return any(all(_is_met(need, device, node, objects) for need in provider.needs) for provider in providers)
+
+
+def _is_met(need: Need, device: str, node: NodeFacts, objects: ClusterObjects) -> bool:
+    if need.pod_on_node is not None:
+        return any(_has_labels(pod, need.pod_on_node) for pod in objects.ready_pods.get(node.name, ()))
+    if need.deployment is not None:
+        available = (deployment for deployment in objects.deployments if _has_condition(deployment, "Available"))
+        return any(_has_labels(deployment, need.deployment) for deployment in available)
+    rule = need.object
+    return rule is not None and any(_fits(obj, rule, device, node) for obj in objects.objects.get(rule.kind, ()))
+
+
+def _fits(obj: Obj, need: ObjectNeed, device: str, node: NodeFacts) -> bool:
+    named = not need.name or _at(obj, ("metadata", "name")) == need.name
+    equal = all(_at(obj, path.split(".")) == value for path, value in need.equals.items())
+    return (
+        named
+        and equal
+        and (not need.selects_node_by or _selects(_at(obj, need.selects_node_by), node))
+        and (not need.tolerates_by or _tolerates(_at(obj, need.tolerates_by) or (), node.taints))
+        and (not need.names_device_by or f"{need.device_prefix}{_at(obj, need.names_device_by)}" == device)
+    )
+
+
+def _selects(selector: Any, node: NodeFacts) -> bool:
+    return isinstance(selector, Mapping) and cast("Obj", selector).items() <= node.labels.items()
+
+
+def _tolerates(tolerations: Sequence[Obj], taints: Sequence[Obj]) -> bool:
+    hard = [taint for taint in taints if taint["effect"] != "PreferNoSchedule"]
+    return all(any(_covers(toleration, taint) for toleration in tolerations) for taint in hard)
+
+
+def _covers(toleration: Obj, taint: Obj) -> bool:
+    if toleration.get("effect") not in {None, "", taint["effect"]}:
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return toleration.get("key") in {None, "", taint["key"]}
+    return toleration.get("key") == taint["key"] and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def _has_condition(obj: Obj, type_: str) -> bool:
+    conditions = _at(obj, ("status", "conditions")) or ()
+    return any(condition["type"] == type_ and condition["status"] == "True" for condition in conditions)
+
+
+def _has_labels(obj: Obj, labels: Mapping[str, str]) -> bool:
+    metadata_labels: Any = _at(obj, ("metadata", "labels")) or {}
+    return labels.items() <= metadata_labels.items()
+
+
+def _at(obj: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        if not isinstance(obj, Mapping):
+            return None
+        obj = obj.get(key)  # pyright: ignore[reportUnknownVariableType]
+    return obj  # pyright: ignore[reportUnknownVariableType]
+
+
+class DeviceNodes(Protocol):
+    """The nodes of a fleet, as far as devices go."""
+
+    def configs(self) -> Sequence[NodeConfig]:
+        """All nodes."""
+        ...
+
+    async def show_devices(self, name: str, devices: Mapping[str, str]) -> None:
+        """Make these quantities the node's capacity and allocatable."""
+        ...
+
+
+class DeviceProvider:
+    """Looks at the cluster again and again as long as there are nodes with devices that somebody has to give."""
+
+    def __init__(self, client: AsyncClient, nodes: DeviceNodes, rules: DeviceRules | None = None) -> None:
+        self._client = client
+        self._nodes = nodes
+        self._rules = rules or device_rules()
+        generic: Any = generic_resource
+        self._kinds: dict[str, Any] = {}
+        for name, kind in self._rules.kinds.items():
+            create = generic.create_namespaced_resource if kind.namespaced else generic.create_global_resource
+            self._kinds[name] = create(kind.group, kind.version, name, kind.plural)
+        self._shown: dict[str, tuple[NodeConfig, NodeDevices]] = {}
+        self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            began_s = clock()
+            try:
+                await self.look()
+            except (ApiError, httpx2.HTTPError) as error:
+                _log.warning("devices not looked at: %s", error or type(error).__name__)
+            await asyncio.sleep(min(max(LOOK_S, (clock() - began_s) / MOST_SHARE), LONGEST_PAUSE_S))
+
+    async def look(self) -> None:
+        """Look once: bring NetworkAttachmentDefinitions into line, then each node whose devices or labels changed."""
+        nodes = [config for config in self._nodes.configs() if config.devices]
+        current = {config.name: config for config in nodes}  # another node may have come under the same name
+        self._shown = {name: shown for name, shown in self._shown.items() if current.get(name) is shown[0]}
+        if not nodes:
+            return
+        objects = await self._cluster_objects()
+        await self._attach(objects)
+        changed: list[Awaitable[None]] = []
+        for config in nodes:
+            taints = [taint.model_dump(exclude_none=True) for taint in config.taints]
+            node = NodeFacts(config.name, config.labels, taints, config.devices)
+            devices = node_devices(node, objects, self._rules)
+            _, before = self._shown.get(config.name, (config, None))
+            if devices != before:
+                changed.append(self._show(config, devices, before))
+        await asyncio.gather(*changed)
+
+    async def _show(self, config: NodeConfig, now: NodeDevices, before: NodeDevices | None) -> None:
+        name = config.name
+        stale_labels = dict.fromkeys(before.labels.keys() - now.labels.keys()) if before else {}
+        async with self._at_once:
+            if now.labels or stale_labels:
+                labels = {"metadata": {"labels": {**now.labels, **stale_labels}}}
+                await self._client.patch(Node, name, labels, patch_type=PatchType.MERGE)
+            await self._nodes.show_devices(name, now.devices)
+        self._shown[name] = (config, now)
+        _log.info("node %s shows %s", name, dict(now.devices))
+
+    async def _cluster_objects(self) -> ClusterObjects:
+        return ClusterObjects(
+            pods=await self._list(Pod),
+            deployments=await self._list(Deployment),
+            objects={name: await self._custom(resource) for name, resource in self._kinds.items()},
+        )
+
+    async def _list(self, kind: Any) -> list[dict[str, Any]]:
+        return [item.to_dict() async for item in self._client.list(kind, namespace="*")]
+
+    async def _custom(self, kind: Any) -> list[dict[str, Any]]:
+        """The objects of a kind; none where it has no definition."""
+        is_namespaced = issubclass(kind, generic_resource.GenericNamespacedResource)
+        listing = self._client.list(kind, namespace="*") if is_namespaced else self._client.list(kind)
+        try:
+            return [item.to_dict() async for item in listing]
+        except (ApiError, httpx2.HTTPStatusError) as error:
+            if _code(error) == NOT_FOUND:
+                return []
+            raise
+
+    async def _attach(self, objects: ClusterObjects) -> None:
+        """As the SR-IOV operator does: a NetworkAttachmentDefinition for each SriovNetwork, where that wants it."""
+        attachments = map(_attachment, objects.objects.get("SriovNetwork", ()))
+        desired = {_name_of(manifest): manifest for manifest in attachments}
+        existing = {_name_of(manifest): manifest for manifest in objects.objects.get("NetworkAttachmentDefinition", ())}
+        kind = self._kinds["NetworkAttachmentDefinition"]
+        for name in desired.keys() - existing.keys():
+            await self._quietly(self._client.create(kind.from_dict(desired[name])), {NOT_FOUND, CONFLICT})
+        for namespace, name in existing.keys() - desired.keys():
+            if OWNED.items() <= (existing[namespace, name]["metadata"].get("labels") or {}).items():
+                await self._quietly(self._client.delete(kind, name, namespace=namespace), {NOT_FOUND})
+
+    @staticmethod
+    async def _quietly(request: Any, expected: set[int]) -> None:
+        try:
+            await request
+        except (ApiError, httpx2.HTTPStatusError) as error:
+            if _code(error) not in expected:
+                raise
+
+
+def _code(error: ApiError | httpx2.HTTPStatusError) -> int | None:
+    """The status code; where a whole API group isn't served, the answer is no object of Kubernetes'."""
+    return error.status.code if isinstance(error, ApiError) else error.response.status_code
+
+
+def _attachment(network: Mapping[str, Any]) -> dict[str, Any]:
+    metadata, spec = network["metadata"], network["spec"]
+    config = {"cniVersion": "1.0.0", "name": metadata["name"], "type": "sriov"}
+    return {
+        "apiVersion": "k8s.cni.cncf.io/v1",
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": spec.get("networkNamespace") or metadata["namespace"],
+            "labels": OWNED,
+            "annotations": {_RESOURCE_NAME: f"nvidia.com/{spec['resourceName']}"},
+        },
+        "spec": {"config": json.dumps(config)},
+    }
+
+
+def _name_of(obj: Mapping[str, Any]) -> tuple[str, str]:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]

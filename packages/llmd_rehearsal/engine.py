@@ -1,0 +1,453 @@
+"""The real Pulumi engine inside a local cluster: `python -m llmd_rehearsal.engine --project DIR --stack S up`.
+
+The project's own `__main__.py` runs in this process (an inline program, so no language plug-in is needed), and the
+engine attaches to the stand-in plug-ins instead of starting real ones.
+"""
+
+import argparse
+import gc
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import httpx2
+import lightkube
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.resources.core_v1 import Pod
+from llmd_oke.operations import drift, guards
+from llmd_oke.operations.locks import file_lock
+from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
+from llmd_oke.operations.previews import Change, of_document
+from llmd_oke.operations.recovery import Find, Pending, look, recovered_state, unanswered_creations, with_pending
+from llmd_oke.operations.updates import is_gone_after_failure
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from pulumi import automation
+from pulumi.automation import events
+
+from llmd_rehearsal.engine_events import EventReporter, StepRecorder, step_with_outputs
+from llmd_rehearsal.engine_project import checkpoint_file, in_oci, journal_file, latest, mend
+from llmd_rehearsal.oci_plugin.bridge import without_defaults
+
+PLUGIN_ANSWER_TIMEOUT_S = 5.0
+PARALLEL = 64
+
+BUSY_TIMEOUT_S = 600.0
+"""How long to wait for an engine whose command was killed and that goes on without it."""
+
+_OPERATIONS = ("destroy", "drift", "preview", "refresh", "replace", "up")
+
+_READING_OPERATIONS = ("drift", "preview")
+"""Operations that change nothing."""
+
+EventHandler = Callable[[events.EngineEvent], Any]
+Outcome = tuple[dict[str, int], dict[str, Any]]
+Operation = Callable[[automation.Stack, EventHandler], Outcome]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """What an operation did: resources by what happened to them, stack outputs, seconds.
+
+    `placeholders` are the images without a program that pods have since, each with the number of its pods; `steps` are
+    those of a preview, as `pulumi preview --json` lists them; `changed_by_hand` is what an update has taken back, and
+    `drift` what differs from the state.
+    """
+
+    operation: str
+    changes: dict[str, int]
+    outputs: dict[str, Any]
+    duration_s: float
+    plugins: dict[str, int]
+    placeholders: dict[str, int]
+    steps: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    changed_by_hand: list[str] = field(default_factory=list[str])
+    drift: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    @property
+    def changed(self) -> int:
+        """Resources that did not stay the same."""
+        return sum(count for kind, count in self.changes.items() if kind not in {"same", "read"})
+
+
+def require_plugins(ports: dict[str, int]) -> None:
+    """Makes sure that every stand-in answers: without it the engine would look for the real plug-in.
+
+    Raises:
+        KitError: one doesn't answer.
+    """
+    for name, port in ports.items():
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            try:
+                grpc.channel_ready_future(channel).result(timeout=PLUGIN_ANSWER_TIMEOUT_S)
+            except grpc.FutureTimeoutError as error:
+                raise KitError(f"The stand-in for the plug-in {name!r} does not answer on port {port}.") from error
+
+
+def plugins_from_environment() -> dict[str, int]:
+    """Names and ports in `PULUMI_DEBUG_PROVIDERS`."""
+    pairs = [pair.split(":") for pair in os.environ.get("PULUMI_DEBUG_PROVIDERS", "").split(",") if pair]
+    return {name: int(port) for name, port in pairs}
+
+
+def run(
+    project: Path,
+    stack: str,
+    operation: str,
+    progress: Progress,
+    targets: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    *,
+    unprotect: bool = False,
+    replace: "Operation | None" = None,
+    parallel: int = PARALLEL,
+) -> EngineResult:
+    """Runs one operation (`up`, `preview`, `refresh`, `destroy`, `drift`, `replace`) to its end.
+
+    `modules` are those that the program will need; they are loaded while the engine starts. Without `unprotect`,
+    `destroy` refuses what is protected. `replace` is that operation, which launches nodes
+    anew. An update works on `parallel` resources at the same time.
+
+    Raises:
+        KitError: a stand-in does not answer, something is protected, or the operation failed; says why in the engine's
+            words.
+    """
+    plugins = plugins_from_environment()
+    require_plugins(plugins)
+    began = time.monotonic()
+    loading = _start_loading(modules)
+    reporter = EventReporter(progress, is_preview=operation == "preview")
+    steps = StepRecorder(reporter.hear)
+    workspace = _Workspace(work_dir=str(project), program=lambda: _program(project, loading))
+    checkpoint = checkpoint_file(project.parent, stack)
+    remove_unfinished_locks(checkpoint)
+    if copy := mend(checkpoint):
+        progress.step(f"the stack's state was not whole, as where its disk was full: going on from {copy.name}")
+    handle = automation.Stack.create_or_select(stack, workspace)
+    if operation not in _READING_OPERATIONS:
+        adopt_pending(handle, checkpoint, journal_file(project.parent), progress)
+    if operation == "destroy" and not targets:
+        unprotect_resources(handle, progress, allowed=unprotect)
+    try:
+        by_hand = _unlocked(handle, lambda: read_drift(handle, checkpoint, progress)) if operation == "up" else []
+        drift_rows: list[dict[str, Any]] = []
+        operate = replace or _operation(operation, targets, needs_refresh(checkpoint), drift_rows, parallel)
+        changes, outputs = _unlocked(handle, lambda: operate(handle, steps.hear))
+    except automation.CommandError as error:
+        adopt_unanswered(handle, steps.log, journal_file(project.parent), progress)
+        raise reporter.failure(operation, str(error)) from error
+    duration_s = time.monotonic() - began
+    preview_steps = steps.recorded if operation == "preview" else []
+    return EngineResult(
+        operation, changes, outputs, duration_s, plugins, placeholder_images(), preview_steps, by_hand, drift_rows
+    )
+
+
+class _Workspace(automation.LocalWorkspace):
+    """Asks for a stack's outputs once, not once more for which of them are secret: all are treated as if they were."""
+
+    def stack_outputs(self, stack_name: str) -> automation.OutputMap:
+        words = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
+        output = self.pulumi_command.run(words, self.work_dir, self.env_vars)
+        return {key: automation.OutputValue(value, secret=True) for key, value in json.loads(output.stdout).items()}
+
+
+def _start_loading(modules: Sequence[str]) -> threading.Thread:
+    """Loads modules beside the engine's start: Pulumi's packages take a second, a third of it to collect nothing."""
+
+    def load() -> None:
+        if modules:
+            gc.disable()
+        for module in modules:
+            import_module(module)
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    return thread
+
+
+def _program(project: Path, loading: threading.Thread) -> None:
+    loading.join()
+    runpy.run_path(str(project / "__main__.py"), run_name="__main__")
+
+
+def _operation(
+    name: str, targets: Sequence[str], reads_first: bool, drifted: list[dict[str, Any]], parallel: int
+) -> Operation:
+    """What runs an operation; `up` and `preview` may have to read first what is there, `drift` tells what it found."""
+    match name:
+        case "drift":
+            return partial(_drift, drifted=drifted)
+        case "up":
+            return partial(_up, refresh=reads_first, parallel=parallel)
+        case "preview":
+            return partial(_preview, refresh=reads_first)
+        case "refresh":
+            return _refresh
+        case _:
+            return partial(_destroy, targets=targets)
+
+
+def _unlocked(stack: automation.Stack, run: Callable[[], T]) -> T:
+    """What an operation gives; a lock on the stack is one that a killed engine left, for no other runs beside this."""
+    try:
+        return run()
+    except automation.ConcurrentUpdateError:
+        stack.cancel()
+        return run()
+
+
+def _up(stack: automation.Stack, hear: EventHandler, *, refresh: bool, parallel: int) -> Outcome:
+    result = stack.up(
+        on_event=hear, on_output=_drop, parallel=parallel, suppress_outputs=True, color="never", refresh=refresh
+    )
+    return _counts(result.summary.resource_changes), {key: value.value for key, value in result.outputs.items()}
+
+
+def _preview(stack: automation.Stack, hear: EventHandler, *, refresh: bool) -> Outcome:
+    result = stack.preview(on_event=hear, on_output=_drop, parallel=PARALLEL, color="never", refresh=refresh)
+    return _counts(result.change_summary), {}
+
+
+def _drift(stack: automation.Stack, _: EventHandler, drifted: list[dict[str, Any]]) -> Outcome:
+    changes = _refreshed(stack, None)
+    drifted[:] = [asdict(change) for change in drift.drift_of_refresh(changes, objects_only=False)]
+    return {}, {}
+
+
+def _refresh(stack: automation.Stack, hear: EventHandler) -> Outcome:
+    result = stack.refresh(on_event=hear, on_output=_drop, parallel=PARALLEL, color="never")
+    return _counts(result.summary.resource_changes), {}
+
+
+def _destroy(stack: automation.Stack, hear: EventHandler, targets: Sequence[str] = ()) -> Outcome:
+    result = stack.destroy(
+        on_event=hear,
+        on_output=_drop,
+        parallel=PARALLEL,
+        color="never",
+        target=list(targets) or None,
+        target_dependents=bool(targets),
+    )
+    return _counts(result.summary.resource_changes), {}
+
+
+def _counts(changes: Mapping[Any, int] | None) -> dict[str, int]:
+    """By the names of operations; the SDK gives them as text or as an enum."""
+    return {str(getattr(kind, "value", kind)): count for kind, count in (changes or {}).items()}
+
+
+def _drop(_: str) -> None:
+    """The engine's own text is not shown: its events are."""
+
+
+def read_drift(stack: automation.Stack, checkpoint: Path, progress: Progress) -> list[str]:
+    """Reports each change by hand, and has the state say of these objects what they are; gives what was reported.
+
+    `checkpoint` is the engine's file of the stack; without objects in it there is nothing to look for.
+    """
+    if not any(resource["type"].startswith("kubernetes:") for resource in latest(checkpoint).get("resources") or ()):
+        return []
+    changes = drift.drift_of_refresh(_refreshed(stack, [drift.OBJECTS]))
+    for change in changes:
+        progress.step(f"changed by hand: {change}")
+    urns = drift.to_read(changes)
+    if urns:
+        stack.refresh(target=urns, color="never")
+    return [str(change) for change in changes]
+
+
+def _refreshed(stack: automation.Stack, targets: list[str] | None) -> Sequence[Change]:
+    """What a refresh of these resources, or of all, would find in OCI's stand-in and the cluster; the state stays."""
+    steps: list[dict[str, Any]] = []
+
+    def hear(event: events.EngineEvent) -> None:
+        if event.res_outputs_event:
+            steps.append(step_with_outputs(event.res_outputs_event.metadata))
+
+    stack.preview_refresh(target=targets, on_event=hear, color="never")
+    return of_document({"steps": steps}).changes
+
+
+def unprotect_resources(stack: automation.Stack, progress: Progress, *, allowed: bool) -> None:
+    """Takes the protection of all resources away.
+
+    Raises:
+        KitError: something is protected and that isn't allowed.
+    """
+    state = stack.export_stack()
+    resources: list[dict[str, Any]] = (state.deployment or {}).get("resources") or []
+    protected = [resource for resource in resources if resource.get("protect")]
+    urns = [str(resource["urn"]) for resource in protected]
+    guards.refuse_protected(urns, allowed=allowed)
+    if not protected:
+        return
+    for resource in protected:
+        resource["protect"] = False
+    progress.detail("no longer protected: " + ", ".join(urn.rsplit("::", 1)[-1] for urn in urns))
+    stack.import_stack(state)
+
+
+def adopt_pending(stack: automation.Stack, checkpoint: Path, journal: Path, progress: Progress) -> None:
+    """Takes up what a killed engine left half done, and reads what became of it.
+
+    `checkpoint` is the engine's file of the stack, `journal` that of the stand-in for OCI; neither need be there.
+    """
+    if latest(checkpoint).get("pending_operations"):
+        progress.step("taking up what an engine had begun and did not end")
+        _import_recovered(stack, (), journal)
+
+
+def adopt_unanswered(
+    stack: automation.Stack, log: Iterable[Mapping[str, Any]], journal: Path, progress: Progress
+) -> None:
+    """Takes up what was created by requests that got no answer; `log` has the events of the engine that sent them."""
+    if requests := unanswered_creations(log):
+        progress.step("looking for what was created by a request that got no answer")
+        _import_recovered(stack, requests, journal)
+
+
+def _import_recovered(stack: automation.Stack, requests: Sequence[Mapping[str, Any]], journal: Path) -> None:
+    state = stack.export_stack()
+    deployment = with_pending(state.deployment or {}, requests)
+    recovery = look(deployment, journal_finder(journal))
+    state.deployment = recovered_state(deployment, recovery)
+    try:
+        stack.import_stack(state)
+    except automation.ConcurrentUpdateError:  # the killed engine's lock: no other engine runs beside this one
+        stack.cancel()
+        stack.import_stack(state)
+    if urns := recovery.urns:
+        stack.refresh(target=list(urns), color="never")
+
+
+def remove_unfinished_locks(checkpoint: Path) -> None:
+    """Removes locks that an engine could not write to its end, as on a full disk: engines can't read them, and refuse
+    every operation with `unexpected end of JSON input` (seen with Pulumi 3.250). No other engine may run meanwhile.
+    """
+    locks = checkpoint.parents[2] / "locks"
+    for lock in locks.rglob("*.json*"):
+        if lock.suffix == ".tmp" or not lock.stat().st_size:
+            lock.unlink()
+
+
+def needs_refresh(checkpoint: Path) -> bool:
+    """Whether the state has something that OCI's plug-in took back, so that an operation has to read first."""
+    return any(is_gone_after_failure(resource) for resource in latest(checkpoint).get("resources") or ())
+
+
+def journal_finder(journal: Path) -> Find:
+    """Finds what the stand-in for OCI has, by type and inputs."""
+    resources = in_oci(journal)
+
+    def find(pending: Pending, known: Set[str]) -> str | None:
+        inputs = without_defaults(dict(pending.inputs))
+        ids = (id_ for id_, row in resources.items() if row["token"] == pending.type and row["inputs"] == inputs)
+        return next((id_ for id_ in ids if id_ not in known), None)
+
+    return find
+
+
+def placeholder_images() -> dict[str, int]:
+    """Images without a program in the cluster of the environment's kubeconfig, and how many pods have each.
+
+    Raises:
+        KitError: the API server doesn't answer, or refuses.
+    """
+    try:
+        return count_images(lightkube.Client(KubeConfig.from_env(), trust_env=False).list(Pod, namespace="*"))
+    except (ApiError, ConfigError, httpx2.HTTPError) as error:
+        raise KitError(f"The pods of the rehearsal can't be listed: {error}") from error
+
+
+def count_images(pods: Iterable[Pod]) -> dict[str, int]:
+    """The images of the containers that the node agent marked, by the number of pods."""
+    counts = Counter[str]()
+    for pod in pods:
+        names = texts(metadata(pod), "annotations").get(SIMULATED_ANNOTATION, "").split(",")
+        containers = [*(pod.spec.initContainers or []), *pod.spec.containers] if pod.spec else []
+        counts.update({container.image or container.name for container in containers if container.name in names})
+    return dict(sorted(counts.items()))
+
+
+def _replacement(arguments: argparse.Namespace) -> Operation:
+    from llmd_rehearsal.engine_nodes import replace_rehearsed_nodes  # noqa: PLC0415 - the others do without its modules
+
+    options = (arguments.target, arguments.at_once, arguments.drain_limit)
+
+    def replace(stack: automation.Stack, hear: EventHandler) -> Outcome:
+        replace_rehearsed_nodes(stack, arguments.project, hear, _Lines(), *options, force=arguments.force)
+        return {}, {}
+
+    return replace
+
+
+class _Lines:
+    """Progress as lines on standard output, for the process that runs this one."""
+
+    def step(self, text: str) -> None:
+        """A line."""
+        print(text, flush=True)
+
+    def detail(self, text: str) -> None:
+        """A line, too."""
+        print(text, flush=True)
+
+
+def _ignore_signal(_signal: int, _frame: object) -> None:
+    """The engine gets the signal too: it cancels, saves its state and ends, and this process has to outlive it."""
+
+
+def main() -> None:
+    """Runs the operation that the command line names and writes its result as JSON."""
+    parser = argparse.ArgumentParser(prog="llmd_rehearsal.engine")
+    parser.add_argument("--project", type=Path, required=True)
+    parser.add_argument("--stack", required=True)
+    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--target", action="append", default=[])
+    parser.add_argument("--unprotect", action="store_true")
+    parser.add_argument("--load", action="append", default=[], metavar="MODULE")
+    parser.add_argument("--one-at-a-time", action="store_true")
+    parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--drain-limit", type=float)
+    parser.add_argument("--force", action="store_true")
+    parser.add_argument("operation", choices=_OPERATIONS)
+    arguments = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignore_signal)
+    running = arguments.result.with_suffix(".running")
+    try:
+        with file_lock(running, "finish with the engine", _Lines(), BUSY_TIMEOUT_S):
+            result = run(
+                arguments.project,
+                arguments.stack,
+                arguments.operation,
+                _Lines(),
+                arguments.target,
+                arguments.load,
+                unprotect=arguments.unprotect,
+                replace=_replacement(arguments) if arguments.operation == "replace" else None,
+                parallel=1 if arguments.one_at_a_time else PARALLEL,
+            )
+    except KitError as error:
+        arguments.result.write_text(json.dumps({"error": error.message, "remedy": error.remedy}))
+        sys.exit(1)
+    arguments.result.write_text(json.dumps(asdict(result)))
+
+
+if __name__ == "__main__":
+    main()

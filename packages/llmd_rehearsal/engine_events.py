@@ -1,0 +1,239 @@
+"""The engine's events while it works: a line for each resource that changes, steps of a preview, errors in short."""
+
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from llmd_oke.operations import guards
+from llmd_oke.operations.previews import of_document
+from llmd_oke.operations.recovery import BEGUN_FIELDS
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from pulumi.automation import events
+
+HEARTBEAT_S = 5.0
+
+_PAST_VERBS = {
+    "create": "created",
+    "update": "updated",
+    "delete": "deleted",
+    "create-replacement": "created anew",
+    "delete-replaced": "deleted the old",
+    "import": "imported",
+}
+"""Operations that are reported; the engine's own name for a replacement comes beside its two halves."""
+
+_PREVIEW_VERBS = {
+    "create": "would create",
+    "update": "would update",
+    "delete": "would delete",
+    "replace": "would replace",
+    "import": "would import",
+}
+
+_MOST_DIFFERENCES = 4
+_LINES_OF_THE_ENGINE = 8
+
+_IN_ALL = "update failed"
+"""What the engine says once more beside each error."""
+
+
+class EventReporter:
+    """Hears the engine's events; keeps errors for the end and says every few seconds what is still waited for."""
+
+    def __init__(self, progress: Progress, *, is_preview: bool = False) -> None:
+        self._progress = progress
+        self._verbs = _PREVIEW_VERBS if is_preview else _PAST_VERBS
+        self._running: dict[str, float] = {}
+        self._errors: list[str] = []
+        self._began_s = self._reported_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._heart = threading.Thread(target=self._beat, daemon=True)
+        self._heart.start()
+
+    def hear(self, event: events.EngineEvent) -> None:
+        """One event."""
+        with self._lock:
+            if event.resource_pre_event:
+                metadata = event.resource_pre_event.metadata
+                if _text(metadata.op) in self._verbs:
+                    self._running[metadata.urn] = time.monotonic()
+            elif event.res_outputs_event:
+                self._end(event.res_outputs_event.metadata)
+            elif event.res_op_failed_event:
+                self._running.pop(event.res_op_failed_event.metadata.urn, None)
+            elif event.diagnostic_event:
+                self._diagnose(event.diagnostic_event)
+
+    def failure(self, operation: str, output: str = "") -> KitError:
+        """The error that the operation ended with, in the engine's words; `output` counts where there was no event."""
+        with self._lock:
+            errors = [error for error in dict.fromkeys(self._errors) if error != _IN_ALL] or self._errors[:1]
+            text = "\n".join(errors) or _end_of(output)
+        return KitError(f"`pulumi {operation}` failed:\n{text}")
+
+    def _end(self, metadata: Any) -> None:
+        began = self._running.pop(metadata.urn, None)
+        if began is None or "pulumi:" in metadata.type:
+            return
+        seconds = time.monotonic() - began
+        took = f" in {seconds:.0f} s" if seconds >= 1 else ""
+        changed = differences(metadata) if self._verbs is _PREVIEW_VERBS else ""
+        self._say(f"{self._verbs[_text(metadata.op)]} {short_name(metadata.urn)}{took}{changed}")
+
+    def _diagnose(self, diagnostic: Any) -> None:
+        text = diagnostic.message.strip()
+        if diagnostic.severity == "error":
+            print(text, file=sys.stderr, flush=True)
+            error = concise_error(text)
+            self._errors.append(f"{short_name(diagnostic.urn)}: {error}" if diagnostic.urn else error)
+        elif diagnostic.severity == "warning":
+            self._say(f"warning: {text}")
+
+    def _say(self, text: str) -> None:
+        self._reported_s = time.monotonic()
+        self._progress.detail(text)
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(1.0)
+            with self._lock:
+                if time.monotonic() - self._reported_s > HEARTBEAT_S:
+                    self._say(f"waiting for {self._waited_for()}")
+
+    def _waited_for(self) -> str:
+        waiting = [
+            urn for urn in self._running if "pulumi:pulumi:Stack" not in urn and "llmd-oke:index:" not in _type(urn)
+        ]
+        if not waiting:
+            return f"the engine ({time.monotonic() - self._began_s:.0f} s)"
+        oldest = min(waiting, key=lambda urn: self._running[urn])
+        seconds = time.monotonic() - self._running[oldest]
+        more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        return f"{short_name(oldest)}{more} ({seconds:.0f} s)"
+
+
+def differences(metadata: events.StepEventMetadata) -> str:
+    """What a step would change, to be put behind the resource's name: `: spec.replicas changes from 8 to 6`."""
+    (change,) = of_document({"steps": [step(metadata)]}).changes
+    paths = change.replaced_by if change.operation == "replace" else change.changed
+    texts = [guards.difference(path, change) for path in paths[:_MOST_DIFFERENCES]]
+    more = [f"{len(paths) - len(texts)} more"] if len(paths) > len(texts) else []
+    return f": {'; '.join([*texts, *more])}" if texts else ""
+
+
+def short_name(urn: str) -> str:
+    """`Deployment gpt-oss-120b-decode` for a resource's URN."""
+    return f"{_type(urn).rsplit(':', 1)[-1]} {urn.rsplit('::', 1)[-1]}"
+
+
+def _type(urn: str) -> str:
+    """The resource's own type: URNs list the parents' types before it, separated by dollar signs."""
+    return urn.split("::")[-2].rsplit("$", maxsplit=1)[-1] if urn.count("::") >= 3 else urn
+
+
+def _end_of(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return "\n".join(lines[-_LINES_OF_THE_ENGINE:]) or "the engine gave no reason"
+
+
+class StepRecorder:
+    """Hears the engine's events, keeps each resource's step and what went wrong, and hands the event on."""
+
+    def __init__(self, hear: Callable[[events.EngineEvent], Any]) -> None:
+        self.recorded: list[dict[str, Any]] = []
+        self.log: list[dict[str, Any]] = []
+        self._hear = hear
+
+    def hear(self, event: events.EngineEvent) -> None:
+        """One event."""
+        if event.resource_pre_event:
+            self.recorded.append(step(event.resource_pre_event.metadata))
+        if entry := logged(event):
+            self.log.append(entry)
+        self._hear(event)
+
+
+def logged(event: events.EngineEvent) -> dict[str, Any]:
+    """What the CLI writes of an event to its event log, where a resource failed or the engine complains."""
+    if event.diagnostic_event:
+        diagnostic = event.diagnostic_event
+        return {"diagnosticEvent": {"urn": diagnostic.urn, "message": diagnostic.message}}
+    if event.res_op_failed_event is None:
+        return {}
+    metadata = event.res_op_failed_event.metadata
+    new = {name: getattr(metadata.new, name, None) for name in BEGUN_FIELDS}
+    return {"resOpFailedEvent": {"metadata": {"op": _text(metadata.op), "urn": metadata.urn, "new": new}}}
+
+
+def step(metadata: events.StepEventMetadata) -> dict[str, Any]:
+    """A step in the words of `pulumi preview --json`."""
+    return {
+        "op": _text(metadata.op),
+        "urn": metadata.urn,
+        "oldState": _state(metadata.old),
+        "newState": _state(metadata.new),
+        "detailedDiff": {
+            path: {"kind": _text(difference.diff_kind), "inputDiff": difference.input_diff}
+            for path, difference in (metadata.detailed_diff or {}).items()
+        },
+        "replaceReasons": list(metadata.keys or ()),
+        "diffReasons": list(metadata.diffs or ()),
+    }
+
+
+def step_with_outputs(metadata: events.StepEventMetadata) -> dict[str, Any]:
+    """A step with what the resource was and is, beside its inputs."""
+    states = {"oldState": metadata.old, "newState": metadata.new}
+    outputs = {name: dict(state.outputs or {}) if state else {} for name, state in states.items()}
+    row = step(metadata)
+    return {**row, **{name: {**row[name], "outputs": outputs[name]} for name in states}}
+
+
+def _state(state: events.StepEventStateMetadata | None) -> dict[str, Any]:
+    return {"protect": bool(state.protect), "inputs": dict(state.inputs or {})} if state else {}
+
+
+def _text(value: Any) -> str:
+    """The SDK gives names as text or as an enum."""
+    return str(getattr(value, "value", value))
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_CALLS = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
+_SEVERAL = re.compile(r"\d+ errors? occurred:")
+_BULLET = re.compile(r"\n\s*\* ")
+_MADE = re.compile(r'resource "[^"]*" was successfully created, but .*?: ')
+_OBJECT = '{"message": '
+_REPEATED = ("an unhandled error occurred: ", "python inline source runtime error: ")
+
+
+def concise_error(text: str) -> str:
+    """One error: several in one become lines of their own; the calls of Python programs are left out, and of last words
+    in JSON the message is kept.
+    """
+    error = text.strip()
+    for prefix in _REPEATED:
+        if error.startswith(prefix):
+            error = error.removeprefix(prefix).partition(_TRACEBACK)[0].strip()
+    error = _messages(_CALLS.sub("", error))
+    if not _SEVERAL.match(error):
+        return error
+    parts = (_MADE.sub("", part.strip()) for part in _BULLET.split(_SEVERAL.sub("", error, count=1)))
+    return "\n".join(part for part in parts if part)
+
+
+def _messages(text: str) -> str:
+    """The text with the message of each JSON object that begins with one in the object's place."""
+    before, start, rest = text.partition(_OBJECT)
+    if not start:
+        return text
+    try:
+        content, end = json.JSONDecoder().raw_decode(start + rest)
+    except ValueError:
+        return text
+    return f"{before}{content['message']}{_messages((start + rest)[end:])}"

@@ -1,0 +1,86 @@
+"""Nodes of a rehearsed stack that are launched anew, by the same code as a real stack's."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import lightkube
+from cryptography.hazmat.primitives.asymmetric import rsa
+from lightkube.config.kubeconfig import KubeConfig
+from llmd_oke.access.oci_client import HOSTS, SignedOciClient
+from llmd_oke.access.signing import Signer
+from llmd_oke.operations.draining import Drain
+from llmd_oke.operations.nodes import ReplaceOptions, replace_nodes
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
+from llmd_oke.operations.pulumi_cli import run as run_cli
+from llmd_pods.progress import Progress
+from pulumi import automation
+from pulumi.automation import events
+
+from llmd_rehearsal.cluster_plan import OCI_REST_PORT
+from llmd_rehearsal.engine_events import StepRecorder
+
+POLL_S = 0.2
+"""OCI's time passes faster in a rehearsal."""
+
+
+def oci_client(rest_url: str) -> SignedOciClient:
+    """A client of the stand-in for OCI."""
+    signer = Signer("rehearsal", rsa.generate_private_key(65537, 2048))
+    versions = {service: urlsplit(host).path for service, host in HOSTS.items()}
+    hosts = {service: rest_url + version for service, version in versions.items()}
+    return SignedOciClient(signer, "", httpx.Client(trust_env=False), hosts=hosts)
+
+
+def cli_of(stack: automation.Stack, project: Path, hear: Callable[[events.EngineEvent], Any]) -> PulumiCli:
+    """The Pulumi CLI as the kit uses it, which has previews and updates run the stack's program in this process; `hear`
+    gets the engine's events.
+    """
+
+    def run(argv: Sequence[str], capture: bool) -> CommandResult:
+        words = argv[argv.index("pulumi") + 1 :]
+        if words[0] == "preview":
+            steps = StepRecorder(hear)
+            stack.preview(on_event=steps.hear, color="never")
+            return CommandResult(0, json.dumps({"steps": steps.recorded}))
+        if words[0] == "up":
+            urns = [urn for option, urn in pairwise(words) if option == "--replace"]
+            stack.up(on_event=hear, replace=urns or None, suppress_outputs=True, color="never")
+            return CommandResult(0)
+        return run_cli(argv, capture=capture, aside=True)
+
+    return PulumiCli(project, stack.name, "pulumi", run)
+
+
+def replace_rehearsed_nodes(
+    stack: automation.Stack,
+    project: Path,
+    hear: Callable[[events.EngineEvent], Any],
+    progress: Progress,
+    names: Sequence[str],
+    at_once: int,
+    drain_limit_s: float | None,
+    *,
+    force: bool,
+) -> None:
+    """Launches nodes of a rehearsed stack anew, drained where there is a limit for that; runs inside the local cluster.
+
+    Raises:
+        KitError: as for a real stack.
+    """
+    drain = None
+    if drain_limit_s is not None:
+        client = lightkube.Client(config=KubeConfig.from_env().get(), trust_env=False)
+        drain = Drain(client, progress, drain_limit_s, force, _pause)
+        drain.require_cluster()
+    options = ReplaceOptions(at_once, drain, lambda: oci_client(f"http://127.0.0.1:{OCI_REST_PORT}"), _pause)
+    replace_nodes(cli_of(stack, project, hear), progress, lambda _: True, names, options, yes=True)
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(min(seconds, POLL_S))

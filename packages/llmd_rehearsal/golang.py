@@ -1,0 +1,189 @@
+"""The Go tool, as programs and modules of a rehearsal need it.
+
+It includes the rules of Go's version numbers, which programs are chosen by, and the build information that Go writes
+into every program: its modules with their versions. That format is Go 1.18's and later, described in Go's package
+debug/buildinfo: a header of 32 bytes that begins with a magic word, then the Go version and the list of modules, each
+as a length and that many bytes.
+"""
+
+import json
+import mmap
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from llmd_pods.errors import KitError
+
+DOWNLOAD_TIMEOUT_S = 300.0
+_TIMEOUT_S = 60
+_NUMBERS = re.compile(r"v?(\d+(?:\.\d+)*)")
+_RELEASE_STAMP = re.compile(r"BuildRef=(v\d+\.\d+\.\d+\S*?)[\"'\s]")
+_MAGIC = b"\xff Go buildinf:"
+_ALIGNMENT = 16
+_HEADER = 32
+_FLAGS = 15
+_STRINGS_FOLLOW = 0x2
+_SENTINEL = 16
+
+
+def find_go(module: Path, packaged: Path | None, install: str) -> Path:
+    """The `go` that can build the module in that folder: the first on PATH that will do, or the `packaged` one.
+
+    Raises KitError with the command that installs it where none will do, and what each that is there says.
+    """
+    # The Python package puts a script of that name on PATH, which starts its Go: that one comes last.
+    scripts = Path(sysconfig.get_path("scripts")).resolve()
+    folders = [folder for folder in os.get_exec_path() if Path(folder).resolve() != scripts]
+    on_path = shutil.which("go", path=os.pathsep.join(folders))
+    refusals: list[str] = []
+    for go in filter(None, (Path(on_path) if on_path else None, packaged)):
+        refusal = _refusal(go, module)
+        if refusal is None:
+            return go
+        refusals.append(f"{go} says: {refusal}")
+    # The newest version that this module, or one beside it, needs: whoever installs Go does so once.
+    versions = [_required_version(path.parent) for path in module.parent.glob("*/go.mod")]
+    newest = max(versions, key=lambda version: [int(part) for part in version.split(".")])
+    raise KitError(
+        f"Go {newest} or later is needed to build programs; {'; '.join(refusals) or 'there is none'}",
+        f"install it: {install}",
+    )
+
+
+def _refusal(go: Path, module: Path) -> str | None:
+    """Why this Go can't build the module, in its own words; None for one that can."""
+    try:
+        process = subprocess.run(
+            [go, "env", "GOVERSION"],
+            cwd=module,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if process.returncode != 0:
+        return process.stderr.strip()
+    # Before 1.21 Go reads no further than this and fails when it builds.
+    version = process.stdout.strip().removeprefix("go")
+    return None if version_satisfies(version, _required_version(module), "later") else f"it is Go {version}"
+
+
+def _required_version(module: Path) -> str:
+    lines = (module / "go.mod").read_text().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("go "))
+
+
+def environment(settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The user's own environment, for modules that stand alone and programs for this machine.
+
+    Any Go uses its own root, and none fetches another version of itself: that of the Python package is there instead.
+    """
+    own = {name: value for name, value in os.environ.items() if name not in {"GOOS", "GOARCH", "GOROOT"}}
+    return {"HOME": str(Path.home()), **own, "GOWORK": "off", "GOTOOLCHAIN": "local", **(settings or {})}
+
+
+def build_arguments(variables: Mapping[str, str], packages: Sequence[str], output: Path) -> list[str]:
+    """The arguments of a `go build` of pinned modules; one package goes to a file, several go into a folder."""
+    linked = " ".join(f"-X {name}={value}" for name, value in variables.items())
+    flags = ["-mod=readonly", "-buildvcs=false", *(["-ldflags", linked] if linked else [])]
+    return ["build", "-v", *flags, "-o", str(output), *packages]
+
+
+def download(go: Path, module: str, version: str, folder: Path) -> tuple[Path, str]:
+    """Has a module in Go's own cache; the result is its folder there and its checksum. `folder` is to run in.
+
+    Raises KitError when the download fails or takes longer than `DOWNLOAD_TIMEOUT_S`.
+    """
+    try:
+        process = subprocess.run(
+            [go, "mod", "download", "-json", f"{module}@{version}"],
+            cwd=folder,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DOWNLOAD_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise KitError(f"downloading {module} {version} took longer than {DOWNLOAD_TIMEOUT_S:.0f} s") from error
+    answer: dict[str, str] = json.loads(process.stdout or "{}")
+    if process.returncode != 0 or "Error" in answer:
+        raise KitError(f"downloading {module} {version} failed: {answer.get('Error', process.stderr.strip())}")
+    return Path(answer["Dir"]), answer["Sum"]
+
+
+def version_satisfies(version: str, required: str, accepts: str) -> bool:
+    """Whether a version serves where another is required.
+
+    `accepts` is `exact`, `patch` (same minor, not older), `minor` (same major, not older) or `later` (not older).
+    """
+    numbers, minimum = _numbers(version), _numbers(required)
+    if accepts == "exact" or numbers is None or minimum is None:
+        return normal_version(version) == normal_version(required)
+    same = {"patch": 2, "minor": 1, "later": 0}[accepts]
+    is_prerelease = "-" in version
+    return numbers[:same] == minimum[:same] and numbers >= minimum and not is_prerelease
+
+
+def normal_version(version: str) -> str:
+    """The version with a leading `v`, as Go writes it."""
+    return version if version.startswith("v") else f"v{version}"
+
+
+def _numbers(version: str) -> tuple[int, ...] | None:
+    """Major, minor and patch."""
+    match = _NUMBERS.match(version)
+    return tuple([*map(int, match[1].split(".")), 0, 0, 0][:3]) if match else None
+
+
+def module_version(program: Path, module: str) -> str | None:
+    """The version of a module inside a program; None when the program has no such module or isn't Go's.
+
+    A program that was built from the module's own checkout knows no version: then the release that its makers stamped
+    into it (`BuildRef`) counts.
+    """
+    text = build_info(program) or ""
+    for line in text.splitlines():
+        kind, *fields = line.split("\t")
+        if kind in {"mod", "dep"} and fields[0] == module:
+            if fields[1] != "(devel)":
+                return fields[1]
+            stamp = _RELEASE_STAMP.search(text)
+            return stamp[1] if stamp else None
+    return None
+
+
+def build_info(program: Path) -> str | None:
+    """The list of modules and build settings, one on each line; None for a program that has none."""
+    try:
+        with program.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at = content.find(_MAGIC)
+            while at >= 0:
+                if at % _ALIGNMENT == 0 and content[at + _FLAGS] & _STRINGS_FOLLOW:
+                    _, after = _string(content, at + _HEADER)
+                    modules, _ = _string(content, after)
+                    return modules[_SENTINEL:-_SENTINEL].decode(errors="replace")
+                at = content.find(_MAGIC, at + 1)
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _string(content: mmap.mmap, at: int) -> tuple[bytes, int]:
+    """The string at an offset, its length written as a varint before it, and the offset after it."""
+    length = shift = 0
+    while True:
+        byte = content[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return content[at : at + length], at + length

@@ -1,0 +1,366 @@
+"""A client of the API server: the kubeconfig's access to it, its REST interface, and its refusals in its own words."""
+
+import base64
+import errno
+import os
+import ssl
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx2
+import yaml
+from llmd_pods.errors import causes
+
+from llmd_rehearsal.kubernetes_plugin.objects import Kind, kind_of_object, name_of, namespace_of
+from llmd_rehearsal.plugin_values import JsonObject, Refusal, dig, dig_list, dig_map
+
+FIRST_WRITER: Final = "pulumi-kubernetes"
+REQUEST_LIMIT_S: Final = 60.0
+CONNECT_LIMIT_S: Final = 30.0
+CONFLICT_RETRIES: Final = 5
+
+
+class Unreachable(Exception):
+    """No API server answers; `cause` is why."""
+
+    def __init__(self, server: str, cause: str) -> None:
+        super().__init__(f"no Kubernetes API server answers at {server}: {cause}")
+        self.server = server
+        self.cause = cause
+
+
+class NoMatch(Exception):
+    """The API server doesn't know the kind."""
+
+    def __init__(self, api_version: str, kind: str) -> None:
+        super().__init__(f'no matches for kind "{kind}" in version "{api_version}"')
+
+
+class ApiError(Exception):
+    """The API server refused a request; the text is the server's own."""
+
+    def __init__(self, code: int, status: JsonObject) -> None:
+        super().__init__(status.get("message") or f"the server answered {code}")
+        self.code = code
+        self.reason: str = status.get("reason") or ""
+        self.details_kind: Any = dig(status, "details", "kind")
+
+    @property
+    def not_found(self) -> bool:
+        """The object, its namespace or its kind isn't there."""
+        return self.code == 404
+
+    @property
+    def namespace_not_found(self) -> bool:
+        """The namespace to create in isn't there."""
+        return self.not_found and self.details_kind == "namespaces"
+
+    @property
+    def kind_not_found(self) -> bool:
+        """The path itself isn't served, as when a definition was removed: the server names no object."""
+        return self.not_found and not self.details_kind
+
+    @property
+    def exists(self) -> bool:
+        """An object to create is there already."""
+        return self.reason == "AlreadyExists"
+
+    @property
+    def conflict(self) -> bool:
+        """Another field manager owns a field."""
+        return self.reason == "Conflict"
+
+    @property
+    def forbidden(self) -> bool:
+        """The credentials don't allow it."""
+        return self.code == 403
+
+
+class ApplyConflict(Exception):
+    """Another manager owns a field that this one was to set."""
+
+    def __init__(self, manager: str, error: ApiError) -> None:
+        guide = "managing-resources-with-server-side-apply/#handle-field-conflicts-on-existing-resources"
+        super().__init__(
+            "server-side apply field conflict detected, see "
+            f"https://www.pulumi.com/registry/packages/kubernetes/how-to-guides/{guide} for troubleshooting help\n"
+            f'The resource managed by field manager "{manager}" had an apply conflict: {error}'
+        )
+
+
+@dataclass(frozen=True)
+class Access:
+    """Which API server, and as whom: `cluster` and `user` are entries of a kubeconfig."""
+
+    cluster: JsonObject
+    user: JsonObject
+    namespace: str = ""
+
+    @property
+    def server(self) -> str:
+        """The server's address, `https://host:port`."""
+        return str(self.cluster["server"]).rstrip("/")
+
+    def tls(self) -> ssl.SSLContext:
+        """What the client trusts and how it proves who it is."""
+        authority = _text(self.cluster, "certificate-authority")
+        context = ssl.create_default_context(cadata=authority)
+        if self.cluster.get("insecure-skip-tls-verify"):
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        certificate, key = _text(self.user, "client-certificate"), _text(self.user, "client-key")
+        if certificate and key:
+            with tempfile.NamedTemporaryFile(
+                "w", suffix=".pem"
+            ) as file:  # OpenSSL reads a certificate from a file only
+                file.write(certificate + "\n" + key)
+                file.flush()
+                context.load_cert_chain(file.name)
+        return context
+
+    def headers(self) -> dict[str, str]:
+        """What the client sends with every request to prove who it is."""
+        if "exec" in self.user:
+            raise Refusal("the stand-in Kubernetes plug-in runs no credential programs: a kubeconfig with `exec`")
+        token_file = self.user.get("tokenFile")
+        token = Path(token_file).read_text().strip() if token_file else self.user.get("token")
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def load(text_or_path: str) -> JsonObject:
+    """The kubeconfig in a text or in the file of that name; Refusal says why it is none, as client-go would."""
+    content = _read(text_or_path)
+    try:
+        parsed = yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        raise Refusal(f"failed to parse kubeconfig: yaml: {error}") from None
+    if not isinstance(parsed, dict):
+        raise Refusal(
+            "failed to parse kubeconfig: couldn't get version/kind; json parse error: json: cannot unmarshal string "
+            'into Go value of type struct { APIVersion string "json:\\"apiVersion,omitempty\\""; '
+            'Kind string "json:\\"kind,omitempty\\"" }'
+        )
+    return {**parsed}
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> str:
+    """The path of the kubeconfig that the environment names, or the usual one."""
+    return environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+
+
+def find_access(config: JsonObject, context_name: str = "", cluster_name: str = "") -> Access | None:
+    """The access that a kubeconfig grants by a context (its current one by default), or None where it has none."""
+    context: Any = _entry(config, "contexts", "context", context_name or config.get("current-context")) or {}
+    cluster = _entry(config, "clusters", "cluster", cluster_name or context.get("cluster"))
+    if cluster is None or not cluster.get("server"):
+        return None
+    user = _entry(config, "users", "user", context.get("user")) or {}
+    return Access(cluster, user, context.get("namespace") or "")
+
+
+def _read(text_or_path: str) -> str:
+    if "\n" in text_or_path or text_or_path.lstrip().startswith("{"):
+        return text_or_path
+    path = Path(text_or_path).expanduser()
+    return path.read_text() if path.is_file() else text_or_path
+
+
+def _entry(config: JsonObject, section: str, field: str, name: object) -> JsonObject | None:
+    entries = dig_list(config, section)
+    return next((dig_map(entry, field) for entry in entries if dig(entry, "name") == name), None)
+
+
+def _text(entry: JsonObject, field: str) -> str | None:
+    data, path = entry.get(f"{field}-data"), entry.get(field)
+    if data:
+        return base64.b64decode(data).decode()
+    return Path(path).read_text() if path else None
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Where the API server keeps objects of a kind: `prefix` as `/apis/apps/v1`, `plural` as `deployments`."""
+
+    prefix: str
+    plural: str
+    namespaced: bool
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """The path of the collection in a namespace, or of one object in it."""
+        inside = f"/namespaces/{namespace or 'default'}" if self.namespaced else ""
+        return f"{self.prefix}{inside}/{self.plural}" + (f"/{name}" if name else "")
+
+
+class Cluster:
+    """One API server, with one set of credentials. For use by many threads at once."""
+
+    def __init__(self, access: Access) -> None:
+        self.server = access.server
+        self._http = httpx2.Client(
+            base_url=access.server,
+            verify=access.tls(),
+            headers=access.headers(),
+            timeout=httpx2.Timeout(REQUEST_LIMIT_S, connect=CONNECT_LIMIT_S),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=32),
+            trust_env=False,
+        )
+        self._custom: dict[tuple[str, str], Resource] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._http.close()
+
+    def probe(self) -> None:
+        """Raises Unreachable where no API server answers."""
+        self.get_path("/version")
+
+    def resource(self, kind: Kind) -> Resource:
+        """Where objects of the kind lie. Raises NoMatch for a kind that isn't served (yet)."""
+        if kind.built_in:
+            return Resource(_prefix(kind.api_version), kind.plural, kind.namespaced)
+        key = (kind.api_version, kind.kind)
+        with self._lock:
+            resource = self._custom.get(key)
+        return resource or self._discover(kind)
+
+    def _discover(self, kind: Kind) -> Resource:
+        prefix = _prefix(kind.api_version)
+        try:
+            entries = self.get_path(prefix)["resources"]
+        except ApiError as error:
+            if error.not_found:
+                raise NoMatch(kind.api_version, kind.kind) from None
+            raise
+        for entry in entries:
+            if entry["kind"] == kind.kind and "/" not in entry["name"]:
+                resource = Resource(prefix, entry["name"], entry["namespaced"])
+                with self._lock:
+                    self._custom[kind.api_version, kind.kind] = resource
+                return resource
+        raise NoMatch(kind.api_version, kind.kind)
+
+    def serves(self, kind: Kind) -> bool:
+        """Whether the API server knows the kind."""
+        try:
+            self.resource(kind)
+        except NoMatch:
+            return False
+        return True
+
+    def is_namespaced(self, kind: Kind) -> bool:
+        """Whether objects of the kind lie in namespaces; a kind that isn't there yet is taken to."""
+        try:
+            return self.resource(kind).namespaced
+        except (NoMatch, Unreachable):
+            return True
+
+    def get(self, kind: Kind, namespace: str, name: str) -> JsonObject:
+        """The live object."""
+        return self._on_object("GET", kind, namespace, name)
+
+    def create(self, obj: JsonObject, *, dry_run: bool) -> JsonObject:
+        """Makes an object. The first writer's name is the same everywhere, so that the first update can take over."""
+        params = {"fieldManager": FIRST_WRITER, **_dry_run(dry_run)}
+        return self._on_object("POST", kind_of_object(obj), namespace_of(obj), "", params, obj)
+
+    def replace(self, obj: JsonObject, *, manager: str, dry_run: bool) -> JsonObject:
+        """Puts a whole object in the place of the live one."""
+        params = {"fieldManager": manager, **_dry_run(dry_run)}
+        return self._on_object("PUT", kind_of_object(obj), namespace_of(obj), name_of(obj), params, obj)
+
+    def apply(self, obj: JsonObject, *, manager: str, force: bool, dry_run: bool) -> JsonObject:
+        """Server-side apply."""
+        params = {"fieldManager": manager, "force": str(force).lower(), **_dry_run(dry_run)}
+        kind, type_ = kind_of_object(obj), "application/apply-patch+yaml"
+        return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), params, obj, type_)
+
+    def patch(self, obj: JsonObject, operations: list[JsonObject]) -> JsonObject:
+        """A JSON patch of the live object."""
+        kind, type_ = kind_of_object(obj), "application/json-patch+json"
+        return self._on_object("PATCH", kind, namespace_of(obj), name_of(obj), {}, operations, type_)
+
+    def delete(self, kind: Kind, namespace: str, name: str, propagation: str) -> None:
+        """Asks for an object to be deleted; it may stay for a while."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
+        self._on_object("DELETE", kind, namespace, name, {}, body)
+
+    def on_latest(self, live: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
+        """What a change comes to that only this version of an object takes; with newer ones where others write too."""
+        for _ in range(CONFLICT_RETRIES):
+            try:
+                return change(live)
+            except ApiError as error:
+                if not error.conflict:
+                    raise
+            live = self.get(kind_of_object(live), namespace_of(live), name_of(live))
+        return change(live)
+
+    def get_path(self, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """What the API server says at a path."""
+        return self._request("GET", path, params or {}, None, "application/json")
+
+    def watch(self, resource: Resource, namespace: str, version: str, limit_s: int) -> Iterator[str]:
+        """The lines of a watch from a resource version on, until the server ends it after `limit_s` seconds."""
+        params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(limit_s)}
+        timeout = httpx2.Timeout(CONNECT_LIMIT_S, read=limit_s + 10)
+        with self._http.stream("GET", resource.path(namespace), params=params, timeout=timeout) as response:
+            if response.is_error:
+                response.read()
+                raise _api_error(response)
+            yield from response.iter_lines()
+
+    def _on_object(
+        self,
+        method: str,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+    ) -> JsonObject:
+        path = self.resource(kind).path(namespace, name)
+        try:
+            return self._request(method, path, params or {}, body, content_type)
+        except ApiError as error:
+            if error.kind_not_found and not kind.built_in:
+                with self._lock:
+                    self._custom.pop((kind.api_version, kind.kind), None)
+                raise NoMatch(kind.api_version, kind.kind) from None
+            raise
+
+    def _request(self, method: str, path: str, params: Mapping[str, str], body: object, content_type: str) -> Any:
+        headers = {"Content-Type": content_type}
+        try:
+            response = self._http.request(method, path, params=dict(params), json=body, headers=headers)
+        except httpx2.TransportError as error:
+            cause = str(error) or type(error).__name__
+            refused = any(isinstance(item, OSError) and item.errno == errno.ECONNREFUSED for item in causes(error))
+            if isinstance(error, httpx2.ConnectError) and refused:  # in the words of the real plug-in
+                cause = f"dial tcp {urlsplit(self.server).netloc}: connect: connection refused"
+            raise Unreachable(self.server, cause) from error
+        if response.is_error:
+            raise _api_error(response)
+        return response.json()
+
+
+def _prefix(api_version: str) -> str:
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+def _dry_run(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
+
+
+def _api_error(response: httpx2.Response) -> ApiError:
+    try:
+        status = response.json()
+    except ValueError:
+        status = {"message": response.text.strip()}
+    return ApiError(response.status_code, status if dig(status, "message") else {})

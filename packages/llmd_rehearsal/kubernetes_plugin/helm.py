@@ -1,0 +1,339 @@
+"""Helm releases (`kubernetes:helm.sh/v3:Release`), made by the real Helm of charts that are on this machine.
+
+Hooks are left out: they are Jobs of images that a rehearsal has no program for, so they would do nothing.
+"""
+
+import json
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from llmd_rehearsal.kubernetes_plugin.charts import chart, chart_version
+from llmd_rehearsal.kubernetes_plugin.client import Access
+from llmd_rehearsal.kubernetes_plugin.operations import Difference, differences, without_ignored
+from llmd_rehearsal.kubernetes_plugin.sessions import Session
+from llmd_rehearsal.plugin_values import UNKNOWN, InitFailed, Refusal, Secret, Tree, without_secrets
+
+GRACE_S: Final = 30
+"""What a run may take beyond the time that Helm itself was given."""
+POLL_S: Final = 0.2
+READ_LIMIT_S: Final = 60
+"""For commands that only read."""
+
+
+class HelmError(Exception):
+    """A run that failed, in Helm's own words."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What Helm knows of a release."""
+
+    name: str
+    chart: str
+    version: str
+    app_version: str
+    namespace: str
+    revision: int
+    status: str
+
+
+@dataclass(frozen=True)
+class Helm:
+    """Helm with the access of one provider instance. `program` is its path; from PATH if empty."""
+
+    access: Access
+    cancelled: threading.Event
+    program: str = ""
+
+    def install(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
+        """Makes a release. Raises HelmError."""
+        self._apply("install", name, namespace, folder, values, flags)
+
+    def upgrade(self, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]) -> None:
+        """Makes another revision of a release. Raises HelmError."""
+        self._apply("upgrade", name, namespace, folder, values, flags)
+
+    def uninstall(self, name: str, namespace: str, timeout_s: int) -> None:
+        """Deletes a release, and waits until its objects are gone; none is no error. Raises HelmError."""
+        flags = ["--wait", "--no-hooks", "--ignore-not-found", f"--timeout={timeout_s}s"]
+        self._run(["uninstall", name, "--namespace", namespace, *flags], timeout_s + GRACE_S)
+
+    def metadata(self, name: str, namespace: str) -> Metadata | None:
+        """What Helm knows of a release, or None where there is none."""
+        try:
+            text = self._run(["get", "metadata", name, "--namespace", namespace, "--output", "json"], READ_LIMIT_S)
+        except HelmError as error:
+            if "not found" in str(error):
+                return None
+            raise
+        row = json.loads(text)
+        return Metadata(
+            name=row["name"],
+            chart=row["chart"],
+            version=row["version"],
+            app_version=row.get("appVersion") or "",
+            namespace=row["namespace"],
+            revision=int(row["revision"]),
+            status=row["status"],
+        )
+
+    def manifest(self, name: str, namespace: str) -> list[dict[str, Any]]:
+        """The objects of a release."""
+        text = self._run(["get", "manifest", name, "--namespace", namespace], READ_LIMIT_S)
+        return [document for document in yaml.safe_load_all(text) if document]
+
+    def _apply(
+        self, verb: str, name: str, namespace: str, folder: Path, values: dict[str, Any], flags: Sequence[str]
+    ) -> None:
+        timeout_s = next(
+            (int(flag[len("--timeout=") : -1]) for flag in flags if flag.startswith("--timeout=")), READ_LIMIT_S
+        )
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump(values, file)
+            file.flush()
+            own = [verb, name, str(folder), "--namespace", namespace, "--values", file.name, "--no-hooks"]
+            self._run([*own, *flags], timeout_s + GRACE_S)
+
+    def _run(self, arguments: Sequence[str], limit_s: float) -> str:
+        program = self.program or shutil.which("helm")
+        if not program:
+            raise Refusal("helm is not on PATH, and Helm releases are made with it")
+        with tempfile.TemporaryDirectory(prefix="helm-") as home:
+            kubeconfig = Path(home) / "kubeconfig"
+            kubeconfig.write_text(_kubeconfig(self.access))
+            environment = {"HOME": home, "KUBECONFIG": str(kubeconfig), "PATH": "/usr/bin:/bin"}
+            process = subprocess.Popen(
+                [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            )
+            left_s = limit_s
+            while True:
+                try:
+                    output, errors = process.communicate(timeout=POLL_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    left_s -= POLL_S
+                    if self.cancelled.is_set() or left_s <= 0:
+                        process.kill()
+        if process.returncode:
+            raise HelmError(_reason(errors) or f"helm ended after {limit_s:g} s or was cancelled")
+        return output
+
+
+def _reason(errors: str) -> str:
+    """Helm's last word, without what it puts in front of it: `Error: UPGRADE FAILED: `."""
+    lines = [line for line in errors.strip().splitlines() if line.startswith("Error:")]
+    if not lines:
+        return errors.strip()
+    text = errors[errors.index(lines[-1]) + len("Error: ") :].strip()
+    for prefix in ("INSTALLATION FAILED: ", "UPGRADE FAILED: "):
+        text = text.removeprefix(prefix)
+    return text
+
+
+def _kubeconfig(access: Access) -> str:
+    context = {"cluster": "cluster", "user": "user"}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "cluster", "cluster": access.cluster}],
+            "users": [{"name": "user", "user": access.user}],
+            "contexts": [{"name": "context", "context": context}],
+            "current-context": "context",
+        }
+    )
+
+
+TOKEN: Final = "kubernetes:helm.sh/v3:Release"  # noqa: S105 - a type token
+DEFAULT_TIMEOUT_S: Final = 300
+
+_FALSE_BY_DEFAULT: Final = (
+    "allowNullValues",
+    "atomic",
+    "cleanupOnFail",
+    "createNamespace",
+    "dependencyUpdate",
+    "devel",
+    "disableCRDHooks",
+    "disableOpenapiValidation",
+    "disableWebhooks",
+    "forceUpdate",
+    "lint",
+    "recreatePods",
+    "renderSubchartNotes",
+    "replace",
+    "resetValues",
+    "reuseValues",
+    "skipAwait",
+    "skipCrds",
+    "verify",
+    "waitForJobs",
+)
+_EMPTY_BY_DEFAULT: Final = ("description", "keyring", "postrender")
+_SUPPORTED: Final = frozenset({"createNamespace", "skipAwait", "skipCrds", "waitForJobs"})
+_COMPUTED: Final = ("resourceNames", "status")
+_REPLACED_BY: Final = ("name", "namespace")
+
+
+@dataclass(frozen=True)
+class Releases:
+    """What the plug-in does for Helm releases. `program` is Helm's path; from PATH if empty."""
+
+    program: str = ""
+
+    def check(self, session: Session, news: dict[str, Tree]) -> dict[str, Tree]:
+        """The inputs to record: all defaults filled in, and the version that the chart says it has."""
+        inputs = {key: value for key, value in news.items() if key != "compat"}
+        defaults: dict[str, Tree] = {**dict.fromkeys(_FALSE_BY_DEFAULT, False), **dict.fromkeys(_EMPTY_BY_DEFAULT, "")}
+        checked: dict[str, Tree] = {**defaults, "timeout": DEFAULT_TIMEOUT_S, "namespace": session.namespace, **inputs}
+        if not checked.get("name"):
+            raise Refusal("a Helm release in this rehearsal needs a name")
+        unsupported = sorted(key for key in _FALSE_BY_DEFAULT if checked[key] is True and key not in _SUPPORTED)
+        if unsupported:
+            raise Refusal(f"Helm releases in this rehearsal don't know {', '.join(unsupported)}")
+        options: Any = without_secrets(checked.get("repositoryOpts") or {})
+        if UNKNOWN not in (checked.get("chart"), options.get("repo"), checked.get("version")):
+            checked["version"] = chart_version(*_chart_of(checked))
+        return checked
+
+    def diff(self, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> list[Difference]:
+        """How inputs differ from those recorded."""
+        old = _plain(state.get("__inputs") or {})
+        return without_ignored(differences(old, _plain(news), _REPLACED_BY), ignored)
+
+    def create(self, session: Session, inputs: dict[str, Tree], *, preview: bool) -> tuple[str, dict[str, Tree]]:
+        """Id and state of a release that is made; at preview the id is empty."""
+        return self._write("install", session, inputs, preview=preview)
+
+    def update(self, session: Session, inputs: dict[str, Tree], *, preview: bool) -> dict[str, Tree]:
+        """State of a release after another revision."""
+        return self._write("upgrade", session, inputs, preview=preview)[1]
+
+    def _write(
+        self, verb: str, session: Session, inputs: dict[str, Tree], *, preview: bool
+    ) -> tuple[str, dict[str, Tree]]:
+        if preview:
+            return "", {**inputs, "__inputs": Secret({**inputs}), **dict.fromkeys(_COMPUTED, UNKNOWN)}
+        release = _Release.of(session, inputs, self.program)
+        try:
+            release.apply(verb)
+        except HelmError as error:
+            raise release.failure(inputs, error) from None
+        return release.id, release.state(inputs)
+
+    def read(self, session: Session, state: dict[str, Tree], inputs: dict[str, Tree]) -> dict[str, Tree] | None:
+        """The state now, or None where the release is gone."""
+        if not inputs:
+            raise Refusal("Helm releases can't be imported in this rehearsal")
+        release = _Release.of(session, inputs, self.program)
+        return None if release.metadata() is None else {**state, **release.state(inputs)}
+
+    def delete(self, session: Session, state: dict[str, Tree]) -> None:
+        """Deletes a release and waits until it is gone."""
+        release = _Release.of(session, {**state}, self.program)
+        try:
+            release.helm.uninstall(release.name, release.namespace, release.timeout_s)
+        except HelmError as error:
+            raise Refusal(f'Helm release "{release.id}" was not uninstalled: {error}') from None
+
+
+def _chart_of(inputs: Mapping[str, Tree]) -> tuple[str, str, str]:
+    """Reference, repository and version of the chart."""
+    options: Any = without_secrets(inputs.get("repositoryOpts") or {})
+    return str(inputs.get("chart")), str(options.get("repo") or ""), str(inputs.get("version") or "")
+
+
+@dataclass(frozen=True)
+class _Release:
+    """One release of one provider instance."""
+
+    helm: Helm
+    inputs: dict[str, Any]
+
+    @classmethod
+    def of(cls, session: Session, inputs: dict[str, Tree], program: str) -> "_Release":
+        session.for_write()
+        access = session.settings.access()
+        assert access is not None  # noqa: S101 - a session that can write has one
+        return cls(Helm(access, session.cancelled, program), _plain(inputs))
+
+    @property
+    def name(self) -> str:
+        return str(self.inputs["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.inputs["namespace"])
+
+    @property
+    def id(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def timeout_s(self) -> int:
+        return int(self.inputs.get("timeout") or DEFAULT_TIMEOUT_S)
+
+    def apply(self, verb: str) -> None:
+        flags = [f"--timeout={self.timeout_s}s"]
+        if not self.inputs.get("skipAwait"):
+            flags.append("--wait")
+        if self.inputs.get("waitForJobs"):
+            flags.append("--wait-for-jobs")
+        if self.inputs.get("skipCrds"):
+            flags.append("--skip-crds")
+        if verb == "install" and self.inputs.get("createNamespace"):
+            flags.append("--create-namespace")
+        with chart(*_chart_of(self.inputs)) as folder:
+            write = self.helm.install if verb == "install" else self.helm.upgrade
+            write(self.name, self.namespace, folder, self.inputs.get("values") or {}, flags)
+
+    def metadata(self) -> Metadata | None:
+        return self.helm.metadata(self.name, self.namespace)
+
+    def state(self, inputs: dict[str, Tree]) -> dict[str, Tree]:
+        metadata = self.metadata()
+        if metadata is None:
+            raise Refusal(f'Helm release "{self.id}" is gone')
+        status: dict[str, Tree] = {
+            "appVersion": metadata.app_version,
+            "chart": metadata.chart,
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "revision": metadata.revision,
+            "status": metadata.status,
+            "version": metadata.version,
+        }
+        names = _resource_names(self.helm.manifest(self.name, self.namespace))
+        return {**inputs, "__inputs": Secret({**inputs}), "resourceNames": names, "status": status}
+
+    def failure(self, inputs: dict[str, Tree], error: HelmError) -> Exception:
+        """A release that Helm recorded stays as a failed one; otherwise there is nothing to record."""
+        if self.metadata() is None:
+            return Refusal(f"Helm release {self.id}: {error}")
+        text = (
+            f'Helm release "{self.id}" failed to initialize completely. Use Helm CLI to investigate: failed to become '
+            f"available within allocated timeout. Error: Helm Release {self.id}: {error}"
+        )
+        return InitFailed(self.id, self.state(inputs), [text])
+
+
+def _resource_names(manifest: list[dict[str, Any]]) -> dict[str, Tree]:
+    """Names by kind, as the real plug-in writes kinds: `ConfigMap/v1`, `Deployment.apps/apps/v1`."""
+    names: dict[str, list[Tree]] = {}
+    for obj in manifest:
+        group, _, _ = obj["apiVersion"].rpartition("/")
+        kind = f"{obj['kind']}.{group}" if group else obj["kind"]
+        names.setdefault(f"{kind}/{obj['apiVersion']}", []).append(obj["metadata"]["name"])
+    return {**names}
+
+
+def _plain(tree: Tree) -> dict[str, Any]:
+    return without_secrets(tree)

@@ -1,0 +1,242 @@
+"""Inputs as a program gives them, brought into the form in which a server would answer them, and named.
+
+The real plug-in puts inputs through the Go types of its client library; the same comes of the API server's OpenAPI
+document: fields that a kind doesn't have are dropped, and so are empty maps and lists, and quantities are written in
+their canonical form.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
+import secrets
+import threading
+from decimal import ROUND_UP, Decimal
+from typing import Any, Final
+
+from llmd_rehearsal.kubernetes_plugin.client import ApiError, Cluster, Unreachable
+from llmd_rehearsal.kubernetes_plugin.objects import (
+    AUTONAMED,
+    is_annotated_true,
+    is_named,
+    kind_of_object,
+    name_of,
+    with_metadata,
+    without_read_only_metadata,
+)
+from llmd_rehearsal.plugin_values import JsonObject, Naming, Refusal, dig, dig_map, has_unknowns, is_list, is_map
+
+_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "object": (dict,),
+    "array": (list,),
+}
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_FORM: Final = re.compile(r"([+-]?[0-9.]+)(?:([KMGTPE]i)|([numkMGTPE]?)|[eE]([+-]?[0-9]+))")
+
+
+def normalized(obj: JsonObject, schemas: "Schemas | None") -> JsonObject:
+    """Inputs in the form in which a server would answer them, so that equal ones look equal.
+
+    Custom resources, and objects with unknown values, only lose what a server alone may set. `schemas` is None where
+    no server answers.
+    """
+    if not has_unknowns(obj) and kind_of_object(obj).built_in:
+        match obj.get("kind"):
+            case "Secret":
+                obj = _secret(obj)
+            case "CustomResourceDefinition":
+                obj = _definition(obj)
+            case _:
+                obj = schemas.normalized(obj) if schemas else obj
+    return without_read_only_metadata(obj)
+
+
+def _secret(obj: JsonObject) -> JsonObject:
+    plain, data = dig_map(obj, "stringData"), dig_map(obj, "data")
+    if not plain:
+        return obj if not data else {**obj, "data": {key: _base64_again(value) for key, value in data.items()}}
+    encoded = {key: base64.b64encode(str(value).encode()).decode() for key, value in plain.items()}
+    rest = {key: value for key, value in obj.items() if key != "stringData"}
+    return {**rest, "data": {**data, **encoded}}
+
+
+def _base64_again(value: Any) -> Any:
+    try:
+        return base64.b64encode(base64.b64decode(value, validate=False)).decode()
+    except (binascii.Error, TypeError, ValueError):
+        return value
+
+
+def _definition(obj: JsonObject) -> JsonObject:
+    spec = dig_map(obj, "spec")
+    if spec.get("preserveUnknownFields") is False:
+        spec = {key: value for key, value in spec.items() if key != "preserveUnknownFields"}
+    return {key: spec if key == "spec" else value for key, value in obj.items() if key != "status"}
+
+
+def adopt_name(obj: JsonObject, old: JsonObject) -> JsonObject:
+    """The object with the name that its predecessor was given, if the program gives none."""
+    if is_named(obj) or not is_annotated_true(old, AUTONAMED):
+        return obj
+    return _autonamed(obj, name_of(old))
+
+
+def give_name(obj: JsonObject, naming: Naming) -> JsonObject:
+    """The object with a name of its own, if the program gives none. Raises Refusal where it may not have one."""
+    if dig(obj, "metadata", "generateName"):
+        raise Refusal("the `.metadata.generateName` field is not supported in Server-Side Apply mode")
+    if is_named(obj):
+        return obj
+    if not naming.allowed:
+        raise Refusal("autonaming is disabled, resource requires the .metadata.name field to be set")
+    random = hashlib.sha256(naming.seed).hexdigest()[:8] if naming.seed else secrets.token_hex(4)
+    return _autonamed(obj, naming.proposed or f"{naming.name}-{random}")
+
+
+def _autonamed(obj: JsonObject, name: str) -> JsonObject:
+    annotations = {**dig_map(obj, "metadata", "annotations"), AUTONAMED: "true"}
+    return with_metadata(obj, name=name, annotations=annotations)
+
+
+class Schemas:
+    """The OpenAPI documents of one API server, each fetched when an object of its group is first met."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._documents: dict[str, JsonObject] = {}
+        self._lock = threading.Lock()
+
+    def normalized(self, obj: JsonObject) -> JsonObject:
+        """The object as a server would answer it; unchanged where it doesn't fit its kind or no server answers."""
+        try:
+            schemas = self._schemas(obj["apiVersion"])
+        except (Unreachable, ApiError):
+            return obj
+        group, _, version = obj["apiVersion"].rpartition("/")
+        kind = {"group": group, "version": version, "kind": obj["kind"]}
+        with_kind = (item for item in schemas.values() if kind in item.get("x-kubernetes-group-version-kind", ()))
+        schema = next(with_kind, None)
+        if schema is None:
+            return obj
+        try:
+            return _Walk(schemas).value(obj, schema)
+        except (_Mismatch, NotAQuantity):
+            return obj
+
+    def _schemas(self, api_version: str) -> JsonObject:
+        with self._lock:
+            if api_version not in self._documents:
+                root = "apis" if "/" in api_version else "api"
+                document = self._cluster.get_path(f"/openapi/v3/{root}/{api_version}")
+                self._documents[api_version] = document["components"]["schemas"]
+            return self._documents[api_version]
+
+
+class _Walk:
+    """One way through an object, with the schemas beside it."""
+
+    def __init__(self, schemas: JsonObject) -> None:
+        self._schemas = schemas
+
+    def value(self, value: Any, schema: JsonObject) -> Any:
+        name, schema = self._resolved(schema)
+        if name == _QUANTITY:
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise _Mismatch
+            return canonical(str(value))
+        expected = _TYPES.get(schema.get("type", ""))
+        if expected is None:
+            return value
+        if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
+            raise _Mismatch
+        if is_map(value):
+            return self._object(value, schema)
+        if is_list(value):
+            return [self.value(item, schema.get("items", {})) for item in value]
+        return value
+
+    def _object(self, value: JsonObject, schema: JsonObject) -> JsonObject:
+        if "additionalProperties" in schema:
+            return {key: self.value(item, schema["additionalProperties"]) for key, item in value.items()}
+        if "properties" not in schema:
+            return value
+        answered: JsonObject = {}
+        for key, item in value.items():
+            field = schema["properties"].get(key)
+            if field is None or item is None:
+                continue
+            # Empty maps and lists of optional fields are never answered; empty structures are.
+            empty = item in ({}, []) and ("additionalProperties" in field or field.get("type") == "array")
+            if not empty or key in schema.get("required", ()):
+                answered[key] = self.value(item, field)
+        return answered
+
+    def _resolved(self, schema: JsonObject) -> tuple[str, JsonObject]:
+        """A schema and its name, behind a reference (which a field with a default wraps in `allOf`)."""
+        reference = schema.get("$ref") or next((part.get("$ref") for part in schema.get("allOf", ())), None)
+        if reference is None:
+            return "", schema
+        name = reference.rpartition("/")[2]
+        return name, self._schemas[name]
+
+
+class _Mismatch(Exception):
+    """A value that isn't of the type that its field has; the server is left to refuse it in its own words."""
+
+
+class NotAQuantity(ValueError):
+    """A text that no quantity is written as."""
+
+
+def canonical(text: str) -> str:
+    """The text that a server answers for a quantity: `1000m` is `1`, `1024Mi` is `1Gi`, `0.5` is `500m`.
+
+    Raises NotAQuantity. See the rules at k8s.io/apimachinery/pkg/api/resource.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise NotAQuantity(text)
+    number, binary, decimal, exponent = match.groups()
+    try:
+        mantissa = Decimal(number)
+    except ArithmeticError:
+        raise NotAQuantity(text) from None
+    if binary:
+        value = mantissa * 1024 ** _BINARY[binary]
+        return _decimal(value) if abs(value) < 1024 else _binary(value)
+    if exponent:
+        whole, power = _largest_power(mantissa.scaleb(int(exponent)))
+        return f"{whole}e{power}" if power else str(whole)
+    return _decimal(mantissa.scaleb(_DECIMAL[decimal]))
+
+
+def _decimal(value: Decimal) -> str:
+    mantissa, power = _largest_power(value)
+    return f"{mantissa}{next(suffix for suffix, order in _DECIMAL.items() if order == power)}"
+
+
+def _binary(value: Decimal) -> str:
+    whole = int(value.to_integral_value(ROUND_UP))
+    power = 0
+    while power < 6 and whole % 1024 == 0:
+        whole //= 1024
+        power += 1
+    suffixes = {order: suffix for suffix, order in _BINARY.items()}
+    return f"{whole}{suffixes.get(power, '')}"
+
+
+def _largest_power(value: Decimal) -> tuple[int, int]:
+    """The whole mantissa and the largest multiple of three as its power of ten; nothing is smaller than 10^-9."""
+    mantissa, power = int(value.scaleb(9).to_integral_value(ROUND_UP)), -9
+    if mantissa == 0:
+        return 0, 0
+    while power < 18 and mantissa % 1000 == 0:
+        mantissa //= 1000
+        power += 3
+    return mantissa, power

@@ -1,0 +1,293 @@
+"""Kubernetes objects: kinds, names, annotations, secrets, and the state of them that the engine records."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from llmd_oke.catalogue.files import read_yaml, values_folder
+
+from llmd_rehearsal.plugin_values import (
+    UNKNOWN,
+    JsonObject,
+    Refusal,
+    Secret,
+    Tree,
+    dig,
+    dig_list,
+    dig_map,
+    has_secrets,
+    is_list,
+    is_map,
+    without_secrets,
+)
+
+AUTONAMED: Final = "pulumi.com/autonamed"
+DELETION_PROPAGATION: Final = "pulumi.com/deletionPropagationPolicy"
+FIELD_MANAGER: Final = "pulumi.com/patchFieldManager"
+PATCH_FORCE: Final = "pulumi.com/patchForce"
+REPLACE_UNREADY: Final = "pulumi.com/replaceUnready"
+SKIP_AWAIT: Final = "pulumi.com/skipAwait"
+TIMEOUT_SECONDS: Final = "pulumi.com/timeoutSeconds"
+READ_ONLY_METADATA: Final = (
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "uid",
+)
+INPUTS: Final = "__inputs"
+INITIAL_API_VERSION: Final = "__initialApiVersion"
+MANAGER: Final = "__fieldManager"
+# Keys of definitions' schemas that no language can have as a property's name.
+_DASHED: Final = {
+    f"x_kubernetes_{name.replace('-', '_')}": f"x-kubernetes-{name}"
+    for name in (
+        "embedded-resource",
+        "int-or-string",
+        "list-map-keys",
+        "list-type",
+        "map-type",
+        "preserve-unknown-fields",
+        "validations",
+    )
+}
+_UNDERSCORED: Final = {dashed: underscored for underscored, dashed in _DASHED.items()}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of object: how the API server names it and which changes replace an object of it.
+
+    `replaced_by` are paths in dots, `[*]` for any element of a list. `plural` is empty where the API server has to be
+    asked, which is so for custom resources. `mutable` are more such paths, unless the provider's option `mutable_by`
+    is set.
+    """
+
+    api_version: str
+    kind: str
+    plural: str = ""
+    namespaced: bool = True
+    replaced_by: tuple[str, ...] = ()
+    mutable: tuple[str, ...] = ()
+    mutable_by: str = ""
+
+    @property
+    def id(self) -> str:
+        """For example `apps/v1/Deployment`, the key of the table of waits."""
+        return f"{self.api_version}/{self.kind}"
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the kind is one of Kubernetes itself."""
+        return bool(self.plural)
+
+
+def kind_of(token: str) -> Kind:
+    """The kind behind a type token such as `kubernetes:apps/v1:Deployment`.
+
+    Raises Refusal for a built-in kind that isn't on the list.
+    """
+    _, group_version, name = token.split(":", 2)
+    api_version = group_version.removeprefix("core/")
+    known, groups = _table()
+    kind = known.get((api_version, name))
+    if kind is not None:
+        return kind
+    group = api_version.rpartition("/")[0]
+    if group in groups:
+        kinds = ", ".join(sorted(name for _, name in known))
+        served = f"{kinds}, Helm's Release and custom resources"
+        raise Refusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in serves {served}")
+    return Kind(api_version, name)
+
+
+def kind_of_object(obj: JsonObject) -> Kind:
+    """The kind that an object says it is; not held to the closed list."""
+    api_version, name = obj.get("apiVersion") or "", obj.get("kind") or ""
+    return _table()[0].get((api_version, name)) or Kind(api_version, name)
+
+
+@cache
+def _table() -> tuple[Mapping[tuple[str, str], Kind], frozenset[str]]:
+    data = read_yaml(values_folder() / "rehearsal" / "kubernetes_plugin" / "kinds.yaml")
+    kinds = map(_kind, data["kinds"])
+    return {(kind.api_version, kind.kind): kind for kind in kinds}, frozenset(data["builtInGroups"])
+
+
+def _kind(row: dict[str, Any]) -> Kind:
+    containers = [
+        f"spec.{containers}[*].{field}"
+        for containers in ("containers", "initContainers")
+        for field in row.get("containerReplacedBy", ())
+    ]
+    return Kind(
+        api_version=row["apiVersion"],
+        kind=row["kind"],
+        plural=row["plural"],
+        namespaced=row.get("namespaced", True),
+        replaced_by=(*row.get("replacedBy", ()), *containers),
+        mutable=tuple(row.get("mutable", ())),
+        mutable_by=row.get("mutableBy", ""),
+    )
+
+
+def name_of(obj: JsonObject) -> str:
+    """The object's name, or an empty text (also for a name that isn't known yet)."""
+    name = dig(obj, "metadata", "name")
+    return name if isinstance(name, str) else ""
+
+
+def namespace_of(obj: JsonObject) -> str:
+    """The object's namespace, or an empty text."""
+    namespace = dig(obj, "metadata", "namespace")
+    return namespace if isinstance(namespace, str) else ""
+
+
+def is_named(obj: JsonObject) -> bool:
+    """Whether the program gave a name, known or not."""
+    return dig(obj, "metadata", "name") is UNKNOWN or bool(name_of(obj))
+
+
+def uid_of(obj: JsonObject) -> str:
+    """The object's uid, or an empty text."""
+    return dig(obj, "metadata", "uid") or ""
+
+
+def annotation(obj: JsonObject, name: str) -> str:
+    """An annotation's text, or an empty text."""
+    value = dig(obj, "metadata", "annotations", name)
+    return value if isinstance(value, str) else ""
+
+
+def is_annotated_true(obj: JsonObject, name: str) -> bool:
+    """Whether an annotation is there and says `true`."""
+    return annotation(obj, name).lower() == "true"
+
+
+def id_of(obj: JsonObject) -> str:
+    """The id that the engine keeps: `namespace/name`, or `name` for what has no namespace."""
+    namespace = namespace_of(obj)
+    return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
+
+
+def split_id(id_: str) -> tuple[str, str]:
+    """Namespace (empty where there is none) and name from an id."""
+    namespace, _, name = id_.rpartition("/")
+    return namespace, name
+
+
+def with_metadata(obj: JsonObject, **fields: object) -> JsonObject:
+    """A copy with fields of the metadata set; None removes a field. Metadata that are not known yet stay so: the engine
+    asks what depends on something that is made anew as if nothing were known of it.
+    """
+    if obj.get("metadata") is UNKNOWN:
+        return obj
+    metadata = {**dig_map(obj, "metadata"), **fields}
+    return {**obj, "metadata": {key: value for key, value in metadata.items() if value is not None}}
+
+
+def without_read_only_metadata(obj: JsonObject) -> JsonObject:
+    """A copy without the fields of the metadata that only a server sets."""
+    if not isinstance(obj.get("metadata"), dict):
+        return obj
+    return with_metadata(obj, **dict.fromkeys(READ_ONLY_METADATA))
+
+
+def is_owned_by(obj: JsonObject, owner: JsonObject) -> bool:
+    """Whether the owner, by its uid, directly owns the object."""
+    owners = dig_list(obj, "metadata", "ownerReferences")
+    return any(dig(reference, "uid") == uid_of(owner) for reference in owners)
+
+
+def condition(obj: JsonObject, type_: str) -> JsonObject | None:
+    """The entry of that type among `status.conditions`."""
+    conditions = dig_list(obj, "status", "conditions")
+    return next((entry for entry in conditions if dig(entry, "type") == type_), None)
+
+
+def _rename_keys(value: object, names: Mapping[str, str]) -> Any:
+    """The tree with other keys for those that are in `names`."""
+    if is_map(value):
+        return {names.get(key, key): _rename_keys(item, names) for key, item in value.items()}
+    if is_list(value):
+        return [_rename_keys(item, names) for item in value]
+    return value
+
+
+def mark_secrets(outputs: dict[str, Tree], inputs: dict[str, Tree]) -> dict[str, Tree]:
+    """`outputs` with the values secret that are secret in `inputs`.
+
+    A list with one secret in it becomes secret as a whole, because a server may change the order of a list. The data
+    of a Secret is always secret.
+    """
+    if outputs.get("kind") == "Secret":
+        return {key: _secret(value) if key in {"data", "stringData"} else value for key, value in outputs.items()}
+    return {key: _mark(value, inputs.get(key)) for key, value in outputs.items()}
+
+
+def _mark(output: Tree, inputs: Tree) -> Tree:
+    if isinstance(output, dict) and isinstance(inputs, dict):
+        return {**mark_secrets(output, inputs)}
+    return _secret(output) if has_secrets(inputs) else output
+
+
+def _secret(value: Tree) -> Secret:
+    return value if isinstance(value, Secret) else Secret(value)
+
+
+def prune(live: JsonObject, shape: JsonObject) -> JsonObject:
+    """The part of `live` that `shape` has too: what a program had set, with the values that are there now.
+
+    A server doesn't answer most fields that are false, zero or empty: one that `shape` has so is taken to be there.
+    """
+    answered = {key: _prune_value(value, shape[key]) for key, value in live.items() if key in shape}
+    omitted = {key: value for key, value in shape.items() if key not in live and value in (False, 0, "")}
+    return {**answered, **omitted}
+
+
+def _prune_value(live: Any, shape: Any) -> Any:
+    if is_map(live) and is_map(shape):
+        return prune(live, shape)
+    if is_list(live) and is_list(shape):
+        return [_prune_value(item, model) for item, model in zip(live, shape, strict=False)]
+    return live
+
+
+def to_object(tree: dict[str, Tree]) -> JsonObject:
+    """The Kubernetes object that inputs describe: secrets opened, keys as Kubernetes has them; unknowns stay."""
+    return _rename_keys(without_secrets(tree), _DASHED)
+
+
+def _to_tree(obj: JsonObject, secrets_of: dict[str, Tree]) -> dict[str, Tree]:
+    return mark_secrets(_rename_keys(obj, _UNDERSCORED), secrets_of)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The parts of an object's state in the engine."""
+
+    inputs: JsonObject
+    live: JsonObject
+    initial_api_version: str
+    manager: str
+
+    @classmethod
+    def parse(cls, state: dict[str, Tree]) -> "Checkpoint":
+        """The parts of a recorded state; each is empty where the state hasn't it."""
+        live = to_object(state)
+        inputs: Any = live.pop(INPUTS, None) or {}
+        version: str = live.pop(INITIAL_API_VERSION, None) or inputs.get("apiVersion") or ""
+        manager: str = live.pop(MANAGER, None) or ""
+        return cls(inputs, live, version, manager)
+
+    def tree(self, secrets_of: dict[str, Tree]) -> dict[str, Tree]:
+        """The state to record, with the values secret that are in `secrets_of`."""
+        return {
+            **_to_tree(self.live, secrets_of),
+            INPUTS: _to_tree(self.inputs, secrets_of),
+            INITIAL_API_VERSION: self.initial_api_version,
+            MANAGER: self.manager,
+        }

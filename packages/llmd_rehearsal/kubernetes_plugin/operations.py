@@ -1,0 +1,582 @@
+"""Check, Diff, Create, Update, Delete, Read and Invoke of Kubernetes objects, by server-side apply.
+
+At a preview the API server itself says what would come of a write (dry run).
+"""
+
+import enum
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import yaml
+
+from llmd_rehearsal.kubernetes_plugin.client import (
+    FIRST_WRITER,
+    ApiError,
+    ApplyConflict,
+    Cluster,
+    NoMatch,
+    Unreachable,
+)
+from llmd_rehearsal.kubernetes_plugin.inputs import adopt_name, give_name, normalized
+from llmd_rehearsal.kubernetes_plugin.objects import (
+    AUTONAMED,
+    DELETION_PROPAGATION,
+    FIELD_MANAGER,
+    PATCH_FORCE,
+    REPLACE_UNREADY,
+    Checkpoint,
+    Kind,
+    annotation,
+    id_of,
+    is_annotated_true,
+    is_named,
+    mark_secrets,
+    name_of,
+    namespace_of,
+    prune,
+    split_id,
+    to_object,
+    with_metadata,
+    without_read_only_metadata,
+)
+from llmd_rehearsal.kubernetes_plugin.readiness import Observation, job
+from llmd_rehearsal.kubernetes_plugin.sessions import Session
+from llmd_rehearsal.kubernetes_plugin.waits import NotReady
+from llmd_rehearsal.plugin_values import (
+    UNKNOWN,
+    Change,
+    InitFailed,
+    JsonObject,
+    Naming,
+    Refusal,
+    Tree,
+    dig,
+    dig_list,
+    has_unknowns,
+    is_list,
+    is_map,
+)
+
+Path: TypeAlias = tuple[str | int, ...]
+
+DECODE_YAML: Final = "kubernetes:yaml:decode"
+MISSING_KIND_RETRY_S: Final = 0.25
+_ALWAYS_REPLACED_BY: Final = ("metadata.name", "metadata.namespace")
+_CLUSTERS_OWN_ANNOTATIONS: Final = frozenset(
+    {"deployment.kubernetes.io/revision", "kubectl.kubernetes.io/last-applied-configuration"}
+)
+# Managers (by the start of their name, and their kind of write) whose fields an update takes over: those of a create
+# by this plug-in and of kubectl. From pulumi-kubernetes 4.30.0, provider/pkg/await/await.go.
+_TAKEN_OVER: Final = (
+    ("kubectl", "Apply"),
+    ("kubectl", "Update"),
+    ("before-first-apply", "Update"),
+    ("pulumi-kubernetes", "Update"),
+    ("pulumi-resource-kubernetes", "Update"),
+)
+_FIRST_WRITERS: Final = frozenset({FIRST_WRITER, "pulumi-resource-kubernetes"})
+_EXISTS_HELP: Final = """
+
+The resource already exists in the cluster. This can happen when:
+
+  - Renaming a Pulumi resource: use an alias to preserve the identity,
+    or use deleteBeforeReplace if the resource needs replacement.
+  - Managing an existing resource: use a Patch resource (e.g. NamespacePatch)
+    to manage specific fields without owning the resource lifecycle.
+  - Adopting a resource into Pulumi: use `pulumi import`. Note that
+    protected resources (e.g. kube-system) cannot be deleted on destroy.
+  - Intentional upsert: set upsertExistingObjects on the provider to allow
+    server-side apply to update existing objects on create."""
+
+
+def check(
+    session: Session, kind: Kind, olds: dict[str, Tree], news: dict[str, Tree], naming: Naming
+) -> dict[str, Tree]:
+    """The inputs to record: normalised, named, and in the provider's namespace if in none."""
+    obj = normalized(to_object(news), session.schemas)
+    obj = adopt_name(obj, to_object(olds)) if olds else give_name(obj, naming)
+    if not namespace_of(obj) and session.is_namespaced(kind):
+        obj = with_metadata(obj, namespace=session.namespace)
+    return mark_secrets(obj, news)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A property that changes, and whether that replaces its object."""
+
+    path: Path
+    change: Change
+    replaces: bool
+
+    @property
+    def name(self) -> str:
+        """The path as the engine writes it: `spec.ports[0].name`, `metadata.annotations["a.b/c"]`."""
+        name = ""
+        for part in self.path:
+            if isinstance(part, int):
+                name += f"[{part}]"
+            elif re.search(r'[."\[\]]', part):
+                escaped = part.replace('"', '\\"')
+                name += f'["{escaped}"]'
+            else:
+                name += f".{part}" if name else part
+        return name
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What an update would do. `replaces` are the names of the changes that only a new object can make."""
+
+    differences: Sequence[Difference]
+    replaces: Sequence[str]
+    delete_first: bool
+
+
+def diff(session: Session, kind: Kind, state: dict[str, Tree], news: dict[str, Tree], ignored: Sequence[str]) -> Diff:
+    """Compares inputs with the recorded live state, as far as the program had a say in it."""
+    recorded = Checkpoint.parse(state)
+    new = normalized(to_object(news), session.schemas)
+    old = prune(recorded.live, normalized(recorded.inputs, session.schemas))
+    old, new = _in_namespace(session, kind, old), _in_namespace(session, kind, new)
+    if name_of(new):
+        old = with_metadata(old, name=name_of(recorded.live))
+    fields = replacing_fields(kind, new, session.settings.flags)
+    changes = without_ignored(differences(old, new, fields), ignored)
+    replaces = [difference.name for difference in changes if difference.replaces]
+    if is_annotated_true(new, REPLACE_UNREADY) and kind.id == "batch/v1/Job" and _is_unready(session, kind, recorded):
+        replaces.append(f'.metadata.annotations["{REPLACE_UNREADY}"]')
+    own_name = is_named(new) and not is_annotated_true(new, AUTONAMED)
+    same_name = own_name and id_of(new) == id_of(recorded.live)  # the old object stands in the way of the new one
+    return Diff(changes, replaces, delete_first=bool(replaces) and same_name)
+
+
+def _in_namespace(session: Session, kind: Kind, obj: JsonObject) -> JsonObject:
+    namespaced = session.is_namespaced(kind)
+    return with_metadata(obj, namespace=(namespace_of(obj) or "default") if namespaced else None)
+
+
+def _is_unready(session: Session, kind: Kind, recorded: Checkpoint) -> bool:
+    if session.connection is None:
+        return False
+    try:
+        live = session.connection.cluster.get(kind, namespace_of(recorded.live), name_of(recorded.live))
+    except (ApiError, NoMatch, Unreachable):
+        return False
+    return not job(Observation(live)).ready
+
+
+def differences(old: JsonObject, new: JsonObject, replaced_by: Sequence[str]) -> list[Difference]:
+    """The properties that differ between an object as it is and as it shall be.
+
+    Lists are compared by position. A new map or list is one difference, at its own path.
+    """
+    patterns = [tuple(text.replace("[*]", ".*").split(".")) for text in (*_ALWAYS_REPLACED_BY, *replaced_by)]
+    return [
+        Difference(path, change, any(_touches(pattern, path, value) for pattern in patterns))
+        for path, change, value in _walk((), old, new)
+    ]
+
+
+def replacing_fields(kind: Kind, obj: JsonObject, flags: frozenset[str]) -> tuple[str, ...]:
+    """The paths whose change replaces the object, as the provider's options have it."""
+    is_mutable = kind.mutable_by in flags and obj.get("immutable") is not True
+    return kind.replaced_by if is_mutable else (*kind.replaced_by, *kind.mutable)
+
+
+def without_ignored(changes: Sequence[Difference], ignored: Sequence[str]) -> list[Difference]:
+    """The differences that don't lie at or below an ignored path."""
+    return [
+        difference
+        for difference in changes
+        if not any(re.match(re.escape(path) + r"($|[.\[])", difference.name) for path in ignored)
+    ]
+
+
+class _Missing(enum.Enum):
+    MISSING = enum.auto()
+
+
+_MISSING: Final = _Missing.MISSING
+
+
+def _walk(path: Path, old: Any, new: Any) -> Iterator[tuple[Path, Change, Any]]:
+    if new is _MISSING or (new is None and old is not None and old is not _MISSING):
+        yield path, Change.DELETE, None
+    elif old is _MISSING:
+        yield path, Change.ADD, new
+    elif is_map(old) and is_map(new):
+        for key in sorted(old.keys() | new.keys()):
+            yield from _walk((*path, key), old.get(key, _MISSING), new.get(key, _MISSING))
+    elif is_list(old) and is_list(new):
+        for index in range(max(len(old), len(new))):
+            before = old[index] if index < len(old) else _MISSING
+            yield from _walk((*path, index), before, new[index] if index < len(new) else _MISSING)
+    elif new is UNKNOWN or old != new or isinstance(old, bool) != isinstance(new, bool):
+        yield path, Change.UPDATE, new
+
+
+def _touches(pattern: Path, path: Path, value: object) -> bool:
+    """Whether the change at `path` reaches what the pattern names: at it, below it, or inside of a new value."""
+    steps = zip(pattern, path, strict=False)
+    matched = all(isinstance(part, int) if step == "*" else step == part for step, part in steps)
+    return matched and (len(path) >= len(pattern) or _has(value, pattern[len(path) :]))
+
+
+def _has(value: Any, pattern: Path) -> bool:
+    if not pattern:
+        return True
+    step, *rest = pattern
+    if step == "*":
+        return is_list(value) and any(_has(item, tuple(rest)) for item in value)
+    return is_map(value) and step in value and _has(value[step], tuple(rest))
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """A write that the engine asks for."""
+
+    urn: str
+    kind: Kind
+    inputs: dict[str, Tree]
+    preview: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What the engine records. At preview the id is empty, and the state may be no more than the inputs."""
+
+    id: str
+    state: dict[str, Tree]
+
+
+class _UnpredictableError(Exception):
+    """Only the real write can tell what comes of it."""
+
+
+def create(session: Session, request: WriteRequest) -> WriteResult:
+    """Makes an object and waits until it is ready."""
+    obj = to_object(request.inputs)
+    if request.preview and (has_unknowns(obj) or not session.serves(request.kind)):
+        return WriteResult("", request.inputs)
+    manager = manager_name(obj, "")
+
+    def record(live: JsonObject) -> dict[str, Tree]:
+        return Checkpoint(obj, live, obj.get("apiVersion", ""), manager).tree(request.inputs)
+
+    try:
+        created = _make(session, request, _placed(session, request.kind, obj), manager)
+    except _UnpredictableError:
+        return WriteResult("", request.inputs)
+    if request.preview:
+        return WriteResult("", record({key: value for key, value in created.items() if key != "status"}))
+    try:
+        live = session.waiter().until_ready(created, obj, None, request.timeout_s)
+    except NotReady as error:
+        text = (
+            f'resource "{request.urn}" was successfully created, but the Kubernetes API server reported that it failed '
+            f"to fully initialize or become live: {error}"
+        )
+        raise InitFailed(id_of(error.live), record(error.live), [text, *error.reasons]) from None
+    return WriteResult(id_of(live), record(live))
+
+
+def _make(session: Session, request: WriteRequest, obj: JsonObject, manager: str) -> JsonObject:
+    cluster, preview = session.for_write(), request.preview
+
+    def make() -> JsonObject:
+        if "upsertExistingObjects" not in session.settings.flags:
+            return cluster.create(obj, dry_run=preview)
+        return _apply(cluster, obj, manager=manager, force=preview or _asks_force(session, obj), preview=preview)
+
+    try:
+        return _with_retries(make, session, request)
+    except NoMatch as error:
+        if preview:
+            raise _UnpredictableError from None
+        raise Refusal(
+            f'creation of resource "{request.urn}" with kind {request.kind.id} failed because the Kubernetes API '
+            "server reported that the apiVersion for this resource does not exist. "
+            f"Verify that any required CRDs have been created: {error}"
+        ) from None
+    except (ApiError, ApplyConflict) as error:
+        refusal = error if isinstance(error, ApiError) else None
+        if preview and refusal and (refusal.exists or refusal.namespace_not_found or refusal.forbidden):
+            raise _UnpredictableError from None
+        advice = _EXISTS_HELP if refusal and refusal.exists else ""
+        raise Refusal(
+            f'resource "{request.urn}" was not successfully created by the Kubernetes API server: {error}{advice}'
+        ) from None
+
+
+def _with_retries(make: Callable[[], JsonObject], session: Session, request: WriteRequest) -> JsonObject:
+    """Tries again for about a minute while the kind or the namespace isn't there; at preview, not at all."""
+    ends_at = time.monotonic() + (0 if request.preview else session.limits.missing_kind_s)
+    while True:
+        try:
+            return make()
+        except (NoMatch, ApiError) as error:
+            missing = isinstance(error, NoMatch) or error.not_found
+            if not missing or time.monotonic() >= ends_at or session.cancelled.is_set():
+                raise
+        time.sleep(MISSING_KIND_RETRY_S)
+
+
+def update(session: Session, request: WriteRequest, state: dict[str, Tree], ignored: Sequence[str]) -> WriteResult:
+    """Changes an object and waits until it is ready; also one that was left unready and is unchanged."""
+    if not request.preview:
+        session.for_write()
+    obj = normalized(to_object(request.inputs), session.schemas)
+    if request.preview and (has_unknowns(obj) or not session.serves(request.kind)):
+        return WriteResult("", request.inputs)
+    recorded = Checkpoint.parse(state)
+    manager = manager_name(obj, recorded.manager)
+
+    def record(live: JsonObject) -> dict[str, Tree]:
+        return Checkpoint(obj, live, recorded.initial_api_version, manager).tree(request.inputs)
+
+    try:
+        live = _change(session, request, _placed(session, request.kind, obj), recorded, manager, ignored)
+    except NoMatch as error:
+        raise Refusal(
+            f'update of resource "{request.urn}" failed because the Kubernetes API server reported that the apiVersion '
+            f"for this resource does not exist. Verify that any required CRDs have been created: {error}"
+        ) from None
+    except (ApiError, ApplyConflict, NotReady) as error:
+        if request.preview and isinstance(error, ApiError) and error.forbidden:
+            return WriteResult("", request.inputs)
+        live = _live_after(session, request, recorded, error)
+        text = (
+            f'the Kubernetes API server reported that "{id_of(live)}" failed to fully initialize '
+            f"or become live: {error}"
+        )
+        reasons = error.reasons if isinstance(error, NotReady) else ()
+        raise InitFailed(id_of(live), record(live), [text, *reasons]) from None
+    return WriteResult(id_of(live), record(live))
+
+
+def _change(
+    session: Session,
+    request: WriteRequest,
+    obj: JsonObject,
+    recorded: Checkpoint,
+    manager: str,
+    ignored: Sequence[str],
+) -> JsonObject:
+    cluster, preview = session.for_write(), request.preview
+    before = cluster.get(request.kind, namespace_of(obj), name_of(recorded.live))
+
+    def put(live: JsonObject) -> JsonObject:
+        whole = with_metadata(obj, resourceVersion=dig(live, "metadata", "resourceVersion"))
+        return cluster.replace(whole, manager=manager, dry_run=preview)
+
+    if request.kind.kind == "CustomResourceDefinition":
+        changed = cluster.on_latest(before, put)
+    else:
+        obj = without_foreign_fields(obj, before, manager, ignored)
+        current = before if preview else cluster.on_latest(before, partial(_take_over, cluster, manager))
+        force = _asks_force(session, obj) or must_force(current, preview=preview)
+        changed = _apply(cluster, obj, manager=manager, force=force, preview=preview)
+    return changed if preview else session.waiter().until_ready(changed, obj, before, request.timeout_s)
+
+
+def _take_over(cluster: Cluster, manager: str, live: JsonObject) -> JsonObject:
+    fields = take_over_fields(live, manager)
+    if fields is None:
+        return live
+    version = dig(live, "metadata", "resourceVersion")
+    replace_fields = {"op": "replace", "path": "/metadata/managedFields", "value": fields}
+    same_version = {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
+    return cluster.patch(live, [replace_fields, same_version])
+
+
+def _apply(cluster: Cluster, obj: JsonObject, *, manager: str, force: bool, preview: bool) -> JsonObject:
+    try:
+        return cluster.apply(obj, manager=manager, force=force, dry_run=preview)
+    except ApiError as error:
+        if error.conflict:
+            raise ApplyConflict(manager, error) from None
+        raise
+
+
+def _live_after(session: Session, request: WriteRequest, recorded: Checkpoint, failure: Exception) -> JsonObject:
+    """The object after an update that failed."""
+    try:
+        return session.for_write().get(request.kind, namespace_of(recorded.live), name_of(recorded.live))
+    except ApiError as error:
+        raise Refusal(
+            f'update of resource "{request.urn}" failed: {failure}\nunable to get cluster state: {error}'
+        ) from None
+
+
+def delete(session: Session, kind: Kind, id_: str, state: dict[str, Tree], timeout_s: float) -> None:
+    """Deletes an object and waits until it is gone; one that is gone already is no error."""
+    if session.skips_unreachable:
+        return
+    cluster = session.for_delete()
+    recorded = Checkpoint.parse(state)
+    namespace, name = split_id(id_)
+    policies = {"orphan": "Orphan", "background": "Background"}
+    propagation = policies.get(annotation(recorded.inputs, DELETION_PROPAGATION).lower(), "Foreground")
+    try:
+        live = cluster.get(kind, namespace, name)
+        cluster.delete(kind, namespace, name, propagation)
+        session.waiter().until_gone(live, recorded.inputs, timeout_s)
+    except NoMatch:
+        return
+    except ApiError as error:
+        if not error.not_found:
+            raise Refusal(str(error)) from None
+    except NotReady as error:
+        remnant = replace(recorded, live=error.live)
+        raise InitFailed(id_, remnant.tree(state), [str(error), *error.reasons]) from None
+
+
+def _placed(session: Session, kind: Kind, obj: JsonObject) -> JsonObject:
+    """The object without a namespace where its kind knows none."""
+    return obj if session.is_namespaced(kind) else with_metadata(obj, namespace=None)
+
+
+def _asks_force(session: Session, obj: JsonObject) -> bool:
+    return is_annotated_true(obj, PATCH_FORCE) or "enablePatchForce" in session.settings.flags
+
+
+def manager_name(inputs: JsonObject, recorded: str) -> str:
+    """The field manager to write as: as annotated, as recorded, or a new one."""
+    return annotation(inputs, FIELD_MANAGER) or recorded or f"{FIRST_WRITER}-{secrets.token_hex(4)}"
+
+
+def must_force(live: JsonObject, *, preview: bool) -> bool:
+    """Whether to overrule other field managers without being asked to.
+
+    At preview, as long as a first writer's fields weren't taken over; always where nobody kept account of fields.
+    """
+    entries = _managed_fields(live)
+    created = any(entry["manager"] in _FIRST_WRITERS and entry["operation"] == "Update" for entry in entries)
+    return not entries or (preview and created)
+
+
+def take_over_fields(live: JsonObject, manager: str) -> list[JsonObject] | None:
+    """The object's managed fields once `manager` took over; None where there is nothing to take."""
+    entries = _managed_fields(live)
+    own = next((entry for entry in entries if entry["manager"] == manager and entry["operation"] == "Apply"), None)
+    taken = [entry for entry in entries if entry is not own and _is_taken_over(entry)]
+    if not taken:
+        return None
+    others = [entry for entry in entries if entry is not own and entry not in taken]
+    merged = own or {**taken[0], "manager": manager, "operation": "Apply"}
+    for entry in taken:
+        merged = {**merged, "fieldsV1": _union(merged.get("fieldsV1") or {}, entry.get("fieldsV1") or {})}
+    return [*others, merged]
+
+
+def without_foreign_fields(obj: JsonObject, live: JsonObject, manager: str, ignored: Sequence[str]) -> JsonObject:
+    """The object as `manager` may apply it: an ignored field stays with its owner, or keeps its live value.
+
+    Paths that go through lists are left alone.
+    """
+    for path in ignored:
+        keys = path.split(".")
+        value = dig(live, *keys)
+        fields = [f"f:{key}" for key in keys]
+        owners = {
+            entry["manager"] for entry in _managed_fields(live) if dig(entry.get("fieldsV1"), *fields) is not None
+        }
+        if owners and manager not in owners:
+            obj = _with(obj, keys, None)
+        elif value is not None:
+            obj = _with(obj, keys, value)
+    return obj
+
+
+def _managed_fields(live: JsonObject) -> list[JsonObject]:
+    return dig_list(live, "metadata", "managedFields")
+
+
+def _with(obj: JsonObject, keys: Sequence[str], value: object) -> JsonObject:
+    """A copy with the value at that path; None takes the field away."""
+    key, *rest = keys
+    inside = _with(obj.get(key) or {}, rest, value) if rest else value
+    return {**{name: item for name, item in obj.items() if name != key}, **({} if inside is None else {key: inside})}
+
+
+def _is_taken_over(entry: JsonObject) -> bool:
+    return not entry.get("subresource") and any(
+        entry["manager"].startswith(prefix) and entry["operation"] == operation for prefix, operation in _TAKEN_OVER
+    )
+
+
+def _union(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    shared = {key: _union(one[key], other[key]) for key in one.keys() & other.keys()}
+    return {**one, **other, **shared}
+
+
+def read(
+    session: Session, kind: Kind, id_: str, state: dict[str, Tree], inputs: dict[str, Tree]
+) -> tuple[dict[str, Tree], dict[str, Tree]] | None:
+    """State and inputs of the live object, or None where there is none.
+
+    The inputs are only those fields that the program had; all of them where no program is known (get, import).
+
+    Raises:
+        InitFailed: it is there and isn't ready.
+    """
+    if session.skips_unreachable:
+        return None
+    cluster = session.for_read()
+    namespace, name = split_id(id_)
+    try:
+        live = cluster.get(kind, namespace, name)
+    except NoMatch:
+        return None
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise Refusal(str(error)) from None
+    recorded = Checkpoint.parse(state)
+    recorded_inputs = normalized(to_object(inputs), session.schemas)
+    now = prune(live, recorded_inputs) if recorded_inputs else _as_inputs(live)
+    version = recorded.initial_api_version or live["apiVersion"]
+    checkpoint = Checkpoint(now, live, version, manager_name(recorded.inputs, recorded.manager))
+    inputs_now = mark_secrets(now, inputs)
+    if recorded_inputs:
+        try:
+            session.waiter().check(live)
+        except NotReady as error:
+            unready = replace(checkpoint, live=error.live).tree(inputs)
+            raise InitFailed(id_, unready, [str(error), *error.reasons], inputs_now) from None
+    return checkpoint.tree(inputs), inputs_now
+
+
+def _as_inputs(live: JsonObject) -> JsonObject:
+    obj = without_read_only_metadata({key: value for key, value in live.items() if key != "status"})
+    annotations: dict[str, Any] | None = dig(obj, "metadata", "annotations")
+    if not annotations:
+        return obj
+    own = {key: value for key, value in annotations.items() if key not in _CLUSTERS_OWN_ANNOTATIONS}
+    return with_metadata(obj, annotations=own or None)
+
+
+def invoke(token: str, arguments: dict[str, Tree]) -> dict[str, Tree]:
+    """Functions; there is one, which reads YAML."""
+    if token != DECODE_YAML:
+        raise Refusal(f"{token} is not in this rehearsal; its stand-in Kubernetes plug-in has {DECODE_YAML}")
+    documents = yaml.safe_load_all(str(arguments.get("text") or ""))
+    objects = [obj for document in documents if document for obj in _members(document)]
+    if namespace := arguments.get("defaultNamespace"):
+        objects = [{**obj, "metadata": {"namespace": namespace, **(obj.get("metadata") or {})}} for obj in objects]
+    return {"result": [*objects]}
+
+
+def _members(document: JsonObject) -> Iterator[JsonObject]:
+    """A list's items, and theirs; anything else itself."""
+    if str(document.get("kind", "")).endswith("List") and isinstance(document.get("items"), list):
+        for item in document["items"]:
+            yield from _members(item)
+    else:
+        yield document

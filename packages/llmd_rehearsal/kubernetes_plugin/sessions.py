@@ -1,0 +1,233 @@
+"""Configured provider instances: their options, and their connection to an API server."""
+
+import json
+import threading
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from llmd_rehearsal.kubernetes_plugin.client import (
+    Access,
+    ApiError,
+    Cluster,
+    Unreachable,
+    find_access,
+    from_environment,
+    load,
+)
+from llmd_rehearsal.kubernetes_plugin.inputs import Schemas
+from llmd_rehearsal.kubernetes_plugin.objects import Kind
+from llmd_rehearsal.kubernetes_plugin.readiness import Limits
+from llmd_rehearsal.kubernetes_plugin.waits import Informers, Waiter
+from llmd_rehearsal.plugin_values import UNKNOWN, Refusal, Tree, without_secrets
+
+SESSIONS: Final = 64
+"""How many instances are kept; an engine seldom has more than a few, and each run has its own."""
+_WHICH_CLUSTER: Final = ("kubeconfig", "context", "cluster")
+_IDENTIFIER: Final = "clusterIdentifier"
+_DELETE_UNREACHABLE: Final = (
+    "If the cluster was deleted, you can remove this resource from Pulumi state by rerunning the operation with the "
+    'PULUMI_K8S_DELETE_UNREACHABLE environment variable set to "true"'
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of one provider instance. `kubeconfig` is a path or a text."""
+
+    kubeconfig: str
+    context: str = ""
+    cluster: str = ""
+    namespace: str = ""
+    flags: frozenset[str] = field(default_factory=frozenset[str])
+
+    @classmethod
+    def parse(cls, arguments: dict[str, Tree]) -> "Settings":
+        """The options of a Configure call; booleans arrive as texts. Refusal for what no rehearsal can do."""
+        plain: dict[str, Any] = without_secrets({**arguments})
+        flags = frozenset(key for key, value in plain.items() if str(value).lower() == "true")
+        if str(plain.get("enableServerSideApply", "true")).lower() == "false":
+            raise Refusal("the stand-in Kubernetes plug-in knows server-side apply only: enableServerSideApply=false")
+        if plain.get("renderYamlToDirectory"):
+            raise Refusal("the stand-in Kubernetes plug-in doesn't render YAML: renderYamlToDirectory")
+        return cls(
+            kubeconfig=plain.get("kubeconfig") or from_environment(),
+            context=plain.get("context") or "",
+            cluster=plain.get("cluster") or "",
+            namespace=plain.get("namespace") or "",
+            flags=flags,
+        )
+
+    def access(self) -> Access | None:
+        """Which API server, and as whom; None where the kubeconfig names none. Refusal for a text that is none."""
+        return find_access(load(self.kubeconfig), self.context, self.cluster)
+
+
+@dataclass(frozen=True)
+class SettingsChange:
+    """What an edit of the provider's options does."""
+
+    changed: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+
+
+def compare(olds: dict[str, Tree], news: dict[str, Tree]) -> SettingsChange:
+    """What changed, and whether it means another cluster: then everything on it has to be made again.
+
+    The same `clusterIdentifier` on both sides says that it is the same cluster, whatever else changed.
+    """
+    before, after = without_secrets({**olds}), without_secrets({**news})
+    changed = tuple(sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key)))
+    if not changed:
+        return SettingsChange()
+    old_identifier, identifier = before.get(_IDENTIFIER), after.get(_IDENTIFIER)
+    replaces: tuple[str, ...] = ()
+    if old_identifier and identifier and old_identifier != identifier:
+        replaces = (_IDENTIFIER,)
+    unknown = next((key for key in _WHICH_CLUSTER if after.get(key) is UNKNOWN), None)
+    if unknown:
+        changed, replaces = (unknown,), (*replaces, unknown)
+    else:
+        old, new = _active_cluster(before), _active_cluster(after)
+        if old is not None and new is not None and old != new:
+            replaces += tuple(key for key in _WHICH_CLUSTER if key in changed)
+    return SettingsChange(changed, () if identifier and identifier == old_identifier else replaces)
+
+
+def _active_cluster(options: dict[str, Any]) -> dict[str, Any] | None:
+    if not options.get("kubeconfig"):
+        return None
+    config = load(options["kubeconfig"])
+    access = find_access(config, options.get("context") or "", options.get("cluster") or "")
+    return access.cluster if access else None
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The way to one API server, with what was learned of it; shared by all instances that go there."""
+
+    cluster: Cluster
+    schemas: Schemas
+    informers: Informers
+
+
+@dataclass(frozen=True)
+class Session:
+    """One provider instance. `connection` is None where no API server answers; `unreachable` then says why.
+
+    `namespace` is where objects go that name none.
+    """
+
+    settings: Settings
+    limits: Limits
+    connection: Connection | None = None
+    unreachable: str = ""
+    namespace: str = "default"
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def schemas(self) -> Schemas | None:
+        """What there is to normalise inputs with."""
+        return self.connection.schemas if self.connection else None
+
+    @property
+    def skips_unreachable(self) -> bool:
+        """Whether objects count as gone because no API server answers and the program said so."""
+        return self.connection is None and "deleteUnreachable" in self.settings.flags
+
+    def is_namespaced(self, kind: Kind) -> bool:
+        """Whether objects of the kind lie in namespaces."""
+        if kind.built_in or self.connection is None:
+            return kind.namespaced
+        return self.connection.cluster.is_namespaced(kind)
+
+    def serves(self, kind: Kind) -> bool:
+        """Whether an API server answers and knows the kind."""
+        return self.connection is not None and self.connection.cluster.serves(kind)
+
+    def for_write(self) -> Cluster:
+        """The cluster, for a write. Raises Refusal where no API server answers."""
+        return self._connected(f"configured Kubernetes cluster is unreachable: {self.unreachable}").cluster
+
+    def for_delete(self) -> Cluster:
+        """The cluster, for a delete."""
+        return self._connected(f"configured Kubernetes cluster is unreachable. {_DELETE_UNREACHABLE}").cluster
+
+    def for_read(self) -> Cluster:
+        """The cluster, for a read."""
+        advice = f"failed to read resource state due to unreachable cluster. {_DELETE_UNREACHABLE}"
+        return self._connected(advice).cluster
+
+    def waiter(self) -> Waiter:
+        """Waits on this instance's behalf."""
+        connection = self._connected(f"configured Kubernetes cluster is unreachable: {self.unreachable}")
+        return Waiter(connection.cluster, connection.informers, self.limits, self.cancelled)
+
+    def _connected(self, refusal: str) -> Connection:
+        if self.connection is None:
+            raise Refusal(refusal)
+        return self.connection
+
+
+class Sessions:
+    """All instances of one plug-in process, each known by the engine's connection for it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._connections: dict[str, Connection] = {}
+        self._sessions: dict[str, Session] = {}
+        self._latest: Session | None = None
+
+    def configure(self, peer: str, settings: Settings) -> None:
+        """Makes the instance behind a connection what its options say."""
+        session = self._session(settings)
+        with self._lock:
+            self._sessions[peer] = self._latest = session
+            while len(self._sessions) > SESSIONS:
+                self._sessions.pop(next(iter(self._sessions)))
+
+    def of(self, peer: str) -> Session:
+        """The instance behind a connection; the latest for a connection made anew."""
+        with self._lock:
+            session = self._sessions.get(peer) or self._latest
+        if session is None:
+            raise Refusal("the Kubernetes provider was not configured")
+        return session
+
+    def cancel(self, peer: str) -> None:
+        """Ends all waits of the instance behind a connection."""
+        with self._lock:
+            session = self._sessions.get(peer)
+        if session is not None:
+            session.cancelled.set()
+
+    def cancel_all(self) -> None:
+        """Ends all waits."""
+        with self._lock:
+            for session in self._sessions.values():
+                session.cancelled.set()
+
+    def _session(self, settings: Settings) -> Session:
+        try:
+            access = settings.access()
+            if access is None:
+                text = f"failed to read Kubernetes configuration: no cluster in {settings.kubeconfig[:80]!r}"
+                return Session(settings, self._limits, unreachable=text)
+            connection = self._connection(access)
+            connection.cluster.probe()
+        except Unreachable as error:
+            request = f'Get "{error.server}/openapi/v2?timeout=32s"'
+            text = f"unable to load schema information from the API server: {request}: {error.cause}"
+            return Session(settings, self._limits, unreachable=text)
+        except (Refusal, ApiError, OSError) as error:
+            return Session(settings, self._limits, unreachable=str(error))
+        namespace = settings.namespace or access.namespace or "default"
+        return Session(settings, self._limits, connection, namespace=namespace)
+
+    def _connection(self, access: Access) -> Connection:
+        key = json.dumps([access.cluster, access.user], sort_keys=True)
+        with self._lock:
+            if key not in self._connections:
+                cluster = Cluster(access)
+                self._connections[key] = Connection(cluster, Schemas(cluster), Informers(cluster))
+            return self._connections[key]

@@ -1,0 +1,331 @@
+"""Waiting until an object is ready, or gone.
+
+One list and watch of a collection, an informer, serves every wait that looks at it.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import httpx2
+
+from llmd_rehearsal.kubernetes_plugin.client import ApiError, Cluster, Resource, Unreachable
+from llmd_rehearsal.kubernetes_plugin.objects import (
+    SKIP_AWAIT,
+    TIMEOUT_SECONDS,
+    Kind,
+    annotation,
+    is_annotated_true,
+    kind_of_object,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from llmd_rehearsal.kubernetes_plugin.readiness import WAITS, Limits, Observation, Readiness, Wait
+from llmd_rehearsal.plugin_values import JsonObject, dig
+
+POLL_S: Final = 1.0
+"""How often a wait looks whether it was cancelled."""
+WATCH_LIMIT_S: Final = 20
+"""How long one watch lasts; an informer without subscribers ends with its watch."""
+RETRY_S: Final = 0.5
+# At a delete the real plug-in obeys skipAwait for these kinds only.
+_DELETE_OBEYS_SKIP: Final = frozenset(
+    {"v1/Namespace", "v1/Pod", "apps/v1/DaemonSet", "apps/v1/Deployment", "apps/v1/StatefulSet", "batch/v1/Job"}
+)
+
+_log = logging.getLogger(__name__)
+
+
+class NotReady(Exception):
+    """A wait that ended without what it waited for; `live` is the object as last seen, `reasons` say more."""
+
+    def __init__(self, live: JsonObject, text: str, reasons: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.live = live
+        self.reasons = tuple(reasons)
+
+
+class Informer:
+    """The objects of one collection, kept up to date by a thread of its own for as long as it has subscribers."""
+
+    def __init__(self, cluster: Cluster, resource: Resource, namespace: str, changed: threading.Event) -> None:
+        self._cluster = cluster
+        self._resource = resource
+        self._namespace = namespace
+        self._lock = threading.Lock()
+        self._objects: dict[str, JsonObject] = {}
+        self._changed_at: dict[str, float] = {}
+        self._subscribers = {changed}
+        self._ended = False
+        self._listed = threading.Event()
+        threading.Thread(target=self._run, name=f"informer {resource.plural}", daemon=True).start()
+
+    def subscribe(self, changed: threading.Event) -> bool:
+        """Has `changed` set at every change from now on; False if the informer has ended."""
+        with self._lock:
+            if not self._ended:
+                self._subscribers.add(changed)
+            return not self._ended
+
+    def unsubscribe(self, changed: threading.Event) -> None:
+        """Ends `subscribe`."""
+        with self._lock:
+            self._subscribers.discard(changed)
+
+    def wait_listed(self, limit_s: float) -> None:
+        """Waits for the first answer of the API server."""
+        self._listed.wait(limit_s)
+
+    def one(self, name: str) -> JsonObject | None:
+        """The object of that name, or None."""
+        with self._lock:
+            return self._objects.get(name)
+
+    def all(self) -> list[JsonObject]:
+        """All objects."""
+        with self._lock:
+            return list(self._objects.values())
+
+    def changed_at(self, name: str) -> float | None:
+        """When the object last changed, on the monotonic clock; None for one never seen."""
+        with self._lock:
+            return self._changed_at.get(name)
+
+    def _run(self) -> None:
+        version = ""
+        while not self._end_if_unused():
+            try:
+                version = version or self._list()
+                version = self._watch(version)
+            except (ApiError, Unreachable, httpx2.TransportError, ValueError) as error:
+                _log.info("informer of %s: %s", self._resource.plural, error)
+                version = ""
+                time.sleep(RETRY_S)
+
+    def _end_if_unused(self) -> bool:
+        with self._lock:
+            self._ended = not self._subscribers
+            return self._ended
+
+    def _list(self) -> str:
+        response = self._cluster.get_path(self._resource.path(self._namespace))
+        objects = {name_of(item): item for item in response["items"]}
+        with self._lock:
+            for name in objects.keys() | self._objects.keys():
+                if objects.get(name) != self._objects.get(name):
+                    self._changed_at[name] = time.monotonic()
+            self._objects = objects
+        self._listed.set()
+        self._notify()
+        return response["metadata"]["resourceVersion"]
+
+    def _watch(self, version: str) -> str:
+        """Follows one watch to its end; gives the version to go on from, empty to list again."""
+        for line in self._cluster.watch(self._resource, self._namespace, version, WATCH_LIMIT_S):
+            event: Any = json.loads(line)
+            if event["type"] == "ERROR":
+                return ""
+            obj = event["object"]
+            version = obj["metadata"]["resourceVersion"]
+            if event["type"] == "BOOKMARK":
+                continue
+            with self._lock:
+                self._changed_at[name_of(obj)] = time.monotonic()
+                if event["type"] == "DELETED":
+                    self._objects.pop(name_of(obj), None)
+                else:
+                    self._objects[name_of(obj)] = obj
+            self._notify()
+        return version
+
+    def _notify(self) -> None:
+        with self._lock:
+            for changed in self._subscribers:
+                changed.set()
+
+
+class Informers:
+    """The informers of one API server, each started when it is first subscribed to."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._informers: dict[tuple[Resource, str], Informer] = {}
+
+    @contextmanager
+    def subscribed(
+        self, resources: tuple[Resource, ...], namespace: str, changed: threading.Event
+    ) -> Generator[list[Informer]]:
+        """The informers of some collections; `changed` is set at every change in any of them."""
+        with ExitStack() as stack:
+            informers: list[Informer] = []
+            for resource in resources:
+                informer = self._subscribe(resource, namespace if resource.namespaced else "", changed)
+                stack.callback(informer.unsubscribe, changed)
+                informers.append(informer)
+            for informer in informers:
+                informer.wait_listed(RETRY_S * 10)
+            yield informers
+
+    def _subscribe(self, resource: Resource, namespace: str, changed: threading.Event) -> Informer:
+        with self._lock:
+            informer = self._informers.get((resource, namespace))
+            if informer is None or not informer.subscribe(changed):
+                informer = self._informers[resource, namespace] = Informer(self._cluster, resource, namespace, changed)
+            return informer
+
+
+@dataclass(frozen=True)
+class _PendingWait:
+    """One wait under way. `since` is on the monotonic clock."""
+
+    obj: JsonObject
+    previous: JsonObject | None
+    wait: Wait
+    since: float
+    limit_s: float
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.since + self.limit_s - time.monotonic())
+
+    def quiet_s(self, informers: Sequence[Informer]) -> float | None:
+        """How long the object's namesakes in the collections are as they are, as far as this wait saw."""
+        changes = [informer.changed_at(name_of(self.obj)) for informer in informers]
+        known = [change for change in changes if change is not None]
+        return time.monotonic() - max(*known, self.since) if known else None
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """Waits for objects of one cluster; `cancelled` ends all of its waits."""
+
+    cluster: Cluster
+    informers: Informers
+    limits: Limits = field(default_factory=Limits)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def until_ready(
+        self, obj: JsonObject, inputs: JsonObject, previous: JsonObject | None, timeout_s: float
+    ) -> JsonObject:
+        """The object once it is ready. Raises NotReady.
+
+        `obj` is what the API server answered to the write that came before; a program asks for a limit by
+        `timeout_s` or by an annotation of its `inputs`.
+        """
+        wait = WAITS.get(kind_of_object(obj).id)
+        if wait is None or is_annotated_true(inputs, SKIP_AWAIT):
+            return obj
+        if wait.condition(Observation(obj, previous, settle_s=self.limits.settle_s)).ready:
+            return obj
+        limit_s = wait.fixed_limit(self.limits) if wait.fixed_limit else self._limit_s(inputs, timeout_s)
+        return self._ready(_PendingWait(obj, previous, wait, time.monotonic(), limit_s))
+
+    def check(self, live: JsonObject) -> None:
+        """Raises NotReady where a wait for the object wouldn't end now."""
+        wait = WAITS.get(kind_of_object(live).id)
+        if wait is None or not wait.checked_on_read or is_annotated_true(live, SKIP_AWAIT):
+            return
+        related = self._related((*wait.watched, *wait.evidence), live)
+        readiness = wait.condition(Observation(live, related=related, quiet_s=self.limits.settle_s, settle_s=0))
+        if not readiness.ready:
+            raise NotReady(live, f"Resource '{name_of(live)}' was created but failed to initialize", readiness.reasons)
+
+    def until_gone(self, obj: JsonObject, inputs: JsonObject, timeout_s: float) -> None:
+        """Returns once the object is gone. Raises NotReady."""
+        kind, name = kind_of_object(obj), name_of(obj)
+        if kind.id in _DELETE_OBEYS_SKIP and is_annotated_true(inputs, SKIP_AWAIT):
+            return
+        if self._is_gone(kind, obj):
+            return
+        ends_at = time.monotonic() + self._limit_s(inputs, timeout_s)
+        changed = threading.Event()
+        with self.informers.subscribed((self.cluster.resource(kind),), namespace_of(obj), changed) as (informer,):
+            while True:
+                live = informer.one(name)
+                if (live is None or uid_of(live) != uid_of(obj)) and self._is_gone(kind, obj):
+                    return
+                if time.monotonic() >= ends_at or self.cancelled.is_set():
+                    finalizers: list[str] = dig(live, "metadata", "finalizers") or []
+                    reasons = [f"finalizers might be preventing deletion ({', '.join(finalizers)})"]
+                    text = f"'{name}' timed out waiting to be deleted"
+                    raise NotReady(live or obj, text, reasons if finalizers else ())
+                changed.wait(POLL_S)
+                changed.clear()
+
+    def _is_gone(self, kind: Kind, obj: JsonObject) -> bool:
+        try:
+            return uid_of(self.cluster.get(kind, namespace_of(obj), name_of(obj))) != uid_of(obj)
+        except ApiError as error:
+            if error.not_found:
+                return True
+            raise
+
+    def _limit_s(self, inputs: JsonObject, timeout_s: float) -> float:
+        annotated = annotation(inputs, TIMEOUT_SECONDS)
+        return timeout_s or (float(annotated) if annotated.isdigit() else self.limits.ready_s)
+
+    def _ready(self, pending: _PendingWait) -> JsonObject:
+        obj, wait, changed = pending.obj, pending.wait, threading.Event()
+        own = self.cluster.resource(kind_of_object(obj))
+        with self.informers.subscribed((own, *wait.watched), namespace_of(obj), changed) as informers:
+            while True:
+                observation = self._observation(pending, informers)
+                readiness = wait.condition(observation) if observation else Readiness()
+                observation = observation or Observation(obj)
+                if readiness.ready:
+                    return observation.live
+                if readiness.failed:
+                    text = f"Resource '{name_of(obj)}' was created but failed to initialize"
+                    raise NotReady(observation.live, text, self._explained(wait, observation).reasons)
+                if pending.left_s <= 0:
+                    return self._at_limit(wait, observation)
+                if self.cancelled.is_set():
+                    text = f'Resource operation was cancelled for "{name_of(obj)}"'
+                    raise NotReady(observation.live, text, readiness.reasons)
+                changed.wait(min(POLL_S, pending.left_s, readiness.look_again_s or POLL_S))
+                changed.clear()
+
+    def _observation(self, pending: _PendingWait, informers: Sequence[Informer]) -> Observation | None:
+        """What there is to judge by; None as long as the informer hasn't seen the last write."""
+        own, *others = informers
+        obj = pending.obj
+        live = own.one(name_of(obj))
+        if live is None or uid_of(live) != uid_of(obj) or _version(live) < _version(obj):
+            return None
+        watched = zip(pending.wait.watched, others, strict=True)
+        return Observation(
+            live={**live, "apiVersion": obj["apiVersion"], "kind": obj["kind"]},  # items of a list lack both
+            previous=pending.previous,
+            related={resource.plural: informer.all() for resource, informer in watched},
+            quiet_s=pending.quiet_s(others),
+            settle_s=self.limits.settle_s,
+        )
+
+    def _at_limit(self, wait: Wait, observation: Observation) -> JsonObject:
+        readiness = self._explained(wait, observation)
+        if readiness.ready or readiness.passes_at_limit:
+            return observation.live
+        name = name_of(observation.live)
+        polled = wait.fixed_limit is not None
+        text = f"Timeout occurred polling for '{name}'" if polled else f"'{name}' timed out waiting to be Ready"
+        raise NotReady(observation.live, text, readiness.reasons)
+
+    def _explained(self, wait: Wait, observation: Observation) -> Readiness:
+        """The readiness with what its evidence adds."""
+        evidence = self._related(wait.evidence, observation.live)
+        return wait.condition(replace(observation, related={**observation.related, **evidence}))
+
+    def _related(self, resources: Sequence[Resource], live: JsonObject) -> dict[str, list[JsonObject]]:
+        paths = {resource.plural: resource.path(namespace_of(live)) for resource in resources}
+        return {plural: self.cluster.get_path(path)["items"] for plural, path in paths.items()}
+
+
+def _version(obj: JsonObject) -> int:
+    return int(dig(obj, "metadata", "resourceVersion") or 0)

@@ -1,0 +1,112 @@
+"""The program `python -m llmd_rehearsal.model_server`: stand-ins for Hugging Face and Object Storage.
+
+It serves tiny models by the paths of both until it gets SIGTERM or SIGINT.
+"""
+
+import argparse
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiohttp import web
+from llmd_oke import catalogue
+from llmd_oke.catalogue import Model
+
+from llmd_rehearsal import model_sources
+from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
+
+
+class ModelSources:
+    """Answers for the repositories and vocabularies of models; everything else is not found, as in the real places."""
+
+    def __init__(self, hosts: SourceHosts, models: Sequence[Model]) -> None:
+        self._hosts = hosts
+        self._repositories = [model.repository for model in models]
+        self._vocabularies = {model.vocabulary.file: model.vocabulary.bytes for model in models if model.vocabulary}
+
+    def application(self) -> web.Application:
+        """All routes."""
+        application = web.Application()
+        application.add_routes([
+            web.get("/api/models/{owner}/{name}/revision/{revision}", self._revision),
+            web.get("/api/models/{owner}/{name}/tree/{commit}", self._tree),
+            web.get("/{owner}/{name}/resolve/{commit}/{path:.+}", self._file),
+            web.get("/encodings/{path}", self._vocabulary),
+            web.get(f"{self._hosts.bucket}/", self._listing),
+            web.get(f"{self._hosts.bucket}/{{object:.+}}", self._object),
+        ])  # fmt: skip
+        return application
+
+    async def _revision(self, request: web.Request) -> web.Response:
+        commit = model_sources.commit(self._repository(request), request.match_info["revision"])
+        return web.json_response({"sha": commit})
+
+    async def _tree(self, request: web.Request) -> web.Response:
+        return web.json_response(model_sources.tree(self._repository(request), self._hosts.files))
+
+    async def _file(self, request: web.Request) -> web.Response:
+        return self._content(self._repository(request), request.match_info["path"])
+
+    async def _listing(self, request: web.Request) -> web.Response:
+        prefix = request.query.get("prefix", "")
+        return web.json_response(model_sources.listing(self._repositories, self._hosts.files, prefix))
+
+    async def _object(self, request: web.Request) -> web.Response:
+        owner, _, rest = request.match_info["object"].partition("/")
+        if owner == "encodings":
+            return self._vocabulary_content(rest)
+        name, _, path = rest.partition("/")
+        return self._content(f"{owner}/{name}", path)
+
+    async def _vocabulary(self, request: web.Request) -> web.Response:
+        return self._vocabulary_content(request.match_info["path"])
+
+    def _vocabulary_content(self, file: str) -> web.Response:
+        if file not in self._vocabularies:
+            raise web.HTTPNotFound
+        return web.Response(body=model_sources.vocabulary(file, self._vocabularies[file]))
+
+    def _repository(self, request: web.Request) -> str:
+        repository = f"{request.match_info['owner']}/{request.match_info['name']}"
+        if repository not in self._repositories:
+            raise web.HTTPNotFound
+        return repository
+
+    def _content(self, repository: str, path: str) -> web.Response:
+        if repository not in self._repositories or path not in self._hosts.files:
+            raise web.HTTPNotFound
+        return web.Response(body=model_sources.content(repository, path, self._hosts.files[path]))
+
+
+async def serve(address: str, context: ssl.SSLContext) -> None:
+    """Serves the repositories of the catalogue until SIGTERM or SIGINT; OSError when the address can't be had."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    models = (catalogue.model(name) for name in catalogue.model_names())
+    sources = ModelSources(source_hosts(), [model for model in models if model])
+    runner = web.AppRunner(sources.application(), access_log_format='%s "%r"')
+    await runner.setup()
+    await web.TCPSite(runner, address, PORT, ssl_context=context).start()
+    await stop.wait()
+    await runner.cleanup()
+
+
+def main() -> None:
+    """Serves with the certificate that the command line names."""
+    parser = argparse.ArgumentParser(prog="llmd_rehearsal.model_server", description=__doc__)
+    parser.add_argument("--address", required=True, help="address that the hosts' names lead to")
+    parser.add_argument("--certificate", type=Path, required=True, help="PEM file for all of the hosts")
+    parser.add_argument("--key", type=Path, required=True, help="its private key")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(arguments.certificate, arguments.key)
+    asyncio.run(serve(arguments.address, context))
+
+
+if __name__ == "__main__":
+    main()

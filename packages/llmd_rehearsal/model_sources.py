@@ -1,0 +1,127 @@
+"""The hosts outside the cluster that models come from, with the tiny files that a rehearsal has in their place.
+
+Repositories are described as Hugging Face and Object Storage describe theirs. `model_server` serves them; the hosts are
+those of `values/rehearsal/outside.yaml`.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from llmd_oke.catalogue import model_of_repository
+from llmd_oke.catalogue.files import Entry, required_entry
+
+PORT = 443
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_WEIGHTS = ".safetensors"
+_INDEX = "model.safetensors.index.json"
+_SLACK = 16
+"""For the digits of sizes in a header, which is filled up with blanks."""
+
+
+class SourceHosts(Entry):
+    """Hosts, the path of the bucket's pre-authenticated request, and files by path with their sizes in bytes."""
+
+    hugging_face: str
+    vocabularies: str
+    object_storage: str
+    bucket: str
+    files: Mapping[str, int]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.hugging_face, self.vocabularies, self.object_storage
+
+    @property
+    def bucket_url(self) -> str:
+        """What `modelSourceUrl` is in a rehearsal."""
+        return f"https://{self.object_storage}{self.bucket}"
+
+
+@cache
+def source_hosts() -> SourceHosts:
+    """What a rehearsal answers for."""
+    return required_entry("rehearsal", "outside", SourceHosts)
+
+
+def commit(repository: str, revision: str) -> str:
+    """The commit that a revision of a repository names; one that is a commit names itself."""
+    return revision if _COMMIT.fullmatch(revision) else _git_digest(f"{repository}@{revision}".encode())
+
+
+def content(repository: str, path: str, size: int) -> bytes:
+    """The bytes of a file, the same at every commit, in the format of its name."""
+    if path.endswith(_WEIGHTS):
+        return _weights(f"{repository}/{path}", size)
+    document: dict[str, object] = {"_name_or_path": repository}
+    if path == "config.json" and (model := model_of_repository(repository)):
+        sizes = model.architecture
+        document |= {"num_hidden_layers": sizes.layers, "hidden_size": sizes.hidden_size}
+    elif path == _INDEX:
+        weights = [file for file in source_hosts().files if file.endswith(_WEIGHTS)]
+        names = {_tensor(f"{repository}/{file}"): file for file in weights}
+        document = {"metadata": {"repository": repository}, "weight_map": names}
+    return json.dumps(document).encode().ljust(size)
+
+
+def vocabulary(file: str, size: int) -> bytes:
+    """What stands for the vocabulary of that name, as large as it is."""
+    return _lines(f"encodings/{file}", size)
+
+
+def _lines(name: str, size: int) -> bytes:
+    line = f"{name}\n".encode()
+    return (line * (size // len(line) + 1))[:size]
+
+
+def _tensor(name: str) -> str:
+    return f"{name.removesuffix(_WEIGHTS)}.weight"
+
+
+def _weights(name: str, size: int) -> bytes:
+    """One tensor of bytes in the format of safetensors."""
+
+    def header(count: int) -> bytes:
+        tensor = {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}
+        return json.dumps({_tensor(name): tensor}).encode()
+
+    room = size - 8 - len(header(size)) - _SLACK
+    text = header(room).ljust(size - 8 - room)
+    return struct.pack("<Q", len(text)) + text + _lines(name, room)
+
+
+def tree(repository: str, files: Mapping[str, int]) -> list[dict[str, object]]:
+    """The files as `/api/models/<repository>/tree/<commit>` lists them: weights are large files (LFS)."""
+    entries: list[dict[str, object]] = []
+    for path, size in files.items():
+        data = content(repository, path, size)
+        entry: dict[str, object] = {"type": "file", "path": path, "size": len(data), "oid": _git_digest(data)}
+        if path.endswith(_WEIGHTS):
+            entry["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        entries.append(entry)
+    return entries
+
+
+def listing(repositories: Iterable[str], files: Mapping[str, int], prefix: str) -> dict[str, object]:
+    """The objects whose names begin with `prefix`, as a bucket lists them with name, size and MD5."""
+
+    def md5(data: bytes) -> str:
+        return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+    return {
+        "objects": [
+            {"name": f"{repository}/{path}", "size": size, "md5": md5(content(repository, path, size))}
+            for repository in repositories
+            for path, size in files.items()
+            if f"{repository}/{path}".startswith(prefix)
+        ]
+    }
+
+
+def _git_digest(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

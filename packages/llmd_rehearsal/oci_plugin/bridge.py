@@ -1,0 +1,421 @@
+"""The plug-in's part that knows no OCI: what the Terraform bridge makes of inputs, state and failures.
+
+Check brings inputs into their types, Diff says what changes, a preview shows the state to come, and a failed request is
+put into the words of terraform-provider-oci.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from llmd_rehearsal.oci_plugin.facts import Property, Resource, snake
+from llmd_rehearsal.oci_plugin.region import ServiceError, request_id
+from llmd_rehearsal.plugin_values import UNKNOWN, Change, JsonObject, Naming, Refusal, is_list, is_map
+
+DEFAULTS: Final = "__defaults"
+"""Where the plug-in records which inputs it filled in."""
+META: Final = "__meta"
+_SUFFIX_DIGITS: Final = 7
+_UNPLANNED: Final = frozenset({"definedTags"})
+_TIMEOUTS: Final = "e2bfb730-ecaa-11e6-8f88-34363bc7c4c0"
+"""Under this key the bridge to Terraform keeps a resource's timeouts (terraform-plugin-sdk, `TimeoutKey`)."""
+_NANOSECONDS: Final = 1_000_000_000
+PROVIDER_VERSION: Final = "8.23.0"
+"""Of terraform-provider-oci inside pulumi-oci 4.20.0."""
+_VERBS: Final = {"create": "POST", "update": "PUT", "delete": "DELETE"}
+_SUGGESTIONS: Final = {
+    "LimitExceeded": "Request a service limit increase for this resource {service}",
+    "TooManyRequests": "Please retry the request after some time, or reduce the number of requests for {service}",
+    "InternalError": "The service for this resource encountered an error. "
+    "Please contact support for help with service: {service}",
+    "InvalidParameter": "Please update the parameter(s) in the Terraform config as per error message",
+    "NotAuthorizedOrNotFound": "Either the resource has been deleted or service {service} need policy to access this "
+    "resource. Policy reference: https://docs.oracle.com/en-us/iaas/Content/Identity/Reference/policyreference.htm",
+}
+_LOST: Final = "net/http: request canceled (Client.Timeout exceeded while awaiting headers)"
+_OTHER_SUGGESTION: Final = "Please retry or contact support for help with service: {service}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Inputs as the plug-in takes them, and what is wrong with them."""
+
+    inputs: JsonObject
+    failures: list[str] = field(default_factory=list[str])
+
+
+def check(resource: Resource, olds: JsonObject, news: JsonObject, naming: Naming) -> Checked:
+    """Brings inputs into their types and fills in what the plug-in fills in.
+
+    Raises:
+        Refusal: a value is of a type that no conversion helps.
+    """
+    inputs = {key: value for key, value in news.items() if key != DEFAULTS and value is not None}
+    if resource.is_autonamed and "name" not in inputs:
+        old = olds.get("name") if "name" in (olds.get(DEFAULTS) or ()) else None
+        inputs["name"] = old or _autoname(naming)
+    typed = _typed_fields(resource.inputs, inputs)
+    typed[DEFAULTS] = sorted({*typed[DEFAULTS], *(inputs.keys() - news.keys())})
+    missing = [
+        f'Missing required argument. The argument "{argument}" is required, but no definition was found.'
+        f". Examine values at '{location}'."
+        for argument, location in _missing(resource.inputs, inputs, "", naming.name)
+    ]
+    return Checked(typed, [*_unknown_keys(resource.inputs, news, naming.name), *missing])
+
+
+def _autoname(naming: Naming) -> str:
+    """A name that no other resource has."""
+    if not naming.allowed:
+        raise Refusal(f"automatic naming is disabled but resource {naming.name!r} has no name")
+    suffix = hashlib.sha256(naming.seed or naming.name.encode()).hexdigest()[:_SUFFIX_DIGITS]
+    return naming.proposed or f"{naming.name}-{suffix}"
+
+
+def _typed_fields(fields: Mapping[str, Property], inputs: JsonObject) -> JsonObject:
+    defaults = {
+        name: schema.default for name, schema in fields.items() if schema.default is not None and name not in inputs
+    }
+    typed = {key: _typed(key, fields.get(key), value) for key, value in inputs.items()}
+    return {**typed, **defaults, DEFAULTS: sorted(defaults)}
+
+
+def _typed(name: str, schema: Property | None, value: Any) -> Any:
+    if schema is None or value is UNKNOWN or value is None:
+        return value
+    if schema.kind == "list" and is_list(value):
+        return [_typed(name, schema.item, item) for item in value]
+    if schema.kind in {"object", "map"} and is_map(value):
+        plain = {key: item for key, item in value.items() if key != DEFAULTS and item is not None}
+        return plain if schema.kind == "map" else _typed_fields(schema.fields, plain)
+    if not schema.is_scalar or isinstance(value, list | dict):
+        kind = "map" if schema.kind == "object" else schema.kind
+        type_ = type(value).__name__  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        raise Refusal(f"{snake(name)}: expected type '{kind}', got unconvertible type '{type_}'")
+    return _scalar(snake(name), schema.kind, value)
+
+
+def _scalar(name: str, kind: str, value: Any) -> Any:
+    """The value as Go's strconv reads it."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    parser = {"boolean": "ParseBool", "integer": "ParseInt", "number": "ParseFloat"}.get(kind)
+    try:
+        match kind:
+            case "boolean":
+                return {"true": True, "false": False}[text]
+            case "integer":
+                return int(text)
+            case "number":
+                return float(text)
+            case _:
+                return text
+    except (ValueError, KeyError):
+        raise Refusal(f'{name}: strconv.{parser}: parsing "{text}": invalid syntax') from None
+
+
+def _unknown_keys(fields: Mapping[str, Property], inputs: JsonObject, location: str) -> Iterator[str]:
+    for key, value in inputs.items():
+        schema = fields.get(key)
+        if key == DEFAULTS:
+            continue
+        if schema is None:
+            yield f"Invalid or unknown key. Examine values at '{location}.{key}'."
+            continue
+        for item in _objects(schema, value):
+            yield from _unknown_keys(_fields(schema), item, f"{location}.{key}")
+
+
+def _missing(
+    fields: Mapping[str, Property], inputs: JsonObject, prefix: str, location: str, *, in_list: bool = False
+) -> Iterator[tuple[str, str]]:
+    """The required arguments that aren't inputs, each with its location."""
+    for key, schema in fields.items():
+        value, argument = inputs.get(key), f"{prefix}{snake(key)}"
+        if value is None and schema.required:
+            yield argument, location if in_list else f"{location}.{key}"
+        for index, item in enumerate(_objects(schema, value)):
+            inside = _missing(
+                _fields(schema), item, f"{argument}.{index}.", f"{location}.{key}", in_list=schema.kind == "list"
+            )
+            yield from inside
+
+
+def _fields(schema: Property) -> Mapping[str, Property]:
+    return schema.item.fields if schema.item else schema.fields
+
+
+def _objects(schema: Property, value: Any) -> list[JsonObject]:
+    """The objects directly in a value: itself, or its items."""
+    if schema.kind == "map":
+        return []
+    items: list[Any] = value if is_list(value) else [value]
+    return [item for item in items if is_map(item)]
+
+
+def without_defaults(value: Any) -> Any:
+    """Inputs without the plug-in's own records in them."""
+    if is_map(value):
+        return {key: without_defaults(item) for key, item in value.items() if key != DEFAULTS}
+    if is_list(value):
+        return [without_defaults(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One property that changes. `computed`: only because OCI will give it a value."""
+
+    path: str
+    change: Change
+    replaces: bool = False
+    computed: bool = False
+
+    @property
+    def root(self) -> str:
+        """The input or output that it is in."""
+        return self.path.partition(".")[0].partition("[")[0]
+
+
+@dataclass(frozen=True)
+class Diff:
+    """All that changes."""
+
+    differences: tuple[Difference, ...] = ()
+    delete_first: bool = False
+
+    @property
+    def replaces(self) -> list[str]:
+        """The properties that the resource is made anew for, one for each difference."""
+        return [difference.root for difference in self.differences if difference.replaces]
+
+    @property
+    def changed(self) -> list[str]:
+        """The properties that change."""
+        return sorted({difference.root for difference in self.differences})
+
+
+def compare(resource: Resource, state: JsonObject, news: JsonObject, ignored: frozenset[str]) -> Diff:
+    """Compares a state with new inputs. A computed part alone is no change, unless something else is.
+
+    A resource whose name the program fixed is deleted before its replacement is made: the names would collide.
+    """
+    inputs = without_defaults(news)
+    changes = [change for change in _differences(resource, state, inputs) if not _is_in(change.path, ignored)]
+    if all(change.computed for change in changes):
+        return Diff()
+    changes += [
+        Difference(META, Change.UPDATE, replaces=True)
+        for change in changes
+        if change.path in resource.replaced_through_meta
+    ]
+    replacing = any(change.replaces and not change.computed for change in changes)
+    differences = tuple(replace(change, replaces=change.replaces and replacing) for change in changes)
+    fixed_name = resource.is_autonamed and "name" not in (news.get(DEFAULTS) or ())
+    return Diff(differences, delete_first=replacing and fixed_name and "name" in news)
+
+
+def _is_in(path: str, locations: frozenset[str]) -> bool:
+    return any(path == location or path.startswith((f"{location}.", f"{location}[")) for location in locations)
+
+
+def _is_empty(value: Any, schema: Property) -> bool:
+    """Whether the value is the same as none; terraform-provider-oci can't tell an empty value from none."""
+    return value is None or value in (schema.empty(), schema.planned)
+
+
+def _differences(resource: Resource, state: JsonObject, inputs: JsonObject) -> Iterator[Difference]:
+    for name, schema in {**resource.outputs, **resource.inputs}.items():
+        old, new = state.get(name), inputs.get(name)
+        if new is not None:
+            yield from _between(name, schema, old, new)
+        elif not schema.computed and not _is_empty(old, schema):
+            yield Difference(name, Change.DELETE, schema.replaces)
+        elif old is None and _is_planned(name, schema):
+            yield Difference(name, Change.ADD, computed=True)
+
+
+def _is_planned(name: str, schema: Property) -> bool:
+    """Whether a Diff has it where the state lacks it: a collection that OCI computes, or a fixed value."""
+    if schema.is_scalar:
+        return schema.planned is not None
+    of_objects = schema.item is not None and bool(schema.item.fields)
+    return schema.computed and schema.kind in {"list", "map"} and not of_objects and name not in _UNPLANNED
+
+
+def _between(path: str, schema: Property | None, old: Any, new: Any) -> Iterator[Difference]:
+    if old == new:
+        if is_map(new) and schema is not None and schema.kind == "object":
+            yield from _inside(path, schema, old, new)
+        elif is_list(new) and schema is not None and schema.item is not None and not schema.whole:
+            yield from _in_list(path, schema, old, new)
+        return
+    replaces = schema is not None and schema.replaces
+    if old is None:
+        yield Difference(path, Change.ADD, replaces)
+    elif new is UNKNOWN or (schema is not None and schema.whole):
+        if schema is None or not schema.whole or not _covers(old, new):
+            yield Difference(path, Change.UPDATE, replaces)
+    elif is_map(old) and is_map(new):
+        yield from _inside(path, schema, old, new)
+    elif is_list(old) and is_list(new):
+        yield from _in_list(path, schema, old, new)
+    else:
+        yield Difference(path, Change.UPDATE, replaces)
+
+
+def _covers(old: Any, new: Any) -> bool:
+    """Whether the state has all that the inputs say: what it has more is computed."""
+    if is_map(old) and is_map(new):
+        return all(_covers(old.get(key), value) for key, value in new.items())
+    if is_list(old) and is_list(new):
+        return len(old) == len(new) and all(_covers(*pair) for pair in zip(old, new, strict=True))
+    return bool(old == new)
+
+
+def _inside(path: str, schema: Property | None, old: JsonObject, new: JsonObject) -> Iterator[Difference]:
+    fields = schema.fields if schema is not None and schema.kind == "object" else dict[str, Property]()
+    anything = Property("string", replaces=schema is not None and schema.replaces)
+    for name in {**fields, **new} if fields else {**old, **new}:
+        part, before, after = fields.get(name, anything), old.get(name), new.get(name)
+        if after is not None:
+            yield from _between(f"{path}.{name}", part, before, after)
+        elif before is None:
+            if part.computed and (part.is_scalar or part.kind == "map"):
+                yield Difference(f"{path}.{name}", Change.ADD, part.replaces, computed=True)
+        elif not part.computed and not _is_empty(before, part):
+            yield Difference(f"{path}.{name}", Change.DELETE, part.replaces)
+
+
+def _in_list(path: str, schema: Property | None, old: list[Any], new: list[Any]) -> Iterator[Difference]:
+    item = schema.item if schema else None
+    replaces = schema is not None and schema.replaces
+    for index in range(max(len(old), len(new))):
+        location = f"{path}[{index}]"
+        if index >= len(old):
+            yield Difference(location, Change.ADD, replaces)
+        elif index >= len(new):
+            yield Difference(location, Change.DELETE, replaces)
+        else:
+            for inner in _between(location, item, old[index], new[index]):
+                yield replace(inner, replaces=inner.replaces or (replaces and not inner.computed))
+
+
+def meta(resource: Resource) -> str:
+    """What the bridge to Terraform keeps beside a resource's state."""
+    limit = int(resource.timeout_s * _NANOSECONDS)
+    timeouts = {"create": limit, "delete": limit, "update": limit}
+    return json.dumps({"_new_extra_shim": {}, _TIMEOUTS: timeouts}, separators=(",", ":"))
+
+
+def preview_state(resource: Resource, inputs: JsonObject, state: JsonObject | None = None) -> JsonObject:
+    """The state that a preview shows: of a new resource, or of one that has a state."""
+    inputs = without_defaults(inputs)
+    before = state or {}
+    properties = {
+        name: _previewed(schema, inputs.get(name), before.get(name, _planned(schema)))
+        for name, schema in {**resource.outputs, **resource.inputs}.items()
+    }
+    return {META: meta(resource), "id": before.get("id", UNKNOWN), **properties}
+
+
+def _planned(schema: Property) -> Any:
+    """What a preview shows of a property that neither the program nor the state gives."""
+    if schema.planned is not None:
+        return schema.planned
+    return UNKNOWN if schema.computed else None
+
+
+def _previewed(schema: Property | None, new: Any, old: Any) -> Any:
+    if new is None:
+        return old
+    if schema is None or new is UNKNOWN:
+        return new
+    if schema.kind == "list" and is_list(new):
+        return UNKNOWN if UNKNOWN in new else [_previewed(schema.item, item, UNKNOWN) for item in new]
+    if schema.kind != "object" or not is_map(new):
+        return new
+    before = old if is_map(old) else {}
+    return {
+        name: _previewed(part, new.get(name), before.get(name, _planned(part))) for name, part in schema.fields.items()
+    }
+
+
+def with_computed(schema: Property | None, value: Any, old: Any = None) -> Any:
+    """A value as OCI answers it once it knows the resource: nothing that it computes is missing."""
+    if schema is None:
+        return value if value is not None else old
+    if value is None:
+        if old is not None or schema.planned is not None:
+            return old if old is not None else schema.planned
+        return schema.empty() if schema.computed else None
+    if schema.kind == "list" and is_list(value):
+        before = old if is_list(old) and len(old) == len(value) else [None] * len(value)
+        return [with_computed(schema.item, item, was) for item, was in zip(value, before, strict=True)]
+    if schema.kind != "object" or not is_map(value):
+        return value
+    was = old if is_map(old) else {}
+    parts = {name: with_computed(part, value.get(name), was.get(name)) for name, part in schema.fields.items()}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+@dataclass(frozen=True)
+class FailedRequest:
+    """A request that failed, as the provider reports it; `operation` is `create`, `update` or `delete`."""
+
+    resource: Resource
+    operation: str
+    region: str
+
+    @property
+    def service(self) -> str:
+        """For example `Core Vcn`, as the provider writes it."""
+        return f"{_spaced(self.resource.service)} {_spaced(self.resource.name)}"
+
+    @property
+    def _host(self) -> str:
+        return f"{self.resource.service}.{self.resource.name}.{self.region}.oraclecloud.com".lower()
+
+    def refusal(self, error: ServiceError) -> Refusal:
+        """The service refused it."""
+        advice = _SUGGESTIONS.get(error.code, _OTHER_SUGGESTION).format(service=self.service)
+        name = self.resource.name
+        page = "_".join([self.resource.service, *_spaced(name).split()]).lower()
+        operation = f"{self.operation.title()}{name}"
+        if name == "Instance" and self.operation != "update":
+            operation = {"create": "LaunchInstance", "delete": "TerminateInstance"}[self.operation]
+        return Refusal(
+            f"{error}\n"
+            f"Suggestion: {advice}\n"
+            f"Documentation: https://registry.terraform.io/providers/oracle/oci/latest/docs/resources/{page} \n"
+            f"Request Target: {_VERBS[self.operation]} https://{self._host} \n"
+            f"Provider version: {PROVIDER_VERSION} \n"
+            f"Service: {self.service} \n"
+            f"Operation Name: {operation} \n"
+            f"OPC request ID: {request_id()} \n"
+        )
+
+    def unanswered(self) -> Refusal:
+        """No answer came (net/http, Client.Timeout)."""
+        verb = _VERBS[self.operation].title()
+        return Refusal(f'can not {self.operation} {self.service}: {verb} "https://{self._host}": {_LOST}')
+
+    def failed_work(self, message: str) -> str:
+        """Its work failed after OCI had accepted it."""
+        done = {"create": "CREATED", "update": "UPDATED", "delete": "DELETED"}[self.operation]
+        entity = self.resource.name.lower()
+        work = f"workId: ocid1.clustersworkrequest.oc1..{secrets.token_hex(16)}"
+        return (
+            "Work Request error \n"
+            f"Provider version: {PROVIDER_VERSION} \n"
+            f"Service: {self.service} \n"
+            f"Error Message: work request did not succeed, {work}, entity: {entity}, action: {done}. "
+            f"Message: {message} \n"
+            f"Suggestion: {_OTHER_SUGGESTION.format(service=self.service)}\n"
+        )
+
+
+def _spaced(name: str) -> str:
+    return "".join(f" {letter}" if letter.isupper() else letter for letter in name).strip()

@@ -1,0 +1,265 @@
+"""Facts of the simulated region: types of resources, shapes, images, limits and durations.
+
+They come from `values/rehearsal/oci_plugin/` and the catalogue of shapes. The list of types is closed; their inputs
+and outputs are those of the real plug-in.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from llmd_oke import catalogue
+from llmd_oke.catalogue.files import Entry, read_yaml, required_entry, values_folder
+
+from llmd_rehearsal.plugin_values import Refusal
+
+DEFAULT_REGION: Final = "us-ashburn-1"
+DEFAULT_TIMEOUT_S: Final = 1200.0
+"""terraform-provider-oci waits so long for most resources (`tfresource.DefaultTimeout`)."""
+_FLAGS: Final = frozenset({"required", "computed", "replaces"})
+_SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
+_DOMAINS: Final = 3
+
+
+@dataclass(frozen=True)
+class Property:
+    """One input or output. `kind` is `string`, `integer`, `number`, `boolean`, `map` (of texts), `object` or `list`.
+
+    `item` is what a list is made of, `fields` what an object is. `computed` says that OCI gives a value where the
+    program gives none, `replaces` that a change makes the resource anew, `whole` that a difference inside is one of
+    the whole. `default` is what the plug-in puts among the inputs, `planned` what it shows at preview.
+    """
+
+    kind: str
+    required: bool = False
+    computed: bool = False
+    replaces: bool = False
+    whole: bool = False
+    default: Any = None
+    planned: Any = None
+    item: "Property | None" = None
+    fields: Mapping[str, "Property"] = field(default_factory=dict[str, "Property"])
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it has no parts."""
+        return self.kind in _SCALARS
+
+    def empty(self) -> Any:
+        """What OCI answers where there is nothing to say."""
+        match self.kind:
+            case "list":
+                return []
+            case "map" | "object":
+                return {}
+            case "boolean":
+                return False
+            case "integer" | "number":
+                return 0
+            case _:
+                return ""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A type of resource.
+
+    `timeout_s` is how long the plug-in waits for OCI. `replaced_through_meta` are paths whose change replaces the
+    resource, which the plug-in reports as a change of `__meta`.
+    """
+
+    token: str
+    inputs: Mapping[str, Property]
+    outputs: Mapping[str, Property]
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    replaced_through_meta: frozenset[str] = frozenset()
+
+    @property
+    def service(self) -> str:
+        """For example `Core`."""
+        return self.token.split(":")[1].partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """For example `Vcn`."""
+        return self.token.rpartition(":")[2]
+
+    @property
+    def is_autonamed(self) -> bool:
+        """Whether the plug-in makes up a name where the program gives none."""
+        return "name" in self.inputs
+
+
+def resource_of(token: str) -> Resource:
+    """The resource behind a type token such as `oci:Core/vcn:Vcn`.
+
+    Raises:
+        Refusal: it isn't on the list, which the message gives.
+    """
+    resource = resources().get(token)
+    if resource is None:
+        names = ", ".join(sorted(resource.name for resource in resources().values()))
+        raise Refusal(f"{token} is not in this rehearsal; its stand-in OCI plug-in serves {names}")
+    return resource
+
+
+@cache
+def resources() -> Mapping[str, Resource]:
+    """All resources by token."""
+    folder = values_folder() / "rehearsal" / "oci_plugin"
+    ways = read_yaml(folder / "ways.yaml")
+    all_: dict[str, Resource] = {}
+    for path in sorted((folder / "resources").glob("*.yaml")):
+        for token, row in read_yaml(path).items():
+            own = ways.get(token, {})
+            all_[token] = Resource(
+                token=token,
+                inputs={name: _property(name, text, own) for name, text in row["inputs"].items()},
+                outputs={name: _property(name, f"{text} computed", own) for name, text in row["outputs"].items()},
+                timeout_s=row.get("timeout_s", DEFAULT_TIMEOUT_S),
+                replaced_through_meta=frozenset(own.get("replaced_through_meta", ())),
+            )
+    return all_
+
+
+def _property(path: str, row: str | dict[str, Any], ways: dict[str, Any]) -> Property:
+    """A property from its line, such as `list object required`; `ways` are the type's own in `ways.yaml`."""
+    text: str = row if isinstance(row, str) else row["is"]
+    fields: dict[str, Any] = {} if isinstance(row, str) else row["fields"]
+    words = text.split()
+    parts = {name: _property(f"{path}.{name}", value, ways) for name, value in fields.items()}
+    kind, item_kind = words[0], words[1] if len(words) > 1 and words[1] not in _FLAGS else "string"
+    is_list = kind == "list"
+    return Property(
+        kind,
+        required="required" in words,
+        computed="computed" in words,
+        replaces="replaces" in words,
+        whole=path in ways.get("whole", ()),
+        default=ways.get("defaults", {}).get(path),
+        planned=ways.get("planned", {}).get(path),
+        item=Property(item_kind, fields=parts) if is_list else None,
+        fields={} if is_list else parts,
+    )
+
+
+def snake(name: str) -> str:
+    """The property's name in terraform-provider-oci, which the plug-in's messages use."""
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+class Tenancy(Entry):
+    """Whose region it is."""
+
+    name: str
+    home_region: str
+    namespace: str
+
+
+class ShapeFacts(Entry):
+    """Size of a shape; of a flexible one, the most that can be asked for."""
+
+    ocpus: int
+    memory_gib: int
+    flexible: bool = False
+
+
+class ImageFacts(Entry):
+    """A platform image, and the vendor of the GPUs that it has drivers for."""
+
+    name: str
+    os: str
+    os_version: str
+    gpu: str
+
+
+class Service(Entry):
+    """A service behind the service gateway; `{key}` stands for the region's key."""
+
+    label: str
+    name: str
+
+
+class ShapeLimit(Entry):
+    """How much of a service limit one node of a shape takes."""
+
+    name: str
+    units: int
+
+
+class AddOnCheck(Entry):
+    """Other add-ons that one needs, and its own setting that skips the look for them."""
+
+    needs: tuple[str, ...]
+    skipped_by: str
+
+
+class Region(Entry):
+    """All that is fixed in the region."""
+
+    tenancy: Tenancy
+    region_keys: Mapping[str, str]
+    availability_domain_prefix: str
+    domain_names: Mapping[str, str]
+    regions_of_three: tuple[str, ...]
+    fault_domains: tuple[str, ...]
+    kubernetes_versions: tuple[str, ...]
+    version_skew: int
+    metadata_limit_bytes: int
+    nsg_rules_limit: int
+    bare_metal_rdma: tuple[str, ...]
+    shapes: Mapping[str, ShapeFacts]
+    images: tuple[ImageFacts, ...]
+    services: tuple[Service, ...]
+    add_ons: tuple[str, ...]
+    add_on_checks: Mapping[str, AddOnCheck]
+    limits: Mapping[str, Mapping[str, int]]
+    limit_of_shape: Mapping[str, ShapeLimit]
+
+    def key(self, region: str) -> str:
+        """For example `IAD`."""
+        return self.region_keys.get(region, region.partition("-")[2][:3].upper())
+
+    def domains(self, region: str) -> list[str]:
+        """The names of a region's availability domains."""
+        return [f"{self.availability_domain_prefix}{name}" for name in self._domain_names(region)]
+
+    def has_domain(self, region: str, name: str) -> bool:
+        """Whether a region has that availability domain; every tenancy has a prefix of its own before the name."""
+        return name.rpartition(":")[2] in self._domain_names(region)
+
+    def _domain_names(self, region: str) -> list[str]:
+        name = self.domain_names.get(region, region.upper())
+        count = _DOMAINS if region in self.regions_of_three else 1
+        return [f"{name}-AD-{number}" for number in range(1, count + 1)]
+
+    def image_name(self, ocid: str | None, region: str) -> str:
+        """The name of a platform image, or an empty text for any other."""
+        key = self.key(region)
+        return next((image.name for image in self.images if image_id(image.name, key) == ocid), "")
+
+    def vendor(self, shape: str) -> str:
+        """The vendor of a shape's GPUs, or an empty text."""
+        record = catalogue.shape(shape)
+        if record is not None:
+            return record.gpu.vendor
+        return "" if ".GPU" not in shape else ("AMD" if ".MI" in shape else "NVIDIA")
+
+
+@cache
+def region_facts() -> Region:
+    """The facts."""
+    return required_entry("rehearsal/oci_plugin", "region", Region)
+
+
+@cache
+def lifecycles() -> Any:
+    """How long things take, and what stands in the way of deleting them."""
+    return read_yaml(values_folder() / "rehearsal" / "oci_plugin" / "lifecycles.yaml")
+
+
+def image_id(name: str, key: str) -> str:
+    """The OCID of a platform image."""
+    return f"ocid1.image.oc1.{key.lower()}.{re.sub('[^a-z0-9]', '', name.lower())}"

@@ -1,0 +1,178 @@
+"""What the simulated region does to the rehearsal's own cluster: its nodes, its add-ons and its objects."""
+
+import base64
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import httpx2
+from llmd_pods.errors import KitError
+
+from llmd_rehearsal.add_ons import AddOns
+from llmd_rehearsal.agent_config import NodeConfig
+from llmd_rehearsal.oci_plugin.facts import region_facts
+from llmd_rehearsal.oci_plugin.region import Clock, Record, Records, WorkRequestFailed
+from llmd_rehearsal.plugin_values import JsonObject, Refusal
+
+AGENT_LIMIT_S: Final = 60.0
+ETCD_LIMIT_S: Final = 30.0
+RESTORE_ROUNDS: Final = 5
+"""How often what controllers made meanwhile is deleted too."""
+RESTORE_PAUSE_S: Final = 0.2
+_OBJECTS: Final = "/registry/"
+_AFTER_OBJECTS: Final = "/registry0"
+
+_log = logging.getLogger(__name__)
+
+
+class NodeControl(Protocol):
+    """Adds and removes nodes."""
+
+    def add(self, nodes: Sequence[NodeConfig]) -> None:
+        """Registers nodes; those that are there already are left."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes a node; one that isn't there is no error."""
+        ...
+
+
+class AgentNodes:
+    """The control API of the cluster's node agent."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx2.Client(base_url=url, timeout=AGENT_LIMIT_S, trust_env=False)
+
+    def add(self, nodes: Sequence[NodeConfig]) -> None:
+        """Registers nodes. Raises WorkRequestFailed where the agent doesn't take them."""
+        self._request("POST", "/nodes", {"nodes": [node.model_dump(exclude_none=True) for node in nodes]})
+
+    def remove(self, name: str) -> None:
+        """Removes a node."""
+        self._request("DELETE", f"/nodes/{name}", None)
+
+    def _request(self, method: str, path: str, body: object) -> None:
+        try:
+            response = self._http.request(method, path, json=body)
+        except httpx2.HTTPError as error:
+            raise WorkRequestFailed(f"the rehearsal's node agent does not answer: {error!r}") from error
+        if response.is_error:
+            raise WorkRequestFailed(f"the rehearsal's node agent refused: {response.status_code} {response.text}")
+
+
+class ClusterAddOns:
+    """The add-ons of the rehearsal's cluster. As in OKE, an add-on counts as active before it is there."""
+
+    def __init__(self, add_ons: AddOns, clock: Clock) -> None:
+        self._add_ons = add_ons
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._desired: dict[str, Mapping[str, str]] = {}
+
+    def install(self, name: str, configurations: Mapping[str, str]) -> None:
+        """Begins to install an add-on, or to bring it to another configuration; what goes wrong is logged."""
+        with self._lock:
+            self._desired[name] = configurations
+        threading.Thread(target=self._install, args=(name, configurations), name=f"add-on {name}", daemon=True).start()
+
+    def remove(self, name: str) -> None:
+        """Removes an add-on; one that isn't there is no error. Raises WorkRequestFailed where Helm can't."""
+        with self._lock:
+            self._desired.pop(name, None)
+            try:
+                self._add_ons.remove(name)
+            except (KitError, Refusal) as error:
+                raise WorkRequestFailed(str(error)) from error
+
+    def cancel_all(self) -> None:
+        """Waits for what is being installed and lets nothing else begin: the cluster goes, and its add-ons with it."""
+        with self._lock:
+            self._desired.clear()
+
+    def _install(self, name: str, configurations: Mapping[str, str]) -> None:
+        try:
+            self._clock.wait(self._add_ons.delay_s(name))
+            with self._lock:
+                if self._desired.get(name) is configurations:
+                    self._add_ons.install(name, configurations)
+        except (KitError, Refusal, WorkRequestFailed) as error:
+            _log.error("add-on %s: %s", name, error)
+
+
+def require_add_on_dependencies(record: Record, records: Records) -> None:
+    """Raises WorkRequestFailed for an add-on whose cluster lacks, or is still installing, what OKE checks for."""
+    check = region_facts().add_on_checks.get(record.state.get("addonName", ""))
+    if check is None or configurations_of(record.state).get(check.skipped_by) == "true":
+        return
+    active = {
+        other.state["addonName"]
+        for other in records.all_of("Addon")
+        if (other.state["clusterId"], other.state["state"]) == (record.state["clusterId"], "ACTIVE")
+    }
+    if missing := [name for name in check.needs if name not in active]:
+        raise WorkRequestFailed(f"Dependency check failed: {', '.join(missing)} must be installed and active")
+
+
+def configurations_of(state: JsonObject) -> dict[str, str]:
+    """An add-on's configuration by key."""
+    return {entry["key"]: entry["value"] for entry in state.get("configurations") or ()}
+
+
+class EtcdStore:
+    """The cluster's etcd, by its JSON gateway: its objects go when OCI deletes the cluster.
+
+    They are deleted from under the API server, whose watches see them go. Deleting them one by one would wait for
+    finalizers of controllers that went with the cluster.
+    """
+
+    def __init__(self, http: httpx2.Client, pause_s: float = RESTORE_PAUSE_S) -> None:
+        self._http = http
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+        self._own: frozenset[str] | None = None
+
+    def snapshot(self) -> None:
+        """Remembers the objects that are there before the first cluster: the API server's own."""
+        with self._lock:
+            if self._own is None:
+                self._own = frozenset(self._keys())
+
+    def restore(self) -> None:
+        """Deletes what was not there before the first cluster.
+
+        Raises:
+            WorkRequestFailed: etcd doesn't answer.
+        """
+        with self._lock:
+            if self._own is None:
+                return
+            for _ in range(RESTORE_ROUNDS):
+                others = [key for key in self._keys() if key not in self._own]
+                if not others:
+                    return
+                for key in others:
+                    self._call("deleterange", {"key": _base64(key)})
+                time.sleep(self._pause_s)
+
+    def _keys(self) -> list[str]:
+        body = {"key": _base64(_OBJECTS), "range_end": _base64(_AFTER_OBJECTS), "keys_only": True}
+        return [base64.b64decode(entry["key"]).decode() for entry in self._call("range", body).get("kvs", ())]
+
+    def _call(self, call: str, body: dict[str, str | bool]) -> Any:
+        try:
+            response = self._http.post(f"/v3/kv/{call}", json=body)
+            response.raise_for_status()
+        except httpx2.HTTPError as error:
+            raise WorkRequestFailed(f"the rehearsal's etcd does not answer: {error!r}") from error
+        return response.json()
+
+
+def etcd_client(url: str) -> httpx2.Client:
+    """A client of an etcd of this machine."""
+    return httpx2.Client(base_url=url, timeout=ETCD_LIMIT_S, trust_env=False)
+
+
+def _base64(key: str) -> str:
+    return base64.b64encode(key.encode()).decode()

@@ -1,0 +1,349 @@
+"""The machines of pools, cluster networks and instances, and the nodes of the cluster that they become."""
+
+import base64
+import binascii
+import email
+import gzip
+import ipaddress
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from llmd_oke import catalogue
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+
+from llmd_rehearsal.agent_config import NodeConfig, Taint
+from llmd_rehearsal.oci_plugin.facts import region_facts, resource_of
+from llmd_rehearsal.oci_plugin.faults import Fault, FaultRule
+from llmd_rehearsal.oci_plugin.local_cluster import NodeControl
+from llmd_rehearsal.oci_plugin.region import NodesNotJoined, Record, Records, WorkRequestFailed, new_id, request_id
+from llmd_rehearsal.plugin_values import JsonObject, dig
+
+GIB_PER_OCPU: Final = 16
+"""Memory of a flexible shape where none is asked for (OCI documentation, Flexible Shapes)."""
+DISK: Final = "1Ti"
+"""Room for pods on a machine's disks, whatever they are."""
+MOST_PODS: Final = 110
+"""Pods on a node by default (kubelet's own)."""
+_CYCLED_FOR = ("nodeMetadata", "nodeShape", "nodeShapeConfig", "kubernetesVersion", "nodeSourceDetails", "sshPublicKey")
+_JOINING: Final = re.compile(r"\boke bootstrap\b|\boke[-_]init\b|\boke-install\.sh\b")
+_SELF_MANAGED_JOINING: Final = (
+    re.compile(r"\boke bootstrap\b.* --apiserver-host "),
+    re.compile(r"\boke bootstrap\b.* --ca "),
+    re.compile(r"(>|path:)\s*/etc/oke/oke-apiserver\b"),
+    re.compile(r"(>|path:)\s*/etc/kubernetes/ca\.crt\b"),
+)
+"""What a self-managed node's script has (OCI documentation, Running Ubuntu on Worker Nodes Using Custom Images)."""
+_ARGUMENT: Final = r"--{}[= ]+[\"']?([^\s\"']+)"
+_TAINT: Final = re.compile(r"(?P<key>[^=:]+)(=(?P<value>[^:]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{64,}")
+
+
+class Machines:
+    """The machines of all resources, as many as these ask for.
+
+    `control` adds their nodes to the rehearsal's cluster; without it, nodes are known to OCI only.
+    """
+
+    def __init__(self, records: Records, control: NodeControl | None) -> None:
+        self._records = records
+        self._control = control
+        self._lock = threading.Lock()
+
+    def converge(self, record: Record, region: str, fault: FaultRule | None) -> Record:
+        """Launches and ends machines until they are what a resource asks for, and stores the record with them.
+
+        Raises:
+            WorkRequestFailed: machines are missing after it, because of a fault or a boot script that doesn't join.
+        """
+        spec = machine_spec(record, self._records)
+        if spec is None:
+            return record
+        running = [machine for machine in record.machines if machine["joined"]][: spec.count]
+        self._remove([machine for machine in record.machines if machine not in running])
+        missing = spec.count - len(running)
+        launched, joining = _shares(spec, missing, fault)
+        with self._lock:
+            new = self._launch(record, spec, running, launched)
+            for machine in new[joining:]:
+                machine["joined"] = False
+            stored = _with_pool_nodes(replace(record, machines=(*running, *new)))
+            self._records.put(stored)
+        if self._control:
+            self._control.add(
+                [spec.node(machine["name"], machine["index"], region, machine["id"]) for machine in new[:joining]]
+            )
+        if launched < missing:
+            raise WorkRequestFailed(
+                f"{missing - launched} node(s) launch failure. Reason for failure on one of the nodes : Error returned "
+                "by LaunchInstance operation in Compute service.(500, InternalError, false) Out of host capacity. "
+                f"(opc-request-id: {request_id()})"
+            )
+        if joining < launched:
+            raise NodesNotJoined(f"{launched - joining} node(s) register timeout")
+        return stored
+
+    def cycle(self, before: Record, after: Record) -> Record:
+        """The record without machines where the change means that all are replaced."""
+        cycled = dig(after.state, "nodePoolCyclingDetails", "isNodeCyclingEnabled")
+        if not cycled or all(before.state.get(key) == after.state.get(key) for key in _CYCLED_FOR):
+            return after
+        self.end(after)
+        return replace(after, machines=())
+
+    def detach(self, record: Record, machine_id: str) -> None:
+        """Ends one machine of a resource, which has one less until it converges again."""
+        self._remove([machine for machine in record.machines if machine["id"] == machine_id])
+        with self._lock:
+            now = self._records.get(record.id) or record
+            others = tuple(machine for machine in now.machines if machine["id"] != machine_id)
+            self._records.put(replace(now, machines=others))
+
+    def end(self, record: Record) -> None:
+        """Ends all machines of a resource."""
+        self._remove(record.machines)
+
+    def _remove(self, machines: Sequence[JsonObject]) -> None:
+        for machine in machines:
+            if machine["joined"] and self._control:
+                self._control.remove(machine["name"])
+
+    def _launch(self, record: Record, spec: "MachineSpec", running: list[JsonObject], count: int) -> list[JsonObject]:
+        """New machines, with the lowest indexes that are free; a suffix avoids the names of another resource's."""
+        taken = {machine["name"] for other in self._records.with_machines(record.id) for machine in other.machines}
+        first = spec.name if spec.alone else f"{spec.name}-0"
+        base = spec.name if first not in taken else f"{spec.name}-{record.id[-5:]}"
+        used = {machine["index"] for machine in running}
+        free = [index for index in range(len(used) + count) if index not in used][:count]
+        pools: list[JsonObject] = record.state.get("instancePools") or []
+        launched_from = {"configuration": str(pools[0]["instanceConfigurationId"])} if pools else {}
+        return [
+            {
+                "name": base if spec.alone else f"{base}-{index}",
+                "index": index,
+                "id": record.id if spec.alone else new_id(resource_of("oci:Core/instance:Instance"), "iad"),
+                "joined": True,
+                **launched_from,
+            }
+            for index in free
+        ]
+
+
+def _shares(spec: "MachineSpec", missing: int, fault: FaultRule | None) -> tuple[int, int]:
+    """How many of the missing machines are launched, and how many of these join."""
+    hit = missing if fault is None or fault.nodes is None else min(fault.nodes, missing)
+    kind = fault.fault if fault else None
+    launched = missing - hit if kind is Fault.OUT_OF_HOST_CAPACITY else missing
+    if not spec.boot.joins:
+        return launched, 0
+    return launched, launched - hit if kind is Fault.NODE_NEVER_JOINS else launched
+
+
+def _with_pool_nodes(record: Record) -> Record:
+    """The record with its machines among the outputs of a node pool."""
+    if record.resource.name != "NodePool":
+        return record
+    placements: list[JsonObject] = record.state["nodeConfigDetails"]["placementConfigs"]
+    nodes: list[JsonObject] = []
+    for machine in record.machines:
+        placement = placements[int(machine["index"]) % len(placements)]
+        node = {
+            "availabilityDomain": placement["availabilityDomain"],
+            "faultDomain": _fault_domain(machine["index"]),
+            "id": machine["id"],
+            "kubernetesVersion": record.state.get("kubernetesVersion") or "",
+            "name": machine["name"],
+            "nodePoolId": record.id,
+            "state": "ACTIVE" if machine["joined"] else "FAILING",
+            "subnetId": placement["subnetId"],
+        }
+        nodes.append(node)
+    return replace(record, state={**record.state, "nodes": nodes})
+
+
+def _fault_domain(index: int) -> str:
+    """Machines are spread over the fault domains."""
+    domains = region_facts().fault_domains
+    return domains[index % len(domains)]
+
+
+@dataclass(frozen=True)
+class BootConfig:
+    """How a node registers. `joins` says whether its boot script does what makes it join at all."""
+
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    taints: tuple[Taint, ...] = ()
+    joins: bool = True
+
+
+@dataclass(frozen=True)
+class MachineSpec:
+    """What the machines of a resource are like, and how many of them there are to be.
+
+    `alone` says that the resource is the machine itself, whose node has its name without a number.
+    """
+
+    name: str
+    shape: str
+    count: int
+    placements: Sequence[JsonObject]
+    boot: BootConfig
+    size: JsonObject
+    pods: int = MOST_PODS
+    labels: tuple[tuple[str, str], ...] = ()
+    rdma: bool = False
+    alone: bool = False
+
+    def node(self, name: str, index: int, region: str, instance_id: str) -> NodeConfig:
+        """The node that the machine with that index becomes."""
+        shape, facts = catalogue.shape(self.shape), region_facts().shapes.get(self.shape)
+        domain = str(self.placements[index % len(self.placements)]["availabilityDomain"])
+        labels = {
+            INSTANCE_TYPE_LABEL: self.shape,
+            **(shape.node.labels if shape else {}),
+            "topology.kubernetes.io/region": region_facts().key(region).lower(),
+            "topology.kubernetes.io/zone": domain.rpartition(":")[2],
+            "oci.oraclecloud.com/fault-domain": _fault_domain(index),
+            **dict(self.labels),
+            **self.boot.labels,
+        }
+        taints = [Taint(**taint.model_dump()) for taint in shape.node.taints] if shape else []
+        devices: dict[str, str] = {}  # what is built in; the node shows it once the cluster has what gives it
+        if shape is None:
+            ocpus = self.size.get("ocpus") or (facts.ocpus if facts else 1)
+            memory_gib = self.size.get("memoryInGbs") or (facts.memory_gib if facts else ocpus * GIB_PER_OCPU)
+            cpus = int(ocpus * 2)
+        else:
+            cpus, memory_gib = shape.cpus, shape.memory_gib
+            devices[shape.gpu.resource] = str(shape.gpus)
+            if self.rdma:
+                devices[shape.rdma.resource] = str(shape.rdma.virtual_functions)
+        capacity = {"cpu": str(cpus), "memory": f"{int(memory_gib)}Gi"}
+        return NodeConfig(
+            name=name,
+            provider_id=instance_id,
+            capacity={**capacity, "pods": str(self.pods), "ephemeral-storage": DISK},
+            devices=devices,
+            labels=labels,
+            taints=tuple(dict.fromkeys([*taints, *self.boot.taints])),
+        )
+
+
+def machine_spec(record: Record, records: Records) -> MachineSpec | None:
+    """The machines of a resource; None where it has none."""
+    state = record.state
+    match record.resource.name:
+        case "NodePool":
+            return _of_pool(state)
+        case "ClusterNetwork":
+            pool: Any = state["instancePools"][0]
+            configuration = records.get(pool["instanceConfigurationId"])
+            launch: Any = dig(configuration.state, "instanceDetails", "launchDetails") if configuration else None
+            name = pool.get("displayName") or state["displayName"]
+            spec = _self_managed(name, launch, state["placementConfiguration"], rdma=True) if launch else None
+            return replace(spec, count=int(pool["size"])) if spec else None
+        case "Instance":
+            spec = _self_managed(state["displayName"], state, state, rdma=bool(state.get("computeClusterId")))
+            return replace(spec, alone=True) if spec else None
+        case _:
+            return None
+
+
+def _of_pool(state: JsonObject) -> MachineSpec:
+    details: Any = state.get("nodeConfigDetails") or {}
+    return MachineSpec(
+        name=_dns_label(state["name"]),
+        shape=state["nodeShape"],
+        count=details.get("size") or 0,
+        placements=details.get("placementConfigs") or (),
+        boot=read_boot(state.get("nodeMetadata") or {}),
+        size=state.get("nodeShapeConfig") or {},
+        pods=dig(details, "nodePoolPodNetworkOptionDetails", "maxPodsPerNode") or MOST_PODS,
+        labels=tuple((label["key"], label["value"]) for label in state.get("initialNodeLabels") or ()),
+        rdma=bool(details.get("computeClusterId")),
+    )
+
+
+def _self_managed(name: str, launch: JsonObject, placement: JsonObject, *, rdma: bool) -> MachineSpec | None:
+    """A machine that joins on its own account; one without user data is no node of a cluster."""
+    metadata: JsonObject = launch.get("metadata") or {}
+    if not metadata.get("user_data"):
+        return None
+    return MachineSpec(
+        name=_dns_label(name),
+        shape=launch["shape"],
+        count=1,
+        placements=[placement],
+        boot=read_boot(metadata, self_managed=True),
+        size=launch.get("shapeConfig") or {},
+        pods=int(metadata.get("oke-max-pods") or MOST_PODS),
+        rdma=rdma,
+    )
+
+
+def _dns_label(name: str) -> str:
+    return re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:50] or "node"
+
+
+def read_boot(metadata: Mapping[str, Any], *, self_managed: bool = False) -> BootConfig:
+    """What an instance's metadata make of it: user data, and kubelet's arguments in it.
+
+    A node of a pool knows from OKE where its cluster is, and runs OKE's own script if it has no user data. A
+    self-managed node knows nothing but what its metadata and its script say.
+    """
+    user_data = metadata.get("user_data") or ""
+    text = "\n".join((*_texts(user_data), str(metadata.get("kubelet-extra-args") or "")))
+    labels = _pairs(metadata.get("oke-initial-node-labels") or "")
+    for argument in re.findall(_ARGUMENT.format("node-labels"), text):
+        labels |= _pairs(argument)
+    taints = [
+        Taint.model_validate({**match.groupdict(), "value": match["value"] or None})
+        for argument in re.findall(_ARGUMENT.format("register-with-taints"), text)
+        for match in map(_TAINT.fullmatch, argument.split(","))
+        if match
+    ]
+    if self_managed:
+        joins = _knows_cluster(metadata) and all(part.search(text) for part in _SELF_MANAGED_JOINING)
+    else:
+        joins = not user_data or _JOINING.search(text) is not None
+    return BootConfig(labels, tuple(dict.fromkeys(taints)), joins=joins)
+
+
+def _knows_cluster(metadata: Mapping[str, Any]) -> bool:
+    """Whether it has the API server's address alone (OKE's programs put the ports behind it) and its authority."""
+    try:
+        ipaddress.ip_address(str(metadata.get("apiserver_host")))
+    except ValueError:
+        return False
+    return (_decoded(str(metadata.get("cluster_ca_cert"))) or "").startswith("-----BEGIN CERTIFICATE-----")
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return {key: value for key, _, value in (pair.partition("=") for pair in text.split(",")) if key}
+
+
+def _texts(user_data: str) -> Iterator[str]:
+    """All that is written in user data: the parts of a MIME archive, and files that a part carries encoded."""
+    plain = _decoded(user_data)
+    if plain is None:
+        return
+    message = email.message_from_string(plain)
+    payloads = [part.get_payload(decode=True) for part in message.walk()] if message.is_multipart() else []
+    texts = [_unzipped(payload) for payload in payloads if isinstance(payload, bytes)]
+    for text in texts if message.is_multipart() else [plain]:
+        yield text
+        yield from filter(None, map(_decoded, _BASE64.findall(text)))
+
+
+def _decoded(text: str) -> str | None:
+    try:
+        return _unzipped(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _unzipped(data: bytes) -> str:
+    plain = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    return plain.decode(errors="replace")

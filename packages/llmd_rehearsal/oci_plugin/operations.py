@@ -1,0 +1,536 @@
+"""Create, Update, Delete and Read, as the real plug-in does them with OCI behind it."""
+
+import re
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from ipaddress import IPv4Network
+from typing import Any, Final
+
+from llmd_rehearsal.oci_plugin.bridge import (
+    META,
+    FailedRequest,
+    meta,
+    preview_state,
+    with_computed,
+    without_defaults,
+)
+from llmd_rehearsal.oci_plugin.facts import Resource, lifecycles, region_facts
+from llmd_rehearsal.oci_plugin.faults import Fault, FaultRule, Faults
+from llmd_rehearsal.oci_plugin.local_cluster import (
+    ClusterAddOns,
+    EtcdStore,
+    configurations_of,
+    require_add_on_dependencies,
+)
+from llmd_rehearsal.oci_plugin.nodes import Machines
+from llmd_rehearsal.oci_plugin.region import (
+    Clock,
+    NodesNotJoined,
+    Record,
+    Records,
+    ServiceError,
+    UnansweredError,
+    WaitEnded,
+    WorkRequestFailed,
+    invalid,
+    new_id,
+    not_found,
+)
+from llmd_rehearsal.oci_plugin.rules import ServiceRequest, check_request, require_unused
+from llmd_rehearsal.plugin_values import InitFailed, JsonObject
+
+RETRY_S: Final = 600.0
+"""terraform-provider-oci tries requests again for so long that were one too many (`retry_duration_seconds`)."""
+RETRY_PAUSE_S: Final = 10.0
+NETWORK_RETRY_S: Final = 120.0
+"""As long it sends requests again that got no answer (terraform-provider-oci, internal/tfresource/retry.go)."""
+SLOW_FACTOR: Final = 5.0
+"""So many times as long as usual takes what is slow."""
+OCI_TAGS: Final = "urn:ietf:params:scim:schemas:oracle:idcs:extension:OCITags"
+"""The schema that an identity domain adds to each group (terraform-provider-oci,
+identity_domains_dynamic_resource_group_test.go ignores `schemas`).
+"""
+ENHANCED_UPGRADES: Final = 2
+"""As many newer versions are named as upgrades."""
+_DELETED_AFTER_FAILURE: Final = frozenset({"Cluster", "NodePool", "Addon"})
+"""What the plug-in deletes again where OCI did not get it made (terraform-provider-oci, `Create` of these resources).
+The engine knows its id by then, so that updates fail until a refresh finds it gone.
+"""
+_WITH_NODES: Final = frozenset({"NodePool", "ClusterNetwork", "Instance"})
+_DURATION: Final = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
+
+
+@dataclass(frozen=True)
+class ResourceRequest:
+    """What the engine asks for. `timeout_s` 0 stands for the resource's own limit; `cancelled` ends its waits."""
+
+    resource: Resource
+    name: str
+    region: str
+    inputs: JsonObject
+    preview: bool = False
+    timeout_s: float = 0.0
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def limit_s(self) -> float:
+        """How long it may take, in OCI's time."""
+        return self.timeout_s or self.resource.timeout_s
+
+    @property
+    def plain_inputs(self) -> JsonObject:
+        """The inputs without the bridge's records in them."""
+        inputs: JsonObject = without_defaults(self.inputs)
+        return inputs
+
+
+@dataclass(frozen=True)
+class Operations:
+    """What the plug-in does with resources. For use by many threads at once.
+
+    `api_server` gives the rehearsal's API server as host:port, `add_ons` and `store` act on its cluster, where there
+    is one.
+    """
+
+    records: Records
+    machines: Machines
+    faults: Faults
+    clock: Clock
+    api_server: Callable[[], str] = str
+    add_ons: ClusterAddOns | None = None
+    store: EtcdStore | None = None
+    _admission: threading.Lock = field(default_factory=threading.Lock)
+
+    def create(self, request: ResourceRequest) -> JsonObject:
+        """Makes a resource and waits until it is active; the state, in which `id` is its id.
+
+        Raises:
+            Refusal: OCI refused; nothing was made.
+            InitFailed: OCI accepted and didn't get it done.
+        """
+        resource = request.resource
+        if request.preview:
+            return preview_state(resource, request.inputs)
+        failed = FailedRequest(resource, "create", request.region)
+        if resource.name == "Cluster" and self.store:
+            self.store.snapshot()
+        try:
+            fault = self._fault_of(request, "create")
+            with self._admission:
+                record = self._admit(request)
+            if fault is not None and fault.fault is Fault.ANSWER_LOST and not self._is_answered_later(request):
+                self.records.put(_in_state(self._with_nodes(record, request, None), active_state(resource)))
+                raise UnansweredError
+        except ServiceError as error:
+            raise failed.refusal(error) from None
+        except UnansweredError:
+            raise failed.unanswered() from None
+        return self._settle(record, request, failed, fault)
+
+    def _is_answered_later(self, request: ResourceRequest) -> bool:
+        """Whether one of the requests is answered that the plug-in sends once more, as many as it does."""
+        for _ in range(round(NETWORK_RETRY_S / RETRY_PAUSE_S)):
+            self.clock.wait(RETRY_PAUSE_S, request.cancelled)
+            fault = self._fault_of(request, "create")
+            if fault is None or fault.fault is not Fault.ANSWER_LOST:
+                return True
+        return False
+
+    def _admit(self, request: ResourceRequest) -> Record:
+        resource, inputs = request.resource, request.plain_inputs
+        check_request(ServiceRequest(resource, inputs, None, self.records, request.region))
+        match resource.name:  # what has no OCID of its own
+            case "Addon":
+                id_ = f"clusters/{inputs['clusterId']}/addons/{inputs['addonName']}"
+            case "DefaultSecurityList":
+                id_ = inputs["manageDefaultResourceId"]
+            case "NetworkSecurityGroupSecurityRule":
+                id_ = secrets.token_hex(3).upper()
+            case _:
+                id_ = new_id(resource, region_facts().key(request.region))
+        new = NewResource(resource, id_, {}, self.records, request.region, self.api_server())
+        record = Record(id_, resource.token, first_state(new, inputs), inputs)
+        self.records.put(_in_state(record, "CREATING"))
+        return record
+
+    def update(self, id_: str, state: JsonObject, request: ResourceRequest) -> JsonObject:
+        """Changes a resource and waits until it is active; also one that failed before and is unchanged.
+
+        Raises:
+            Refusal: OCI refused; nothing was changed.
+            InitFailed: OCI accepted and didn't get it done.
+        """
+        if request.preview:
+            return preview_state(request.resource, request.inputs, state)
+        failed = FailedRequest(request.resource, "update", request.region)
+        try:
+            before = self.records.get(id_)
+            if before is None:
+                raise not_found(id_)
+            fault = self._fault_of(request, "update")
+            with self._admission:
+                inputs = request.plain_inputs
+                check_request(ServiceRequest(request.resource, inputs, before, self.records, request.region))
+                after = replace(before, state=next_state(request.resource, before.state, inputs), inputs=inputs)
+                self.records.put(_in_state(after, "UPDATING"))
+            after = self.machines.cycle(before, after)
+        except ServiceError as error:
+            raise failed.refusal(error) from None
+        except UnansweredError:
+            raise failed.unanswered() from None
+        return self._settle(after, request, failed, fault, state)
+
+    def _settle(
+        self,
+        record: Record,
+        request: ResourceRequest,
+        failed: FailedRequest,
+        fault: FaultRule | None,
+        before: JsonObject | None = None,
+    ) -> JsonObject:
+        """Does the work that follows a request, and records how it ended. `before` is the state before an update."""
+        kind = fault.fault if fault else None
+        try:
+            require_add_on_dependencies(record, self.records)
+            factor = SLOW_FACTOR if kind is Fault.SLOW else 1.0
+            self.clock.work(request.resource, failed.operation, request.limit_s, request.cancelled, factor)
+            if fault is not None and kind is Fault.LATE_FAILURE:
+                raise WorkRequestFailed(fault.message)
+            done = _in_state(self._with_nodes(record, request, fault), active_state(request.resource))
+            if kind is Fault.TIMEOUT:
+                self.records.put(done)
+                reason = failed.failed_work(self.clock.give_up(request.limit_s, request.cancelled))
+                raise InitFailed(record.id, before or _recorded(_in_state(record, "CREATING")), [reason])
+        except WorkRequestFailed as error:
+            remnant = self._after_failure(record, failed, error)
+            raise InitFailed(record.id, before or _recorded(remnant), [failed.failed_work(str(error))]) from None
+        self.records.put(done)
+        if record.resource.name == "Addon" and self.add_ons:
+            self.add_ons.install(done.state["addonName"], configurations_of(done.state))
+        return _recorded(done)
+
+    def _after_failure(self, record: Record, failed: FailedRequest, error: WorkRequestFailed) -> Record:
+        """What became of a resource whose work failed, as the plug-in saw it last."""
+        now = self.records.get(record.id) or record
+        deleted = failed.operation == "create" and record.resource.name in _DELETED_AFTER_FAILURE
+        if deleted and not isinstance(error, WaitEnded):
+            with suppress(WorkRequestFailed):
+                self._remove(now)
+                return _in_state(record, "CREATING")
+        remnant = _in_state(now, "FAILED")
+        self.records.put(remnant)
+        return remnant
+
+    def _with_nodes(self, record: Record, request: ResourceRequest, fault: FaultRule | None) -> Record:
+        if record.resource.name not in _WITH_NODES:
+            return record
+        try:
+            return self.machines.converge(record, request.region, fault)
+        except NodesNotJoined:
+            if record.resource.name != "NodePool":  # nobody waits for machines that join on their own account
+                return self.records.get(record.id) or record
+            self.clock.wait(lifecycles()["register_timeout_s"], request.cancelled)
+            raise
+
+    def delete(self, id_: str, request: ResourceRequest) -> None:
+        """Deletes a resource and waits until it is gone; one that is gone already is no error.
+
+        Raises:
+            Refusal: OCI refused, because something needs the resource still.
+            InitFailed: OCI accepted and didn't get it done.
+        """
+        record = self.records.get(id_)
+        if record is None:
+            return
+        failed = FailedRequest(request.resource, "delete", request.region)
+        try:
+            fault = self._fault_of(request, "delete")
+            with self._admission:
+                require_unused(record, self.records)
+                self.records.put(_in_state(record, "DELETING"))
+            self.clock.work(request.resource, "delete", request.limit_s, request.cancelled)
+            if fault is not None and fault.fault is Fault.LATE_FAILURE:
+                raise WorkRequestFailed(fault.message)
+            self._remove(record)
+        except ServiceError as error:
+            raise failed.refusal(error) from None
+        except UnansweredError:
+            raise failed.unanswered() from None
+        except WorkRequestFailed as error:
+            remnant = _in_state(record, "FAILED")
+            self.records.put(remnant)
+            raise InitFailed(id_, _recorded(remnant), [failed.failed_work(str(error))]) from None
+
+    def _remove(self, record: Record) -> None:
+        """Removes a resource, and what can't be without it."""
+        name = record.resource.name
+        if name in {"Cluster", "NetworkSecurityGroup"}:
+            for other in self.records.referring_to(record.id):
+                if other.resource.name in {"NodePool", "Addon", "NetworkSecurityGroupSecurityRule"}:
+                    self.machines.end(other)
+                    if record.id in {other.state.get("clusterId"), other.state.get("networkSecurityGroupId")}:
+                        self.records.remove(other.id)
+        if name == "Vcn" and (default := self.records.get(record.state["defaultSecurityListId"])):
+            self.records.remove(default.id)
+        self.machines.end(record)
+        if name == "Addon" and self.add_ons and record.state.get("removeAddonResourcesOnDelete"):
+            self.add_ons.remove(record.state["addonName"])
+        if name == "Cluster" and self.add_ons:
+            self.add_ons.cancel_all()
+        if name == "Cluster" and self.store:
+            self.store.restore()
+        self.records.remove(record.id)
+
+    def read(self, id_: str, inputs: JsonObject) -> tuple[JsonObject, JsonObject] | None:
+        """State and inputs of a resource as it is now; None where it is gone.
+
+        An identity domain answers a group's tags only to those who ask for them, which the plug-in does not
+        (terraform-provider-oci, issue 2418).
+        """
+        record = self.records.get(id_)
+        if record is None:
+            return None
+        if record.resource.name == "DomainsDynamicResourceGroup":
+            record = replace(record, state={**record.state, "tags": []})
+        return _recorded(record), inputs or record.inputs
+
+    def _fault_of(self, request: ResourceRequest, operation: str) -> FaultRule | None:
+        """The fault that the request meets on its way in; one too many requests are tried again."""
+        type_, inputs = request.resource.name, request.plain_inputs
+        names = [request.name, str(inputs.get("displayName") or inputs.get("name") or "")]
+        waited_s = 0.0
+        while True:
+            fault = self.faults.take(type_, [name for name in names if name], operation)
+            if fault is None:
+                return None
+            match fault.fault:
+                case Fault.TOO_MANY_REQUESTS:
+                    if waited_s >= RETRY_S:
+                        raise ServiceError(429, "TooManyRequests", "Too many requests for the user")
+                    self.clock.wait(RETRY_PAUSE_S, request.cancelled)
+                    waited_s += RETRY_PAUSE_S
+                case Fault.INTERNAL_ERROR:
+                    raise ServiceError(500, "InternalError", "Internal server error")
+                case Fault.ANSWER_LOST if operation != "create":
+                    raise UnansweredError
+                case Fault.OUT_OF_HOST_CAPACITY if type_ == "Instance":
+                    raise ServiceError(500, "InternalError", "Out of host capacity.")
+                case _:
+                    return fault
+
+
+def _in_state(record: Record, state: str) -> Record:
+    """The record in another state of its life, where its type has one."""
+    if "state" not in {**record.resource.outputs, **record.resource.inputs}:
+        return record
+    return replace(record, state={**record.state, "state": state})
+
+
+def _recorded(record: Record) -> JsonObject:
+    """What the engine records."""
+    return {**record.state, META: meta(record.resource)}
+
+
+def active_state(resource: Resource) -> str:
+    """The state of a resource that is there and well, such as `ACTIVE` or `AVAILABLE`."""
+    type_ = resource.token.split("/")[1].partition(":")[0]
+    words: Any = lifecycles()["states"]
+    return next((word.upper() for word, types in words.items() if type_ in types), "ACTIVE")
+
+
+@dataclass(frozen=True)
+class NewResource:
+    """A resource that comes to be. `state` is what the inputs say, `api_server` the rehearsal's, as host:port."""
+
+    resource: Resource
+    id: str
+    state: JsonObject
+    records: Records
+    region: str
+    api_server: str = ""
+
+    def child_id(self, kind: str) -> str:
+        """The id of something that comes with it."""
+        return f"ocid1.{kind}.oc1.{region_facts().key(self.region).lower()}.aaaaaaaa{self.id[-52:]}"
+
+    def state_of(self, key: str) -> JsonObject:
+        """The state of the resource that one of the inputs names; empty for one that was there before."""
+        record = self.records.get(self.state[key])
+        return record.state if record else {}
+
+
+def first_state(new: NewResource, inputs: JsonObject) -> JsonObject:
+    """All outputs of a new resource."""
+    resource = new.resource
+    properties = {**resource.outputs, **resource.inputs}
+    filled = {name: with_computed(schema, inputs.get(name)) for name, schema in properties.items()}
+    state = {name: value for name, value in filled.items() if value is not None}
+    now = datetime.now(UTC)
+    moment = now.strftime("%Y-%m-%d %H:%M:%S +0000 UTC")
+    common = {
+        "timeCreated": moment,
+        "timeUpdated": moment,
+        "state": active_state(resource),
+        "displayName": f"{resource.name.lower()}{now:%Y%m%d%H%M%S}",
+    }
+    state |= {"id": new.id, **{name: value for name, value in common.items() if name in state and not state[name]}}
+    state |= _reworded(resource, state)
+    outputs = _OUTPUTS.get(resource.name)
+    own: JsonObject = outputs(replace(new, state=state)) if outputs else {}
+    return {**state, **{name: value for name, value in own.items() if not inputs.get(name)}}
+
+
+def next_state(resource: Resource, before: JsonObject, inputs: JsonObject) -> JsonObject:
+    """The outputs of a resource that is changed."""
+    properties = {**resource.outputs, **resource.inputs}
+    filled = {name: with_computed(schema, inputs.get(name), before.get(name)) for name, schema in properties.items()}
+    dropped = {name for name, schema in resource.inputs.items() if not schema.computed and name not in inputs}
+    state = {name: value for name, value in filled.items() if value is not None and name not in dropped}
+    state |= _reworded(resource, state)
+    if resource.name == "Subnet":
+        state["ipv4cidrBlocks"] = [state["cidrBlock"]]
+    if resource.name == "Vcn" and inputs.get("cidrBlocks"):
+        state["cidrBlock"] = inputs["cidrBlocks"][0]
+    return {**state, "id": before["id"]}
+
+
+def _reworded(resource: Resource, state: JsonObject) -> JsonObject:
+    """What OCI answers in other words than those of the request."""
+    if resource.name == "DomainsDynamicResourceGroup":
+        return {"schemas": sorted({*state["schemas"], OCI_TAGS})}
+    settings: JsonObject | None = state.get("nodeEvictionNodePoolSettings")
+    if resource.name == "NodePool" and settings and settings.get("evictionGraceDuration"):
+        duration = _duration(settings["evictionGraceDuration"])
+        return {"nodeEvictionNodePoolSettings": {**settings, "evictionGraceDuration": duration}}
+    return {}
+
+
+def _duration(text: str) -> str:
+    """A time of hours, minutes and seconds in the largest units (Java, Duration.toString)."""
+    parts = _DURATION.fullmatch(text)
+    if parts is None:
+        raise invalid(f"Invalid evictionGraceDuration: {text}")
+    hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    minutes, seconds = divmod(hours * 3600 + minutes * 60 + seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    units = "".join(f"{number}{unit}" for number, unit in ((hours, "H"), (minutes, "M"), (seconds, "S")) if number)
+    return f"PT{units or '0S'}"
+
+
+def _vcn(new: NewResource) -> JsonObject:
+    ranges = new.state.get("cidrBlocks") or [new.state.get("cidrBlock")]
+    label = new.state.get("dnsLabel")
+    return {
+        "cidrBlock": ranges[0],
+        "cidrBlocks": ranges,
+        "defaultDhcpOptionsId": new.child_id("dhcpoptions"),
+        "defaultRouteTableId": new.child_id("routetable"),
+        "defaultSecurityListId": new.child_id("securitylist"),
+        "vcnDomainName": f"{label}.oraclevcn.com" if label else "",
+    }
+
+
+def _subnet(new: NewResource) -> JsonObject:
+    cidr, vcn = IPv4Network(new.state["cidrBlock"]), new.state_of("vcnId")
+    label, domain = new.state.get("dnsLabel"), vcn.get("vcnDomainName")
+    return {
+        "dhcpOptionsId": vcn.get("defaultDhcpOptionsId", ""),
+        "ipv4cidrBlocks": [str(cidr)],
+        "routeTableId": vcn.get("defaultRouteTableId", ""),
+        "securityListIds": [vcn["defaultSecurityListId"]] if vcn else [],
+        "subnetDomainName": f"{label}.{domain}" if label and domain else "",
+        "virtualRouterIp": str(cidr[1]),
+        "virtualRouterMac": "00:00:17:00:00:01",
+    }
+
+
+def _service_gateway(new: NewResource) -> JsonObject:
+    for service in new.state["services"]:
+        service["serviceName"] = service.get("serviceName") or "All Services In Oracle Services Network"
+    return {}
+
+
+def _cluster(new: NewResource) -> JsonObject:
+    versions = region_facts().kubernetes_versions
+    newer = versions[versions.index(new.state["kubernetesVersion"]) + 1 :][:ENHANCED_UPGRADES]
+    endpoint = new.api_server or "192.0.2.10:6443"
+    endpoints = {
+        "ipv6endpoint": "",
+        "kubernetes": endpoint,
+        "privateEndpoint": endpoint,
+        "publicEndpoint": endpoint if (new.state.get("endpointConfig") or {}).get("isPublicIpEnabled") else "",
+        "vcnHostnameEndpoint": endpoint,
+    }
+    issuer = f"https://objectstorage.{new.region}.oraclecloud.com/oidc/{new.id[-11:]}"
+    return {
+        "availableKubernetesUpgrades": list(newer),
+        "endpoints": [endpoints],
+        "openIdConnectDiscoveryEndpoint": f"{issuer}/.well-known/openid-configuration",
+        "type": "BASIC_CLUSTER",
+    }
+
+
+def _cluster_network(new: NewResource) -> JsonObject:
+    for index, pool in enumerate(new.state["instancePools"]):
+        pool["id"] = new.child_id(f"instancepool{index}")
+        pool["state"] = "RUNNING"
+        pool["currentSize"] = pool["size"]
+        pool["compartmentId"] = pool.get("compartmentId") or new.state["compartmentId"]
+    return {"hpcIslandId": new.child_id("hpcisland"), "networkBlockIds": [new.child_id("networkblock")]}
+
+
+def _instance(new: NewResource) -> JsonObject:
+    return {
+        "bootVolumeId": new.child_id("bootvolume"),
+        "privateIp": f"10.0.{secrets.randbelow(250)}.{secrets.randbelow(250) + 2}",
+        "region": region_facts().key(new.region).lower(),
+        "faultDomain": region_facts().fault_domains[0],
+    }
+
+
+def _mount_target(new: NewResource) -> JsonObject:
+    subnet = new.state_of("subnetId")
+    address = str(IPv4Network(subnet["cidrBlock"])[10]) if subnet else "192.0.2.20"
+    return {
+        "exportSetId": new.child_id("exportset"),
+        "ipAddress": address,
+        "privateIpIds": [new.child_id("privateip")],
+    }
+
+
+def _lustre(new: NewResource) -> JsonObject:
+    subnet = new.state_of("subnetId")
+    address = str(IPv4Network(subnet["cidrBlock"])[11]) if subnet else "192.0.2.21"
+    return {"lnet": "tcp", "majorVersion": "2.15", "managementServiceAddress": address}
+
+
+def _capacity_report(new: NewResource) -> JsonObject:
+    for row in new.state["shapeAvailabilities"]:
+        row["availabilityStatus"], row["availableCount"] = "AVAILABLE", "1000"
+    return {}
+
+
+_OUTPUTS: Final[Mapping[str, Callable[[NewResource], JsonObject]]] = {
+    "Vcn": _vcn,
+    "Subnet": _subnet,
+    "NatGateway": lambda _: {"natIp": f"198.51.100.{secrets.randbelow(254) + 1}"},
+    "ServiceGateway": _service_gateway,
+    "Cluster": _cluster,
+    "Addon": lambda new: {"currentInstalledVersion": new.state.get("version") or "v1.0.0", "version": None},
+    "NodePool": lambda new: {"kubernetesVersion": new.state_of("clusterId").get("kubernetesVersion", "")},
+    "ClusterNetwork": _cluster_network,
+    "Instance": _instance,
+    "MountTarget": _mount_target,
+    "FileStorageLustreFileSystem": _lustre,
+    "ComputeCapacityReport": _capacity_report,
+    "DomainsDynamicResourceGroup": lambda new: {
+        "ocid": new.id,
+        "tenancyOcid": "",
+        "domainOcid": new.child_id("domain"),
+    },
+}
+"""What OCI adds to a new resource of a type: ids of what comes with it, addresses, endpoints."""

@@ -1,0 +1,228 @@
+"""The simulated region: its resources, kept in memory and in a journal, its refusals, and its time.
+
+What is fixed in it is in `facts`.
+"""
+
+import json
+import re
+import secrets
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from llmd_rehearsal.oci_plugin.facts import Resource, lifecycles, resource_of
+from llmd_rehearsal.plugin_values import JsonObject
+
+DEFAULT_TIME_SCALE: Final = 0.001
+"""A cluster that OCI makes in seven minutes is there in less than half a second."""
+_OCID: Final = re.compile(r"ocid1\.[a-z0-9]+\.[A-Za-z0-9.\-_]+")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A resource as OCI knows it: its outputs, the latest inputs, and the machines that are its nodes."""
+
+    id: str
+    token: str
+    state: JsonObject
+    inputs: JsonObject
+    machines: tuple[JsonObject, ...] = ()
+
+    @property
+    def resource(self) -> Resource:
+        """Its type."""
+        return resource_of(self.token)
+
+    @property
+    def display_name(self) -> str:
+        """What people know it by."""
+        return self.state.get("displayName") or self.state.get("name") or self.id
+
+
+class Records:
+    """All records by id, for use by many threads at once. Each change is a line in the journal."""
+
+    def __init__(self, journal: Path | None = None) -> None:
+        self._lock = threading.RLock()
+        self._records: dict[str, Record] = {}
+        self._by_type: dict[str, dict[str, Record]] = {}
+        self._referring: dict[str, set[str]] = {}
+        self._deleted: set[str] = set()
+        self._journal: TextIO | None = None
+        if journal is not None:
+            self._load(journal)
+            journal.parent.mkdir(parents=True, exist_ok=True)
+            self._journal = journal.open("a")
+
+    def close(self) -> None:
+        """Ends the journal."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def get(self, id_: str) -> Record | None:
+        """The record, or None."""
+        with self._lock:
+            return self._records.get(id_)
+
+    def is_deleted(self, id_: str) -> bool:
+        """Whether it was there once and was deleted."""
+        with self._lock:
+            return id_ in self._deleted
+
+    def all_of(self, name: str) -> list[Record]:
+        """The records of a type, such as `Subnet`."""
+        with self._lock:
+            return list(self._by_type.get(name, {}).values())
+
+    def referring_to(self, id_: str) -> list[Record]:
+        """The records that name another."""
+        with self._lock:
+            return [self._records[user] for user in sorted(self._referring.get(id_, ())) if user != id_]
+
+    def with_machines(self, but: str) -> list[Record]:
+        """The records with machines, except one."""
+        with self._lock:
+            return [record for record in self._records.values() if record.machines and record.id != but]
+
+    def put(self, record: Record) -> None:
+        """Adds a record or replaces it."""
+        with self._lock:
+            self._set(record)
+            self._write(asdict(record))
+
+    def remove(self, id_: str) -> None:
+        """Removes a record; it stays known that there was one."""
+        with self._lock:
+            self._unset(id_)
+            self._deleted.add(id_)
+            self._write({"id": id_})
+
+    def _set(self, record: Record) -> None:
+        self._unset(record.id)
+        self._records[record.id] = record
+        self._by_type.setdefault(record.resource.name, {})[record.id] = record
+        for id_ in _references(record):
+            self._referring.setdefault(id_, set()).add(record.id)
+
+    def _unset(self, id_: str) -> None:
+        old = self._records.pop(id_, None)
+        if old is None:
+            return
+        del self._by_type[old.resource.name][id_]
+        for reference in _references(old):
+            self._referring.get(reference, set()).discard(id_)
+
+    def _write(self, line: JsonObject) -> None:
+        if self._journal is not None:
+            self._journal.write(json.dumps(line) + "\n")
+            self._journal.flush()
+
+    def _load(self, journal: Path) -> None:
+        if not journal.exists():
+            return
+        for line in journal.read_text().splitlines():
+            row: Any = json.loads(line)
+            if "token" in row:
+                machines = tuple(row.pop("machines"))
+                self._set(Record(**row, machines=machines))
+            else:
+                self._unset(row["id"])
+                self._deleted.add(row["id"])
+
+
+def _references(record: Record) -> set[str]:
+    return set(_OCID.findall(json.dumps(record.state)))
+
+
+def new_id(resource: Resource, key: str) -> str:
+    """An OCID that no other resource has; `key` is the region's, such as `IAD`."""
+    return f"ocid1.{resource.name.lower()}.oc1.{key.lower()}.aaaaaaaa{secrets.token_hex(26)}"
+
+
+def request_id() -> str:
+    """An id as OCI gives to every request."""
+    return "/".join(secrets.token_hex(16).upper() for _ in range(3))
+
+
+class ServiceError(Exception):
+    """A request that an OCI service refused: HTTP status, code and message as the service gives them."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"{status}-{code}, {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+class UnansweredError(Exception):
+    """A request to which no answer came."""
+
+
+class WorkRequestFailed(Exception):
+    """Work that OCI accepted and did not get done: what was made of it so far is there."""
+
+
+class NodesNotJoined(WorkRequestFailed):
+    """Machines run and are no nodes of the cluster."""
+
+
+class WaitEnded(WorkRequestFailed):
+    """Work that nobody waits for any longer, because it took too long or the engine cancelled it."""
+
+
+def invalid(message: str) -> ServiceError:
+    """A parameter that OCI doesn't take."""
+    return ServiceError(400, "InvalidParameter", message)
+
+
+def limit_exceeded(name: str) -> ServiceError:
+    """No more of it is allowed."""
+    advice = "Request a service limit increase from the service limits page in the console."
+    return ServiceError(400, "LimitExceeded", f"The following service limits were exceeded: {name}. {advice}")
+
+
+def not_found(id_: str) -> ServiceError:
+    """No such thing, or none that one may see."""
+    return ServiceError(404, "NotAuthorizedOrNotFound", f"Authorization failed or requested resource not found: {id_}")
+
+
+class Clock:
+    """OCI's time, which passes faster in a rehearsal. `scale` is wall seconds for a second of OCI's."""
+
+    def __init__(self, scale: float = DEFAULT_TIME_SCALE) -> None:
+        self.scale = scale
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Ends all waits that nothing else can end."""
+        self._cancelled.set()
+
+    def wait(self, seconds: float, cancelled: threading.Event | None = None) -> None:
+        """Waits so many of OCI's seconds. Raises WaitEnded when cancelled meanwhile."""
+        if (cancelled or self._cancelled).wait(seconds * self.scale):
+            raise WaitEnded("the operation was cancelled")
+
+    def work(
+        self,
+        resource: Resource,
+        operation: str,
+        limit_s: float,
+        cancelled: threading.Event | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Waits as long as an operation takes, or `factor` times as long.
+
+        Raises:
+            WaitEnded: the engine's limit is shorter; it has passed.
+        """
+        durations = lifecycles()["durations_s"]
+        seconds = durations.get(resource.token, durations["default"])[operation] * factor
+        if seconds > limit_s:
+            raise WaitEnded(self.give_up(limit_s, cancelled))
+        self.wait(seconds, cancelled)
+
+    def give_up(self, limit_s: float, cancelled: threading.Event | None = None) -> str:
+        """Waits until the limit is over, and gives the provider's words for that."""
+        self.wait(limit_s, cancelled)
+        return f"timeout while waiting for state to become 'SUCCEEDED' (timeout: {limit_s / 60:.0f}m0s)"

@@ -1,0 +1,168 @@
+"""OCI's own REST API, as far as the kit calls it: lists of resources, and cluster networks while a stack is up.
+
+API reference of Compute Management: GetClusterNetwork, GetInstancePool, ListInstancePoolInstances,
+DetachInstancePoolInstance. It answers from the plug-in's records; nobody looks at signatures.
+"""
+
+import json
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import inf
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from llmd_oke.catalogue.operations import oci_resources
+
+from llmd_rehearsal.oci_plugin.facts import DEFAULT_REGION, resource_of
+from llmd_rehearsal.oci_plugin.faults import Faults
+from llmd_rehearsal.oci_plugin.nodes import Machines
+from llmd_rehearsal.oci_plugin.region import (
+    Clock,
+    NodesNotJoined,
+    Record,
+    Records,
+    ServiceError,
+    WaitEnded,
+    WorkRequestFailed,
+    invalid,
+    not_found,
+)
+from llmd_rehearsal.plugin_values import JsonObject
+
+VERSION: Final = "20160918"
+_LIFECYCLE = "lifecycleState"
+
+
+class RestApi:
+    """Answers requests. What a cluster network misses after a detachment is launched after a while."""
+
+    def __init__(self, records: Records, machines: Machines, faults: Faults, clock: Clock) -> None:
+        self._records = records
+        self._machines = machines
+        self._faults = faults
+        self._clock = clock
+
+    def answer(self, method: str, path: str, query: Mapping[str, str], body: JsonObject) -> Any:
+        """The document at a path, such as `/20160918/instancePools/ocid1...`; lists have what the query is true of.
+
+        Raises:
+            ServiceError: OCI refuses.
+        """
+        match method, path.strip("/").split("/")[1:]:
+            case "GET", ["clusterNetworks", id_]:
+                record = self._cluster_network(id_)
+                pools = [_pool(record)]
+                return {**record.state, _LIFECYCLE: record.state["state"], "instancePools": pools, "id": record.id}
+            case "GET", ["instancePools", id_]:
+                return _pool(self._with_pool(id_))
+            case "GET", ["instancePools", id_, "instances"]:
+                return [_instance(self._with_pool(id_), machine) for machine in self._with_pool(id_).machines]
+            case "POST", ["instancePools", id_, "actions", "detachInstance"]:
+                return self._detach(self._with_pool(id_), body)
+            case "GET", [collection]:
+                return self._list(collection, query)
+            case _:
+                raise not_found(path)
+
+    def _list(self, collection: str, query: Mapping[str, str]) -> Any:
+        by_path = {kind.path: (type_, kind) for type_, kind in oci_resources().resources.items()}
+        if f"/{collection}" not in by_path:
+            raise not_found(collection)
+        type_, kind = by_path[f"/{collection}"]
+        items = [
+            {**record.state, "id": record.id, _LIFECYCLE: record.state.get("state")}
+            for record in self._records.all_of(resource_of(type_).name)
+            if all(record.state.get(name) == value for name, value in query.items())
+        ]
+        return {kind.items: items} if kind.items else items
+
+    def _cluster_network(self, id_: str) -> Record:
+        record = self._records.get(id_)
+        if record is None or record.resource.name != "ClusterNetwork":
+            raise not_found(id_)
+        return record
+
+    def _with_pool(self, id_: str) -> Record:
+        for record in self._records.all_of("ClusterNetwork"):
+            if record.state["instancePools"][0]["id"] == id_:
+                return record
+        raise not_found(id_)
+
+    def _detach(self, record: Record, body: JsonObject) -> JsonObject:
+        id_ = body.get("instanceId")
+        machine = next((machine for machine in record.machines if machine["id"] == id_), None)
+        if machine is None:
+            raise not_found(str(id_))
+        if body.get("isDecrementSize", True) or not body.get("isAutoTerminate", False):
+            raise invalid("The rehearsal detaches to replace: isDecrementSize false, isAutoTerminate true")
+        summary = _instance(record, machine)
+        self._machines.detach(record, machine["id"])
+        threading.Thread(target=self._launch, args=(record.id,), daemon=True).start()
+        return {**summary, _LIFECYCLE: "DETACHING"}
+
+    def _launch(self, id_: str) -> None:
+        """As a pool does: again and again while no machine is free."""
+        with suppress(ServiceError, WaitEnded):
+            while True:
+                record = self._cluster_network(id_)
+                self._clock.work(record.resource, "update", inf)
+                fault = self._faults.take(record.resource.name, [record.display_name], "update")
+                try:
+                    self._machines.converge(self._cluster_network(id_), DEFAULT_REGION, fault)
+                except NodesNotJoined:
+                    return
+                except WorkRequestFailed:
+                    continue
+                return
+
+
+def _pool(record: Record) -> JsonObject:
+    pool: JsonObject = record.state["instancePools"][0]
+    size = int(pool["size"])
+    return {**pool, "size": size, _LIFECYCLE: "RUNNING" if len(record.machines) == size else "SCALING"}
+
+
+def _instance(record: Record, machine: JsonObject) -> JsonObject:
+    """An `InstanceSummary`."""
+    return {
+        "id": machine["id"],
+        "displayName": machine["name"],
+        "state": "Running",
+        "compartmentId": record.state["compartmentId"],
+        "instanceConfigurationId": machine.get("configuration", ""),
+        "availabilityDomain": record.state["placementConfiguration"]["availabilityDomain"],
+    }
+
+
+def serve_rest(api: RestApi, port: int) -> ThreadingHTTPServer:
+    """Serves on a port of 127.0.0.1, in threads of its own, until it is shut down."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer({})
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            self._answer(json.loads(self.rfile.read(length) or b"{}"))
+
+        def _answer(self, body: JsonObject) -> None:
+            url = urlsplit(self.path)
+            try:
+                status, document = 200, api.answer(self.command, url.path, dict(parse_qsl(url.query)), body)
+            except ServiceError as error:
+                status, document = error.status, {"code": error.code, "message": error.message}
+            content = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+            """Nothing: the plug-in's log is of the engine's calls."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server

@@ -1,0 +1,230 @@
+"""The plug-in's gRPC server."""
+# The generated interface gives the methods their names, arguments and meaning.
+# ruff: noqa: N802, ARG002, D102
+
+import threading
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from llmd_rehearsal.add_ons import AddOns
+from llmd_rehearsal.oci_plugin import bridge, functions
+from llmd_rehearsal.oci_plugin.facts import DEFAULT_REGION, resource_of
+from llmd_rehearsal.oci_plugin.faults import Faults
+from llmd_rehearsal.oci_plugin.local_cluster import (
+    ClusterAddOns,
+    EtcdStore,
+    NodeControl,
+    etcd_client,
+)
+from llmd_rehearsal.oci_plugin.nodes import Machines
+from llmd_rehearsal.oci_plugin.operations import Operations, ResourceRequest
+from llmd_rehearsal.oci_plugin.region import DEFAULT_TIME_SCALE, Clock, Records
+from llmd_rehearsal.oci_plugin.rest import RestApi, serve_rest
+from llmd_rehearsal.plugin_protocol import (
+    Empty,
+    Message,
+    PluginServicer,
+    Server,
+    decode,
+    diff_changes,
+    encode,
+    logged_call,
+    naming_of,
+    property_diff,
+    provider,
+    serve,
+)
+from llmd_rehearsal.plugin_values import JsonObject, without_secrets
+
+VERSION: Final = "4.20.0"
+"""What it answers as."""
+SESSIONS: Final = 64
+"""How many instances are kept; an engine seldom has more than a few, and each run has its own."""
+
+
+@dataclass(frozen=True)
+class PluginOptions:
+    """What the plug-in is started with. `kubeconfig` is of the one cluster behind all, `journal` keeps the records.
+
+    `helm` is the path of Helm, which installs add-ons; without it they are known to OCI only. `etcd` is the address of
+    the cluster's etcd, whose objects go with an OKE cluster. On `rest_port` OCI's own API answers too.
+    """
+
+    kubeconfig: Path | None = None
+    journal: Path | None = None
+    faults: Path | None = None
+    nodes: NodeControl | None = None
+    time_scale: float = DEFAULT_TIME_SCALE
+    helm: str = ""
+    etcd: str = ""
+    rest_port: int | None = None
+
+    def api_server(self) -> str:
+        """The API server of the kubeconfig, as host:port."""
+        if self.kubeconfig is None or not self.kubeconfig.exists():
+            return ""
+        config: Any = yaml.safe_load(self.kubeconfig.read_text())
+        server: str = config["clusters"][0]["cluster"]["server"]
+        return urlsplit(server).netloc
+
+
+def start(port: int = 0, options: PluginOptions | None = None) -> Server:
+    """Serves on a port of 127.0.0.1, by default a free one."""
+    servicer = OciServicer(options or PluginOptions())
+    return serve(servicer, port, servicer.end)
+
+
+@dataclass(frozen=True)
+class Session:
+    """One provider instance: its region, and whether the engine is done with it."""
+
+    region: str = DEFAULT_REGION
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class OciServicer(PluginServicer):
+    """The methods that the engine calls; each only translates. Those that aren't here are unimplemented."""
+
+    package = "oci"
+    version = VERSION
+
+    def __init__(self, options: PluginOptions) -> None:
+        self._options = options
+        self._clock = Clock(options.time_scale)
+        self._records = Records(options.journal)
+        machines = Machines(self._records, options.nodes)
+        faults = Faults(options.faults)
+        api = RestApi(self._records, machines, faults, self._clock)
+        self._rest = None if options.rest_port is None else serve_rest(api, options.rest_port)
+        add_ons = AddOns(options.kubeconfig, options.helm) if options.kubeconfig and options.helm else None
+        self._operations = Operations(
+            self._records,
+            machines,
+            faults,
+            self._clock,
+            options.api_server,
+            ClusterAddOns(add_ons, self._clock) if add_ons else None,
+            EtcdStore(etcd_client(options.etcd)) if options.etcd else None,
+        )
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+
+    @property
+    def engine_version(self) -> str:
+        """The library's, or else the engine warns."""
+        try:
+            return metadata.version("pulumi-oci")
+        except metadata.PackageNotFoundError:
+            return VERSION
+
+    def end(self) -> None:
+        """Ends what is under way."""
+        if self._rest is not None:
+            self._rest.shutdown()
+            self._rest.server_close()
+        self._clock.cancel()
+        with self._lock:
+            for session in self._sessions.values():
+                session.cancelled.set()
+        self._records.close()
+
+    def _session(self, context: Message) -> Session:
+        """The provider instance behind a connection; the latest for a connection made anew."""
+        with self._lock:
+            latest = next(reversed(self._sessions.values()), Session())
+            return self._sessions.get(context.peer(), latest)
+
+    @logged_call
+    def Cancel(self, request: Message, context: Message) -> Message:
+        self._session(context).cancelled.set()
+        return Empty()
+
+    @logged_call
+    def DiffConfig(self, request: Message, context: Message) -> Message:
+        olds, news = _plain(request.olds), _plain(request.news)
+        changed = sorted(key for key in olds.keys() | news.keys() if olds.get(key) != news.get(key))
+        replaces = [key for key in changed if key == "region" and key in olds]
+        return provider.DiffResponse(changes=diff_changes(bool(changed)), diffs=changed, replaces=replaces)
+
+    @logged_call
+    def Configure(self, request: Message, context: Message) -> Message:
+        region = _plain(request.args).get("region") or DEFAULT_REGION
+        with self._lock:
+            self._sessions[context.peer()] = Session(str(region))
+            while len(self._sessions) > SESSIONS:
+                self._sessions.pop(next(iter(self._sessions)))
+        return provider.ConfigureResponse(supportsPreview=True, supports_autonaming_configuration=True)
+
+    @logged_call
+    def Check(self, request: Message, context: Message) -> Message:
+        olds, news = _plain(request.olds), _plain(request.news)
+        checked = bridge.check(resource_of(request.type), olds, news, naming_of(request))
+        failures = [provider.CheckFailure(reason=reason) for reason in checked.failures]
+        return provider.CheckResponse(inputs=encode(checked.inputs), failures=failures)
+
+    @logged_call
+    def Diff(self, request: Message, context: Message) -> Message:
+        olds, news, ignored = _plain(request.olds), _plain(request.news), frozenset(request.ignoreChanges)
+        diff = bridge.compare(resource_of(request.type), olds, news, ignored)
+        return provider.DiffResponse(
+            changes=diff_changes(bool(diff.differences)),
+            diffs=diff.changed,
+            replaces=diff.replaces,
+            deleteBeforeReplace=diff.delete_first,
+            detailedDiff={item.path: property_diff(item.change, replaces=item.replaces) for item in diff.differences},
+            hasDetailedDiff=True,
+        )
+
+    @logged_call
+    def Create(self, request: Message, context: Message) -> Message:
+        state = self._operations.create(self._request(request, request.properties, context))
+        return provider.CreateResponse(id="" if request.preview else state["id"], properties=encode(state))
+
+    @logged_call
+    def Update(self, request: Message, context: Message) -> Message:
+        update = self._request(request, request.news, context)
+        state = self._operations.update(request.id, _plain(request.olds), update)
+        return provider.UpdateResponse(properties=encode(state))
+
+    @logged_call
+    def Delete(self, request: Message, context: Message) -> Message:
+        self._operations.delete(request.id, self._request(request, request.properties, context))
+        return Empty()
+
+    @logged_call
+    def Read(self, request: Message, context: Message) -> Message:
+        result = self._operations.read(request.id, _plain(request.inputs))
+        if result is None:
+            return provider.ReadResponse()
+        state, inputs = result
+        return provider.ReadResponse(id=request.id, properties=encode(state), inputs=encode(inputs))
+
+    @logged_call
+    def Invoke(self, request: Message, context: Message) -> Message:
+        arguments = {key: value for key, value in _plain(request.args).items() if value is not None}
+        call = functions.FunctionCall(arguments, self._session(context).region, self._records, self._options.kubeconfig)
+        return provider.InvokeResponse(**{"return": encode(functions.invoke(request.tok, call))})
+
+    def _request(self, request: Message, properties: Message, context: Message) -> ResourceRequest:
+        urn: str = request.urn
+        session = self._session(context)
+        type_ = urn.split("::")[2].rpartition("$")[2]
+        return ResourceRequest(
+            resource=resource_of(request.type or type_),
+            name=urn.rpartition("::")[2],
+            region=session.region,
+            inputs=_plain(properties),
+            preview=getattr(request, "preview", False),
+            timeout_s=request.timeout,
+            cancelled=session.cancelled,
+        )
+
+
+def _plain(message: Message) -> JsonObject:
+    tree: JsonObject = without_secrets({**decode(message)})
+    return tree

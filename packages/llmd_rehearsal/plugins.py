@@ -1,0 +1,139 @@
+"""The Kubernetes plug-in of a rehearsal's engine: the real one where Pulumi has it, or the stand-in."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from threading import Timer
+from typing import Final
+
+from llmd_oke.config import CreateCluster
+from llmd_oke.planning import Plan
+from llmd_oke.planning.gpu_stack import gpu_stack
+from llmd_oke.sdk_modules import plugin_version
+from llmd_pods.errors import KitError
+
+EXECUTABLE: Final = "pulumi-resource-kubernetes"
+ANSWER_TIMEOUT_S: Final = 20.0
+"""How long a plug-in on PATH may take to start and to say its version; the real one takes a second."""
+
+
+class PluginChoice(StrEnum):
+    """Which Kubernetes plug-in to use; `auto` is the real one where it is installed and can do all of the stack."""
+
+    AUTO = "auto"
+    REAL = "real"
+    STAND_IN = "stand-in"
+
+
+@dataclass(frozen=True)
+class KubernetesPlugin:
+    """The plug-in that the engine uses; `path` is the real one's executable, None for the stand-in."""
+
+    version: str
+    path: Path | None = None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is Pulumi's own."""
+        return self.path is not None
+
+    @property
+    def choice(self) -> PluginChoice:
+        """What to ask for to have it again."""
+        return PluginChoice.REAL if self.is_real else PluginChoice.STAND_IN
+
+    def __str__(self) -> str:
+        return f"{self.choice} {self.version}"
+
+    def install(self, pulumi_home: Path) -> None:
+        """Puts the real plug-in where an engine with that home looks for it, and takes it away for the stand-in."""
+        folder = _folder(pulumi_home, self.version)
+        shutil.rmtree(folder, ignore_errors=True)
+        if self.path is not None:
+            folder.mkdir(parents=True)
+            (folder / EXECUTABLE).symlink_to(self.path.resolve())
+
+
+def choose_plugin(choice: PluginChoice, plan: Plan) -> KubernetesPlugin:
+    """The plug-in for the rehearsal of a plan.
+
+    Raises:
+        KitError: the real one is asked for, and it isn't installed or can't do what the stack needs; says what would
+            help.
+    """
+    version = plugin_version("pulumi_kubernetes")
+    stand_in = KubernetesPlugin(version)
+    if choice is PluginChoice.STAND_IN or (choice is PluginChoice.AUTO and installs_charts(plan)):
+        return stand_in
+    if choice is PluginChoice.REAL and installs_charts(plan):
+        raise KitError(
+            "The real Kubernetes plug-in downloads the charts of the operators that this stack installs, and a "
+            "rehearsal has no way out.",
+            "Leave --plugin out: the stand-in has the charts on this machine.",
+        )
+    path = installed(version)
+    if path is None and choice is PluginChoice.REAL:
+        raise KitError(
+            f"Pulumi's Kubernetes plug-in v{version} is not installed: it is neither {_folder(_home(), version)}, nor "
+            f"is {EXECUTABLE} in that version on PATH.",
+            f"Install it: pulumi plugin install resource kubernetes v{version}",
+        )
+    return KubernetesPlugin(version, path)
+
+
+def installs_charts(plan: Plan) -> bool:
+    """Whether a stack installs operators, which are releases of charts."""
+    creates = isinstance(plan.cluster, CreateCluster) and plan.layer != "serving"
+    return creates and bool(gpu_stack(plan.config).components)
+
+
+def installed(version: str) -> Path | None:
+    """The executable of the real plug-in in that version: in Pulumi's plug-in folder, or on PATH."""
+    folder = _folder(_home(), version)
+    executable = folder / EXECUTABLE
+    is_whole = not folder.with_name(f"{folder.name}.partial").exists()
+    if is_whole and os.access(executable, os.X_OK):
+        return executable
+    on_path = shutil.which(EXECUTABLE)
+    return Path(on_path) if on_path and reported_version(Path(on_path)) == version else None
+
+
+def reported_version(executable: Path) -> str | None:
+    """The version that a plug-in says it has, as `4.30.0`; None where it doesn't say.
+
+    Without an engine's address it waits for one to attach.
+    """
+    with subprocess.Popen([str(executable)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        limit = Timer(ANSWER_TIMEOUT_S, process.kill)
+        limit.start()
+        try:
+            port = process.stdout.readline().strip() if process.stdout else ""
+            return _version_at(port) if port.isdecimal() else None
+        finally:
+            limit.cancel()
+            process.kill()
+
+
+def _version_at(port: str) -> str | None:
+    import grpc  # noqa: PLC0415 - half a second, and seldom needed
+
+    from llmd_rehearsal.plugin_protocol import Empty, Stub  # noqa: PLC0415 - the same
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            info = Stub(channel).GetPluginInfo(Empty(), timeout=ANSWER_TIMEOUT_S, wait_for_ready=True)
+        except grpc.RpcError:
+            return None
+    return info.version.removeprefix("v")
+
+
+def _home() -> Path:
+    return Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+
+
+def _folder(pulumi_home: Path, version: str) -> Path:
+    """Where Pulumi keeps a plug-in."""
+    return pulumi_home / "plugins" / f"resource-kubernetes-v{version}"

@@ -1,0 +1,220 @@
+"""Runs one container of a pod: start, probes, restarts with back-off, end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from lightkube.models.core_v1 import Container as ContainerModel
+from lightkube.models.core_v1 import Probe
+from llmd_pods.errors import KitError
+
+from llmd_rehearsal.pods.containers import Container, StartError
+from llmd_rehearsal.pods.environment import MissingSourceError
+from llmd_rehearsal.pods.probes import Tally, run_probe, schedule
+from llmd_rehearsal.pods.processes import start_task
+from llmd_rehearsal.pods.status import ContainerRecord, Running, Terminated, Waiting
+
+_log = logging.getLogger(__name__)
+_RETRY_START_S = 1.0
+_RESET_AFTER_S = 600.0  # kubelet forgets back-off after ten minutes of running
+
+
+@dataclass(frozen=True)
+class BackOff:
+    """Seconds before the second and later restarts (the first is at once); each wait is twice the one before."""
+
+    first_s: float = 10.0
+    longest_s: float = 300.0
+
+    def delay_s(self, restarts: int) -> float:
+        """Give the wait before restart number `restarts` + 1."""
+        if restarts == 0:
+            return 0.0
+        return min(self.first_s * 2.0 ** min(restarts - 1, 30), self.longest_s)
+
+
+@dataclass(frozen=True)
+class ContainerOptions:
+    """How a container is run."""
+
+    make: Callable[[], Container]
+    restarts: Callable[[int], bool]
+    """Whether it's started again after that exit code."""
+    termination_message: Callable[[int], str | None]
+    """What it has to say when it has ended with that exit code."""
+    changed: Callable[[], None]
+    """Called after each change of its record."""
+    warn: Callable[[str, str], None]
+    """Called with reason and message of what a kubelet would report as an event."""
+    address: str
+    time_scale: float
+    back_off: BackOff
+    grace_s: float
+
+
+class ContainerWorker:
+    """Keeps the record of one container true; `started` is set when its startup probe has passed."""
+
+    def __init__(self, model: ContainerModel, record: ContainerRecord, options: ContainerOptions) -> None:
+        self.record = record
+        self.started = asyncio.Event()
+        self._model = model
+        self._options = options
+        self._stopping = asyncio.Event()
+        self._container: Container | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Run until the container is over."""
+        recent = 0
+        while not self._stopping.is_set():
+            began = datetime.now(UTC)
+            code = await self._run_once()
+            if self._stopping.is_set() or (code is not None and not self._options.restarts(code)):
+                break
+            if code is None:
+                await self._pause(_RETRY_START_S)
+                continue
+            if (datetime.now(UTC) - began).total_seconds() > _RESET_AFTER_S:
+                recent = 0
+            await self._back_off(self._options.back_off.delay_s(recent))
+            recent += 1
+        self.record.over = True
+        self.record.ready = False
+        self._options.changed()
+
+    async def stop(self, grace_s: float) -> None:
+        """End the container for good: its preStop hook, SIGTERM, and SIGKILL after the grace period."""
+        self._stopping.set()
+        if self._container is not None:
+            await self._end(self._container, grace_s)
+
+    async def _run_once(self) -> int | None:
+        """Run it from start to end; None when it couldn't be started."""
+        container = await self._start()
+        if container is None:
+            return None
+        self._container = container
+        since = datetime.now(UTC)
+        self.record.state = Running(since)
+        self.record.container_id = container.identity
+        probing = start_task(self._probe(container), f"probes of container {self.record.name}")
+        self._options.changed()
+        try:
+            if self._stopping.is_set():
+                await self._end(container, self._options.grace_s)
+            code = await container.wait()
+        finally:
+            probing.cancel()
+            self._container = None
+        self._note_end(code, since, container.identity)
+        return code
+
+    async def _start(self) -> Container | None:
+        try:
+            container = self._options.make()
+            await container.start()
+        except StartError as error:
+            self._waiting(error.reason, str(error))
+        except MissingSourceError as error:
+            self._waiting("CreateContainerConfigError", str(error))
+        except (OSError, KitError) as error:
+            self._waiting("CreateContainerError", str(error))
+        else:
+            return container
+        return None
+
+    def _waiting(self, reason: str, message: str) -> None:
+        state = Waiting(reason, message)
+        if self.record.state != state:
+            self._options.warn("Failed", f"Error: {reason}: {message}")
+        self.record.state = state
+        self._options.changed()
+
+    def _note_end(self, code: int, since: datetime, container_id: str) -> None:
+        reason = "Completed" if code == 0 else "Error"
+        message = self._options.termination_message(code)
+        self.record.state = Terminated(code, reason, since, datetime.now(UTC), container_id, message)
+        self.record.started = False
+        self.record.ready = False
+        self._options.changed()
+
+    async def _back_off(self, delay_s: float) -> None:
+        if isinstance(self.record.state, Terminated):
+            self.record.last = self.record.state
+        if delay_s:
+            message = f"back-off {delay_s:g}s restarting failed container={self.record.name}"
+            self.record.state = Waiting("CrashLoopBackOff", message)
+            self._options.warn("BackOff", message)
+            self._options.changed()
+            await self._pause(delay_s)
+        self.record.restarts += 1
+
+    async def _pause(self, delay_s: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), delay_s)
+
+    async def _end(self, container: Container, grace_s: float) -> None:
+        began = asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._before_stop(container, grace_s), grace_s)
+        left_s = grace_s - (asyncio.get_running_loop().time() - began)
+        await container.stop(max(left_s, 0.0))
+
+    async def _before_stop(self, container: Container, grace_s: float) -> None:
+        hook = self._model.lifecycle.preStop if self._model.lifecycle else None
+        if hook and hook.sleep:
+            await asyncio.sleep(hook.sleep.seconds * self._options.time_scale)
+        elif hook and container.probed:
+            question = Probe(exec=hook.exec, httpGet=hook.httpGet)
+            await run_probe(question, self._model, container, self._options.address, grace_s)
+
+    async def _probe(self, container: Container) -> None:
+        """Judge the container by its probes until cancelled."""
+        model = self._model if container.probed else ContainerModel(name=self._model.name)
+        startup = model.startupProbe
+        if startup and not await self._verdict(container, startup, Tally(startup)):
+            self._kill(container, "startup")
+            return
+        self.record.started = True
+        self.started.set()
+        self.record.ready = model.readinessProbe is None
+        self._options.changed()
+        watches = [self._watch_readiness(container, model.readinessProbe)] if model.readinessProbe else []
+        watches += [self._watch_liveness(container, model.livenessProbe)] if model.livenessProbe else []
+        await asyncio.gather(*watches)
+
+    async def _watch_readiness(self, container: Container, probe: Probe) -> None:
+        tally = Tally(probe, verdict=False)
+        while True:
+            self.record.ready = await self._verdict(container, probe, tally)
+            if not self.record.ready:
+                self._options.warn("Unhealthy", f"Readiness probe failed: container {self.record.name}")
+            self._options.changed()
+
+    async def _watch_liveness(self, container: Container, probe: Probe) -> None:
+        tally = Tally(probe, verdict=True)
+        while await self._verdict(container, probe, tally):
+            pass
+        self._kill(container, "liveness")
+
+    async def _verdict(self, container: Container, probe: Probe, tally: Tally) -> bool:
+        """Ask on the probe's schedule until the verdict turns, and give the new one."""
+        times = schedule(probe, self._options.time_scale)
+        pause_s = times.initial_delay_s if tally.fresh else times.period_of(tally)
+        while True:
+            await asyncio.sleep(pause_s)
+            passed = await run_probe(probe, self._model, container, self._options.address, times.timeout_s)
+            verdict = tally.record(passed=passed)
+            if verdict is not None:
+                return verdict
+            pause_s = times.period_of(tally)
+
+    def _kill(self, container: Container, probe: str) -> None:
+        message = f"Container {self.record.name} failed {probe} probe, will be restarted"
+        _log.info("%s", message)
+        self._options.warn("Killing", message)
+        self._ending = start_task(self._end(container, self._options.grace_s), f"end of container {self.record.name}")

@@ -1,0 +1,250 @@
+"""A container's environment variables: ConfigMaps, Secrets, Services, fields of the downward API, expansion."""
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Decimal
+from typing import Literal, Protocol
+
+from lightkube.models.core_v1 import Container, EnvFromSource, EnvVarSource, ResourceFieldSelector
+from lightkube.models.core_v1 import Service as ServiceModel
+from lightkube.resources.core_v1 import Pod
+from llmd_oke.operations.objects import metadata, texts
+
+from llmd_rehearsal.watches import identity, spec_of
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
+_KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+
+_SUFFIXES = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTP", start=1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTP", start=1)},
+}
+
+_QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)")
+DEFAULT_GRACE_S = 30
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """Addresses and node of one pod; `allocatable` has the node's quantities by resource name."""
+
+    pod_ip: str
+    host_ip: str
+    node_name: str
+    allocatable: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class MissingSourceError(Exception):
+    """A ConfigMap, Secret or key that a container needs isn't there (yet); the message is shown in the pod's status."""
+
+
+class Sources(Protocol):
+    """Where ConfigMaps and Secrets are read from."""
+
+    def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        """Give its data and binary data, None if there is no such ConfigMap."""
+        ...
+
+    def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        """Give its decoded data, None if there is no such Secret."""
+        ...
+
+
+def host_name(pod: Pod) -> str:
+    """Give the name that the pod calls itself."""
+    return (spec_of(pod).hostname or identity(pod).name)[:63]
+
+
+def environment(
+    pod: Pod, container: Container, facts: PodFacts, sources: Sources, links: Mapping[str, str]
+) -> dict[str, str]:
+    """Give all variables, in the order in which Kubernetes lets them override each other.
+
+    MissingSourceError names the ConfigMap, Secret or key that isn't there.
+
+    `links` are the variables of Services (see `service_links`), which everything else overrides.
+    """
+    values = {"PATH": DEFAULT_PATH, "HOME": "/root", "HOSTNAME": host_name(pod), **links}
+    for source in container.envFrom or []:
+        values |= _all_of(identity(pod).namespace, source, sources)
+    for variable in container.env or []:
+        if variable.valueFrom is None:
+            values[variable.name] = expand(variable.value or "", values)
+            continue
+        value = _value_from(pod, container, facts, sources, variable.valueFrom)
+        if value is not None:
+            values[variable.name] = value
+    return values
+
+
+def _all_of(namespace: str, source: EnvFromSource, sources: Sources) -> dict[str, str]:
+    reference = source.configMapRef or source.secretRef
+    if reference is None:
+        return {}
+    kind = "configmap" if source.configMapRef else "secret"
+    data = source_data(sources, kind, namespace, reference.name, optional=reference.optional)
+    return {f"{source.prefix or ''}{key}": value.decode() for key, value in data.items()}
+
+
+def _value_from(pod: Pod, container: Container, facts: PodFacts, sources: Sources, source: EnvVarSource) -> str | None:
+    if source.fieldRef:
+        return field_value(pod, facts, source.fieldRef.fieldPath)
+    if source.resourceFieldRef:
+        return resource_value(pod, container, facts, source.resourceFieldRef)
+    reference = source.configMapKeyRef or source.secretKeyRef
+    if reference is None:
+        raise MissingSourceError("unsupported valueFrom")
+    namespace, kind = identity(pod).namespace, "configmap" if source.configMapKeyRef else "secret"
+    data = source_data(sources, kind, namespace, reference.name, optional=reference.optional)
+    if reference.key in data:
+        return data[reference.key].decode()
+    if reference.optional:
+        return None
+    raise MissingSourceError(f"couldn't find key {reference.key} in {kind} {namespace}/{reference.name or ''}")
+
+
+def source_data(
+    sources: Sources, kind: Literal["configmap", "secret"], namespace: str, name: str | None, *, optional: bool | None
+) -> Mapping[str, bytes]:
+    """Give the data of a ConfigMap or Secret, nothing where it isn't there and is optional.
+
+    Raises:
+        MissingSourceError: it isn't there and isn't optional.
+    """
+    name = name or ""
+    data = sources.config_map(namespace, name) if kind == "configmap" else sources.secret(namespace, name)
+    if data is None and not optional:
+        raise MissingSourceError(f'{kind} "{name}" not found')
+    return data or {}
+
+
+def service_links(services: Iterable[ServiceModel], namespace: str, *, all_of_namespace: bool) -> dict[str, str]:
+    """Give the variables for the API server's Service and, if asked for, all Services of the namespace."""
+    values: dict[str, str] = {}
+    for service in services:
+        service_id = identity(service)
+        is_api_server = (service_id.namespace, service_id.name) == ("default", "kubernetes")
+        if is_api_server or (all_of_namespace and service_id.namespace == namespace):
+            values |= _links_of(service, service_id.name)
+    return values
+
+
+def _links_of(service: ServiceModel, name: str) -> dict[str, str]:
+    spec = service.spec
+    address = (spec.clusterIP if spec else None) or "None"
+    ports = (spec.ports if spec else None) or []
+    if address == "None" or not ports:
+        return {}
+    prefix = name.upper().replace("-", "_")
+    first = ports[0]
+    protocol = (first.protocol or "TCP").lower()
+    values = {
+        f"{prefix}_SERVICE_HOST": address,
+        f"{prefix}_SERVICE_PORT": str(first.port),
+        f"{prefix}_PORT": f"{protocol}://{address}:{first.port}",
+    }
+    for port in ports:
+        if port.name:
+            values[f"{prefix}_SERVICE_PORT_{port.name.upper().replace('-', '_')}"] = str(port.port)
+        values |= _docker_link(prefix, address, port.port, port.protocol or "TCP")
+    return values
+
+
+def _docker_link(prefix: str, address: str, port: int, protocol: str) -> dict[str, str]:
+    link = f"{prefix}_PORT_{port}_{protocol}"
+    return {
+        link: f"{protocol.lower()}://{address}:{port}",
+        f"{link}_PROTO": protocol.lower(),
+        f"{link}_PORT": str(port),
+        f"{link}_ADDR": address,
+    }
+
+
+def field_value(pod: Pod, facts: PodFacts, path: str) -> str:
+    """Give the value of a fieldRef; MissingSourceError for a path that Kubernetes doesn't offer."""
+    keyed = _KEYED.fullmatch(path)
+    if keyed:
+        return texts(metadata(pod), keyed[1]).get(keyed[2], "")
+    if path in {"metadata.labels", "metadata.annotations"}:
+        pairs = sorted(texts(metadata(pod), path.removeprefix("metadata.")).items())
+        escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+        return "\n".join(f'{key}="{value.translate(escapes)}"' for key, value in pairs)
+    value = _plain_fields(pod, facts).get(path)
+    if value is None:
+        raise MissingSourceError(f"unsupported fieldPath: {path}")
+    return value
+
+
+def resource_value(pod: Pod, container: Container, facts: PodFacts, selector: ResourceFieldSelector) -> str:
+    """Give the value of a resourceFieldRef, rounded up to whole divisors; a limit not set is the node's allocatable."""
+    spec = spec_of(pod)
+    others = (
+        other for other in [*(spec.initContainers or []), *spec.containers] if other.name == selector.containerName
+    )
+    source = next(others, container) if selector.containerName else container
+    kind, _, resource = selector.resource.partition(".")
+    resources = source.resources
+    limits = texts(resources, "limits")
+    requests = texts(resources, "requests")
+    if kind == "limits":
+        amount = limits.get(resource) or facts.allocatable.get(resource, "0")
+    else:
+        amount = requests.get(resource) or limits.get(resource) or "0"
+    divisor = quantity(selector.divisor or "0") or Decimal(1)
+    return str((quantity(amount) / divisor).to_integral_value(ROUND_CEILING))
+
+
+def quantity(text: str) -> Decimal:
+    """Read a Kubernetes quantity such as `1500m` or `8Gi` in base units."""
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None or match[2] not in _SUFFIXES:
+        raise MissingSourceError(f"not a quantity: {text}")
+    return Decimal(match[1]) * _SUFFIXES[match[2]]
+
+
+def _plain_fields(pod: Pod, facts: PodFacts) -> dict[str, str]:
+    name_and_uid, spec = identity(pod), spec_of(pod)
+    return {
+        "metadata.name": name_and_uid.name,
+        "metadata.namespace": name_and_uid.namespace,
+        "metadata.uid": name_and_uid.uid,
+        "spec.nodeName": facts.node_name,
+        "spec.serviceAccountName": spec.serviceAccountName or "default",
+        "status.hostIP": facts.host_ip,
+        "status.hostIPs": facts.host_ip,
+        "status.podIP": facts.pod_ip,
+        "status.podIPs": facts.pod_ip,
+    }
+
+
+def expand(text: str, values: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` by its value; unknown names stay as they are and `$$` stands for `$`."""
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return values.get(match[1], match[0])
+
+    return _REFERENCE.sub(replaced, text)
+
+
+def resolve_argv(
+    command: Sequence[str] | None,
+    arguments: Sequence[str] | None,
+    entrypoint: Sequence[str],
+    image_arguments: Sequence[str],
+    environment: Mapping[str, str],
+) -> list[str]:
+    """Give the argv: a command replaces the image's entry point and its arguments, arguments only the latter."""
+    words = [*command, *(arguments or ())] if command else [*entrypoint, *(arguments or image_arguments)]
+    return [expand(word, environment) for word in words]
+
+
+def decoded(data: Mapping[str, str]) -> dict[str, bytes]:
+    """Decode base64 values."""
+    return {key: base64.b64decode(value) for key, value in data.items()}

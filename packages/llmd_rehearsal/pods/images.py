@@ -1,0 +1,271 @@
+"""What runs for a container image: a program, Python, the simulator or nothing, by `values/rehearsal/images.yaml`."""
+
+import shutil
+import sys
+import sysconfig
+import venv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import httpx2
+import yaml
+from lightkube.models.core_v1 import Container as ContainerModel
+from llmd_pods.errors import KitError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from llmd_rehearsal.pods import containers
+from llmd_rehearsal.pods.containers import (
+    Container,
+    Mount,
+    PlaceholderContainer,
+    ProcessContainer,
+    ProcessContainerSpec,
+    Sandbox,
+    SimulatorContainer,
+    SimulatorSpec,
+    StartError,
+)
+from llmd_rehearsal.pods.environment import resolve_argv
+
+FOLDER = "/opt/python"
+EXECUTABLE = f"{FOLDER}/bin/python"
+_BOUND_ALREADY = "/usr"
+_AUTHORITY = "authority.pem"
+
+
+class ImageEntry(BaseModel):
+    """One row: images and what runs instead of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    repositories: tuple[str, ...]
+    """Image names without tag or digest; `*` matches any text. `docker.io/` and `library/` may be left out."""
+    program: str | None = None
+    """Name of the program in the agent's configuration."""
+    path: str | None = None
+    """Where the program lies in the container."""
+    python: Literal["bare", "packages"] | None = None
+    """Run by the machine's Python: with the standard library alone, or with the packages that the kit runs with."""
+    simulator: Literal["vllm"] | None = None
+    """Simulated by a process of the rehearsal instead of a program of its own."""
+    entrypoint: tuple[str, ...] = ()
+    """The image's own entry point, used when the container has no command."""
+    arguments: tuple[str, ...] = ()
+    """The image's own arguments, used when the container has neither command nor arguments."""
+    commands: tuple[str, ...] = ()
+    """The row is for these commands alone: base names of the first word, `*` matches any text."""
+    unless: tuple[str, ...] = ()
+    """The row isn't for commands with one of these words, `*` matches any text."""
+
+    model_time: dict[str, float] = {}
+    """Flags of the program for times of its servers' work, with their defaults in seconds: they go with model time."""
+
+    environment: dict[str, str] = {}
+    """Variables that make the program take less of a machine that it shares; a container's own come before them."""
+
+    niceness: int = Field(default=0, ge=0, le=19)
+    """How far the program stands back for what simulates servers."""
+
+    def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
+        """These flags as the program needs them where its servers are slower than in real time; what a manifest gives
+        stays as it is.
+        """
+        if time_scale <= 1:
+            return []
+        flags = {word.partition("=")[0] for word in argv}
+        return [f"{flag}={seconds * time_scale:g}s" for flag, seconds in self.model_time.items() if flag not in flags]
+
+    @model_validator(mode="after")
+    def _one_stand_in(self) -> "ImageEntry":
+        if [self.program, self.python, self.simulator].count(None) != 2:
+            raise ValueError("give one of program (with path), python and simulator")
+        if self.program is not None and self.path is None:
+            raise ValueError("program needs path, where it lies in the container")
+        return self
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    images: tuple[ImageEntry, ...]
+
+
+@dataclass(frozen=True)
+class ImageTable:
+    """The rows, the first that matches wins."""
+
+    entries: Sequence[ImageEntry]
+
+    def find(
+        self, image: str, command: Sequence[str] | None = None, arguments: Sequence[str] | None = None
+    ) -> ImageEntry | None:
+        """Give the row for an image reference such as `ghcr.io/llm-d/x:v1` and what the container wants it to run.
+
+        None when no program stands for that.
+        """
+        name = repository(image)
+        for entry in self.entries:
+            has_image = any(fnmatchcase(name, repository(pattern)) for pattern in entry.repositories)
+            if has_image and _is_for(entry, command, arguments):
+                return entry
+        return None
+
+
+def load(path: Path) -> ImageTable:
+    """Read a table; KitError when it can't be read or has the wrong shape."""
+    try:
+        return ImageTable(_Table.model_validate(yaml.safe_load(path.read_text())).images)
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise KitError(f"image table {path}: {error}") from error
+
+
+def repository(image: str) -> str:
+    """Give the image's full repository name: `envoyproxy/envoy:v1@sha256:…` is `docker.io/envoyproxy/envoy`."""
+    name = image.partition("@")[0]
+    folder, slash, last = name.rpartition("/")
+    name = f"{folder}{slash}{last.partition(':')[0]}"
+    host = name.partition("/")[0]
+    if "/" not in name:
+        return f"docker.io/library/{name}"
+    if "." not in host and ":" not in host and host != "localhost":
+        return f"docker.io/{name}"
+    return name
+
+
+def _is_for(entry: ImageEntry, command: Sequence[str] | None, arguments: Sequence[str] | None) -> bool:
+    if not entry.commands:
+        return True
+    if not (command or entry.entrypoint or entry.arguments):
+        return False
+    words = resolve_argv(command, arguments, entry.entrypoint, entry.arguments, {})
+    program = PurePosixPath(words[0]).name
+    is_named = any(fnmatchcase(program, pattern) for pattern in entry.commands)
+    return is_named and not any(fnmatchcase(word, pattern) for word in words for pattern in entry.unless)
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter for pods. `environment` is what every program that it runs is told besides its own variables."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def argv(self, words: Sequence[str]) -> list[str]:
+        """The command line with this interpreter for the container's own, wherever its image has that."""
+        return [EXECUTABLE, *words[1:]]
+
+    def variables(self, values: Mapping[str, str]) -> dict[str, str]:
+        """A container's variables, which win, with those of the interpreter: `python` is found on PATH."""
+        merged = {**self.environment, **values}
+        return {**merged, "PATH": f"{FOLDER}/bin:{merged.get('PATH', '')}"}
+
+    def mounts(self, *, packages: bool) -> list[Mount]:
+        """What the interpreter needs in the container; `packages` are those that the kit runs with."""
+        mounts = [Mount(self.folder, FOLDER, read_only=True)]
+        if sys.base_prefix != _BOUND_ALREADY:
+            mounts.append(Mount(Path(sys.base_prefix), sys.base_prefix, read_only=True))
+        if packages:
+            within = Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
+            mounts.append(Mount(Path(sysconfig.get_path("purelib")), f"{FOLDER}/{within}", read_only=True))
+        return mounts
+
+
+def prepare(state_folder: Path, authority: Path | None, environment: Mapping[str, str] | None = None) -> Python:
+    """Makes the interpreter's folder, without packages; OSError when it can't be written.
+
+    Programs trust the certificates that `authority`, a PEM file, has signed, and are told what `environment` says.
+    """
+    folder = state_folder / "python"
+    venv.EnvBuilder(clear=True, symlinks=True, with_pip=False).create(folder)
+    if authority is None:
+        return Python(folder, dict(environment or {}))
+    shutil.copyfile(authority, folder / _AUTHORITY)
+    return Python(folder, {"SSL_CERT_FILE": f"{FOLDER}/{_AUTHORITY}", **(environment or {})})
+
+
+@dataclass(frozen=True)
+class ContainerContext:
+    """What a container finds around it when it starts."""
+
+    network: Path
+    host_name: str
+    mounts: Sequence[Mount]
+    environment: Mapping[str, str]
+    log: Path
+    termination_log: Path
+    """The file that the container's run may write its termination message to."""
+    completes: bool
+    """Whether it's expected to end by itself, if nothing runs for it."""
+
+
+class ContainerFactory:
+    """Makes containers by the image table; `programs` are paths by name.
+
+    With a `time_scale` above 1, programs whose intervals are the simulated servers' are told longer ones.
+    """
+
+    def __init__(
+        self,
+        images: ImageTable,
+        programs: Mapping[str, Path],
+        python: Python,
+        simulator: httpx2.AsyncClient | None,
+        time_scale: float = 1.0,
+    ) -> None:
+        self._images = images
+        self._programs = programs
+        self._python = python
+        self._simulator = simulator
+        self._time_scale = time_scale
+
+    def is_simulated(self, model: ContainerModel) -> bool:
+        """Say whether nothing runs for this container."""
+        entry = self._entry(model)
+        if entry is None:
+            return True
+        words = (*(model.command or entry.entrypoint), *(model.args or []))
+        starts_vllm = any("vllm" in word for word in words)
+        return entry.simulator is not None and (self._simulator is None or not starts_vllm)
+
+    def make(self, model: ContainerModel, context: ContainerContext) -> Container:
+        """Make one run of a container; StartError when its image's program isn't on this machine."""
+        entry = self._entry(model)
+        if entry is None or self.is_simulated(model):
+            return PlaceholderContainer(completes=context.completes)
+        environment = context.environment
+        argv = resolve_argv(model.command, model.args, entry.entrypoint, entry.arguments, environment)
+        if self._simulator is not None and entry.simulator is not None:
+            image = model.image or ""
+            spec = SimulatorSpec(context.network, argv, environment, image, context.log, context.mounts)
+            return SimulatorContainer(spec, self._simulator)
+        if entry.python is not None:
+            mounts = self._python.mounts(packages=entry.python == "packages")
+            return _process(model, context, mounts, self._python.argv(argv), self._python.variables(environment))
+        argv += entry.in_model_time(argv, self._time_scale)
+        shared = {**entry.environment, **environment}
+        return _process(model, context, [self._program(model, entry)], argv, shared, entry.niceness)
+
+    def _entry(self, model: ContainerModel) -> ImageEntry | None:
+        return self._images.find(model.image or "", model.command, model.args)
+
+    def _program(self, model: ContainerModel, entry: ImageEntry) -> Mount:
+        program = self._programs.get(entry.program or "")
+        if program is None or not program.exists():
+            raise StartError("ErrImageNeverPull", f'the rehearsal has no program "{entry.program}" for {model.image}')
+        return Mount(program, entry.path or "", read_only=True)
+
+
+def _process(
+    model: ContainerModel,
+    context: ContainerContext,
+    image_mounts: Sequence[Mount],
+    argv: list[str],
+    environment: Mapping[str, str],
+    niceness: int = 0,
+) -> ProcessContainer:
+    mounts = [*image_mounts, *context.mounts, containers.mount(model, containers.empty_file(context.termination_log))]
+    sandbox = Sandbox(context.network, context.host_name, mounts, model.workingDir or "/")
+    return ProcessContainer(ProcessContainerSpec(sandbox, argv, environment, context.log, niceness))

@@ -1,0 +1,132 @@
+"""A network namespace with an address of its own for each pod, on the rehearsal's bridge."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from pathlib import Path
+
+from llmd_pods.errors import KitError
+
+from llmd_rehearsal.pods.processes import run, run_checked
+
+NAMESPACES = Path("/run/netns")
+_PREFIX = "pod-"
+_NODES_PREFIX, _PODS_PREFIX = 22, 25
+"""The network of all nodes, and that of the pods of one: 110 pods are the most that a node of OKE may have."""
+
+
+class AddressPool:
+    """Pod addresses: node number n (from 0) has the n+1st /25 of the pod network after that of the nodes."""
+
+    def __init__(self, bridge: IPv4Interface) -> None:
+        self._base = node_network(bridge).broadcast_address + 1
+        self._used: set[str] = set()
+
+    def take(self, node_index: int, preferred: str | None = None) -> str:
+        """Give a free address, `wanted` if that is free; KitError when the node has no more."""
+        if preferred is not None and preferred not in self._used:
+            self._used.add(preferred)
+            return preferred
+        subnet = IPv4Network((self._base, _PODS_PREFIX))
+        hosts = IPv4Network((self._base + node_index * subnet.num_addresses, _PODS_PREFIX)).hosts()
+        free = next((address for host in hosts if (address := str(host)) not in self._used), None)
+        if free is None:
+            raise KitError(f"node number {node_index} has no free pod address")
+        self._used.add(free)
+        return free
+
+    def give_back(self, address: str) -> None:
+        """Free an address."""
+        self._used.discard(address)
+
+
+def node_network(bridge: IPv4Interface) -> IPv4Network:
+    """Where the addresses of nodes are, and the bridge's own: the first /22 of the pod network."""
+    return IPv4Network((bridge.network.network_address, _NODES_PREFIX))
+
+
+def hardware_address(address: str) -> str:
+    """The MAC address that belongs to an IPv4 address, as CNI's bridge plug-in has it: whoever takes over an address
+    is reached at once by those who have the former owner in their neighbour tables.
+    """
+    return ":".join(("0a", "58", *(f"{byte:02x}" for byte in IPv4Address(address).packed)))
+
+
+class Networks:
+    """Makes and removes network namespaces by `ip`; names are the caller's, kept short by it."""
+
+    def __init__(self, bridge_name: str, bridge: IPv4Interface) -> None:
+        self._bridge_name = bridge_name
+        self._bridge = bridge
+        self._node_networks: dict[str, asyncio.Task[Path]] = {}
+        self.by_address: dict[str, Path] = {}
+        """The namespaces of pods by their addresses."""
+        self.by_owner: dict[str, str] = {}
+        """The addresses of pods by their uids, before their statuses have them."""
+        self.attached: Callable[[Path], None] = lambda _namespace: None
+        """Called with each new one, before anything runs in it."""
+
+    async def attach(self, name: str, address: str, link: str, owner: str = "") -> Path:
+        """Make namespace `name` with `address` on its eth0, whose other end on the bridge is `link`, for pod `owner`.
+
+        KitError when that fails; what was made of it is gone then.
+        """
+        try:
+            path = await self._make(name, address, link)
+        except KitError:
+            await self.detach(name, link)
+            raise
+        self.by_address[address] = path
+        self.by_owner[owner] = address
+        self.attached(path)
+        return path
+
+    async def _make(self, name: str, address: str, link: str) -> Path:
+        await _batch(
+            f"netns add {_PREFIX}{name}",
+            f"link add {link} type veth peer name eth0 netns {_PREFIX}{name}",
+            f"link set {link} master {self._bridge_name} up",
+        )
+        await _batch(
+            "link set lo up",
+            f"link set eth0 address {hardware_address(address)}",
+            f"addr add {address}/{self._bridge.network.prefixlen} dev eth0",
+            "link set eth0 up",
+            f"route add default via {self._bridge.ip}",
+            namespace=f"{_PREFIX}{name}",
+        )
+        return NAMESPACES / f"{_PREFIX}{name}"
+
+    async def attach_node(self, node: str, address: str) -> Path:
+        """Give the namespace that stands for a node's own network, made for the node's first host-network pod."""
+        attachment = self._node_networks.get(node)
+        if attachment is None or (attachment.done() and attachment.exception()):
+            link = f"vethn{address.rpartition('.')[2]}"
+            self._node_networks[node] = asyncio.create_task(self.attach(f"node-{node}", address, link))
+        return await asyncio.shield(self._node_networks[node])
+
+    async def detach(self, name: str, link: str) -> None:
+        """Remove the namespace and its link; not an error when there is none."""
+        removed = NAMESPACES / f"{_PREFIX}{name}"
+        self.by_address = {address: path for address, path in self.by_address.items() if path != removed}
+        self.by_owner = {owner: address for owner, address in self.by_owner.items() if address in self.by_address}
+        await run(["ip", "link", "delete", link])
+        if (NAMESPACES / f"{_PREFIX}{name}").exists():
+            await run(["ip", "netns", "delete", f"{_PREFIX}{name}"])
+
+    async def sweep(self) -> None:
+        """Remove what an agent that died has left: its processes died with it, their namespaces didn't."""
+        output = await run_checked(["ip", "netns", "list"])
+        names = [line.split()[0] for line in output.splitlines() if line.startswith(_PREFIX)]
+        if names:
+            await _batch(*(f"netns delete {name}" for name in names))
+
+
+async def route_services(services: IPv4Network) -> None:
+    """Make every Service address one of this machine's own, so that the proxy can listen on any of them."""
+    await run_checked(["ip", "route", "replace", "local", str(services), "dev", "lo"])
+
+
+async def _batch(*commands: str, namespace: str | None = None) -> None:
+    namespace_options: Iterable[str] = ["-n", namespace] if namespace else []
+    await run_checked(["ip", *namespace_options, "-batch", "-"], stdin="".join(f"{command}\n" for command in commands))

@@ -1,0 +1,340 @@
+"""A pod's sandbox from its start to its end: its network namespace, its address, its folders."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.models.core_v1 import Container, PodSpec, VolumeMount
+from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service
+from llmd_oke.operations.objects import texts
+from llmd_pods.errors import KitError
+
+from llmd_rehearsal.nodes import Fleet
+from llmd_rehearsal.pods import volumes
+from llmd_rehearsal.pods.container_worker import BackOff
+from llmd_rehearsal.pods.containers import Mount, termination_message
+from llmd_rehearsal.pods.environment import (
+    MissingSourceError,
+    PodFacts,
+    decoded,
+    environment,
+    expand,
+    host_name,
+    service_links,
+)
+from llmd_rehearsal.pods.images import ContainerContext, ContainerFactory
+from llmd_rehearsal.pods.networks import NAMESPACES, AddressPool, Networks
+from llmd_rehearsal.pods.processes import start_task
+from llmd_rehearsal.pods.status import EventRecorder
+from llmd_rehearsal.pods.volumes import File, TokenRequest, renewal_s, request_tokens, write_files
+from llmd_rehearsal.watches import ObjectIdentity, Store, identity, is_sidecar, spec_of
+
+_log = logging.getLogger(__name__)
+_RETRY_S = 1.0
+
+_NO_NETWORK = NAMESPACES / "none"
+"""Of pods of which nothing runs. A bridge of Linux has room for 1,024 pods, which the DaemonSets of operators fill."""
+
+
+@dataclass(frozen=True)
+class Resolver:
+    """The cluster's DNS server and domain."""
+
+    address: str
+    domain: str
+
+
+@dataclass(frozen=True)
+class StoredSources:
+    """ConfigMaps and Secrets as the watches last saw them."""
+
+    config_maps: Store[ConfigMap]
+    secrets: Store[Secret]
+
+    def config_map(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        """Give a ConfigMap's data and binary data."""
+        source = self.config_maps.get(namespace, name)
+        if source is None:
+            return None
+        data = {key: value.encode() for key, value in texts(source, "data").items()}
+        return data | decoded(texts(source, "binaryData"))
+
+    def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        """Give a Secret's decoded data."""
+        source = self.secrets.get(namespace, name)
+        return None if source is None else decoded(texts(source, "data"))
+
+
+@dataclass(frozen=True)
+class AgentContext:
+    """Services of the agent to its pods, and settings that hold for all of them."""
+
+    client: AsyncClient
+    fleet: Fleet
+    networks: Networks
+    addresses: AddressPool
+    sources: StoredSources
+    services: Store[Service]
+    factory: ContainerFactory
+    recorder: EventRecorder
+    state_folder: Path
+    resolver: Resolver
+    probe_time_scale: float
+    back_off: BackOff
+
+
+@dataclass(frozen=True)
+class PodFolders:
+    """Where a pod's files and logs lie in the state folder."""
+
+    state_folder: Path
+    pod: ObjectIdentity
+
+    @property
+    def root(self) -> Path:
+        """Everything that goes with the pod."""
+        return self.state_folder / "pods" / self.pod.uid
+
+    @property
+    def etc(self) -> Path:
+        """Its files of /etc."""
+        return self.root / "etc"
+
+    def files_volume(self, name: str) -> Path:
+        """Give the folder of a volume whose files come from the API."""
+        return self.root / "volumes" / name
+
+    def log(self, container: str) -> Path:
+        """Give a container's log; it outlives the pod."""
+        return self.state_folder / "logs" / "pods" / self.pod.namespace / self.pod.name / f"{container}.log"
+
+    def termination_log(self, container: str) -> Path:
+        """Give the file that a container's termination message is written to."""
+        return self.root / "last-words" / container
+
+
+class PodFiles:
+    """A pod's volumes and files of /etc on disk; volumes are kept current."""
+
+    def __init__(self, context: AgentContext, folders: PodFolders, facts: PodFacts) -> None:
+        self._context = context
+        self._folders = folders
+        self._facts = facts
+        self._written: dict[str, dict[str, File]] = {}
+        self._tokens: Mapping[TokenRequest, str] = {}
+        self._stale = asyncio.Event()
+        self.volume_folders: dict[str, Path] = {}
+
+    @property
+    def file_volumes(self) -> frozenset[str]:
+        """Names of the volumes whose files come from the API."""
+        return frozenset(self._written)
+
+    def touch(self) -> None:
+        """Say that a source may have changed."""
+        self._stale.set()
+
+    async def write(self, pod: Pod) -> None:
+        """Write everything; MissingSourceError when something isn't there yet, ApiError when there's no token."""
+        requests = volumes.token_requests(pod)
+        if requests and not self._tokens:
+            self._tokens = await request_tokens(self._context.client, pod, requests)
+        self._folders.etc.mkdir(parents=True, exist_ok=True)
+        for name, text in etc_files(pod, self._facts.pod_ip, self._context.resolver).items():
+            (self._folders.etc / name).write_text(text)
+        self._write_volumes(pod)
+
+    async def keep_current(self, pod: Pod) -> None:
+        """Rewrite volumes when their sources change or tokens near their end, until cancelled."""
+        requests = volumes.token_requests(pod)
+        while True:
+            try:
+                await asyncio.wait_for(self._stale.wait(), renewal_s(requests))
+            except TimeoutError:
+                with suppress(ApiError, httpx2.HTTPError):
+                    self._tokens = await request_tokens(self._context.client, pod, requests)
+            self._stale.clear()
+            try:
+                self._write_volumes(pod)
+            except MissingSourceError as error:
+                _log.info("volumes of %s not refreshed: %s", self._folders.pod.name, error)
+
+    def remove(self) -> None:
+        """Remove the pod's folders; logs and claims stay."""
+        shutil.rmtree(self._folders.root, ignore_errors=True)
+
+    def _write_volumes(self, pod: Pod) -> None:
+        sources = volumes.VolumeSources(self._facts, self._context.sources, self._tokens)
+        for volume in spec_of(pod).volumes or []:
+            if not volumes.has_files(volume):
+                path = volumes.folder(volume, pod, self._folders.root, self._folders.state_folder)
+                path.mkdir(parents=True, exist_ok=True)
+                self.volume_folders[volume.name] = path
+                continue
+            files = volumes.files(volume, pod, sources)
+            if self._written.get(volume.name) != files:
+                self.volume_folders[volume.name] = self._folders.files_volume(volume.name)
+                write_files(self.volume_folders[volume.name], files)
+                self._written[volume.name] = files
+
+
+class PodSandbox:
+    """What one pod's containers run in; `facts` is None until it has its network."""
+
+    def __init__(self, context: AgentContext, pod: Pod) -> None:
+        self._context = context
+        self._folders = PodFolders(context.state_folder, identity(pod))
+        self._network: Path | None = None
+        self._attaching: asyncio.Task[Path] | None = None
+        self._files: PodFiles | None = None
+        self._updating: asyncio.Task[None] | None = None
+        self._address: str | None = None
+        self._changed = asyncio.Event()
+        self.facts: PodFacts | None = None
+
+    async def create(self, pod: Pod, warn: Callable[[str, str], None]) -> None:
+        """Make folders and then, like a kubelet, the network.
+
+        Waits for ConfigMaps, Secrets and accounts that aren't there yet, and tries a network that fails again.
+        """
+        facts = self._claim(pod)
+        files = self._files = PodFiles(self._context, self._folders, facts)
+        while True:
+            try:
+                await files.write(pod)
+                break
+            except (MissingSourceError, ApiError, httpx2.HTTPError) as error:
+                warn("FailedMount", f"MountVolume.SetUp failed: {error}")
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _RETRY_S)
+        self._updating = start_task(files.keep_current(pod), f"volumes of {self._folders.pod.name}")
+        while True:
+            try:
+                self._network = await self._attach(spec_of(pod), facts)
+                break
+            except KitError as error:
+                warn("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
+            await asyncio.sleep(_RETRY_S)
+        self.facts = facts
+
+    def touch(self) -> None:
+        """Say that a ConfigMap or Secret of the pod's namespace has changed."""
+        self._changed.set()
+        if self._files is not None:
+            self._files.touch()
+
+    def container_context(self, pod: Pod, container: Container) -> ContainerContext:
+        """Give what a container meets when it starts now, and set the log of its last run aside.
+
+        Raises:
+            MissingSourceError: its environment can't be made.
+        """
+        files = self._files
+        if self.facts is None or self._network is None or files is None:
+            raise RuntimeError("the pod has no sandbox yet")
+        spec, services = spec_of(pod), self._context.services
+        links = service_links(services, identity(pod).namespace, all_of_namespace=spec.enableServiceLinks is not False)
+        values = environment(pod, container, self.facts, self._context.sources, links)
+        mounts = container_mounts(container, files.volume_folders, files.file_volumes, values)
+        is_init = any(container is init for init in spec.initContainers or [])
+        log = self._folders.log(container.name)
+        if log.exists():
+            log.replace(log.with_name(f"{container.name}.previous.log"))
+        return ContainerContext(
+            network=self._network,
+            host_name=host_name(pod),
+            mounts=[*(Mount(path, f"/etc/{path.name}") for path in sorted(self._folders.etc.iterdir())), *mounts],
+            environment=values,
+            log=log,
+            termination_log=self._folders.termination_log(container.name),
+            completes=not is_sidecar(container) if is_init else spec.restartPolicy != "Always",
+        )
+
+    def termination_message(self, container: Container, code: int) -> str | None:
+        """What a container that ended with this exit code has to say."""
+        folders, name = self._folders, container.name
+        return termination_message(container, code, folders.termination_log(name), folders.log(name))
+
+    async def remove(self) -> None:
+        """Remove network and folders and give the address back; logs stay. `facts` stay for the last status."""
+        if self._updating is not None:
+            self._updating.cancel()
+        if self._files is not None:
+            self._files.remove()
+        if self._attaching is not None:
+            await asyncio.wait([self._attaching])
+            await self._context.networks.detach(*self._network_names())
+        if self._address is not None:
+            self._context.addresses.give_back(self._address)
+        self._attaching = self._address = self._network = None
+
+    def _claim(self, pod: Pod) -> PodFacts:
+        spec, fleet = spec_of(pod), self._context.fleet
+        node = spec.nodeName or ""
+        host_ip = fleet.address(node)
+        if not spec.hostNetwork:
+            previous = pod.status.podIP if pod.status else None
+            self._address = self._context.addresses.take(fleet.index(node), previous)
+        return PodFacts(self._address or host_ip, host_ip, node, fleet.config(node).capacity)
+
+    async def _attach(self, spec: PodSpec, facts: PodFacts) -> Path:
+        networks, factory = self._context.networks, self._context.factory
+        if all(factory.is_simulated(container) for container in (*(spec.initContainers or ()), *spec.containers)):
+            return _NO_NETWORK
+        if spec.hostNetwork:
+            return await networks.attach_node(facts.node_name, facts.host_ip)
+        name, link = self._network_names()
+        self._attaching = asyncio.create_task(networks.attach(name, facts.pod_ip, link, self._folders.pod.uid))
+        return await asyncio.shield(self._attaching)
+
+    def _network_names(self) -> tuple[str, str]:
+        """Of the network namespace and of its link."""
+        pod = self._folders.pod
+        return f"{pod.name[:63]}-{pod.uid[:8]}", f"veth{pod.uid.replace('-', '')[:11]}"
+
+
+def container_mounts(
+    container: Container, volumes: Mapping[str, Path], files: frozenset[str], environment: Mapping[str, str]
+) -> list[Mount]:
+    """Give the container's volume mounts; `files` names the volumes that are read-only by nature."""
+    return [
+        Mount(
+            _mount_source(mount, volumes[mount.name], environment, create=mount.name not in files),
+            mount.mountPath,
+            read_only=bool(mount.readOnly) or mount.name in files,
+        )
+        for mount in container.volumeMounts or []
+    ]
+
+
+def _mount_source(mount: VolumeMount, folder: Path, environment: Mapping[str, str], *, create: bool) -> Path:
+    inner = mount.subPath or expand(mount.subPathExpr or "", environment)
+    source = folder / inner if inner else folder
+    if create and not source.exists():
+        source.mkdir(parents=True)
+    return source
+
+
+def etc_files(pod: Pod, pod_ip: str, resolver: Resolver) -> Mapping[str, str]:
+    """Give the few files of /etc that a program in a pod looks for: their contents by name."""
+    name, spec, domain, namespace = host_name(pod), spec_of(pod), resolver.domain, identity(pod).namespace
+    names = f"{name}.{spec.subdomain}.{namespace}.svc.{domain} {name}" if spec.subdomain else name
+    hosts = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback", f"{pod_ip}\t{names}"]
+    hosts += [f"{alias.ip}\t{' '.join(alias.hostnames or [])}" for alias in spec.hostAliases or []]
+    search = f"{namespace}.svc.{domain} svc.{domain} {domain}"
+    return {
+        "hosts": "\n".join(hosts) + "\n",
+        "hostname": f"{name}\n",
+        "resolv.conf": f"search {search}\nnameserver {resolver.address}\noptions ndots:5\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+        "passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+        "group": "root:x:0:\nnogroup:x:65534:\n",
+    }

@@ -1,0 +1,272 @@
+"""The pods of the simulated nodes, each run from its binding to its removal: order of its containers, its end."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import httpx2
+from lightkube.core.exceptions import ApiError
+from lightkube.models.core_v1 import Container as ContainerModel
+from lightkube.resources.core_v1 import ConfigMap, Pod, Secret
+from lightkube.types import PatchType
+from llmd_oke.operations.objects import SIMULATED_ANNOTATION, metadata, texts
+from llmd_pods.errors import KitError
+
+from llmd_rehearsal.pods.container_worker import ContainerOptions, ContainerWorker
+from llmd_rehearsal.pods.containers import Container
+from llmd_rehearsal.pods.environment import DEFAULT_GRACE_S
+from llmd_rehearsal.pods.pod_sandbox import AgentContext, PodSandbox
+from llmd_rehearsal.pods.processes import start_task
+from llmd_rehearsal.pods.status import (
+    ContainerRecord,
+    Role,
+    StatusWriter,
+    delete_object,
+    initial_records,
+    pod_status,
+)
+from llmd_rehearsal.watches import Store, identity, spec_of
+
+_log = logging.getLogger(__name__)
+_LEAST_SIDECAR_GRACE_S = 2.0
+_LOST_GRACE_S = 5.0
+_END_PHASES = {"Succeeded", "Failed"}
+
+
+class PodRunner:
+    """The workers of all pods, by uid; each name has one at a time that isn't ending."""
+
+    def __init__(self, context: AgentContext, pods: Store[Pod]) -> None:
+        self._context = context
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        pods.subscribe(self._pod_changed)
+        context.sources.config_maps.subscribe(self._source_changed)
+        context.sources.secrets.subscribe(self._source_changed)
+
+    async def stop(self, grace_s: float) -> None:
+        """End all pods' processes without touching their objects."""
+        ends = [asyncio.create_task(worker.terminate(grace_s)) for worker in tuple(self._workers.values())]
+        if ends:
+            await asyncio.wait(ends, timeout=grace_s + _LOST_GRACE_S)
+
+    def consider(self, pod: Pod) -> None:
+        """Take a pod, if it's bound to one of the nodes and has no worker yet: for nodes added later."""
+        self._pod_changed(pod, exists=True)
+
+    async def cut_off(self, node: str) -> None:
+        """End all processes of a node's pods at once and take no more of its pods; their objects stay as they are.
+
+        Unlike on a real machine, what pods had in `emptyDir` volumes is gone when the node comes back.
+        """
+        uids = [uid for uid, worker in self._workers.items() if spec_of(worker.pod).nodeName == node]
+        await asyncio.gather(*(self._workers.pop(uid).cut_off() for uid in uids))
+
+    def _pod_changed(self, pod: Pod, exists: bool) -> None:  # a store's subscriber
+        pod_id = identity(pod)
+        if not exists:
+            self._lost(pod_id.uid)
+            return
+        for other in [worker.identity for worker in self._workers.values()]:
+            if other.uid != pod_id.uid and (other.namespace, other.name) == (pod_id.namespace, pod_id.name):
+                self._lost(other.uid)
+        if pod_id.uid in self._workers:
+            self._workers[pod_id.uid].update(pod)
+        elif self._context.fleet.runs(spec_of(pod).nodeName):
+            self._take(pod)
+
+    def _take(self, pod: Pod) -> None:
+        if metadata(pod).deletionTimestamp is not None:
+            self._spawn(delete_object(self._context.client, identity(pod)))
+        elif pod.status is None or pod.status.phase not in _END_PHASES:
+            worker = PodWorker(self._context, pod)
+            self._workers[worker.identity.uid] = worker
+
+    def _lost(self, uid: str) -> None:
+        worker = self._workers.pop(uid, None)
+        if worker is not None:
+            self._spawn(worker.terminate(min(_LOST_GRACE_S, worker.grace_s)))
+
+    def _source_changed(self, source: ConfigMap | Secret, exists: bool) -> None:  # noqa: ARG002
+        namespace = metadata(source).namespace
+        for worker in self._workers.values():
+            if worker.identity.namespace == namespace:
+                worker.touch()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = start_task(work, "end of a pod")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class PodWorker:
+    """One pod. `run` goes on until its containers are over; `terminate` ends it earlier."""
+
+    def __init__(self, context: AgentContext, pod: Pod) -> None:
+        self.pod = pod
+        self.identity = identity(pod)
+        self._context = context
+        self._sandbox = PodSandbox(context, pod)
+        self._start = datetime.now(UTC)
+        self._records = initial_records(pod)
+        self._workers: dict[str, ContainerWorker] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._writer = StatusWriter(context.client, self.identity, self._status)
+        self._title = f"pod {self.identity.namespace}/{self.identity.name}"
+        self._writing = start_task(self._writer.run(), f"{self._title}: status")
+        self._living = start_task(self._live(), self._title)
+        self._end: asyncio.Task[None] | None = None
+
+    @property
+    def grace_s(self) -> float:
+        """The grace period that the pod's spec asks for, in seconds."""
+        grace = spec_of(self.pod).terminationGracePeriodSeconds
+        return DEFAULT_GRACE_S if grace is None else grace
+
+    def update(self, pod: Pod) -> None:
+        """Take a new version of the object; one that is being deleted is terminated, once."""
+        self.pod = pod
+        self._writer.seen(_is_ready(pod))
+        meta = metadata(pod)
+        if meta.deletionTimestamp is not None and self._end is None:
+            grace = meta.deletionGracePeriodSeconds
+            self._begin_end(DEFAULT_GRACE_S if grace is None else grace, delete=True)
+
+    def touch(self) -> None:
+        """Say that a ConfigMap or Secret of the pod's namespace has changed."""
+        self._sandbox.touch()
+
+    async def terminate(self, grace_s: float) -> None:
+        """End the pod without touching its object: it's gone already, or the agent itself ends."""
+        await asyncio.shield(self._end or self._begin_end(grace_s, delete=False))
+
+    async def cut_off(self) -> None:
+        """End the pod as its node loses power: at once, and without a word to the API server."""
+        self._writing.cancel()
+        if self._end is not None:
+            self._end.cancel()
+        await self._begin_end(0.0, delete=False)
+
+    def _begin_end(self, grace_s: float, *, delete: bool) -> asyncio.Task[None]:
+        self._end = start_task(self._terminate(grace_s, delete=delete), f"{self._title}: end")
+        return self._end
+
+    async def _live(self) -> None:
+        self._writer.changed()
+        try:
+            await self._mark_simulated()
+            await self._sandbox.create(self.pod, self._warn)
+            self._writer.changed()
+            if await self._initialise():
+                mains = [self._begin(model, Role.MAIN) for model in spec_of(self.pod).containers]
+                await asyncio.wait(mains)  # which, other than gather, leaves them running when this is cancelled
+            await self._stop(reversed(self._of_role(Role.SIDECAR)), self.grace_s)
+        except KitError as error:
+            self._warn("FailedCreatePodSandBox", str(error))
+            return
+        self._writer.changed()
+        await self._sandbox.remove()
+
+    async def _initialise(self) -> bool:
+        """Run init containers one after the other; False when one has failed for good."""
+        for model in spec_of(self.pod).initContainers or []:
+            record = self._records[model.name]
+            task = self._begin(model, record.role)
+            if record.role is Role.SIDECAR:
+                await self._workers[model.name].started.wait()
+                continue
+            await asyncio.wait([task])
+            if not record.succeeded:
+                return False
+        return True
+
+    def _begin(self, model: ContainerModel, role: Role) -> asyncio.Task[None]:
+        worker = ContainerWorker(model, self._records[model.name], self._container_options(model, role))
+        self._workers[model.name] = worker
+        task = self._running[model.name] = start_task(worker.run(), f"{self._title}: container {model.name}")
+        return task
+
+    def _container_options(self, model: ContainerModel, role: Role) -> ContainerOptions:
+        def make() -> Container:
+            return self._context.factory.make(model, self._sandbox.container_context(self.pod, model))
+
+        spec, facts = spec_of(self.pod), self._sandbox.facts
+        return ContainerOptions(
+            make=make,
+            termination_message=partial(self._sandbox.termination_message, model),
+            restarts=_restarts(spec.restartPolicy or "Always", role),
+            changed=self._writer.changed,
+            warn=self._warn,
+            address=facts.pod_ip if facts else "",
+            time_scale=self._context.probe_time_scale,
+            back_off=self._context.back_off,
+            grace_s=self.grace_s,
+        )
+
+    async def _terminate(self, grace_s: float, *, delete: bool) -> None:
+        self._living.cancel()
+        deadline = asyncio.get_running_loop().time() + grace_s
+        await asyncio.gather(self._living, return_exceptions=True)
+        await self._stop([*self._of_role(Role.MAIN), *self._of_role(Role.INIT)], grace_s)
+        for name in reversed(self._of_role(Role.SIDECAR)):
+            left_s = deadline - asyncio.get_running_loop().time()
+            await self._stop([name], max(left_s, min(_LEAST_SIDECAR_GRACE_S, grace_s)))
+        self._writing.cancel()
+        if delete:
+            await _log_failure(self._writer.send())
+        await self._sandbox.remove()
+        if delete:
+            await _log_failure(delete_object(self._context.client, self.identity))
+        self._context.recorder.forget(self.identity.uid)
+
+    async def _stop(self, names: Iterable[str], grace_s: float) -> None:
+        started = [name for name in names if name in self._workers]
+        await asyncio.gather(*(self._workers[name].stop(grace_s) for name in started))
+        await asyncio.gather(*(self._running[name] for name in started))
+
+    def _of_role(self, role: Role) -> list[str]:
+        return [name for name, record in self._records.items() if record.role is role]
+
+    def _status(self) -> dict[str, Any]:
+        records: list[ContainerRecord] = list(self._records.values())
+        return pod_status(self.pod, self._sandbox.facts, records, self._start, datetime.now(UTC))
+
+    def _warn(self, reason: str, message: str) -> None:
+        self._context.recorder.warn(self.pod, reason, message)
+
+    async def _mark_simulated(self) -> None:
+        spec, factory = spec_of(self.pod), self._context.factory
+        containers = [*(spec.initContainers or []), *spec.containers]
+        names = [container.name for container in containers if factory.is_simulated(container)]
+        if not names or texts(metadata(self.pod), "annotations").get(SIMULATED_ANNOTATION):
+            return
+        patch = {"metadata": {"annotations": {SIMULATED_ANNOTATION: ",".join(names)}}}
+        name, namespace = self.identity.name, self.identity.namespace
+        await _log_failure(
+            self._context.client.patch(Pod, name, patch, namespace=namespace, patch_type=PatchType.MERGE)
+        )
+
+
+def _restarts(policy: str, role: Role) -> Callable[[int], bool]:
+    always = role is Role.SIDECAR or (policy == "Always" and role is Role.MAIN)
+
+    def restarts(code: int) -> bool:
+        return always or (policy != "Never" and code != 0)
+
+    return restarts
+
+
+def _is_ready(pod: Pod) -> bool:
+    conditions = (pod.status.conditions if pod.status else None) or []
+    return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
+
+
+async def _log_failure(request: Coroutine[Any, Any, object]) -> None:
+    """Await a request whose failure doesn't keep the pod from going on."""
+    try:
+        await request
+    except (ApiError, httpx2.HTTPError) as error:
+        _log.warning("%s", error)

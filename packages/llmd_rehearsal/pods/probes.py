@@ -1,0 +1,177 @@
+"""Probes: when a container is asked, how, and what its answers mean."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+from lightkube.models.core_v1 import Container as ContainerModel
+from lightkube.models.core_v1 import HTTPGetAction, Probe
+
+from llmd_rehearsal.pods.containers import Container
+
+SETTLED_S = 1.0
+SHORTEST_S = 0.2  # below this, probing would cost more than it tells on two cores
+_AGENT = "kube-probe/rehearsal"
+_METHOD = "/grpc.health.v1.Health/Check"
+_SERVING = b"\x08\x01"
+_MOST_BYTES = 127
+_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A probe's times, scaled, in seconds."""
+
+    initial_delay_s: float
+    period_s: float
+    settled_period_s: float
+    """Between two questions while the answer is yes: shorter times than this gain nothing but load."""
+    doubtful_period_s: float
+    """Between two questions when the answer was yes before: the probe's own, so that load alone turns no verdict."""
+    timeout_s: float
+
+    def period_of(self, tally: "Tally") -> float:
+        """Give the seconds until the next question."""
+        if tally.settled:
+            return self.settled_period_s
+        return self.doubtful_period_s if tally.doubtful else self.period_s
+
+
+def schedule(probe: Probe, time_scale: float) -> Schedule:
+    """Give a probe's times, multiplied by `time_scale` (1.0 is real time), a period at least 0.2 s.
+
+    What only a machine that is slow makes longer, answers and the doubt in one that was yes, has the probe's own times.
+    """
+    period_s = max((probe.periodSeconds or 10) * time_scale, SHORTEST_S)
+    return Schedule(
+        initial_delay_s=(probe.initialDelaySeconds or 0) * time_scale,
+        period_s=period_s,
+        settled_period_s=max(period_s, SETTLED_S),
+        doubtful_period_s=float(probe.periodSeconds or 10),
+        timeout_s=float(probe.timeoutSeconds or 1),
+    )
+
+
+class Tally:
+    """Counts answers in a row and says when the thresholds turn the verdict."""
+
+    def __init__(self, probe: Probe, *, verdict: bool | None = None) -> None:
+        self._needed = {True: probe.successThreshold or 1, False: probe.failureThreshold or 3}
+        self._verdict = verdict
+        self._last: bool | None = None
+        self._run = 0
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing has been counted yet."""
+        return self._last is None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the verdict is yes and the last answer was not."""
+        return bool(self._verdict) and self._last is False
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is well: the verdict is yes and the last answer was too."""
+        return bool(self._verdict) and self._last is not False
+
+    def record(self, *, passed: bool) -> bool | None:
+        """Count an answer; give the new verdict when this one turns it, None otherwise."""
+        self._run = self._run + 1 if passed is self._last else 1
+        self._last = passed
+        if passed is self._verdict or self._run < self._needed[passed]:
+            return None
+        self._verdict = passed
+        return passed
+
+
+async def run_probe(probe: Probe, model: ContainerModel, container: Container, address: str, timeout_s: float) -> bool:
+    """Say whether the container passes within the time limit; a connection refused or lost is a failure."""
+    try:
+        return await asyncio.wait_for(_answer(probe, model, container, address, timeout_s), timeout_s)
+    except (OSError, TimeoutError, EOFError, ValueError):
+        return False
+
+
+def port_number(port: int | str, model: ContainerModel) -> int:
+    """Give the number of a probe's port, which may be one of the container's port names; ValueError if it isn't."""
+    by_name = {
+        container_port.name: container_port.containerPort for container_port in model.ports or [] if container_port.name
+    }
+    return by_name[port] if isinstance(port, str) and port in by_name else int(port)
+
+
+async def _answer(probe: Probe, model: ContainerModel, container: Container, address: str, timeout_s: float) -> bool:
+    if probe.httpGet:
+        action, port = probe.httpGet, port_number(probe.httpGet.port, model)
+        host = action.host or address
+        status = await http_status(host, port, _request(action, host, port), tls=action.scheme == "HTTPS")
+        return 200 <= status < 400
+    if probe.tcpSocket:
+        host, port = probe.tcpSocket.host or address, port_number(probe.tcpSocket.port, model)
+        _, writer = await asyncio.open_connection(host, port)
+        writer.close()
+        return True
+    if probe.grpc:
+        return await grpc_serving(f"{address}:{probe.grpc.port}", probe.grpc.service or "", timeout_s)
+    if probe.exec:
+        code, _ = await container.execute(probe.exec.command or [], timeout_s)
+        return code == 0
+    return True
+
+
+def _request(action: HTTPGetAction, host: str, port: int) -> bytes:
+    path = action.path or "/"
+    headers = {"Host": f"{host}:{port}", "User-Agent": _AGENT, "Accept": "*/*", "Connection": "close"}
+    headers |= {header.name: header.value for header in action.httpHeaders or []}
+    line = f"GET {path if path.startswith('/') else f'/{path}'} HTTP/1.1"
+    return "\r\n".join([line, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode()
+
+
+async def http_status(host: str, port: int, request: bytes, *, tls: bool) -> int:
+    """Send a request and give the status of the answer; certificates aren't checked, as a kubelet doesn't."""
+    context = None
+    if tls:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    try:
+        writer.write(request)
+        status_line = (await reader.readline()).split()
+        return int(status_line[1]) if len(status_line) > 1 and status_line[0].startswith(b"HTTP/") else 0
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+def request(service: str) -> bytes:
+    """Encode a HealthCheckRequest, `string service = 1`; ValueError for a service name longer than one length byte can
+    say.
+    """
+    name = service.encode()
+    if len(name) > _MOST_BYTES:
+        raise ValueError(f"service name of {len(name)} bytes: at most {_MOST_BYTES} are supported")
+    return b"\x0a" + bytes([len(name)]) + name if name else b""
+
+
+async def grpc_serving(target: str, service: str, timeout_s: float) -> bool:
+    """Say whether the service at `host:port` answers SERVING to `grpc.health.v1.Health/Check`.
+
+    The two messages are written by hand: HealthCheckResponse is `enum status = 1` with SERVING = 1
+    (https://github.com/grpc/grpc/blob/master/doc/health-checking.md).
+    """
+    from grpc import RpcError, aio  # noqa: PLC0415  # slow to import, and many pods need no gRPC
+
+    async with aio.insecure_channel(target, options=_OPTIONS) as channel:
+        check = cast("Callable[..., Awaitable[bytes]]", channel.unary_unary(_METHOD))
+        try:
+            answer = await check(request(service), timeout=timeout_s)
+        except RpcError:
+            return False
+    return answer.startswith(_SERVING)

@@ -1,0 +1,106 @@
+"""What the node agent runs in the background: child processes without a thread for each, and tasks of its loop."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from llmd_pods.errors import KitError
+
+_log = logging.getLogger(__name__)
+
+
+class ChildProcess:
+    """A started process, whose end is an event of the loop (pidfd); `wait` may be called by any number of tasks."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        output: IO[bytes] | int = subprocess.DEVNULL,
+        standard_input: IO[bytes] | int = subprocess.DEVNULL,
+    ) -> None:
+        self._process = subprocess.Popen(  # its end is awaited by pidfd
+            argv, env=environment, stdin=standard_input, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self.pid = self._process.pid
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = loop.create_future()
+        self._watched = os.pidfd_open(self.pid)
+        loop.add_reader(self._watched, self._reap)
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._watched)
+        os.close(self._watched)
+        code = self._process.wait()
+        self._ended.set_result(code if code >= 0 else 128 - code)
+
+    async def wait(self) -> int:
+        """Give the exit code, 128 + signal for a process that a signal ended."""
+        return await asyncio.shield(self._ended)
+
+    @property
+    def running(self) -> bool:
+        """Whether it hasn't ended."""
+        return not self._ended.done()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        if self.running:
+            self._process.send_signal(number)
+
+    def children(self) -> list[int]:
+        """Give the ids of its own children."""
+        try:
+            return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+
+
+async def run(argv: Sequence[str], stdin: str = "", timeout_s: float = 10.0) -> tuple[int, str]:
+    """Run a short command with `stdin` as its input; give exit code and output, 124 when it ran past the limit."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader:
+        with os.fdopen(write_end, "wb") as writer, _input(stdin) as standard_input:
+            process = ChildProcess(argv, output=writer, standard_input=standard_input)
+        try:
+            code = await asyncio.wait_for(process.wait(), timeout_s)
+        except TimeoutError:
+            process.signal(signal.SIGKILL)
+            await process.wait()
+            code = 124
+        os.set_blocking(reader.fileno(), False)
+        output = reader.read() or b""
+    return code, output.decode(errors="replace")
+
+
+async def run_checked(argv: Sequence[str], stdin: str = "", timeout_s: float = 10.0) -> str:
+    """Run a short command that must succeed; KitError with its output otherwise."""
+    code, output = await run(argv, stdin, timeout_s)
+    if code:
+        raise KitError(f"{' '.join(argv)} ended with {code}: {output.strip()}\n{stdin}".rstrip())
+    return output
+
+
+def _input(stdin: str) -> IO[bytes]:
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "wb") as writer:
+        writer.write(stdin.encode())
+    return os.fdopen(read_end, "rb")
+
+
+def start_task(work: Coroutine[Any, Any, None], purpose: str) -> asyncio.Task[None]:
+    """Run `work` as a task of its own; an error in it is logged, as nobody awaits most of what runs for a pod."""
+    task = asyncio.create_task(work, name=purpose)
+    task.add_done_callback(partial(_log_failure, purpose))
+    return task
+
+
+def _log_failure(purpose: str, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("%s failed", purpose, exc_info=task.exception())

@@ -1,0 +1,388 @@
+"""A pod's status: computed from records of its containers alone, sent to the API server with events of its pod."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, cast
+
+import httpx2
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.models.core_v1 import ContainerStatus, PodCondition
+from lightkube.resources.core_v1 import Event, Pod, PodStatus
+from lightkube.types import PatchType
+from llmd_oke.operations.objects import metadata
+
+from llmd_rehearsal.pods.environment import PodFacts
+from llmd_rehearsal.watches import ObjectIdentity, identity, is_sidecar, spec_of, timestamp
+
+_log = logging.getLogger(__name__)
+_OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+_GATHER_S = 0.01
+_RETRY_S = 0.5
+_MISSING = 404
+_SOURCE = "rehearsal-node-agent"
+
+
+class Role(Enum):
+    """What a container is to its pod."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Not running, with the reason that `kubectl get pods` shows."""
+
+    reason: str
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Running:
+    """Running since then."""
+
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Terminated:
+    """Ended."""
+
+    exit_code: int
+    reason: str
+    started: datetime
+    finished: datetime
+    container_id: str
+    message: str | None = None
+
+
+@dataclass
+class ContainerRecord:
+    """One container's history.
+
+    `started` is true once its startup probe (if any) has passed, `ready` while it may get traffic, `over` when it
+    won't run again in this pod.
+    """
+
+    name: str
+    image: str
+    role: Role
+    state: Waiting | Running | Terminated = Waiting("ContainerCreating")
+    last: Terminated | None = None
+    restarts: int = 0
+    started: bool = False
+    ready: bool = False
+    over: bool = False
+    container_id: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether its last run ended with exit code 0 and it's over."""
+        return self.over and isinstance(self.state, Terminated) and self.state.exit_code == 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether its last run ended with another exit code and it's over."""
+        return self.over and not self.succeeded
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One of the pod's conditions before it has a transition time."""
+
+    name: str
+    true: bool
+    reason: str | None = None
+    message: str | None = None
+
+
+def pod_status(
+    pod: Pod, facts: PodFacts | None, records: Sequence[ContainerRecord], start: datetime, now: datetime
+) -> dict[str, Any]:
+    """Give the whole status; `facts` is None until the pod has its network.
+
+    Conditions of other owners are kept, and transition times where a condition's status hasn't changed.
+    """
+    inits = [record for record in records if record.role is not Role.MAIN]
+    mains = [record for record in records if record.role is Role.MAIN]
+    status: dict[str, Any] = {
+        "phase": phase(records),
+        "startTime": timestamp(start),
+        "conditions": _merged(pod, _conditions(pod, facts, records), now),
+        "containerStatuses": [container_status(record) for record in mains],
+        "initContainerStatuses": [container_status(record) for record in inits] or None,
+        "observedGeneration": metadata(pod).generation,
+    }
+    if facts is not None:
+        status |= {"hostIP": facts.host_ip, "hostIPs": [{"ip": facts.host_ip}]}
+        status |= {"podIP": facts.pod_ip, "podIPs": [{"ip": facts.pod_ip}]}
+    return status
+
+
+def phase(records: Sequence[ContainerRecord]) -> str:
+    """Give the pod's phase: it has ended only when all of its containers, sidecars too, have."""
+    if any(record.role is Role.INIT and record.failed for record in records):
+        return "Failed"
+    mains = [record for record in records if record.role is Role.MAIN]
+    sidecar_runs = any(record.role is Role.SIDECAR and isinstance(record.state, Running) for record in records)
+    if sidecar_runs or not all(record.over for record in mains):
+        have_begun = all(not isinstance(record.state, Waiting) or record.last is not None for record in mains)
+        return "Running" if have_begun else "Pending"
+    return "Succeeded" if all(record.succeeded for record in mains) else "Failed"
+
+
+def container_status(record: ContainerRecord) -> dict[str, Any]:
+    """Give one entry of `containerStatuses`."""
+    status: dict[str, Any] = {
+        "name": record.name,
+        "image": record.image,
+        "imageID": f"rehearsal://{record.image}" if record.container_id else "",
+        "ready": record.ready,
+        "started": record.started,
+        "restartCount": record.restarts,
+        "state": _state(record.state),
+        "lastState": _state(record.last) if record.last else {},
+    }
+    if record.container_id:
+        status["containerID"] = record.container_id
+    return status
+
+
+def _conditions(pod: Pod, facts: PodFacts | None, records: Sequence[ContainerRecord]) -> list[Condition]:
+    containers = _containers_ready(records)
+    statuses = {condition.type: condition.status for condition in _known_conditions(pod)}
+    gates = [gate.conditionType for gate in spec_of(pod).readinessGates or []]
+    gated = containers.true and any(statuses.get(gate) != "True" for gate in gates)
+    ready = Condition("", true=False, reason="ReadinessGatesNotReady") if gated else containers
+    return [
+        Condition("PodReadyToStartContainers", facts is not None),
+        _initialised(records),
+        Condition("Ready", ready.true, ready.reason, ready.message),
+        Condition("ContainersReady", containers.true, containers.reason, containers.message),
+    ]
+
+
+def _initialised(records: Sequence[ContainerRecord]) -> Condition:
+    pending = [
+        record.name
+        for record in records
+        if (record.role is Role.INIT and not record.succeeded) or (record.role is Role.SIDECAR and not record.started)
+    ]
+    has_succeeded = phase(records) == "Succeeded"
+    if not pending or has_succeeded:
+        return Condition("Initialized", true=True, reason="PodCompleted" if has_succeeded else None)
+    message = f"containers with incomplete status: [{' '.join(pending)}]"
+    return Condition("Initialized", true=False, reason="ContainersNotInitialized", message=message)
+
+
+def _containers_ready(records: Sequence[ContainerRecord]) -> Condition:
+    pod_phase = phase(records)
+    if pod_phase in {"Succeeded", "Failed"}:
+        return Condition("", true=False, reason="PodCompleted" if pod_phase == "Succeeded" else "PodFailed")
+    unready = [record.name for record in records if record.role is not Role.INIT and not record.ready]
+    if not unready:
+        return Condition("", true=True)
+    message = f"containers with unready status: [{' '.join(unready)}]"
+    return Condition("", true=False, reason="ContainersNotReady", message=message)
+
+
+def _merged(pod: Pod, conditions: Iterable[Condition], now: datetime) -> list[dict[str, Any]]:
+    previous = {condition.type: condition for condition in _known_conditions(pod)}
+    foreign: list[dict[str, Any]] = [
+        condition.to_dict() for name, condition in previous.items() if name not in _OWN_CONDITIONS
+    ]
+    return [*(_condition_entry(condition, previous.get(condition.name), now) for condition in conditions), *foreign]
+
+
+def _condition_entry(condition: Condition, previous: PodCondition | None, now: datetime) -> dict[str, Any]:
+    value = "True" if condition.true else "False"
+    since = previous.lastTransitionTime if previous and previous.status == value else None
+    entry: dict[str, Any] = {
+        "type": condition.name,
+        "status": value,
+        "lastProbeTime": None,
+        "lastTransitionTime": timestamp(since or now),
+    }
+    optional = {"reason": condition.reason, "message": condition.message}
+    return entry | {key: text for key, text in optional.items() if text is not None}
+
+
+def _known_conditions(pod: Pod) -> list[PodCondition]:
+    return (pod.status.conditions if pod.status else None) or []
+
+
+def _state(state: Waiting | Running | Terminated) -> dict[str, Any]:
+    match state:
+        case Waiting(reason, message):
+            return {"waiting": {"reason": reason} if message is None else {"reason": reason, "message": message}}
+        case Running(since):
+            return {"running": {"startedAt": timestamp(since)}}
+        case Terminated():
+            detail: dict[str, Any] = {
+                "exitCode": state.exit_code,
+                "reason": state.reason,
+                "startedAt": timestamp(state.started),
+                "finishedAt": timestamp(state.finished),
+                "containerID": state.container_id,
+            }
+            return {"terminated": detail if state.message is None else {**detail, "message": state.message}}
+
+
+def initial_records(pod: Pod) -> dict[str, ContainerRecord]:
+    """Give a record for each container, init containers first, with the restarts that the pod has had already."""
+    spec = spec_of(pod)
+    inits = spec.initContainers or []
+    waiting = Waiting("PodInitializing" if inits else "ContainerCreating")
+    roles = [(container, Role.SIDECAR if is_sidecar(container) else Role.INIT) for container in inits]
+    roles += [(container, Role.MAIN) for container in spec.containers]
+    restarts = _restarts_so_far(pod)
+    return {
+        container.name: ContainerRecord(
+            container.name, container.image or "", role, waiting, restarts=restarts.get(container.name, 0)
+        )
+        for container, role in roles
+    }
+
+
+def _restarts_so_far(pod: Pod) -> dict[str, int]:
+    """Count a container that ran under an agent which is gone as restarted once more."""
+    status = pod.status
+    if status is None:
+        return {}
+    statuses: list[ContainerStatus] = [*(status.initContainerStatuses or []), *(status.containerStatuses or [])]
+    return {container.name: container.restartCount + (1 if container.containerID else 0) for container in statuses}
+
+
+class StatusWriter:
+    """The one owner of a pod's status."""
+
+    def __init__(self, client: AsyncClient, pod: ObjectIdentity, compute: Callable[[], dict[str, Any]]) -> None:
+        self._client = client
+        self._pod = pod
+        self._compute = compute
+        self._dirty = asyncio.Event()
+        self._sent: dict[str, Any] | None = None
+
+    def changed(self) -> None:
+        """Say that the status may have changed."""
+        self._dirty.set()
+
+    def seen(self, ready: bool) -> None:  # the one fact that others may write
+        """Take note of the server's Ready condition: another controller (of an unreachable node) may have turned it."""
+        if self._sent is not None and ready is not _says_ready(self._sent):
+            self._sent = None
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Send changes until cancelled."""
+        while True:
+            await self._dirty.wait()
+            await asyncio.sleep(_GATHER_S)
+            self._dirty.clear()
+            if not await self.send():
+                self._dirty.set()
+                await asyncio.sleep(_RETRY_S)
+
+    async def send(self) -> bool:
+        """Send the status now, unless the server has it; False when that failed and is worth another try."""
+        status = self._compute()
+        if self._sent is not None and _without_times(status) == _without_times(self._sent):
+            return True
+        try:
+            await self._client.patch(
+                PodStatus, self._pod.name, {"metadata": {"uid": self._pod.uid}, "status": status},
+                namespace=self._pod.namespace, patch_type=PatchType.MERGE,
+            )  # fmt: skip
+        except ApiError as error:
+            if error.status.code == _MISSING:
+                return True
+            _log.warning("status of %s not written: %s", self._pod.name, error)
+            return error.status.code == 409  # another pod has this name by now
+        except httpx2.HTTPError as error:
+            _log.warning("status of %s not written: %s", self._pod.name, error)
+            return False
+        self._sent = status
+        return True
+
+
+async def delete_object(client: AsyncClient, pod: ObjectIdentity) -> None:
+    """Take the pod's object away for good, the last thing that a kubelet does."""
+    try:
+        await client.delete(Pod, pod.name, namespace=pod.namespace, grace_period=0)
+    except ApiError as error:
+        if error.status.code != _MISSING:
+            raise
+
+
+def _says_ready(status: dict[str, Any]) -> bool:
+    conditions: list[dict[str, Any]] = status["conditions"]
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def _without_times(status: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what changes with the time of computing alone."""
+    conditions: list[dict[str, Any]] = status["conditions"]
+    timeless = [
+        {key: value for key, value in condition.items() if key != "lastTransitionTime"} for condition in conditions
+    ]
+    return {**status, "conditions": timeless}
+
+
+class EventRecorder:
+    """Writes events in the background; one that can't be written is only logged."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._recorded: set[tuple[str, str, str]] = set()
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def warn(self, pod: Pod, reason: str, message: str) -> None:
+        """Report a warning about a pod."""
+        key = (identity(pod).uid, reason, message)
+        if key in self._recorded:
+            return
+        self._recorded.add(key)
+        _log.info("pod %s/%s: %s: %s", identity(pod).namespace, identity(pod).name, reason, message)
+        task = asyncio.create_task(self._write(pod, reason, message))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write(self, pod: Pod, reason: str, message: str) -> None:
+        try:
+            await self._client.create(_event(pod, reason, message))
+        except (ApiError, httpx2.HTTPError) as error:
+            _log.debug("event not written: %s", error)
+
+    def forget(self, uid: str) -> None:
+        """Forget what was told of a pod that is gone."""
+        self._recorded = {key for key in self._recorded if key[0] != uid}
+
+
+def _event(pod: Pod, reason: str, message: str) -> Event:
+    pod_id, now = identity(pod), timestamp(datetime.now(UTC))
+    involved_object = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": pod_id.namespace,
+        "name": pod_id.name,
+        "uid": pod_id.uid,
+    }
+    body = {
+        "metadata": {"generateName": f"{pod_id.name}.", "namespace": pod_id.namespace},
+        "involvedObject": involved_object,
+        "reason": reason,
+        "message": message[:1024],
+        "type": "Warning",
+        "source": {"component": _SOURCE, "host": spec_of(pod).nodeName or ""},
+        "reportingComponent": _SOURCE,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    return cast("Event", Event.from_dict(body))

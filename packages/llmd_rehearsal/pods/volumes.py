@@ -1,0 +1,217 @@
+"""A pod's volumes: files of ConfigMaps, Secrets, tokens and the downward API, or a folder."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from lightkube.core.async_client import AsyncClient
+from lightkube.models.authentication_v1 import BoundObjectReference, TokenRequestSpec
+from lightkube.models.core_v1 import Container, DownwardAPIVolumeFile, KeyToPath, Volume, VolumeProjection
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod, ServiceAccountToken
+from llmd_pods.errors import KitError
+
+from llmd_rehearsal.pods.environment import (
+    MissingSourceError,
+    PodFacts,
+    Sources,
+    field_value,
+    resource_value,
+    source_data,
+)
+from llmd_rehearsal.watches import identity, spec_of
+
+_DEFAULT_MODE = 0o644
+_DEFAULT_TOKEN_S = 3600
+RENEW_AT = 0.8  # of its life, as kubelet's token manager does
+_LONGEST_S = 24 * 3600.0
+_versions = count(1)
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a volume."""
+
+    content: bytes
+    mode: int = _DEFAULT_MODE
+
+
+@dataclass(frozen=True)
+class TokenRequest:
+    """A service account token that a projection asks for; no audience means the API server's own."""
+
+    audience: str | None
+    expiration_s: int
+
+
+@dataclass(frozen=True)
+class VolumeSources:
+    """Where the files of volumes come from."""
+
+    facts: PodFacts
+    sources: Sources
+    tokens: Mapping[TokenRequest, str]
+
+
+def token_requests(pod: Pod) -> set[TokenRequest]:
+    """Give every token that the pod's volumes need."""
+    projections = (projection for volume in spec_of(pod).volumes or [] for projection in _projections(volume))
+    return {_token_request(projection) for projection in projections if projection.serviceAccountToken}
+
+
+def has_files(volume: Volume) -> bool:
+    """Say whether the volume's files come from the API (see `files`), rather than being a folder of its own."""
+    return bool(volume.configMap or volume.secret or volume.downwardAPI or volume.projected)
+
+
+def files(volume: Volume, pod: Pod, sources: VolumeSources) -> dict[str, File]:
+    """Give the volume's files by relative path; MissingSourceError for what isn't there and isn't optional."""
+    namespace = identity(pod).namespace
+    if volume.configMap:
+        source = volume.configMap
+        data = source_data(sources.sources, "configmap", namespace, source.name, optional=source.optional)
+        return _selected(data, source.items, source.defaultMode, optional=source.optional)
+    if volume.secret:
+        secret = volume.secret
+        data = source_data(sources.sources, "secret", namespace, secret.secretName, optional=secret.optional)
+        return _selected(data, secret.items, secret.defaultMode, optional=secret.optional)
+    if volume.downwardAPI:
+        return _downward(volume.downwardAPI.items, pod, sources.facts, volume.downwardAPI.defaultMode)
+    mode = volume.projected.defaultMode if volume.projected else None
+    merged: dict[str, File] = {}
+    for projection in _projections(volume):
+        merged |= _projected(projection, pod, sources, mode)
+    return merged
+
+
+def folder(volume: Volume, pod: Pod, pod_folder: Path, state_folder: Path) -> Path:
+    """Give the folder of a volume without files of its own.
+
+    An emptyDir lies in the pod's folder, whatever its medium. A claim is one folder for all its pods. A hostPath
+    is an empty folder of the simulated node, never the path of the machine that runs the rehearsal.
+    """
+    namespace, node = identity(pod).namespace, spec_of(pod).nodeName or ""
+    if volume.persistentVolumeClaim:
+        return state_folder / "volumes" / namespace / volume.persistentVolumeClaim.claimName
+    if volume.hostPath:
+        return state_folder / "nodes" / node / "host" / volume.hostPath.path.strip("/")
+    if volume.emptyDir or volume.ephemeral:
+        return pod_folder / "volumes" / volume.name
+    raise MissingSourceError(f'volume "{volume.name}": the rehearsal has no volumes of this kind')
+
+
+def _projections(volume: Volume) -> list[VolumeProjection]:
+    return (volume.projected.sources if volume.projected else None) or []
+
+
+def _token_request(projection: VolumeProjection) -> TokenRequest:
+    token = projection.serviceAccountToken
+    if token is None:
+        raise ValueError("not a token projection")
+    return TokenRequest(token.audience, token.expirationSeconds or _DEFAULT_TOKEN_S)
+
+
+def _projected(projection: VolumeProjection, pod: Pod, sources: VolumeSources, mode: int | None) -> dict[str, File]:
+    namespace = identity(pod).namespace
+    if projection.configMap:
+        source = projection.configMap
+        data = source_data(sources.sources, "configmap", namespace, source.name, optional=source.optional)
+        return _selected(data, source.items, mode, optional=source.optional)
+    if projection.secret:
+        secret = projection.secret
+        data = source_data(sources.sources, "secret", namespace, secret.name, optional=secret.optional)
+        return _selected(data, secret.items, mode, optional=secret.optional)
+    if projection.downwardAPI:
+        return _downward(projection.downwardAPI.items, pod, sources.facts, mode)
+    if projection.serviceAccountToken:
+        token = sources.tokens[_token_request(projection)]
+        return {projection.serviceAccountToken.path: File(token.encode(), mode or _DEFAULT_MODE)}
+    raise MissingSourceError("unsupported projection")
+
+
+def _selected(
+    data: Mapping[str, bytes], items: Iterable[KeyToPath] | None, mode: int | None, *, optional: bool | None
+) -> dict[str, File]:
+    usual = _DEFAULT_MODE if mode is None else mode
+    if not items:
+        return {key: File(value, usual) for key, value in data.items()}
+    selection = list(items)
+    missing = [item.key for item in selection if item.key not in data]
+    if missing and not optional:
+        raise MissingSourceError(f"references non-existent config key: {missing[0]}")
+    return {
+        item.path: File(data[item.key], usual if item.mode is None else item.mode)
+        for item in selection
+        if item.key in data
+    }
+
+
+def _downward(
+    items: Iterable[DownwardAPIVolumeFile] | None, pod: Pod, facts: PodFacts, mode: int | None
+) -> dict[str, File]:
+    files: dict[str, File] = {}
+    for item in items or ():
+        if item.fieldRef:
+            text = field_value(pod, facts, item.fieldRef.fieldPath)
+        elif item.resourceFieldRef:
+            text = resource_value(pod, Container(name=""), facts, item.resourceFieldRef)
+        else:
+            raise MissingSourceError(f"{item.path}: neither fieldRef nor resourceFieldRef")
+        files[item.path] = File(text.encode(), item.mode or mode or _DEFAULT_MODE)
+    return files
+
+
+def write_files(folder: Path, files: Mapping[str, File]) -> None:
+    """Make `folder` hold exactly `files`: a new generation is written beside the old and one link swapped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    current = folder / "..data"
+    old = folder / current.readlink() if current.is_symlink() else None
+    new = folder / f"..{os.getpid()}-{next(_versions)}"
+    for path, file in files.items():
+        target = new / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.content)
+        target.chmod(file.mode)
+    new.mkdir(exist_ok=True)
+    link = folder / "..data_new"
+    link.symlink_to(Path(new.name))
+    link.replace(current)
+    names = {path.partition("/")[0] for path in files}
+    present = {entry.name for entry in folder.iterdir() if not entry.name.startswith("..")}
+    for name in names - present:
+        (folder / name).symlink_to(Path("..data") / name)
+    for name in present - names:
+        (folder / name).unlink()
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def renewal_s(requests: Iterable[TokenRequest]) -> float | None:
+    """Give the seconds until the first of these tokens is to be renewed, None when there are none."""
+    lives = [min(request.expiration_s * RENEW_AT, _LONGEST_S) for request in requests]
+    return min(lives, default=None)
+
+
+async def request_tokens(client: AsyncClient, pod: Pod, requests: Iterable[TokenRequest]) -> Mapping[TokenRequest, str]:
+    """Ask for all tokens, bound to the pod; ApiError when the service account isn't there."""
+    distinct = list(requests)
+    return dict(
+        zip(distinct, await asyncio.gather(*(_request(client, pod, request) for request in distinct)), strict=True)
+    )
+
+
+async def _request(client: AsyncClient, pod: Pod, request: TokenRequest) -> str:
+    pod_id = identity(pod)
+    bound = BoundObjectReference(apiVersion="v1", kind="Pod", name=pod_id.name, uid=pod_id.uid)
+    audiences = [request.audience] if request.audience else []
+    spec = TokenRequestSpec(audiences=audiences, boundObjectRef=bound, expirationSeconds=request.expiration_s)
+    account = spec_of(pod).serviceAccountName or "default"
+    token = ServiceAccountToken(metadata=ObjectMeta(), spec=spec)
+    answer = await client.create(token, account, namespace=pod_id.namespace)
+    if answer.status is None or answer.status.token is None:
+        raise KitError(f"the API server gave no token for service account {pod_id.namespace}/{account}")
+    return answer.status.token

@@ -1,0 +1,462 @@
+"""The programs that a rehearsal runs: located on this machine, or built from `tools/` into the user's cache.
+
+`ensure` is what most callers need, `locate` only looks, `module_folder` has the charts and CRDs of a Go module. What
+there is to run and where it comes from say `values/rehearsal/programs.yaml` and `modules.yaml`.
+
+The cache has `programs/<name>/<version>-<hash of what it is built from>/<name>`, `modules/<module>@<version>/` and
+`logs/`. Everything enters it in one step, so that what is there is whole.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from llmd_oke.catalogue import files as user_cache
+from llmd_oke.catalogue.files import Entry, required_entry, values_folder
+from llmd_oke.operations.locks import intervals
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress, SilentProgress
+from pydantic import Field
+
+from llmd_rehearsal import golang
+from llmd_rehearsal.cluster_spec import end_of_log
+from llmd_rehearsal.golang import normal_version, version_satisfies
+from llmd_rehearsal.namespaces import PATH as SYSTEM_PATH
+
+OVERRIDE = "LLMD_OKE_PROGRAMS"
+"""Names a folder whose programs are taken before all others, whatever their version, unless one was asked for."""
+
+_VERSION_TIMEOUT_S = 20
+_LOCK_PAUSE_S = 0.5
+_REMINDER_S = 10.0
+_BUILD_TIMEOUT_S = 3600.0
+_HEARTBEAT_S = 10.0
+_GRACE_S = 10.0
+_OS_RELEASE = Path("/etc/os-release")
+_ANY_GO_MODULE = "llm-d"
+"""Downloading has no module of its own; the version of Go that this one needs will do."""
+
+
+class VersionQuery(Entry):
+    """How a program tells its version: by `arguments` and a pattern for the `answer`, or by the `go_module` in it."""
+
+    arguments: tuple[str, ...] = ()
+    answer: str = ""
+    go_module: str | None = None
+
+
+class PythonSource(Entry):
+    """A program that a Python distribution carries, as a `file` below one of its packages."""
+
+    distribution: str
+    package: str
+    file: str
+    install: str
+
+
+class Source(Entry):
+    """Where a program comes from when it isn't on PATH: a build, a Python distribution, or the operating system."""
+
+    build: str | None = None
+    python: PythonSource | None = None
+    package: dict[str, str] | None = None
+
+
+class ProgramDefinition(Entry):
+    """One program. `accepts` says which other versions will do, by the words of the data file."""
+
+    version: str
+    accepts: Literal["exact", "patch", "minor", "later"]
+    ask: VersionQuery
+    source: Source
+
+
+class Build(Entry):
+    """What one `go build` makes: `packages` by the program's name, `variables` set at link time.
+
+    `cgo` is Go's own default unless it is given. `minutes` is what a first build takes on two cores.
+    """
+
+    module: str
+    packages: dict[str, str]
+    variables: dict[str, str] = Field(default_factory=dict)
+    cgo: bool | None = None
+    minutes: int = 1
+
+
+class GoTool(Entry):
+    """The Go that builds where the machine has none that will do."""
+
+    python: PythonSource
+
+
+class Definitions(Entry):
+    """The whole of `programs.yaml`."""
+
+    programs: dict[str, ProgramDefinition]
+    builds: dict[str, Build]
+    installers: dict[str, str]
+    go: GoTool
+
+
+class ModuleDefinition(Entry):
+    """A Go module that is read as data: its checksum by version, and the folders that are of use."""
+
+    folders: tuple[str, ...]
+    versions: dict[str, str]
+
+
+class _Modules(Entry):
+    modules: dict[str, ModuleDefinition]
+
+
+@cache
+def definitions() -> Definitions:
+    """All programs, builds and ways to install."""
+    return required_entry("rehearsal", "programs", Definitions)
+
+
+@cache
+def pinned_modules() -> dict[str, ModuleDefinition]:
+    """All modules that are read as data."""
+    return required_entry("rehearsal", "modules", _Modules).modules
+
+
+def program_definition(name: str) -> ProgramDefinition:
+    """The program of that name; a name that isn't there is a mistake of the caller and raises KitError."""
+    programs = definitions().programs
+    if name not in programs:
+        raise KitError(f"no program is called {name!r} (there are {', '.join(sorted(programs))})")
+    return programs[name]
+
+
+@cache
+def tools_folder() -> Path:
+    """The Go modules that programs are built from: inside the installed package, or in a checkout."""
+    values = values_folder()
+    return values.with_name(values.name.replace("values", "tools"))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that can be run; `origin` says in words where it is from."""
+
+    name: str
+    path: Path
+    version: str
+    origin: str
+
+
+def ensure(names: Iterable[str], progress: Progress, versions: Mapping[str, str] | None = None) -> dict[str, Program]:
+    """Every program by name: located on this machine, or built now.
+
+    `versions` are those that a release needs where they are not those of the data file. Raises KitError that names
+    everything that can't be had, each with the command that installs it, before anything is built.
+    """
+    required = {name: (versions or {}).get(name) for name in names}
+    programs = {name: program for name, version in required.items() if (program := locate(name, version))}
+    missing = [name for name in required if name not in programs]
+    remedies = {name: remedy for name in missing if (remedy := _remedy(name, required[name]))}
+    if remedies:
+        what = f"{', '.join(remedies)} can't be found in a version that will do"
+        raise KitError(what, "\n".join(dict.fromkeys(remedies.values())))
+    for build in dict.fromkeys(program_definition(name).source.build for name in missing):
+        if build is not None:
+            build_programs(build, definitions().builds[build], progress)
+    for name in missing:
+        program = locate(name, required[name])
+        if program is None:
+            raise KitError(f"{name} was built, yet it is not in the cache")
+        programs[name] = program
+    return {name: programs[name] for name in required}
+
+
+def is_buildable(name: str, version: str) -> bool:
+    """Whether that version of a program can be built here."""
+    definition = program_definition(name)
+    return definition.source.build is not None and version_satisfies(definition.version, version, definition.accepts)
+
+
+def _remedy(name: str, version: str | None) -> str | None:
+    """What the user can do about a program that can't be built here; None for one that can."""
+    definition = program_definition(name)
+    source, required = definition.source, version or definition.version
+    if source.python is not None:
+        return f"{name} {required}: {source.python.install}"
+    if source.package is not None:
+        return f"{name} {required} or later: {install_command(source.package)}"
+    if not version_satisfies(definition.version, required, definition.accepts):
+        return f"{name} {required}: put it on PATH; what can be built here is {definition.version}"
+    return None
+
+
+def install_command(packages: Mapping[str, str], os_release: Path = _OS_RELEASE) -> str:
+    """The command that installs a package of the operating system; `packages` has its name by family."""
+    installers = definitions().installers
+    try:
+        fields = dict(line.split("=", 1) for line in os_release.read_text().splitlines() if "=" in line)
+    except FileNotFoundError:
+        fields = {}
+    # What this distribution is, then what it is like, the nearest first.
+    families = [family for key in ("ID", "ID_LIKE") for family in fields.get(key, "").strip('"').split()]
+    family = next((name for name in families if name in installers), "")
+    package = packages.get(family, packages["default"])
+    return installers[family].format(package=package) if family else f"install the package {package}"
+
+
+def locate(name: str, version: str | None = None) -> Program | None:
+    """The program of that name on this machine, or None where there is none in a version that will do.
+
+    `version` stands for the one of the data file: a release may need another. Looked at in turn: the folder in
+    `LLMD_OKE_PROGRAMS`, the cache, installed Python distributions, PATH. Nothing is built or installed.
+    Distributions come before PATH, where they put scripts that start the program.
+    """
+    definition = program_definition(name)
+    required = version or definition.version
+    return (
+        _in_override(name, definition, version)
+        or _in_cache(name, definition, required)
+        or _in_distribution(name, definition, required)
+        or _on_path(name, definition, required)
+    )
+
+
+def _in_override(name: str, definition: ProgramDefinition, required: str | None) -> Program | None:
+    folder = os.environ.get(OVERRIDE)
+    path = None if not folder else shutil.which(name, path=str(Path(folder).resolve()))
+    if path is None:
+        return None
+    version = program_version(Path(path), definition)
+    if required is not None and not (version and version_satisfies(version, required, definition.accepts)):
+        return None
+    return Program(name, Path(path), version or definition.version, f"the folder in {OVERRIDE}")
+
+
+def _in_cache(name: str, definition: ProgramDefinition, required: str) -> Program | None:
+    if definition.source.build is None or not version_satisfies(definition.version, required, definition.accepts):
+        return None
+    path = program_file(name, definition.version, definitions().builds[definition.source.build])
+    return Program(name, path, definition.version, "built from tools/") if path.is_file() else None
+
+
+def _in_distribution(name: str, definition: ProgramDefinition, required: str) -> Program | None:
+    source = definition.source.python
+    path = None if source is None else packaged_file(source)
+    if source is None or path is None:
+        return None
+    version = normal_version(metadata.version(source.distribution))
+    if not version_satisfies(version, required, definition.accepts):
+        return None
+    return Program(name, path, version, f"the Python package {source.distribution}")
+
+
+def packaged_file(source: PythonSource) -> Path | None:
+    """The file in the installed distribution; None where it isn't installed."""
+    spec = importlib.util.find_spec(source.package)
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / source.file
+    return path if path.is_file() else None
+
+
+def _on_path(name: str, definition: ProgramDefinition, required: str) -> Program | None:
+    command = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
+    if command is None:
+        return None
+    path = Path(command)
+    version = program_version(path, definition)
+    if version is None or not version_satisfies(version, required, definition.accepts):
+        return None
+    # The local cluster hides /run, so a link in it is followed; other links may choose a program by their own name.
+    return Program(name, path.resolve() if path.is_relative_to("/run") else path, version, "PATH")
+
+
+def program_version(path: Path, definition: ProgramDefinition) -> str | None:
+    """The version of this program, or None when it does not tell."""
+    query = definition.ask
+    if query.go_module is not None:
+        version = golang.module_version(path, query.go_module)
+        return version and normal_version(version)
+    try:
+        process = subprocess.run(
+            [path, *query.arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(query.answer, process.stdout + process.stderr)
+    return normal_version(match[1]) if match else None
+
+
+def build_programs(name: str, build: Build, progress: Progress) -> None:
+    """Make every program of one build, unless another program has made them by the time it is this one's turn.
+
+    Raises KitError when Go is missing, or with the end of the build's log when it fails.
+    """
+    go = _find_go(build.module)
+    files = {program: program_file(program, program_definition(program).version, build) for program in build.packages}
+    with _locked(name, progress, _BUILD_TIMEOUT_S):
+        if all(file.is_file() for file in files.values()):
+            return
+        duration = f"about {build.minutes} minute{'s' if build.minutes > 1 else ''}"
+        progress.step(f"building {', '.join(files)} ({duration} the first time)")
+        with _temporary_folder() as folder:
+            _compile(go, name, build, folder, progress)
+            for program, file in files.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                (folder / program).replace(file)
+
+
+def _find_go(module: str) -> Path:
+    packaged = definitions().go.python
+    return golang.find_go(tools_folder() / module, packaged_file(packaged), packaged.install)
+
+
+def _compile(go: Path, name: str, build: Build, folder: Path, progress: Progress) -> None:
+    """Run one `go build`; several programs get the names of their packages, which are those that they have here.
+
+    It is ended, with the compilers that it started, when this is left early.
+    """
+    log = cache_folder() / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    output = folder if len(build.packages) > 1 else folder / next(iter(build.packages))
+    with log.open("wb") as log_file:
+        process = subprocess.Popen(
+            [str(go), *golang.build_arguments(build.variables, tuple(build.packages.values()), output)],
+            cwd=tools_folder() / build.module,
+            env=golang.environment({} if build.cgo is None else {"CGO_ENABLED": str(int(build.cgo))}),
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait(process, log, progress)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(_GRACE_S)
+    if process.returncode != 0:
+        raise KitError(f"building {name} failed; the end of {log}:\n{end_of_log(log, lines=20)}")
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path, progress: Progress) -> None:
+    start_s = time.monotonic()
+    while (elapsed_s := time.monotonic() - start_s) < _BUILD_TIMEOUT_S:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_HEARTBEAT_S)
+            return
+        lines = log.read_text(errors="replace").splitlines()
+        progress.detail(
+            f"{elapsed_s + _HEARTBEAT_S:.0f} s, {len(lines)} packages, now {lines[-1] if lines else 'starting'}"
+        )
+    raise KitError(f"the build took longer than {_BUILD_TIMEOUT_S / 60:.0f} minutes ({log})")
+
+
+def module_folder(module: str, version: str, progress: Progress | None = None) -> Path:
+    """The folder with the useful part of a Go module, downloaded once with Go and cached: the charts and CRDs of a
+    release, checked against a pinned checksum.
+
+    Raises KitError for a module or version that isn't pinned, when Go or the network is missing, and when the checksum
+    is not the pinned one.
+    """
+    definition = pinned_modules().get(module)
+    if definition is None or version not in definition.versions:
+        raise KitError(f"{module} {version} is not one of the pinned modules in values/rehearsal/modules.yaml")
+    folder = user_cache.module_folder(module, version).resolve()
+    if folder.is_dir():
+        return folder
+    listener = progress or SilentProgress()
+    with _locked(f"{module.replace('/', '-')}-{version}", listener, golang.DOWNLOAD_TIMEOUT_S):
+        if folder.is_dir():
+            return folder
+        listener.step(f"downloading {module} {version}")
+        with _temporary_folder() as temporary:
+            source, checksum = golang.download(_find_go(_ANY_GO_MODULE), module, version, temporary)
+            pinned = definition.versions[version]
+            if checksum != pinned:
+                raise KitError(f"{module} {version} has the checksum {checksum}, pinned is {pinned}: it was changed")
+            copy = temporary / "copy"
+            for part in definition.folders:
+                _copy(source / part, copy / part)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            copy.replace(folder)
+    return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy files without the modes of the module cache, where everything is read-only."""
+    for file in source.rglob("*"):
+        if file.is_file():
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def cache_folder() -> Path:
+    """The cache, as an absolute path: compilers run in folders of their own."""
+    return user_cache.cache_folder().resolve()
+
+
+def program_file(name: str, version: str, build: Build) -> Path:
+    """Where the cache has, or would have, a program of this build."""
+    return cache_folder() / "programs" / name / f"{version}-{fingerprint(build)}" / name
+
+
+def fingerprint(build: Build) -> str:
+    """Changes with anything that a build is made from: the files of its Go module and the settings."""
+    digest = hashlib.sha256(build.model_dump_json(exclude={"minutes"}).encode())
+    module = tools_folder() / build.module
+    for file in sorted(path for path in module.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(module)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Generator[Path]:
+    """A new folder in the cache that is gone after the block; what is whole is moved out of it."""
+    root = cache_folder() / "unfinished"
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _locked(name: str, progress: Progress, timeout_s: float) -> Generator[None]:
+    """Let no other program make the same thing meanwhile.
+
+    Raises KitError when another has the lock for longer than the limit.
+    """
+    path = cache_folder() / "locks" / f"{name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    reminder_s = 0.0
+    with path.open("w") as lock:
+        for waited_s in intervals(timeout_s, _LOCK_PAUSE_S):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if waited_s >= reminder_s:
+                progress.detail(f"another program is making {name}, waiting for it, {waited_s:.0f} s")
+                reminder_s = waited_s + _REMINDER_S
+        else:
+            raise KitError(f"another program has been making {name} for {timeout_s:.0f} s ({path})")
+        yield

@@ -1,0 +1,426 @@
+"""A rehearsal from the stack file to the running stack, seen from the host."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from llmd_oke import catalogue, config, planning
+from llmd_oke.catalogue.files import cache_folder
+from llmd_oke.catalogue.operations import remedy_for
+from llmd_oke.operations.guards import DEPLOYMENT, Displacement, displacement, gpus_of
+from llmd_oke.operations.locks import file_lock
+from llmd_oke.operations.previews import of_document
+from llmd_oke.operations.pulumi_cli import end_group
+from llmd_oke.planning import Plan
+from llmd_oke.planning.releases import with_router
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+
+from llmd_rehearsal import cluster_plan, time_scale
+from llmd_rehearsal.cluster_plan import (
+    OCI_FAULTS_FILE,
+    PLUGIN_PORTS,
+    SECONDS_TO_START,
+    USUAL,
+    is_scaled,
+    local_cluster_spec,
+    pod_environment,
+)
+from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
+from llmd_rehearsal.engine_project import DEPLOYED, OCI_FOLDER, PREVIEWED, checkpoint_file, copy_project, latest
+from llmd_rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, fetch_scaling, take_inventory
+from llmd_rehearsal.local_cluster import LocalCluster
+from llmd_rehearsal.oci_plugin.faults import FaultRule
+from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
+from llmd_rehearsal.plugins import KubernetesPlugin, PluginChoice, choose_plugin
+from llmd_rehearsal.time_scale import TimeScale
+
+ENGINE_END_TIMEOUT_S = 30.0
+COMMAND_END_TIMEOUT_S = 60.0
+ENGINE_FREE_TIMEOUT_S = 3600.0
+"""How long to wait for another program's operation on the same stack."""
+
+_ENDED_BY_SIGNAL = 128
+"""What shells add to the number of the signal that ended a command."""
+
+FOLDER = ".rehearsal"
+
+_CLUSTER_FOLDERS = ("etcd", "backend", "pods", "nodes", "volumes", OCI_FOLDER)
+"""What the control plane, the engine, the agent and OCI know of a local cluster; the next cluster starts without it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to rehearse. `time_scale` is wall seconds for a second of model time, `probe_time_scale` that of probes.
+
+    `startup_s` is the wall time that each simulated server takes to start; None is about a second.
+
+    Where `time_scale` is None, a rehearsal that runs keeps its own, and another gets one that suits stack and machine.
+    """
+
+    time_scale: float | None = None
+    probe_time_scale: float = 0.1
+    plugin: PluginChoice = PluginChoice.AUTO
+    startup_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A rehearsal whose cluster runs: its plan, with the release that it is rehearsed with, and what is real in it."""
+
+    project: Path
+    stack: str
+    cluster: LocalCluster
+    plan: Plan
+    inventory: Inventory
+    plugin: KubernetesPlugin
+    time_scale: TimeScale
+    probe_time_scale: float
+    startup_s: float | None
+
+    @property
+    def router(self) -> str:
+        """The release whose endpoint picker and routing sidecar run."""
+        return self.inventory.release.used.name
+
+    @property
+    def state(self) -> Path:
+        """The local cluster's folder."""
+        return self.cluster.folder.path
+
+    def simulated(self, placeholders: Mapping[str, int]) -> tuple[str, ...]:
+        """What is not real in it; its pods have these images without a program, with their number."""
+        return (*cluster_plan.simulated(self.plan, self.plugin, placeholders), *unenforced_policies(self.state))
+
+
+def unenforced_policies(state: Path) -> tuple[str, ...]:
+    """That NetworkPolicies are not enforced in the local cluster of that folder, and why; nothing where they are."""
+    file = state / POLICIES_FILE
+    why = file.read_text() if file.exists() else ""
+    return (f"NetworkPolicies (declared; not enforced, as this machine can't filter packets: {why})",) if why else ()
+
+
+_STACK_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
+"""Pulumi's rule for the names of stacks, less the two that are folders."""
+
+
+def rehearsal_folder(project: Path, stack: str) -> Path:
+    """Where a stack's rehearsal keeps its files.
+
+    Raises:
+        KitError: that is no name of a stack. A path would lead out of the project, and `down` removes files.
+    """
+    if not _STACK_NAME.fullmatch(stack):
+        accepted = "A name has letters, digits, dots, hyphens and underscores, as in stacks/Pulumi.<name>.yaml."
+        raise KitError(f"{stack!r} is no name of a stack.", accepted)
+    return project / FOLDER / stack
+
+
+def rehearsed_stacks(project: Path) -> list[str]:
+    """The stacks whose cluster is up, or has failed and not been taken down."""
+    return sorted(path.parent.name for path in (project / FOLDER).glob("*/world.json"))
+
+
+def stacks_with_files(project: Path) -> list[str]:
+    """The stacks that have been rehearsed here, whether or not their cluster is up."""
+    return sorted(path.name for path in (project / FOLDER).glob("*") if path.is_dir())
+
+
+def phase(project: Path, stack: str) -> str:
+    """How a stack's cluster is: `ready`, `starting`, `stopping`, `failed`, or `gone` when it ended without a word."""
+    record = LocalCluster(rehearsal_folder(project, stack)).status()
+    return record.phase if record else "gone"
+
+
+def restarts(project: Path, stack: str) -> dict[str, int]:
+    """The processes of a stack's cluster that ended on their own and were started again, with how often."""
+    record = LocalCluster(rehearsal_folder(project, stack)).status()
+    if record is None:
+        return {}
+    return {name: process.restarts for name, process in record.processes.items() if process.restarts}
+
+
+def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -> Prepared:
+    """Plans the stack, has its programs at hand and its cluster up. A local cluster that fits is left as it is.
+
+    Raises:
+        Refused: the stack file can't be deployed.
+        KitError: a program can't be had, or the local cluster doesn't get ready; says why.
+    """
+    plan = planning.plan_stack_file(project, stack)
+    plugin = choose_plugin(settings.plugin, plan)
+    inventory = take_inventory(plan.release, progress)
+    if isinstance(plan.cluster, config.CreateCluster):
+        fetch_charts(progress)
+    if is_scaled(plan):
+        fetch_scaling(progress)
+    rehearsed = planning.plan(with_router(config.load(project, stack), inventory.release.used.name))
+    prepared = Prepared(
+        project=project,
+        stack=stack,
+        cluster=LocalCluster(rehearsal_folder(project, stack)),
+        plan=rehearsed,
+        inventory=inventory,
+        plugin=plugin,
+        time_scale=_time_scale(project, stack, rehearsed, settings),
+        probe_time_scale=settings.probe_time_scale,
+        startup_s=settings.startup_s,
+    )
+    progress.step(str(prepared.time_scale))
+    _start(prepared, progress)
+    return prepared
+
+
+def ask_for_faults(prepared: Prepared, faults: Sequence[FaultRule]) -> None:
+    """Makes the stand-in for OCI fail as these rules say, and no longer as rules before them said."""
+    write_faults(prepared.state / OCI_FAULTS_FILE, faults)
+
+
+def _time_scale(project: Path, stack: str, plan: Plan, settings: Settings) -> TimeScale:
+    """The settings' own, else that of the local cluster that runs, else the one that suits."""
+    if settings.time_scale is not None:
+        return TimeScale(settings.time_scale, "as asked for")
+    suits = time_scale.choose_time_scale(time_scale.demand_of(plan), time_scale.processors())
+    running = running_settings(project, stack).time_scale if phase(project, stack) == "ready" else None
+    if running is None or running == suits.scale:
+        return suits
+    other = f"--time-scale {suits.scale:g} would begin anew with what suits the stack as it is now"
+    return TimeScale(running, f"the running rehearsal keeps its own; {other}")
+
+
+def running_settings(project: Path, stack: str) -> Settings:
+    """The settings that a stack's cluster runs with; the defaults where there is none."""
+    record = LocalCluster(rehearsal_folder(project, stack)).status()
+    if record is None:
+        return Settings()
+    names = ("time_scale", "probe_time_scale")
+    scales = {name: float(record.facts[name]) for name in names if name in record.facts}
+    plugin, _, _version = record.facts.get("kubernetes_plugin", PluginChoice.AUTO).partition(" ")
+    start = record.facts.get(SECONDS_TO_START, USUAL)
+    return Settings(**scales, plugin=PluginChoice(plugin), startup_s=None if start == USUAL else float(start))
+
+
+def _start(prepared: Prepared, progress: Progress) -> None:
+    """Starts the local cluster unless it runs from the same spec already."""
+    state, scale = prepared.state, prepared.time_scale.scale
+    state.mkdir(parents=True, exist_ok=True)
+    paths = prepared.inventory.paths()
+    variables = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, scale)
+    scales = (scale, prepared.probe_time_scale)
+    spec = local_cluster_spec(
+        state, prepared.plan, paths, *scales, variables, plugin=prepared.plugin, startup_s=prepared.startup_s
+    )
+    prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
+
+
+def run_engine(
+    prepared: Prepared,
+    operation: str,
+    progress: Progress,
+    *,
+    targets: Sequence[str] = (),
+    unprotect: bool = False,
+    more: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Runs an operation of the real engine inside: `up`, `preview`, `refresh`, `destroy`, `drift` or `replace`.
+
+    `targets` are the URNs of what `destroy` is about, with all that depends on them, or the names of nodes for
+    `replace`, whose options are in `more`; everything if left out. With `unprotect` it takes protected resources too.
+
+    When it is interrupted, the engine still saves what it has done, so that the next operation goes on from there.
+
+    Raises:
+        KitError: the operation failed; says why in the engine's words.
+    """
+    lock_file = prepared.state / "engine.lock"
+    with file_lock(lock_file, "finish with the engine", progress, ENGINE_FREE_TIMEOUT_S):
+        options = [word for target in targets for word in ("--target", target)]
+        options += ["--unprotect"] if unprotect else []
+        options += [*more, *(["--one-at-a-time"] if operation == "up" and _is_upgrade(prepared) else [])]
+        return _run_engine(prepared, operation, options, progress)
+
+
+def _is_upgrade(prepared: Prepared) -> bool:
+    """Whether clusters or pools get another version of Kubernetes: one after the other, as `llmd-oke up` does it."""
+    cluster = prepared.plan.cluster
+    if not isinstance(cluster, config.CreateCluster):
+        return False
+    after = {cluster.kubernetes_version, *(pool.kubernetes_version for pool in prepared.plan.config.gpu_pools)}
+    resources = latest(checkpoint_file(prepared.state, prepared.stack)).get("resources") or ()
+    before = {resource.get("inputs", {}).get("kubernetesVersion") for resource in resources}
+    return bool(before - after - {None})
+
+
+def _run_engine(prepared: Prepared, operation: str, options: Sequence[str], progress: Progress) -> dict[str, Any]:
+    folder = PREVIEWED if operation in {"drift", "preview"} else DEPLOYED
+    copy = copy_project(prepared.project, prepared.stack, prepared.state, prepared.router, folder)
+    prepared.plugin.install(copy.pulumi_home)
+    result_file = prepared.state / "engine.json"
+    result_file.unlink(missing_ok=True)
+    project = ["--project", str(copy.folder), "--stack", prepared.stack, "--result", str(result_file)]
+    modules = [word for module in program_modules(prepared.plan) for word in ("--load", module)]
+    argv = [sys.executable, "-m", "llmd_rehearsal.engine", *project, operation, *options, *modules]
+    environment = {**copy.variables(), **_engine_environment(prepared)}
+    log = prepared.cluster.folder.log_file("engine")
+    with (
+        log.open("w") as errors,
+        prepared.cluster.process_inside(
+            argv, env=environment, folder=copy.folder, output=subprocess.PIPE, errors=errors
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                progress.detail(line.rstrip())
+            process.wait(ENGINE_END_TIMEOUT_S)
+        except KeyboardInterrupt:
+            progress.step("interrupted: the engine ends what it has begun")
+            end_group(process, ENGINE_END_TIMEOUT_S)
+            progress.step("the rehearsal stays up as it is; the next run goes on from there")
+            raise
+    if not result_file.exists():
+        raise KitError(f"The engine ended without a result: {end_of_log(log, lines=1).strip()}", f"Its log is {log}.")
+    result: dict[str, Any] = json.loads(result_file.read_text())
+    if "error" in result:
+        over = "Change what it complains of and rehearse again, or start over: scripts/rehearse down --stack "
+        remedy = result["remedy"] or remedy_for(result["error"]) or over + prepared.stack
+        raise KitError(result["error"], remedy)
+    return result
+
+
+CREATED_CLUSTER_MODULES = (
+    "llmd_oke.program.cluster",
+    "pulumi_oci.containerengine.cluster",
+    "pulumi_oci.containerengine.node_pool",
+    "pulumi_oci.core.network_security_group_security_rule",
+    "pulumi_oci.core.vcn",
+)
+"""What every program loads that creates a cluster; the modules of OCI's package bring the types of all of it."""
+
+
+def program_modules(plan: Plan) -> list[str]:
+    """The modules that a stack's program loads: OCI's packages only where it creates a cluster."""
+    created = isinstance(plan.cluster, config.CreateCluster)
+    return ["llmd_oke.program", *(CREATED_CLUSTER_MODULES if created else ())]
+
+
+def _engine_environment(prepared: Prepared) -> Mapping[str, str]:
+    """The engine's and its program's variables for the local cluster: kubeconfig, where their programs are, and the
+    stand-ins that the engine attaches to instead of starting a plug-in.
+    """
+    programs = prepared.inventory.link_engine(prepared.state / "bin")
+    stand_ins = PLUGIN_PORTS.items() if not prepared.plugin.is_real else [("oci", PLUGIN_PORTS["oci"])]
+    attached = [f"{name}:{port}" for name, port in stand_ins]
+    return {
+        **_inside_environment(prepared.state),
+        "PATH": f"{programs}:{prepared.cluster.environment()['PATH']}",
+        "PULUMI_DEBUG_PROVIDERS": ",".join(attached),
+    }
+
+
+def _inside_environment(state: Path) -> dict[str, str]:
+    return {"KUBECONFIG": str(state / "kubeconfig.yaml"), "LLMD_OKE_CACHE": str(cache_folder())}
+
+
+def run_command(
+    project: Path,
+    stack: str,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    output: TextIO | None = None,
+    interruptible: bool = False,
+) -> int:
+    """Runs a command inside a stack's cluster, its output where the caller's goes, and gives its exit code.
+
+    The programs beside this Python are on its PATH, `llmd-oke` among them.
+
+    Ctrl-C ends the command at once; an `interruptible` one hears of it, has a minute to end by itself, and counts as
+    ended by SIGINT.
+
+    Raises:
+        KitError: the stack's cluster isn't up.
+    """
+    cluster = LocalCluster(rehearsal_folder(project, stack))
+    path = f"{sysconfig.get_path('scripts')}:{cluster.environment()['PATH']}"
+    environment = {**_inside_environment(cluster.folder.path), "PATH": path, **(env or {})}
+    with cluster.process_inside(argv, env=environment, folder=project, output=output) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            if not interruptible:
+                raise
+            end_group(process, COMMAND_END_TIMEOUT_S, signal.SIGINT)
+            return _ENDED_BY_SIGNAL + signal.SIGINT
+
+
+def down(project: Path, stack: str) -> bool:
+    """Ends a stack's cluster and removes its files, logs excepted. Says whether there was anything but logs."""
+    cluster = LocalCluster(rehearsal_folder(project, stack))
+    if not cluster.folder.path.is_dir():
+        return False
+    cluster.stop()
+    files = [
+        path for path in cluster.folder.path.iterdir() if path not in {cluster.folder.logs, cluster.folder.lock_file}
+    ]
+    for path in files:
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    return bool(files)
+
+
+def have_programs(progress: Progress) -> Inventory:
+    """Everything that rehearsals need, whichever release they ask for: programs, and all releases' charts and CRDs.
+
+    Raises:
+        KitError: something can't be had; names all of it, each with the command that installs it.
+    """
+    releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
+    for release in releases:
+        fetch_manifests(release, progress)
+    return take_inventory(releases[-1], progress)
+
+
+def pre_scale_down(prepared: Prepared, progress: Progress) -> Displacement | None:
+    """Deletes servers that have to go before others can come, and says so; None where there are none.
+
+    Without servers that leave the stack this costs nothing: only then is there a preview.
+
+    Raises:
+        KitError: the preview or the deletion failed; says why.
+    """
+    if not removed_servers(checkpoint_file(prepared.state, prepared.stack), prepared.plan):
+        return None
+    progress.step("previewing, because servers leave the stack")
+    preview = of_document(run_engine(prepared, "preview", progress))
+    servers = displacement(preview, prepared.plan.gpus)
+    if servers is not None:
+        progress.step(str(servers))
+        run_engine(prepared, "destroy", progress, targets=[change.urn for change in servers.first])
+    return servers
+
+
+def removed_servers(file: Path, plan: Plan) -> list[str]:
+    """The names of the model servers in an engine's state that a plan no longer has.
+
+    Another version of a unit that comes beside the old one has room by its plan.
+    """
+    resources: list[dict[str, Any]] = latest(file).get("resources") or []
+    deployed = [
+        resource["inputs"]["metadata"]["name"]
+        for resource in resources
+        if resource["type"] == DEPLOYMENT and gpus_of(resource.get("inputs") or {})
+    ]
+    planned = [
+        f"{unit.name}{'-[0-9a-f]+' if model.update_way == 'beside' else ''}-{role.role}"
+        for model in plan.models
+        for unit in model.units
+        for role in unit.roles
+    ]
+    return [name for name in deployed if not any(re.fullmatch(pattern, name) for pattern in planned)]

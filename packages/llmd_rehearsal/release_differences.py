@@ -1,0 +1,91 @@
+"""Where a rehearsed router differs from the one that the stack's own release would have, object by object."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.program.models import router_args, unit_args
+from llmd_oke.serving.router import router_manifests
+from llmd_oke.serving.units import routing_sidecar, server_spec
+
+
+@dataclass(frozen=True)
+class FieldDifference:
+    """A field of an object: what the stack's own release has there, and what is rehearsed; None where nothing is."""
+
+    path: str
+    own: str | None
+    rehearsed: str | None
+
+
+@dataclass(frozen=True)
+class ObjectDifference:
+    """An object of a router, as `Kind name`, or a container of a server, and its fields that differ.
+
+    `only_in` says where it is, if it isn't in both.
+    """
+
+    name: str
+    fields: tuple[FieldDifference, ...]
+    only_in: Literal["own", "rehearsed"] | None = None
+
+    def __str__(self) -> str:
+        if self.only_in is not None:
+            return f"{self.name}: {'left out' if self.only_in == 'own' else 'added'}"
+        paths = list(dict.fromkeys(".".join(field.path.split(".")[:2]) for field in self.fields))
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        return f"{self.name}: {', '.join(paths[:3])}{more}"
+
+
+def release_differences(own: Plan, rehearsed: Plan) -> tuple[ObjectDifference, ...]:
+    """What differs for the first unit of each model; the other units are like it.
+
+    Units have the plan's names for them, without what marks their version.
+    """
+    pairs = zip(own.models, rehearsed.models, strict=True)
+    return tuple(difference for pair in pairs for difference in _of_model(own, rehearsed, *pair))
+
+
+def _of_model(own: Plan, rehearsed: Plan, first: ModelPlan, second: ModelPlan) -> Iterator[ObjectDifference]:
+    if first.router.mode == "none":
+        return
+    before, after = _objects(own, first), _objects(rehearsed, second)
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name, {}), after.get(name, {})
+        paths = [path for path in dict.fromkeys([*old, *new]) if old.get(path) != new.get(path)]
+        if paths:
+            fields = tuple(FieldDifference(path, old.get(path), new.get(path)) for path in paths)
+            only_in = "own" if name not in after else "rehearsed" if name not in before else None
+            yield ObjectDifference(name, fields, only_in)
+
+
+def _objects(plan: Plan, model: ModelPlan) -> dict[str, dict[str, str]]:
+    """The router's objects and the decode servers' sidecar, each as its fields by their paths."""
+    unit = model.units[0]
+    router = router_manifests({**router_args(plan, model, unit), "unit": unit.name, "version": "0"})
+    objects = {f"{manifest['kind']} {manifest['metadata']['name']}": _fields(manifest) for manifest in router}
+    if decode := unit.role("decode"):
+        args = unit_args(plan, model, "model-server")
+        args["inference_pool"] = unit.name
+        spec = server_spec(args, "decode", decode.tensor_parallel_size)
+        objects[f"Container routing-proxy of {unit.name}-decode"] = _fields(routing_sidecar(spec, args))
+    return objects
+
+
+def _fields(value: Mapping[str, Any]) -> dict[str, str]:
+    """But for the label of the endpoint picker's version, which every object has."""
+    return {path: text for path, text in _leaves(value, "") if path != "metadata.labels.app.kubernetes.io/version"}
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The leaves below a value by their paths; elements of lists by their names, where they have one."""
+    if isinstance(value, Mapping):
+        for key, item in cast("Mapping[str, Any]", value).items():
+            yield from _leaves(item, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for i, item in enumerate(cast("Sequence[Any]", value)):
+            name = cast("Mapping[str, Any]", item).get("name", i) if isinstance(item, Mapping) else i
+            yield from _leaves(item, f"{path}[{name}]")
+    else:
+        yield path, str(value)

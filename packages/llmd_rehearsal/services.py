@@ -1,0 +1,527 @@
+"""Services as whatever runs in the local cluster reaches them: by address or by DNS name.
+
+Both follow from Services and EndpointSlices alone. The names follow the Kubernetes DNS specification
+(https://github.com/kubernetes/dns/blob/master/docs/specification.md) as far as pods of this kit need it: A and SRV
+records of Services, headless ones and their hosts, ExternalName, pod addresses. Nothing is asked of any other server.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
+from lightkube.models.core_v1 import ServicePort, ServiceSpec
+from lightkube.models.discovery_v1 import Endpoint
+from lightkube.resources.core_v1 import Service
+from lightkube.resources.discovery_v1 import EndpointSlice
+from llmd_oke.operations.objects import metadata, texts
+
+from llmd_rehearsal.watches import Store
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+_CONNECT_S = 5.0
+_BACKLOG = 1024
+_BUFFER = memoryview(bytearray(256 * 1024))  # shared: it's filled and emptied within one call
+_TTL_S = 5  # CoreDNS's own default for cluster names
+_DNS_PORT = 53
+_GATHER_S = 0.005
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, order=True)
+class Address:
+    """An IPv4 address and a TCP port."""
+
+    ip: str
+    port: int
+
+
+ConnectionFilter = Callable[[str, Address], bool]
+"""Whether a connection from an IPv4 address may be passed on to an endpoint."""
+
+
+# Which addresses stand behind which Service.
+
+
+def forwardings(services: Iterable[Service], slices: Iterable[EndpointSlice]) -> dict[Address, tuple[Address, ...]]:
+    """Give for each Service address with ready endpoints those endpoints; Services without are left out."""
+    by_service = slices_by_service(slices)
+    table: dict[Address, tuple[Address, ...]] = {}
+    for service in services:
+        spec = service.spec or ServiceSpec()
+        if not spec.clusterIP or spec.clusterIP == "None":
+            continue
+        for port in spec.ports or []:
+            targets = sorted(set(_targets(port, by_service.get(service_key(service), []))))
+            if (port.protocol or "TCP") == "TCP" and targets:
+                table[Address(spec.clusterIP, port.port)] = tuple(targets)
+    return table
+
+
+def slices_by_service(slices: Iterable[EndpointSlice]) -> Mapping[tuple[str, str], list[EndpointSlice]]:
+    """Group EndpointSlices by the namespace and name of their Service."""
+    groups: dict[tuple[str, str], list[EndpointSlice]] = {}
+    for endpoint_slice in slices:
+        meta = metadata(endpoint_slice)
+        name = texts(meta, "labels").get(SERVICE_LABEL)
+        if name is not None and endpoint_slice.addressType == "IPv4":
+            groups.setdefault((meta.namespace or "", name), []).append(endpoint_slice)
+    return groups
+
+
+def service_key(service: Service) -> tuple[str, str]:
+    """Give a Service's namespace and name."""
+    meta = metadata(service)
+    return meta.namespace or "", meta.name or ""
+
+
+def ready_endpoints(endpoint_slice: EndpointSlice) -> list[Endpoint]:
+    """Give a slice's endpoints that may get traffic; unknown readiness counts as ready, as the API says."""
+    endpoints = endpoint_slice.endpoints or []
+    return [point for point in endpoints if point.conditions is None or point.conditions.ready is not False]
+
+
+def _targets(port: ServicePort, slices: Iterable[EndpointSlice]) -> Iterator[Address]:
+    for endpoint_slice in slices:
+        ports = endpoint_slice.ports or []
+        number = next((target.port for target in ports if (target.name or "") == (port.name or "")), None)
+        if number is not None:
+            for point in ready_endpoints(endpoint_slice):
+                yield from (Address(ip, number) for ip in point.addresses)
+
+
+# The Services' own addresses: a listener for each port that passes connections on to ready endpoints in turn.
+
+
+class Pipe:
+    """One direction of a connection, without tasks or buffers of its own; the end of the source is passed on as a
+    half-close.
+    """
+
+    def __init__(self, source: socket.socket, sink: socket.socket, closed: Callable[[bool], None]) -> None:
+        """Start moving; `closed(broken)` is called once, when this direction has ended."""
+        self._loop = asyncio.get_running_loop()
+        self._source = source
+        self._sink = sink
+        self._closed = closed
+        self._unsent = b""
+        self._ended = False
+        self._loop.add_reader(source, self._read)
+
+    def abandon(self) -> None:
+        """Stop moving."""
+        if not self._ended:
+            self._ended = True
+            self._loop.remove_reader(self._source)
+            self._loop.remove_writer(self._sink)
+
+    def _read(self) -> None:
+        try:
+            count = self._source.recv_into(_BUFFER)
+            if count == 0:
+                self.abandon()
+                self._sink.shutdown(socket.SHUT_WR)
+                self._closed(False)
+                return
+            sent = self._send(_BUFFER[:count])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._break()
+            return
+        if sent < count:
+            self._unsent = bytes(_BUFFER[sent:count])
+            self._loop.remove_reader(self._source)
+            self._loop.add_writer(self._sink, self._write)
+
+    def _write(self) -> None:
+        try:
+            sent = self._send(self._unsent)
+        except OSError:
+            self._break()
+            return
+        self._unsent = self._unsent[sent:]
+        if not self._unsent:
+            self._loop.remove_writer(self._sink)
+            self._loop.add_reader(self._source, self._read)
+
+    def _send(self, data: memoryview | bytes) -> int:
+        try:
+            return self._sink.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    def _break(self) -> None:
+        self.abandon()
+        self._closed(True)
+
+
+class Relay:
+    """Both directions between two connected, non-blocking sockets; closes them when both have ended."""
+
+    def __init__(self, client: socket.socket, server: socket.socket, done: Callable[["Relay"], None]) -> None:
+        self._sockets = (client, server)
+        self._done = done
+        self._open = 2
+        self._pipes = (Pipe(client, server, self._ended), Pipe(server, client, self._ended))
+
+    def close(self) -> None:
+        """End both directions at once."""
+        if self._open < 0:
+            return
+        self._open = -1
+        for pipe in self._pipes:
+            pipe.abandon()
+        for connection in self._sockets:
+            connection.close()
+        self._done(self)
+
+    def _ended(self, broken: bool) -> None:
+        self._open -= 1
+        if broken or self._open == 0:
+            self.close()
+
+
+class RoundRobin:
+    """Endpoints in turn; a change of endpoints keeps the turn."""
+
+    def __init__(self, targets: Sequence[Address]) -> None:
+        self.targets = tuple(targets)
+        self._next = 0
+
+    def order(self) -> list[Address]:
+        """Give all endpoints, the one whose turn it is first, to be tried until one answers."""
+        start = self._next % len(self.targets)
+        self._next = start + 1
+        return [*self.targets[start:], *self.targets[:start]]
+
+
+class Listener:
+    """One Service address: accepts connections and relays them."""
+
+    def __init__(self, address: Address, targets: Sequence[Address], lets_in: ConnectionFilter) -> None:
+        self.robin = RoundRobin(targets)
+        self._lets_in = lets_in
+        self._address = address
+        self._relays: set[Relay] = set()
+        self._socket = _listening(address)
+        self._accepting = asyncio.create_task(self._accept())
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Take no more connections; those that are open go on."""
+        self._accepting.cancel()
+        self._socket.close()
+
+    def abort(self) -> None:
+        """End everything."""
+        self.close()
+        for relay in tuple(self._relays):
+            relay.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, (source, *_) = await loop.sock_accept(self._socket)
+            except OSError as error:
+                _log.warning("accept on %s: %s", self._address, error)
+                await asyncio.sleep(0.1)
+                continue
+            task = asyncio.create_task(self._connect(client, source))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, client: socket.socket, source: str) -> None:
+        """Servers see the node as the client, so what policies keep from the client is kept here."""
+        server = await _connected([target for target in self.robin.order() if self._lets_in(source, target)])
+        if server is None:
+            client.close()
+            return
+        for connection in (client, server):
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._relays.add(Relay(client, server, self._relays.discard))
+
+
+async def _connected(targets: Sequence[Address]) -> socket.socket | None:
+    """A connection to the first target that answers."""
+    for target in targets:
+        candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        connecting = asyncio.get_running_loop().sock_connect(candidate, (target.ip, target.port))
+        try:
+            await asyncio.wait_for(connecting, _CONNECT_S)
+        except (OSError, TimeoutError):
+            candidate.close()
+        else:
+            return candidate
+    return None
+
+
+def _listening(address: Address) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.ip, address.port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class Proxy:
+    """One listener for each Service address that has ready endpoints."""
+
+    def __init__(self, lets_in: ConnectionFilter = lambda _source, _target: True) -> None:
+        self._listeners: dict[Address, Listener] = {}
+        self._lets_in = lets_in
+
+    @property
+    def addresses(self) -> frozenset[Address]:
+        """The addresses that are listened on."""
+        return frozenset(self._listeners)
+
+    def apply(self, table: Mapping[Address, Sequence[Address]]) -> None:
+        """Open, change and close listeners so that they match the table."""
+        for address in self._listeners.keys() - table.keys():
+            self._listeners.pop(address).close()
+        for address, targets in table.items():
+            if address in self._listeners:
+                self._listeners[address].robin.targets = tuple(targets)
+                continue
+            try:
+                self._listeners[address] = Listener(address, targets, self._lets_in)
+            except OSError as error:
+                _log.warning("Service address %s:%d: %s", address.ip, address.port, error)
+
+    def close(self) -> None:
+        """Close all listeners and connections."""
+        for listener in self._listeners.values():
+            listener.abort()
+        self._listeners.clear()
+
+
+# The cluster's DNS names.
+
+
+@dataclass(frozen=True)
+class NamedPort:
+    """A named port, for SRV."""
+
+    name: str
+    protocol: str
+    number: int
+
+
+@dataclass(frozen=True)
+class DnsName:
+    """What one name stands for: addresses, or another name outside the cluster."""
+
+    addresses: tuple[str, ...] = ()
+    alias: str | None = None
+    ports: tuple[NamedPort, ...] = ()
+
+
+def dns_names(services: Iterable[Service], slices: Iterable[EndpointSlice], domain: str) -> dict[str, DnsName]:
+    """Give all names of Services and hosts of headless ones, lower case, without a final dot."""
+    by_service = slices_by_service(slices)
+    zone: dict[str, DnsName] = {}
+    for service in services:
+        namespace, name = service_key(service)
+        full_name = f"{name}.{namespace}.svc.{domain}".lower()
+        spec = service.spec or ServiceSpec()
+        ports = tuple(
+            NamedPort(port.name.lower(), (port.protocol or "TCP").lower(), port.port)
+            for port in spec.ports or []
+            if port.name
+        )
+        if spec.type == "ExternalName":
+            zone[full_name] = DnsName(alias=spec.externalName)
+        elif spec.clusterIP == "None":
+            own_slices = by_service.get((namespace, name), [])
+            endpoints = [point for endpoint_slice in own_slices for point in ready_endpoints(endpoint_slice)]
+            addresses = {ip for point in endpoints for ip in point.addresses}
+            zone[full_name] = DnsName(tuple(sorted(addresses)), ports=ports)
+            for point in endpoints:
+                if point.hostname:
+                    zone[f"{point.hostname}.{full_name}"] = DnsName(tuple(point.addresses))
+        elif spec.clusterIP:
+            zone[full_name] = DnsName((spec.clusterIP,), ports=ports)
+    return zone
+
+
+def lookup(zone: Mapping[str, DnsName], name: str, domain: str) -> DnsName | None:
+    """Give what a name stands for, None when it doesn't exist."""
+    key = name.lower().rstrip(".")
+    if key in zone:
+        return zone[key]
+    labels = key.removesuffix(f".pod.{domain}").split(".")
+    parts = labels[0].split("-")
+    is_pod_address = key.endswith(f".pod.{domain}") and len(labels) == 2 and len(parts) == 4
+    if is_pod_address and all(part.isdigit() for part in parts):
+        return DnsName((".".join(parts),))
+    has_names_below = any(known.endswith(f".{key}") for known in zone)
+    return DnsName() if has_names_below else None
+
+
+def service_port(zone: Mapping[str, DnsName], name: str) -> tuple[str, NamedPort] | None:
+    """Give target and port of an SRV name such as `_http._tcp.router.default.svc.cluster.local`."""
+    labels = name.lower().rstrip(".").split(".", 2)
+    if len(labels) < 3 or not labels[0].startswith("_") or not labels[1].startswith("_"):
+        return None
+    key = (labels[0][1:], labels[1][1:])
+    ports = zone.get(labels[2], DnsName()).ports
+    return next(((labels[2], port) for port in ports if (port.name, port.protocol) == key), None)
+
+
+def dns_response(query: bytes, zone: Mapping[str, DnsName], domain: str) -> bytes | None:
+    """Give the answer to one message; None for what isn't a DNS query."""
+    try:
+        message = dns.message.from_wire(query)
+        response = dns.message.make_response(message, recursion_available=True)
+    except dns.exception.DNSException:
+        return None
+    if message.question:
+        question = message.question[0]
+        response.flags |= dns.flags.AA
+        records = _records(question.name, question.rdtype, zone, domain)
+        if records is None:
+            response.set_rcode(dns.rcode.NXDOMAIN)
+        else:
+            response.answer.extend(records)
+    return response.to_wire()
+
+
+def _records(
+    name: dns.name.Name, kind: dns.rdatatype.RdataType, zone: Mapping[str, DnsName], domain: str
+) -> list[dns.rrset.RRset] | None:
+    """Give the records for a question, empty when the name has none of this kind, None when there's no such name."""
+
+    def records(record_kind: str, *values: str) -> list[dns.rrset.RRset]:
+        return [dns.rrset.from_text_list(name, _TTL_S, "IN", record_kind, list(values))]
+
+    text = name.to_text(omit_final_dot=True)
+    if target := service_port(zone, text):
+        host, port = target
+        return records("SRV", f"0 100 {port.number} {host}.") if kind == dns.rdatatype.SRV else []
+    meaning = lookup(zone, text, domain)
+    if meaning is None:
+        return None
+    if meaning.alias is not None:
+        return records("CNAME", f"{meaning.alias.rstrip('.')}.")
+    return records("A", *meaning.addresses) if kind == dns.rdatatype.A and meaning.addresses else []
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, reply: Callable[[bytes], bytes | None]) -> None:
+        self._reply = reply
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        reply = self._reply(data)
+        if reply is not None and self._transport is not None:
+            self._transport.sendto(reply, addr)
+
+
+class DnsServer:
+    """Serves, over UDP and TCP, the names that `zone()` gives at the moment of asking."""
+
+    def __init__(self, zone: Callable[[], Mapping[str, DnsName]], domain: str) -> None:
+        self._zone = zone
+        self._domain = domain
+        self._datagrams: asyncio.DatagramTransport | None = None
+        self._streams: asyncio.Server | None = None
+
+    async def start(self, address: str, port: int) -> None:
+        """Listen on UDP and TCP; OSError when the address can't be bound."""
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self._reply), local_addr=(address, port))
+        self._datagrams = transport
+        self._streams = await asyncio.start_server(self._stream, address, port)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._datagrams is not None:
+            self._datagrams.close()
+        if self._streams is not None:
+            self._streams.close()
+
+    def _reply(self, query: bytes) -> bytes | None:
+        return dns_response(query, self._zone(), self._domain)
+
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                (length,) = struct.unpack("!H", await reader.readexactly(2))
+                reply = self._reply(await reader.readexactly(length))
+                if reply is None:
+                    break
+                writer.write(struct.pack("!H", len(reply)) + reply)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            writer.close()
+
+
+class ServiceNetwork:
+    """Proxy and DNS, following the watches; `fixed` are addresses that don't depend on these, such as the API server's.
+
+    `outside` are names that aren't the cluster's; `lets_in` says whom policies let through to an endpoint.
+    """
+
+    def __init__(
+        self,
+        services: Store[Service],
+        slices: Store[EndpointSlice],
+        domain: str,
+        fixed: Mapping[Address, Address],
+        outside: Mapping[str, DnsName],
+        lets_in: ConnectionFilter,
+    ) -> None:
+        self._services = services
+        self._slices = slices
+        self._domain = domain
+        self._fixed = {address: (target,) for address, target in fixed.items()}
+        self._outside = outside
+        self._zone: Mapping[str, DnsName] = {}
+        self._dirty = asyncio.Event()
+        self._proxy = Proxy(lets_in)
+        self._dns = DnsServer(lambda: self._zone, domain)
+        services.subscribe(self._changed)
+        slices.subscribe(self._changed)
+
+    async def serve_names(self, address: str) -> None:
+        """Answer DNS questions; OSError when the address can't be bound."""
+        await self._dns.start(address, _DNS_PORT)
+
+    async def run(self) -> None:
+        """Follow changes until cancelled."""
+        while True:
+            self._dirty.clear()
+            self._proxy.apply(forwardings(self._services, self._slices) | self._fixed)
+            self._zone = {**dns_names(self._services, self._slices, self._domain), **self._outside}
+            await self._dirty.wait()
+            await asyncio.sleep(_GATHER_S)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self._proxy.close()
+        self._dns.close()
+
+    def _changed(self, thing: object, exists: bool) -> None:  # noqa: ARG002  # a store's subscriber
+        self._dirty.set()

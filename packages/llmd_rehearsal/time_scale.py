@@ -1,0 +1,134 @@
+"""How fast model time passes in a rehearsal, where nobody says it: as fast as this machine can simulate the stack.
+
+Chosen from what the stack is and how many processors there are, and not from how busy they are at the moment: the same
+stack has the same scale at each run on one machine.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_tuner.figures import bound_figures, latency_model, latency_model_of
+
+SLOWEST = 100.0
+"""The largest scale; `--time-scale` takes none beyond either."""
+
+
+class Work(Entry):
+    """Processor seconds for one of something: of all programs, and of the simulated vLLM's thread among them."""
+
+    all_s: float
+    simulator_s: float
+
+
+class Figures(Entry):
+    """`values/rehearsal/time_scale.yaml`; `control_plane` is in cores."""
+
+    scrapes_per_s: float
+    scrape: Work
+    token: Work
+    control_plane: float
+    busy_share: float
+    scales: tuple[float, ...]
+
+
+@cache
+def figures() -> Figures:
+    """What a rehearsal takes of a machine."""
+    return required_entry("rehearsal", "time_scale", Figures)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a stack asks of the machine for each second of model time: endpoint pickers that read servers, and output
+    tokens of its benchmark. Both go with model time; pickers of a rehearsal read at intervals that are scaled too.
+
+    Each server is read by `readers` pickers: one, or a leader and its standbys.
+    """
+
+    pickers: int
+    servers: int
+    tokens_per_s: float
+    readers: int = 1
+
+    def __str__(self) -> str:
+        pickers = f"{self.pickers} endpoint picker{'' if self.pickers == 1 else 's'} reading {self.servers} servers, "
+        return f"{pickers if self.pickers else ''}a benchmark of {self.tokens_per_s:,.0f} tokens/s"
+
+    @property
+    def cores(self) -> float:
+        """Processors that it keeps busy at time scale 1, without the control plane."""
+        return self._scrapes_per_s * figures().scrape.all_s + self.tokens_per_s * figures().token.all_s
+
+    @property
+    def simulator(self) -> float:
+        """Share of one processor that the simulated vLLM's thread takes of that."""
+        return self._scrapes_per_s * figures().scrape.simulator_s + self.tokens_per_s * figures().token.simulator_s
+
+    @property
+    def _scrapes_per_s(self) -> float:
+        return self.servers * self.readers * figures().scrapes_per_s
+
+
+@dataclass(frozen=True)
+class TimeScale:
+    """Wall seconds for a second of model time, and why so many."""
+
+    scale: float
+    because: str
+
+    def __str__(self) -> str:
+        return f"time scale {self.scale:g}: {self.because}"
+
+
+def demand_of(plan: Plan) -> Demand:
+    """What a stack asks for; every model is loaded as its smoke benchmark does it, if it has one."""
+    routed = [model for model in plan.models if model.router.mode != "none"]
+    readers = plan.release.router.replicas
+    return Demand(
+        pickers=readers * sum(len(model.units) for model in routed),
+        servers=sum(role.replicas for model in routed for unit in model.units for role in unit.roles),
+        tokens_per_s=sum(_tokens_per_s(plan, model) for model in plan.models if plan.smoke.where != "none"),
+        readers=readers,
+    )
+
+
+def choose_time_scale(demand: Demand, cores: float) -> TimeScale:
+    """The least scale at which neither the processors nor the simulated vLLM's thread are too busy."""
+    machine = figures()
+    free_cores = max(machine.busy_share * cores - machine.control_plane, 0.0)
+    needed = max(demand.cores / free_cores if free_cores else SLOWEST, demand.simulator / machine.busy_share)
+    scale = next((scale for scale in machine.scales if scale >= needed), SLOWEST)
+    busy, free = demand.cores + machine.control_plane, 1 - machine.busy_share
+    return TimeScale(
+        scale,
+        f"at 1 the stack keeps {busy:.1f} processors busy of {cores:g} (calibrated: {demand}), and {free:.0%} of them "
+        "must stay free for simulated steps to end in time",
+    )
+
+
+def processors(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Processors that this program may use: those it may run on, and no more than its control group's quota."""
+    allowed = float(len(os.sched_getaffinity(0)))
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+        return min(allowed, int(quota) / int(period))
+    except (OSError, ValueError):
+        return allowed
+
+
+def _tokens_per_s(plan: Plan, model: ModelPlan) -> float:
+    """Output tokens of a model's benchmark in a second, by the latency model of its servers."""
+    shape, roles = plan.pools[0].shape, model.units[0].roles
+    latency = latency_model(model.model, shape)
+    if latency is None:
+        latency = latency_model_of(bound_figures(model.model, shape.gpu), model.model, shape)
+    workload, users = model.workload, plan.smoke.concurrency
+    first, last = roles[0], roles[-1]
+    batch = max(1, round(users / (last.replicas * len(model.units))))
+    prefill_s = latency.prefill_s(workload.input_tokens, 0, first.tensor_parallel_size)
+    step_s = latency.decode_step_s(batch, workload.input_tokens + workload.output_tokens / 2, last.tensor_parallel_size)
+    return users * workload.output_tokens / (prefill_s + workload.output_tokens * step_s)

@@ -1,0 +1,273 @@
+"""vLLM's HTTP server for one engine."""
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from llmd_rehearsal.vllm import answers, requests
+from llmd_rehearsal.vllm.answers import Answer, ResponsesStream, Stream
+from llmd_rehearsal.vllm.bodies import ApiError
+from llmd_rehearsal.vllm.command import Settings
+from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.metrics import CONTENT_TYPE
+from llmd_rehearsal.vllm.requests import Generation, Limits
+from llmd_rehearsal.vllm.sequences import Finish, Prompt, RemoteBlocks, Sequence, chat_prompt
+
+_METRICS_HEADERS = {"Content-Type": CONTENT_TYPE}
+_EVENT_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8"}
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Judge = Callable[[Mapping[str, Any], Limits], Generation]
+
+
+class Api:
+    """The routes of one server. `version` is what `/version` answers; `harmony` says that the model is a gpt-oss."""
+
+    def __init__(
+        self, settings: Settings, engine: Engine, version: str, seed: int, created: int, *, harmony: bool = False
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._version = version
+        self._created = created
+        self._limits = Limits(settings.served_model_names, engine.cache.max_model_len, seed, harmony)
+        self._fingerprint = _fingerprint(settings, version)
+        self._prefills = 0
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/metrics": {"GET": self._metrics},
+            "/v1/completions": {"POST": lambda request: self._create(request, requests.completion)},
+            "/v1/chat/completions": {"POST": lambda request: self._create(request, requests.chat)},
+            "/v1/responses": {"POST": lambda request: self._create(request, requests.responses)},
+            "/v1/models": {"GET": self._models},
+            "/health": {"GET": self._health},
+            "/ping": {"GET": self._health, "POST": self._health},
+            "/version": {"GET": self._version_},
+            "/tokenize": {"POST": self._tokenize},
+        }
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        methods = self._routes.get(request.path) or self._stored_response(request.path)
+        if not methods:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        handler = methods.get(request.method)
+        if handler is None:
+            return web.json_response({"detail": "Method Not Allowed"}, status=405)
+        try:
+            return await handler(request)
+        except ApiError as error:
+            return web.json_response(error.body, status=error.status)
+
+    def _stored_response(self, path: str) -> Mapping[str, Handler]:
+        """The routes of one response, of which none is stored."""
+        name = path.removeprefix("/v1/responses/")
+        response_id, _, action = name.partition("/")
+        if name == path or not name:
+            return {}
+
+        async def refuse(_: web.BaseRequest) -> web.StreamResponse:
+            raise requests.no_response(response_id)
+
+        routes: dict[str, dict[str, Handler]] = {"": {"GET": refuse}, "cancel": {"POST": refuse}}
+        return routes.get(action, {})
+
+    async def _metrics(self, _: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=self._engine.metrics.text().encode(), headers=_METRICS_HEADERS)
+
+    async def _health(self, _: web.BaseRequest) -> web.StreamResponse:
+        return web.Response()
+
+    async def _version_(self, _: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"version": self._version})
+
+    async def _models(self, _: web.BaseRequest) -> web.StreamResponse:
+        root = self._settings.model
+        entries: list[dict[str, Any]] = [
+            {"id": name, "object": "model", "created": self._created, "owned_by": "vllm", "root": root, "parent": None,
+             "max_model_len": self._limits.max_model_len, "permission": [_permission(self._created)]}
+            for name in self._limits.model_names
+        ]  # fmt: skip
+        return web.json_response({"object": "list", "data": entries})
+
+    async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await _body(request)
+        prompt = chat_prompt(body["messages"]) if "messages" in body else Prompt(str(body.get("prompt", "")))
+        count, limit = prompt.tokens, self._limits.max_model_len
+        answer = {"count": count, "max_model_len": limit, "tokens": list(range(count)), "token_strs": None}
+        return web.json_response(answer)
+
+    async def _create(self, request: web.BaseRequest, judge: Judge) -> web.StreamResponse:
+        """Answer, or refuse; what the engine refuses comes into a stream that has begun."""
+        body = await _body(request)
+        try:
+            generation = judge(body, self._limits)
+        except ApiError as error:
+            if not (error.late and body.get("stream")):
+                raise
+            response = await _begin(request)
+            await response.write(answers.data(error.body) + answers.DONE)
+            await response.write_eof()
+            return response
+        if generation.wants_remote_decode and self._fails_prefill():
+            raise ApiError(500, "InternalServerError", "a prefill that fails was rehearsed")
+        return await self._generate(request, generation)
+
+    def _fails_prefill(self) -> bool:
+        """Whether this prompt is one of those that the rehearsal's fault is for: spread evenly."""
+        transfer = self._settings.transfer
+        self._prefills += 1
+        share = transfer.failed_prefill_percent / 100 if transfer else 0.0
+        return int(self._prefills * share) > int((self._prefills - 1) * share)
+
+    async def _generate(self, request: web.BaseRequest, generation: Generation) -> web.StreamResponse:
+        stream_type = Stream if generation.responses is None else ResponsesStream
+        kind = stream_type if generation.stream else Answer
+        response_id = _response_id(request, generation)
+        parts = [kind(generation, index, response_id, self._fingerprint) for index in range(len(generation.choices))]
+        sequences = self._sequences(generation, parts)
+        try:
+            streams = [part for part in parts if isinstance(part, Stream)]
+            if streams:
+                return await self._stream(request, sequences, streams)
+            for sequence in sequences:
+                self._engine.submit(sequence)
+            await asyncio.gather(*(part.done for part in parts))
+            return web.json_response(self._whole(generation, parts, sequences))
+        finally:
+            # A client that went away leaves nothing running, as in vLLM.
+            for sequence in sequences:
+                self._engine.abort(sequence)
+
+    def _whole(self, generation: Generation, parts: list[Answer], sequences: list[Sequence]) -> dict[str, Any]:
+        transfer = self._transfer(sequences[0]) if sequences else None
+        if generation.responses is not None:
+            return answers.response_body(parts[0], sequences[0], transfer, harmony=self._limits.harmony)
+        return answers.body(parts, sequences, transfer, cached=self._cached)
+
+    async def _stream(
+        self, request: web.BaseRequest, sequences: list[Sequence], streams: list[Stream]
+    ) -> web.StreamResponse:
+        response = await _begin(request)
+        for stream in streams:
+            if isinstance(stream, ResponsesStream):
+                await response.write(stream.opening())
+        for sequence in sequences:
+            self._engine.submit(sequence)
+        await asyncio.wait([stream.started for stream in streams], return_when=asyncio.FIRST_COMPLETED)
+        for stream in streams:
+            if events := stream.take():
+                await response.write(events)
+            if request.transport is not None:
+                stream.attach(request.transport)
+        await asyncio.gather(*(stream.done for stream in streams))
+        rest = b"".join(stream.take() for stream in streams) + self._closing(streams, sequences)
+        if not rest and request.transport is not None:
+            request.transport.close()
+            return response
+        await response.write(rest)
+        await response.write_eof()
+        return response
+
+    def _closing(self, streams: list[Stream], sequences: list[Sequence]) -> bytes:
+        """What a stream ends with; nothing where vLLM has no event for it and breaks the connection."""
+        first = streams[0]
+        if not isinstance(first, ResponsesStream):
+            return answers.closing(streams, sequences, cached=self._cached)
+        if sequences[0].finish is Finish.ERROR:
+            return b""
+        return first.ending(sequences[0], self._transfer(sequences[0]), harmony=self._limits.harmony)
+
+    @property
+    def _cached(self) -> bool:
+        return self._settings.prompt_tokens_details
+
+    def _sequences(self, generation: Generation, parts: list[Answer]) -> list[Sequence]:
+        """A sequence for each choice. Without the NIXL connector `kv_transfer_params` mean nothing."""
+        settings = self._settings
+        nixl = settings.transfer is not None and settings.transfer.nixl
+        prompts = {id(choice.prompt): choice.prompt for choice in generation.choices}
+        cached, transfer, remote = settings.enable_prefix_caching, generation.transfer, None
+        if nixl and generation.wants_remote_prefill:
+            remote = RemoteBlocks(
+                engine_id=str(transfer["remote_engine_id"]),
+                request_id=str(transfer.get("remote_request_id")),
+                host=str(transfer["remote_host"]),
+                port=int(transfer["remote_port"]),
+            )
+        hashes = {key: prompt.block_hashes(settings.block_size) if cached else [] for key, prompt in prompts.items()}
+        return [
+            Sequence(
+                request_id=f"{part.response_id}-{uuid.uuid4().hex[:8]}",
+                prompt_tokens=part.choice.prompt.tokens,
+                max_tokens=part.choice.max_tokens,
+                hashes=hashes[id(part.choice.prompt)],
+                emit=part.emit,
+                arrival_s=self._engine.clock.now(),
+                end=part.choice.end,
+                remote=remote,
+                hold=nixl and generation.wants_remote_decode,
+            )
+            for part in parts
+        ]
+
+    def _transfer(self, sequence: Sequence) -> dict[str, Any] | None:
+        """`kv_transfer_params` of an answer: where the KV cache of the prompt waits."""
+        transfer = self._settings.transfer
+        if transfer is None or not self._engine.holds(sequence.request_id):
+            return None
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [sequence.blocks],
+            "remote_engine_id": transfer.engine_id,
+            "remote_request_id": sequence.request_id,
+            "remote_host": transfer.side_channel_host,
+            "remote_port": transfer.side_channel_port,
+            "tp_size": self._settings.tensor_parallel_size,
+            "remote_num_tokens": sequence.prompt_tokens,
+            "remote_blocks_expiry_time": None,
+        }
+
+
+async def _begin(request: web.BaseRequest) -> web.StreamResponse:
+    response = web.StreamResponse(headers=_EVENT_HEADERS)
+    response.enable_chunked_encoding()
+    await response.prepare(request)
+    return response
+
+
+def _response_id(request: web.BaseRequest, generation: Generation) -> str:
+    """By the client's header, but for responses, or else by the request's body."""
+    if generation.responses is not None:
+        return generation.request_id or f"resp_{uuid.uuid4().hex}"
+    request_id = request.headers.get("X-Request-Id") or generation.request_id or uuid.uuid4().hex
+    return f"{'chatcmpl' if generation.chat else 'cmpl'}-{request_id}"
+
+
+def _fingerprint(settings: Settings, version: str) -> str:
+    """`system_fingerprint`: version, parallelism and a hash of the configuration."""
+    size = settings.tensor_parallel_size
+    digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:8]
+    return "-".join([f"vllm-{version.removeprefix('v')}", *([f"tp{size}"] if size > 1 else []), digest])
+
+
+def _permission(created: int) -> dict[str, Any]:
+    """What `/v1/models` says of everybody's rights."""
+    return {
+        "id": f"modelperm-{uuid.uuid4().hex}",
+        "object": "model_permission",
+        "created": created,
+        **dict.fromkeys(("allow_sampling", "allow_logprobs", "allow_view"), True),
+        **dict.fromkeys(("allow_create_engine", "allow_search_indices", "allow_fine_tuning", "is_blocking"), False),
+        "organization": "*",
+        "group": None,
+    }
+
+
+async def _body(request: web.BaseRequest) -> Mapping[str, Any]:
+    # Past the request's own reader, which stops at 1 MiB: a prompt of token ids may be longer.
+    return requests.json_object(await request.content.read(), request.headers.get("Content-Type", ""))

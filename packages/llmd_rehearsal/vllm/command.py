@@ -1,0 +1,387 @@
+"""From a container's command to the settings of a simulated server, or to the refusal that vLLM would give.
+
+The command line is that of `vllm serve` as argparse sees it, made from `values/rehearsal/vllm_flags.yaml`.
+"""
+
+import argparse
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePosixPath
+from typing import Any, Literal, NoReturn, cast
+
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.planning.conditions import QUANTIZATIONS, quantization
+
+NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
+DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
+CORRUPTED_PERCENT = "LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT"
+FAILED_PREFILL_PERCENT = "LLMD_OKE_REHEARSED_FAILED_PREFILL_PERCENT"
+CRASH_AFTER_PREFILL_RESTART = "LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART"
+_LEASE_S = 30
+_ROLES = ("kv_producer", "kv_consumer", "kv_both")
+_KNOWN_CONNECTORS = {
+    *(*NIXL_CONNECTORS, DECODE_BENCH_CONNECTOR, "NixlPushConnector", "MultiConnector", "MoRIIOConnector"),
+    *("MooncakeConnector", "LMCacheConnectorV1", "LMCacheMPConnector", "OffloadingConnector", "P2pNcclConnector"),
+    *("SharedStorageConnector", "ExampleConnector"),
+}
+"""The names that vLLM's KVConnectorFactory registers."""
+_SUFFIXES = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+_FLAG = re.compile(r"--|-[A-Za-z]+\.")
+"""A flag's long name, or its short name with a key of its JSON object."""
+
+
+class Refusal(Exception):
+    """A server that exits instead of serving; `exit_code` and `text` are what vLLM would leave behind."""
+
+    def __init__(self, exit_code: int, text: str) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+        self.text = text
+
+
+@dataclass(frozen=True)
+class KeyValueTransfer:
+    """`--kv-transfer-config` and the environment of the NIXL side channel.
+
+    `lease_s` is the model time for which a finished prefill waits for a decode server to know of it
+    (`kv_connector_extra_config.kv_lease_duration`).
+
+    `layout` of the KV cache is HND, which NIXL asks for, or what the environment says.
+
+    The rest are faults to rehearse, which vLLM itself knows nothing of: `corrupted_percent` of transfers damage what
+    they carry; `failed_prefill_percent` of prompts that are to be handed over are answered with 500; a server that
+    `crashes_after_prefill_restart` does so when it meets a new server after one that it knew is gone. Real ones may do
+    that (vllm issue 49238) and need not, so that it is not the default of any release.
+    """
+
+    connector: str
+    engine_id: str
+    recompute_on_failure: bool
+    side_channel_host: str
+    side_channel_port: int
+    lease_s: float
+    corrupted_percent: int = 0
+    failed_prefill_percent: int = 0
+    crashes_after_prefill_restart: bool = False
+    layout: str = "HND"
+
+    @property
+    def nixl(self) -> bool:
+        """KV caches are pulled from other servers."""
+        return self.connector in NIXL_CONNECTORS
+
+    @property
+    def decode_bench(self) -> bool:
+        """Prompts are filled with dummy KV caches, for decode-only benchmarks."""
+        return self.connector == DECODE_BENCH_CONNECTOR
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command and environment of a container ask for. `max_model_len` is None for the model's own length.
+
+    `keep_alive_s` is the wall time after which an idle connection is closed: those who hold it are real programs.
+    """
+
+    model: str
+    revision: str | None
+    served_model_names: tuple[str, ...]
+    host: str
+    port: int
+    tensor_parallel_size: int
+    max_model_len: int | None
+    allow_long_max_model_len: bool
+    block_size: int
+    gpu_memory_utilization: float
+    kv_cache_memory_bytes: int | None
+    num_gpu_blocks_override: int | None
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    prompt_tokens_details: bool
+    shutdown_timeout_s: float
+    quick_reduce: QuickReduceFormat
+    attention_backend: str | None
+    keep_alive_s: float
+    transfer: KeyValueTransfer | None
+
+
+def settings(argv: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """The settings in a container's command.
+
+    Raises:
+        Refusal: vLLM would not start with it, or it is no vLLM command that can be simulated.
+    """
+    namespace = _parsed(argv)
+    for name in ("data_parallel_size", "pipeline_parallel_size"):
+        if getattr(namespace, name) != 1:
+            raise Refusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} other than 1 isn't simulated.")
+    for name in ("config", "uds", "ssl_keyfile", "headless", "grpc"):
+        if getattr(namespace, name):
+            raise Refusal(1, f"llmd-oke rehearsal: --{name.replace('_', '-')} isn't simulated.")
+    model = namespace.model_tag or namespace.model
+    if model is None:
+        raise Refusal(1, "ValueError: no model was given; vLLM's own default isn't in the catalogue.")
+    if not 0 < namespace.gpu_memory_utilization <= 1:
+        raise Refusal(
+            1, f"ValueError: GPU memory utilization must be less than 1.0. Got {namespace.gpu_memory_utilization}."
+        )
+    if namespace.max_num_batched_tokens < namespace.max_num_seqs:
+        raise Refusal(
+            1,
+            f"ValueError: max_num_batched_tokens ({namespace.max_num_batched_tokens}) must be greater than or equal to "
+            f"max_num_seqs ({namespace.max_num_seqs}).",
+        )
+    return Settings(
+        model=str(model),
+        revision=namespace.revision,
+        served_model_names=tuple(namespace.served_model_name or (model,)),
+        host=namespace.host or "0.0.0.0",  # noqa: S104 - vLLM's own default, inside the pod's network namespace
+        port=namespace.port,
+        tensor_parallel_size=namespace.tensor_parallel_size,
+        max_model_len=_max_model_len(namespace.max_model_len),
+        allow_long_max_model_len=environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") == "1",
+        block_size=namespace.block_size,
+        gpu_memory_utilization=namespace.gpu_memory_utilization,
+        kv_cache_memory_bytes=namespace.kv_cache_memory_bytes,
+        num_gpu_blocks_override=namespace.num_gpu_blocks_override,
+        kv_cache_dtype=namespace.kv_cache_dtype,
+        enable_prefix_caching=namespace.enable_prefix_caching,
+        enable_chunked_prefill=namespace.enable_chunked_prefill,
+        max_num_batched_tokens=namespace.max_num_batched_tokens,
+        max_num_seqs=namespace.max_num_seqs,
+        prompt_tokens_details=bool(namespace.enable_prompt_tokens_details),
+        shutdown_timeout_s=namespace.shutdown_timeout,
+        quick_reduce=_quick_reduce(environment),
+        attention_backend=_attention_backend(namespace),
+        keep_alive_s=_number(environment, "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 5),
+        transfer=_transfer(namespace.kv_transfer_config, environment),
+    )
+
+
+def _max_model_len(text: str | None) -> int | None:
+    if text is None or text in {"auto", "-1"}:
+        return None
+    try:
+        return human_readable_int(text)
+    except ValueError:
+        raise Refusal(
+            2, f"vllm serve: error: argument --max-model-len: invalid human_readable_int value: {text!r}"
+        ) from None
+
+
+def _quick_reduce(environment: Mapping[str, str]) -> QuickReduceFormat:
+    """QuickReduce sends fewer bytes; only the name without _VALS is read by vLLM."""
+    level = environment.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
+    known = quantization(level)
+    if known is None:
+        raise Refusal(
+            1,
+            f"ValueError: Invalid value {level!r} for VLLM_ROCM_QUICK_REDUCE_QUANTIZATION. "
+            f"Valid options: {list(QUANTIZATIONS)}.",
+        )
+    return known
+
+
+def _attention_backend(namespace: argparse.Namespace) -> str | None:
+    """The backend's name in capitals, as vLLM takes it; None leaves the choice to vLLM."""
+    nested = _object(namespace.attention_config or {}, "attention-config").get("backend")
+    if nested and namespace.attention_backend:
+        raise Refusal(1, "ValueError: attention_backend and attention_config.backend are mutually exclusive")
+    backend = namespace.attention_backend or nested
+    return str(backend).upper() if backend else None
+
+
+def _transfer(config: object, environment: Mapping[str, str]) -> KeyValueTransfer | None:
+    if config is None:
+        return None
+    values = _object(config, "kv-transfer-config")
+    connector, role = values.get("kv_connector"), values.get("kv_role")
+    if connector is not None and role is None:
+        raise Refusal(
+            1, f"ValueError: Please specify kv_role when kv_connector is set, supported roles are {list(_ROLES)}"
+        )
+    if role not in _ROLES:
+        raise Refusal(1, f"ValueError: Unsupported kv_role: {role}. Supported roles are {list(_ROLES)}")
+    if connector not in _KNOWN_CONNECTORS:
+        raise Refusal(1, f"ValueError: Unsupported connector type: {connector}")
+    if connector not in (*NIXL_CONNECTORS, DECODE_BENCH_CONNECTOR):
+        raise Refusal(1, f"llmd-oke rehearsal: the connector {connector} isn't simulated.")
+    policy = values.get("kv_load_failure_policy", "fail")
+    if policy not in {"fail", "recompute"}:
+        raise Refusal(1, f"ValueError: kv_load_failure_policy: Input should be 'recompute' or 'fail', got {policy!r}")
+    extra = _object(values.get("kv_connector_extra_config") or {}, "kv-transfer-config")
+    return KeyValueTransfer(
+        connector=connector,
+        engine_id=str(values.get("engine_id") or uuid.uuid4()),
+        recompute_on_failure=policy == "recompute",
+        side_channel_host=environment.get("VLLM_NIXL_SIDE_CHANNEL_HOST", "localhost"),
+        side_channel_port=_number(environment, "VLLM_NIXL_SIDE_CHANNEL_PORT", 5600),
+        lease_s=float(extra.get("kv_lease_duration", _LEASE_S)),
+        corrupted_percent=_number(environment, CORRUPTED_PERCENT, 0),
+        failed_prefill_percent=_number(environment, FAILED_PREFILL_PERCENT, 0),
+        crashes_after_prefill_restart=environment.get(CRASH_AFTER_PREFILL_RESTART) == "1",
+        layout=environment.get("VLLM_KV_CACHE_LAYOUT", "HND").upper(),
+    )
+
+
+def _object(value: object, flag: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Refusal(2, f"vllm serve: error: argument --{flag}: not an object")
+    return cast("dict[str, Any]", value)
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(environment.get(name, default))
+    except ValueError:
+        raise Refusal(
+            1, f"ValueError: invalid literal for int() with base 10: {environment[name]!r} ({name})"
+        ) from None
+
+
+# The command line.
+
+
+class Flag(Entry):
+    """One flag; `boolean` has a --no- form, `switch` has none, `optional` may stand without a value."""
+
+    kind: Literal["text", "integer", "size", "number", "boolean", "switch", "json", "json-list", "list", "optional"]
+    aliases: tuple[str, ...] = ()
+    default: str | int | float | bool | None = None
+    choices: tuple[str | int, ...] | None = None
+
+
+class FlagFile(Entry):
+    """`values/rehearsal/vllm_flags.yaml`."""
+
+    name: str
+    groups: dict[str, dict[str, Flag]]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _usage_refusal(self.prog, message)
+
+
+def _usage_refusal(program: str, message: str) -> Refusal:
+    return Refusal(2, f"usage: vllm serve [model_tag] [options]\n{program}: error: {message}")
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The values of the flags of a command in one of its two plain forms, with vLLM's defaults where the simulation
+    needs them.
+    """
+    words = list(argv)
+    name = PurePosixPath(words[0]).name if words else ""
+    if name == "vllm" and words[1:2] == ["serve"]:
+        program, flags = "vllm serve", words[2:]
+    elif name.startswith("python") and words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]:
+        program, flags = "api_server.py", words[3:]
+    else:
+        raise Refusal(
+            2,
+            f"llmd-oke rehearsal: {' '.join(words)[:200]!r} can't be simulated; accepted are `vllm serve MODEL ...` "
+            "and `python3 -m vllm.entrypoints.openai.api_server ...`, without a shell around them.",
+        )
+    namespace, rest = _parser(program).parse_known_args(_normalised(flags))
+    if rest:
+        # `vllm serve` is a subcommand: what it leaves over, the parser of `vllm` itself complains about.
+        raise _usage_refusal(program.partition(" ")[0], f"unrecognized arguments: {' '.join(rest)}")
+    return namespace
+
+
+@cache
+def _parser(program: str) -> _Parser:
+    parser = _Parser(prog=program, add_help=False, allow_abbrev=False)
+    parser.add_argument("model_tag", nargs="?")
+    for group in required_entry("rehearsal", "vllm_flags", FlagFile).groups.values():
+        for name, flag in group.items():
+            parser.add_argument(f"--{name}", *flag.aliases, dest=name.replace("-", "_"), **_options(name, flag))
+    return parser
+
+
+def _options(name: str, flag: Flag) -> dict[str, Any]:
+    """What `add_argument` needs for a flag."""
+    match flag.kind:
+        case "boolean":
+            return {"action": argparse.BooleanOptionalAction, "default": flag.default}
+        case "switch":
+            return {"action": "store_true"}
+        case "list":
+            return {"nargs": "+"}
+        case "optional":
+            return {"nargs": "?", "const": True}
+        case "json" | "json-list":
+            return {"type": _json, "action": _Merge if flag.kind == "json" else "store", "default": None}
+        case kind:
+            converter = {"text": str, "integer": int, "size": human_readable_int, "number": float}[kind]
+            metavar = name.upper().replace("-", "_")
+            return {"type": converter, "default": flag.default, "choices": flag.choices, "metavar": metavar}
+
+
+def human_readable_int(text: str) -> int:
+    """An integer that may end in k, m, g (thousands) or K, M, G (powers of 1024), as vLLM takes token counts."""
+    factor = _SUFFIXES.get(text[-1:], 1)
+    return int(float(text[:-1]) * factor) if factor != 1 else int(text)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"Value {text} cannot be converted to <function loads>.") from error
+
+
+class _Merge(argparse.Action):
+    """A JSON object that may come whole or key by key."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's form
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002 - argparse's form
+    ) -> None:
+        earlier: object = getattr(namespace, self.dest)
+        if isinstance(earlier, dict) and isinstance(values, dict):
+            values = cast("dict[str, Any]", earlier) | cast("dict[str, Any]", values)
+        setattr(namespace, self.dest, values)
+
+
+def _normalised(argv: Sequence[str]) -> list[str]:
+    """vLLM takes underscores for dashes in a flag's name, and `--flag.key value` for a key of a JSON object."""
+    words: list[str] = []
+    rest = iter(argv)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if not _FLAG.match(name):
+            words.append(word)
+            continue
+        flag, dot, path = name.partition(".")
+        flag = flag.replace("_", "-")
+        if not dot:
+            words.append(flag + equals + value)
+            continue
+        words.append(flag)
+        following = value if equals else next(rest, None)
+        if following is not None:
+            words.append(_nested(path, following))
+    return words
+
+
+def _nested(path: str, text: str) -> str:
+    try:
+        value: Any = json.loads(text)
+    except json.JSONDecodeError:
+        value = text
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return json.dumps(value)

@@ -1,0 +1,237 @@
+"""vLLM's engine without the GPU: which step it takes, how long that takes, what comes of it.
+
+Batching is continuous, with chunked prefill, prefix cache, preemption and KV hand-over.
+
+The engine is driven by its clock alone: a step is planned, takes the time that the latency model says, and then emits
+one token for each sequence whose prompt is computed. Steps follow each other by their deadlines, so that late timers
+don't add up.
+"""
+
+from collections.abc import Callable
+
+from llmd_tuner.latency import LatencyModel
+
+from llmd_rehearsal.vllm.clocks import Clock
+from llmd_rehearsal.vllm.command import Settings
+from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.nixl import Handover, Network
+from llmd_rehearsal.vllm.scheduler import Scheduler, Step
+from llmd_rehearsal.vllm.sequences import Finish, Sequence
+from llmd_rehearsal.vllm.startup import CacheSize
+
+
+class Engine:
+    """One vLLM engine. Not thread-safe: everything happens on the loop of its clock."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cache: CacheSize,
+        latency: LatencyModel,
+        metrics: ServerMetrics,
+        clock: Clock,
+        network: Network,
+        log: Callable[[str], None] = lambda _: None,
+        crash: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.metrics = metrics
+        self.cache = cache
+        self.clock = clock
+        self._overhead_s = latency.factors.prefill_overhead_s
+        self._server = latency.server(settings.tensor_parallel_size)
+        self._scheduler = Scheduler(settings, cache, metrics)
+        self._prefills = settings.transfer is None or not settings.transfer.decode_bench
+        self._arriving: set[Sequence] = set()
+        self._receiving: set[Sequence] = set()
+        self._step: Step | None = None
+        self._handover: Handover | None = None
+        if settings.transfer is not None:
+            self._handover = Handover(settings.transfer, network, latency, metrics, clock, log, self._free, crash)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, waits or is received."""
+        return not (self._scheduler.running or self._scheduler.waiting or self._arriving or self._receiving)
+
+    def submit(self, sequence: Sequence) -> None:
+        """A request arrives. It queues after the overhead of a prefill, where there is a prefill to do."""
+        if sequence.remote is not None or not self._prefills:
+            if self._handover is not None:
+                self._handover.claim(sequence)
+            self._enqueue(sequence)
+        else:
+            self._arriving.add(sequence)
+            self.clock.call_at(sequence.arrival_s + self._overhead_s, lambda: self._enqueue(sequence))
+
+    def abort(self, sequence: Sequence, finish: Finish = Finish.ABORT) -> None:
+        """End a sequence before its last token, if it hasn't ended yet."""
+        if sequence.finish is None:
+            self._end(sequence, finish)
+
+    def abort_all(self) -> None:
+        """End everything that is known: the server stops."""
+        scheduler = self._scheduler
+        for sequence in [*scheduler.running, *scheduler.waiting, *self._arriving, *self._receiving]:
+            self.abort(sequence)
+
+    def holds(self, request_id: str) -> bool:
+        """The KV cache of that finished prefill waits to be pulled."""
+        return self._handover is not None and self._handover.holds(request_id)
+
+    def claim(self, request_id: str) -> None:
+        """A decode server has a request for that KV cache: it doesn't expire any more."""
+        if self._handover is not None:
+            self._handover.renew(request_id)
+
+    def release(self, request_id: str) -> None:
+        """Free the KV cache of a finished prefill."""
+        if self._handover is not None:
+            self._handover.release(request_id)
+
+    def _free(self, sequence: Sequence) -> None:
+        """Blocks of a held sequence come back: somebody may have waited for them."""
+        self._scheduler.free(sequence)
+        self._wake()
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        self._arriving.discard(sequence)
+        if sequence.finish is None:
+            sequence.queued_s = self.clock.now()
+            self._scheduler.waiting.append(sequence)
+            self._wake()
+
+    # A step: plan it, let its time pass, emit.
+
+    def _wake(self) -> None:
+        if self._step is None:
+            self._begin(self.clock.now())
+        else:
+            self._count()
+
+    def _begin(self, start_s: float) -> None:
+        step = self._scheduler.plan(start_s)
+        for sequence in step.pulls:
+            self._pull(sequence, start_s)
+        self._count()
+        if step.empty:
+            self._step = None
+            return
+        self._step = step
+        deadline_s = start_s + self._duration_s(step)
+        self.clock.call_at(deadline_s, lambda: self._finish_step(step, deadline_s))
+
+    def _duration_s(self, step: Step) -> float:
+        prefill_s = sum(self._server.prefill_s(tokens, sequence.computed) for sequence, tokens in step.prefills)
+        decodes = len(step.decodes)
+        if not decodes:
+            return max(prefill_s, self._server.decode_step_s(len(step.prefills), 0.0))
+        return prefill_s + self._server.decode_step_s(decodes, step.context_tokens / decodes)
+
+    def _finish_step(self, step: Step, deadline_s: float) -> None:
+        resume_s = self.clock.resume_at(deadline_s)
+        for sequence, tokens in step.prefills:
+            if sequence.finish is None:
+                sequence.computed += tokens
+                self._scheduler.cache_computed(sequence)
+                if sequence.computed == sequence.tokens:
+                    self._emit_first(sequence, deadline_s)
+        self._emit_decodes(step.decodes, deadline_s)
+        self._begin(resume_s)
+
+    def _emit_decodes(self, decodes: list[Sequence], now_s: float) -> None:
+        """One token each; nearly all waited equally long for it, which the histogram takes as one observation."""
+        waits: dict[float, int] = {}
+        for sequence in decodes:
+            if sequence.finish is not None:
+                continue
+            sequence.computed += 1
+            if sequence.generated == 0:
+                self._emit_first(sequence, now_s)
+                continue
+            wait_s = now_s - sequence.last_token_s
+            waits[wait_s] = waits.get(wait_s, 0) + 1
+            self._emit(sequence, now_s)
+        for wait_s, times in waits.items():
+            self.metrics.between_tokens.observe(wait_s, times)
+        self.metrics.generation_tokens += sum(waits.values())
+
+    def _emit_first(self, sequence: Sequence, now_s: float) -> None:
+        """A token out of a prefill: the first, or the next one after a preemption."""
+        if sequence.generated == 0:
+            sequence.first_token_s = now_s
+            self.metrics.prompt_tokens += sequence.prompt_tokens
+            self.metrics.first_token.observe(max(0.0, now_s - sequence.arrival_s))
+        else:
+            self.metrics.between_tokens.observe(now_s - sequence.last_token_s)
+        self.metrics.generation_tokens += 1
+        self._emit(sequence, now_s)
+
+    def _emit(self, sequence: Sequence, now_s: float) -> None:
+        sequence.last_token_s = now_s
+        sequence.generated += 1
+        if sequence.generated >= sequence.max_tokens:
+            self._end(sequence, sequence.end)
+        else:
+            sequence.emit(sequence)
+
+    # KV caches from prefill servers.
+
+    def _pull(self, sequence: Sequence, now_s: float) -> None:
+        if self._handover is not None:
+            self._receiving.add(sequence)
+            self._handover.pull(sequence, now_s, self._received)
+
+    def _received(self, sequence: Sequence, success: bool) -> None:
+        """Queue again in front, now that only the last token of the prompt is to compute; or compute it all."""
+        self._receiving.discard(sequence)
+        if sequence.finish is not None:
+            self._scheduler.free(sequence)
+        elif success:
+            sequence.computed = sequence.prompt_tokens
+            self._scheduler.cache_computed(sequence)
+            sequence.computed = sequence.prompt_tokens - 1
+            self._scheduler.waiting.appendleft(sequence)
+        elif self._handover is not None and self._handover.recompute_on_failure:
+            self._scheduler.waiting.appendleft(sequence)
+        else:
+            self._end(sequence, Finish.ERROR)
+        self._wake()
+
+    # Ends.
+
+    def _end(self, sequence: Sequence, finish: Finish) -> None:
+        sequence.finish = finish
+        self._scheduler.forget(sequence)
+        self.metrics.finished[finish.value] += 1
+        if finish in {Finish.LENGTH, Finish.STOP}:
+            self._record(sequence)
+        self._settle_blocks(sequence)
+        sequence.emit(sequence)
+        self._count()
+
+    def _settle_blocks(self, sequence: Sequence) -> None:
+        """Free the blocks, unless a decode server will come for them or a transfer still writes them."""
+        if self._handover is not None and sequence.hold and sequence.finish is Finish.LENGTH:
+            self._handover.hold(sequence)
+        elif sequence not in self._receiving:
+            self._scheduler.free(sequence)
+            if self._handover is not None:
+                self._handover.release_remote(sequence)
+
+    def _record(self, sequence: Sequence) -> None:
+        metrics = self.metrics
+        metrics.queue.observe(max(0.0, sequence.scheduled_s - sequence.queued_s))
+        metrics.prefill.observe(sequence.first_token_s - sequence.scheduled_s)
+        metrics.inference.observe(sequence.last_token_s - sequence.scheduled_s)
+        decode_s = sequence.last_token_s - sequence.first_token_s
+        metrics.decode.observe(decode_s)
+        if sequence.generated > 1:
+            metrics.per_token.observe(decode_s / (sequence.generated - 1))
+        metrics.whole.observe(max(0.0, sequence.last_token_s - sequence.arrival_s))
+        metrics.prompt_length.observe(sequence.prompt_tokens)
+        metrics.output_length.observe(sequence.generated)
+
+    def _count(self) -> None:
+        self.metrics.running = len(self._scheduler.running)
+        self.metrics.waiting = len(self._scheduler.waiting) + len(self._receiving)
+        self.metrics.cache_usage = self._scheduler.usage

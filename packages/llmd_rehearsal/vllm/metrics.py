@@ -1,0 +1,171 @@
+"""vLLM's metrics in Prometheus text.
+
+Each endpoint picker scrapes each server every 50 ms, so all that doesn't change is put together once, with %-slots for
+the numbers. Durations are model seconds.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from llmd_rehearsal.vllm.clocks import Lag
+from llmd_rehearsal.vllm.sequences import Finish
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# attribute of ServerMetrics, name, type, help; in this order in the text
+_ENGINE = (
+    ("running", "vllm:num_requests_running", "gauge", "Number of requests in model execution batches."),
+    ("waiting", "vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed."),
+    ("cache_usage", "vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage."),
+    ("preemptions", "vllm:num_preemptions_total", "counter", "Cumulative number of preemption from the engine."),
+    ("prefix_queries", "vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in queried tokens."),
+    ("prefix_hits", "vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in cached tokens."),
+    ("prompt_tokens", "vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed."),
+    ("generation_tokens", "vllm:generation_tokens_total", "counter", "Number of generation tokens processed."),
+    ("external_queries", "vllm:external_prefix_cache_queries_total", "counter", "External cache queries, in tokens."),
+    ("external_hits", "vllm:external_prefix_cache_hits_total", "counter", "External cache hits, in cached tokens."),
+)
+_CONNECTOR = (
+    ("failed_transfers", "vllm:nixl_num_failed_transfers_total", "counter", "Number of failed NIXL transfers."),
+    ("expired_transfers", "vllm:nixl_num_kv_expired_reqs_total", "counter", "Requests that had their KV expire."),
+)
+_LAG = (
+    ("recent_s", "llmd_oke_simulator_lag_seconds", "gauge", "Greatest lateness of the last seconds, wall time."),
+    ("steps", "llmd_oke_simulator_steps_total", "counter", "Engine steps of the whole process."),
+    ("late_steps", "llmd_oke_simulator_late_steps_total", "counter", "Engine steps more than 10 ms late."),
+    ("slipped_s", "llmd_oke_simulator_slipped_seconds_total", "counter", "Wall time given up after lags over 1 s."),
+)
+
+# Buckets of vllm/v1/metrics/loggers.py and of the NIXL connector's metrics; seconds and bytes.
+_FIRST_TOKEN_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_BETWEEN_TOKENS_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+_REQUEST_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0),
+    *(60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_TOKENS = tuple(float(step * 10**power) for power in range(5) for step in (1, 2, 5))
+"""Up to 50,000, where vLLM goes to its `--max-model-len`."""
+_TRANSFER_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0)
+_TRANSFER_BYTES = tuple(float(2 ** (10 + power)) for power in range(1, 25, 2))
+
+
+class Histogram:
+    """A Prometheus histogram whose text is made anew only after an observation."""
+
+    def __init__(self, name: str, labels: str, help_: str, bounds: Sequence[float]) -> None:
+        self.total = 0.0
+        self.count = 0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._head = f"# HELP {name} {help_}\n# TYPE {name} histogram\n"
+        self._lines = [f'{name}_bucket{{{labels},le="{bound}"}} ' for bound in (*bounds, "+Inf")]
+        self._tail = (f"{name}_sum{{{labels}}} ", f"{name}_count{{{labels}}} ")
+        self._text: str | None = None
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, as many times as it occurred."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self.total += value * times
+        self.count += times
+        self._text = None
+
+    def text(self) -> str:
+        """The histogram in Prometheus text."""
+        if self._text is None:
+            parts, cumulative = [self._head], 0
+            for line, count in zip(self._lines, self._counts, strict=True):
+                cumulative += count
+                parts.append(f"{line}{cumulative}.0\n")
+            parts.append(f"{self._tail[0]}{self.total}\n{self._tail[1]}{self.count}.0\n")
+            self._text = "".join(parts)
+        return self._text
+
+
+class ServerMetrics:
+    """The metrics of one server. Plain numbers are gauges and counters of the engine."""
+
+    def __init__(self, model_name: str, cache_config: Mapping[str, object], *, connector: bool, lag: Lag) -> None:
+        labels = f'engine="0",model_name="{model_name}"'
+        self.running = 0
+        self.waiting = 0
+        self.cache_usage = 0.0
+        self.preemptions = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.external_queries = 0
+        self.external_hits = 0
+        self.failed_transfers = 0
+        self.expired_transfers = 0
+        self.finished: dict[str, int] = dict.fromkeys(Finish, 0)
+        self._lag = lag
+        self._connector = connector
+        self._add_histograms(labels)
+        name = "vllm:request_success_total"
+        finished = [
+            f"# HELP {name} Count of successfully processed requests.\n# TYPE {name} counter\n",
+            *(f'{name}{{{labels},finished_reason="{reason}"}} %d.0\n' for reason in Finish),
+        ]
+        self._head = _cache_config_text(cache_config) + _template(_ENGINE, labels) + "".join(finished)
+        self._connector_template, self._lag_template = _template(_CONNECTOR, labels), _template(_LAG, labels)
+
+    def text(self) -> str:
+        """Everything in Prometheus text."""
+        parts = [self._head % (*_values(self, _ENGINE), *self.finished.values())]
+        parts += [histogram.text() for histogram in self._always]
+        if self._connector:
+            parts.append(self._connector_template % _values(self, _CONNECTOR))
+            parts += [self.transfer.text(), self.transferred.text()]
+        parts.append(self._lag_template % _values(self._lag, _LAG))
+        return "".join(parts)
+
+    def _add_histograms(self, labels: str) -> None:
+        def histogram(name: str, help_: str, bounds: Sequence[float]) -> Histogram:
+            return Histogram(f"vllm:{name}", labels, f"Histogram of {help_}.", bounds)
+
+        self.first_token = histogram("time_to_first_token_seconds", "time to first token in seconds", _FIRST_TOKEN_S)
+        self.between_tokens = histogram(
+            "inter_token_latency_seconds", "inter-token latency in seconds", _BETWEEN_TOKENS_S
+        )
+        self.whole = histogram("e2e_request_latency_seconds", "e2e request latency in seconds", _REQUEST_S)
+        self.per_token = histogram(
+            "request_time_per_output_token_seconds",
+            "time_per_output_token_seconds per request",
+            _BETWEEN_TOKENS_S,
+        )
+        self.inference = histogram(
+            "request_inference_time_seconds", "time spent in RUNNING phase for request", _REQUEST_S
+        )
+        self.queue = histogram("request_queue_time_seconds", "time spent in WAITING phase for request", _REQUEST_S)
+        self.prefill = histogram("request_prefill_time_seconds", "time spent in PREFILL phase for request", _REQUEST_S)
+        self.decode = histogram("request_decode_time_seconds", "time spent in DECODE phase for request", _REQUEST_S)
+        self.prompt_length = histogram("request_prompt_tokens", "number of prefill tokens processed", _TOKENS)
+        self.output_length = histogram("request_generation_tokens", "generation tokens processed", _TOKENS)
+        self.transfer = histogram("nixl_xfer_time_seconds", "NIXL transfer duration", _TRANSFER_S)
+        self.transferred = histogram("nixl_bytes_transferred", "bytes per NIXL transfer", _TRANSFER_BYTES)
+        tokens = (self.first_token, self.between_tokens, self.per_token, self.prompt_length, self.output_length)
+        self._always = (*tokens, self.whole, self.queue, self.inference, self.prefill, self.decode)
+
+
+def _values(holder: object, rows: Sequence[tuple[str, str, str, str]]) -> tuple[float, ...]:
+    return tuple(float(getattr(holder, attribute)) for attribute, *_ in rows)
+
+
+def _template(rows: Sequence[tuple[str, str, str, str]], labels: str) -> str:
+    return "".join(
+        f"# HELP {name} {help_}\n# TYPE {name} {kind}\n{name}{{{labels}}} %r\n" for _, name, kind, help_ in rows
+    )
+
+
+def _cache_config_text(cache_config: Mapping[str, object]) -> str:
+    name = "vllm:cache_config_info"
+    labels = ",".join(f'{key}="{value}"' for key, value in cache_config.items())
+    head = f"# HELP {name} Information of the LLMEngine CacheConfig\n# TYPE {name} gauge\n"
+    return f'{head}{name}{{{labels},engine="0"}} 1.0\n'.replace("%", "%%")

@@ -1,0 +1,285 @@
+"""KV caches handed over by NIXL between the servers of one rehearsal, with the time that it takes."""
+
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llmd_tuner.latency import LatencyModel
+
+from llmd_rehearsal.vllm.clocks import Clock, Handle
+from llmd_rehearsal.vllm.command import KeyValueTransfer
+from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.sequences import RemoteBlocks, Sequence
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What must agree, or be known, between two servers that hand over KV caches (vLLM's handshake compatibility).
+
+    `splits_by_heads` says whether another tensor parallel size can take its part of a KV cache; vLLM doesn't ask.
+    """
+
+    engine_id: str
+    host: str
+    port: int
+    network: str | None
+    model: str
+    image: str
+    block_size: int
+    kv_cache_dtype: str
+    tensor_parallel_size: int
+    latent_attention: bool
+    attention_backend: str | None = None
+    splits_by_heads: bool = True
+    kv_cache_layout: str = "HND"
+
+    @property
+    def version(self) -> str:
+        """What two servers that hand over KV caches must have in common, in words."""
+        backend = self.attention_backend or "the backend that vLLM chooses"
+        return f"{self.model}, {self.image}, {backend}, KV cache {self.kv_cache_dtype}, blocks of {self.block_size}"
+
+
+class Holder(Protocol):
+    """A server that keeps KV caches for others."""
+
+    def holds(self, request_id: str) -> bool:
+        """The KV cache of that request is still there."""
+        ...
+
+    def claim(self, request_id: str) -> None:
+        """A decode server has a request for that KV cache."""
+        ...
+
+    def release(self, request_id: str) -> None:
+        """The KV cache of that request was pulled, or nobody wants it any more."""
+        ...
+
+
+@dataclass
+class Peer:
+    """A server on the side channel.
+
+    `port_free_s` is when its ports have sent all that others pull, `handshakes` when the one with an engine is over,
+    `lost` the engines of these that are gone.
+    """
+
+    identity: Identity
+    holder: Holder
+    port_free_s: float = 0.0
+    handshakes: dict[str, float] = field(default_factory=dict[str, float])
+    lost: set[str] = field(default_factory=set[str])
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A transfer under way. `failure` says why it will fail, `garbled` that it brings what nobody can read; times are
+    model seconds. It is `after_loss` where its handshake is the first with an engine, and another one that was known is
+    gone.
+    """
+
+    end_s: float
+    duration_s: float
+    byte_count: float
+    failure: str | None = None
+    after_loss: bool = False
+    garbled: bool = False
+
+
+class Network:
+    """All servers of the rehearsal that hand over KV caches, by engine id.
+
+    `pairings` counts the pulls by the versions of prefill and decode server, those that failed included.
+    """
+
+    def __init__(self) -> None:
+        self._peers: dict[str, Peer] = {}
+        self.pairings: Counter[tuple[str, str]] = Counter()
+
+    def join(self, identity: Identity, holder: Holder) -> Callable[[], None]:
+        """Make a server known; the result takes it away again."""
+        peer = self._peers[identity.engine_id] = Peer(identity, holder)
+
+        def leave() -> None:
+            if self._peers.get(identity.engine_id) is peer:
+                del self._peers[identity.engine_id]
+                for other in self._peers.values():
+                    other.lost |= {identity.engine_id} & other.handshakes.keys()
+
+        return leave
+
+    def claim(self, remote: RemoteBlocks) -> None:
+        """Tell the holder that the KV cache will be pulled. vLLM does so by a heartbeat, until it is pulled."""
+        peer = self._peers.get(remote.engine_id)
+        if peer is not None:
+            peer.holder.claim(remote.request_id)
+
+    def pull(self, local_id: str, remote: RemoteBlocks, tokens: int, latency: LatencyModel, now_s: float) -> Pull:
+        """Plan the transfer of the KV cache of `tokens`; the ports of the holder serve one transfer after the other."""
+        local, peer = self._peers[local_id], self._peers.get(remote.engine_id)
+        after_loss = bool(local.lost) and remote.engine_id not in local.handshakes
+        handshake_end_s = local.handshakes.setdefault(remote.engine_id, now_s + latency.factors.handshake_s)
+        failure = _handshake_failure(local.identity, peer, remote)
+        if peer is not None:
+            self.pairings[peer.identity.version, local.identity.version] += 1
+        if peer is None or failure is not None:
+            del local.handshakes[remote.engine_id]
+            return Pull(max(handshake_end_s, now_s), 0.0, 0.0, failure)
+        rails = min(local.identity.tensor_parallel_size, peer.identity.tensor_parallel_size)
+        duration_s = latency.key_value_transfer_s(tokens, rails, local.identity.block_size)
+        end_s = max(now_s, handshake_end_s, peer.port_free_s) + duration_s
+        peer.port_free_s = end_s
+        byte_count = tokens * latency.sizes.key_value_bytes_per_token
+        garbled = _arrives_garbled(local.identity, peer.identity)
+        return Pull(end_s, duration_s, byte_count, after_loss=after_loss, garbled=garbled)
+
+    def finish(self, remote: RemoteBlocks) -> str | None:
+        """The holder may free the blocks; says what was wrong where they are gone already."""
+        peer = self._peers.get(remote.engine_id)
+        if peer is None:
+            return f"engine {remote.engine_id} went away during the transfer"
+        if not peer.holder.holds(remote.request_id):
+            return f"the KV cache of request {remote.request_id} is not held by engine {remote.engine_id} any more"
+        peer.holder.release(remote.request_id)
+        return None
+
+
+def _handshake_failure(local: Identity, peer: Peer | None, remote: RemoteBlocks) -> str | None:
+    """Why the handshake with a holder fails, or None."""
+    if peer is None:
+        return f"NIXL handshake failed: no engine {remote.engine_id} at {remote.host}:{remote.port}"
+    other = peer.identity
+    if (remote.host, remote.port) != (other.host, other.port):
+        return f"NIXL handshake failed: engine {other.engine_id} doesn't listen at {remote.host}:{remote.port}"
+    if other.host in _LOOPBACK and other.network != local.network:
+        return f"NIXL handshake failed: {other.host} is another pod's loopback; set VLLM_NIXL_SIDE_CHANNEL_HOST"
+    for name in ("model", "image", "attention_backend", "kv_cache_dtype", "block_size"):
+        here, there = getattr(local, name), getattr(other, name)
+        if here != there:
+            return f"NIXL compatibility hash mismatch: {name} is {here} here and {there} on the remote engine"
+    return None if local.latent_attention else _split_failure(local, other)
+
+
+def _split_failure(local: Identity, other: Identity) -> str | None:
+    """Why heads can't be split between ranks. The layout's errors are as newer vLLM gives them
+    (`_validate_remote_agent_handshake`); older ones hand over garbage.
+    """
+    if local.tensor_parallel_size % other.tensor_parallel_size:
+        return (
+            f"AssertionError: Local TP size {local.tensor_parallel_size} is not divisible by remote TP size "
+            f"{other.tensor_parallel_size} (decode needs a TP of at least prefill's)"
+        )
+    if local.kv_cache_layout != other.kv_cache_layout:
+        return "RuntimeError: Heterogeneous TP expects same kv_cache_layout."
+    if local.kv_cache_layout != "HND" and local.tensor_parallel_size != other.tensor_parallel_size:
+        return "RuntimeError: Heterogeneous TP head-dimension splitting requires contiguous heads. Use HND layout."
+    return None
+
+
+def _arrives_garbled(local: Identity, other: Identity) -> bool:
+    """Heads of one rank end up in the places of another's (vllm issue 35444); a latent cache has no heads to split."""
+    if local.latent_attention or local.tensor_parallel_size == other.tensor_parallel_size:
+        return False
+    return not (local.splits_by_heads and other.splits_by_heads)
+
+
+class Handover:
+    """One server's side: KV caches that it holds for others, and those that it pulls.
+
+    `free` takes back a sequence's blocks, `crash` ends the server.
+    """
+
+    def __init__(
+        self,
+        transfer: KeyValueTransfer,
+        network: Network,
+        latency: LatencyModel,
+        metrics: ServerMetrics,
+        clock: Clock,
+        log: Callable[[str], None],
+        free: Callable[[Sequence], None],
+        crash: Callable[[], None],
+    ) -> None:
+        self.recompute_on_failure = transfer.recompute_on_failure
+        self._transfer = transfer
+        self._network = network
+        self._latency = latency
+        self._metrics = metrics
+        self._clock = clock
+        self._log = log
+        self._free = free
+        self._crash = crash
+        self._held: dict[str, tuple[Sequence, Handle]] = {}
+
+    def hold(self, sequence: Sequence) -> None:
+        """Keep the KV cache of a finished prefill until a decode server pulled it or nobody came for it."""
+
+        def expire() -> None:
+            self._metrics.expired_transfers += 1
+            self._log(
+                f"WARNING Releasing expired KV blocks for request {sequence.request_id} which were retrieved by 0 "
+                "remote worker(s) before lease expired."
+            )
+            self.release(sequence.request_id)
+
+        timer = self._clock.call_at(self._clock.now() + self._transfer.lease_s, expire)
+        self._held[sequence.request_id] = (sequence, timer)
+
+    def holds(self, request_id: str) -> bool:
+        """The KV cache of that finished prefill waits to be pulled."""
+        return request_id in self._held
+
+    def claim(self, sequence: Sequence) -> None:
+        """Keep the holder of a sequence's KV cache from giving it up while the sequence waits."""
+        if sequence.remote is not None:
+            self._network.claim(sequence.remote)
+
+    def renew(self, request_id: str) -> None:
+        """A decode server renews the lease for as long as it has the request."""
+        if request_id in self._held:
+            self._held[request_id][1].cancel()
+
+    def release(self, request_id: str) -> None:
+        """Free the KV cache of a finished prefill."""
+        if request_id in self._held:
+            sequence, timer = self._held.pop(request_id)
+            timer.cancel()
+            self._free(sequence)
+
+    def pull(self, sequence: Sequence, now_s: float, done: Callable[[Sequence, bool], None]) -> None:
+        """Fetch what isn't cached here of a prompt's KV cache; `done` gets whether it came."""
+        remote = sequence.remote
+        if remote is None:
+            raise AssertionError("only sequences with a remote prefill are pulled")
+        tokens = sequence.prompt_tokens - sequence.computed
+        pull = self._network.pull(self._transfer.engine_id, remote, tokens, self._latency, now_s)
+        if pull.after_loss and self._transfer.crashes_after_prefill_restart:
+            self._log("!!!!!!! Segfault encountered !!!!!!!\n  nixlAgent::loadRemoteMD, ucp_ep_rkey_unpack")
+            self._crash()
+
+        def end() -> None:
+            failure = pull.failure or self._network.finish(remote)
+            sequence.remote = None
+            if failure is not None:
+                self._metrics.failed_transfers += 1
+                self._log(f"ERROR KV load failed for request {sequence.request_id}: {failure}")
+            else:
+                self._metrics.transfer.observe(pull.duration_s)
+                self._metrics.transferred.observe(pull.byte_count)
+                self._metrics.external_hits += tokens
+                # The rehearsal's fault damages some transfers.
+                faulty = zlib.crc32(sequence.request_id.encode()) % 100 < self._transfer.corrupted_percent
+                sequence.corrupted = tokens > 0 and (pull.garbled or faulty)
+            done(sequence, failure is None)
+
+        self._clock.call_at(pull.end_s, end)
+
+    def release_remote(self, sequence: Sequence) -> None:
+        """Tell the holder of a KV cache that nobody will pull it."""
+        if sequence.remote is not None:
+            self._network.finish(sequence.remote)
+            sequence.remote = None

@@ -1,0 +1,393 @@
+"""Requests of the OpenAI API, judged as vLLM judges them, in the form that the engine needs.
+
+From vLLM v0.26.0: sampling_params.py and renderers/params.py. An answer has a meaning only where the prompt ends with a
+question of the kit's own accuracy set: whatever corrupts a prompt on its way from prefill to decode shows as a wrong
+answer then, as it would with weights. This is no model, and it can read nothing else.
+"""
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from llmd_rehearsal.vllm import bodies
+from llmd_rehearsal.vllm.bodies import (
+    ApiError,
+    ChatBody,
+    CompletionBody,
+    RequestValueError,
+    ResponsesBody,
+    SamplingBody,
+    bad_request,
+    malformed,
+)
+from llmd_rehearsal.vllm.sequences import Finish, Prompt, chat_prompt, completion_prompts, responses_prompt
+
+_UNLIMITED_TOKENS = (64, 256)
+_REMOTE_KEYS = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
+_MAX_SEQUENCES = 16384
+_MAX_LOGPROBS = 20
+_GREEDY_BELOW = 1e-5
+_BIN = re.compile(r"In which bin is (\S+)\?")
+_SUM = re.compile(r"What is (\d+) \+ (\d+)\?")
+_REPEAT = re.compile(r"Repeat these words in the same order, and nothing else: ([a-z ]+)")
+_CORRUPTED = str.maketrans("0123456789abcdefghijklmnopqrstuvwxyz", "5678901234nopqrstuvwxyzabcdefghijklm")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server accepts. `harmony` says that the model speaks OpenAI's Harmony format, as gpt-oss does."""
+
+    model_names: tuple[str, ...]
+    max_model_len: int
+    seed: int
+    harmony: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer to one prompt.
+
+    `end` is how it ends after `max_tokens`; `text` is what it says, None for words that mean nothing.
+    """
+
+    prompt: Prompt
+    max_tokens: int
+    end: Finish
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A request that was judged and is complete. `choices` has `n` of them for each prompt."""
+
+    model: str
+    choices: tuple[Choice, ...]
+    stream: bool
+    transfer: Mapping[str, Any]
+    chat: bool = False
+    include_usage: bool = False
+    responses: ResponsesBody | None = None
+    request_id: str | None = None
+
+    @property
+    def wants_remote_prefill(self) -> bool:
+        """The KV cache of the prompt is to be pulled from a prefill server that these parameters name."""
+        complete = all(self.transfer.get(key) is not None for key in _REMOTE_KEYS)
+        return bool(self.transfer.get("do_remote_prefill")) and complete
+
+    @property
+    def wants_remote_decode(self) -> bool:
+        """The KV cache of the prompt is to be kept for a decode server."""
+        return bool(self.transfer.get("do_remote_decode"))
+
+
+def json_object(body: bytes, content_type: str) -> Mapping[str, Any]:
+    """The request's body.
+
+    Raises:
+        ApiError: it isn't a JSON object; 400.
+    """
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise malformed(["Unsupported Media Type: Only 'application/json' is allowed"], None)
+    try:
+        value: object = json.loads(body)
+    except json.JSONDecodeError as error:
+        detail: dict[str, object] = {
+            "type": "json_invalid",
+            "loc": ("body", error.pos),
+            "msg": "JSON decode error",
+            "input": {},
+            "ctx": {"error": error.msg},
+        }
+        raise malformed([repr(detail)], f"body.{error.pos}") from error
+    except ValueError as error:
+        raise bad_request(error) from error
+    if not isinstance(value, dict):
+        message = "Input should be a valid dictionary or object to extract fields from"
+        detail = {"type": "model_attributes_type", "loc": ("body",), "msg": message, "input": value}
+        raise malformed([repr(detail)], "body")
+    return cast("Mapping[str, Any]", value)
+
+
+def completion(raw: Mapping[str, Any], limits: Limits) -> Generation:
+    """The request in a body of `/v1/completions`.
+
+    Raises:
+        ApiError: vLLM would refuse it.
+    """
+    body = bodies.parse(CompletionBody, raw)
+    model = _model(body.model, limits)
+    if body.suffix is not None:
+        raise bad_request(ValueError("suffix is not currently supported"))
+    prompts = completion_prompts(body.prompt)
+    for prompt in prompts:
+        _check(body, limits, prompt, body.max_tokens, "max_tokens", body.logprobs)
+    quiet = bool(body.stream) or body.ignore_eos
+    choices = [_limited(prompt, body.max_tokens or 0, quiet=quiet) for prompt in prompts for _ in range(body.n)]
+    return _generation(body, model, choices)
+
+
+def chat(raw: Mapping[str, Any], limits: Limits) -> Generation:
+    """The request in a body of `/v1/chat/completions`.
+
+    Raises:
+        ApiError: vLLM would refuse it.
+    """
+    body = bodies.parse(ChatBody, raw)
+    model = _model(body.model, limits)
+    prompt = chat_prompt(body.messages)
+    parameter = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    _check(body, limits, prompt, max_tokens, parameter, body.top_logprobs if body.logprobs else None)
+    choice = _choice(body, limits, prompt, max_tokens, body.min_tokens)
+    return _generation(body, model, [choice] * (body.n or 1), chat=True)
+
+
+def responses(raw: Mapping[str, Any], limits: Limits) -> Generation:
+    """The request in a body of `/v1/responses`.
+
+    Raises:
+        ApiError: vLLM would refuse it.
+    """
+    body = bodies.parse(ResponsesBody, raw)
+    model = _model(body.model, limits)
+    _check_responses(body, limits)
+    prompt, max_tokens = responses_prompt(body.instructions, body.input), body.max_output_tokens
+    if not limits.harmony:
+        _check_length(limits, prompt.tokens, max_tokens, "max_output_tokens", is_text=True)
+    if prompt.tokens >= limits.max_model_len:
+        sizes = f"length {prompt.tokens} exceeds the max_model_len {limits.max_model_len}"
+        raise _invalid_request(f"The engine prompt {sizes}. Please reduce prompt.", "input")
+    _check_distribution(body)
+    if max_tokens is not None and max_tokens < 1:
+        error = RequestValueError(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens", max_tokens)
+        raise bad_request(error)
+    if isinstance(body.stop, list) and "" in body.stop:
+        raise bad_request(ValueError("stop cannot contain an empty string."))
+    if max_tokens is not None:
+        max_tokens = min(max_tokens, limits.max_model_len - prompt.tokens)
+    return Generation(
+        model=model,
+        choices=(_choice(body, limits, prompt, max_tokens, 0),),
+        stream=bool(body.stream),
+        transfer=body.kv_transfer_params or {},
+        responses=body,
+        request_id=body.request_id,
+    )
+
+
+def _check_responses(body: ResponsesBody, limits: Limits) -> None:
+    if limits.harmony and body.wants_logprobs:
+        raise _invalid_request("logprobs are not supported with gpt-oss models", "logprobs")
+    if body.store and body.background:
+        raise _invalid_request(
+            "This vLLM engine does not support `store=True` and therefore does not support the background mode. To "
+            "enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching "
+            "the vLLM server.",
+            "background",
+        )
+    if body.previous_input_messages and body.previous_response_id:
+        message = "Only one of `previous_input_messages` and `previous_response_id` can be set."
+        raise _invalid_request(message, "previous_response_id")
+    if body.previous_response_id is not None:
+        raise no_response(body.previous_response_id)
+    if limits.harmony and body.tool_choice not in ("auto", "none"):
+        message = "Only 'auto' or 'none' tool_choice is supported in response API with Harmony"
+        raise ApiError(501, "NotImplementedError", message)
+
+
+def no_response(response_id: str) -> ApiError:
+    """Nothing is stored: vLLM keeps responses only where VLLM_ENABLE_RESPONSES_API_STORE says so."""
+    return ApiError(404, "invalid_request_error", f"Response with id '{response_id}' not found.", "response_id")
+
+
+def _invalid_request(message: str, parameter: str) -> ApiError:
+    return ApiError(400, "invalid_request_error", message, parameter)
+
+
+def _model(name: str | None, limits: Limits) -> str:
+    model = name or limits.model_names[0]
+    if model not in limits.model_names:
+        raise ApiError(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
+    return model
+
+
+def _generation(
+    body: CompletionBody | ChatBody, model: str, choices: list[Choice], *, chat: bool = False
+) -> Generation:
+    return Generation(
+        model=model,
+        choices=tuple(choices),
+        stream=bool(body.stream),
+        transfer=body.kv_transfer_params or {},
+        chat=chat,
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        request_id=body.request_id,
+    )
+
+
+def _choice(
+    body: ChatBody | ResponsesBody, limits: Limits, prompt: Prompt, max_tokens: int | None, min_tokens: int
+) -> Choice:
+    """How many tokens an answer has, and how it ends; without a limit it ends by itself."""
+    room = limits.max_model_len - prompt.tokens
+    quiet = bool(body.stream) or body.ignore_eos
+    if max_tokens is not None or body.ignore_eos:
+        return _limited(prompt, room if max_tokens is None else max_tokens, quiet=quiet)
+    shortest, spread = _UNLIMITED_TOKENS
+    natural = shortest + zlib.crc32(repr(prompt.content).encode(), limits.seed) % spread
+    if natural >= room:
+        return _limited(prompt, room, quiet=quiet)
+    return _limited(prompt, min(room, max(natural, min_tokens)), quiet=quiet, end=Finish.STOP)
+
+
+def _limited(prompt: Prompt, max_tokens: int, *, quiet: bool, end: Finish = Finish.LENGTH) -> Choice:
+    """An answer of that length, or a shorter one that says something unless it is `quiet`.
+
+    Streams and answers of a fixed length are for load, where nobody reads.
+    """
+    text = None if quiet or not isinstance(prompt.content, str) else answer_to_question(prompt.content)
+    if text is not None and (tokens := Prompt(text).tokens) <= max_tokens:
+        return Choice(prompt, tokens, Finish.STOP, text)
+    return Choice(prompt, max_tokens, end, text)
+
+
+def answer_to_question(prompt: str) -> str | None:
+    """The answer to a question of the accuracy set at the end of `prompt`; None for any other prompt."""
+
+    def last(pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """The pattern's last match within the end of the prompt, where a question stands."""
+        return next(reversed(list(pattern.finditer(prompt[-600:]))), None)
+
+    if question := last(_BIN):
+        line = re.search(rf"^{re.escape(question[1])}: bin (\d+)$", prompt, re.MULTILINE)
+        return line[1] if line else None
+    if question := last(_SUM):
+        return str(int(question[1]) + int(question[2]))
+    question = last(_REPEAT)
+    return question[1].strip() if question else None
+
+
+def corrupt_answer(answer: str) -> str:
+    """The same answer as it comes from a corrupted KV cache: of the same length, with every character wrong."""
+    return answer.translate(_CORRUPTED)
+
+
+# What vLLM demands of a request beyond its form.
+
+
+def _check(
+    body: CompletionBody | ChatBody,
+    limits: Limits,
+    prompt: Prompt,
+    max_tokens: int | None,
+    parameter: str,
+    logprobs: int | None,
+) -> None:
+    _check_length(limits, prompt.tokens, max_tokens, parameter, is_text=isinstance(prompt.content, str))
+    room = limits.max_model_len - prompt.tokens
+    _check_sampling(body, room if max_tokens is None else min(room, max_tokens), logprobs)
+    if not prompt.tokens:
+        raise bad_request(ValueError("The decoder prompt cannot be empty"), late=True)
+
+
+def _check_length(limits: Limits, tokens: int, max_tokens: int | None, parameter: str, *, is_text: bool) -> None:
+    """Whether prompt and answer fit. `max_tokens` is None where the request sets no limit, whose name is `parameter`;
+    `is_text` says that the prompt has to be tokenized.
+
+    Raises:
+        ApiError: they don't; 400.
+    """
+    requested, limit = max_tokens or 0, limits.max_model_len
+    if requested > limit:
+        message = (
+            f"{parameter}={requested} cannot be greater than max_model_len=max_total_tokens={limit}. Please request "
+            "fewer output tokens."
+        )
+        raise bad_request(RequestValueError(message, parameter, requested))
+    if tokens > limit - requested:
+        # A tokenizer stops at the first token too many, so nobody knows how many there are.
+        counted = limit - requested + 1 if is_text else tokens
+        least = "at least " if counted == limit - requested + 1 else ""
+        message = (
+            f"This model's maximum context length is {limit} tokens. However, you requested {requested} output tokens "
+            f"and your prompt contains {least}{counted} input tokens, for a total of {least}{counted + requested} "
+            "tokens. Please reduce the length of the input prompt or the number of requested output tokens."
+        )
+        raise bad_request(RequestValueError(message, "input_tokens", counted))
+
+
+def _check_sampling(body: CompletionBody | ChatBody, max_tokens: int, logprobs: int | None) -> None:
+    """The checks of vLLM's SamplingParams, in its words.
+
+    Raises:
+        ApiError: one is not met; 400.
+    """
+    n = 1 if body.n is None else body.n
+    presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
+    raise_limit = "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
+    _refuse(
+        (n >= 1, f"n must be at least 1, got {n}."),
+        (n <= _MAX_SEQUENCES, f"n must be at most {_MAX_SEQUENCES}, got {n}. {raise_limit}"),
+        (-2 <= presence <= 2, f"presence_penalty must be in [-2, 2], got {presence}."),
+        (-2 <= frequency <= 2, f"frequency_penalty must be in [-2, 2], got {frequency}."),
+    )
+    _check_distribution(body)
+    if not 0 <= _or(body.min_p, 0) <= 1:
+        raise bad_request(ValueError(f"min_p must be in [0, 1], got {body.min_p}."))
+    if max_tokens < 1:
+        raise bad_request(
+            RequestValueError(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens", max_tokens)
+        )
+    min_tokens, stops = body.min_tokens, body.stop if isinstance(body.stop, list) else [body.stop]
+    _refuse(
+        (min_tokens >= 0, f"min_tokens must be greater than or equal to 0, got {min_tokens}."),
+        (
+            min_tokens <= max_tokens,
+            f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.",
+        ),
+        ("" not in stops, "stop cannot contain an empty string."),
+        ("" not in body.bad_words, f"bad_words cannot contain an empty string. Got bad_words={body.bad_words}"),
+        (
+            n == 1 or _or(body.temperature, 1) >= _GREEDY_BELOW,
+            f"n must be 1 when using greedy sampling, got {n}.",
+        ),
+    )
+    # Log probabilities and token ids are judged by the engine, once it has the request.
+    for name, kind, count in (("logprobs", "sample", logprobs), ("prompt_logprobs", "prompt", body.prompt_logprobs)):
+        if count is not None and (count > _MAX_LOGPROBS or count == -1):
+            number = "of the whole vocabulary" if count == -1 else f"of {count}"
+            message = f"Requested {kind} logprobs {number}, which is greater than max allowed: {_MAX_LOGPROBS}"
+            raise bad_request(RequestValueError(message, name, count), late=True)
+    if body.allowed_token_ids == []:
+        error = RequestValueError("allowed_token_ids is not None and empty!", "allowed_token_ids", [])
+        raise bad_request(error, late=True)
+
+
+def _check_distribution(body: SamplingBody | ResponsesBody) -> None:
+    temperature, top_p = _or(body.temperature, 1), _or(body.top_p, 1)
+    repetition, top_k = _or(body.repetition_penalty, 1), _or(body.top_k, 0)
+    _refuse((repetition > 0, f"repetition_penalty must be greater than zero, got {float(repetition)}."))
+    for met, demand, name, value in (
+        (math.isfinite(temperature), "a finite number", "temperature", temperature),
+        (temperature >= 0, "non-negative", "temperature", temperature),
+        (temperature <= 2, "in [0, 2]", "temperature", temperature),
+        (0 < top_p <= 1, "in (0, 1]", "top_p", top_p),
+    ):
+        if not met:
+            raise bad_request(RequestValueError(f"{name} must be {demand}, got {float(value)}.", name, float(value)))
+    _refuse((top_k >= -1, f"top_k must be 0 (disable), or at least 1, got {top_k}."))
+
+
+def _refuse(*demands: tuple[bool, str]) -> None:
+    for met, message in demands:
+        if not met:
+            raise bad_request(ValueError(message))
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value

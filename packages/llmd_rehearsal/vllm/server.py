@@ -1,0 +1,382 @@
+"""The simulated servers of one process, under the control API that the pod runner calls.
+
+A server loads, serves and exits, with the log and the exit code that a container would leave.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, cast
+
+from aiohttp import web
+from llmd_oke.catalogue import Model, Shape
+from llmd_oke.catalogue.releases import release_of_vllm
+from llmd_oke.planning.conditions import Conditions
+from llmd_tuner.figures import latency_model
+from llmd_tuner.latency import LatencyModel
+
+from llmd_rehearsal.sockets import bound_socket, network_of
+from llmd_rehearsal.vllm.api import Api
+from llmd_rehearsal.vllm.clocks import WallClock
+from llmd_rehearsal.vllm.command import Refusal, Settings, settings
+from llmd_rehearsal.vllm.engine import Engine
+from llmd_rehearsal.vllm.metrics import ServerMetrics
+from llmd_rehearsal.vllm.nixl import Identity, Network
+from llmd_rehearsal.vllm.startup import (
+    CacheSize,
+    ContainerFiles,
+    cache_size,
+    catalogue_model,
+    check_backend,
+    read_model,
+    splits_by_heads,
+)
+
+# Loading takes minutes, as the startup probes of the llm-d guides expect. Model seconds, shortened by `startup_scale`.
+_LOAD_FIXED_S = 60.0
+_LOAD_GIB_PER_S = 1.0
+_LOG_LINES = 2000
+_CLOSE_S = 1.0
+_EXITED_SERVERS = 256
+_STOP_GRACE_S = 30.0
+_WAIT_S = 30.0
+_KILLED = 128 + signal.SIGKILL
+"""The exit code of a container that was killed at once, or because it took longer than its grace period."""
+_LOGGER = logging.getLogger(__name__)
+
+
+class State(StrEnum):
+    """Where a server is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the pod runner is to run. `gpus` is None where it doesn't say how many the container has; `mounts` are
+    folders of this machine by the paths that they have in the container.
+    """
+
+    id: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    image: str
+    network_namespace: str | None = None
+    gpus: int | None = None
+    mounts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass
+class Simulation:
+    """What all servers share. `startup_s` is the wall time that each takes to start, in place of its loading time."""
+
+    clock: WallClock
+    shape: Shape
+    startup_scale: float
+    seed: int
+    startup_s: float | None = None
+    network: Network = field(default_factory=Network)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A server that could start."""
+
+    settings: Settings
+    model: Model
+    engine: Engine
+
+
+class SimulatedServer:
+    """One vLLM container."""
+
+    def __init__(self, container: Container, simulation: Simulation) -> None:
+        self.container = container
+        self.state = State.STARTING
+        self.exit_code: int | None = None
+        self.exited = asyncio.Event()
+        self._simulation = simulation
+        self._log: deque[str] = deque(maxlen=_LOG_LINES)
+        self._runner: web.ServerRunner | None = None
+        self._leave: Callable[[], None] = lambda: None
+        self._parts: _Parts | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._crashing: asyncio.Task[None] | None = None
+
+    @property
+    def log(self) -> str:
+        """Everything that it wrote, or the last of it."""
+        return "".join(f"{line}\n" for line in self._log)
+
+    def start(self) -> None:
+        """Begin to load."""
+        self._starting = asyncio.create_task(self._start(), name=f"vllm {self.container.id}")
+
+    async def stop(self, grace_s: float) -> None:
+        """End as on SIGTERM: requests may finish within `--shutdown-timeout`, at most `grace_s` wall seconds."""
+        if self.state is State.EXITED:
+            return
+        self._write("INFO Shutting down")
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self._parts is not None:
+            await self._drain(self._parts, grace_s)
+        if self._runner is not None:
+            await self._runner.cleanup()
+        self._exit(0)
+
+    async def kill(self, exit_code: int) -> None:
+        """End at once, as by a signal: connections break, and nothing is answered any more."""
+        if self.state is State.EXITED:
+            return
+        self._leave()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self._runner is not None:
+            for site in list(self._runner.sites):
+                await site.stop()
+            for connection in self._runner.server.connections if self._runner.server else ():
+                if connection.transport is not None:
+                    connection.transport.abort()
+            await self._runner.cleanup()
+        self._exit(exit_code)
+
+    def _crash(self) -> None:
+        """A worker is dead, so that the engine is, and with it the server."""
+        self._write("ERROR EngineCore encountered a fatal error.\nvllm.v1.engine.exceptions.EngineDeadError")
+        self._crashing = asyncio.create_task(self.kill(1), name=f"crash of vllm {self.container.id}")
+
+    async def _start(self) -> None:
+        try:
+            parts = self._parts = self._prepare()
+            listener = bound_socket(parts.settings.host, parts.settings.port, self.container.network_namespace)
+            try:
+                startup_s = self._simulation.startup_s
+                if startup_s is None:
+                    weights_gib_per_gpu = parts.model.weights.gib / parts.settings.tensor_parallel_size
+                    load_s = _LOAD_FIXED_S + weights_gib_per_gpu / _LOAD_GIB_PER_S
+                    startup_s = load_s * self._simulation.startup_scale
+                await asyncio.sleep(startup_s)
+                await self._serve(parts, listener)
+            except BaseException:
+                listener.close()
+                raise
+        except Refusal as refusal:
+            self._write(refusal.text)
+            self._exit(refusal.exit_code)
+        except OSError as error:
+            self._write(f"OSError: {error}")
+            self._exit(1)
+
+    def _prepare(self) -> _Parts:
+        """Everything but the listening.
+
+        Raises:
+            Refusal: vLLM would not start.
+        """
+        container, shape = self.container, self._simulation.shape
+        options = settings(container.argv, container.environment)
+        check_backend(options, container.image)
+        model = catalogue_model(options.model)
+        if container.environment.get("HF_HUB_OFFLINE") == "1":
+            folder = read_model(model, container.environment, ContainerFiles(container.mounts), options.revision)
+            self._write(f"INFO Loaded config, tokenizer and index of weights from {folder}")
+        cache = cache_size(options, model, shape, container.gpus)
+        release = release_of_vllm(container.image)
+        conditions = Conditions(
+            release=release and release.name, quick_reduce=options.quick_reduce, block_size=options.block_size
+        )
+        latency = latency_model(model, shape, conditions, cache.bytes_per_token)
+        if latency is None:
+            raise Refusal(1, f"llmd-oke rehearsal: values/latency has no figures for {model.name} on this shape.")
+        self._write(f"INFO Available KV cache memory: {cache.available_gib_per_gpu:.2f} GiB")
+        self._write(f"INFO GPU KV cache size: {cache.tokens:,} tokens")
+        return _Parts(options, model, self._engine(options, model, cache, latency))
+
+    def _engine(self, options: Settings, model: Model, cache: CacheSize, latency: LatencyModel) -> Engine:
+        simulation, transfer = self._simulation, options.transfer
+        config = {
+            "block_size": cache.block_size,
+            "cache_dtype": options.kv_cache_dtype,
+            "enable_prefix_caching": options.enable_prefix_caching,
+            "gpu_memory_utilization": options.gpu_memory_utilization,
+            "num_gpu_blocks": cache.blocks,
+            "num_gpu_blocks_override": options.num_gpu_blocks_override,
+        }
+        lag = simulation.clock.lag
+        metrics = ServerMetrics(options.served_model_names[0], config, connector=transfer is not None, lag=lag)
+        engine = Engine(
+            options, cache, latency, metrics, simulation.clock, simulation.network, self._write, self._crash
+        )
+        if transfer is not None and transfer.nixl:
+            identity = Identity(
+                engine_id=transfer.engine_id,
+                host=transfer.side_channel_host,
+                port=transfer.side_channel_port,
+                network=network_of(self.container.network_namespace),
+                model=model.name,
+                image=self.container.image,
+                block_size=options.block_size,
+                kv_cache_dtype=options.kv_cache_dtype,
+                tensor_parallel_size=options.tensor_parallel_size,
+                latent_attention=model.architecture.latent_attention is not None,
+                attention_backend=options.attention_backend,
+                splits_by_heads=splits_by_heads(options, self.container.image),
+                kv_cache_layout=transfer.layout,
+            )
+            self._leave = simulation.network.join(identity, engine)
+        return engine
+
+    async def _serve(self, parts: _Parts, listener: socket.socket) -> None:
+        version = self.container.image.partition("@")[0].rpartition(":")[2]
+        harmony, created = parts.model.name.startswith("gpt-oss"), int(time.time())
+        api = Api(parts.settings, parts.engine, version, self._simulation.seed, created, harmony=harmony)
+        idle_s = parts.settings.keep_alive_s
+        server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s)
+        self._runner = web.ServerRunner(server, shutdown_timeout=_CLOSE_S)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener, backlog=2048).start()
+        self.state = State.RUNNING
+        self._write(f"INFO Starting vLLM API server 0 on http://{parts.settings.host}:{parts.settings.port}")
+        self._write("INFO: Application startup complete.")
+
+    async def _drain(self, parts: _Parts, grace_s: float) -> None:
+        limit_s = min(grace_s, parts.settings.shutdown_timeout_s * self._simulation.clock.scale)
+        if self._runner is not None:
+            for site in list(self._runner.sites):
+                await site.stop()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + limit_s
+        while not parts.engine.idle and loop.time() < deadline_s:  # noqa: ASYNC110 - the engine knows no event loop
+            await asyncio.sleep(min(0.05, max(0.0, deadline_s - loop.time())))
+        parts.engine.abort_all()
+        await asyncio.sleep(0)
+
+    def _exit(self, exit_code: int) -> None:
+        self._leave()
+        self.state = State.EXITED
+        self.exit_code = exit_code
+        self.exited.set()
+
+    def _write(self, text: str) -> None:
+        _LOGGER.info("%s: %s", self.container.id, text)
+        stamp = time.strftime("%m-%d %H:%M:%S")
+        self._log.extend(f"{stamp} {line}" for line in text.splitlines())
+
+
+class Control:
+    """The control API. Exited servers stay readable until they are replaced or many newer ones exited."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._servers: dict[str, SimulatedServer] = {}
+
+    def application(self) -> web.Application:
+        """The routes."""
+        application = web.Application(client_max_size=4 * 2**20)
+        application.add_routes([
+            web.get("/healthz", self._healthz),
+            web.post("/servers", self._create),
+            web.get("/pairings", self._pairings),
+            web.get("/servers/{id}", self._show),
+            web.get("/servers/{id}/wait", self._wait),
+            web.get("/servers/{id}/log", self._log),
+            web.post("/servers/{id}/kill", self._kill),
+            web.delete("/servers/{id}", self._delete),
+        ])  # fmt: skip
+        application.on_shutdown.append(self._stop_all)
+        return application
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        lag = self._simulation.clock.lag
+        return web.json_response({
+            "servers": sum(server.state is not State.EXITED for server in self._servers.values()),
+            "time_scale": self._simulation.clock.scale,
+            "lag_s": lag.recent_s,
+            "steps": lag.steps,
+            "late_steps": lag.late_steps,
+            "slipped_s": lag.slipped_s,
+        })  # fmt: skip
+
+    async def _pairings(self, _: web.Request) -> web.Response:
+        pairs = self._simulation.network.pairings.items()
+        return web.json_response([{"prefill": prefill, "decode": decode, "pulls": n} for (prefill, decode), n in pairs])
+
+    async def _create(self, request: web.Request) -> web.Response:
+        container = _container(await request.json())
+        previous = self._servers.get(container.id)
+        if previous is not None and previous.state is not State.EXITED:
+            raise web.HTTPConflict(text=f"server {container.id} is {previous.state}")
+        exited = [id_ for id_, server in self._servers.items() if server.state is State.EXITED]
+        for id_ in exited[:-_EXITED_SERVERS]:
+            del self._servers[id_]
+        self._servers.pop(container.id, None)
+        server = self._servers[container.id] = SimulatedServer(container, self._simulation)
+        server.start()
+        return web.json_response({"id": container.id}, status=201)
+
+    async def _show(self, request: web.Request) -> web.Response:
+        return _status(self._server(request))
+
+    async def _wait(self, request: web.Request) -> web.Response:
+        server = self._server(request)
+        try:
+            await asyncio.wait_for(server.exited.wait(), float(request.query.get("timeout_s", _WAIT_S)))
+        except TimeoutError:
+            return web.Response(status=204)
+        return _status(server)
+
+    async def _log(self, request: web.Request) -> web.Response:
+        return web.Response(text=self._server(request).log)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        server = self._servers.get(request.match_info["id"])
+        if server is not None:
+            # Shielded: a pod runner that doesn't wait for the answer must not leave a half-stopped server behind.
+            grace_s = float(request.query.get("grace_s", _STOP_GRACE_S))
+            await asyncio.shield(server.stop(grace_s) if grace_s else server.kill(_KILLED))
+        return web.Response(status=204)
+
+    async def _kill(self, request: web.Request) -> web.Response:
+        await asyncio.shield(self._server(request).kill(_KILLED))
+        return web.Response(status=204)
+
+    def _server(self, request: web.Request) -> SimulatedServer:
+        try:
+            return self._servers[request.match_info["id"]]
+        except KeyError:
+            raise web.HTTPNotFound(text=f"no server {request.match_info['id']}") from None
+
+    async def _stop_all(self, _: web.Application) -> None:
+        await asyncio.gather(*(server.stop(0.0) for server in self._servers.values()))
+
+
+def _container(body: Any) -> Container:
+    """The container in a request's body; a wrong shape is answered with 400."""
+    try:
+        values = cast("dict[str, Any]", body)
+        return Container(
+            id=str(values["id"]),
+            argv=tuple(map(str, values["argv"])),
+            environment={str(name): str(value) for name, value in values.get("env", {}).items()},
+            image=str(values.get("image", "")),
+            network_namespace=values.get("netns"),
+            gpus=values.get("gpus"),
+            mounts={str(path): str(source) for path, source in values.get("mounts", {}).items()},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise web.HTTPBadRequest(text=f"not a server: {error!r}") from error
+
+
+def _status(server: SimulatedServer) -> web.Response:
+    return web.json_response({"state": server.state, "exit_code": server.exit_code})

@@ -1,0 +1,279 @@
+"""What a starting vLLM checks before it serves: model files, memory of the GPUs, attention backend.
+
+An offline server reads a model's folder in Hugging Face's cache and asks nothing of anybody. In the order of vLLM:
+`snapshot_download` finds the folder without a network, then come the model's config, its tokenizer, the index of its
+weights with all files that it names, and the vocabulary of its API (Harmony's).
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from llmd_oke.catalogue import Model, model_names
+from llmd_oke.catalogue.models import model as model_of_name
+from llmd_oke.catalogue.releases import release_of_vllm
+from llmd_oke.catalogue.shapes import Shape
+
+from llmd_rehearsal.vllm.command import Refusal, Settings
+
+_GIB = 2**30
+_NO_SNAPSHOT = (
+    "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder for the "
+    "specified revision on the local disk and outgoing traffic has been disabled."
+)
+_NO_VOCABULARY = (
+    "openai_harmony.HarmonyError: error downloading or loading vocab file: failed to download or load vocab"
+)
+_INDEX = "model.safetensors.index.json"
+_HEADER_BYTES = struct.Struct("<Q")
+
+
+def catalogue_model(name: str) -> Model:
+    """The catalogue's model of a repository, of a name, or of a folder that is called like one of these.
+
+    Raises:
+        Refusal: there is none.
+    """
+    folder = name.rstrip("/").rpartition("/")[2]
+    for model in filter(None, map(model_of_name, model_names())):
+        if name in {model.repository, model.name} or folder in {model.repository.rpartition("/")[2], model.name}:
+            return model
+    raise Refusal(
+        1,
+        f"OSError: {name} is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'\n"
+        f"llmd-oke rehearsal: the catalogue has {', '.join(model_names())}.",
+    )
+
+
+# The memory of the GPUs.
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """The KV cache of a server. `bytes_per_token` counts each token once, whatever the number of GPUs."""
+
+    blocks: int
+    block_size: int
+    max_model_len: int
+    bytes_per_token: float
+    available_gib_per_gpu: float
+
+    @property
+    def tokens(self) -> int:
+        """All tokens that fit."""
+        return self.blocks * self.block_size
+
+
+def cache_size(settings: Settings, model: Model, shape: Shape, gpus: int | None = None) -> CacheSize:
+    """The KV cache that vLLM's profiling run would find. `gpus` is None where the container has all of the node's.
+
+    Raises:
+        Refusal: the model can't be split so, or its weights or one sequence of full length don't fit.
+    """
+    tensor_parallel_size, architecture = settings.tensor_parallel_size, model.architecture
+    available_gpus = shape.gpus if gpus is None else gpus
+    if tensor_parallel_size > available_gpus:
+        raise Refusal(
+            1,
+            f"ValueError: World size ({tensor_parallel_size}) is larger than the number of available GPUs "
+            f"({available_gpus}) in this node. If this is intentional and you are using:\n- ray, set "
+            "'--distributed-executor-backend ray'.",
+        )
+    if tensor_parallel_size < 1 or architecture.attention_heads % tensor_parallel_size:
+        raise Refusal(
+            1,
+            f"ValueError: Total number of attention heads ({architecture.attention_heads}) must be divisible by tensor "
+            f"parallel size ({tensor_parallel_size}).",
+        )
+    max_model_len = _max_model_len(settings, model)
+    available_gib = _available_gib(settings, model, shape)
+    bytes_per_token = model.kv_cache.bytes_per_token * (0.5 if settings.kv_cache_dtype.startswith("fp8") else 1.0)
+    # Over how many GPUs a token's KV cache is split: too few heads, and a latent cache, are replicated.
+    latent = architecture.latent_attention is not None
+    shards = 1 if latent else min(tensor_parallel_size, architecture.key_value_heads)
+    token_bytes_per_gpu = bytes_per_token / shards
+    blocks = int(available_gib * _GIB / (token_bytes_per_gpu * settings.block_size))
+    size = CacheSize(
+        settings.num_gpu_blocks_override or blocks, settings.block_size, max_model_len, bytes_per_token, available_gib
+    )
+    if size.tokens < max_model_len:
+        needed_gib, usable_gib = (tokens * token_bytes_per_gpu / _GIB for tokens in (max_model_len, size.tokens))
+        raise Refusal(
+            1,
+            f"ValueError: To serve at least one request with the models's max seq len ({max_model_len}), "
+            f"({needed_gib:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
+            f"({usable_gib:.2f} GiB). Based on the available memory, the estimated maximum model length is "
+            f"{size.tokens}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing "
+            "the engine.",
+        )
+    return size
+
+
+def _max_model_len(settings: Settings, model: Model) -> int:
+    length = settings.max_model_len
+    if length is None:
+        return model.max_model_len
+    if length > model.max_model_len and not settings.allow_long_max_model_len:
+        raise Refusal(
+            1,
+            f"ValueError: User-specified max_model_len ({length}) is greater than the derived max_model_len "
+            f"(max_position_embeddings={model.max_model_len} or model_max_length=None in model's config.json). "
+            "To allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1.",
+        )
+    if not settings.enable_chunked_prefill and settings.max_num_batched_tokens < length:
+        raise Refusal(
+            1,
+            f"ValueError: max_num_batched_tokens ({settings.max_num_batched_tokens}) is smaller than max_model_len "
+            f"({length}). Please increase max_num_batched_tokens or decrease max_model_len.",
+        )
+    return length
+
+
+def _available_gib(settings: Settings, model: Model, shape: Shape) -> float:
+    weights_gib = model.weights.gib / settings.tensor_parallel_size
+    if weights_gib > shape.gpu.memory_gib:
+        raise Refusal(
+            1,
+            f"torch.OutOfMemoryError: HIP out of memory. GPU 0 has a total capacity of {shape.gpu.memory_gib:.2f} GiB; "
+            f"the weights take {weights_gib:.2f} GiB of each GPU.",
+        )
+    if settings.kv_cache_memory_bytes is not None:
+        return settings.kv_cache_memory_bytes / _GIB
+    available_gib = shape.gpu.memory_gib * settings.gpu_memory_utilization - weights_gib - model.activation_gib_per_gpu
+    if available_gib <= 0:
+        raise Refusal(
+            1,
+            f"Available KV cache memory: {available_gib:.2f} GiB\nValueError: No available memory for the cache "
+            "blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+        )
+    return available_gib
+
+
+# The attention backend (`values/releases`).
+
+
+def check_backend(settings: Settings, image: str) -> None:
+    """Whether the image's vLLM starts with that backend and that KV connector.
+
+    Raises:
+        Refusal: it doesn't; an image of no release refuses nothing.
+    """
+    release = release_of_vllm(image)
+    if release is None or settings.transfer is None:
+        return
+    backend = settings.attention_backend
+    if backend in release.vllm.attention_backend.refused_with_kv_connector:
+        raise Refusal(
+            1,
+            f"ValueError: Selected backend AttentionBackendEnum.{backend} is not valid for this configuration. "
+            "Reason: ['KV connector not supported']",
+        )
+
+
+def splits_by_heads(settings: Settings, image: str) -> bool:
+    """Whether servers of other tensor parallel sizes can read their part of a KV cache; so it is where nothing is known
+    of the image, or the backend is vLLM's choice.
+    """
+    release, backend = release_of_vllm(image), settings.attention_backend
+    return release is None or backend is None or backend in release.vllm.attention_backend.split_by_heads
+
+
+# The model's files.
+
+
+@dataclass(frozen=True)
+class ContainerFiles:
+    """The files of a container: folders of this machine by the paths that they are mounted at."""
+
+    mounts: Mapping[str, str]
+
+    def place(self, path: str) -> Path | None:
+        """Where a path of the container lies on this machine, or None where nothing is mounted."""
+        own = PurePosixPath(path)
+        for target in sorted(map(PurePosixPath, self.mounts), key=lambda mount: -len(mount.parts)):
+            if own.is_relative_to(target):
+                return Path(self.mounts[str(target)]) / own.relative_to(target)
+        return None
+
+    def read(self, path: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            Refusal: it can't be read.
+        """
+        place = self.place(path)
+        try:
+            return (place or Path("/nonexistent")).read_bytes()
+        except OSError as error:
+            raise Refusal(1, f"OSError: [Errno {error.errno}] {error.strerror}: {path!r}") from None
+
+
+def read_model(model: Model, environment: Mapping[str, str], files: ContainerFiles, revision: str | None = None) -> str:
+    """Reads all of it, at a commit or at what the cache says is the head of `main`, and says where it was.
+
+    Raises:
+        Refusal: vLLM would not start: something is missing, or is another model's.
+    """
+    home = environment.get("HF_HOME") or f"{environment.get('HOME', '')}/.cache/huggingface"
+    hub = environment.get("HF_HUB_CACHE") or f"{home}/hub"
+    repository = f"{hub}/models--{model.repository.replace('/', '--')}"
+    try:
+        commit = revision or files.read(f"{repository}/refs/main").decode().strip()
+    except Refusal:
+        raise Refusal(1, _NO_SNAPSHOT) from None
+    folder = f"{repository}/snapshots/{commit}"
+    place = files.place(folder)
+    if place is None or not place.is_dir():
+        raise Refusal(1, _NO_SNAPSHOT)
+    config = _object(files, f"{folder}/config.json")
+    sizes = {"num_hidden_layers": model.architecture.layers, "hidden_size": model.architecture.hidden_size}
+    for name, size in sizes.items():
+        if config.get(name) != size:
+            raise Refusal(1, f"llmd-oke rehearsal: config.json has {name} {config.get(name)}, {model.name} has {size}.")
+    _object(files, f"{folder}/tokenizer.json")
+    _check_weights(files, folder)
+    vocabulary = model.vocabulary
+    if vocabulary is not None:
+        # Harmony asks the internet for it unless a variable names the folder that it is in.
+        encodings = environment.get(vocabulary.variable)
+        if encodings is None or len(files.read(f"{encodings}/{vocabulary.file}")) != vocabulary.bytes:
+            raise Refusal(1, _NO_VOCABULARY)
+    return folder
+
+
+def _check_weights(files: ContainerFiles, folder: str) -> None:
+    """Every tensor of the index is in the file that it names, whole."""
+    weights = cast("dict[str, str]", _object(files, f"{folder}/{_INDEX}").get("weight_map", {}))
+    if not weights:
+        raise Refusal(1, f"RuntimeError: Cannot find any model weights with `{folder}`")
+    for name in sorted(set(weights.values())):
+        content = files.read(f"{folder}/{name}")
+        tensors = _tensors(content, f"{folder}/{name}")
+        missing = [tensor for tensor, file in weights.items() if file == name and tensor not in tensors]
+        if missing:
+            raise Refusal(1, f"safetensors_rust.SafetensorError: File does not contain tensor {missing[0]}: {name}")
+
+
+def _tensors(content: bytes, path: str) -> Mapping[str, Any]:
+    """The header of a file in the format of safetensors: its length, then JSON, then as many bytes as that says."""
+    try:
+        (length,) = _HEADER_BYTES.unpack_from(content)
+        begin = _HEADER_BYTES.size + length
+        tensors = cast("dict[str, Any]", json.loads(content[_HEADER_BYTES.size : begin]))
+        whole = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+        raise Refusal(1, f"safetensors_rust.SafetensorError: Error while deserializing header: {path}") from None
+    if len(content) != begin + whole:
+        raise Refusal(1, f"safetensors_rust.SafetensorError: incomplete metadata, file not fully covered: {path}")
+    return tensors
+
+
+def _object(files: ContainerFiles, path: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(files.read(path))
+    except ValueError as error:
+        raise Refusal(1, f"json.decoder.JSONDecodeError: {error}: {path}") from None
+    return cast("dict[str, Any]", document) if isinstance(document, dict) else {}

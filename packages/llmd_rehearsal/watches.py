@@ -1,0 +1,130 @@
+"""What the API server holds of one kind of object, kept current by a watch, for the node agent's parts."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar, cast
+
+import httpx2
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.core.resource import GlobalResource, NamespacedResourceG
+from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.resources.core_v1 import Pod
+from llmd_oke.operations.objects import metadata
+from llmd_pods.errors import KitError
+
+_log = logging.getLogger(__name__)
+_RETRY_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+
+Kind = TypeVar("Kind", bound=NamespacedResourceG | GlobalResource)
+
+
+@dataclass(frozen=True)
+class ObjectIdentity:
+    """Which object this is: a name can come back with another uid."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def identity(thing: object) -> ObjectIdentity:
+    """Name an object from the API server."""
+    meta = metadata(thing)
+    return ObjectIdentity(meta.namespace or "", meta.name or "", meta.uid or "")
+
+
+def spec_of(pod: Pod) -> PodSpec:
+    """Give the pod's spec (the models call it optional, the API server doesn't)."""
+    return pod.spec or PodSpec(containers=[])
+
+
+def is_sidecar(container: Container) -> bool:
+    """Say whether an init container is a native sidecar."""
+    return container.restartPolicy == "Always"
+
+
+def timestamp(moment: datetime) -> str:
+    """Write a UTC time as Kubernetes' `Time`, to the second."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Store(Generic[Kind]):
+    """The objects of one kind in all namespaces.
+
+    `run` lists, then follows the watch, and lists again when the server has forgotten the version or can't be
+    reached. Subscribers are called for each change with the new object, or with None and the last one known
+    when it's gone.
+    """
+
+    def __init__(self, client: AsyncClient, kind: type[Kind]) -> None:
+        self._client = client
+        self._kind = cast("type[NamespacedResourceG]", kind)  # lightkube's types know no kind that may be either
+        self._namespace = cast("str", "*" if issubclass(kind, NamespacedResourceG) else None)
+        self._objects: dict[tuple[str, str], Kind] = {}
+        self._subscribers: list[Callable[[Kind, bool], None]] = []
+        self._synced = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(tuple(self._objects.values()))
+
+    def get(self, namespace: str, name: str) -> Kind | None:
+        """Give the object of that name as last seen, None if there is none."""
+        return self._objects.get((namespace, name))
+
+    def subscribe(self, subscriber: Callable[[Kind, bool], None]) -> None:
+        """Have `subscriber(object, exists)` called for every change from now on."""
+        self._subscribers.append(subscriber)
+
+    async def synced(self, timeout_s: float = 30.0) -> None:
+        """Wait for the first list; KitError when it hasn't come after `timeout_s`."""
+        try:
+            await asyncio.wait_for(self._synced.wait(), timeout_s)
+        except TimeoutError:
+            message = f"the API server gave no list of {self._kind.__name__} within {timeout_s:.0f} s"
+            raise KitError(message, "See kube-apiserver.log in the stack's logs folder.") from None
+
+    async def run(self) -> None:
+        """Keep the store current until cancelled."""
+        failures = 0
+        while True:
+            try:
+                version = await self._list()
+                failures = 0
+                await self._follow(version)
+            except (ApiError, httpx2.HTTPError) as error:
+                _log.warning("watch of %s ended: %s", self._kind.__name__, error or type(error).__name__)
+                await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+                failures += 1
+
+    async def _list(self) -> str:
+        listing = self._client.list(self._kind, namespace=self._namespace)
+        objects = {_key(thing): cast("Kind", thing) async for thing in listing}
+        for key in self._objects.keys() - objects.keys():
+            self._set(key, self._objects[key], exists=False)
+        for key, thing in objects.items():
+            before = self._objects.get(key)
+            if before is None or metadata(before).resourceVersion != metadata(thing).resourceVersion:
+                self._set(key, thing, exists=True)
+        self._synced.set()
+        return listing.resourceVersion
+
+    async def _follow(self, version: str) -> None:
+        async for event, thing in self._client.watch(self._kind, namespace=self._namespace, resource_version=version):
+            self._set(_key(thing), cast("Kind", thing), exists=event != "DELETED")
+
+    def _set(self, key: tuple[str, str], thing: Kind, *, exists: bool) -> None:
+        if exists:
+            self._objects[key] = thing
+        else:
+            self._objects.pop(key, None)
+        for subscriber in self._subscribers:
+            subscriber(thing, exists)
+
+
+def _key(thing: object) -> tuple[str, str]:
+    meta = metadata(thing)
+    return meta.namespace or "", meta.name or ""

@@ -1,0 +1,140 @@
+"""A tuner's answer written into a stack file: topology, limits and thresholds for scaling; comments and order stay.
+
+A threshold is the load of each server at which the targets still hold by the forecast, less a reserve.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.config import CONFIG_KEY, yaml_files
+
+from llmd_tuner.search import Deployment, at_loads
+from llmd_tuner.search_inputs import Question
+
+
+class ScalingShare(Entry):
+    """`values/tuning/scaling.yaml`: the share of what a server carries at which another one is started."""
+
+    threshold_share: float
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A key of the stack file's `scaling` with its value, and where the value is from."""
+
+    key: str
+    value: int
+    basis: str
+
+
+@dataclass(frozen=True)
+class RoleThreshold:
+    """How many servers a role has in a unit, and the threshold of each."""
+
+    replicas: int
+    threshold: Threshold
+
+
+@cache
+def scaling_share() -> float:
+    """The kit's own share."""
+    return required_entry("tuning", "scaling", ScalingShare).threshold_share
+
+
+def thresholds(question: Question, best: Deployment, tag: str) -> Mapping[str, RoleThreshold]:
+    """The thresholds of a deployment's roles, at the most that it carries within all targets.
+
+    Prefill goes by prompt tokens per second, because its work is in proportion to them whatever their number; servers
+    that generate go by their requests, which are the batch that the target for ITL allows. `tag` says what the
+    forecast is: calibrated or a bound.
+    """
+    (full,) = at_loads(question, best, [best.capacity_per_s])
+    most = f"at {best.capacity_per_s:.1f} requests/s, the most within {question.targets}"
+    generating = RoleThreshold(best.decode, _threshold("requests", full.batch, f"{tag}: {full.batch:.1f} {most}"))
+    if not best.prefill:
+        return {"aggregated": generating}
+    tokens_per_s = best.capacity_per_s * question.workload.input_tokens / (best.prefill * best.copies)
+    prompts = _threshold("promptTokensPerS", tokens_per_s, f"{tag}: {tokens_per_s:.0f} {most}")
+    return {"prefill": RoleThreshold(best.prefill, prompts), "decode": generating}
+
+
+def _threshold(key: str, carried: float, basis: str) -> Threshold:
+    """A share of what one server carries, in whole numbers."""
+    share = scaling_share()
+    return Threshold(key, max(1, math.floor(carried * share)), f"{basis}, times {share:g}")
+
+
+@dataclass(frozen=True)
+class StackFileChange:
+    """What a model's entry in a stack file is to say.
+
+    `thresholds` are by role. They go where the entry has `scaling`, or everywhere with `add_scaling`.
+    """
+
+    topology: str
+    copies: int
+    max_num_seqs: int
+    thresholds: Mapping[str, RoleThreshold] = field(default_factory=dict[str, RoleThreshold])
+    add_scaling: bool = False
+
+
+def apply_change(text: str, model: int, choice: StackFileChange) -> str:
+    """The text of a stack file with the choice in its entry `models[model]`.
+
+    Raises:
+        KitError: ruamel.yaml is not installed, or the file has no such entry.
+    """
+    document = yaml_files.load(text)
+    entry = cast("Mapping[str, Any]", document)["config"][CONFIG_KEY]["models"][model]
+    changes: dict[str, Any] = {"topology": choice.topology}
+    if choice.copies != entry.get("copies", 1):
+        changes["copies"] = choice.copies
+    for key, value in changes.items():
+        _put(entry, key, value, after="topology")
+    engine = entry.get("engine")
+    if engine is None:
+        engine = yaml_files.new_map({"maxNumSeqs": choice.max_num_seqs})
+        engine.fa.set_flow_style()
+        _put(entry, "engine", engine, after="slo")
+    else:
+        engine["maxNumSeqs"] = choice.max_num_seqs
+    if choice.thresholds and (choice.add_scaling or entry.get("scaling") is not None):
+        _put_scaling(entry, choice.thresholds)
+    return yaml_files.dump(document, text)
+
+
+def _put_scaling(entry: Any, thresholds: Mapping[str, RoleThreshold]) -> None:
+    """Thresholds of the roles that there are now. Limits stay, as far as they enclose the topology; roles that are new
+    may shrink in proportion, until the smaller of them has one server.
+    """
+    smallest = min(role_threshold.replicas for role_threshold in thresholds.values())
+    if entry.get("scaling") is None:
+        _put(entry, "scaling", yaml_files.new_map({}), after="engine")
+    scaling = entry["scaling"]
+    for stale in {"prefill", "decode", "aggregated"} & scaling.keys() - thresholds.keys():
+        del scaling[stale]
+    for role, role_threshold in thresholds.items():
+        if scaling.get(role) is None:
+            least = round(role_threshold.replicas / smallest)
+            scaling[role] = yaml_files.new_map({"minReplicas": least, "maxReplicas": role_threshold.replicas})
+        limits = scaling[role]
+        limits["minReplicas"] = min(limits.get("minReplicas", 1), role_threshold.replicas)
+        limits["maxReplicas"] = max(limits.get("maxReplicas", 1), role_threshold.replicas)
+        limits[role_threshold.threshold.key] = role_threshold.threshold.value
+        if not entry.fa.flow_style():
+            limits.fa.set_block_style()
+            scaling.fa.set_block_style()
+            limits.yaml_add_eol_comment(role_threshold.threshold.basis, role_threshold.threshold.key)
+
+
+def _put(entry: Any, key: str, value: object, after: str) -> None:
+    """Sets a value; a new key goes behind another."""
+    if key in entry:
+        entry[key] = value
+        return
+    keys = list(cast("Sequence[str]", entry))
+    entry.insert(keys.index(after) + 1 if after in keys else len(keys), key, value)

@@ -1,0 +1,386 @@
+"""Latency figures fitted to measured rows, with errors of what the fits have not seen.
+
+The model is linear in its factors, so each column of a fit is the model itself with one factor at 1 and the others at
+0. Points weigh by relative error, and no factor is negative: no part of a time can be less than nothing. A decode step
+gets a fixed time for each tensor parallel size that was measured, launches of layers included, because sizes differ by
+more than bytes and operations explain: on the published points that halves the error, in sample and for unseen loads.
+A prompt alone takes its GPU time t and the overhead o. Of C in flight, those b that fit a step go on together, and hide
+their overheads behind the steps of the others as far as there are others: a prompt takes max(t, (b t + o) / C). The
+efficiency of all-reduce is kept as it was: prompts of one length can't tell it from computing.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from llmd_oke.catalogue import Model, Node
+from llmd_oke.planning.conditions import Conditions
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis, Row
+from numpy.typing import NDArray
+
+from llmd_tuner.conditions import conditions_of
+from llmd_tuner.figures import Fit, LatencyFigures, latency_model_of
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.measurements import Point, decode_points, prefill_points
+from llmd_tuner.servers import TOKEN_BUDGET
+
+Array = NDArray[np.float64]
+
+Group = Callable[[Point], Hashable]
+
+FEWEST_POINTS = 3
+"""Below that a fit is not even tried."""
+
+MOST_ROUNDS = 100
+
+Fitter = Callable[[Sequence[Point], LatencyModel], LatencyModel]
+"""Fits the factors of one role and leaves the others."""
+
+_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Role:
+    """Which points rows have of a role, how its factors are fitted to them, and how a model predicts them."""
+
+    name: str
+    points: Callable[[Iterable[Row]], list[Point]]
+    fit: Fitter
+    predict: Callable[[LatencyModel, Point], float]
+
+
+def fit_decode(points: Sequence[Point], base: LatencyModel) -> LatencyModel:
+    """`base` with the factors of a decode step that fit the points best."""
+    none = replace(
+        base.factors,
+        decode_layer_s=0.0,
+        decode_bytes_factor=0.0,
+        decode_flops_factor=0.0,
+        decode_sequence_s=0.0,
+        decode_fixed_s=(),
+    )
+    alone = [
+        replace(base, factors=replace(none, **{name: 1.0}))
+        for name in ("decode_bytes_factor", "decode_flops_factor", "decode_sequence_s")
+    ]
+    sizes = sorted({point.tensor_parallel_size for point in points})
+    solution = _solve(
+        points,
+        lambda point: [
+            *(decode_s(model, point) for model in alone),
+            *(float(point.tensor_parallel_size == size) for size in sizes),
+        ],
+    )
+    factors = replace(
+        none,
+        decode_bytes_factor=solution[0],
+        decode_flops_factor=solution[1],
+        decode_sequence_s=solution[2],
+        decode_fixed_s=tuple(zip(sizes, solution[3:], strict=True)),
+    )
+    return replace(base, factors=factors)
+
+
+def fit_prefill(points: Sequence[Point], base: LatencyModel) -> LatencyModel:
+    """`base` with the factors of a prefill that fit the points best.
+
+    Which points have a busy GPU follows from the fit itself, so that it is repeated until that stays as it was.
+
+    Raises:
+        KitError: the points leave no time for computing.
+    """
+    busy = [point.sequences > _together(point) for point in points]
+    fitted = _fit_prefill(points, busy, base)
+    for _ in range(_ROUNDS):
+        # Whether the GPU always has a prompt of those in flight.
+        now_busy = [prefill_s(fitted, point) <= _gpu_s(fitted, point) for point in points]
+        if now_busy == busy:
+            break
+        busy, fitted = now_busy, _fit_prefill(points, now_busy, base)
+    return fitted
+
+
+def _fit_prefill(points: Sequence[Point], busy: Sequence[bool], base: LatencyModel) -> LatencyModel:
+    """The fit where it is known which points have a busy GPU; the overhead of `base` stays where all have."""
+    ideal = replace(base, factors=replace(base.factors, prefill_overhead_s=0.0, prefill_compute_efficiency=1.0))
+    links = replace(base, factors=replace(ideal.factors, prefill_compute_efficiency=float("inf")))
+    at_work = dict(zip(points, busy, strict=True))
+
+    def overheads(point: Point) -> float:
+        return 0.0 if at_work[point] else 1 / point.sequences
+
+    def share(point: Point) -> float:
+        return 1.0 if at_work[point] else _together(point) / point.sequences
+
+    overhead_s, slowness = _solve(
+        points,
+        lambda point: [overheads(point), share(point) * (_gpu_s(ideal, point) - _gpu_s(links, point))],
+        lambda point: share(point) * _gpu_s(links, point),
+    )
+    if slowness <= 0:
+        raise KitError("The prefill points leave no time for computing prompts.", "Look at them with `tune import`.")
+    if all(busy):
+        overhead_s = base.factors.prefill_overhead_s
+    factors = replace(base.factors, prefill_overhead_s=overhead_s, prefill_compute_efficiency=1 / slowness)
+    return replace(base, factors=factors)
+
+
+def decode_s(model: LatencyModel, point: Point) -> float:
+    """The step of a point."""
+    return model.server(point.tensor_parallel_size).decode_step_s(point.sequences, point.tokens)
+
+
+def prefill_s(model: LatencyModel, point: Point) -> float:
+    """The prompt of a point."""
+    gpu_s = _gpu_s(model, point)
+    return max(gpu_s, (_together(point) * gpu_s + model.factors.prefill_overhead_s) / point.sequences)
+
+
+def _together(point: Point) -> int:
+    """Prompts of one step."""
+    return min(point.sequences, max(1, int(TOKEN_BUDGET // point.tokens)))
+
+
+def _gpu_s(model: LatencyModel, point: Point) -> float:
+    return model.server(point.tensor_parallel_size).prefill_s(round(point.tokens))
+
+
+DECODE = Role("decode", decode_points, fit_decode, decode_s)
+PREFILL = Role("prefill", prefill_points, fit_prefill, prefill_s)
+ROLES = (PREFILL, DECODE)
+
+
+def errors(role: Role, model: LatencyModel, points: Sequence[Point]) -> list[float]:
+    """Predicted over measured, less one, for each point."""
+    return [role.predict(model, point) / point.seconds - 1 for point in points]
+
+
+def _solve(
+    points: Sequence[Point],
+    columns: Callable[[Point], list[float]],
+    given: Callable[[Point], float] = lambda _point: 0.0,
+) -> list[float]:
+    """The factors of the columns, beside what is given, by relative error."""
+    matrix = np.array([[value / point.seconds for value in columns(point)] for point in points])
+    values = np.array([1 - given(point) / point.seconds for point in points])
+    return [float(factor) for factor in nonnegative_least_squares(matrix, values)]
+
+
+def nonnegative_least_squares(columns: Array, values: Array) -> Array:
+    """The coefficients x >= 0 that bring `columns @ x` nearest to `values`.
+
+    The active set method of Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23. Columns are scaled to
+    equal length first, so that the order in which they come in is that of their use and not of their units.
+    """
+    lengths = np.maximum(np.linalg.norm(columns, axis=0), np.finfo(float).tiny)
+    return _active_set(columns / lengths, values) / lengths
+
+
+def _active_set(columns: Array, values: Array) -> Array:
+    chosen = np.zeros(columns.shape[1], dtype=bool)
+    solution = np.zeros(columns.shape[1])
+    for _ in range(MOST_ROUNDS):
+        pull = np.where(chosen, -np.inf, columns.T @ (values - columns @ solution))
+        best = int(np.argmax(pull))
+        if pull[best] <= 1e-9 * float(np.linalg.norm(values)):
+            break
+        chosen[best] = True
+        solution = _backed_off(columns, values, solution, chosen)
+        if not chosen[best]:
+            break  # adding it helps by no more than rounding
+    return solution
+
+
+def _backed_off(columns: Array, values: Array, start: Array, chosen: "NDArray[Any]") -> Array:
+    """From `start` towards the free solution of the chosen columns, leaving out those that would turn negative."""
+    current = start
+    while True:
+        free = np.zeros_like(current)
+        free[chosen] = np.linalg.lstsq(columns[:, chosen], values, rcond=None)[0]
+        falling = chosen & (free <= 0)
+        if not falling.any():
+            return free
+        reach = float(np.min(current[falling] / (current[falling] - free[falling])))
+        current = current + reach * (free - current)
+        chosen &= current > 1e-15
+        current = np.where(chosen, current, 0.0)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Errors of points that were predicted from others: predicted over measured, less one."""
+
+    points: tuple[Point, ...]
+    errors: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean absolute error, as a share."""
+        return sum(map(abs, self.errors)) / len(self.errors)
+
+    @property
+    def largest(self) -> float:
+        """Largest absolute error, as a share."""
+        return max(map(abs, self.errors))
+
+
+def by_load(point: Point) -> Hashable:
+    """Points of one load: a batch and a length."""
+    return point.sequences, point.tokens
+
+
+def by_size(point: Point) -> Hashable:
+    """Points of one tensor parallel size."""
+    return point.tensor_parallel_size
+
+
+def leave_out(role: Role, points: Sequence[Point], base: LatencyModel, group: Group) -> HeldOut | None:
+    """Each group predicted from the others; None where there are too few points or groups for that."""
+    predictions: list[tuple[Point, float]] = []
+    for left_out in dict.fromkeys(map(group, points)):
+        known = [point for point in points if group(point) != left_out]
+        if len(known) < FEWEST_POINTS or len({group(point) for point in known}) < 2:
+            return None
+        held_out = [point for point in points if group(point) == left_out]
+        predictions += zip(held_out, errors(role, role.fit(known, base), held_out), strict=True)
+    return HeldOut(*zip(*predictions, strict=True)) if predictions else None
+
+
+def predict(role: Role, known: Sequence[Point], others: Sequence[Point], base: LatencyModel) -> HeldOut:
+    """Some points predicted from others."""
+    return HeldOut(tuple(others), tuple(errors(role, role.fit(known, base), others)))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """New figures; `fitted` names the roles whose factors are new."""
+
+    figures: LatencyFigures
+    fitted: tuple[str, ...]
+
+
+def calibrate(rows: Sequence[Row], model: Model, node: Node, base: LatencyFigures) -> Calibration:
+    """The figures that the rows make of `base`: each role with enough points gets new factors, the others stay.
+
+    Raises:
+        KitError: the rows are of several images, those of a role of several conditions, of none of this model and GPU,
+            or too few of either role.
+    """
+    own = [row for row in rows if row.model in {model.name, model.repository} and row.gpu == node.gpu.product]
+    image = _one_image(own)
+    figures = base
+    fitted: list[str] = []
+    for role in ROLES:
+        of_role = [row for row in own if row.subject == role.name]
+        points = role.points(of_role)
+        if len(points) >= FEWEST_POINTS:
+            figures = _with_role(figures, role, points, latency_model_of(base, model, node), of_role, image)
+            fitted.append(role.name)
+    if not fitted:
+        count = f"{len(own)} of {len(rows)} rows are of {model.name} on {node.gpu.product}"
+        remedy = f"A fit takes at least {FEWEST_POINTS} prefill-only or decode-only rows: see `llmd-oke tune plan`."
+        raise KitError(f"There is too little to fit: {count}.", remedy)
+    if len(fitted) < len(ROLES):
+        return Calibration(figures.model_copy(update={"image": None}), tuple(fitted))
+    return Calibration(figures.model_copy(update={"image": image, "conditions": None}), tuple(fitted))
+
+
+def _one_image(rows: Sequence[Row]) -> str | None:
+    images = sorted({row.image for row in rows if row.image})
+    if len(images) > 1:
+        listed = ", ".join(images)
+        raise KitError(f"The rows are of several images: {listed}.", "Fit one at a time: `--image`.")
+    return images[0] if images else None
+
+
+def _one_kind(rows: Sequence[Row], image: str | None) -> Conditions:
+    """What the servers of all rows were started with; that a row doesn't tell what another tells is a difference.
+
+    Raises:
+        KitError: the rows are of several kinds of servers; says in what they differ.
+    """
+    every = [conditions_of(row).model_copy(update={"image": image}) for row in rows]
+    values = {name: Counter(getattr(conditions, name) for conditions in every) for name in Conditions.model_fields}
+    if several := {name: counts for name, counts in values.items() if len(counts) > 1}:
+        listed = "; ".join(f"{name.replace('_', ' ')} {_counts_text(counts)}" for name, counts in several.items())
+        remedy = f"Fit one kind at a time: {', '.join(f'--only {name}=VALUE' for name in several)}."
+        raise KitError(f"The {rows[0].subject} rows were measured under several conditions: {listed}.", remedy)
+    return every[0]
+
+
+def _counts_text(counts: Mapping[str | int | None, int]) -> str:
+    """`16 (4 rows), not told (2 rows)`."""
+    known = sorted(counts.items(), key=lambda item: (item[0] is None, str(item[0])))
+    return ", ".join(f"{'not told' if value is None else value} ({count} rows)" for value, count in known)
+
+
+def _with_role(
+    figures: LatencyFigures,
+    role: Role,
+    points: Sequence[Point],
+    base: LatencyModel,
+    rows: Sequence[Row],
+    image: str | None,
+) -> LatencyFigures:
+    """The figures with factors of a role that are fitted to the points of some rows."""
+    fitted = role.fit(points, base)
+    own = errors(role, fitted, points)
+    tools, bases = (", ".join(sorted(set(names))) for names in ((r.origin.tool for r in rows), (r.basis for r in rows)))
+    fit = Fit(
+        source=f"{tools} ({bases})",
+        conditions=_one_kind(rows, image),
+        points=len(points),
+        tensor_parallel_sizes=tuple(sorted({point.tensor_parallel_size for point in points})),
+        most_sequences=max(point.sequences for point in points),
+        most_tokens=max(point.tokens for point in points),
+        error=sum(map(abs, own)) / len(own),
+        unseen_load_error=_mean(leave_out(role, points, base, by_load)),
+        unseen_size_error=_mean(leave_out(role, points, base, by_size)),
+    )
+    section = getattr(figures, role.name)
+    return figures.model_copy(update={role.name: section.model_copy(update={**_factors(role, fitted), "fit": fit})})
+
+
+def _factors(role: Role, fitted: LatencyModel) -> dict[str, object]:
+    factors = fitted.factors
+    if role is PREFILL:
+        new = {"overhead_s": factors.prefill_overhead_s, "compute_efficiency": factors.prefill_compute_efficiency}
+    else:
+        new = {
+            "layer_s": factors.decode_layer_s,
+            "bytes_factor": factors.decode_bytes_factor,
+            "flops_factor": factors.decode_flops_factor,
+            "sequence_s": factors.decode_sequence_s,
+            "fixed_s": dict(factors.decode_fixed_s),
+        }
+    return {"basis": Basis.CALIBRATED, **new}
+
+
+def _mean(held_out: HeldOut | None) -> float | None:
+    return None if held_out is None else held_out.mean
+
+
+def left_out_models(rows: Sequence[Row], base: LatencyModel) -> Iterator[tuple[Row, LatencyModel]]:
+    """Each row with a model that was fitted to the rows of other loads, or of other tensor parallel sizes where all
+    have the same load; none for a role with too few points.
+    """
+    for role in ROLES:
+        pairs = [(row, point) for row in rows for point in role.points([row])]
+        group = next(
+            (key for key in (by_load, by_size) if _enough(list(map(key, (point for _, point in pairs))))), None
+        )
+        models: dict[Hashable, LatencyModel] = {}
+        for row, point in pairs if group else ():
+            left_out = group(point) if group else None
+            if group and left_out not in models:
+                models[left_out] = role.fit([other for _, other in pairs if group(other) != left_out], base)
+            yield row, models[left_out]
+
+
+def _enough(groups: Sequence[Hashable]) -> bool:
+    """Whether points of more than one group stay, and as many as a fit needs, whichever group is left out."""
+    remaining = [[other for other in groups if other != left_out] for left_out in set(groups)]
+    return bool(remaining) and all(len(others) >= FEWEST_POINTS and len(set(others)) > 1 for others in remaining)

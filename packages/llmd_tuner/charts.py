@@ -1,0 +1,163 @@
+"""Plots of a search: what is best for each GPU and user, and where the chosen deployment stands in it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from llmd_bench.loads import served
+from llmd_bench.plots.charts import lines_svg, scatter_svg
+from llmd_bench.plots.drawing import Box, Point, Series
+from llmd_bench.plots.page import Section, Table, page
+from llmd_bench.plots.terminal import scatter_text
+from llmd_pods.row import Basis, Row
+
+from llmd_tuner.confidence import Confidence
+from llmd_tuner.ranking import Ranking, deployment_name
+from llmd_tuner.search import Deployment, curve_of, frontier_of
+from llmd_tuner.search_inputs import Question
+
+TPSU = "output tokens/s for each user (TPSU)"
+TPSG = "output tokens/s for each GPU (TPSG)"
+MOST_CURVES = 4
+MOST_NAMES = 8
+MOST_POINTS = 40
+MOST_ROWS = 24
+
+_FRONTIER = "What no other deployment and load exceeds in both: a part of the frontier, the fastest for users first."
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All that a plot shows."""
+
+    model: str
+    question: Question
+    confidence: Confidence
+    ranking: Ranking
+    frontier: Sequence[Deployment]
+    curves: Sequence[Sequence[Deployment]]
+    measured: Sequence[Row] = ()
+
+
+def picture(
+    model: str, question: Question, confidence: Confidence, ranking: Ranking, measured: Sequence[Row] = ()
+) -> Picture:
+    """The frontier of all deployments, the curves of the best ones of different kinds, and measured runs."""
+    shown = list({deployment.family: deployment for deployment in _candidates(ranking)}.values())[:MOST_CURVES]
+    curves = [curve_of(question, deployment) for deployment in shown]
+    return Picture(model, question, confidence, ranking, frontier_of(question), curves, measured)
+
+
+def _candidates(ranking: Ranking) -> list[Deployment]:
+    """The first, then the best of the other families, an aggregated one early among them."""
+    losers = [loser.deployment for loser in ranking.losers]
+    aggregated = [deployment for deployment in losers if deployment.family.startswith("agg")]
+    return [*ranking.first[:1], *aggregated[:1], *losers]
+
+
+def scatter(picture: Picture) -> list[Series]:
+    """TPSG against TPSU: curves over the load, and the frontier with its topologies."""
+    basis = picture.confidence.basis
+    curves = [Series(deployment_name(curve[0]), _load_points(curve), basis) for curve in picture.curves if curve]
+    best = Series("best of all", _frontier_points(picture.frontier), basis)
+    return [*curves, best, *_measured(picture.measured)]
+
+
+def _measured(rows: Sequence[Row]) -> Iterator[Series]:
+    """Runs of whole deployments, a series for each deployment and basis."""
+    whole = [row for row in rows if row.subject == "end-to-end" and served(row) and row.tpsu and row.tpsg]
+    kinds = dict.fromkeys((row.topology or "run", row.copies, row.basis) for row in whole)
+    for topology, copies, basis in kinds:
+        own = [row for row in whole if ((row.topology or "run"), row.copies, row.basis) == (topology, copies, basis)]
+        points = [Point(row.tpsu or 0.0, row.tpsg or 0.0, f"C {row.concurrency:.0f}") for row in own]
+        yield Series(topology if copies == 1 else f"{copies} copies of {topology}", points, basis)
+
+
+def box(picture: Picture) -> Box | None:
+    """The speeds for users that need an ITL within its target; TTFT counts in a speed too."""
+    itl_s = picture.question.targets.itl_s
+    return None if itl_s is None else Box(x_min=1 / itl_s, label=f"ITL sure to be within {itl_s * 1000:g} ms")
+
+
+def svg(picture: Picture) -> str:
+    """The scatter plot."""
+    return scatter_svg(
+        scatter(picture), title=_title(picture), x_label=TPSU, y_label=TPSG, frontier=True, box=box(picture)
+    )
+
+
+def text(picture: Picture, width: int, height: int) -> str:
+    """The scatter plot for a terminal."""
+    return scatter_text(scatter(picture), width=width, height=height, x_label=TPSU, y_label=TPSG)
+
+
+def html(picture: Picture) -> str:
+    """A page with the plots and the frontier's table."""
+    latencies = [
+        Section("TTFT against load", svg=_latency(picture, "TTFT, ms", "ttft_s")),
+        Section("ITL against load", svg=_latency(picture, "ITL, ms", "itl_s")),
+    ]
+    throughput = Section("Throughput against speed", _text(picture), svg=svg(picture))
+    return page(_title(picture), [throughput, *latencies, Section("Best of all", _FRONTIER, _table(picture.frontier))])
+
+
+def _latency(picture: Picture, label: str, field: str) -> str:
+    basis = picture.confidence.basis
+    series = [
+        Series(
+            deployment_name(curve[0]),
+            [Point(deployment.requests_per_s, getattr(deployment, field) * 1000) for deployment in curve],
+            basis,
+        )
+        for curve in picture.curves
+        if curve
+    ]
+    return lines_svg(series, title=label.split(",", maxsplit=1)[0], x_label="requests/s", y_label=label)
+
+
+def _load_points(curve: Sequence[Deployment]) -> list[Point]:
+    """A curve, with the loads at its ends."""
+    ends = {0, len(curve) - 1}
+    return [
+        Point(deployment.tpsu, deployment.tpsg, f"{deployment.requests_per_s:.0f} qps" if place in ends else "")
+        for place, deployment in enumerate(curve)
+    ]
+
+
+def _frontier_points(frontier: Sequence[Deployment]) -> list[Point]:
+    """A part of the frontier, with the names of some of its deployments at even distances."""
+    shown = _thinned(frontier, MOST_POINTS)
+    step = -(-len(shown) // MOST_NAMES)
+    return [
+        Point(deployment.tpsu, deployment.tpsg, "" if place % step else deployment_name(deployment))
+        for place, deployment in enumerate(shown)
+    ]
+
+
+def _thinned(frontier: Sequence[Deployment], most: int) -> Sequence[Deployment]:
+    return frontier[:: max(1, -(-len(frontier) // most))]
+
+
+def _title(picture: Picture) -> str:
+    return f"{picture.model}, {picture.question.workload}, on up to {picture.question.hardware.gpus} GPUs"
+
+
+def _text(picture: Picture) -> str:
+    what = "No forecasts" if picture.confidence.basis is Basis.BOUND else "Forecasts"
+    return f"{what}: {picture.confidence.sentence}"
+
+
+def _table(frontier: Sequence[Deployment]) -> Table:
+    columns = ("TPSU", "TPSG", "deployment", "GPUs", "requests/s", "TTFT ms", "ITL ms")
+    rows = [
+        (
+            f"{deployment.tpsu:.1f}",
+            f"{deployment.tpsg:.0f}",
+            deployment_name(deployment),
+            str(deployment.gpus),
+            f"{deployment.requests_per_s:.1f}",
+            f"{deployment.ttft_s * 1000:.0f}",
+            f"{deployment.itl_s * 1000:.1f}",
+        )
+        for deployment in _thinned(frontier, MOST_ROWS)
+    ]
+    return Table(columns, rows)

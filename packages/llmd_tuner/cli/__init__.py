@@ -1,0 +1,1 @@
+"""Commands that measure what is deployed, compare results, and tune."""

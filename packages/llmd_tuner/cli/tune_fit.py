@@ -1,0 +1,312 @@
+"""`llmd-oke tune import`, `fit` and `match`: measured rows, checked; latency figures and matchings made of them."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from llmd_bench.files import read_rows, write_rows, write_whole
+from llmd_bench.readers import read_all
+from llmd_oke import catalogue
+from llmd_oke.catalogue import Node, node_of_gpu
+from llmd_oke.cli import console, options
+from llmd_oke.cli.tables import FittingTable
+from llmd_oke.planning.conditions import UNKNOWN_CONDITIONS, Conditions
+from llmd_pods.errors import KitError
+from llmd_pods.row import CONDITIONS, Row, Scope
+from rich.table import Table
+
+from llmd_tuner import search_inputs
+from llmd_tuner import workload as workloads
+from llmd_tuner.calibration import calibrate
+from llmd_tuner.cli.results import Hint, parse_hints
+from llmd_tuner.cli.tune_options import (
+    DEFAULT_SHAPE,
+    DEFAULT_WORKLOAD,
+    Figures,
+    GpuName,
+    ModelName,
+    ShapeName,
+    WorkloadText,
+    figures_of,
+    named_node,
+    show_findings,
+)
+from llmd_tuner.experiments.records import current_rows, rows_file
+from llmd_tuner.figures import Fit, LatencyFigures, figures_text, unphysical
+from llmd_tuner.hygiene import inspect_by_model
+from llmd_tuner.matching import Match, Settings, matches
+from llmd_tuner.measurements import published_names, published_points
+
+RowFiles = Annotated[list[Path] | None, typer.Argument(help="Rows of `tune import` or `tune run`.", metavar="ROWS")]
+
+KeptOf = Annotated[str | None, typer.Option("--stack", "-s", help="Take the rows that `tune run` keeps of this stack.")]
+
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", help=f"Only rows measured under this condition, NAME=VALUE: {', '.join(CONDITIONS)}."),
+]
+
+Published = Annotated[bool, typer.Option("--published", help="Add the kit's published measurements of the model.")]
+
+PublishedGpu = Annotated[str, typer.Option("--gpu", help="GPU of the published measurements.")]
+
+Replicas = Annotated[int, typer.Option("--decode-replicas", help="Decode servers of a unit.", min=1, max=64)]
+
+Share = Annotated[float, typer.Option("--prefill-share", help="Share of prefill's rate to use.", min=0.1, max=1.0)]
+
+Files = Annotated[list[Path], typer.Argument(help="Files or folders of results.", exists=True)]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Rows as JSON Lines, or CSV by its name.", dir_okay=False)]
+KeepRejected = Annotated[bool, typer.Option("--keep-rejected", help="Write rows that a rule rejects too.")]
+
+
+def import_rows(
+    files: Files,
+    output: Output = Path("rows.jsonl"),
+    model: Annotated[str | None, typer.Option(help="Model, where files don't say.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU product, where files don't say: MI300X.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs in use, where files don't say.", min=1)] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(help="Of the server, likewise.", min=1)] = None,
+    image: Annotated[str | None, typer.Option(help="vLLM image, likewise.")] = None,
+    subject: Annotated[str | None, typer.Option(help="end-to-end, prefill or decode, likewise.")] = None,
+    topology: Annotated[str | None, typer.Option(help="Of a whole deployment, likewise: 8p-tp1-4d-tp2.")] = None,
+    input_tokens: Annotated[float | None, typer.Option(help="Mean prompt length, likewise.", min=1)] = None,
+    output_tokens: Annotated[float | None, typer.Option(help="Mean output length, likewise.", min=1)] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Of the server, likewise.", min=1)] = None,
+    hint: Hint = None,
+    keep_rejected: KeepRejected = False,
+) -> None:
+    """Read results of `vllm bench serve`, inference-perf, llm-d-benchmark, j-pareto and this kit, and check them.
+
+    What can't be read is listed by file and line; rows that can't be right are left out, each with its reason. Ends
+    with exit code 1 where something could not be read, and leaves the output as it was where no row is left.
+    """
+    options: dict[str, Any] = {
+        "model": model,
+        "gpu": gpu and search_inputs.gpu_named(gpu),
+        "gpus": gpus,
+        "tensor_parallel_size": tensor_parallel_size,
+        "image": image,
+        "subject": subject_of(subject),
+        "topology": topology,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "max_num_seqs": max_num_seqs,
+    }
+    hints = replace(parse_hints(hint or ()), **{name: value for name, value in options.items() if value is not None})
+    result = read_all(files, hints)
+    inspection = inspect_by_model(list(result.rows))
+    show_findings(inspection, result.rejected)
+    _show_unknown(result.rows)
+    rows = result.rows if keep_rejected else inspection.accepted
+    if not rows:
+        _nothing(files, output)
+    write_rows(rows, output)
+    console.output().print(f"{len(rows)} of {len(result.rows)} rows in {output}", markup=False, soft_wrap=True)
+    if result.rejected:
+        raise typer.Exit(1)
+
+
+def _nothing(files: list[Path], output: Path) -> NoReturn:
+    unchanged = f"; {output} stays as it was" if output.exists() else ""
+    message = f"No row is left of {', '.join(map(str, files))}{unchanged}."
+    raise KitError(message, "What is wrong with each is above; what files don't say can be given by options.")
+
+
+def subject_of(text: str | None) -> Scope | None:
+    """The subject that an option names."""
+    names: dict[str, Scope] = {"end-to-end": "end-to-end", "prefill": "prefill", "decode": "decode"}
+    if text is not None and text not in names:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(names)}", param_hint="--subject")
+    return names[text] if text else None
+
+
+def _show_unknown(rows: tuple[Row, ...]) -> None:
+    """The GPUs whose limits the catalogue doesn't have."""
+    known = catalogue.gpu_names()
+    for gpu in sorted({row.gpu for row in rows} - set(known)):
+        text = f"not held against hardware bounds: {gpu} is no GPU of the catalogue ({', '.join(known)})"
+        console.errors().print(text, markup=False, soft_wrap=True)
+
+
+def fit(
+    rows: RowFiles = None,
+    stack: KeptOf = None,
+    project: options.Project = options.HERE,
+    model: ModelName = None,
+    shape: ShapeName = None,
+    gpu: GpuName = None,
+    image: Annotated[str | None, typer.Option(help="Only rows of this vLLM image.")] = None,
+    only: Only = None,
+    published: Published = False,
+    figures: Figures = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File for the figures.", dir_okay=False)] = None,
+) -> None:
+    """Fit the latency model to prefill-only and decode-only rows, and say how far it is off where it did not look.
+
+    The GPU is that of the rows where neither --gpu nor --shape names one. Without --output the figures are printed as
+    YAML.
+    """
+    stored = _kept_file(project, stack) if stack else None
+    node = named_node(shape, gpu) or _node_of([*([stored] if stored else ()), *(rows or ())])
+    product = node.gpu.product
+    measured = current_rows(stored, model or _one_model(read_rows(stored)), product) if stored else []
+    if rows or published or not stored:
+        measured += rows_of(rows, model, product if published else None)
+    chosen = search_inputs.known_model(model or _one_model(measured))
+    base = figures_of(figures, chosen, node)
+    conditions = conditions_of_words([*(only or ()), *([f"image={image}"] if image else [])])
+    inspection = inspect_by_model([row for row in measured if conditions.items() <= _told(row).items()])
+    show_findings(inspection)
+    calibration = calibrate(inspection.accepted, chosen, node, base)
+    _show(calibration.figures, calibration.fitted)
+    text = figures_text(calibration.figures)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_whole(output, text)
+        console.errors().print(f"figures  {output}", markup=False, soft_wrap=True)
+
+
+def conditions_of_words(words: list[str]) -> dict[str, str]:
+    """The conditions of texts such as `block_size=128`.
+
+    Raises:
+        KitError: a text names none.
+    """
+    named = {name: value for name, _, value in (word.partition("=") for word in words)}
+    if unknown := [name for name in named if name not in CONDITIONS]:
+        raise KitError(f"{unknown[0]!r} is no condition of a row.", f"--only NAME=VALUE: {', '.join(CONDITIONS)}.")
+    return named
+
+
+def _told(row: Row) -> dict[str, str]:
+    return {name: str(value) for name, value in row.conditions.items() if value is not None}
+
+
+def rows_of(paths: list[Path] | None, model: str | None, published: str | None) -> list[Row]:
+    """The rows of files, and those that are published on a GPU where one is named, without points that are set aside.
+
+    Raises:
+        KitError: there are none, or files hold what is no row.
+    """
+    rows = [row for path in paths or [] for row in read_rows(path)]
+    if published:
+        name = model or _one_model(rows)
+        points = published_points(name, published)
+        if points is None:
+            known = ", ".join(f"{model_name} on {gpu}" for model_name, gpu in published_names())
+            raise KitError(f"The kit has no published measurements of {name} on {published}.", f"It has: {known}.")
+        rows += points.kept_rows()
+    if not rows and paths:
+        raise KitError(
+            f"There are no rows in {', '.join(map(str, paths))}.", "`llmd-oke tune import` makes such files."
+        )
+    if not rows:
+        raise KitError("There are no rows.", "Name files of rows, or --published with --model.")
+    return rows
+
+
+def _node_of(files: list[Path]) -> Node:
+    """The nodes of the one GPU that all rows are of; else the default ones."""
+    products = {row.gpu for path in files for row in read_rows(path)}
+    known = node_of_gpu(products.pop()) if len(products) == 1 else None
+    return known or search_inputs.known_shape(DEFAULT_SHAPE)
+
+
+def _kept_file(project: Path, stack: str) -> Path:
+    """The file of rows that `tune run` has kept for a stack.
+
+    Raises:
+        KitError: there are none.
+    """
+    file = rows_file(project, stack)
+    if not file.exists():
+        message = f"Nothing has been measured for the tuner with the stack {stack}."
+        raise KitError(message, f"Measure: llmd-oke tune run --stack {stack}")
+    return file
+
+
+def _one_model(rows: list[Row]) -> str:
+    names = sorted({row.model for row in rows})
+    if len(names) != 1:
+        raise KitError(f"The rows are of {len(names)} models.", f"--model is one of: {', '.join(names) or 'none'}.")
+    return names[0]
+
+
+def _show(figures: LatencyFigures, fitted: tuple[str, ...]) -> None:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("role", "points", "sizes", "error of the points", "unseen loads", "unseen sizes"):
+        table.add_column(column, justify="left" if column in {"role", "sizes"} else "right")
+    for name, fit_ in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
+        table.add_row(name, *_cells(fit_ if name in fitted else None))
+    console.errors().print(FittingTable(table))
+    for name, measured in figures.measured_conditions().items():
+        if name in fitted:
+            console.errors().print(f"{name} of  {_named(measured or UNKNOWN_CONDITIONS)}", markup=False, soft_wrap=True)
+    for fault in unphysical(figures):
+        if fault.role in fitted:
+            console.errors().print(f"not physical  {fault}", markup=False, soft_wrap=True)
+            console.errors().print(f"  to tell it: {fault.remedy}", markup=False, soft_wrap=True)
+
+
+def _named(measured: Conditions) -> str:
+    """What the fitted servers were started with."""
+    texts = [f"{name.replace('_', ' ')} {value}" for name, value in measured if value is not None]
+    return ", ".join([*texts, *([] if measured.started_told else ["conditions unknown"])])
+
+
+def _cells(fit_: Fit | None) -> list[str]:
+    if fit_ is None:
+        return ["too few: as before", "", "", "", ""]
+    errors = (fit_.error, fit_.unseen_load_error, fit_.unseen_size_error)
+    sizes = ", ".join(f"TP{size}" for size in fit_.tensor_parallel_sizes)
+    return [str(fit_.points), sizes, *("-" if error is None else f"{error:.1%}" for error in errors)]
+
+
+def match(
+    rows: RowFiles = None,
+    workload: WorkloadText = None,
+    model: ModelName = None,
+    gpu: PublishedGpu = "MI300X",
+    published: Published = False,
+    decode_replicas: Replicas = 1,
+    prefill_share: Share = 1.0,
+    as_json: options.Json = False,
+) -> None:
+    """For each decode measurement the fewest prefill GPUs that keep up with it, as the published method has it."""
+    product = search_inputs.known_gpu(gpu).gpu.product if published else None
+    inspection = inspect_by_model(rows_of(rows, model, product))
+    show_findings(inspection)
+    lengths = workloads.parse(workload or DEFAULT_WORKLOAD)
+    settings = Settings(lengths.input_tokens, lengths.output_tokens, decode_replicas, prefill_share)
+    result = matches(inspection.accepted, settings)
+    if as_json:
+        typer.echo(json.dumps([_plain(item) for item in result], indent=2))
+    else:
+        console.output().print(FittingTable(_table(result)))
+
+
+def _plain(item: Match) -> dict[str, object]:
+    derived = {"topology": item.topology, "gpus": item.gpus, "tpsu": item.tpsu, "tpsg": item.tpsg}
+    return {**asdict(item), **derived}
+
+
+def _table(result: list[Match]) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    columns = ("topology", "concurrency", "decode tok/s", "prompt tok/s", "prefill GPUs", "GPUs", "TPSU", "TPSG")
+    for column in columns:
+        table.add_column(column, justify="left" if column == "topology" else "right", no_wrap=True)
+    for item in result:
+        table.add_row(
+            item.topology,
+            f"{item.decode.concurrency:g}",
+            f"{item.decode.tokens_per_s:.0f}",
+            f"{item.prompt_tokens_per_s:.0f}",
+            str(item.prefill_gpus),
+            str(item.gpus),
+            f"{item.tpsu:.1f}",
+            f"{item.tpsg:.0f}",
+        )
+    return table

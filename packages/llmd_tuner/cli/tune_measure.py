@@ -1,0 +1,204 @@
+"""`llmd-oke tune plan` and `run`: which single servers to measure, how long that takes, what it costs; doing it."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from llmd_bench.files import write_whole
+from llmd_oke import catalogue, config
+from llmd_oke.cli import console, options
+from llmd_oke.cli.options import with_option_groups
+from llmd_oke.planning.releases import used_release
+from llmd_pods.errors import KitError
+from rich.markup import escape
+from rich.table import Table
+
+from llmd_tuner import search_inputs
+from llmd_tuner import workload as workloads
+from llmd_tuner.cli import experiment
+from llmd_tuner.cli.experiment import ExperimentOptions
+from llmd_tuner.cli.tune_options import Name, WorkloadText, model_index, show_findings
+from llmd_tuner.experiments import preparation
+from llmd_tuner.experiments.grid import NAME, GridName, Servers, grids, handing_over, recipe_text, tuning_recipe
+from llmd_tuner.experiments.preparation import Experiment, RunOptions, forecast_of
+from llmd_tuner.experiments.recipes import Recipe
+from llmd_tuner.experiments.records import add_rows, rows_file
+from llmd_tuner.hygiene import inspect_by_model
+
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write the measurements as a recipe of `experiment run`.", dir_okay=False),
+]
+
+Grid = Annotated[
+    GridName, typer.Option(help="`full` measures the published method's points, `adaptive` the few that a fit needs.")
+]
+Size = Annotated[
+    list[int] | None,
+    typer.Option("--size", help="Only this tensor parallel size; several times. The grid's choice if left out."),
+]
+Model = Annotated[str | None, typer.Option("--model", help="Another model of the catalogue than the stack's.")]
+MaxNumSeqs = Annotated[
+    int | None, typer.Option(help="vLLM's --max-num-seqs of the servers, the largest batch; 256 if left out.", min=1)
+]
+
+DEFAULT_MAX_NUM_SEQS = 256
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options that say what to measure."""
+
+    stack: options.Stack
+    project: options.Project = options.HERE
+    name: Name = None
+    model: Model = None
+    workload: WorkloadText = None
+    grid: Grid = "adaptive"
+    size: Size = None
+    max_num_seqs: MaxNumSeqs = None
+
+
+def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
+    """The measurements as an experiment that can be run.
+
+    Raises:
+        KitError: model, workload or sizes are not known, or no server fits.
+        Refused: the stack can't be used; carries every problem.
+    """
+    base = config.load(selection.project, selection.stack)
+    shape = search_inputs.known_shape(base.gpu_pools[0].shape)
+    servers = _servers(selection, base, shape, rehearsed=run.rehearsed)
+    recipe = tuning_recipe(servers, selection.grid, tuple(selection.size or ()), _gpus(run, base, shape))
+    simulated_node = shape.gpus if run.rehearsed else None
+    run = replace(run, gpus=run.gpus or simulated_node)
+    return preparation.prepare_recipe(selection.project, NAME, recipe, selection.stack, run)
+
+
+def _servers(selection: ServerOptions, base: config.StackConfig, shape: catalogue.Shape, *, rehearsed: bool) -> Servers:
+    most = selection.max_num_seqs or DEFAULT_MAX_NUM_SEQS
+    given = workloads.parse(selection.workload) if selection.workload else None
+    if selection.model:
+        if given is None:
+            raise KitError("The stack doesn't say how that model is used.", "Add --workload ISL/OSL.")
+        engine = _handing_over(config.Engine(max_num_seqs=most), base)
+        return Servers(search_inputs.known_model(selection.model), shape, given, engine, rehearsed)
+    own = base.models[model_index(base.models, selection.name)]
+    load = given or workloads.of_lengths(own.workload.input_tokens, own.workload.output_tokens)
+    engine = _handing_over(own.engine.model_copy(update={"max_num_seqs": most}), base)
+    return Servers(search_inputs.known_model(own.model), shape, load, engine, rehearsed)
+
+
+def _handing_over(engine: config.Engine, base: config.StackConfig) -> config.Engine:
+    release = used_release(base)
+    return engine if release is None else handing_over(engine, release)
+
+
+def _gpus(run: RunOptions, base: config.StackConfig, shape: catalogue.Shape) -> int:
+    """The GPUs of one server at most: a node's, as far as they are free."""
+    if run.gpus:
+        return min(run.gpus, shape.gpus)
+    free = shape.gpus if run.rehearsed else preparation.free_gpus(base, shape)
+    return min(free, shape.gpus) if free > 0 else shape.gpus  # none free: `prepare_recipe` says what to do
+
+
+def points(recipe: Recipe) -> int:
+    """How many points of servers a recipe measures."""
+    return sum(len(load.levels) for deployment in recipe.deployments for load in recipe.loads_of(deployment))
+
+
+def show_points(recipe: Recipe, grid: GridName) -> None:
+    """What is measured of which servers, and what a fit of it is worth."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("  servers")
+    for name in ("ISL", "OSL", "requests in flight"):
+        table.add_column(name, justify="left" if name == "requests in flight" else "right")
+    for deployment in recipe.deployments:
+        for load in recipe.loads_of(deployment):
+            levels = ", ".join(map(str, load.concurrencies))
+            table.add_row(f"  {deployment.object_name}", str(load.input_tokens), str(load.output_tokens), levels)
+    console.output().print(table, "", sep="\n")
+    console.output().print(f"  {escape(worth(recipe, grid))}\n", soft_wrap=True)
+
+
+def worth(recipe: Recipe, grid: GridName) -> str:
+    """What fits of such points were off by, where that is known."""
+    count = f"{points(recipe)} points, each with prompts of its own. "
+    known = grids().adaptive
+    if grid == "full":
+        return (
+            f"{count}On the published points of gpt-oss-120b a fit of all of them is off by "
+            f"{known.full_decode_error:.1%} for decode and {known.full_prefill_error:.1%} for prefill (calibrated)."
+        )
+    return (
+        f"{count}On the published points of gpt-oss-120b TP1 and TP8 at such levels predict the others with errors of "
+        f"{known.decode_error:.1%} (decode) and {known.prefill_error:.1%} (prefill) on average; a fit of all points is "
+        f"off by {known.full_decode_error:.1%} and {known.full_prefill_error:.1%} (calibrated)."
+    )
+
+
+@with_option_groups
+def plan(
+    selection: ServerOptions,
+    how: ExperimentOptions,
+    output: Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Show which prefill-only and decode-only servers to measure, how long it takes and what it costs.
+
+    Nothing is deployed; `tune run` with the same options measures.
+    """
+    planned = server_experiment(selection, how.asked())
+    if as_json:
+        console.output().print_json(data=_document(planned, selection.grid))
+    else:
+        names = [deployment.object_name for deployment in planned.deployments]
+        experiment.show_plan(planned, names, {})
+        console.output().print()
+        show_points(planned.recipe, selection.grid)
+    if output is not None:
+        write_whole(output, recipe_text(planned.recipe))
+        console.errors().print(f"recipe  {output}", markup=False, soft_wrap=True)
+
+
+def _document(planned: Experiment, grid: GridName) -> dict[str, Any]:
+    """The plan of the experiment, its recipe, and what fits of such points were off by on published ones."""
+    names = [deployment.object_name for deployment in planned.deployments]
+    known = grids().adaptive
+    full = {"decode": known.full_decode_error, "prefill": known.full_prefill_error}
+    adaptive = {"decode": known.decode_error, "prefill": known.prefill_error}
+    return {
+        **experiment.plan_document(planned, forecast_of(planned, names, {})),
+        "grid": grid,
+        "points": points(planned.recipe),
+        "published_errors": full if grid == "full" else adaptive,
+        "recipe_document": planned.recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+    }
+
+
+@with_option_groups
+def run(
+    selection: ServerOptions,
+    how: ExperimentOptions,
+    yes: options.Yes = False,
+    new: experiment.New = False,
+) -> None:
+    """Measure the servers that `tune plan` shows, or go on where that was interrupted, and keep the rows of the stack.
+
+    `tune fit`, `rank`, `plot` and `apply` go by them from then on. Rows that can't be right are left out, each with its
+    reason. Ends with exit code 1 if a server could not be measured.
+    """
+    folder = experiment.carry_out(server_experiment(selection, how.asked()), yes=yes, new=new)
+    inspection = inspect_by_model(folder.gather())
+    show_findings(inspection)
+    file = rows_file(selection.project, selection.stack)
+    stored = add_rows(inspection.accepted, file)
+    summary = f"{len(inspection.accepted)} of {len(folder.gather())} rows kept, {len(stored)} in all"
+    console.output().print(f"{summary}: {file}", markup=False, soft_wrap=True)
+    if how.rehearse:
+        console.output().print(
+            "[dim]rehearsed: the rows are the simulation's (calibrated), and tell nothing of real servers[/]",
+            soft_wrap=True,
+        )
+    raise typer.Exit(experiment.show_failures(folder))

@@ -1,0 +1,289 @@
+"""Options that commands of `tune` share, and the search, model and latency figures that they name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from llmd_bench.files import Rejection, read_rows
+from llmd_oke import config, planning
+from llmd_oke.catalogue import Model, Node, Shape, gpu_names
+from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.cli import console, options
+from llmd_oke.config.model import RouterProfileName
+from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions, deployed_conditions
+from llmd_pods.errors import KitError
+from llmd_pods.row import Row
+
+from llmd_tuner import confidence, search_inputs, workload
+from llmd_tuner.calibration import calibrate
+from llmd_tuner.confidence import Confidence
+from llmd_tuner.experiments.records import current_rows, rows_file
+from llmd_tuner.figures import LatencyFigures, read_figures
+from llmd_tuner.hygiene import Inspection, inspect_by_model
+from llmd_tuner.search_inputs import Question, Targets, joined, parse_targets
+from llmd_tuner.workload import Workload
+
+MaybeStack = Annotated[
+    str | None, typer.Option("--stack", "-s", help="Take model, workload, targets and GPUs from this stack.")
+]
+Name = Annotated[str | None, typer.Option("--name", help="Which model of the stack, where it has several.")]
+ModelName = Annotated[str | None, typer.Option("--model", help="Model of the catalogue, without a stack.")]
+ShapeName = Annotated[
+    str | None, typer.Option("--shape", help="Shape of the GPU nodes, without a stack; BM.GPU.MI300X.8 if left out.")
+]
+GpuName = Annotated[
+    str | None, typer.Option("--gpu", help=f"GPU product instead of a shape: {', '.join(gpu_names())}.")
+]
+Slo = Annotated[str, typer.Option("--slo", help="Targets, with commas: ttft=MS, itl=MS, e2e=MS (means), qps=RATE.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs to search; those that the stack has.", min=1, max=128)]
+WorkloadText = Annotated[
+    str | None,
+    typer.Option("--workload", help="Lengths, ISL/OSL: 4096/256, or several with weights: 7:4096/256,3:512/128."),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(help="Lengths from a trace: JSON Lines or CSV with input_tokens, output_tokens.", dir_okay=False),
+]
+PrefixHits = Annotated[
+    float,
+    typer.Option(help="Share of prompt tokens that the prefix caches of prefill answer, as watched.", min=0, max=1),
+]
+Figures = Annotated[
+    Path | None,
+    typer.Option(
+        help="Latency figures of `tune fit`. If left out, fitted to the rows of `tune run`; else the kit's own.",
+        dir_okay=False,
+    ),
+]
+Measurements = Annotated[
+    list[Path] | None, typer.Option("--measurements", help="Rows to fit instead; several times.", dir_okay=False)
+]
+MaxNumSeqs = Annotated[int, typer.Option(help="Largest batch to consider (vLLM's --max-num-seqs).", min=1, max=4096)]
+AllowExtrapolation = Annotated[
+    bool,
+    typer.Option("--allow-extrapolation", help="Go beyond what the latency figures were fitted to; results say so."),
+]
+
+DEFAULT_SHAPE = "BM.GPU.MI300X.8"
+STACK_OR_GPU = "Leave out --shape and --gpu, or name --model instead of --stack."
+DEFAULT_WORKLOAD = "4096/256"
+DEFAULT_GPUS = 16
+QUICK_GPUS = 32
+"""Deployments of so many are searched within a second or two."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The options that say of what a search is: a stack, or a model on a shape or GPU."""
+
+    project: options.Project = options.HERE
+    stack: MaybeStack = None
+    model: ModelName = None
+    shape: ShapeName = None
+    gpu: GpuName = None
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """The options of every search."""
+
+    name: Name = None
+    slo: Slo = ""
+    gpus: Gpus = None
+    workload: WorkloadText = None
+    trace: Trace = None
+    prefix_hits: PrefixHits = 0.0
+    figures: Figures = None
+    max_num_seqs: MaxNumSeqs = 256
+    allow_extrapolation: AllowExtrapolation = False
+    measurements: Measurements = None
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """What a search goes by, all of it known and checked."""
+
+    model: Model
+    node: Node
+    question: Question
+    confidence: Confidence
+    started: DeployedConditions
+
+
+@dataclass(frozen=True)
+class _Defaults:
+    """What a stack, or its absence, says about a model."""
+
+    model: Model
+    node: Node
+    workload: Workload
+    targets: Targets
+    gpus: int
+    gpu_memory_utilization: float = 0.95
+    started: DeployedConditions = VLLM_DEFAULTS
+    profile: RouterProfileName = "token-load"
+
+
+def search_context(where: ModelOptions, search: SearchOptions) -> SearchContext:
+    """The question that the options make.
+
+    Raises:
+        KitError: they contradict each other, name what is not there, or lead beyond the latency figures.
+    """
+    if (where.stack is None) == (where.model is None):
+        raise KitError("Either a stack or a model has to be named.", "--stack S, or --model M.")
+    if search.workload and search.trace:
+        raise KitError("A workload and a trace exclude each other.", "Give --workload or --trace.")
+    known = _of_stack(where, search) if where.stack else _of_model(where, search)
+    stored = rows_file(where.project, where.stack) if where.stack else None
+    figures = best_figures(search.figures, search.measurements or (), stored, known.model, known.node)
+    question = search_inputs.question_of(
+        known.model,
+        known.node,
+        figures,
+        replace(known.workload, prefix_cache_hit_share=search.prefix_hits),
+        known.targets,
+        search.gpus or known.gpus,
+        max_num_seqs=search.max_num_seqs,
+        gpu_memory_utilization=known.gpu_memory_utilization,
+        started=known.started,
+        profile=known.profile,
+    )
+    question, trust = confidence.confine(question, figures, search.allow_extrapolation, known.started)
+    return SearchContext(known.model, known.node, question, trust, known.started)
+
+
+def announce(context: SearchContext) -> None:
+    """Says that a search begins, where it takes seconds."""
+    gpus = context.question.hardware.gpus
+    if gpus > QUICK_GPUS:
+        console.progress().step(f"searching the deployments of up to {gpus} GPUs")
+
+
+def named_node(shape: str | None, gpu: str | None) -> Node | None:
+    """The nodes that a shape or a GPU names, None where neither is given.
+
+    Raises:
+        KitError: both are given, or the catalogue has no such shape or GPU.
+    """
+    if shape and gpu:
+        message = "A shape and a GPU exclude each other: a shape says which GPU it has."
+        raise KitError(message, f"Give --shape {shape} or --gpu {gpu}.")
+    if shape:
+        return search_inputs.known_shape(shape)
+    return search_inputs.known_gpu(gpu) if gpu else None
+
+
+def model_index(models: tuple[config.Model, ...], name: str | None) -> int:
+    """The place of a model in a stack file.
+
+    Raises:
+        KitError: there is no such model, or there are several and no name says which.
+    """
+    names = [model.object_name for model in models]
+    if name is None and len(names) == 1:
+        return 0
+    if name in names:
+        return names.index(name)
+    message = "The stack has several models." if name is None else f"The stack has no model {name!r}."
+    raise KitError(message, f"--name is one of: {', '.join(names) or 'none'}.")
+
+
+def _of_model(where: ModelOptions, search: SearchOptions) -> _Defaults:
+    model = search_inputs.known_model(where.model or "")
+    node = named_node(where.shape, where.gpu) or search_inputs.known_shape(DEFAULT_SHAPE)
+    load = _workload(search) or workload.parse(DEFAULT_WORKLOAD)
+    started = (
+        deployed_conditions(newest_release(), model, config.Engine()) if isinstance(node, Shape) else VLLM_DEFAULTS
+    )
+    return _Defaults(model, node, load, _targets(search, load, Targets()), DEFAULT_GPUS, started=started)
+
+
+def _of_stack(where: ModelOptions, search: SearchOptions) -> _Defaults:
+    if where.shape or where.gpu:
+        raise KitError("A stack says itself which GPUs it has.", STACK_OR_GPU)
+    plan = planning.plan_stack_file(where.project, where.stack or "")
+    chosen = plan.models[model_index(plan.config.models, search.name)]
+    slo = chosen.slo or config.Slo()
+    load = _workload(search) or workload.of_lengths(chosen.workload.input_tokens, chosen.workload.output_tokens)
+    return _Defaults(
+        chosen.model,
+        plan.pools[0].shape,
+        load,
+        _targets(search, load, Targets(slo.ttft_ms and slo.ttft_ms / 1000, slo.itl_ms and slo.itl_ms / 1000)),
+        chosen.gpus + plan.gpus - plan.used_gpus,  # those that the model has, and those that none has
+        chosen.engine.gpu_memory_utilization,
+        deployed_conditions(plan.release, chosen.model, chosen.engine),
+        chosen.profile,
+    )
+
+
+def _targets(search: SearchOptions, load: Workload, others: Targets) -> Targets:
+    """What the command line says goes before the stack file, and that before the trace's own rate."""
+    return joined(joined(parse_targets(search.slo), others), Targets(requests_per_s=load.requests_per_s))
+
+
+def _workload(search: SearchOptions) -> Workload | None:
+    if search.trace:
+        return workload.read_trace(search.trace)
+    return workload.parse(search.workload) if search.workload else None
+
+
+def show_findings(inspection: Inspection, rejected: tuple[Rejection, ...] = ()) -> None:
+    """What could not be read, and what was found wrong."""
+    for item in rejected:
+        console.errors().print(f"not read {item}", markup=False, soft_wrap=True)
+    for finding in inspection.findings:
+        console.errors().print(str(finding), markup=False, soft_wrap=True)
+
+
+def figures_of(path: Path | None, model: Model, node: Node) -> LatencyFigures:
+    """The latency figures in a file, or the kit's own; bounds of the hardware where it has none.
+
+    Raises:
+        KitError: the file has none, or those of another model or GPU.
+    """
+    if path is None:
+        return search_inputs.known_figures(model, node)
+    return search_inputs.checked_figures(read_figures(path), model, node)
+
+
+def best_figures(
+    figures: Path | None, rows: Sequence[Path], stored: Path | None, model: Model, node: Node
+) -> LatencyFigures:
+    """Figures that are named, else of rows that are named, else of the rows that are kept for a stack, else the kit's.
+
+    Says which they are, unless they are named.
+
+    Raises:
+        KitError: what is named can't be used.
+    """
+    base = figures_of(figures, model, node)
+    if figures is not None and not rows:
+        return base
+    if rows:
+        named = [row for path in rows for row in read_rows(path)]
+        return calibrate(_accepted(named), model, node, base).figures
+    accepted = _accepted(current_rows(stored, model.name, node.gpu.product) if stored else [])
+    if not accepted:
+        return base
+    try:
+        fitted = calibrate(accepted, model, node, base).figures
+    except KitError as error:
+        own = "the kit's own" if base.measured else "bounds of the hardware"
+        _tell(f"{own}, because the rows in {stored} give none: {error.message}")
+        return base
+    known = all(conditions and conditions.started_told for conditions in fitted.measured_conditions().values())
+    unknown = "" if known else ", whose conditions are unknown"
+    _tell(f"fitted to {len(accepted)} rows ({accepted[0].basis.value}) of {stored}{unknown}")
+    return fitted
+
+
+def _accepted(rows: list[Row]) -> tuple[Row, ...]:
+    return inspect_by_model(rows).accepted
+
+
+def _tell(text: str) -> None:
+    console.errors().print(f"figures  {text}", markup=False, soft_wrap=True)

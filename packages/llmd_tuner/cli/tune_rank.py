@@ -1,0 +1,379 @@
+"""`llmd-oke tune rank`, `plot` and `apply`: which deployment serves a workload best, and the stack file for it."""
+
+import json
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from llmd_bench.files import read_rows, write_rows, write_whole
+from llmd_oke import config, planning
+from llmd_oke.catalogue import Shape
+from llmd_oke.cli import console, options
+from llmd_oke.cli.options import with_option_groups
+from llmd_oke.cli.tables import FittingTable
+from llmd_oke.config import yaml_files
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis, Row
+from rich.markup import escape
+from rich.table import Table
+
+from llmd_tuner import applying, charts, ranking
+from llmd_tuner.applying import StackFileChange, thresholds
+from llmd_tuner.cli.tune_options import (
+    ModelOptions,
+    SearchContext,
+    SearchOptions,
+    announce,
+    model_index,
+    search_context,
+)
+from llmd_tuner.experiments.records import applied_file, keep_applied
+from llmd_tuner.ranking import Ranking, SimulatedFinalist, Swing, deployment_name, forecast_row
+from llmd_tuner.search import Deployment, frontier_of
+
+MOST_FRONTIER = 8
+
+Svg = Annotated[Path | None, typer.Option("--svg", help="Write the picture to this file.", dir_okay=False)]
+
+Html = Annotated[
+    Path | None, typer.Option("--html", help="Write a page with the picture to this file.", dir_okay=False)
+]
+
+Scaling = Annotated[
+    bool, typer.Option("--scaling", help="Add `scaling` with thresholds where the stack file has none.")
+]
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")]
+
+Simulate = Annotated[
+    int, typer.Option("--simulate", help="Check so many of the first by event simulation, 120 s each.", min=0, max=50)
+]
+
+Rows = Annotated[
+    Path | None, typer.Option(help="Write the first as rows, to stand beside measurements.", dir_okay=False)
+]
+
+
+@with_option_groups
+def rank(
+    where: ModelOptions,
+    search: SearchOptions,
+    simulate: Simulate = 0,
+    as_json: options.Json = False,
+    rows: Rows = None,
+) -> None:
+    """Rank all deployments of some GPUs: the best, what comes next, why the others lost, and how sure that is.
+
+    Ends with exit code 1 where nothing meets the targets; the nearest misses are shown then, and what would have to
+    change.
+    """
+    context = search_context(where, search)
+    announce(context)
+    result = ranking.rank(context.question)
+    finalists = _looks(context, result, simulate)
+    frontier = frontier_of(context.question)
+    if rows is not None:
+        write_rows(_rows(context, result), rows)
+    if as_json:
+        typer.echo(json.dumps(ranking_json(context, result, frontier, finalists), indent=2))
+    else:
+        show_ranking(context, result, frontier, finalists)
+    if result.best is None:
+        raise typer.Exit(1)
+
+
+def _rows(context: SearchContext, result: ranking.Ranking) -> list[Row]:
+    """Forecasts of those that have a steady state."""
+    about = context.model.name, context.node.gpu.product, context.question, context.confidence, context.started
+    return [forecast_row(*about, deployment) for deployment in result.first if math.isfinite(deployment.e2e_s)]
+
+
+def _looks(context: SearchContext, result: ranking.Ranking, most: int) -> list[SimulatedFinalist]:
+    if not most:
+        return []
+    progress = console.progress()
+    progress.step(f"simulating {most} deployments")
+    finalists: list[SimulatedFinalist] = []
+    first = [deployment for deployment in result.search.deployments(most) if deployment.requests_per_s > 1e-3]
+    for finalist in ranking.simulate_finalists(context.question, context.model, context.node, first):
+        finalists.append(finalist)
+        progress.detail(ranking.deployment_name(finalist.deployment))
+    return finalists
+
+
+def show_ranking(
+    context: SearchContext, result: Ranking, frontier: Sequence[Deployment], finalists: Sequence[SimulatedFinalist]
+) -> None:
+    """Prints a ranking."""
+    output = console.output()
+    output.print(_headline(context, result), soft_wrap=True)
+    what = "no forecasts" if context.confidence.basis is Basis.BOUND else "forecasts"
+    output.print(f"[dim]{what}: {escape(context.confidence.sentence)}[/]", soft_wrap=True)
+    for difference in context.confidence.conditions:
+        output.print(f"[dim]not as measured: {escape(difference)}[/]", soft_wrap=True)
+    output.print(f"[dim]assumed: {escape(_assumed(context))}[/]\n", soft_wrap=True)
+    output.print(FittingTable(_first(result)))
+    for title, table in _parts(context, result, frontier, finalists):
+        output.print(f"\n[bold]{escape(title)}[/]")
+        output.print(FittingTable(table) if table.columns[0].header else table)
+
+
+def ranking_json(
+    context: SearchContext, result: Ranking, frontier: Sequence[Deployment], finalists: Sequence[SimulatedFinalist]
+) -> dict[str, Any]:
+    """A ranking as plain data. Every figure of a deployment is a forecast of the basis that `confidence` names."""
+    question, trust = context.question, context.confidence
+    return {
+        "model": context.model.name,
+        "shape": context.node.name if isinstance(context.node, Shape) else None,
+        "gpu": context.node.gpu.product,
+        "workload": str(question.workload),
+        "targets": asdict(question.targets),
+        "gpus": question.hardware.gpus,
+        "confidence": {**asdict(trust), "basis": trust.basis.value},
+        "scored": result.search.size,
+        "best": result.best and _plain(result.best),
+        "first": [_plain(item) for item in result.first],
+        "lost": [{"deployment": _plain(item.deployment), "why": item.why} for item in result.losers],
+        "sensitivity": [_plain_swing(swing) for swing in result.swings],
+        "remedies": list(result.remedies),
+        "frontier": [_plain(item) for item in frontier],
+        "simulated": [
+            {"deployment": deployment_name(item.deployment), **item.row.model_dump(mode="json")} for item in finalists
+        ],
+    }
+
+
+def _headline(context: SearchContext, result: Ranking) -> str:
+    question = context.question
+    question_text = f"{context.model.name}, {question.workload}, {question.hardware.gpus} GPUs ({context.node.name})"
+    targets = f", {question.targets}" if str(question.targets) else ""
+    best = "best as far as bounds tell" if context.confidence.basis is Basis.BOUND else "best"
+    verdict = (
+        f"{best}: {deployment_name(result.best)}" if result.best else "nothing meets the targets; the nearest misses"
+    )
+    return f"[bold]{escape(verdict)}[/]\n{escape(question_text + targets)}, {result.search.size} deployments scored"
+
+
+def _assumed(context: SearchContext) -> str:
+    factors = context.question.model.factors
+    share = context.question.headroom
+    block_size = context.question.room.block_size
+    descriptors = context.question.model.descriptors(round(context.question.workload.input_tokens), block_size)
+    priced = (
+        "" if context.question.hardware.price_usd_per_hour else f"; no $, as OCI lists no price of {context.node.name}"
+    )
+    return (
+        f"KV transfer at {factors.transfer_efficiency:.0%} of a port's rate, {descriptors:,} descriptors of "
+        f"{factors.transfer_descriptor_s * 1e6:.1f} us each for a prompt in blocks of {block_size}; at most "
+        f"{share.prefill_share:.0%} of prefill's and {share.decode_share:.0%} of decode's rate used; random arrivals, "
+        f"router profile {context.question.profile}{priced}"
+    )
+
+
+def _first(result: Ranking) -> Table:
+    """At the load that is asked for; `GPUs` are those in use and those of whole nodes, `most` is what targets allow."""
+    columns = ("deployment", "GPUs", "most qps", "TTFT ms", "ITL ms", "TPSU", "TPSG", "$/1M")
+    table = _table(columns, "of limit")
+    for deployment in result.first:
+        table.add_row(*_cells(deployment), _limit(deployment))
+    return table
+
+
+def _cells(deployment: Deployment) -> list[str]:
+    return [
+        _short(deployment),
+        f"{deployment.gpus}/{deployment.gpus_reserved}",
+        f"{deployment.capacity_per_s:.1f}",
+        _number(deployment.ttft_s * 1000, 0),
+        _number(deployment.itl_s * 1000, 1),
+        _number(deployment.tpsu or None, 1),
+        _number(deployment.tpsg if deployment.tpsu else None, 0),
+        _number(deployment.usd_per_million_output_tokens, 2),
+    ]
+
+
+def _parts(
+    context: SearchContext, result: Ranking, frontier: Sequence[Deployment], finalists: Sequence[SimulatedFinalist]
+) -> Iterator[tuple[str, Table]]:
+    if result.remedies:
+        yield "what would have to change, one of these", _lines(result.remedies)
+    if finalists:
+        yield "by event simulation, at the same load", _simulated(finalists)
+    yield "why others lost", _lost(result)
+    if result.swings:
+        yield "with each input 10 % lower or higher", _sensitivity(result.swings)
+    yield f"frontier without targets  ({context.confidence.tag})", _frontier(frontier)
+
+
+def _lines(lines: Sequence[str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for line in lines:
+        table.add_row("", escape(line))
+    return table
+
+
+def _lost(result: Ranking) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for loser in result.losers:
+        table.add_row("", _short(loser.deployment), f"[dim]{escape(loser.why)}[/]")
+    return table
+
+
+def _sensitivity(swings: Sequence[Swing]) -> Table:
+    changed = [swing for swing in swings if swing.changes]
+    table = Table.grid(padding=(0, 2))
+    for swing in changed:
+        winner = deployment_name(swing.winner) if swing.winner else "nothing meets the targets"
+        table.add_row("", f"{swing.name} {swing.factor - 1:+.0%}", winner)
+    unchanged = sorted({swing.name for swing in swings} - {swing.name for swing in changed})
+    if unchanged:
+        table.add_row("", "[dim]the same wins[/]", f"[dim]{', '.join(unchanged)}[/]")
+    return table
+
+
+def _simulated(finalists: Sequence[SimulatedFinalist]) -> Table:
+    table = _table(("deployment", "TTFT ms", "forecast x", "p99", "ITL ms", "forecast x", "p99"), "sent")
+    for finalist in finalists:
+        row = finalist.row
+        table.add_row(
+            _short(finalist.deployment),
+            _number(row.ttft_ms.mean, 0),
+            _number(finalist.ttft_ratio, 2),
+            _number(row.ttft_ms.p99, 0),
+            _number(row.tpot_ms.mean, 1),
+            _number(finalist.itl_ratio, 2),
+            _number(row.itl_ms.p99, 1),
+            str(row.requests),
+        )
+    return table
+
+
+def _frontier(frontier: Sequence[Deployment]) -> Table:
+    table = _table(("  TPSU", "TPSG", "qps", "TTFT ms", "ITL ms"), "deployment")
+    step = max(1, math.ceil(len(frontier) / MOST_FRONTIER))
+    for deployment in frontier[::step]:
+        cells = (f"{deployment.tpsu:.1f}", f"{deployment.tpsg:.0f}", f"{deployment.requests_per_s:.1f}")
+        latencies = (_number(deployment.ttft_s * 1000, 0), _number(deployment.itl_s * 1000, 1))
+        table.add_row(*cells, *latencies, _short(deployment))
+    return table
+
+
+def _table(columns: Sequence[str], last: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if column == "deployment" and index == 0 else "right", no_wrap=True)
+    table.add_column(escape(last))
+    return table
+
+
+def _limit(deployment: Deployment) -> str:
+    colour = "green" if deployment.feasible else "red"
+    return f"[{colour}]{escape(deployment.binding)} {deployment.ratio:.0%}[/]"
+
+
+def _short(deployment: Deployment) -> str:
+    return deployment.topology if deployment.copies == 1 else f"{deployment.copies} x {deployment.topology}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _plain(deployment: Deployment) -> dict[str, Any]:
+    derived = {"tpsu": deployment.tpsu, "tpsg": deployment.tpsg, "meets_targets": deployment.feasible}
+    return {key: _finite(value) for key, value in {**asdict(deployment), **derived}.items()}
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _plain_swing(swing: Swing) -> dict[str, Any]:
+    winner = swing.winner and {"topology": swing.winner.topology, "copies": swing.winner.copies}
+    return {"input": swing.name, "factor": swing.factor, "winner": winner, "changes": swing.changes}
+
+
+@with_option_groups
+def plot(
+    where: ModelOptions,
+    search: SearchOptions,
+    svg: Svg = None,
+    html: Html = None,
+    rows: Annotated[list[Path] | None, typer.Option(help="Measured rows to show beside the forecasts.")] = None,
+) -> None:
+    """Plot throughput for each GPU against speed for each user: the true frontier, the best deployments, the targets.
+
+    Writes self-contained SVG and HTML files where they are named, and draws in the terminal otherwise.
+    """
+    context = search_context(where, search)
+    announce(context)
+    result = ranking.rank(context.question, sensitivity=False)
+    measured = [row for path in rows or [] for row in read_rows(path)]
+    shown = charts.picture(context.model.name, context.question, context.confidence, result, measured)
+    for path, draw in ((svg, charts.svg), (html, charts.html)):
+        if path is not None:
+            write_whole(path, draw(shown))
+            console.errors().print(f"plot  {path}", markup=False, soft_wrap=True)
+    if svg is None and html is None:
+        size = shutil.get_terminal_size()
+        console.output().print(charts.text(shown, min(size.columns, 110), min(size.lines, 40)), markup=False)
+
+
+@with_option_groups
+def apply(
+    stack: options.Stack,
+    project: options.Project = options.HERE,
+    *,
+    search: SearchOptions,
+    scaling: Scaling = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Rank as `tune rank` does, and write topology, copies and maxNumSeqs of the best into the stack file.
+
+    Where the model has `scaling`, its thresholds follow: what a server carries within the targets, less a reserve.
+    Comments and order of the file stay. What comes out is planned before it is written, and refused with all problems
+    where it can't be deployed. The forecast is kept, to be verified.
+    """
+    context = search_context(ModelOptions(project, stack), search)
+    _check_measured(context)
+    announce(context)
+    best = ranking.rank(context.question, sensitivity=False).best
+    if best is None:
+        raise KitError("Nothing meets the targets.", "`llmd-oke tune rank` shows what would have to change.")
+    models = config.load(project, stack).models
+    index = model_index(models, search.name)
+    path = config.stack_file(project, stack)
+    before = path.read_text(encoding="utf-8")
+    role_thresholds = thresholds(context.question, best, context.confidence.tag)
+    choice = StackFileChange(best.topology, best.copies, best.max_num_seqs, role_thresholds, add_scaling=scaling)
+    after = applying.apply_change(before, index, choice)
+    planning.plan(config.parse(yaml_files.plain(after)))
+    console.output().print(
+        f"{ranking.deployment_name(best)}: {context.confidence.sentence}", markup=False, soft_wrap=True
+    )
+    difference = yaml_files.difference(before, after, str(path))
+    console.output().print(difference or "nothing changes", markup=False, soft_wrap=True)
+    if dry_run:
+        return
+    about = context.model.name, context.node.gpu.product, context.question, context.confidence, context.started
+    forecast = forecast_row(*about, best)
+    forecast_file = applied_file(project, stack)
+    keep_applied(forecast_file, models[index].object_name, forecast, str(context.question.targets))
+    if difference:
+        write_whole(path, after)
+    console.errors().print(
+        f"forecast  {forecast_file}, for `tune verify` once it is deployed", markup=False, soft_wrap=True
+    )
+
+
+def _check_measured(context: SearchContext) -> None:
+    """Bounds tell what hardware can't exceed, and nothing of what servers do."""
+    if not context.confidence.measured:
+        message = f"Nothing is measured of {context.model.name} on {context.node.gpu.product}: there are only bounds."
+        raise KitError(message, "Measure (`llmd-oke tune run`), or give --figures of `llmd-oke tune fit`.")

@@ -1,0 +1,363 @@
+"""`llmd-oke tune watch`: does what is deployed still meet what it was chosen for?"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from llmd_oke import planning
+from llmd_oke.cli import console, options, times
+from llmd_oke.cli.extensions import rehearsals
+from llmd_oke.cli.options import with_option_groups
+from llmd_oke.cli.tables import FittingTable
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.program.smoke import smoke_request
+from llmd_pods.circumstances import Circumstances
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from rich.markup import escape
+from rich.table import Table
+
+from llmd_tuner.assumptions import (
+    Advice,
+    Judgement,
+    Observation,
+    Percentile,
+    StackModel,
+    Verdict,
+    advice,
+    judge,
+    tolerances,
+)
+from llmd_tuner.cli import smoke
+from llmd_tuner.cli.tune_options import Name, model_index
+from llmd_tuner.experiments import counters
+from llmd_tuner.experiments.counters import ModelAssumptions, Pace, model_assumptions
+from llmd_tuner.experiments.deployer import rehearsal
+from llmd_tuner.experiments.records import applied_file, find_applied
+from llmd_tuner.experiments.verification import verifying
+
+EVERY_S, FOR_S = 15.0, 600.0
+LEAST_S, MOST_S = 1.0, 86_400.0
+
+SIMULATED = "rehearsed: these are the simulation's figures, and tell nothing of real servers"
+
+TTFT_IS = "TTFT is the servers' own, prefill and decode together: without router, sidecar and the way to the client"
+
+_SIDES = {"near": "", "at most": "≤ ", "at least": "≥ ", "below": "< "}
+
+_SIGNS = {"near": "±", "at most": "+", "at least": "-", "below": "+"}
+
+_COLOURS = {Verdict.HOLDS: "green", Verdict.ABOVE: "red", Verdict.BELOW: "red"}
+
+Every = Annotated[
+    float, times.option(about="Time between two readings", least_s=LEAST_S, most_s=MOST_S, default_s=EVERY_S)
+]
+For = Annotated[
+    float | None,
+    times.option("--for", about="How long to watch", least_s=LEAST_S, most_s=MOST_S, default_s=FOR_S),
+]
+Once = Annotated[bool, typer.Option("--once", help="Judge two readings, `--every` apart, for pipelines.")]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        help=f"How far the load may be off, as a share of what was assumed; {tolerances().load_share:g} if left out.",
+        min=0,
+    ),
+]
+Reports = Annotated[
+    Path | None,
+    typer.Option("--reports", help="Where those of a rehearsal's own project are.", file_okay=False, hidden=True),
+]
+
+
+@dataclass(frozen=True)
+class WatchOptions:
+    """The options that say how long is watched, and what is allowed."""
+
+    every: Every = EVERY_S
+    duration: For = None
+    once: Once = False
+    tolerance: Tolerance = None
+
+    def words(self) -> list[str]:
+        """These options, on the command line of another process."""
+        once = ["--once"] if self.once else []
+        allowed = ["--tolerance", str(self.tolerance)] if self.tolerance is not None else []
+        duration = ["--for", str(self.duration)] if self.duration else []
+        return ["--every", str(self.every), *duration, *once, *allowed]
+
+    def pace(self, time_scale: float) -> Pace:
+        """The readings that they ask for.
+
+        Raises:
+            KitError: the whole is shorter than its parts, or given for two readings.
+        """
+        if self.once and self.duration:
+            raise KitError("--once and --for exclude each other.", "Two readings are --every apart.")
+        for_s = self.duration or FOR_S
+        if for_s < self.every and not self.once:
+            whole, part = times.written(for_s), times.written(self.every)
+            raise KitError(f"--for {whole} is shorter than --every {part}.", "Give --once, or more time.")
+        return Pace(self.every, self.every if self.once else for_s, time_scale)
+
+
+@with_option_groups
+def watch(
+    stack: options.Stack,
+    how: WatchOptions,
+    project: options.Project = options.HERE,
+    name: Name = None,
+    rehearse: options.Rehearse = False,
+    reports: Reports = None,
+    time_scale: options.TimeScale = 1.0,
+    simulated: options.Simulated = None,
+    as_json: options.Json = False,
+) -> None:
+    """Hold the counters of running servers against what the applied forecast assumed, and say what to do.
+
+    Sends no requests. Without an applied forecast the stack file's workload and slo are what is assumed. Ends with exit
+    code 1 where an assumption does not hold, or where too few requests came to tell. Ctrl-C ends it with what was seen.
+    """
+    pace = how.pace(time_scale)
+    if rehearse:
+        raise console.ChildExit(_inside(project, stack, name, how, reports, as_json=as_json))
+    plan = planning.plan_stack_file(project, stack)
+    model = plan.models[model_index(plan.config.models, name)]
+    applied = find_applied(applied_file(project, stack, reports), model.name)
+    load_share = tolerances().load_share if how.tolerance is None else how.tolerance
+    assumed = model_assumptions(plan, model, applied, verifying().tolerance, load_share)
+    state = _watch_until_end(plan, model, pace, smoke.circumstances(time_scale, tuple(simulated or ()), ()))
+    about = f"{len(model.units)} x {model.topology}" if len(model.units) > 1 else str(model.topology)
+    place = StackModel(stack, model.name if len(plan.models) > 1 else None, assumed.targets)
+    watched = Watched(model.name, about, assumed, state.seen, place, bool(simulated), state.broken_off)
+    if as_json:
+        typer.echo(json.dumps(watch_json(watched), indent=2))
+    else:
+        show_watch(watched)
+    if watched.failure:
+        console.show_error(watched.failure)
+    if state.interrupted:
+        raise typer.Exit(console.INTERRUPTED)
+    raise typer.Exit(0 if watched.holds else 1)
+
+
+@dataclass(frozen=True)
+class _Watching:
+    """What was seen, and what ended it: the time, Ctrl-C, or that the cluster no longer answered."""
+
+    seen: Observation
+    interrupted: bool = False
+    broken_off: KitError | None = None
+
+
+def _watch_until_end(plan: Plan, model: ModelPlan, pace: Pace, how: Circumstances) -> _Watching:
+    """What was seen until something ended it.
+
+    Raises:
+        KitError: the cluster does not answer, or nothing could be read.
+    """
+    progress = console.progress()
+    progress.step(f"watching {model.name}, a reading every {pace.every_s:g} s, for {pace.for_s:g} s")
+    request = smoke_request(plan, model)
+    readings = counters.watch(counters.Reader(plan, model), pace, request.evidence, how.basis)
+    state = _until_the_end(readings, progress)
+    if state.seen.duration_s:
+        return state
+    raise state.broken_off or KitError("Nothing could be read twice in a row.", "; ".join(state.seen.notes))
+
+
+def _until_the_end(readings: Iterator[tuple[Observation, Observation]], progress: Progress) -> _Watching:
+    states: list[_Watching] = []
+    try:
+        for seen, latest in readings:
+            states = [_Watching(seen)]
+            progress.detail(interval_text(latest))
+    except (KeyboardInterrupt, KitError) as end:
+        if not states:
+            raise
+        broken_off = end if isinstance(end, KitError) else None
+        return replace(states[0], interrupted=broken_off is None, broken_off=broken_off)
+    return states[0]
+
+
+def _inside(
+    project: Path, stack: str, name: str | None, how: WatchOptions, reports: Path | None, *, as_json: bool
+) -> int:
+    """Watches from inside a rehearsal; gives the exit code."""
+    time_scale = rehearsal().running_time_scale(project, stack)
+    words = ["tune", "watch", *how.words(), "--time-scale", str(time_scale)]
+    words += [*(["--name", name] if name else []), *(["--json"] if as_json else [])]
+    return rehearsals().run_inside(project, stack, words, reports, interruptible=True)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A deployed model, what it rests on, and what was seen of it, until the cluster no longer answered where
+    `broken_off` says so. `about` is its topology.
+    """
+
+    name: str
+    about: str
+    assumed: ModelAssumptions
+    seen: Observation
+    place: StackModel
+    simulated: bool
+    broken_off: KitError | None = None
+
+    @cached_property
+    def judged(self) -> tuple[Judgement, ...]:
+        """All assumptions."""
+        return judge(self.assumed.assumptions, self.seen)
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What to do about those that are off."""
+        return tuple(advice(self.judged, self.seen, self.place))
+
+    @property
+    def failure(self) -> KitError | None:
+        """Why watching tells too little."""
+        least = tolerances().latency_requests
+        if self.broken_off or self.off or self.seen.answered >= least:
+            return self.broken_off
+        message = f"{self.seen.answered} requests ended in {self.seen.duration_s:.0f} s, too few to tell."
+        return KitError(message, f"It takes {least}: watch longer, with --for or --every.")
+
+    @property
+    def off(self) -> bool:
+        """Whether an assumption does not hold."""
+        return any(judgement.off for judgement in self.judged)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether all assumptions hold; None where watching tells too little."""
+        return None if self.failure and not self.off else not self.off
+
+
+def watch_json(watched: Watched) -> dict[str, Any]:
+    """All of it as plain data; tokens, milliseconds, shares and requests, of model time."""
+    seen = watched.seen
+    return {
+        "model": watched.name,
+        "topology": watched.about,
+        "assumed": watched.assumed.source,
+        "conditions": list(watched.assumed.conditions),
+        "seen": {
+            "basis": seen.basis.value,
+            "about": SIMULATED if watched.simulated else None,
+            "duration_s": seen.duration_s,
+            "requests": seen.answered,
+            "requests_per_s": seen.requests_per_s,
+            "notes": list(seen.notes),
+        },
+        "assumptions": [_as_json(item) for item in watched.judged],
+        "percentiles_ms": {name: _percentiles_json(item) for name, item in seen.percentiles_ms.items()},
+        "holds": watched.holds,
+        "advice": [{"why": item.why, "command": item.command} for item in watched.advice],
+        **(console.error_document(watched.failure) if watched.failure else {"error": None, "remedy": None}),
+    }
+
+
+def show_watch(watched: Watched) -> None:
+    """Prints it."""
+    output, seen = console.output(), watched.seen
+    rate = f", {seen.requests_per_s:.3g}/s" if seen.requests_per_s else ""
+    summary = f"{seen.answered} requests in {seen.duration_s:.0f} s{rate}"
+    output.print(f"[bold]{escape(watched.name)}[/] {escape(watched.about)}: {summary}\n", soft_wrap=True)
+    output.print(FittingTable(_table(watched)), "", sep="\n")
+    for name, item in seen.percentiles_ms.items():
+        output.print(f"{name:25} {_percentiles(item)}", soft_wrap=True)
+    for line in _lines(watched):
+        output.print(f"[dim]{escape(line)}[/]")
+    for item in watched.advice:
+        output.print(f"\n[bold]{escape(item.why)}[/]")
+        output.print(f"  {escape(item.command)}", soft_wrap=True)
+
+
+def interval_text(seen: Observation) -> str:
+    """What one interval showed, in a line."""
+    if not seen.duration_s:
+        return f"left out: {seen.notes[0] if seen.notes else 'a server came, went or could not be read'}"
+    figures = (("requests/s", seen.requests_per_s), ("ms TTFT", seen.ttft_ms), ("ms ITL", seen.itl_ms))
+    texts = [f"{value:.4g} {name}" for name, value in figures if value is not None]
+    waiting = [f"{seen.waiting:.2g} waiting"] if seen.waiting else []
+    return ", ".join([*texts, *waiting]) or "no requests"
+
+
+def _as_json(judged: Judgement) -> dict[str, Any]:
+    assumption = judged.assumption
+    return {
+        "name": assumption.figure.name,
+        "kind": assumption.kind.value,
+        "assumed": assumption.value,
+        "basis": assumption.basis,
+        "side": assumption.side,
+        "allowed": judged.allowed,
+        "seen": judged.value,
+        "off_share": judged.off_share,
+        "verdict": judged.verdict.value,
+    }
+
+
+def _table(watched: Watched) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("", no_wrap=True)
+    table.add_column("assumed", justify="right")
+    table.add_column("by")
+    table.add_column(f"seen\n({watched.seen.basis.value})", justify="right")
+    table.add_column("off", justify="right")
+    table.add_column("")
+    for judgement in watched.judged:
+        table.add_row(*_cells(judgement))
+    return table
+
+
+def _cells(judged: Judgement) -> Iterator[str]:
+    assumption, verdict = judged.assumption, judged.verdict
+    yield assumption.figure.title
+    yield f"{_SIDES[assumption.side]}{assumption.figure.text(assumption.value)}"
+    yield assumption.basis
+    yield "" if judged.value is None else assumption.figure.text(judged.value)
+    yield "" if judged.off_share is None else f"{judged.off_share:+.0%}"
+    colour = _COLOURS.get(verdict, "dim")
+    yield f"[{colour}]{verdict.value}[/]{_allowed(judged)}"
+
+
+def _allowed(judged: Judgement) -> str:
+    """How far off it may be, where it may."""
+    assumption = judged.assumption
+    if not judged.allowed or judged.verdict not in _COLOURS:
+        return ""
+    share = judged.allowed / assumption.value if assumption.value else judged.allowed
+    return f" [dim]({_SIGNS[assumption.side]}{share:.0%})[/]"
+
+
+def _percentiles(percentiles: Mapping[str, Percentile]) -> str:
+    return "  ".join(f"[dim]{name}[/] {percentile.text('ms')}" for name, percentile in percentiles.items())
+
+
+def _percentiles_json(percentiles: Mapping[str, Percentile]) -> dict[str, dict[str, float | None]]:
+    """With the bounds between which each lies; no upper one beyond the last."""
+    return {
+        name: {
+            "value": percentile.value,
+            "low": percentile.low,
+            "high": percentile.high if isfinite(percentile.high) else None,
+        }
+        for name, percentile in percentiles.items()
+    }
+
+
+def _lines(watched: Watched) -> Iterator[str]:
+    if watched.seen.percentiles_ms:
+        yield f"percentiles are interpolated within the buckets of vLLM's histograms; {TTFT_IS}"
+    yield f"assumed: {watched.assumed.source}"
+    yield from (f"not as forecast: {text}" for text in watched.assumed.conditions)
+    if watched.simulated:
+        yield SIMULATED
+    yield from (f"note: {note}" for note in watched.seen.notes)

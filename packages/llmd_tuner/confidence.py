@@ -1,0 +1,170 @@
+"""How far a forecast may be trusted: what its latency figures were fitted to, and where a question leaves that."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from llmd_oke.planning.conditions import DeployedConditions
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis
+
+from llmd_tuner.conditions import common_first
+from llmd_tuner.figures import Fit, LatencyFigures, Reach, Unphysical, unphysical
+from llmd_tuner.search_inputs import Question
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """What stands beside each forecast. Errors are mean absolute errors, as shares: of held-out measurements, or of the
+    fitted points themselves for the roles in `fitted_errors`, where nothing could be held out.
+    """
+
+    basis: Basis
+    prefill_error: float | None
+    decode_error: float | None
+    fitted_errors: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
+    """Where the question leaves what was measured."""
+    unphysical: tuple[str, ...] = ()
+    """Factors of the figures that no hardware has, and what follows."""
+    conditions: tuple[str, ...] = ()
+    """How deployed servers differ from those that were measured, and what is known of the effect."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether a role was fitted to anything."""
+        return self.prefill_error is not None or self.decode_error is not None
+
+    @property
+    def tag(self) -> str:
+        """For table headings: `calibrated`, `calibrated, extrapolated`, `bound`."""
+        extrapolated = self.beyond and self.basis is not Basis.BOUND
+        return f"{self.basis.value}, extrapolated" if extrapolated else self.basis.value
+
+    @property
+    def sentence(self) -> str:
+        """The tag with its errors and where it leaves what was measured."""
+        errors = f"{self._error('decode', self.decode_error)}, {self._error('prefill', self.prefill_error)}"
+        return "; ".join((f"{self.tag}: {errors}", *self.beyond, *self.unphysical))
+
+    def _error(self, role: str, error: float | None) -> str:
+        if error is None:
+            return f"{role} not measured"
+        return f"{role} ±{error:.0%} {'in sample' if role in self.fitted_errors else 'held out'}"
+
+
+def confine(
+    question: Question, figures: LatencyFigures, allow_extrapolation: bool, started: DeployedConditions | None = None
+) -> tuple[Question, Confidence]:
+    """The question within what the figures were fitted to, and how far its answer may be trusted.
+
+    `started` is what the servers are started with that the answer is for; None where that is not known.
+
+    Tensor parallel sizes beyond the fit are left out, and batches held to the largest that was measured, unless
+    extrapolation is allowed. Where a factor of the fit is not physical it is not, whatever is allowed.
+
+    Raises:
+        KitError: no answer stays within the fit, and extrapolation is not allowed or has nothing to go by.
+    """
+    faults = unphysical(figures)
+    beyond = tuple(_beyond(question, figures))
+    fits = {"prefill": figures.prefill.fit, "decode": figures.decode.fit}
+    bound = Basis.BOUND in {figures.prefill.basis, figures.decode.basis}
+    _refuse_blind(beyond, faults)
+    if beyond and not allow_extrapolation:
+        listed = "\n".join(f"  {item.text}" for item in beyond)
+        remedy = "Measure (`llmd-oke tune plan`) and fit, or allow it with --allow-extrapolation: results are tagged."
+        raise KitError(f"The latency figures don't reach that far:\n{listed}", remedy)
+    held = {"sizes", "batches"} if not allow_extrapolation else {fault.reach for fault in faults}
+    question = _within(question, figures, sizes="sizes" in held, batches="batches" in held)
+    if not question.sizes:
+        remedy = "Measure sizes that both roles share, or add --allow-extrapolation: all results will say so."
+        raise KitError("No tensor parallel size was measured for prefill and decode both.", remedy)
+    return question, Confidence(
+        basis=Basis.BOUND if bound else Basis.CALIBRATED,
+        prefill_error=_error(figures.prefill.fit),
+        decode_error=_error(figures.decode.fit),
+        fitted_errors=tuple(name for name, fit in fits.items() if fit and not _held_out(fit)),
+        beyond=(*(item.text for item in beyond), *_choices_beyond(question, figures)),
+        unphysical=tuple(map(str, faults)),
+        conditions=tuple(condition_differences(figures, started)) if started else (),
+    )
+
+
+def condition_differences(figures: LatencyFigures, started: DeployedConditions) -> Iterator[str]:
+    """How the servers of a stack differ from those that the figures were fitted to; none for figures without a fit."""
+    kinds = {"prefill/decode": started.handing_over, "aggregated": started.aggregated}
+    return common_first({name: figures.differences(conditions) for name, conditions in kinds.items()})
+
+
+@dataclass(frozen=True)
+class _Beyond:
+    """Where a question leaves the fit of a role."""
+
+    role: str
+    reach: Reach | None
+    text: str
+
+
+def _refuse_blind(beyond: Sequence[_Beyond], faults: Sequence[Unphysical]) -> None:
+    """No extrapolation along a factor that is not physical: nothing says what lies beyond."""
+    blind = [
+        (item, fault) for item in beyond for fault in faults if (fault.role, fault.reach) == (item.role, item.reach)
+    ]
+    if blind:
+        listed = "\n".join(f"  {item.text}; {fault}" for item, fault in blind)
+        remedy = f"Measure and fit again: {', '.join(dict.fromkeys(fault.remedy for _, fault in blind))}."
+        raise KitError(f"The latency figures can't be extrapolated so far:\n{listed}", remedy)
+
+
+def _beyond(question: Question, figures: LatencyFigures) -> Iterator[_Beyond]:
+    """Where no choice of deployment could stay within the fits."""
+    prefill, decode = figures.prefill.fit, figures.decode.fit
+    for name, fit in (("prefill", prefill), ("decode", decode)):
+        if fit is None:
+            yield _Beyond(name, None, f"{name}: nothing was fitted; the figures are bounds or assumptions")
+    longest, context = question.workload.longest_input_tokens, question.workload.context_tokens
+    if prefill and longest > prefill.most_tokens:
+        text = f"prefill: prompts of {longest:,.0f} tokens, measured up to {prefill.most_tokens:,.0f}"
+        yield _Beyond("prefill", "prompts", text)
+    if decode and context > decode.most_tokens:
+        text = f"decode: contexts of {context:,.0f} tokens, measured up to {decode.most_tokens:,.0f}"
+        yield _Beyond("decode", "contexts", text)
+
+
+def _choices_beyond(question: Question, figures: LatencyFigures) -> Iterator[str]:
+    """Which choices of the search leave the fits; none where extrapolation was not allowed."""
+    for name, fit in (("prefill", figures.prefill.fit), ("decode", figures.decode.fit)):
+        sizes = [str(size) for size in question.sizes if fit and not _covers(fit, size)]
+        if fit and sizes:
+            measured = ", ".join(map(str, fit.tensor_parallel_sizes))
+            yield f"{name}: tensor parallel sizes {', '.join(sizes)}, measured {measured}"
+    most = figures.decode.fit and figures.decode.fit.most_sequences
+    if most and question.room.max_num_seqs > most:
+        yield f"decode: batches up to {question.room.max_num_seqs}, measured up to {most:g}"
+
+
+def _within(question: Question, figures: LatencyFigures, *, sizes: bool, batches: bool) -> Question:
+    """The question held to the sizes and the batches that were measured, or to one of them."""
+    fits = [fit for fit in (figures.prefill.fit, figures.decode.fit) if fit]
+    if sizes:
+        covered = tuple(size for size in question.sizes if all(_covers(fit, size) for fit in fits))
+        question = replace(question, sizes=covered)
+    if batches and figures.decode.fit:
+        most = min(question.room.max_num_seqs, round(figures.decode.fit.most_sequences))
+        question = replace(question, room=replace(question.room, max_num_seqs=most))
+    return question
+
+
+def _covers(fit: Fit, size: int) -> bool:
+    return min(fit.tensor_parallel_sizes) <= size <= max(fit.tensor_parallel_sizes)
+
+
+def _error(fit: Fit | None) -> float | None:
+    """The error of what was not measured; that of the fitted points themselves only where nothing was held out."""
+    if fit is None:
+        return None
+    return max(_held_out(fit), default=fit.error)
+
+
+def _held_out(fit: Fit) -> list[float]:
+    return [error for error in (fit.unseen_load_error, fit.unseen_size_error) if error is not None]

@@ -1,0 +1,469 @@
+"""What a deployed model does by its own counters, scrape by scrape, and what it was assumed to do.
+
+Names are those of vllm/v1/metrics/loggers.py, those of earlier versions after them; the picker's are in
+`values/endpoint-pickers`.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from statistics import fmean
+
+from llmd_oke import config
+from llmd_oke.catalogue.endpoint_pickers import request_counters
+from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.program.smoke import conditions, smoke_request
+from llmd_pods.deployment import (
+    Change,
+    Counter,
+    EndpointRole,
+    MetricsEndpoint,
+    PodAddress,
+    Reading,
+    Snapshot,
+    change,
+)
+from llmd_pods.errors import KitError
+from llmd_pods.evidence import VLLM_COUNTERS, EvidenceSettings, Sent, prove_remote_prefill
+from llmd_pods.queries import scrape
+from llmd_pods.row import Basis
+from llmd_pods.smoke import endpoints
+
+from llmd_tuner import assumptions as figures
+from llmd_tuner.assumptions import (
+    Assumption,
+    Figure,
+    Observation,
+    Percentile,
+    limits,
+    of_forecast,
+    of_lengths,
+    of_targets,
+    percentiles_ms,
+    tolerances,
+    variance,
+)
+from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
+from llmd_tuner.experiments.records import Applied, changed_conditions, mismatch
+from llmd_tuner.search_inputs import Targets, parse_targets
+
+SERVER_ROLES: tuple[EndpointRole, ...] = ("prefill", "decode", "aggregated")
+_GENERATING: tuple[EndpointRole, ...] = ("decode", "aggregated")
+
+TTFT, ITL, PROMPTS, OUTPUTS = "ttft", "itl", "prompts", "outputs"
+_HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
+    TTFT: ("vllm:time_to_first_token_seconds",),
+    ITL: ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    PROMPTS: ("vllm:request_prompt_tokens",),
+    OUTPUTS: ("vllm:request_generation_tokens",),
+}
+
+ANSWERED, PREFILLED, PREEMPTIONS, CACHED, QUERIED = "answered", "prefilled", "preemptions", "cached", "queried"
+_COUNTERS: Mapping[str, Counter] = {
+    ANSWERED: VLLM_COUNTERS.requests,
+    PREFILLED: VLLM_COUNTERS.prompt_tokens,
+    PREEMPTIONS: Counter(("vllm:num_preemptions_total", "vllm:num_preemptions")),
+    CACHED: VLLM_COUNTERS.cached_tokens,
+    QUERIED: Counter(("vllm:prefix_cache_queries_total", "vllm:prefix_cache_queries")),
+}
+
+ASKED = "asked"
+_ASKED = Counter(request_counters())
+
+_RUNNING = Counter(("vllm:num_requests_running",))
+_WAITING = Counter(("vllm:num_requests_waiting",))
+_KV_CACHE_USAGE = Counter(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))
+
+Key = tuple[EndpointRole, str]
+
+
+@dataclass(frozen=True)
+class Window:
+    """What counters grew by in `seconds` of model time, by role and name; None where a program could not be read.
+
+    `buckets` has observations up to each bound, in the units of the histogram; `server_seconds` adds up the seconds of
+    all servers that generate.
+    """
+
+    seconds: float = 0.0
+    server_seconds: float = 0.0
+    grown: Mapping[Key, float | None] = field(default_factory=dict[Key, float | None])
+    buckets: Mapping[Key, Mapping[float, float]] = field(default_factory=dict[Key, Mapping[float, float]])
+
+    def __add__(self, other: "Window") -> "Window":
+        """Both together. What one of them lacks had not begun to be counted."""
+        grown = {
+            key: _sum(self.grown.get(key, 0.0), other.grown.get(key, 0.0)) for key in {**self.grown, **other.grown}
+        }
+        buckets = {
+            key: _added(self.buckets.get(key, {}), other.buckets.get(key, {}))
+            for key in {**self.buckets, **other.buckets}
+        }
+        server_seconds = self.server_seconds + other.server_seconds
+        return Window(self.seconds + other.seconds, server_seconds, grown, buckets)
+
+    def of(self, role: EndpointRole, name: str) -> float | None:
+        """What a counter grew by; None where it is not shown."""
+        return self.grown.get((role, name))
+
+    def mean(self, role: EndpointRole, name: str) -> float | None:
+        """Of a histogram's observations."""
+        total, count = self.of(role, f"{name} sum"), self.of(role, f"{name} count")
+        return total / count if total is not None and count else None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What gauges showed at one scrape."""
+
+    most_running: float
+    waiting: float
+    """Mean over the servers of the role where it is most."""
+    kv_cache_usage: float
+    """Of the fullest server."""
+
+
+def window(before: Snapshot, after: Snapshot, seconds: float) -> Window:
+    """What grew between two snapshots."""
+    changes = dict(_changes(before, after))
+    buckets: dict[Key, Mapping[float, float]] = {
+        (role, name): counts
+        for role in SERVER_ROLES
+        for name in _HISTOGRAMS
+        if (counts := _buckets(before, after, role, name))
+    }
+    servers = sum(item.endpoint.role in _GENERATING for item in after.readings)
+    grown = {key: _value(item) for key, item in changes.items() if _shown(item)}
+    return Window(seconds, seconds * servers, grown, buckets)
+
+
+def unread(*snapshots: Snapshot) -> dict[str, str]:
+    """The servers that could not be read in any of the snapshots, each with the reason."""
+    readings = (
+        reading for snapshot in snapshots for reading in snapshot.readings if reading.endpoint.role in SERVER_ROLES
+    )
+    return {reading.endpoint.pod: reading.error for reading in readings if reading.error}
+
+
+def moment(snapshot: Snapshot) -> Moment | None:
+    """The gauges of one scrape; None where no server shows them."""
+    roles = [[server for server in snapshot.readings if server.endpoint.role == role] for role in SERVER_ROLES]
+    servers = [reading for readings in roles for reading in readings]
+    if not any(reading.total(_RUNNING) is not None for reading in servers):
+        return None
+    return Moment(
+        most_running=max(_gauge(reading, _RUNNING) for reading in servers),
+        waiting=max(_mean(readings, _WAITING) for readings in roles if readings),
+        kv_cache_usage=max(_gauge(reading, _KV_CACHE_USAGE) for reading in servers),
+    )
+
+
+def restarted(before: Snapshot, after: Snapshot) -> set[str]:
+    """Servers that lost count in between."""
+    return {pod for role in SERVER_ROLES for pod in change(before, after, role, _COUNTERS[ANSWERED]).restarted}
+
+
+def _changes(before: Snapshot, after: Snapshot) -> Iterator[tuple[Key, Change]]:
+    for role in SERVER_ROLES:
+        for name, counter in _COUNTERS.items():
+            yield (role, name), change(before, after, role, counter)
+        for name, names in _HISTOGRAMS.items():
+            for part in ("sum", "count"):
+                counter = Counter(tuple(f"{counter_name}_{part}" for counter_name in names))
+                yield (role, f"{name} {part}"), change(before, after, role, counter)
+    yield ("router", ASKED), change(before, after, "router", _ASKED)
+
+
+def _buckets(before: Snapshot, after: Snapshot, role: EndpointRole, name: str) -> dict[float, float]:
+    names = tuple(f"{item}_bucket" for item in _HISTOGRAMS[name])
+    changes = {
+        bound: change(before, after, role, Counter(names, {"le": (bound,)})) for bound in _bounds(after, role, names)
+    }
+    return {float(bound): item.value for bound, item in changes.items() if item.value is not None}
+
+
+def _bounds(snapshot: Snapshot, role: EndpointRole, names: tuple[str, ...]) -> set[str]:
+    readings = [reading for reading in snapshot.readings if reading.endpoint.role == role]
+    shown = (series for reading in readings for name in names for series in reading.series.get(name, ()))
+    return {series.labels["le"] for series in shown if "le" in series.labels}
+
+
+def _shown(growth: Change) -> bool:
+    return growth.value is not None or bool(growth.unread)
+
+
+def _value(growth: Change) -> float | None:
+    return None if growth.unread else growth.value
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
+
+def _added(first: Mapping[float, float], second: Mapping[float, float]) -> dict[float, float]:
+    return {bound: first.get(bound, 0.0) + second.get(bound, 0.0) for bound in {**first, **second}}
+
+
+def _gauge(reading: Reading, gauge: Counter) -> float:
+    return reading.total(gauge) or 0.0
+
+
+def _mean(readings: list[Reading], gauge: Counter) -> float:
+    return sum(_gauge(reading, gauge) for reading in readings) / len(readings)
+
+
+def observation(counted: Window, moments: Sequence[Moment], basis: Basis) -> Observation:
+    """What counters that grew, and gauges at moments, tell."""
+    generating: EndpointRole = "decode" if counted.of("decode", ANSWERED) is not None else "aggregated"
+    prefilling: EndpointRole = "prefill" if generating == "decode" else "aggregated"
+    answered = counted.of(generating, ANSWERED)
+    decoding_s = counted.of(generating, f"{ITL} sum")  # Little's law: the time between tokens, of all requests
+    queried = counted.of(prefilling, QUERIED)
+    return Observation(
+        basis=basis,
+        duration_s=counted.seconds,
+        answered=round(answered or 0),
+        requests_per_s=_rate(counted.of("router", ASKED) or answered, counted.seconds),
+        input_tokens=counted.mean(generating, PROMPTS),
+        output_tokens=counted.mean(generating, OUTPUTS),
+        prefix_cache_hit_share=(counted.of(prefilling, CACHED) or 0.0) / queried if queried else None,
+        ttft_ms=_ttft_ms(counted, prefilling, generating),
+        itl_ms=_ms(counted.mean(generating, ITL)),
+        running=_rate(decoding_s, counted.server_seconds),
+        most_running=max((item.most_running for item in moments), default=None),
+        waiting=fmean(item.waiting for item in moments) if moments else None,
+        kv_cache_usage=fmean(item.kv_cache_usage for item in moments) if moments else None,
+        preemptions=_preemptions(counted),
+        percentiles_ms=dict(_percentiles(counted)),
+        standard_errors=dict(_standard_errors(counted, prefilling, generating)),
+    )
+
+
+def _ttft_ms(counted: Window, prefilling: EndpointRole, generating: EndpointRole) -> float | None:
+    """A prompt goes through a server that prefills and then through one that decodes: their means add up."""
+    means = [counted.mean(role, TTFT) for role in dict.fromkeys((prefilling, generating))]
+    return None if None in means else _ms(sum(mean for mean in means if mean is not None))
+
+
+def _standard_errors(
+    counted: Window, prefilling: EndpointRole, generating: EndpointRole
+) -> Iterator[tuple[str, float]]:
+    """By the scatter within the buckets. A mean is one over independent requests, also of the time between tokens:
+    those of one request are alike."""
+    answered = counted.of(generating, ANSWERED)
+    both = tuple(dict.fromkeys((prefilling, generating)))
+    means: tuple[tuple[Figure, tuple[EndpointRole, ...], str, float], ...] = (
+        (figures.INPUT_TOKENS, (generating,), PROMPTS, 1.0),
+        (figures.OUTPUT_TOKENS, (generating,), OUTPUTS, 1.0),
+        (figures.TTFT, both, TTFT, 1000.0),
+        (figures.ITL, (generating,), ITL, 1000.0),
+    )
+    for figure, roles, name, scale in means:
+        scatter = sum(variance(counted.buckets.get((role, name), {})) for role in roles)
+        if answered:
+            yield figure.name, scale * sqrt(scatter / answered)
+
+
+def _preemptions(counted: Window) -> float | None:
+    counts = [counted.of(role, PREEMPTIONS) for role in SERVER_ROLES]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _percentiles(counted: Window) -> Iterator[tuple[str, dict[str, Percentile]]]:
+    """Of latencies; none of the time between tokens on prefill servers, which make one token."""
+    for (role, name), counts in sorted(counted.buckets.items(), reverse=True):
+        is_latency = name == TTFT or (name == ITL and role != "prefill")
+        if is_latency and (percentiles := percentiles_ms(counts)):
+            yield f"{name.upper()} of {role} servers", percentiles
+
+
+def _rate(count: float | None, seconds: float) -> float | None:
+    return None if count is None or seconds <= 0 else count / seconds
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often counters are read and for how long, in wall seconds; `time_scale` of them are a second of the model."""
+
+    every_s: float
+    for_s: float
+    time_scale: float = 1.0
+
+
+@dataclass
+class _Tally:
+    """What was seen so far. `first` is the snapshot since which the same servers are there.
+
+    `heard_s` is when the cluster answered last, `unheard` says why it did not at the last reading.
+    """
+
+    first: Snapshot
+    last: Snapshot
+    heard_s: float
+    unheard: str | None = None
+    whole: Window = field(default_factory=Window)
+    moments: list[Moment] = field(default_factory=list[Moment])
+    remote_prefill_share: float | None = None
+    left_out: int = 0
+    restarted: set[str] = field(default_factory=set[str])
+
+
+class Reader:
+    """Reads all programs of a model, those of pods that have come since too."""
+
+    def __init__(self, plan: Plan, model: ModelPlan) -> None:
+        self._access = ClusterAccess(plan.kubeconfig_context)
+        self._request = smoke_request(plan, model)
+        self._pods: set[PodAddress] = set()
+        self._endpoints: tuple[MetricsEndpoint, ...] = ()
+
+    def __call__(self) -> Snapshot:
+        """All counters of now.
+
+        Raises:
+            KitError: the cluster does not answer, or has no server of the model.
+        """
+        namespace, groups = self._request.namespace, self._request.groups
+        pods = {pod for group in groups for pod in self._access.pods(namespace, group.selector)}
+        if pods != self._pods:  # the way to a pod takes up to a second to find
+            self._pods, self._endpoints = pods, tuple(endpoints(self._request, self._access))
+        if not any(endpoint.role in SERVER_ROLES for endpoint in self._endpoints):
+            raise KitError(f"No server of {self._request.service} is there.", "Is the stack deployed?")
+        return asyncio.run(scrape(self._endpoints))
+
+
+def watch(
+    read: Callable[[], Snapshot],
+    pace: Pace,
+    evidence: EvidenceSettings | None,
+    basis: Basis,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[Observation, Observation]]:
+    """What was seen since the beginning and since the last reading, after each reading.
+
+    `evidence` tells how remote prefill is proved, where prefill is remote. A reading without an answer of the cluster
+    is an interval left out.
+
+    Raises:
+        KitError: the cluster does not answer at first, or at two readings for longer than `silence_s` of
+            `values/tuning/watching.yaml`.
+    """
+    began_s = read_s = clock()
+    snapshot = read()
+    tally = _Tally(snapshot, snapshot, read_s)
+    while read_s - began_s < pace.for_s:
+        sleep(max(0.0, read_s + pace.every_s - clock()))
+        now_s = clock()
+        snapshot = _read(read, tally, now_s)
+        latest = _add(tally, snapshot, (now_s - read_s) / pace.time_scale)
+        read_s = now_s
+        why = (tally.unheard,) if tally.unheard else ()
+        yield _seen(tally, evidence, basis), replace(observation(latest, tally.moments[-1:], basis), notes=why)
+
+
+def _read(read: Callable[[], Snapshot], tally: _Tally, now_s: float) -> Snapshot:
+    """All counters of now, none where the cluster does not answer."""
+    try:
+        snapshot = read()
+    except KitError as error:
+        if tally.unheard and now_s - tally.heard_s > tolerances().silence_s:
+            raise
+        tally.unheard = error.message
+        return Snapshot(())
+    tally.heard_s, tally.unheard = now_s, None
+    return snapshot
+
+
+def _add(tally: _Tally, snapshot: Snapshot, seconds: float) -> Window:
+    """Counts what has grown; an interval in which a server could not be read, or came or went, is left out."""
+    before, tally.last = tally.last, snapshot
+    if tally.unheard or unread(before, snapshot) or _pods(before) != _pods(snapshot):
+        tally.left_out += 1
+        tally.first = snapshot
+        return Window()
+    latest = window(before, snapshot, seconds)
+    tally.whole = tally.whole + latest
+    tally.restarted |= restarted(before, snapshot)
+    if gauges := moment(snapshot):
+        tally.moments.append(gauges)
+    return latest
+
+
+def _pods(snapshot: Snapshot) -> set[str]:
+    return {reading.endpoint.pod for reading in snapshot.readings}
+
+
+def _seen(tally: _Tally, evidence: EvidenceSettings | None, basis: Basis) -> Observation:
+    share = _remote_prefill(tally, evidence) if evidence else None
+    if share is not None:  # otherwise nothing has come since servers came, went or could not be read
+        tally.remote_prefill_share = share
+    seen = observation(tally.whole, tally.moments, basis)
+    return replace(seen, remote_prefill_share=tally.remote_prefill_share, notes=tuple(_notes(tally)))
+
+
+def _remote_prefill(tally: _Tally, evidence: EvidenceSettings) -> float | None:
+    """By the requests that got their first token, because those that ended may have been prefilled long before."""
+    whole = window(tally.first, tally.last, 0.0)
+    requests, tokens = whole.of("decode", f"{TTFT} count"), whole.of("decode", PREFILLED)
+    if not requests or not tokens:
+        return None
+    sent = Sent(round(requests), round(tokens), round(requests))
+    return prove_remote_prefill(tally.first, tally.last, sent, evidence).share
+
+
+def _notes(tally: _Tally) -> Iterator[str]:
+    if tally.left_out:
+        yield f"{tally.left_out} intervals are left out: a server came, went or could not be read"
+    if tally.unheard:
+        yield f"no answer at the last reading: {tally.unheard}"
+    for pod, why in unread(tally.last).items():
+        yield f"{pod} can't be read: {why}"
+    if tally.restarted:
+        yield f"restarted, so that counts are lower bounds: {', '.join(sorted(tally.restarted))}"
+
+
+@dataclass(frozen=True)
+class ModelAssumptions:
+    """What a deployed model rests on; `source` says in words where that is from, `conditions` in what the deployment
+    differs from that of its forecast.
+    """
+
+    assumptions: tuple[Assumption, ...]
+    targets: Targets
+    source: str
+    conditions: tuple[str, ...] = ()
+
+
+def model_assumptions(
+    plan: Plan, model: ModelPlan, applied: Applied | None, forecast_share: float, load_share: float
+) -> ModelAssumptions:
+    """What is held against the model: the forecast that was applied, or the stack file's workload and targets.
+
+    The shares are how far forecasts and loads may be off.
+    """
+    own = next(entry for entry in plan.config.models if entry.object_name == model.name)
+    why = mismatch(own, applied) if applied else "no forecast was applied"
+    slo = model.slo or config.Slo()
+    targets = Targets(slo.ttft_ms and slo.ttft_ms / 1000, slo.itl_ms and slo.itl_ms / 1000)
+    lengths = of_lengths(model.workload.input_tokens, model.workload.output_tokens, load_share)
+    remote = model.topology.disaggregated and model.router.mode == "standalone"
+    remote_share = plan.smoke.thresholds.min_remote_prefill_share if remote else None
+    limit = tuple(limits(model.engine.max_num_seqs, remote_share))
+    if applied is None or why:
+        source = f"the stack file's workload and slo, because {why}"
+        return ModelAssumptions((*lengths, *of_targets(targets), *limit), targets, source)
+    targets = parse_targets(applied.targets)
+    servers = sum(role.replicas for unit in model.units for role in unit.roles if role.role != "prefill")
+    from_forecast = of_forecast(applied.forecast, targets, servers, forecast_share, load_share)
+    source = f"the forecast applied {applied.applied}; {'; '.join(applied.forecast.notes)}"
+    return ModelAssumptions(
+        (*from_forecast, *limit), targets, source, tuple(changed_conditions(applied, conditions(plan, model)))
+    )

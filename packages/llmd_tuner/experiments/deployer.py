@@ -1,0 +1,237 @@
+"""Who deploys the models of an experiment: the Pulumi CLI, or a rehearsal that is installed beside it.
+
+The stack that experiments are deployed with is derived from a stack of the user's, with models of its own. It has the
+same cluster, release and nodes, a namespace of its own, and goes when the experiment is over.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from llmd_oke import config, planning
+from llmd_oke.config import CONFIG_KEY, CreateCluster, StackConfig
+from llmd_oke.config.yaml_files import read, text_of
+from llmd_oke.operations import updates
+from llmd_oke.operations.pulumi_cli import end_group, pulumi_cli
+from llmd_oke.planning.releases import router_of
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+
+ENTRY_POINTS = "llmd_oke.deployers"
+"""The group of entry points by which deployers beside the Pulumi CLI are found."""
+
+SUFFIX = "-experiment"
+_HEADER = "# Made by `llmd-oke experiment run`, which removes it when the experiment is over.\n"
+
+
+def name_of(stack: str) -> str:
+    """The stack that the experiments of a stack are deployed with."""
+    return f"{stack}{SUFFIX}"
+
+
+def derive(base: StackConfig, stack: str, models: Sequence[config.Model]) -> dict[str, Any]:
+    """The object of a stack that serves `models` in the cluster of the stack `stack`, whose config is `base`."""
+    return {
+        "layer": "serving",
+        **_cluster(base, stack),
+        "gpuPools": [{"name": pool.name, "shape": pool.shape, "size": pool.size} for pool in base.gpu_pools],
+        **_common(base, models),
+        "storage": _dump(base.storage),
+    }
+
+
+def derive_rehearsed(base: StackConfig, stack: str, models: Sequence[config.Model], nodes: int) -> dict[str, Any]:
+    """The same for a rehearsal: a local cluster of its own, with so many nodes of the stack's shape."""
+    pool = base.gpu_pools[0]
+    storage = {} if isinstance(base.cluster, CreateCluster) else {"storage": _dump(base.storage)}
+    return {
+        "layer": "all",
+        "cluster": {"mode": "existing", "identifier": name_of(stack)},
+        "gpuPools": [{"name": pool.name, "shape": pool.shape, "size": nodes}],
+        **_common(base, models),
+        **storage,
+    }
+
+
+def _cluster(base: StackConfig, stack: str) -> dict[str, Any]:
+    if isinstance(base.cluster, CreateCluster):
+        # The file and object stores of states call every organization so; elsewhere the stack's full name is given.
+        full = stack if stack.count("/") == 2 else f"organization/llmd-oke/{stack}"
+        return {"clusterStack": full}
+    return {"cluster": _dump(base.cluster)} if base.cluster else {"clusterStack": base.cluster_stack}
+
+
+def _common(base: StackConfig, models: Sequence[config.Model]) -> dict[str, Any]:
+    return {
+        "rdma": base.rdma,
+        "release": base.release,
+        **({"override": base.override.model_dump(by_alias=True, exclude_none=True)} if base.override else {}),
+        "namespace": f"{base.namespace[: 36 - len(SUFFIX)]}{SUFFIX}",
+        "models": [{**_dump(model), "topology": str(model.topology)} for model in models],
+        "smoke": {"where": "client"},  # the program that measures evaluates what changes answers
+    }
+
+
+def _dump(part: config.Part) -> dict[str, Any]:
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+
+
+def write(project: Path, stack: str, value: dict[str, Any]) -> Path:
+    """Writes the derived stack's file beside the stack's own, whose other keys and secrets it takes along."""
+    document: dict[str, Any] = read(config.stack_file(project, stack)).value
+    text = text_of({**document, "config": {**document["config"], CONFIG_KEY: value}})
+    path = config.stack_file(project, name_of(stack))
+    new = path.with_suffix(".new")
+    new.write_text(_HEADER + text, encoding="utf-8")
+    new.replace(path)
+    return path
+
+
+def remove(project: Path, stack: str) -> None:
+    """Removes the derived stack's file."""
+    config.stack_file(project, name_of(stack)).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What the measurement must know of what was deployed.
+
+    `router` is the release whose router runs, `simulated` lists what is not real, `ran` the versions of programs that
+    run instead of the release's own.
+    """
+
+    router: str
+    simulated: tuple[str, ...] = ()
+    ran: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Deployer(Protocol):
+    """Has models up, and runs a program where they can be reached."""
+
+    def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
+        """Brings these models up, and no others.
+
+        Raises:
+            KitError: they don't come up; says why.
+        """
+        ...
+
+    def run(self, argv: Sequence[str]) -> int:
+        """Runs a program that reaches the models, its output where the caller's goes; the answer is its exit code."""
+        ...
+
+    def teardown(self, progress: Progress) -> None:
+        """Takes all models down.
+
+        Raises:
+            KitError: something stays; says what.
+        """
+        ...
+
+    def close(self, progress: Progress) -> None:
+        """Ends what was there for all deployments."""
+        ...
+
+
+class Rehearsal(Protocol):
+    """What experiments use of rehearsals, which are installed beside them: `rehearsal` finds it."""
+
+    def deployer(
+        self, project: Path, stack: str, nodes: int, time_scale: float, environment: Mapping[str, str]
+    ) -> Deployer:
+        """Deploys models in a rehearsal of their own, with so many nodes of the stack's shape."""
+        ...
+
+    def time_scale(self, pickers: int, servers: int, tokens_per_s: float) -> float:
+        """Wall seconds for a second of model time at which this machine keeps up with so many endpoint pickers,
+        simulated servers and output tokens.
+        """
+        ...
+
+    def running(self, project: Path, stack: str, progress: Progress) -> tuple[Deployed, float]:
+        """What is up in the rehearsal of a stack, and its time scale.
+
+        Raises:
+            KitError: nothing is, or it is not what the stack file has.
+        """
+        ...
+
+    def running_time_scale(self, project: Path, stack: str) -> float:
+        """The time scale of a stack's rehearsal; 1 where none runs."""
+        ...
+
+    def run(self, project: Path, stack: str, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Runs a program inside the rehearsal of a stack; the answer is its exit code."""
+        ...
+
+
+def rehearsal() -> Rehearsal:
+    """The rehearsals that are installed (entry point `rehearsal` of the group `llmd_oke.deployers`).
+
+    Raises:
+        KitError: there are none.
+    """
+    for entry_point in entry_points(group=ENTRY_POINTS, name="rehearsal"):
+        backend: Rehearsal = entry_point.load()
+        return backend
+    raise KitError("Rehearsals are not installed.", "Install llmd-oke[rehearsal].")
+
+
+class PulumiDeployer:
+    """Deploys for real: a stack of its own in the cluster of the user's stack, by the Pulumi CLI."""
+
+    def __init__(self, project: Path, stack: str, environment: Mapping[str, str]) -> None:
+        self._project = project
+        self._stack = stack
+        self._environment = environment
+        self._pulumi = pulumi_cli(project, name_of(stack))
+
+    def deploy(self, models: Sequence[config.Model], progress: Progress) -> Deployed:
+        """Brings these models up; the update ends when all servers are ready."""
+        base = config.load(self._project, self._stack)
+        write(self._project, self._stack, derive(base, self._stack, models))
+        plan = planning.plan_stack_file(self._project, self._pulumi.stack)
+        self._of_stack("select", "--create")
+        if updates.update(self._pulumi, plan, progress, lambda _: True, yes=True, allow_replace=False):
+            raise KitError("The update failed.", "The Pulumi CLI said why.")
+        return Deployed(router_of(plan.config))
+
+    def run(self, argv: Sequence[str]) -> int:
+        """Runs a program on this machine; it ends with the block, in a session of its own that Ctrl-C doesn't reach."""
+        with subprocess.Popen(
+            list(argv),
+            cwd=self._project,
+            env={**os.environ, **self._environment},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        ) as child:
+            try:
+                return child.wait()
+            finally:
+                end_group(child)
+
+    def teardown(self, progress: Progress) -> None:
+        """Destroys what was deployed."""
+        progress.step(f"destroying what {self._pulumi.stack} has")
+        if updates.destroy(self._pulumi, progress, yes=True, unprotect=False):
+            raise KitError(
+                f"The stack {self._pulumi.stack} could not be destroyed, and holds GPUs.",
+                f"See why and destroy it: llmd-oke destroy --stack {self._pulumi.stack}",
+            )
+
+    def close(self, progress: Progress) -> None:
+        """Removes the stack, which is empty by now."""
+        progress.step(f"removing the stack {self._pulumi.stack}")
+        self._of_stack("rm", "--yes")
+        remove(self._project, self._stack)
+
+    def _of_stack(self, *words: str) -> None:
+        own = ["--stack", self._pulumi.stack, "--cwd", str(self._project)]
+        ended = self._pulumi.run([self._pulumi.program, "stack", *words, *own], True)
+        if ended.status:
+            raise KitError(f"`pulumi stack {words[0]}` failed:\n{(ended.errors or ended.output).strip()}")

@@ -1,0 +1,236 @@
+"""Which points of single servers the tuner asks to have measured, as a recipe of experiments.
+
+Servers only prefill, or only decode. Prompts of a benchmark are never repeated, so that no prefix cache answers them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import yaml
+from llmd_oke import catalogue, config
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.catalogue.models import key_value_tokens
+from llmd_pods.errors import KitError
+
+from llmd_tuner import search_inputs
+from llmd_tuner.experiments.recipes import Deployment, Load, Recipe, Rehearsal
+from llmd_tuner.servers import Room
+from llmd_tuner.workload import Workload, of_lengths
+
+NAME = "tuning"
+"""What its runs are stored under."""
+
+FEWEST_SEQUENCES = 2
+"""A size whose KV cache holds fewer of the workload's requests is not measured."""
+
+GridName = Literal["adaptive", "full"]
+
+
+class FullGrid(Entry):
+    """The published method's levels."""
+
+    prefill: tuple[int, ...]
+    decode: tuple[int, ...]
+
+
+class AdaptiveGrid(Entry):
+    """As few levels as a fit needs. Errors are mean absolute errors as shares, on the published points."""
+
+    prefill: tuple[int, ...]
+    least_decode: int
+    decode_error: float
+    prefill_error: float
+    full_decode_error: float
+    full_prefill_error: float
+
+
+class RehearsedGrid(Entry):
+    """How a rehearsal of a grid is made small enough for one machine; `requests` of each level, at least."""
+
+    time_scale: float
+    requests: int
+
+
+class Grids(Entry):
+    """`values/tuning/grids.yaml`."""
+
+    full: FullGrid
+    adaptive: AdaptiveGrid
+    requests: int
+    requests_per_user: int
+    rehearsal: RehearsedGrid
+
+
+@cache
+def grids() -> Grids:
+    """The kit's own."""
+    return required_entry("tuning", "grids", Grids)
+
+
+def sizes_of_grid(name: GridName, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Which of the tensor parallel sizes are measured: all, or the smallest and the largest."""
+    return tuple(sizes) if name == "full" else tuple(sorted({min(sizes), max(sizes)}))
+
+
+def prefill_levels(name: GridName, most: int) -> tuple[int, ...]:
+    """Prompts in flight at one server that prefills, of which `most` fit it."""
+    levels = grids().full.prefill if name == "full" else grids().adaptive.prefill
+    return _at_most(levels, most)
+
+
+def decode_levels(name: GridName, tensor_parallel_size: int, most: int) -> tuple[int, ...]:
+    """Sequences in flight at one server that decodes, of which `most` fit it.
+
+    The largest batch is among them, because no forecast goes beyond what was measured.
+    """
+    if name == "full":
+        return _at_most((*_full_decode(tensor_parallel_size), most), most)
+    least = min(grids().adaptive.least_decode, most)
+    return tuple(sorted({least, round((least * most) ** 0.5), most}))
+
+
+def _full_decode(tensor_parallel_size: int) -> tuple[int, ...]:
+    levels = list(grids().full.decode)
+    last = levels[-1]
+    while levels[-1] * 2 <= last * tensor_parallel_size:
+        levels.append(levels[-1] * 2)
+    return tuple(levels)
+
+
+def _at_most(levels: Sequence[int], most: int) -> tuple[int, ...]:
+    return tuple(sorted({min(level, most) for level in levels}))
+
+
+@dataclass(frozen=True)
+class Servers:
+    """What is measured: servers of a model under a workload, with these vLLM settings."""
+
+    model: catalogue.Model
+    shape: catalogue.Shape
+    workload: Workload
+    engine: config.Engine
+    rehearsed: bool = False
+    """Whether they are simulated, so that few requests are enough."""
+
+    def sizes(self, gpus: int) -> tuple[int, ...]:
+        """Tensor parallel sizes within so many GPUs that have room for the workload."""
+        sizes = (size for size in search_inputs.sizes_of(self.model, self.shape) if size <= gpus)
+        return tuple(size for size in sizes if self.most_decoding(size) >= FEWEST_SEQUENCES)
+
+    def most_decoding(self, size: int) -> int:
+        """Sequences that one server decodes at a time: its limit, or what its KV cache holds."""
+        return self._room(size).sequences(size, self.workload, aggregated=False)
+
+    def most_prefilling(self, size: int) -> int:
+        """Prompts that one server holds at a time."""
+        return self._room(size).sequences(size, of_lengths(self.workload.longest_input_tokens, 1), aggregated=True)
+
+    def _room(self, size: int) -> Room:
+        tokens = key_value_tokens(self.model, self.shape, size, self.engine.gpu_memory_utilization)
+        return Room({size: tokens}, self.engine.max_num_seqs)
+
+
+def handing_over(engine: config.Engine, release: catalogue.Release) -> config.Engine:
+    """The settings of servers that hand KV cache over, for servers without a KV connector too: block size and attention
+    backend are the release's for such, where `engine` names no other. Prefill is measured alone, and is to be forecast
+    beside decode.
+    """
+    backend = f"--attention-backend={release.vllm.attention_backend.kv_connector}"
+    named = engine.argument("--attention-backend") is not None
+    return engine.model_copy(
+        update={
+            "block_size": engine.block_size or release.vllm.block_size.kv_connector,
+            "extra_args": engine.extra_args if named else (*engine.extra_args, backend),
+        }
+    )
+
+
+def tuning_recipe(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: int) -> Recipe:
+    """The measurements of a grid. `sizes` are those to choose from, within `gpus` GPUs; none for all that fit.
+
+    Raises:
+        KitError: a size can't be measured, or none can.
+    """
+    chosen = _chosen(servers, grid, sizes, gpus)
+    prefill = {size: prefill_levels(grid, servers.most_prefilling(size)) for size in chosen}
+    decode = {size: decode_levels(grid, size, servers.most_decoding(size)) for size in chosen}
+    deployments = [
+        *(_deployment(servers, size, "prefill-only", _name("prefill", prefill, size)) for size in chosen),
+        *(_deployment(servers, size, "decode-only", _name("decode", decode, size)) for size in chosen),
+    ]
+    listed = ", ".join(f"TP{size}" for size in chosen)
+    return Recipe(
+        description=f"{servers.model.name}: servers that only prefill or only decode, {listed}",
+        source="j-pareto, pd-config" if grid == "full" else "",
+        model=servers.model.name,
+        deployments=tuple(deployments),
+        loads=(*_prefill_loads(servers, prefill), *_decode_loads(servers, decode)),
+        rehearsal=Rehearsal(time_scale=grids().rehearsal.time_scale),
+    )
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """A recipe as the text of a file that `llmd-oke experiment run` takes."""
+    document: dict[str, Any] = recipe.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    topologies = (str(deployment.topology) for deployment in recipe.deployments)
+    for deployment, topology in zip(document["deployments"], topologies, strict=True):
+        deployment["topology"] = topology
+    return yaml.safe_dump(document, sort_keys=False, width=120)
+
+
+def _chosen(servers: Servers, grid: GridName, sizes: Sequence[int], gpus: int) -> tuple[int, ...]:
+    possible = servers.sizes(gpus)
+    listed = ", ".join(map(str, possible)) or "none"
+    if wrong := [str(size) for size in sizes if size not in possible]:
+        what = f"{servers.model.name} on {gpus} GPUs of {servers.shape.name} with {servers.workload}"
+        raise KitError(f"Tensor parallel size {', '.join(wrong)} can't be measured: {what}.", f"Possible: {listed}.")
+    if not possible:
+        raise KitError(
+            f"No server of {servers.model.name} fits {gpus} GPUs with {servers.workload}.", "Give more GPUs."
+        )
+    return tuple(sorted(set(sizes))) if sizes else sizes_of_grid(grid, possible)
+
+
+def _deployment(servers: Servers, size: int, subject: Any, load: str) -> Deployment:
+    topology = config.Topology.model_validate(f"agg-tp{size}-1r")
+    return Deployment(topology=topology, subject=subject, engine=servers.engine, loads=(load,))
+
+
+def _name(role: str, levels: Mapping[int, tuple[int, ...]], size: int) -> str:
+    """One load for all sizes, or one for each where their levels differ."""
+    return role if len(set(levels.values())) == 1 else f"{role}-tp{size}"
+
+
+def _prefill_loads(servers: Servers, levels: Mapping[int, tuple[int, ...]]) -> list[Load]:
+    input_tokens = math.ceil(servers.workload.longest_input_tokens)
+    return _loads(servers, "prefill", levels, input_tokens, output_tokens=1)
+
+
+def _decode_loads(servers: Servers, levels: Mapping[int, tuple[int, ...]]) -> list[Load]:
+    """Lengths whose mean context is the workload's."""
+    output_tokens = math.ceil(servers.workload.output_tokens)
+    input_tokens = max(1, math.ceil(servers.workload.context_tokens - output_tokens / 2))
+    return _loads(servers, "decode", levels, input_tokens, output_tokens)
+
+
+def _loads(
+    servers: Servers, role: str, levels: Mapping[int, tuple[int, ...]], input_tokens: int, output_tokens: int
+) -> list[Load]:
+    requests = grids().rehearsal.requests if servers.rehearsed else grids().requests
+    named = {_name(role, levels, size): concurrencies for size, concurrencies in levels.items()}
+    return [
+        Load(
+            name=name,
+            arrival="closed",
+            concurrencies=concurrencies,
+            requests=requests,
+            requests_per_user=grids().requests_per_user,
+            steady_state=True,
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+        )
+        for name, concurrencies in named.items()
+    ]

@@ -1,0 +1,386 @@
+"""Measures one deployment: introduces its servers, warms up, then one stage after the other, each stored when it ends.
+
+It runs as a program of its own (`llmd-oke experiment measure`), because a rehearsed deployment can be reached from
+inside its local cluster only.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from llmd_bench.files import REQUESTS_FILE, write_whole
+from llmd_bench.reports import to_v01
+from llmd_bench.rows import smoke_row
+from llmd_oke import planning
+from llmd_oke.catalogue.models import model_name
+from llmd_oke.operations.locks import file_lock
+from llmd_pods.circumstances import Circumstances
+from llmd_pods.deployment import Snapshot, change
+from llmd_pods.errors import KitError
+from llmd_pods.evidence import VLLM_COUNTERS
+from llmd_pods.load import Load, introduce, run_load, wait_for_answer
+from llmd_pods.performance import Performance, summarize
+from llmd_pods.progress import Progress, Ticker
+from llmd_pods.records import RequestRecord, Trim, classify, write_file
+from llmd_pods.report import build_report, summarize_result, to_yaml
+from llmd_pods.report_format import BenchmarkReport
+from llmd_pods.row import Basis, Row
+from llmd_pods.smoke import (
+    WARMUP_OUTPUT_TOKENS,
+    SmokePlan,
+    SmokeResult,
+    evaluate,
+    prove,
+    remarks,
+    server_stability,
+    take_snapshot,
+)
+from llmd_pods.smoke_request import Thresholds, accuracy, judge
+from llmd_pods.stages import Conditions, Live, StageResult, run_stages
+from llmd_pods.stages import Stage as LoadStage
+from llmd_pods.workload import ClosedLoop, Fixed, PromptSource, Workload
+
+from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
+from llmd_tuner.experiments.deployed.smoke import smoke_plan
+from llmd_tuner.experiments.recipes import Stage
+from llmd_tuner.experiments.runs import FAILURE_FILE, Assignment, RunFolder
+
+TOOL = "llmd-oke experiment"
+
+_SUBJECTS = {"end-to-end": "end-to-end", "prefill-only": "prefill", "decode-only": "decode"}
+
+REPORT_FILE = "benchmark_report_v0.2,_{stage}.yaml"
+
+OLDER_REPORT_FILE = "benchmark_report,_{stage}.yaml"
+"""Named as llm-d-benchmark names its reports of version 0.2 and 0.1."""
+
+INTERVAL_S = 5.0
+"""Between two lines of progress."""
+
+WARMUP_USERS = 8
+
+KEPT_UP_SHARE = 0.97
+"""Rate of answers over that of arrivals below which a run was no steady state."""
+
+BUSY_TIMEOUT_S = 24 * 3600.0
+"""How long to wait for a measurement of the same run whose command was killed and that goes on without it."""
+
+
+def measure(assignment: Assignment, progress: Progress) -> None:
+    """Measures what isn't there yet. What is interrupted leaves nothing of the stage that it was in.
+
+    Raises:
+        KitError: the deployment does not answer, or not all of a stage could be sent.
+    """
+    folder = RunFolder(assignment.folder)
+    with file_lock(folder.path / "measuring.lock", "finish measuring in this run", progress, BUSY_TIMEOUT_S):
+        if left := folder.left(assignment.deployment):
+            asyncio.run(_measure(assignment, folder, left, progress))
+
+
+def base_plan(assignment: Assignment) -> SmokePlan:
+    """Where the deployment is, what it consists of, and what its servers have to say."""
+    planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.router)
+    model = next(model for model in planned.models if model.name == assignment.deployment)
+    basis = Basis.CALIBRATED if assignment.simulated else Basis.MEASURED
+    how = Circumstances(assignment.time_scale, basis, assignment.simulated, assignment.ran)
+    access = ClusterAccess(planned.kubeconfig_context)
+    plan = smoke_plan(assignment.stack, planned, model, access, how)
+    return replace(plan, questions=None) if assignment.subject == "decode-only" else plan  # its prompts are made up
+
+
+async def _measure(assignment: Assignment, folder: RunFolder, left: Sequence[Stage], progress: Progress) -> None:
+    plan = base_plan(assignment)
+    progress.detail(f"{assignment.deployment}: waiting for an answer")
+    limit_s = plan.router_timeout_s * max(1.0, assignment.time_scale)
+    await wait_for_answer(plan.target, limit_s=limit_s, time_scale=assignment.time_scale)
+    warmup = await _warm_up(plan, left[0], progress)
+    await _evaluate(plan, progress)
+    for number, stage in enumerate(left, 1):
+        progress.detail(f"{assignment.deployment}: {stage.name} ({number} of {len(left)})")
+        result = await _stage(assignment, plan, stage, warmup, progress)
+        with folder.making(assignment.deployment, stage.name) as unfinished:
+            store_stage(result, stage, assignment, unfinished)
+        folder.gather()
+
+
+async def _warm_up(plan: SmokePlan, stage: Stage, progress: Progress) -> Sequence[RequestRecord]:
+    """Introductions, and a few requests with the lengths of the first stage."""
+    run = uuid.uuid4().hex
+    limit_s = plan.timeout_s * max(1.0, plan.time_scale)
+    pairs = len(plan.introductions)
+    if pairs:
+        handshakes = "their handshakes take seconds of model time"
+        progress.detail(f"introducing {pairs} pairs of prefill and decode servers: {handshakes}")
+    acquainted = await introduce(plan.introductions, run, limit_s=limit_s, on_done=lambda _: None)
+    progress.detail("warming up")
+    prompts = PromptSource(stage.input_tokens, 0, run)
+    output_tokens = min(stage.output_tokens, WARMUP_OUTPUT_TOKENS)
+    users = max(WARMUP_USERS, sum(servers.replicas for servers in plan.topology.servers))
+    load = Load(users, ClosedLoop(users), prompts, output_tokens, limit_s, label="warm-up")
+    return [*acquainted, *await run_load(plan.target, load, limit_s=limit_s)]
+
+
+async def _evaluate(plan: SmokePlan, progress: Progress) -> None:
+    """Asks the plan's questions, if it has any, before anything is measured.
+
+    Raises:
+        KitError: too few answers are right: figures of such a deployment are worth nothing.
+    """
+    ticker = Ticker(progress, INTERVAL_S)
+    limit_s = plan.timeout_s * max(1.0, plan.time_scale)
+    examined = await evaluate(plan, limit_s, lambda news: ticker.tell(str(news), news.phase))
+    if examined is None:
+        return
+    check = accuracy(plan.thresholds.min_accuracy or 0.0, examined)
+    if not check.passed:
+        why = f"accuracy {examined.score:.1%}, at least {check.limit:.1%}: {check.evidence}"
+        raise KitError(f"{plan.topology.name} answers wrongly ({why}).", "`llmd-oke check` says what changes answers.")
+
+
+async def _stage(
+    assignment: Assignment, plan_base: SmokePlan, stage: Stage, warmup: Sequence[RequestRecord], progress: Progress
+) -> SmokeResult:
+    limit_s = assignment.limits_s[stage.name]
+    plan = _plan_of(plan_base, stage, limit_s)
+    workload = Workload(Fixed(stage.input_tokens), Fixed(stage.output_tokens), stage.seed)
+    ticker = Ticker(progress, INTERVAL_S)
+    before = await take_snapshot(plan_base)
+    (measured,) = await run_stages(
+        plan_base.target,
+        [LoadStage(stage.shape, stage.requests, label=stage.name)],
+        workload,
+        limit_s=limit_s,
+        on_progress=lambda live: ticker.tell(_news(live)),
+        conditions=Conditions(assignment.time_scale, Trim(busy=stage.steady_state), request_timeout_s=limit_s),
+    )
+    if measured.interrupted:
+        raise asyncio.CancelledError
+    if measured.shortfall:
+        raise KitError(*_unmeasured(assignment, stage, measured, limit_s))
+    after = await take_snapshot(plan_base)
+    stable = server_stability(plan_base, (before, after))
+    if stable and stable.restarted:
+        raise KitError(
+            f"{assignment.deployment} was not measured under {stage.name}: {stable}",
+            "Why? `kubectl logs --previous` of these pods. The same command tries the stage again.",
+        )
+    result = _conclude(plan, stage, workload.run, measured, (before, after))
+    notes = remarks(
+        stage.input_tokens, stage.concurrency or 1, result.performance, warmup, measured.records, (before, after)
+    )
+    unknown = (str(stable),) if stable and stable.restarted is None else ()
+    return replace(result, notes=(*_notes(assignment, stage, measured), *unknown, *notes))
+
+
+def _unmeasured(assignment: Assignment, stage: Stage, measured: StageResult, limit_s: float) -> tuple[str, str]:
+    """What is wrong with a stage that is no measurement, and what would be right."""
+    tries = f"; the first try: {measured.second_try_because}" if measured.second_try_because else ""
+    failures = "".join(f"; {failure}" for failure in classify(measured.records))
+    return (
+        f"{assignment.deployment} was not measured under {stage.name}: {measured.shortfall} "
+        f"(limit {limit_s:.0f} s){tries}{failures}",
+        "Does the deployment answer, and has this machine time to spare? The same command tries it again.",
+    )
+
+
+def _plan_of(base: SmokePlan, stage: Stage, limit_s: float) -> SmokePlan:
+    return replace(
+        base,
+        input_tokens=stage.input_tokens,
+        output_tokens=stage.output_tokens,
+        requests=stage.requests,
+        concurrency=stage.concurrency or 1,
+        timeout_s=limit_s,
+        seed=stage.seed,
+    )
+
+
+def _conclude(
+    plan: SmokePlan, stage: Stage, run: str, measured: StageResult, snapshots: tuple[Snapshot, Snapshot]
+) -> SmokeResult:
+    started = measured.started or datetime.now(UTC)
+    gpus = plan.topology.gpus
+    whole = of_all(measured, stage, gpus)
+    return SmokeResult(
+        plan=plan,
+        run=run,
+        started=started,
+        ended=started + timedelta(seconds=measured.wall_s),
+        wall_s=measured.wall_s,
+        records=measured.records,
+        performance=of_window(measured, stage, gpus),
+        remote_prefill=prove(plan, whole, snapshots),
+        verdict=judge(Thresholds(max_failures=None), whole, None),
+        before=snapshots[0],
+        after=snapshots[1],
+        notes=(),
+    )
+
+
+def _notes(assignment: Assignment, stage: Stage, measured: StageResult) -> Iterator[str]:
+    """What a reader must know beside the remarks of every benchmark."""
+    if measured.second_try_because:
+        yield f"measured at the second try; the first: {measured.second_try_because}"
+    if measured.health.spoiled:
+        yield measured.health.spoiled
+    yield from map(str, classify(measured.records))
+    if stage.requests < stage.recipe_requests:
+        waits = "" if stage.concurrency else "; waiting for the last answers weighs on rates"
+        yield f"scaled down: {stage.requests} requests where the recipe has {stage.recipe_requests}{waits}"
+    if stage.steady_state:
+        yield f"steady state: {measured.window.rule}, {measured.window.duration_s:.1f} s"
+    if assignment.subject == "decode-only":
+        yield "prompts were filled in, not computed: time to first token is not that of a prefill"
+    answered, came = answered_per_s(measured), came_per_s(measured)
+    if not stage.concurrency and answered < KEPT_UP_SHARE * came:
+        yield f"{answered:.2f} requests/s were answered of {came:.2f} that came: a queue grew"
+
+
+def answered_per_s(measured: StageResult) -> float:
+    """Answers per second, without the time that the last request takes anyway: the mean latency."""
+    good = [record for record in measured.records if record.succeeded]
+    if not good:
+        return 0.0
+    latency_s = sum(record.latency_s for record in good) / len(good)
+    span_s = max(record.ended_s for record in good) - min(record.started_s for record in good)
+    return (len(good) - 1) / max(span_s - latency_s, 1e-6)
+
+
+def came_per_s(measured: StageResult) -> float:
+    """Requests per second that were due: of few random arrivals not quite the rate that was asked for."""
+    due_s = [record.due_s for record in measured.records if record.due_s is not None]
+    return (len(due_s) - 1) / (max(due_s) - min(due_s)) if len(set(due_s)) > 1 else 0.0
+
+
+def _news(live: Live) -> str:
+    failed = f", {live.failures} failed" if live.failures else ""
+    rates = f"{live.in_flight} in flight, {live.achieved_requests_per_s:.1f} requests/s"
+    return f"{live.label}: {live.ended} of {live.planned} requests{failed}, {rates}"
+
+
+def measure_file(file: Path, progress: Progress) -> int:
+    """Measures what an assignment file asks for; the answer is an exit code. A failure is told in a file beside it."""
+    assignment = Assignment.model_validate_json(file.read_text(encoding="utf-8"))
+    try:
+        measure(assignment, progress)
+    except KitError as error:
+        write_whole(file.with_name(FAILURE_FILE), json.dumps({"cause": str(error)}))
+        return 1
+    return 0
+
+
+def row_of(result: SmokeResult, stage: Stage, assignment: Assignment) -> Row:
+    """The row of one stage of a deployment."""
+    row = smoke_row(result, model=model_name(result.plan.model))
+    alone = assignment.subject != "end-to-end"
+    origin = {
+        "tool": TOOL,
+        "file": f"{assignment.deployment}/{stage.name}/row.json",
+        "run": f"{assignment.recipe}/{assignment.folder.name}",
+    }
+    return row.model_copy(
+        update={
+            "subject": _SUBJECTS[assignment.subject],
+            "origin": row.origin.model_copy(update=origin),
+            "tensor_parallel_size": result.plan.topology.servers[0].tensor_parallel_size if alone else None,
+            "gpus_reserved": row.gpus_reserved or row.gpus_counted,
+            "arrival": stage.arrival,
+            "offered_requests_per_s": None if stage.concurrency else stage.level,
+            "seed": stage.seed,
+            "max_num_seqs": assignment.max_num_seqs,
+            "prefix_cache_hit_share": _cached_share(result) if assignment.subject == "prefill-only" else None,
+            "goodput_share": _goodput_share(result, assignment),
+            "price_usd_per_hour": assignment.price_usd_per_hour,
+        }
+    )
+
+
+def _cached_share(result: SmokeResult) -> float | None:
+    """Share of the prompts' tokens that a prefix cache answered, by the servers' own counters."""
+    cached = change(result.before, result.after, "aggregated", VLLM_COUNTERS.cached_tokens).value
+    prompt_tokens = sum(record.input_tokens for record in result.records if record.succeeded)
+    return None if cached is None or not prompt_tokens else cached / prompt_tokens
+
+
+def _goodput_share(result: SmokeResult, assignment: Assignment) -> float | None:
+    """Share of requests with a first token and a mean gap within the targets."""
+    ttft_ms, itl_ms = assignment.slo.ttft_ms, assignment.slo.itl_ms
+    if (ttft_ms is None and itl_ms is None) or not result.records:
+        return None
+    good = [
+        record
+        for record in result.records
+        if record.succeeded
+        and (ttft_ms is None or 1000 * (record.ttft_s or 0) <= ttft_ms)
+        and (itl_ms is None or 1000 * (record.tpot_s or 0) <= itl_ms)
+    ]
+    return len(good) / len(result.records)
+
+
+def of_all(result: StageResult, stage: Stage, gpus: int) -> Performance:
+    """From the first request to the last answer."""
+    return summarize(result.records, planned=stage.requests, gpus=gpus, concurrency=stage.concurrency)
+
+
+def of_window(result: StageResult, stage: Stage, gpus: int) -> Performance:
+    """In the window alone: latencies of the requests that were sent in it, rates of what came in it.
+
+    Numbers of requests and of failures stay those of the whole stage.
+    """
+    whole = of_all(result, stage, gpus)
+    duration_s = result.window.duration_s
+    if not stage.steady_state or not duration_s or not result.counted:
+        return whole
+    counted = summarize(result.counted, planned=stage.requests, gpus=gpus, concurrency=stage.concurrency)
+    users = stage.concurrency or result.concurrency
+    return replace(
+        counted,
+        requests=whole.requests,
+        failures=whole.failures,
+        incomplete=whole.incomplete,
+        failure_reasons=whole.failure_reasons,
+        duration_s=duration_s,
+        requests_per_s=result.requests_per_s,
+        input_tokens_per_s=counted.input_tokens / duration_s,
+        output_tokens_per_s=result.output_tokens_per_s,
+        users=users,
+        tpsg=result.output_tokens_per_s / gpus,
+        tpsu=result.output_tokens_per_s / users if users else 0.0,
+    )
+
+
+def store_stage(result: SmokeResult, stage: Stage, assignment: Assignment, folder: Path) -> None:
+    """Writes a measurement into its folder."""
+    row = row_of(result, stage, assignment)
+    report = of_stage(build_report(result, experiment=assignment.folder.name), stage, assignment)
+    (folder / "row.json").write_text(row.model_dump_json(exclude_defaults=True, indent=2) + "\n", encoding="utf-8")
+    (folder / REPORT_FILE.format(stage=stage.name)).write_text(to_yaml(report), encoding="utf-8")
+    if older := to_v01(report):
+        (folder / OLDER_REPORT_FILE.format(stage=stage.name)).write_text(to_yaml(older), encoding="utf-8")
+    write_file(folder / REQUESTS_FILE, result.records)
+    (folder / "summary.json").write_text(json.dumps(summarize_result(result), indent=2) + "\n", encoding="utf-8")
+
+
+def of_stage(report: BenchmarkReport, stage: Stage, assignment: Assignment) -> BenchmarkReport:
+    """The report with what the smoke benchmark doesn't know: an open loop, and which experiment it belongs to."""
+    scenario = report.scenario
+    assert scenario is not None  # noqa: S101 - build_report gives one
+    assert scenario.load is not None  # noqa: S101 - build_report gives one
+    open_loop = {"concurrency": None, "rate_qps": stage.level} if stage.concurrency is None else {}
+    standardized = scenario.load.standardized.model_copy(update=open_loop)
+    config: dict[str, object] = {**(scenario.load.native.config or {}), "shape": stage.arrival, "level": stage.level}
+    load = scenario.load.model_copy(
+        update={"standardized": standardized, "native": scenario.load.native.model_copy(update={"config": config})}
+    )
+    description = (
+        f"Experiment {assignment.recipe}: {assignment.deployment} under {stage.name}, {stage.requests} requests."
+    )
+    words = (report.run.description or "").split(". ", 1)[-1]
+    keywords = ["experiment" if word == "smoke" else word for word in report.run.keywords or ()]
+    run = report.run.model_copy(update={"description": f"{description} {words}", "keywords": keywords})
+    return report.model_copy(update={"run": run, "scenario": scenario.model_copy(update={"load": load})})

@@ -1,0 +1,349 @@
+"""From a recipe and a stack to an experiment that can be run, with its time and price, or to all that is wrong with it.
+
+A closed loop ends when its requests are answered. How long that takes is worked out with the latency model, without
+queues at the router: good enough for a bill, no forecast of results.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from llmd_oke import catalogue, config, planning
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.config import StackConfig
+from llmd_pods.errors import KitError, Problem, Refused
+
+from llmd_tuner.experiments import deployer, recipes
+from llmd_tuner.experiments.deployer import rehearsal
+from llmd_tuner.experiments.recipes import Deployment, Recipe, Stage, stages
+from llmd_tuner.experiments.runs import Settings
+from llmd_tuner.figures import latency_model
+from llmd_tuner.latency import LatencyModel
+
+Thing = TypeVar("Thing")
+
+
+class Durations(Entry):
+    """`values/experiments/durations.yaml`: seconds that are assumed until they are measured."""
+
+    name: str
+    deploy_s: float
+    teardown_s: float
+    settle_s: float
+    rehearsed_deploy_s: float
+    rehearsed_teardown_s: float
+
+
+@cache
+def durations() -> Durations:
+    """The assumptions."""
+    return required_entry("experiments", "durations", Durations)
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Wall seconds, and where they are from: `measured`, `calibrated` or `assumed`."""
+
+    seconds: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class Round:
+    """Deployments that are up at the same time and measured one after the other."""
+
+    names: tuple[str, ...]
+    gpus: int
+    deploy: Duration
+    bench: Duration
+    teardown: Duration
+    stages: int
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.deploy.seconds + self.bench.seconds + self.teardown.seconds
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run takes: its rounds, and the price of all its GPUs from the first deployment to the last teardown."""
+
+    rounds: tuple[Round, ...]
+    gpus: int
+    price_usd_per_gpu_hour: float
+    rehearsed: bool
+
+    @property
+    def seconds(self) -> float:
+        """Wall time."""
+        return sum(round_.seconds for round_ in self.rounds)
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPUs that are held, times hours; none of them real in a rehearsal."""
+        return self.gpus * self.seconds / 3600
+
+    @property
+    def price_usd(self) -> float:
+        """At list price."""
+        return 0.0 if self.rehearsed else self.gpu_hours * self.price_usd_per_gpu_hour
+
+
+def bench_duration(
+    recipe: Recipe, deployment: Deployment, stages: Sequence[Stage], shape: catalogue.Shape, time_scale: float
+) -> Duration:
+    """How long the measurements of a deployment take."""
+    facts = catalogue.model(deployment.model or recipe.model)
+    model = latency_model(facts, shape) if facts else None
+    if model is None:
+        known = all(stage.arrival != "closed" for stage in stages)
+        seconds = sum(_open_s(stage) for stage in stages if stage.arrival != "closed")
+        return Duration(seconds * time_scale, "assumed" if known else "at least, closed loops not counted")
+    seconds = durations().settle_s + sum(stage_s(model, deployment, stage) for stage in stages)
+    return Duration(seconds * time_scale, "calibrated")
+
+
+def stage_s(model: LatencyModel, deployment: Deployment, stage: Stage) -> float:
+    """Seconds of model time from the first request of a stage to the last token."""
+    return max(_open_s(stage), stage.requests * _request_s(model, deployment, stage))
+
+
+def _open_s(stage: Stage) -> float:
+    return 0.0 if stage.arrival == "closed" else stage.requests / stage.level
+
+
+def _request_s(model: LatencyModel, deployment: Deployment, stage: Stage) -> float:
+    """The busiest servers' time for one request: prefill servers one after the other, decode servers in batches.
+
+    A closed loop also waits for its own users: a request takes a user the whole of its latency.
+    """
+    roles = deployment.topology.servers()
+    first, last = next(iter(roles.values())), list(roles.values())[-1]
+    prefill_s = (
+        0.0
+        if deployment.subject == "decode-only"
+        else model.prefill_s(stage.input_tokens, 0, first.tensor_parallel_size)
+    )
+    users = stage.concurrency or stage.requests
+    batch = max(1, min(users // (last.replicas * deployment.copies), deployment.engine.max_num_seqs))
+    context = stage.input_tokens + stage.output_tokens / 2
+    decode_s = stage.output_tokens * model.decode_step_s(batch, context, last.tensor_parallel_size)
+    prefill_share_s = prefill_s / (first.replicas * deployment.copies)
+    decode_share_s = decode_s / batch / (last.replicas * deployment.copies)
+    if not deployment.topology.disaggregated:
+        return prefill_share_s + decode_share_s
+    return max(prefill_share_s, decode_share_s, (prefill_s + decode_s) / users)
+
+
+def of(seconds: Mapping[str, float], key: str, assumed_s: float) -> Duration:
+    """The longest that was measured of its kind (`deploy`, `teardown`), or what is assumed."""
+    return Duration(seconds[key], "measured") if key in seconds else Duration(assumed_s, "assumed")
+
+
+def pack(
+    things: Sequence[Thing], size: Callable[[Thing], int], capacity: int, fits: Callable[[Sequence[Thing]], bool]
+) -> list[list[Thing]]:
+    """Groups whose sizes sum up to `capacity` at most, by first fit decreasing (at most 11/9 of the fewest groups).
+
+    `fits` has the last word on whether things go together; each thing must go alone. Equal sizes keep their order.
+    """
+    groups: list[list[Thing]] = []
+    for thing in sorted(things, key=size, reverse=True):
+        for group in groups:
+            if sum(map(size, group)) + size(thing) <= capacity and fits([*group, thing]):
+                group.append(thing)
+                break
+        else:
+            groups.append([thing])
+    return groups
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a user asks for beside recipe and stack; what is None is the recipe's."""
+
+    gpus: int | None = None
+    rehearsed: bool = False
+    time_scale: float | None = None
+    most_requests: int | None = None
+    only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe that can be run with a stack."""
+
+    project: Path
+    name: str
+    recipe: Recipe
+    settings: Settings
+    base: StackConfig
+    shape: catalogue.Shape
+    deployments: tuple[Deployment, ...]
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that hold the GPUs."""
+        return -(-self.settings.gpus // self.shape.gpus)
+
+    @property
+    def price_usd_per_gpu_hour(self) -> float:
+        """List price of one GPU."""
+        return self.shape.price_usd_per_hour / self.shape.gpus
+
+    def rounds(self, names: Sequence[str]) -> list[list[Deployment]]:
+        """Which of these deployments are up at the same time."""
+        selected = [deployment for deployment in self.deployments if deployment.object_name in names]
+        return pack(
+            selected, lambda deployment: deployment.gpus, self.settings.gpus, lambda some: not list(self.problems(some))
+        )
+
+    def problems(self, together: Sequence[Deployment]) -> Iterator[Problem]:
+        """What is wrong with having these deployments up at the same time."""
+        models = [self.recipe.model_of(deployment) for deployment in together]
+        if self.settings.rehearsed:
+            value = deployer.derive_rehearsed(self.base, self.settings.stack, models, self.nodes)
+        else:
+            value = deployer.derive(self.base, self.settings.stack, models)
+        try:
+            planning.plan(config.validate(value))
+        except Refused as refused:
+            yield from refused.problems
+
+
+def prepare(project: Path, name: str, stack: str, options: RunOptions) -> Experiment:
+    """The experiment of a recipe's name or path.
+
+    Raises:
+        KitError: there is no such recipe or stack.
+        Refused: recipe or stack can't be used; carries every problem.
+    """
+    return prepare_recipe(project, name, recipes.load(name), stack, options)
+
+
+def prepare_recipe(project: Path, name: str, recipe: Recipe, stack: str, options: RunOptions) -> Experiment:
+    """An experiment whose every deployment fits; `name` is what its runs are stored under.
+
+    Raises:
+        KitError: there is no such stack.
+        Refused: recipe or stack can't be used; carries every problem.
+    """
+    base = config.load(project, stack)
+    shape = catalogue.shape(base.gpu_pools[0].shape)
+    if shape is None:
+        raise KitError(f"The catalogue has no shape {base.gpu_pools[0].shape}.", f"See llmd-oke check --stack {stack}.")
+    chosen = _chosen(recipe, options.only)
+    gpus = options.gpus or _gpus(recipe, chosen, base, shape, rehearsed=options.rehearsed)
+    time_scale = options.time_scale or recipe.rehearsal.time_scale
+    settings = Settings(
+        stack=stack,
+        gpus=gpus,
+        rehearsed=options.rehearsed,
+        time_scale=(time_scale or _time_scale(recipe, chosen, shape, gpus)) if options.rehearsed else 1.0,
+        most_requests=options.most_requests or (recipe.rehearsal.requests if options.rehearsed else None),
+        only=options.only,
+    )
+    experiment = Experiment(project, name, recipe, settings, base, shape, chosen)
+    if problems := {str(problem): problem for problem in _problems(experiment)}:
+        raise Refused(list(problems.values()), recipes.VERDICT)
+    return experiment
+
+
+def _chosen(recipe: Recipe, only: Sequence[str]) -> tuple[Deployment, ...]:
+    names = [deployment.object_name for deployment in recipe.deployments]
+    if unknown := [name for name in only if name not in names]:
+        raise KitError(f"The recipe has no deployment {', '.join(unknown)}.", f"It has {', '.join(names)}.")
+    return tuple(deployment for deployment in recipe.deployments if not only or deployment.object_name in only)
+
+
+def _time_scale(recipe: Recipe, chosen: Sequence[Deployment], shape: catalogue.Shape, gpus: int) -> float:
+    """One at which this machine keeps up with all that is up at the same time, under the heaviest load."""
+    facts = catalogue.model(recipe.model)
+    latency = latency_model(facts, shape) if facts else None
+
+    def tokens_per_s(deployment: Deployment, stage: Stage) -> float:
+        if latency is None:
+            return 0.0 if stage.arrival == "closed" else stage.level * stage.output_tokens
+        return stage.requests * stage.output_tokens / stage_s(latency, deployment, stage)
+
+    together = pack(chosen, lambda deployment: deployment.gpus, gpus, lambda _: True)
+    scales: list[float] = []
+    for group in together:
+        models = [recipe.model_of(deployment) for deployment in group]
+        routed = [model for model in models if model.router.mode != "none"]
+        pickers = sum(model.copies for model in routed)
+        servers = sum(model.copies * role.replicas for model in routed for role in model.topology.servers().values())
+        rate = max(tokens_per_s(deployment, stage) for deployment in group for stage in stages(recipe, deployment))
+        scales.append(rehearsal().time_scale(pickers, servers, rate))
+    return max(scales)
+
+
+def _gpus(
+    recipe: Recipe, chosen: Sequence[Deployment], base: StackConfig, shape: catalogue.Shape, *, rehearsed: bool
+) -> int:
+    """The recipe's own number, or what its largest deployment needs; not more than the stack leaves free."""
+    needed = max(recipe.gpus or 1, *(deployment.gpus for deployment in chosen))
+    if rehearsed:
+        return needed
+    free = free_gpus(base, shape)
+    if free < 1:
+        remedy = "If they are not deployed, say how many GPUs are free: --gpus N."
+        raise KitError("The stack's own models use all GPUs of its pools.", remedy)
+    return min(needed, free)
+
+
+def free_gpus(base: StackConfig, shape: catalogue.Shape) -> int:
+    """GPUs of the stack's pools that its own models don't use."""
+    own = sum(model.topology.gpus * model.copies for model in base.models)
+    return sum(pool.size for pool in base.gpu_pools) * shape.gpus - own
+
+
+def _problems(experiment: Experiment) -> Iterator[Problem]:
+    limit = experiment.settings.gpus
+    free = free_gpus(experiment.base, experiment.shape)
+    for deployment in experiment.deployments:
+        path = f"deployments[{experiment.recipe.deployments.index(deployment)}]"
+        if deployment.gpus > limit:
+            why = f"{deployment.gpus} GPUs are more than the {limit} of the experiment"
+            if not experiment.settings.rehearsed and free < deployment.gpus:
+                why += f"; the stack's own models leave {max(0, free)} of its pools"
+            accepted = f"--gpus {deployment.gpus} or more, or --only without it"
+            yield Problem(f"{path}.topology", str(deployment.topology), accepted, why)
+        else:
+            yield from (_of_deployment(problem, path) for problem in experiment.problems([deployment]))
+
+
+def _of_deployment(problem: Problem, path: str) -> Problem:
+    """The problem of a derived stack in the words of the recipe."""
+    if problem.path.startswith("models[0]"):
+        return replace(problem, path=path + problem.path.removeprefix("models[0]"))
+    return replace(problem, path=f"{path} in the stack: {problem.path}")
+
+
+def forecast_of(experiment: Experiment, names: Sequence[str], measured: Mapping[str, float]) -> Forecast:
+    """What is left to do, with what was measured on the way."""
+    rounds = tuple(_round(experiment, group, measured) for group in experiment.rounds(names))
+    settings = experiment.settings
+    return Forecast(rounds, settings.gpus, experiment.price_usd_per_gpu_hour, settings.rehearsed)
+
+
+def _round(experiment: Experiment, group: Sequence[Deployment], measured: Mapping[str, float]) -> Round:
+    assumed, settings = durations(), experiment.settings
+    deploy_s = assumed.rehearsed_deploy_s if settings.rehearsed else assumed.deploy_s
+    teardown_s = assumed.rehearsed_teardown_s if settings.rehearsed else assumed.teardown_s
+    plans = [(deployment, stages(experiment.recipe, deployment, settings.most_requests)) for deployment in group]
+    benches = [
+        bench_duration(experiment.recipe, deployment, stages_, experiment.shape, settings.time_scale)
+        for deployment, stages_ in plans
+    ]
+    return Round(
+        names=tuple(deployment.object_name for deployment in group),
+        gpus=sum(deployment.gpus for deployment in group),
+        deploy=of(measured, "deploy", deploy_s),
+        bench=Duration(sum(deployment.seconds for deployment in benches), benches[0].basis),
+        teardown=of(measured, "teardown", teardown_s),
+        stages=sum(len(stages_) for _, stages_ in plans),
+    )

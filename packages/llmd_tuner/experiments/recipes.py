@@ -1,0 +1,354 @@
+"""Recipes: which deployments are measured under which loads. Data, in `values/recipes` or in a file of the user's."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from llmd_oke import config
+from llmd_oke.catalogue.files import names, values_folder
+from llmd_oke.config import shape_problems, yaml_files
+from llmd_oke.config.base import DnsLabel, Items, Part
+from llmd_oke.config.model import MOST_COPIES
+from llmd_pods.errors import KitError, Problem, Refused
+from llmd_pods.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+KIND = "recipes"
+
+VERDICT = "the recipe can't be run"
+
+Subject = Literal["end-to-end", "prefill-only", "decode-only"]
+Arrival = Literal["closed", "constant", "poisson"]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+DECODE_BENCH = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}'
+"""Fills the KV cache of a prompt instead of computing it, so that a server only decodes (vLLM's connector factory)."""
+
+
+class Deployment(Part):
+    """One way to serve a model, with the vLLM settings that differ from the kit's."""
+
+    name: DnsLabel | None = None
+    """Name of its objects in the cluster and in results; made from the topology if left out."""
+
+    model: str | None = None
+    """Key in the catalogue; the recipe's own model if left out."""
+
+    topology: config.Topology
+    """Servers of one unit, in short form (`8p-tp1-4d-tp2`, `agg-tp1-16r`) or in long form."""
+
+    copies: Annotated[int, Field(ge=1, le=MOST_COPIES)] = 1
+    """Units side by side."""
+
+    router: config.Router | None = None
+    """Endpoint picker and proxy, or none. If left out, one in front of a whole deployment and none in front of servers
+    that are measured by themselves."""
+
+    engine: config.Engine = config.Engine()
+    """vLLM settings."""
+
+    subject: Subject = "end-to-end"
+    """What is under load: `end-to-end`, the whole deployment; `prefill-only`, servers that answer with one token;
+    `decode-only`, servers whose prompts are filled in instead of computed (vLLM's DecodeBenchConnector)."""
+
+    loads: Annotated[Items[str], Field(min_length=1)] | None = None
+    """Names of the loads that it is measured under; all if left out."""
+
+    @property
+    def object_name(self) -> str:
+        """Its name: a topology in short form, with a letter in front as Kubernetes wants it."""
+        if self.name:
+            return self.name
+        topology = f"disagg-{self.topology}" if self.topology.disaggregated else str(self.topology)
+        role = "" if self.subject == "end-to-end" else f"-{self.subject.removesuffix('-only')}"
+        return f"{topology}{role}" + (f"-x{self.copies}" if self.copies > 1 else "")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all its units."""
+        return self.topology.gpus * self.copies
+
+
+class Load(Part):
+    """Requests of one length, at one or several levels: users of a closed loop, or rates of an open one."""
+
+    name: DnsLabel
+    """Name of the load in results."""
+
+    arrival: Arrival
+    """`closed`: a fixed number of requests in flight. `constant`: requests at even intervals. `poisson`: requests of
+    independent users."""
+
+    concurrencies: Items[Count] = ()
+    """Levels of a closed loop: requests in flight."""
+
+    requests_per_s: Items[Positive] = ()
+    """Levels of an open loop: requests offered per second."""
+
+    requests: Count | None = None
+    """Requests of each level, at least."""
+
+    duration_s: Positive | None = None
+    """Seconds of each level of an open loop, at least."""
+
+    requests_per_user: Count | None = None
+    """Requests of each user of a closed loop, at least."""
+
+    steady_state: bool = False
+    """Whether only that part counts in which a closed loop had all its users busy, or an open one answers to give and
+    requests to send."""
+
+    input_tokens: Count
+    """Prompt length (ISL) in tokens."""
+
+    output_tokens: Count
+    """Output length (OSL) in tokens."""
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Users or rates."""
+        return self.concurrencies if self.arrival == "closed" else self.requests_per_s
+
+    def requests_at(self, level: float) -> int:
+        """Requests that one level sends: enough for each of the limits that the load has, and one for each user."""
+        per_level = (self.requests_per_user or 1) if self.arrival == "closed" else (self.duration_s or 0)
+        return max(self.requests or 1, round(per_level * level))
+
+
+class Rehearsal(Part):
+    """How a rehearsal of the recipe is made small enough for one machine."""
+
+    time_scale: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    """Wall seconds for a second of model time; if left out, one at which the machine keeps up with the loads."""
+
+    requests: Count | None = None
+    """Requests of each level, at most."""
+
+
+class Recipe(Part):
+    """A list of deployments and a list of loads."""
+
+    description: str
+    """What the recipe is for."""
+
+    source: str = ""
+    """Where its figures were published."""
+
+    model: str
+    """Key in the catalogue of the model that is served."""
+
+    gpus: Count | None = None
+    """GPUs that the recipe was made for; those of the stack if left out."""
+
+    deployments: Annotated[Items[Deployment], Field(min_length=1)]
+    """What is deployed and measured, one after the other."""
+
+    baseline: str | None = None
+    """Name of the deployment that the others are compared with; the first if left out."""
+
+    loads: Annotated[Items[Load], Field(min_length=1)]
+    """What each deployment is measured under."""
+
+    seeds: Annotated[Items[int], Field(min_length=1)] = (0,)
+    """Every level is measured once for each; more than one gives confidence."""
+
+    slo: config.Slo = config.Slo()
+    """Targets that the share of good requests goes by."""
+
+    rehearsal: Rehearsal = Rehearsal()
+    """How the recipe is rehearsed."""
+
+    def loads_of(self, deployment: Deployment) -> tuple[Load, ...]:
+        """The loads that a deployment is measured under."""
+        return tuple(load for load in self.loads if deployment.loads is None or load.name in deployment.loads)
+
+    def named(self, name: str) -> Deployment:
+        """The deployment of that name, which must be there."""
+        return next(deployment for deployment in self.deployments if deployment.object_name == name)
+
+    def model_of(self, deployment: Deployment) -> config.Model:
+        """What a stack file says to have the deployment."""
+        loads = self.loads_of(deployment)
+        alone = deployment.subject != "end-to-end"
+        return config.Model(
+            model=deployment.model or self.model,
+            name=deployment.object_name,
+            topology=deployment.topology,
+            copies=deployment.copies,
+            router=deployment.router or config.Router(mode="none" if alone else "standalone"),
+            workload=config.Workload(
+                input_tokens=max(load.input_tokens for load in loads),
+                output_tokens=max(load.output_tokens for load in loads),
+            ),
+            engine=_engine(deployment),
+        )
+
+
+def _engine(deployment: Deployment) -> config.Engine:
+    if deployment.subject != "decode-only":
+        return deployment.engine
+    return deployment.engine.model_copy(update={"extra_args": (*deployment.engine.extra_args, DECODE_BENCH)})
+
+
+class Stage(BaseModel):
+    """One measurement of one deployment; `name` is its folder. Rates are in model time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    arrival: Arrival
+    level: float
+    """Users of a closed loop, requests per second of an open one."""
+    seed: int
+    requests: int
+    recipe_requests: int
+    """Requests that the recipe asks for; more than `requests` where the run has a limit."""
+    input_tokens: int
+    output_tokens: int
+    steady_state: bool = False
+
+    @property
+    def shape(self) -> LoadShape:
+        """When its requests are sent."""
+        match self.arrival:
+            case "closed":
+                return ClosedLoop(int(self.level))
+            case "constant":
+                return ConstantRate(self.level)
+            case "poisson":
+                return PoissonRate(self.level, self.seed)
+
+    @property
+    def concurrency(self) -> int | None:
+        """Users of a closed loop."""
+        return int(self.level) if self.arrival == "closed" else None
+
+
+def stages(recipe: Recipe, deployment: Deployment, most_requests: int | None = None) -> tuple[Stage, ...]:
+    """The measurements of a deployment in their order, none with more than `most_requests` requests.
+
+    A closed loop keeps at least one request for each user.
+    """
+    return tuple(
+        _stage(load, level, seed, most_requests)
+        for load in recipe.loads_of(deployment)
+        for level in load.levels
+        for seed in recipe.seeds
+    )
+
+
+def _stage(load: Load, level: float, seed: int, most_requests: int | None) -> Stage:
+    requests = load.requests_at(level)
+    users = int(level) if load.arrival == "closed" else 1
+    return Stage(
+        name=f"{load.name}-{'c' if load.arrival == 'closed' else 'r'}{level:g}-s{seed}",
+        arrival=load.arrival,
+        level=level,
+        seed=seed,
+        requests=requests if most_requests is None else min(requests, max(most_requests, users)),
+        recipe_requests=requests,
+        input_tokens=load.input_tokens,
+        output_tokens=load.output_tokens,
+        steady_state=load.steady_state,
+    )
+
+
+def recipe_problems(recipe: Recipe) -> list[Problem]:
+    """All problems of a recipe by itself, whatever stack it is for."""
+    return [
+        *_twice([load.name for load in recipe.loads], "loads"),
+        *_twice([deployment.object_name for deployment in recipe.deployments], "deployments"),
+        *_baseline(recipe),
+        *(problem for i, load in enumerate(recipe.loads) for problem in _load(load, f"loads[{i}]")),
+        *(problem for i, deployment in enumerate(recipe.deployments) for problem in _deployment(recipe, deployment, i)),
+    ]
+
+
+def _twice(names: Sequence[str], key: str) -> Iterator[Problem]:
+    for i, name in enumerate(names):
+        if (first := names.index(name)) < i:
+            yield Problem(f"{key}[{i}].name", name, "a name of its own", f"{key}[{first}] has it already")
+
+
+def _baseline(recipe: Recipe) -> Iterator[Problem]:
+    names = [deployment.object_name for deployment in recipe.deployments]
+    if recipe.baseline is not None and recipe.baseline not in names:
+        yield Problem("baseline", recipe.baseline, "one of " + ", ".join(names), "there is no such deployment")
+
+
+def _load(load: Load, path: str) -> Iterator[Problem]:
+    closed = load.arrival == "closed"
+    levels, other_levels = ("concurrencies", "requestsPerS") if closed else ("requestsPerS", "concurrencies")
+    enough, other_enough = ("requestsPerUser", "durationS") if closed else ("durationS", "requestsPerUser")
+    given = load.model_dump(by_alias=True, exclude_defaults=True)
+    loop = f"a load that arrives {load.arrival}"
+    if levels not in given:
+        yield Problem(f"{path}.{levels}", None, "a list of levels", f"{loop} needs them")
+    if not given.keys() & {"requests", enough}:
+        yield Problem(f"{path}.{enough}", None, f"{enough}, requests, or both", f"{loop} must end")
+    for key in sorted(given.keys() & {other_levels, other_enough}):
+        yield Problem(f"{path}.{key}", given[key], f"nothing, or {levels} and {enough}", f"{loop} has no such thing")
+
+
+def _deployment(recipe: Recipe, deployment: Deployment, index: int) -> Iterator[Problem]:
+    path = f"deployments[{index}]"
+    known = [load.name for load in recipe.loads]
+    for i, name in enumerate(deployment.loads or ()):
+        if name not in known:
+            yield Problem(f"{path}.loads[{i}]", name, "one of " + ", ".join(known), "there is no such load")
+    if deployment.subject == "end-to-end":
+        return
+    if deployment.topology.disaggregated:
+        why = f"{deployment.subject} measures servers of one kind by themselves"
+        yield Problem(f"{path}.topology", str(deployment.topology), "an aggregated topology, as agg-tp1-1r", why)
+    if deployment.subject == "prefill-only":
+        yield from _longer_than_one_token(recipe, deployment, path)
+
+
+def _longer_than_one_token(recipe: Recipe, deployment: Deployment, path: str) -> Iterator[Problem]:
+    long = [load.name for load in recipe.loads_of(deployment) if load.output_tokens != 1]
+    if long:
+        accepted = "loads with outputTokens: 1"
+        yield Problem(f"{path}.loads", ", ".join(long), accepted, "a prefill ends with the first token")
+
+
+def find(name: str) -> Path:
+    """The file of a recipe: a name that the kit has, or a path that ends in .yaml or .yml.
+
+    Raises:
+        KitError: there is no such recipe.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else values_folder() / KIND / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(names(KIND))
+        raise KitError(f"There is no recipe {name}.", f"Recipes here: {known}; or give the path of a file in YAML.")
+    return path
+
+
+def load(name: str) -> Recipe:
+    """The recipe of that name or path.
+
+    Raises:
+        KitError: there is no such recipe, or it is not YAML.
+        Refused: something is wrong with it; carries every problem.
+    """
+    content = yaml_files.read(find(name))
+    if problems := list(content.problems()):
+        raise Refused(problems, VERDICT)
+    return validate(content.value)
+
+
+def validate(value: Any) -> Recipe:
+    """The recipe that an object spells.
+
+    Raises:
+        Refused: something is wrong with it; carries every problem.
+    """
+    try:
+        recipe = Recipe.model_validate(value, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise Refused(shape_problems.problems(error.errors(include_url=False), value, Recipe), VERDICT) from error
+    if problems := recipe_problems(recipe):
+        raise Refused(problems, VERDICT)
+    return recipe

@@ -1,0 +1,151 @@
+"""What the tuner keeps of a stack (`reports/<stack>/tuning`): rows of single servers, forecasts that were applied."""
+
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from llmd_bench.files import make_folder, read_rows, write_rows, write_whole
+from llmd_bench.history import stack_folder
+from llmd_oke import config
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis, Row
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from llmd_tuner.conditions import conditions_of
+
+
+def tuning_folder(project: Path, stack: str, reports: Path | None = None) -> Path:
+    """What the tuner keeps of a stack, below the project's reports or below others."""
+    return (reports or project / "reports") / stack_folder(stack) / "tuning"
+
+
+def rows_file(project: Path, stack: str) -> Path:
+    """The rows of a stack's single servers."""
+    return tuning_folder(project, stack) / "rows.jsonl"
+
+
+def add_rows(rows: Sequence[Row], file: Path) -> list[Row]:
+    """Adds rows to a file. Of several under equal circumstances the last one stays; gives all that are there then.
+
+    Raises:
+        KitError: the file holds what is no row.
+    """
+    earlier = read_rows(file) if file.exists() else []
+    newest: dict[Hashable, Row] = {}
+    for row in (*earlier, *rows):
+        newest.pop(circumstances(row), None)
+        newest[circumstances(row)] = row
+    write_rows(newest.values(), file)
+    return list(newest.values())
+
+
+def current_rows(file: Path, model: str, gpu: str) -> list[Row]:
+    """The rows of a model on a GPU, of the image that was measured last and, role by role, under the conditions of its
+    last row: measured ones, or those of rehearsals where nothing was measured.
+
+    Raises:
+        KitError: the file holds what is no row.
+    """
+    rows = read_rows(file) if file.exists() else []
+    own = [row for row in rows if (row.model, row.gpu) == (model, gpu)]
+    best = [row for row in own if row.basis is Basis.MEASURED] or own
+    same = [row for row in best if row.image == best[-1].image]
+    last = {row.subject: conditions_of(row) for row in same}
+    return [row for row in same if conditions_of(row) == last[row.subject]]
+
+
+def circumstances(row: Row) -> Hashable:
+    """What tells one measurement of a server from another."""
+    return (
+        *(row.subject, row.basis, row.model, row.gpu, row.topology, row.tensor_parallel_size),
+        *row.conditions.values(),
+        *(round(row.input_tokens), round(row.output_tokens), row.arrival, row.seed, row.max_num_seqs),
+        row.concurrency if row.arrival == "closed" else row.offered_requests_per_s,
+    )
+
+
+class Applied(BaseModel):
+    """What a model's entry of the stack file was changed to, and what was expected of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    applied: str
+    """ISO 8601, UTC."""
+    targets: str
+    """As they are written on a command line; may be empty."""
+    forecast: Row
+    """At the load that was asked for, or at the most that the deployment carries where none was."""
+
+
+_FILE = TypeAdapter(dict[str, Applied])
+
+
+def applied_file(project: Path, stack: str, reports: Path | None = None) -> Path:
+    """The forecasts of a stack, by model, below the project's reports or below others."""
+    return tuning_folder(project, stack, reports) / "applied.json"
+
+
+def keep_applied(file: Path, model: str, forecast: Row, targets: str) -> None:
+    """Keeps what is expected of a model of the stack file from now on.
+
+    Raises:
+        KitError: it can't be kept, or what was kept is not as it was written.
+    """
+    known = _read(file) if file.exists() else {}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    known[model] = Applied(applied=now, targets=targets, forecast=forecast)
+    make_folder(file.parent)
+    document = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in known.items()}
+    write_whole(file, json.dumps(document, indent=2) + "\n")
+
+
+def find_applied(file: Path, model: str) -> Applied | None:
+    """What was expected of a model when it was last tuned; None where it never was.
+
+    Raises:
+        KitError: the file is not as it was written.
+    """
+    return _read(file).get(model) if file.exists() else None
+
+
+def applied_forecast(file: Path, stack: str, model: str) -> Applied:
+    """What was expected of a model when it was last tuned.
+
+    Raises:
+        KitError: nothing was applied to it.
+    """
+    applied = find_applied(file, model)
+    if applied is None:
+        message = f"No forecast has been applied to {model} of the stack {stack}."
+        raise KitError(message, f"`llmd-oke tune apply --stack {stack}` writes the best deployment, then deploy it.")
+    return applied
+
+
+def mismatch(model: config.Model, applied: Applied) -> str | None:
+    """How a stack file's deployment differs from the one that the forecast is of; None where it is that one."""
+    forecast = applied.forecast
+    actual = f"{model.copies} x {model.topology}, maxNumSeqs {model.engine.max_num_seqs}"
+    expected = f"{forecast.copies} x {forecast.topology}, maxNumSeqs {forecast.max_num_seqs}"
+    if actual == expected:
+        return None
+    return f"the stack file has {actual}; the forecast of {applied.applied} is of {expected}"
+
+
+def changed_conditions(applied: Applied, deployed: Mapping[str, object]) -> Iterator[str]:
+    """How the conditions of a deployment differ from those that its forecast was made for."""
+    made_for = applied.forecast.conditions
+    if not any(made_for.values()):
+        yield f"conditions unknown: what the forecast of {applied.applied} was made for is not told; apply again"
+    for name, now in deployed.items():
+        then = made_for[name]
+        if then is not None and now is not None and now != then:
+            yield f"{name.replace('_', ' ')} {now}, the forecast of {applied.applied} was made for {then}"
+
+
+def _read(file: Path) -> dict[str, Applied]:
+    try:
+        return _FILE.validate_json(file.read_bytes())
+    except ValidationError as error:
+        remedy = "Remove it and apply again: `llmd-oke tune apply`."
+        raise KitError(f"{file} is not as it was written: {error.errors()[0]['msg']}", remedy) from error

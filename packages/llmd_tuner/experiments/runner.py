@@ -1,0 +1,150 @@
+"""Runs an experiment: deploy, wait, bench, tear down, round by round. It may be stopped at any moment and run again."""
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from llmd_oke import catalogue
+from llmd_oke.operations.locks import file_lock
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+
+from llmd_tuner.experiments import deployer
+from llmd_tuner.experiments.deployer import Deployed, Deployer
+from llmd_tuner.experiments.preparation import Experiment, stage_s
+from llmd_tuner.experiments.recipes import Deployment
+from llmd_tuner.experiments.runs import Assignment, DeploymentState, RunFolder, State, measure_command
+from llmd_tuner.figures import latency_model
+
+BUSY_TIMEOUT_S = 5.0
+"""How long to wait for another program that runs the same experiment."""
+
+LEAST_LIMIT_S = 600.0
+LIMIT_FACTOR = 4.0
+"""A stage may take so many times as long as was worked out, and no less than ten minutes, in model time."""
+
+UNKNOWN_LIMIT_S = 2 * 3600.0
+
+
+def unfinished(state: State) -> list[str]:
+    """The deployments that are still to be measured; those that failed are tried again."""
+    return [name for name, standing in state.deployments.items() if standing.phase != "done"]
+
+
+class Runner:
+    """One run of an experiment."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder, deployer: Deployer, progress: Progress) -> None:
+        self._experiment = experiment
+        self._folder = folder
+        self._deployer = deployer
+        self._progress = progress
+
+    def run(self) -> State:
+        """Does what is left of the run and says how it stands then.
+
+        Raises:
+            KitError: something that was deployed can't be taken down, or another program runs the same experiment.
+        """
+        lock = self._folder.path / "run.lock"
+        with file_lock(lock, "run this experiment", self._progress, BUSY_TIMEOUT_S):
+            for group in self._experiment.rounds(unfinished(self._folder.state)):
+                self._round(group)
+            self._deployer.close(self._progress)
+            if not unfinished(self._folder.state):
+                self._save(ended=datetime.now(UTC).isoformat())
+        return self._folder.state
+
+    def _round(self, group: Sequence[Deployment]) -> None:
+        names = [deployment.object_name for deployment in group]
+        self._progress.step(f"deploying {', '.join(names)}")
+        try:
+            with self._timed("deploy"):
+                deployed = self._deploy(group)
+        except KitError as error:
+            self._failed_to_deploy(group, error)
+            return
+        self._save(simulated=deployed.simulated, ran=dict(deployed.ran))
+        for deployment in group:
+            self._measure(deployment, deployed)
+        self._teardown()
+
+    def _deploy(self, group: Sequence[Deployment]) -> Deployed:
+        models = [self._experiment.recipe.model_of(deployment) for deployment in group]
+        return self._deployer.deploy(models, self._progress)
+
+    def _failed_to_deploy(self, group: Sequence[Deployment], error: KitError) -> None:
+        """One of several may be at fault, so that each is tried alone before it counts as failed."""
+        self._progress.step(f"not deployed: {error.message}")
+        self._teardown()
+        if len(group) > 1:
+            for deployment in group:
+                self._round([deployment])
+        else:
+            self._stand(group[0].object_name, DeploymentState(phase="failed", cause=f"not deployed: {error}"))
+
+    def _teardown(self) -> None:
+        self._progress.step("tearing down")
+        with self._timed("teardown"):
+            self._deployer.teardown(self._progress)
+
+    def _measure(self, deployment: Deployment, deployed: Deployed) -> None:
+        name = deployment.object_name
+        assignment = self._assignment(deployment, deployed)
+        file = assignment.write()
+        self._progress.step(f"measuring {name}")
+        status = self._deployer.run(measure_command(file))
+        self._folder.gather()
+        if status == 0 and not self._folder.left(name):
+            self._stand(name, DeploymentState(phase="done"))
+            return
+        cause = assignment.failure(status)
+        self._progress.step(f"{name} failed: {cause}")
+        self._stand(name, DeploymentState(phase="failed", cause=cause))
+
+    def _assignment(self, deployment: Deployment, deployed: Deployed) -> Assignment:
+        experiment = self._experiment
+        settings = experiment.settings
+        return Assignment(
+            project=experiment.project,
+            stack=deployer.name_of(settings.stack),
+            folder=self._folder.path.resolve(),
+            recipe=experiment.name,
+            deployment=deployment.object_name,
+            subject=deployment.subject,
+            limits_s=self._limits_s(deployment),
+            router=deployed.router,
+            time_scale=settings.time_scale,
+            simulated=deployed.simulated,
+            ran=dict(deployed.ran),
+            slo=experiment.recipe.slo,
+            max_num_seqs=deployment.engine.max_num_seqs,
+            price_usd_per_hour=deployment.gpus * experiment.price_usd_per_gpu_hour,
+        )
+
+    def _limits_s(self, deployment: Deployment) -> dict[str, float]:
+        """A limit in wall time for each stage."""
+        facts = catalogue.model(deployment.model or self._experiment.recipe.model)
+        model = latency_model(facts, self._experiment.shape) if facts else None
+        scale = max(1.0, self._experiment.settings.time_scale)
+        return {
+            stage.name: scale
+            * (LEAST_LIMIT_S + LIMIT_FACTOR * stage_s(model, deployment, stage) if model else UNKNOWN_LIMIT_S)
+            for stage in self._folder.deployments()[deployment.object_name]
+        }
+
+    @contextmanager
+    def _timed(self, what: str) -> Generator[None]:
+        """Keeps the longest time that something of this kind took, once it has ended well."""
+        began_s = time.monotonic()
+        yield
+        seconds = self._folder.state.seconds
+        longest_s = max(time.monotonic() - began_s, seconds.get(what, 0.0))
+        self._save(seconds={**seconds, what: longest_s})
+
+    def _stand(self, name: str, standing: DeploymentState) -> None:
+        self._save(deployments={**self._folder.state.deployments, name: standing})
+
+    def _save(self, **changes: object) -> None:
+        self._folder.save(self._folder.state.model_copy(update=changes))

@@ -1,0 +1,253 @@
+"""The folder of one run: everything that was asked, done and found, written so that it may be killed at any moment.
+
+recipe.json                 the recipe as it is run
+run.json                    settings, and how far each deployment is
+rows.jsonl                  one line for each measurement, in the order of the recipe
+<deployment>/<stage>/       row.json, both reports, requests.jsonl: there when the measurement is whole
+report.md report.html       the comparison
+"""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from llmd_bench.files import point, write_rows, write_whole
+from llmd_bench.history import stack_folder
+from llmd_oke import config
+from llmd_pods.errors import KitError
+from llmd_pods.row import Row
+from pydantic import BaseModel, ConfigDict, Field
+
+from llmd_tuner.experiments.deployer import name_of
+from llmd_tuner.experiments.recipes import Recipe, Stage, Subject, stages
+
+FAILURE_FILE = "failure.json"
+"""Beside the assignment: why nothing could be measured."""
+
+LATEST = "latest"
+
+Phase = Literal["waiting", "failed", "done"]
+
+
+class Settings(BaseModel):
+    """How a recipe is run; another answer to any of these is another run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stack: str
+    gpus: int
+    rehearsed: bool
+    time_scale: float = 1.0
+    most_requests: int | None = None
+    only: tuple[str, ...] = ()
+
+
+class DeploymentState(BaseModel):
+    """How far one deployment is; `cause` says why it failed. Seconds are wall time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    phase: Phase = "waiting"
+    cause: str | None = None
+
+
+class State(BaseModel):
+    """How far a run is. `seconds` has the longest of what was measured on the way: `deploy`, `teardown`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    digest: str
+    settings: Settings
+    started: str
+    ended: str | None = None
+    deployments: dict[str, DeploymentState]
+    seconds: dict[str, float] = Field(default_factory=dict[str, float])
+    simulated: tuple[str, ...] = ()
+    ran: dict[str, str] = Field(default_factory=dict[str, str])
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def rows_file(self) -> Path:
+        """All measurements."""
+        return self.path / "rows.jsonl"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe as it is run."""
+        return Recipe.model_validate_json((self.path / "recipe.json").read_text(encoding="utf-8"))
+
+    @property
+    def state(self) -> State:
+        """How far the run is."""
+        return State.model_validate_json((self.path / "run.json").read_text(encoding="utf-8"))
+
+    def save(self, state: State) -> None:
+        """Writes how far the run is, whole or not at all."""
+        write_whole(self.path / "run.json", state.model_dump_json(indent=2) + "\n")
+
+    def stage(self, deployment: str, stage: str) -> Path:
+        """The folder of one measurement; it is there when the measurement is whole."""
+        return self.path / deployment / stage
+
+    def deployments(self) -> dict[str, tuple[Stage, ...]]:
+        """The measurements that the run wants, by deployment, in the order of the recipe."""
+        recipe, state = self.recipe, self.state
+        return {
+            deployment.object_name: stages(recipe, deployment, state.settings.most_requests)
+            for deployment in recipe.deployments
+            if deployment.object_name in state.deployments
+        }
+
+    def left(self, deployment: str) -> list[Stage]:
+        """The measurements of a deployment that are not there yet."""
+        return [stage for stage in self.deployments()[deployment] if not self.stage(deployment, stage.name).exists()]
+
+    def gather(self) -> list[Row]:
+        """All rows that are there, in the order of the recipe; rows.jsonl is written anew from them.
+
+        Raises:
+            KitError: one of them is no row, or measured nothing.
+        """
+        files = (
+            self.stage(deployment, stage.name) / "row.json"
+            for deployment, wanted in self.deployments().items()
+            for stage in wanted
+        )
+        rows = [_row(file) for file in files if file.is_file()]
+        write_rows(rows, self.rows_file)
+        return rows
+
+    @contextmanager
+    def making(self, deployment: str, stage: str) -> Generator[Path]:
+        """A folder to fill, which becomes the measurement's when the block ends well."""
+        final = self.stage(deployment, stage)
+        unfinished = final.with_name(f".{final.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        yield unfinished
+        unfinished.rename(final)
+
+
+def _row(file: Path) -> Row:
+    again = f"Remove {file.parent} and run the same command again: it is measured anew."
+    try:
+        row = Row.model_validate_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise KitError(f"{file} is no row: {error}", again) from error
+    if why := row.nothing_measured:
+        raise KitError(f"{file} measured nothing: {why}.", again)
+    return row
+
+
+def runs_of(project: Path, stack: str, recipe: str) -> list[RunFolder]:
+    """The runs of a recipe, the newest last."""
+    root = root_of(project, stack, recipe)
+    return [RunFolder(file.parent) for file in sorted(root.glob("*/run.json")) if file.parent.name != LATEST]
+
+
+def root_of(project: Path, stack: str, recipe: str) -> Path:
+    """Where the runs of a recipe lie."""
+    return project / "reports" / name_of(stack_folder(stack)) / Path(recipe).stem
+
+
+def latest(project: Path, stack: str, recipe: str) -> RunFolder:
+    """The newest run of a recipe.
+
+    Raises:
+        KitError: there is none.
+    """
+    folders = runs_of(project, stack, recipe)
+    if not folders:
+        raise KitError(
+            f"The recipe {recipe} has not been run for the stack {stack}.",
+            f"Run it: llmd-oke experiment run {recipe} --stack {stack}",
+        )
+    return folders[-1]
+
+
+def digest_of(recipe: Recipe, settings: Settings) -> str:
+    """What tells one run from another: recipe and settings."""
+    text = json.dumps([recipe.model_dump(mode="json"), settings.model_dump(mode="json")], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def unfinished_run(project: Path, name: str, recipe: Recipe, settings: Settings) -> RunFolder | None:
+    """The newest run, to go on with, if it is unfinished and of the same recipe and settings."""
+    for found in runs_of(project, settings.stack, name)[-1:]:
+        if found.state.digest == digest_of(recipe, settings) and found.state.ended is None:
+            return found
+    return None
+
+
+def new_run(project: Path, name: str, recipe: Recipe, settings: Settings, deployments: Sequence[str]) -> RunFolder:
+    """A run of which nothing is done yet."""
+    started = datetime.now(UTC)
+    folder = RunFolder(root_of(project, settings.stack, name) / started.strftime("%Y%m%dT%H%M%SZ"))
+    folder.path.mkdir(parents=True)
+    write_whole(folder.path / "recipe.json", recipe.model_dump_json(indent=2) + "\n")
+    waiting = {deployment: DeploymentState() for deployment in deployments}
+    digest = digest_of(recipe, settings)
+    folder.save(State(digest=digest, settings=settings, started=started.isoformat(), deployments=waiting))
+    point(folder.path.parent / LATEST, folder.path.name)
+    return folder
+
+
+class Assignment(BaseModel):
+    """The measurements of one deployment of a run. `stack` is the derived one, `deployment` a model of it.
+
+    `time_scale` is wall seconds for a second of model time; `limits_s` has a limit for each stage, in wall time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    project: Path
+    stack: str
+    folder: Path
+    """The run's folder."""
+    recipe: str
+    deployment: str
+    subject: Subject
+    limits_s: dict[str, float]
+    router: str
+    time_scale: float = 1.0
+    simulated: tuple[str, ...] = ()
+    ran: dict[str, str] = {}
+    slo: config.Slo = config.Slo()
+    max_num_seqs: int | None = None
+    price_usd_per_hour: float | None = None
+
+    @property
+    def file(self) -> Path:
+        """Where the program that measures finds it."""
+        return self.folder / self.deployment / "assignment.json"
+
+    def write(self) -> Path:
+        """Writes the file, and takes an earlier failure away."""
+        self.file.parent.mkdir(exist_ok=True)
+        self.file.with_name(FAILURE_FILE).unlink(missing_ok=True)
+        write_whole(self.file, self.model_dump_json(indent=2))
+        return self.file
+
+    def failure(self, status: int) -> str:
+        """Why nothing could be measured, by the file that the program left or by its exit code."""
+        failure = self.file.with_name(FAILURE_FILE)
+        if failure.is_file():
+            return str(json.loads(failure.read_text(encoding="utf-8"))["cause"])
+        return f"the measurement ended with exit code {status}"
+
+
+def measure_command(file: Path) -> list[str]:
+    """The program that measures what an assignment file asks for."""
+    return [sys.executable, "-m", "llmd_oke", "experiment", "measure", str(file)]

@@ -1,0 +1,210 @@
+"""A deployed model under the load that its forecast was made for, and how far the forecast is off."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from llmd_bench.comparison import ForecastError, forecast_errors
+from llmd_oke import config
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.planning.releases import router_of
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress
+from llmd_pods.row import Basis, Row
+from llmd_pods.smoke import SmokePlan
+
+from llmd_tuner.experiments import runs
+from llmd_tuner.experiments.deployer import Deployed, rehearsal
+from llmd_tuner.experiments.recipes import Deployment, Load, Recipe
+from llmd_tuner.experiments.records import Applied, mismatch
+from llmd_tuner.experiments.runs import Assignment, RunFolder, Settings, measure_command
+
+NAME = "verify"
+"""What its runs are stored under."""
+
+LEAST_LIMIT_S = 600.0
+
+LIMIT_FACTOR = 4.0
+"""A run may take so many times as long as its requests are sent, and ten minutes more, in model time."""
+
+FIGURES = ("ttft_ms.mean", "itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", "output_tokens_per_s", "tpsg")
+
+
+def compare(forecast: Row, seen: Row) -> Iterator[ForecastError]:
+    """The figures that both have."""
+    return forecast_errors(FIGURES, forecast, seen)
+
+
+def beyond(figures: Sequence[ForecastError], forecast: Row, tolerance: float) -> list[ForecastError]:
+    """The figures that are further off than allowed; none of bounds, which are no forecasts."""
+    return [] if forecast.basis is Basis.BOUND else [figure for figure in figures if abs(figure.error) > tolerance]
+
+
+class Verifying(Entry):
+    """`values/tuning/verification.yaml`."""
+
+    tolerance: float
+    duration_s: float
+    requests: int
+    rehearsal_requests: int
+
+
+@cache
+def verifying() -> Verifying:
+    """How the kit verifies."""
+    return required_entry("tuning", "verification", Verifying)
+
+
+@dataclass(frozen=True)
+class AppliedModel:
+    """A model of a stack file that is as its forecast has it."""
+
+    project: Path
+    stack: str
+    model: config.Model
+    applied: Applied
+
+    @property
+    def name(self) -> str:
+        """The model's name in the cluster."""
+        return self.model.object_name
+
+    @property
+    def recipe(self) -> Recipe:
+        """The forecast's load on the model as it is deployed: random arrivals, which the forecast assumes."""
+        forecast, model = self.applied.forecast, self.model
+        load = Load(
+            name="forecast",
+            arrival="poisson",
+            requests_per_s=(round(forecast.offered_requests_per_s or 0.0, 3),),
+            duration_s=verifying().duration_s,
+            requests=verifying().requests,
+            steady_state=True,
+            input_tokens=round(forecast.input_tokens),
+            output_tokens=round(forecast.output_tokens),
+        )
+        deployment = Deployment(
+            name=self.name, topology=model.topology, copies=model.copies, router=model.router, engine=model.engine
+        )
+        return Recipe(
+            description=f"What {self.name} does under the load that its forecast was made for.",
+            model=model.model,
+            deployments=(deployment,),
+            loads=(load,),
+        )
+
+
+def subject(project: Path, stack: str, model: config.Model, applied: Applied) -> AppliedModel:
+    """What is to be verified.
+
+    Raises:
+        KitError: the stack file has another deployment than the forecast, or its load can't be sent.
+    """
+    if why := mismatch(model, applied):
+        raise KitError(f"{why[0].upper()}{why[1:]}.", f"Apply again: llmd-oke tune apply --stack {stack}")
+    if hits := applied.forecast.prefix_cache_hit_share:
+        message = (
+            f"The forecast counts on prefix cache hits for {hits:.0%} of prompt tokens; prompts of a check share none."
+        )
+        raise KitError(message, f"Hold it against the real load: llmd-oke tune watch --stack {stack}")
+    return AppliedModel(project, stack, model, applied)
+
+
+def measure_deployed(subject: AppliedModel, most_requests: int | None, progress: Progress) -> tuple[Row, RunFolder]:
+    """Loads the model in its cluster from this machine.
+
+    Raises:
+        KitError: other servers are there than the stack file has, or the model does not answer.
+    """
+    from llmd_tuner.experiments import measurement  # noqa: PLC0415 - slow to import
+
+    settings = _settings(subject, most_requests, rehearsed=False)
+    router = router_of(config.load(subject.project, subject.stack))
+    folder, assignment = _begin(subject, settings, Deployed(router))
+    assignment.write()
+    require_deployed(measurement.base_plan(assignment), subject.stack)
+    measurement.measure(assignment, progress)
+    return _only_row(folder), folder
+
+
+def measure_rehearsed(
+    subject: AppliedModel,
+    most_requests: int | None,
+    environment: Mapping[str, str],
+    progress: Progress,
+) -> tuple[Row, RunFolder]:
+    """Loads the model in the rehearsal of its stack, which must be up and as the stack file has it.
+
+    Raises:
+        KitError: it is not, or the model does not answer.
+    """
+    deployed, time_scale = rehearsal().running(subject.project, subject.stack, progress)
+    most = most_requests or verifying().rehearsal_requests
+    settings = _settings(subject, most, rehearsed=True, time_scale=time_scale)
+    folder, assignment = _begin(subject, settings, deployed)
+    progress.step(f"loading {subject.name} with what it was applied for")
+    argv = measure_command(assignment.write())
+    if status := rehearsal().run(subject.project, subject.stack, argv, environment):
+        cause = assignment.failure(status)
+        raise KitError(cause[0].upper() + cause[1:])
+    return _only_row(folder), folder
+
+
+def _settings(
+    subject: AppliedModel, most_requests: int | None, *, rehearsed: bool, time_scale: float = 1.0
+) -> Settings:
+    gpus = subject.applied.forecast.gpus_counted
+    return Settings(
+        stack=subject.stack, gpus=gpus, rehearsed=rehearsed, time_scale=time_scale, most_requests=most_requests
+    )
+
+
+def require_deployed(plan: SmokePlan, stack: str) -> None:
+    """Sees to it that the cluster has as many servers of each role as the stack file.
+
+    Raises:
+        KitError: it has not.
+    """
+    replicas = Counter(endpoint.role for endpoint in plan.metrics)
+    for servers in plan.topology.servers:
+        if replicas[servers.role] != servers.replicas:
+            message = (
+                f"The cluster has {replicas[servers.role]} {servers.role} servers, the stack file {servers.replicas}."
+            )
+            raise KitError(message, f"Deploy it: llmd-oke up --stack {stack}")
+
+
+def _begin(subject: AppliedModel, settings: Settings, deployed: Deployed) -> tuple[RunFolder, Assignment]:
+    """A run folder, and what the program that measures is told."""
+    recipe = subject.recipe
+    folder = runs.new_run(subject.project, NAME, recipe, settings, [subject.name])
+    (stage,) = folder.deployments()[subject.name]
+    forecast = subject.applied.forecast
+    limit_s = max(1.0, settings.time_scale) * (LEAST_LIMIT_S + LIMIT_FACTOR * stage.requests / stage.level)
+    slo = subject.model.slo or config.Slo()
+    assignment = Assignment(
+        project=subject.project,
+        stack=subject.stack,
+        folder=folder.path.resolve(),
+        recipe=NAME,
+        deployment=subject.name,
+        subject="end-to-end",
+        limits_s={stage.name: limit_s},
+        router=deployed.router,
+        time_scale=settings.time_scale,
+        simulated=deployed.simulated,
+        ran=dict(deployed.ran),
+        slo=slo,
+        max_num_seqs=forecast.max_num_seqs,
+        price_usd_per_hour=forecast.price_usd_per_hour,
+    )
+    return folder, assignment
+
+
+def _only_row(folder: RunFolder) -> Row:
+    (row,) = folder.gather()
+    if not row.e2e_ms.mean:
+        raise KitError(f"No request was answered: {row.failures} failed.", f"See {folder.path}.")
+    return row

@@ -1,0 +1,483 @@
+"""Measurements beside what is simulated under their loads.
+
+Lengths are the measured means, each request alike, unless the run says how they scatter. A server that was measured by
+itself is one that does all: prompts of decode measurements are in its cache, as DecodeBench fills it and as prompts of
+two tokens nearly are. Published measurements of whole deployments are in `values/tuning/published-runs.yaml`; published
+statements give a range at a speed instead of a row.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cache
+
+from llmd_bench.comparison import ForecastError, forecast_errors
+from llmd_bench.loads import Load
+from llmd_bench.loads import deployment as deployment_of
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.shapes import Node
+from llmd_oke.planning.conditions import VLLM_DEFAULTS, Conditions, DeployedConditions
+from llmd_pods.errors import KitError
+from llmd_pods.progress import Progress, SilentProgress, Ticker
+from llmd_pods.row import Basis, Row
+
+from llmd_tuner.calibration import left_out_models
+from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE, conditions_of
+from llmd_tuner.figures import LatencyFigures, latency_model_of
+from llmd_tuner.findings import Outcome, Throughput, check_findings, published_findings
+from llmd_tuner.hygiene import Inspection, Rule, place
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.search_inputs import known_shape
+from llmd_tuner.simulation.deployment import (
+    ClosedLoop,
+    ConstantRate,
+    Deployment,
+    PoissonRate,
+    Policy,
+    RequestClass,
+    deployment,
+)
+from llmd_tuner.simulation.result import TRIMMED_SHARE, Window
+from llmd_tuner.simulation.simulation import concurrency_sweep, simulate
+
+TRIMMED_NOTES = ("counted: ", "steady state: ")
+"""How notes of this kit's rows begin that say which part of a run was counted."""
+
+ALIKE = (1.0,)
+"""Requests of the mean lengths, all of them."""
+
+_THROUGHPUT = ("output_tokens_per_s", "tpsg", "tpsu")
+
+METRICS_BY_SUBJECT = {
+    "end-to-end": (
+        *("ttft_ms.mean", "ttft_ms.p95", "itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", "e2e_ms.p95"),
+        *_THROUGHPUT,
+    ),
+    "prefill": ("ttft_ms.mean", "e2e_ms.mean", "input_tokens_per_s"),
+    "decode": ("itl_ms.mean", "tpot_ms.mean", "e2e_ms.mean", *_THROUGHPUT),
+}
+"""What is compared, by the row's subject; shown in this order."""
+
+SIMULATED_TOO = frozenset({Rule.MAX_NUM_SEQS, Rule.KEY_VALUE_CACHE})
+"""Rules of hygiene that say that requests waited: a fit can't use such rows, but simulated requests wait too."""
+
+
+class Run(Entry):
+    """One run. `policy` is how its router picks servers, `window` what counts of its time (its tool's usual one where
+    there is none); `conditions` is what its servers were started with, where that is told;
+    `key_value_bytes_per_token` is told where its KV cache has another number format than the catalogue's; `lengths` are
+    shares of the row's mean lengths that its requests have, each as many.
+    """
+
+    row: Row
+    policy: Policy = "queue"
+    window: Window | None = None
+    conditions: Conditions | None = None
+    key_value_bytes_per_token: float | None = None
+    lengths: tuple[float, ...] = (1.0,)
+
+
+class PublishedRuns(Entry):
+    """The file of runs; `definitions` has what several of them share."""
+
+    definitions: dict[str, object]
+    runs: tuple[Run, ...]
+
+
+@cache
+def published_runs(model: str, gpu: str) -> tuple[Run, ...]:
+    """The published runs of a model on a GPU product."""
+    published = required_entry("tuning", "published-runs", PublishedRuns)
+    return tuple(run for run in published.runs if (run.row.model, run.row.gpu) == (model, gpu))
+
+
+class Standing(Enum):
+    """Groups of measurements, which are never mixed; the errors of those that are `counted` speak for the figures."""
+
+    HELD_OUT = "held out", True, "same model, GPU and image; the latency figures were not fitted to these"
+    LEFT_OUT = "left out", True, "points of the fit, each predicted by a fit without its load (prefill: its TP)"
+    IN_SAMPLE = "in sample", True, "the latency figures were fitted to these"
+    OTHER_IMAGE = "another image", False, "same model and GPU, but another vLLM image than the figures' own"
+    UNKNOWN_IMAGE = "image not told", False, "same model and GPU; which vLLM image was measured is not told"
+    ASSUMED = "assumptions", False, "the simulation rests on bounds or assumptions here: no forecast"
+    SET_ASIDE = "set aside", False, "points that are known not to be what they seem"
+    OTHER_ACCELERATOR = "another accelerator", False, "measured on another GPU than the figures': no error of theirs"
+    REHEARSED = "rehearsed only", False, "no measurement: event simulation against simulated servers of a rehearsal"
+
+    def __init__(self, title: str, counted: bool, about: str) -> None:
+        self.title = title
+        self.counted = counted
+        self.about = about
+
+    @property
+    def has_mean(self) -> bool:
+        """Whether a mean error says anything: not over measurements of another GPU."""
+        return self is not Standing.OTHER_ACCELERATOR
+
+
+@dataclass(frozen=True)
+class KnownFigures:
+    """Latency figures, and what is known of the measurements behind them.
+
+    `fitted` are the rows that they were fitted to, or None where that is not known: measurements of single servers are
+    then taken for some of them, because errors of what a fit has seen must not pass for errors of what it has not.
+    """
+
+    figures: LatencyFigures
+    fitted: tuple[Row, ...] | None
+    set_aside: tuple[Row, ...] = ()
+
+    @property
+    def images(self) -> frozenset[str]:
+        """The vLLM images that were measured for the figures."""
+        own = {self.figures.image} if self.figures.image else {row.image for row in self.fitted or ()}
+        return frozenset(image for image in own if image)
+
+    def basis(self, row: Row) -> Basis:
+        """What a simulation of the row's deployment is: bound where a role's figures are limits or assumptions."""
+        sections = {"prefill": self.figures.prefill.basis, "decode": self.figures.decode.basis}
+        needed = sections.values() if row.subject == "end-to-end" else [sections[row.subject]]
+        return Basis.BOUND if Basis.BOUND in needed else Basis.CALIBRATED
+
+    def standing(self, row: Row) -> Standing:
+        """The group of a row."""
+        if row.basis is not Basis.MEASURED:
+            return Standing.REHEARSED
+        if row.gpu != self.figures.gpu:
+            return Standing.OTHER_ACCELERATOR
+        if has_alike(self.set_aside, row):
+            return Standing.SET_ASIDE
+        if self.basis(row) is Basis.BOUND:
+            return Standing.ASSUMED
+        return Standing.IN_SAMPLE if self._may_be_fitted(row) else self._by_image(row.image)
+
+    def _by_image(self, image: str | None) -> Standing:
+        if image is None:
+            return Standing.UNKNOWN_IMAGE
+        return Standing.HELD_OUT if image in self.images else Standing.OTHER_IMAGE
+
+    def _may_be_fitted(self, row: Row) -> bool:
+        if self.fitted is not None:
+            return has_alike(self.fitted, row)
+        return row.subject != "end-to-end" and (not self.images or row.image in self.images)
+
+
+def has_alike(rows: Sequence[Row], row: Row) -> bool:
+    """Whether one of the rows is of the same deployment, image and load."""
+    return any(other.image == row.image and alike(other, row) for other in rows)
+
+
+def alike(row: Row, other: Row) -> bool:
+    """Whether two rows are of the same deployment and load."""
+    return Load(row, deployment_of(row)).same(Load(other, deployment_of(other)))
+
+
+class Limits(Entry):
+    """`values/tuning/fidelity.yaml`: `most_requests` of one simulation, and how long an open loop lasts whose source
+    doesn't say.
+    """
+
+    most_requests: int
+    default_duration_s: float
+
+
+@cache
+def limits() -> Limits:
+    """How loads are sent again."""
+    return required_entry("tuning", "fidelity", Limits)
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """What runs are simulated of: a model on nodes, with a latency model and the basis of its figures.
+
+    `block_size` is in tokens of KV cache.
+    """
+
+    model: Model
+    node: Node
+    latency: LatencyModel
+    basis: Basis = Basis.CALIBRATED
+    block_size: int = DEFAULT_BLOCK_SIZE
+
+
+def unsuitable(row: Row, window: Window | None = None) -> str | None:
+    """Why a row's load can't be sent again, all of it, or None."""
+    return _untold(row) or _too_long(row, window or _window(row))
+
+
+def _untold(row: Row) -> str | None:
+    if row.arrival == "trace":
+        return "the times of its trace are not in the row"
+    if row.arrival == "closed" and not row.concurrency:
+        return "its concurrency is not told"
+    if row.arrival != "closed" and not row.offered_requests_per_s:
+        return "its rate is not told"
+    if row.subject == "end-to-end" and row.topology is None:
+        return "its topology is not told"
+    if row.subject != "end-to-end" and not row.tensor_parallel_size:
+        return "its tensor parallel size is not told"
+    return None
+
+
+def _too_long(row: Row, window: Window) -> str | None:
+    """A part of a long run is another load: under overload queues grow as long as it lasts."""
+    requests, most = _requests(row, window), limits().most_requests
+    if requests <= most or (row.arrival == "closed" and not row.requests):
+        return None
+    return f"{requests:,} requests would have to be simulated, at most {most:,} are"
+
+
+def simulated(
+    row: Row,
+    simulator: Simulator,
+    policy: Policy = "queue",
+    window: Window | None = None,
+    lengths: Sequence[float] = ALIKE,
+) -> Row:
+    """What simulated servers do under the row's load. The steady part counts where the row's notes say that it did when
+    it was measured, else the whole run, unless `window` says otherwise. `lengths` are shares of the mean lengths, each
+    as frequent as the others.
+
+    Raises:
+        KitError: the deployment or the load can't be simulated.
+    """
+    servers = _servers(row, simulator, policy)
+    # What a prefix cache answered are prompts that are cached whole.
+    cached = 1.0 if row.subject == "decode" else row.prefix_cache_hit_share or 0.0
+    workload: list[RequestClass] = []
+    for length in lengths:
+        prompt, answer = max(1, round(row.input_tokens * length)), max(1, round(row.output_tokens * length))
+        shares = ((1 - cached, 0), (cached, prompt))
+        workload += (RequestClass(prompt, answer, share, tokens) for share, tokens in shares if share > 0)
+    if row.arrival == "closed" and not row.requests:
+        (result,) = concurrency_sweep(servers, workload, [_users(row)], simulator.latency).rows
+        return result.model_copy(update={"basis": simulator.basis})
+    counted = window or _window(row)
+    return simulate(
+        servers,
+        workload,
+        _arrivals(row),
+        simulator.latency,
+        requests=_requests(row, counted),
+        window=counted,
+        basis=simulator.basis,
+    ).row
+
+
+def _window(row: Row) -> Window:
+    return "steady" if any(note.startswith(TRIMMED_NOTES) for note in row.notes) else "whole"
+
+
+def _servers(row: Row, simulator: Simulator, policy: Policy) -> Deployment:
+    topology = row.topology if row.subject == "end-to-end" else f"agg-tp{row.tensor_parallel_size}-1r"
+    return deployment(
+        simulator.model,
+        simulator.node,
+        topology or "",
+        copies=row.copies,
+        policy=policy,
+        max_num_seqs=row.max_num_seqs or 256,
+        block_size=simulator.block_size,
+    )
+
+
+def _users(row: Row) -> int:
+    return max(1, round(row.concurrency or 0))
+
+
+def _arrivals(row: Row) -> ClosedLoop | ConstantRate | PoissonRate:
+    if row.arrival == "closed":
+        return ClosedLoop(_users(row))
+    rate = row.offered_requests_per_s or 0.0
+    if row.arrival == "constant":
+        return ConstantRate(rate)
+    if row.arrival == "poisson":
+        return PoissonRate(rate)
+    raise KitError("Recorded arrivals can't be sent again: their times are not in the row.")
+
+
+def _requests(row: Row, window: Window) -> int:
+    """As many as were measured, and those that a steady window leaves out beside them."""
+    measured = row.requests or round(limits().default_duration_s * (row.offered_requests_per_s or 0.0))
+    sent = measured / (1 - 2 * TRIMMED_SHARE) if window == "steady" else measured
+    return max(1, round(sent))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement, what the event simulation has under its load, and what a rehearsal had, where one was under it.
+
+    For a standing of `REHEARSED`, `reference` is the rehearsal's row.
+    """
+
+    standing: Standing
+    reference: Row
+    simulated: Row
+    rehearsed: Row | None = None
+
+    @property
+    def figures(self) -> list[ForecastError]:
+        """The event simulation against the reference."""
+        return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.simulated, self.reference))
+
+    @property
+    def rehearsed_figures(self) -> list[ForecastError]:
+        """The rehearsal against the measurement."""
+        if self.rehearsed is None:
+            return []
+        return list(forecast_errors(METRICS_BY_SUBJECT[self.reference.subject], self.rehearsed, self.reference))
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A row that is not compared, and why."""
+
+    row: Row
+    why: str
+
+    def __str__(self) -> str:
+        return f"{place(self.row)}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is held against each other: all that is simulated, and what is not."""
+
+    cases: tuple[Case, ...]
+    omitted: tuple[Omission, ...]
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """A model on nodes, and the latency figures that are to be judged. `started` is what servers are taken to have been
+    started with where a run doesn't tell.
+    """
+
+    model: Model
+    node: Node
+    known: KnownFigures
+    started: DeployedConditions = VLLM_DEFAULTS
+
+    def simulator(self, run: Run) -> Simulator:
+        """What stands in for the deployment of a run."""
+        own = conditions_of(run.row)
+        conditions = run.conditions or (own if own.started_told else self.started.of(run.row.topology))
+        cached = run.key_value_bytes_per_token
+        latency = latency_model_of(self.known.figures, self.model, self.node, conditions, cached)
+        block_size = conditions.block_size or DEFAULT_BLOCK_SIZE
+        return Simulator(self.model, self.node, latency, self.known.basis(run.row), block_size)
+
+
+def compare(
+    subject: ModelContext,
+    runs: Sequence[Run],
+    rehearsed: Sequence[Row] = (),
+    inspection: Inspection | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Simulates each run's load, and each rehearsal's that no measurement was under.
+
+    `inspection` is what hygiene found in the runs' rows: what can't be right is left out. Rehearsed rows have to be of
+    the model, no bounds, and of loads that can be sent again, as runs have to.
+    """
+    ticker = Ticker(progress or SilentProgress())
+    every = [*runs, *(Run(row=row) for row in dict.fromkeys(rehearsed))]
+    whys = dict(_omissions(subject, every, inspection))
+    measured = [run for run in runs if run.row not in whys]
+    rehearsed = [run.row for run in every[len(runs) :] if run.row not in whys]
+    alone = [Run(row=row) for row in rehearsed if not any(alike(row, run.row) for run in measured)]
+    omitted = [Omission(row, whys[row]) for row in dict.fromkeys(run.row for run in every) if row in whys]
+    cases: list[Case] = []
+    for run in (*measured, *alone):
+        ticker.tell(f"{len(measured) + len(alone) - len(cases)} loads to go")
+        try:
+            cases.append(_case(subject, run, rehearsed))
+        except KitError as error:
+            omitted.append(Omission(run.row, error.message))
+    return Comparison((*cases, *_left_out(subject, cases)), tuple(omitted))
+
+
+def _omissions(subject: ModelContext, runs: Iterable[Run], inspection: Inspection | None) -> Iterator[tuple[Row, str]]:
+    """Why some rows can't be compared."""
+    for finding in inspection.rejected if inspection else ():
+        if finding.rule not in SIMULATED_TOO:
+            yield finding.row, f"{finding.rule}: {finding.why}"
+    for run in runs:
+        row = run.row
+        if row.model not in {subject.model.name, subject.model.repository}:
+            yield row, f"it is of {row.model}, the latency figures are of {subject.model.name}"
+        elif row.basis is Basis.BOUND:
+            yield row, "a bound is no measurement"
+        elif why := unsuitable(row, run.window):
+            yield row, why
+
+
+def _case(subject: ModelContext, run: Run, rehearsed: Sequence[Row]) -> Case:
+    row = run.row
+    standing = subject.known.standing(row)
+    simulation = simulated(row, subject.simulator(run), run.policy, run.window, run.lengths)
+    other = next((other_row for other_row in rehearsed if alike(other_row, row)), None)
+    return Case(standing, row, simulation, None if standing is Standing.REHEARSED else other)
+
+
+def _left_out(subject: ModelContext, cases: Sequence[Case]) -> Iterator[Case]:
+    """The points of the fit again, each simulated with a model that has not seen it."""
+    if subject.known.fitted is None:
+        return
+    rows = [case.reference for case in cases if case.standing is Standing.IN_SAMPLE]
+    base = latency_model_of(subject.known.figures, subject.model, subject.node)
+    for row, latency in left_out_models(rows, base):
+        simulator = replace(subject.simulator(Run(row=row)), latency=latency)
+        yield Case(Standing.LEFT_OUT, row, simulated(row, simulator))
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement at one point: what is simulated there, and how far that is outside of the published range."""
+
+    text: str
+    source: str
+    at: str
+    published: tuple[float | None, float | None]
+    simulated: float | None
+    basis: Basis
+
+    @property
+    def error(self) -> float | None:
+        """Distance to the nearer end of the range, as a share of it; 0 within, None where it is not reached."""
+        if self.simulated is None:
+            return None
+        least, most = self.published
+        if least is not None and self.simulated < least:
+            return self.simulated / least - 1
+        return self.simulated / most - 1 if most is not None and self.simulated > most else 0.0
+
+
+def statements(model: str, gpu: str, progress: Progress | None = None) -> tuple[Statement, ...]:
+    """The statements about a model on a GPU; some seconds of simulation with the kit's own latency figures."""
+    findings = published_findings()
+    selected = tuple(
+        finding
+        for finding in findings.findings
+        if isinstance(finding.evaluate, Throughput)
+        and (sweep := findings.sweeps[finding.evaluate.sweep]).model == model
+        and known_shape(sweep.shape).gpu.product == gpu
+    )
+    return tuple(_statements(check_findings(findings.model_copy(update={"findings": selected}), progress)))
+
+
+def _statements(outcomes: list[Outcome]) -> Iterator[Statement]:
+    for outcome in outcomes:
+        evaluation = outcome.finding.evaluate
+        if isinstance(evaluation, Throughput):
+            at = f"{outcome.at:g} {outcome.unit}"
+            yield Statement(
+                outcome.finding.statement,
+                outcome.finding.source,
+                at,
+                evaluation.published,
+                outcome.value,
+                outcome.basis,
+            )

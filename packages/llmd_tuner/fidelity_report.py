@@ -1,0 +1,475 @@
+"""The fidelity report: errors by group, subject and metric, as tables, Markdown, plain data, and a page with plots."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from llmd_bench.comparison import ForecastError, mean_absolute_error
+from llmd_bench.loads import deployment
+from llmd_bench.plots.charts import agreement_svg
+from llmd_bench.plots.drawing import Point, Series
+from llmd_bench.plots.page import Cell, Section, Table, page
+from llmd_bench.texts import number, plain
+from llmd_pods.metrics import METRICS, Metric
+from llmd_pods.row import Row
+
+from llmd_tuner.fidelity import METRICS_BY_SUBJECT, Case, Omission, Standing, Statement
+
+SUMMARY = ("of", "metric", "points", "mean error", "rehearsed", "worst", "at")
+"""`rehearsed` is the rehearsal's mean error, where measurements have one under the same load."""
+
+STATEMENTS = ("published", "at", "range", "simulated", "outside by")
+
+NOT_COUNTED = "Not counted."
+
+ERROR = "Errors are simulated over measured, less one; mean errors are without their signs (MAPE)."
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One figure of one case; `rehearsed` is the same figure of a rehearsal, against the same measurement."""
+
+    case: Case
+    compared: ForecastError
+    rehearsed: ForecastError | None
+
+    @property
+    def name(self) -> str:
+        """The deployment and its load."""
+        return named(self.case.reference)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """All figures of one metric in one group, of whole deployments or of servers of one role, which are never mixed."""
+
+    subject: str
+    metric: Metric
+    entries: tuple[Entry, ...]
+
+    @property
+    def title(self) -> str:
+        """Of what it is, and the metric: `decode TPSG`."""
+        return f"{self.subject} {self.metric.title}"
+
+    @property
+    def mean_absolute(self) -> float:
+        """MAPE as a share."""
+        return mean_absolute_error([entry.compared for entry in self.entries])
+
+    @property
+    def worst(self) -> Entry:
+        """What is furthest off."""
+        return max(self.entries, key=lambda entry: abs(entry.compared.error))
+
+    @property
+    def rehearsed_mean_absolute(self) -> float | None:
+        """MAPE of the rehearsal, where there was one."""
+        figures = [entry.rehearsed for entry in self.entries if entry.rehearsed]
+        return mean_absolute_error(figures) if figures else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cases of one standing; of another image, those of one image."""
+
+    standing: Standing
+    cases: tuple[Case, ...]
+    image: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return self.standing.title if self.image is None else f"{self.standing.title}: {self.image}"
+
+    @cached_property
+    def metrics(self) -> tuple[Errors, ...]:
+        """What can be compared, metric by metric."""
+        return tuple(self._metrics())
+
+    @property
+    def circumstances(self) -> list[str]:
+        """On what, with what and by whom the references were measured, and what is to be known of them."""
+        rows = [case.reference for case in self.cases]
+        seen = dict.fromkeys(f"{row.gpu}, {row.image or 'image not told'}, {row.origin.tool}" for row in rows)
+        return [*seen, *dict.fromkeys(note for row in rows for note in row.notes)]
+
+    def _metrics(self) -> Iterator[Errors]:
+        entries: dict[tuple[str, str], list[Entry]] = {}
+        for case in self.cases:
+            for entry in _entries(case):
+                entries.setdefault((case.reference.subject, entry.compared.metric.name), []).append(entry)
+        for subject, names in METRICS_BY_SUBJECT.items():
+            for name in names:
+                if own := entries.get((subject, name)):
+                    yield Errors(subject, METRICS[name], tuple(own))
+
+
+@dataclass(frozen=True)
+class Report:
+    """All of it. `figures` says which latency figures were judged, with the images behind them."""
+
+    model: str
+    gpu: str
+    figures: str
+    cases: tuple[Case, ...]
+    omitted: tuple[Omission, ...] = ()
+    statements: tuple[Statement, ...] = ()
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups that have cases, what counts first."""
+        cases: dict[tuple[Standing, str | None], list[Case]] = {}
+        for case in self.cases:
+            image = case.reference.image if case.standing is Standing.OTHER_IMAGE else None
+            cases.setdefault((case.standing, image), []).append(case)
+        order = list(Standing)
+        keys = sorted(cases, key=lambda key: order.index(key[0]))
+        return tuple(Group(standing, tuple(cases[standing, image]), image) for standing, image in keys)
+
+    def beyond(self, most_error: float) -> list[tuple[Group, Errors]]:
+        """The metrics of counted groups whose mean absolute error is larger."""
+        return [
+            (group, errors)
+            for group in self.groups
+            if group.standing.counted
+            for errors in group.metrics
+            if errors.mean_absolute > most_error
+        ]
+
+    @property
+    def counted(self) -> bool:
+        """Whether there is anything whose errors count."""
+        return any(group.standing.counted and group.metrics for group in self.groups)
+
+
+def named(row: Row) -> str:
+    """A deployment and its load in a few words: `decode tp2 2/256 C 64`, `8p-tp1-2d-tp4 5151/281 45/s`."""
+    role = "" if row.subject == "end-to-end" else f"{row.subject} "
+    level = f"C {row.concurrency:g}" if row.arrival == "closed" else f"{row.offered_requests_per_s:g}/s"
+    return f"{role}{deployment(row)} {row.input_tokens:.0f}/{row.output_tokens:.0f} {level}"
+
+
+def _entries(case: Case) -> Iterator[Entry]:
+    rehearsed = {figure.metric.name: figure for figure in case.rehearsed_figures}
+    for figure in case.figures:
+        yield Entry(case, figure, rehearsed.get(figure.metric.name))
+
+
+def all_entries(groups: Sequence[Group]) -> Iterator[tuple[Group, Errors, Entry]]:
+    """Every figure of every group."""
+    for group in groups:
+        for errors in group.metrics:
+            yield from ((group, errors, entry) for entry in errors.entries)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The means of counted groups that are beyond `most_error`, a share; `counted`: whether there are any to judge."""
+
+    most_error: float
+    counted: bool
+    beyond: tuple[tuple[Group, Errors], ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether there was something to judge, and all of it is within the limit."""
+        return self.counted and not self.beyond
+
+    def __str__(self) -> str:
+        if not self.counted:
+            return "There is no measurement whose errors count, so that --max-error has nothing to hold."
+        if not self.beyond:
+            return f"No mean error is above {self.most_error:.1%}."
+        lines = [f"  {group.title}: {errors.title}, {errors.mean_absolute:.1%}" for group, errors in self.beyond]
+        return "\n".join((f"Mean errors above {self.most_error:.1%}:", *lines))
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "passed": self.passed,
+            "max_error": self.most_error,
+            "why": str(self),
+            "beyond": [
+                {
+                    "standing": group.standing.title,
+                    "subject": errors.subject,
+                    "metric": errors.metric.name,
+                    "mean_absolute_error": errors.mean_absolute,
+                }
+                for group, errors in self.beyond
+            ],
+        }
+
+
+def verdict_of(report: Report, most_error: float) -> Verdict:
+    """The report held against a mean absolute error, a share."""
+    return Verdict(most_error, report.counted, tuple(report.beyond(most_error)))
+
+
+def about(report: Report) -> str:
+    """What is held against what."""
+    return (
+        f"{report.model} on {report.gpu}: the event simulation with {report.figures}, under the loads of measurements. "
+        f"{ERROR}"
+    )
+
+
+def title(group: Group) -> str:
+    """What a section about the group is called: an image's name stays as it is."""
+    return f"{group.title[0].upper()}{group.title[1:]}"
+
+
+def heading(group: Group) -> str:
+    """The group, and whether it counts."""
+    quiet = "" if group.standing.counted else f" {NOT_COUNTED}"
+    return f"{group.standing.about[0].upper()}{group.standing.about[1:]}.{quiet}"
+
+
+def summary(group: Group) -> list[tuple[str, ...]]:
+    """A line for each metric."""
+    return [
+        (
+            errors.subject,
+            f"{errors.metric.title} ({errors.metric.units})",
+            str(len(errors.entries)),
+            _mean(errors.mean_absolute if group.standing.has_mean else None),
+            _mean(errors.rehearsed_mean_absolute if group.standing.has_mean else None),
+            percent(errors.worst.compared.error),
+            errors.worst.name,
+        )
+        for errors in group.metrics
+    ]
+
+
+def point_columns(group: Group, errors: Errors) -> tuple[str, ...]:
+    """The columns of a metric's table."""
+    bases = sorted({entry.case.simulated.basis.value for entry in errors.entries})
+    seen = "rehearsed (calibrated)" if group.standing.name == "REHEARSED" else "measured"
+    simulated = (f"simulated ({', '.join(bases)})", "error")
+    rehearsed = ("rehearsed (calibrated)", "error") if _has_rehearsed(errors) else ()
+    return (f"{errors.title}, {errors.metric.units}", seen, *simulated, *rehearsed)
+
+
+def points(errors: Errors) -> list[tuple[str, ...]]:
+    """A line for each load."""
+    return [_point(entry, _has_rehearsed(errors)) for entry in errors.entries]
+
+
+def statement_lines(report: Report) -> list[tuple[str, ...]]:
+    """A line for each published statement and point."""
+    return [
+        (
+            item.text,
+            item.at,
+            _range(item),
+            f"{'not reached' if item.simulated is None else number(item.simulated)} ({item.basis.value})",
+            outside(item),
+        )
+        for item in report.statements
+    ]
+
+
+def outside(statement: Statement) -> str:
+    """How far the simulation is from the published range."""
+    if statement.error is None:
+        return "-"
+    return percent(statement.error) if statement.error else "within"
+
+
+def percent(share: float) -> str:
+    """An error as a percentage, with its sign."""
+    return f"{share:+.1%}"
+
+
+def markdown(report: Report) -> str:
+    """The whole report as Markdown."""
+    return "\n".join(_markdown(report)) + "\n"
+
+
+def as_json(report: Report, verdict: Verdict | None = None) -> dict[str, Any]:
+    """The whole report as plain data, with the verdict where one was asked for."""
+    return {
+        "model": report.model,
+        "gpu": report.gpu,
+        "figures": report.figures,
+        "groups": [_group_json(group) for group in report.groups],
+        "points": list(_entries_json(report)),
+        "statements": [_statement_json(item) for item in report.statements],
+        "omitted": [str(item) for item in report.omitted],
+        **({} if verdict is None else {"verdict": verdict.as_json()}),
+    }
+
+
+def json_lines(report: Report) -> str:
+    """One line for each figure of each load."""
+    return "".join(f"{json.dumps(entry, ensure_ascii=False)}\n" for entry in _entries_json(report))
+
+
+def _mean(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _has_rehearsed(errors: Errors) -> bool:
+    return any(entry.rehearsed for entry in errors.entries)
+
+
+def _point(entry: Entry, with_rehearsed: bool) -> tuple[str, ...]:
+    own = entry.compared
+    cells = (entry.name, number(own.seen), number(own.predicted), percent(own.error))
+    if not with_rehearsed:
+        return cells
+    other = entry.rehearsed
+    return (*cells, *(("", "") if other is None else (number(other.predicted), percent(other.error))))
+
+
+def _range(statement: Statement) -> str:
+    least, most = (None if end is None else number(end) for end in statement.published)
+    if least is None or most is None:
+        return f"at most {most}" if least is None else f"at least {least}"
+    return least if least == most else f"{least} to {most}"
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    yield f"# Fidelity of simulated measurements: {plain(report.model)} on {plain(report.gpu)}\n"
+    yield f"{plain(about(report))}\n"
+    for group in report.groups:
+        yield f"## {plain(title(group))}\n\n{plain(heading(group))}\n"
+        yield from (f"- {plain(item)}" for item in group.circumstances)
+        yield from _table(SUMMARY, summary(group))
+        for errors in group.metrics:
+            yield from _table(point_columns(group, errors), points(errors))
+    if report.statements:
+        yield "\n## Published statements"
+        yield from _table(STATEMENTS, statement_lines(report))
+    if report.omitted:
+        yield "\n## Not compared\n"
+        yield from (f"- {plain(str(item))}" for item in report.omitted)
+
+
+def _table(columns: tuple[str, ...], lines: list[tuple[str, ...]]) -> Iterator[str]:
+    yield f"\n| {' | '.join(map(plain, columns))} |"
+    yield f"|{'|'.join('---' for _ in columns)}|"
+    yield from (f"| {' | '.join(map(plain, line))} |" for line in lines)
+
+
+def _group_json(group: Group) -> dict[str, Any]:
+    return {
+        "standing": group.standing.title,
+        "image": group.image,
+        "counted": group.standing.counted,
+        "about": group.standing.about,
+        "circumstances": group.circumstances,
+        "metrics": [_errors_json(group, errors) for errors in group.metrics],
+    }
+
+
+def _errors_json(group: Group, errors: Errors) -> dict[str, Any]:
+    return {
+        "subject": errors.subject,
+        "metric": errors.metric.name,
+        "points": len(errors.entries),
+        "mean_absolute_error": errors.mean_absolute if group.standing.has_mean else None,
+        "rehearsed_mean_absolute_error": errors.rehearsed_mean_absolute if group.standing.has_mean else None,
+        "worst_error": errors.worst.compared.error,
+        "worst_at": errors.worst.name,
+    }
+
+
+def _entries_json(report: Report) -> Iterator[dict[str, Any]]:
+    for group, errors, entry in all_entries(report.groups):
+        reference = entry.case.reference
+        yield {
+            "standing": group.standing.title,
+            "counted": group.standing.counted,
+            "subject": errors.subject,
+            "load": entry.name,
+            "gpu": reference.gpu,
+            "image": reference.image,
+            "source": reference.origin.tool,
+            "metric": errors.metric.name,
+            "units": errors.metric.units,
+            "reference": entry.compared.seen,
+            "reference_basis": reference.basis.value,
+            "simulated": entry.compared.predicted,
+            "simulated_basis": entry.case.simulated.basis.value,
+            "error": entry.compared.error,
+            "rehearsed": entry.rehearsed.predicted if entry.rehearsed else None,
+            "rehearsed_error": entry.rehearsed.error if entry.rehearsed else None,
+        }
+
+
+def _statement_json(statement: Statement) -> dict[str, Any]:
+    return {
+        "statement": statement.text,
+        "source": statement.source,
+        "at": statement.at,
+        "published": list(statement.published),
+        "simulated": statement.simulated,
+        "simulated_basis": statement.basis.value,
+        "outside_by": statement.error,
+    }
+
+
+def html(report: Report) -> str:
+    """The page.
+
+    Raises:
+        KitError: matplotlib is not installed.
+    """
+    return page(f"Fidelity of simulated measurements: {report.model} on {report.gpu}", list(_sections(report)))
+
+
+def _sections(report: Report) -> Iterator[Section]:
+    yield Section("What is compared", about(report))
+    for group in report.groups:
+        text = "\n\n".join((heading(group), *group.circumstances))
+        yield Section(title(group), text, Table(SUMMARY, summary(group)))
+    charts = "".join(_charts(report))
+    if charts:
+        yield Section("Simulated against measured", "On the line both are equal.", svg=charts)
+    if report.statements:
+        lines = [
+            (*cells, Cell(outside, "good" if statement.error == 0 else "bad"))
+            for statement, (*cells, outside) in zip(report.statements, statement_lines(report), strict=True)
+        ]
+        yield Section("Published statements", table=Table(STATEMENTS, lines))
+    for group in report.groups:
+        for errors in group.metrics:
+            yield Section(f"{errors.title}, {group.title}", table=_points(group, errors))
+    if report.omitted:
+        yield Section("Not compared", "\n\n".join(map(str, report.omitted)))
+
+
+def _points(group: Group, errors: Errors) -> Table:
+    return Table(point_columns(group, errors), points(errors))
+
+
+def _charts(report: Report) -> Iterator[str]:
+    """One for each metric, with a series for each group, subject and basis; other accelerators stay in their tables."""
+    groups = [group for group in report.groups if group.standing is not Standing.OTHER_ACCELERATOR]
+    rehearsed = any(group.standing is Standing.REHEARSED for group in groups)
+    seen = "measured or rehearsed" if rehearsed else "measured"
+    for name in dict.fromkeys(chain.from_iterable(METRICS_BY_SUBJECT.values())):
+        series = [one for group in groups for errors in group.metrics for one in _series(group, errors, name)]
+        if series:
+            metric = METRICS[name]
+            yield agreement_svg(
+                series,
+                title=f"{metric.title} ({metric.units})",
+                x_label=f"{seen} ({metric.units})",
+                y_label=f"simulated ({metric.units})",
+            )
+
+
+def _series(group: Group, errors: Errors, name: str) -> Iterator[Series]:
+    if errors.metric.name != name:
+        return
+    for basis in dict.fromkeys(entry.case.simulated.basis for entry in errors.entries):
+        own = [entry.compared for entry in errors.entries if entry.case.simulated.basis is basis]
+        points = [Point(figure.seen, figure.predicted) for figure in own if figure.predicted > 0]
+        if points:
+            yield Series(f"{errors.subject}, {group.title}", points, basis)

@@ -1,0 +1,236 @@
+"""How long a vLLM server needs for a prefill, a decode step and a KV transfer: a linear model of its hardware's limits.
+
+The forms are those of a roofline (operations over compute, bytes over bandwidth, all-reduce over links) with factors
+that are fitted to measured tables; `values/latency` holds them with their sources. A result is as good as its factors:
+"calibrated" where these were fitted for that model, "bound" elsewhere. Everything here is pure arithmetic and takes
+microseconds, because the simulated vLLM asks at every step.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A model's sizes as far as they cost time; `experts` is 0 for a dense model."""
+
+    layers: int
+    hidden_size: int
+    attention_heads: int
+    head_dim: int
+    prefill_parameters: float
+    """Parameters that a prompt token passes through, without the head."""
+    decode_parameters: float
+    """Parameters that a generated token passes through, with the head."""
+    dense_bytes: float
+    """Weights that every decode step reads."""
+    expert_bytes: float = 0.0
+    """Weights of all experts; a step reads those that its tokens are routed to."""
+    experts: int = 0
+    active_experts: int = 0
+    key_value_bytes_per_token: float = 0.0
+    """KV cache of a token over all layers."""
+    key_value_regions: int = 1
+    """Pieces of memory that a block of tokens is spread over: layers, twice where keys and values are apart."""
+    window_tokens: int = 0
+    window_layers: int = 0
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Limits of one GPU and its ports, in bytes and operations per second. A link is counted in one direction; a GPU
+    has one to each other GPU, or a single one to all of them through a switch.
+    """
+
+    memory_bytes_per_s: float
+    flops: float
+    link_bytes_per_s: float
+    port_bytes_per_s: float
+    switched: bool = False
+
+
+@dataclass(frozen=True)
+class Factors:
+    """How far a server stays from its hardware's limits: efficiencies are shares, factors multiply the ideal time."""
+
+    prefill_overhead_s: float
+    prefill_compute_efficiency: float
+    all_reduce_efficiency: float
+    decode_layer_s: float
+    decode_bytes_factor: float
+    decode_flops_factor: float
+    decode_sequence_s: float
+    transfer_efficiency: float
+    handshake_s: float
+    transfer_descriptor_s: float = 0.0
+    """What each piece of a KV cache that is handed over takes beside its bytes."""
+    decode_fixed_s: tuple[tuple[int, float], ...] = ()
+    """What each step of a server takes beside the rest, by tensor parallel size; other sizes take the mean of these."""
+    all_reduce_shares: tuple[tuple[int, float], ...] = ()
+    """What quantization leaves of the time of a prompt's all-reduces, by tensor parallel size, ascending; other sizes
+    take the next smaller one's. Empty without quantization."""
+
+
+@dataclass(frozen=True)
+class LatencyModel:
+    """The latency of servers of one model on one kind of GPU."""
+
+    sizes: Sizes
+    hardware: Hardware
+    factors: Factors
+
+    def prefill_s(self, tokens: int, context_tokens: int = 0, tensor_parallel_size: int = 1) -> float:
+        """GPU time of a prompt chunk of `tokens` behind `context_tokens` that are computed already, in seconds."""
+        return self.server(tensor_parallel_size).prefill_s(tokens, context_tokens)
+
+    def decode_step_s(self, batch: int, context_tokens: float, tensor_parallel_size: int = 1) -> float:
+        """One token for each of `batch` sequences with a mean context of `context_tokens`, in seconds."""
+        return self.server(tensor_parallel_size).decode_step_s(batch, context_tokens)
+
+    def key_value_transfer_s(self, tokens: int, rails: int, block_size: int) -> float:
+        """Hand-over of the KV cache of `tokens` from prefill to decode through `rails` ports, in seconds.
+
+        t = bytes / (port rate x efficiency x rails) + descriptors x time of one. Each GPU of a server has as many
+        descriptors, of its own heads. The handshake before the first transfer of a pair is not in it.
+        """
+        rate = self.hardware.port_bytes_per_s * self.factors.transfer_efficiency * rails
+        descriptors = self.descriptors(tokens, block_size)
+        return self.sizes.key_value_bytes_per_token * tokens / rate + descriptors * self.factors.transfer_descriptor_s
+
+    def descriptors(self, tokens: int, block_size: int) -> int:
+        """Pieces in which the KV cache of `tokens` is handed over: each region of each block."""
+        return -(-tokens // block_size) * self.sizes.key_value_regions
+
+    def server(self, tensor_parallel_size: int) -> "ServerLatency":
+        """The latency of a server of that tensor parallel size."""
+        return _server(self, tensor_parallel_size)
+
+
+@dataclass(frozen=True)
+class ServerLatency:
+    """The latency of one server; constants of its size are computed once."""
+
+    model: LatencyModel
+    tensor_parallel_size: int
+
+    def prefill_s(self, tokens: int, context_tokens: int = 0) -> float:
+        """GPU time of a prompt chunk, in seconds.
+
+        t = F / (tp x efficiency x peak) + all-reduce, where
+        F = 2 n parameters + 4 heads head_dim (L_full (n context + n^2 / 2) + L_window min(window, context + n) n).
+        """
+        sizes = self.model.sizes
+        full = (sizes.layers - sizes.window_layers) * tokens * (context_tokens + tokens / 2)
+        window = sizes.window_layers * min(sizes.window_tokens, context_tokens + tokens) * tokens
+        return tokens * self._prefill_token_s + (full + window) * self._attention_s
+
+    def decode_step_s(self, batch: int, context_tokens: float) -> float:
+        """One token for each of `batch` sequences with a mean context of `context_tokens`, in seconds.
+
+        t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch, where
+        bytes = (dense + experts (1 - (1 - k/E)^batch) + batch KV) / tp and flops = 2 batch parameters / tp.
+        """
+        sizes = self.model.sizes
+        weights = self._dense_s + (self._experts_s * (1.0 - self._miss**batch) if sizes.experts else 0.0)
+        full = (sizes.layers - sizes.window_layers) * context_tokens
+        window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
+        return self._start_s + weights + batch * (self._sequence_s + (full + window) * self._key_value_s)
+
+    @cached_property
+    def _prefill_token_s(self) -> float:
+        sizes = self.model.sizes
+        return 2 * sizes.prefill_parameters / self._prefill_flops + self._all_reduce_token_s
+
+    @cached_property
+    def _all_reduce_token_s(self) -> float:
+        """Two ring all-reduces of a BF16 activation for each layer, less what quantization saves; a GPU sends over all
+        its links at once.
+        """
+        tensor_parallel_size = self.tensor_parallel_size
+        if tensor_parallel_size == 1:
+            return 0.0
+        sizes, hardware = self.model.sizes, self.model.hardware
+        sent = 2 * sizes.layers * 2 * (tensor_parallel_size - 1) / tensor_parallel_size * sizes.hidden_size * 2
+        links = 1 if hardware.switched else tensor_parallel_size - 1
+        rate = hardware.link_bytes_per_s * links * self.model.factors.all_reduce_efficiency
+        shares = [share for size, share in self.model.factors.all_reduce_shares if size <= tensor_parallel_size]
+        return sent * (shares[-1] if shares else 1.0) / rate
+
+    @cached_property
+    def _attention_s(self) -> float:
+        return 4 * self.model.sizes.attention_heads * self.model.sizes.head_dim / self._prefill_flops
+
+    @cached_property
+    def _prefill_flops(self) -> float:
+        return self.tensor_parallel_size * self.model.factors.prefill_compute_efficiency * self.model.hardware.flops
+
+    @cached_property
+    def _start_s(self) -> float:
+        """What a step takes before any work: launches of its layers, and what was seen at this size beside them."""
+        fixed = dict(self.model.factors.decode_fixed_s)
+        other = sum(fixed.values()) / len(fixed) if fixed else 0.0
+        layers_s = self.model.factors.decode_layer_s * self.model.sizes.layers
+        return layers_s + fixed.get(self.tensor_parallel_size, other)
+
+    @cached_property
+    def _byte_s(self) -> float:
+        return (
+            self.model.factors.decode_bytes_factor / self.model.hardware.memory_bytes_per_s / self.tensor_parallel_size
+        )
+
+    @cached_property
+    def _dense_s(self) -> float:
+        return self.model.sizes.dense_bytes * self._byte_s
+
+    @cached_property
+    def _experts_s(self) -> float:
+        return self.model.sizes.expert_bytes * self._byte_s
+
+    @cached_property
+    def _miss(self) -> float:
+        """The chance that a token is not routed to a given expert."""
+        return 1.0 - self.model.sizes.active_experts / self.model.sizes.experts
+
+    @cached_property
+    def _key_value_s(self) -> float:
+        """Reading the KV cache of one token of context in one layer."""
+        return self.model.sizes.key_value_bytes_per_token / self.model.sizes.layers * self._byte_s
+
+    @cached_property
+    def _sequence_s(self) -> float:
+        factors, sizes = self.model.factors, self.model.sizes
+        compute = 2 * sizes.decode_parameters / self.model.hardware.flops / self.tensor_parallel_size
+        return factors.decode_sequence_s + factors.decode_flops_factor * compute
+
+
+@lru_cache(maxsize=256)
+def _server(model: LatencyModel, tensor_parallel_size: int) -> ServerLatency:
+    return ServerLatency(model, tensor_parallel_size)
+
+
+_IDEAL = Factors(
+    prefill_overhead_s=0.0,
+    prefill_compute_efficiency=1.0,
+    all_reduce_efficiency=float("inf"),
+    decode_layer_s=0.0,
+    decode_bytes_factor=1.0,
+    decode_flops_factor=0.0,
+    decode_sequence_s=0.0,
+    transfer_efficiency=1.0,
+    handshake_s=0.0,
+)
+
+
+def most_prefill_tokens_per_s(model: LatencyModel, tokens: int, tensor_parallel_size: int) -> float:
+    """Prompt tokens per second at the peak rate of the GPUs' matrix units, with nothing else to do."""
+    return tokens / ideal(model).server(tensor_parallel_size).prefill_s(tokens)
+
+
+def least_step_s(model: LatencyModel, batch: int, context_tokens: float, tensor_parallel_size: int) -> float:
+    """A decode step that only reads weights and KV cache at the memory's bandwidth, in seconds."""
+    return ideal(model).server(tensor_parallel_size).decode_step_s(batch, context_tokens)
+
+
+def ideal(model: LatencyModel) -> LatencyModel:
+    """The same sizes and hardware without any loss: arithmetic for prefills, memory for decode steps."""
+    return replace(model, factors=_IDEAL)

@@ -1,0 +1,147 @@
+"""How many prefill servers keep decode servers busy: the published matching of two benchmarks of single servers.
+
+j-pareto's `compute_disagg_points`, with what it leaves out: demand is rounded up over all decode servers together and
+not for each, a share of prefill's rate can be kept free, and the KV cache must hold what is decoded.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmd_pods.errors import KitError
+from llmd_pods.row import Row
+from llmd_pods.topology import disaggregated_short_form
+
+
+@dataclass(frozen=True)
+class DecodePoint:
+    """What one decode server of `gpus` GPUs was seen to do with `concurrency` requests."""
+
+    gpus: int
+    concurrency: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is matched for. `prefill_share` is the part of prefill's rate that may be used: 1 as published.
+
+    `key_value_tokens` is the room of a decode server by its GPUs; sizes that it lacks are not judged. `gpus_per_node`
+    is what GPUs are reserved in; 1 where single GPUs can be had.
+    """
+
+    input_tokens: float
+    output_tokens: float
+    decode_replicas: int = 1
+    prefill_share: float = 1.0
+    key_value_tokens: Mapping[int, int] | None = None
+    gpus_per_node: int = 1
+
+
+@dataclass(frozen=True)
+class Match:
+    """Decode servers and the prefill servers that feed them. Rates are output tokens per second."""
+
+    decode: DecodePoint
+    decode_replicas: int
+    prefill_gpus_each: int
+    prefill_instances: int
+    prompt_tokens_per_s: float
+    """What the decode servers ask of prefill."""
+    gpus_reserved: int
+    fits: bool
+    """Whether the KV cache holds that many requests; True where its size is not known."""
+
+    @property
+    def prefill_gpus(self) -> int:
+        """GPUs of all prefill servers."""
+        return self.prefill_instances * self.prefill_gpus_each
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all servers."""
+        return self.prefill_gpus + self.decode_replicas * self.decode.gpus
+
+    @property
+    def topology(self) -> str:
+        """The short form."""
+        return disaggregated_short_form(
+            self.prefill_instances, self.prefill_gpus_each, self.decode_replicas, self.decode.gpus
+        )
+
+    @property
+    def tpsu(self) -> float:
+        """Tokens per second and user of the decode servers alone: no wait, no prefill, no transfer."""
+        return self.decode.tokens_per_s / self.decode.concurrency
+
+    @property
+    def tpsg(self) -> float:
+        """Tokens per second and GPU that is used."""
+        return self.decode_replicas * self.decode.tokens_per_s / self.gpus
+
+
+def match(decode: DecodePoint, prefill_tokens_per_s: Mapping[int, float], settings: Settings) -> Match:
+    """The fewest prefill GPUs that keep up; of equally many, the server size that comes first.
+
+    `prefill_tokens_per_s` is the best rate of one prefill server by its GPUs. Demand is T_d x ISL / OSL for each
+    decode server; for y of them ceil(y x demand / rate) prefill servers are needed.
+
+    Raises:
+        KitError: there is no prefill server.
+    """
+    if not prefill_tokens_per_s:
+        raise KitError("There is no prefill row to match with.", "Benchmark a prefill server with OSL 1.")
+    demand = settings.decode_replicas * decode.tokens_per_s * settings.input_tokens / settings.output_tokens
+    prefill_gpus, instances = min(
+        ((gpus, _ceil(demand / (rate * settings.prefill_share))) for gpus, rate in prefill_tokens_per_s.items()),
+        key=lambda choice: choice[0] * choice[1],
+    )
+    gpus = prefill_gpus * instances + settings.decode_replicas * decode.gpus
+    node = settings.gpus_per_node
+    room = None if settings.key_value_tokens is None else settings.key_value_tokens.get(decode.gpus)
+    return Match(
+        decode=decode,
+        decode_replicas=settings.decode_replicas,
+        prefill_gpus_each=prefill_gpus,
+        prefill_instances=instances,
+        prompt_tokens_per_s=demand,
+        gpus_reserved=_ceil(gpus / node) * node,
+        fits=room is None or decode.concurrency * (settings.input_tokens + settings.output_tokens) <= room,
+    )
+
+
+def matches(rows: Iterable[Row], settings: Settings) -> list[Match]:
+    """A match for each decode row, in their order, with the prefill rows among them.
+
+    Raises:
+        KitError: there is no prefill row.
+    """
+    rows = list(rows)
+    capacity = prefill_capacity(rows)
+    return [match(point, capacity, settings) for point in decode_capability(rows)]
+
+
+def prefill_capacity(rows: Iterable[Row]) -> dict[int, float]:
+    """The best total token rate of a prefill server by its GPUs, over all concurrencies."""
+    best: dict[int, float] = {}
+    for row in rows:
+        if row.subject == "prefill" and row.input_tokens_per_s:
+            total = row.input_tokens_per_s + (row.output_tokens_per_s or 0.0)
+            best[row.gpus_counted] = max(best.get(row.gpus_counted, 0.0), total)
+    return best
+
+
+def decode_capability(rows: Iterable[Row]) -> Sequence[DecodePoint]:
+    """What each decode row says; its rate is what TPOT makes of its concurrency where it has none."""
+    return [
+        DecodePoint(row.gpus_counted, row.concurrency, rate)
+        for row in rows
+        if row.subject == "decode"
+        and row.concurrency
+        and (rate := row.output_tokens_per_s or row.concurrency * 1000 / (row.tpot_ms.mean or math.inf))
+    ]
+
+
+def _ceil(number: float) -> int:
+    """Rounded up, but for what is rounding itself."""
+    return math.ceil(number - 1e-9)

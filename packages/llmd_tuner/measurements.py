@@ -1,0 +1,204 @@
+"""Measured rows of single servers: what they say of a server's times, and the published ones of `values/tuning/points`.
+
+A decode row gives the time of a step: its mean TPOT, or concurrency / output rate where it has none. A prefill row
+gives the time of a prompt, 1 / request rate; prompts that a prefix cache answered are taken out of the rate.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from llmd_oke.catalogue.files import Entry, entry, names
+from llmd_oke.catalogue.shapes import gpu_names
+from llmd_oke.planning.conditions import UNKNOWN_CONDITIONS, Conditions
+from llmd_pods.row import Basis, Origin, Quantiles, Row, Scope
+from pydantic import Field
+
+ByLoad = dict[int, dict[int, float]]
+"""By tensor parallel size, then by concurrency."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The time of one step with `sequences` in the batch and `tokens` of mean context each, or that of one prompt of
+    `tokens` with `sequences` prompts in flight, in seconds.
+    """
+
+    tensor_parallel_size: int
+    sequences: int
+    tokens: float
+    seconds: float
+
+
+def decode_points(rows: Iterable[Row]) -> list[Point]:
+    """The points of the decode rows that say enough."""
+    return [point for row in rows if row.subject == "decode" and (point := _decode_point(row))]
+
+
+def prefill_points(rows: Iterable[Row]) -> list[Point]:
+    """The points of the prefill rows that say enough."""
+    return [point for row in rows if row.subject == "prefill" and (point := _prefill_point(row))]
+
+
+def requests_per_s(row: Row) -> float | None:
+    """Requests that were served per second, from whichever rate the row has."""
+    if row.achieved_requests_per_s:
+        return row.achieved_requests_per_s
+    if row.input_tokens_per_s:
+        return row.input_tokens_per_s / row.input_tokens
+    return row.output_tokens_per_s / row.output_tokens if row.output_tokens_per_s else None
+
+
+def _decode_point(row: Row) -> Point | None:
+    if not row.tensor_parallel_size or not row.concurrency:
+        return None
+    if row.tpot_ms.mean:
+        step_s = row.tpot_ms.mean / 1000
+    elif row.output_tokens_per_s:
+        step_s = row.concurrency / row.output_tokens_per_s
+    else:
+        return None
+    context_tokens = row.input_tokens + row.output_tokens / 2
+    return Point(row.tensor_parallel_size, max(1, round(row.concurrency)), context_tokens, step_s)
+
+
+def _prefill_point(row: Row) -> Point | None:
+    rate = requests_per_s(row)
+    if not row.tensor_parallel_size or not row.concurrency or rate is None:
+        return None
+    computed = rate * (1 - (row.prefix_cache_hit_share or 0.0))
+    if computed <= 0:
+        return None
+    return Point(row.tensor_parallel_size, max(1, round(row.concurrency)), row.input_tokens, 1 / computed)
+
+
+class DecodePoints(Entry):
+    """Servers that decode after prompts of one length: output tokens per second, or milliseconds for each token of a
+    sequence. `max_num_seqs` is None where it isn't told.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    max_num_seqs: int | None = None
+    output_tokens_per_s: ByLoad = Field(default_factory=dict[int, dict[int, float]])
+    tpot_ms: ByLoad = Field(default_factory=dict[int, dict[int, float]])
+
+
+class PrefillPoints(Entry):
+    """Servers that prefill prompts of one length: prompt and output tokens per second, or the time of a prompt alone to
+    its first token in milliseconds, by tensor parallel size. `prefix_cache_hit_share` is by concurrency.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens_per_s: ByLoad = Field(default_factory=dict[int, dict[int, float]])
+    first_token_ms: dict[int, float] = Field(default_factory=dict[int, float])
+    prefix_cache_hit_share: dict[int, float] = Field(default_factory=dict[int, float])
+
+
+class SetAside(Entry):
+    """A point that its source prints and that is known not to be what it seems."""
+
+    subject: Scope
+    tensor_parallel_size: int
+    concurrency: int
+    why: str
+
+
+class PublishedPoints(Entry):
+    """One file of `values/tuning/points`."""
+
+    model: str
+    gpu: str
+    source: str
+    image: str
+    conditions: Conditions = UNKNOWN_CONDITIONS
+    """What servers were started with beside their image, as far as the source tells."""
+    decode: tuple[DecodePoints, ...]
+    prefill: tuple[PrefillPoints, ...]
+    notes: tuple[str, ...] = ()
+    """What is uncertain about all points."""
+    set_aside: tuple[SetAside, ...] = ()
+
+    def rows(self) -> list[Row]:
+        """All points; those that are set aside say why in their notes."""
+        return [*self._decode_rows(), *self._prefill_rows()]
+
+    def kept_rows(self) -> list[Row]:
+        """The points that are not set aside."""
+        aside = {(point.subject, point.tensor_parallel_size, point.concurrency) for point in self.set_aside}
+        return [row for row in self.rows() if (row.subject, row.tensor_parallel_size, row.concurrency) not in aside]
+
+    def _decode_rows(self) -> Iterator[Row]:
+        for points in self.decode:
+            most = points.max_num_seqs
+            for size, concurrency, rate in _by_load(points.output_tokens_per_s):
+                row = self._row("decode", size, concurrency, points)
+                yield row.model_copy(update={"output_tokens_per_s": rate, "max_num_seqs": most})
+            for size, concurrency, mean_ms in _by_load(points.tpot_ms):
+                row = self._row("decode", size, concurrency, points)
+                yield row.model_copy(update={"tpot_ms": Quantiles(mean=mean_ms), "max_num_seqs": most})
+
+    def _prefill_rows(self) -> Iterator[Row]:
+        for points in self.prefill:
+            for size, concurrency, rate in _by_load(points.total_tokens_per_s):
+                requests_per_s = rate / (points.input_tokens + points.output_tokens)
+                share = points.prefix_cache_hit_share.get(concurrency)
+                row = self._served(points, size, concurrency, requests_per_s)
+                yield row.model_copy(update={"prefix_cache_hit_share": share})
+            for size, time_ms in points.first_token_ms.items():
+                row = self._served(points, size, 1, 1000 / time_ms)
+                yield row.model_copy(update={"ttft_ms": Quantiles(p50=time_ms)})
+
+    def _served(self, points: PrefillPoints, size: int, concurrency: int, requests_per_s: float) -> Row:
+        """A prefill server's row, with its rates."""
+        row = self._row("prefill", size, concurrency, points)
+        return row.model_copy(
+            update={
+                "achieved_requests_per_s": requests_per_s,
+                "input_tokens_per_s": requests_per_s * points.input_tokens,
+                "output_tokens_per_s": requests_per_s * points.output_tokens,
+            }
+        )
+
+    def _row(self, subject: Scope, size: int, concurrency: int, points: DecodePoints | PrefillPoints) -> Row:
+        place = (subject, size, concurrency)
+        whys = (
+            point.why
+            for point in self.set_aside
+            if (point.subject, point.tensor_parallel_size, point.concurrency) == place
+        )
+        return Row(
+            subject=subject,
+            basis=Basis.MEASURED,
+            model=self.model,
+            gpu=self.gpu,
+            origin=Origin(tool=self.source),
+            image=self.image,
+            attention_backend=self.conditions.attention_backend,
+            quick_reduce=self.conditions.quick_reduce,
+            block_size=self.conditions.block_size,
+            tensor_parallel_size=size,
+            gpus_counted=size,
+            input_tokens=points.input_tokens,
+            output_tokens=points.output_tokens,
+            concurrency=concurrency,
+            notes=(*self.notes, *whys),
+        )
+
+
+def _by_load(table: ByLoad) -> Iterator[tuple[int, int, float]]:
+    for size, values in table.items():
+        for concurrency, value in values.items():
+            yield size, concurrency, value
+
+
+@cache
+def published_points(model: str, gpu: str) -> PublishedPoints | None:
+    """The published points of a model on a GPU product, or None where the kit has none."""
+    return entry(f"tuning/points/{gpu}", model, PublishedPoints)
+
+
+def published_names() -> list[tuple[str, str]]:
+    """Models and GPUs that have published points."""
+    return [(model, gpu) for gpu in gpu_names() for model in names(f"tuning/points/{gpu}")]

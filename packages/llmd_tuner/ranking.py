@@ -1,0 +1,304 @@
+"""The answer of a search: the best deployment, why others lost, how sure that is, what the simulation says of it."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from llmd_oke.catalogue import Model, Node
+from llmd_oke.planning.conditions import DeployedConditions
+from llmd_pods.row import Origin, Quantiles, Row
+
+from llmd_tuner.confidence import Confidence
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.search import Deployment, Search, search
+from llmd_tuner.search_inputs import Question, Targets
+from llmd_tuner.simulation.deployment import PoissonRate, RequestClass
+from llmd_tuner.simulation.deployment import deployment as simulated_deployment
+from llmd_tuner.simulation.simulation import simulate
+
+SWING = 0.10
+"""By how much each input is varied."""
+
+DURATION_S = 120.0
+
+SEEDS = (0,)
+
+
+@dataclass(frozen=True)
+class Loser:
+    """The best deployment of a family that lost, and why."""
+
+    deployment: Deployment
+    why: str
+
+
+@dataclass(frozen=True)
+class Swing:
+    """What wins where one input is larger or smaller; None where nothing meets the targets then."""
+
+    name: str
+    factor: float
+    winner: Deployment | None
+    changes: bool
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """`best` is None where nothing meets the targets: `remedies` then says what would have to change."""
+
+    search: Search
+    best: Deployment | None
+    first: tuple[Deployment, ...]
+    """The first in order, the best among them; the nearest misses where nothing meets the targets."""
+    losers: tuple[Loser, ...]
+    swings: tuple[Swing, ...]
+    remedies: tuple[str, ...]
+
+
+def rank(question: Question, most: int = 5, sensitivity: bool = True) -> Ranking:
+    """Searches, explains and varies."""
+    result = search(question)
+    best = result.best()
+    return Ranking(
+        search=result,
+        best=best,
+        first=tuple(result.deployments(most)),
+        losers=tuple(
+            Loser(deployment, _why_lost(deployment, best, question))
+            for deployment in result.best_of_families()
+            if best is None or deployment.family != best.family
+        ),
+        swings=tuple(_swings(question, best)) if best and sensitivity else (),
+        # One thing that would have to change, or several together where no single one is enough.
+        remedies=() if best else tuple([*_looser_latencies(result), *_less_load(result)] or _together(result)),
+    )
+
+
+def same(first: Deployment, second: Deployment) -> bool:
+    """Whether two are the same servers."""
+    return (first.topology, first.copies) == (second.topology, second.copies)
+
+
+def binding_text(deployment: Deployment, question: Question) -> str:
+    """The constraint that is nearest to its limit, with its figures."""
+    targets, shares = question.targets, question.headroom
+    name = deployment.binding
+    loads = {
+        "prefill": (deployment.prefill_load, shares.prefill_share),
+        "decode": (deployment.decode_load, shares.decode_share),
+        "KV transfer": (deployment.transfer_load, shares.prefill_share),
+    }
+    if name in loads:
+        load, share = loads[name]
+        return f"{name} at {load:.0%} of its rate, {share:.0%} allowed"
+    latencies = {
+        "TTFT": (deployment.ttft_s, targets.ttft_s),
+        "ITL": (deployment.itl_s, targets.itl_s),
+        "E2E": (deployment.e2e_s, targets.e2e_s),
+    }
+    seconds, limit_s = latencies[name]
+    return f"{name} {seconds * 1000:.4g} ms{'' if limit_s is None else f', {limit_s * 1000:g} ms allowed'}"
+
+
+def _why_lost(deployment: Deployment, best: Deployment | None, question: Question) -> str:
+    if not deployment.feasible or best is None:
+        return binding_text(deployment, question)
+    if deployment.gpus_reserved > best.gpus_reserved:
+        return f"needs whole nodes of {deployment.gpus_reserved} GPUs instead of {best.gpus_reserved}"
+    less = 1 - deployment.capacity_per_s / best.capacity_per_s
+    return f"carries {deployment.capacity_per_s:.1f} requests/s within the targets, {less:.0%} less"
+
+
+def _swings(question: Question, best: Deployment) -> Iterator[Swing]:
+    for name, vary in _INPUTS.items():
+        for factor in (1 - SWING, 1 + SWING):
+            varied = vary(question, factor)
+            if varied is not None:
+                winner = search(varied).best()
+                yield Swing(name, factor, winner, winner is None or not same(winner, best))
+
+
+def _together(result: Search) -> Iterator[str]:
+    """What the GPUs reach without targets for latencies, at the load that is asked for or at the most that there is."""
+    question, rate = result.question, result.question.targets.requests_per_s
+    for load, note in ((rate, ""), (None, f" instead of {rate:g}" if rate else "")):
+        best = search(replace(question, targets=Targets(requests_per_s=load))).best()
+        if best is not None:
+            latencies = f"ttft={math.ceil(best.ttft_s * 1000)} and itl={math.ceil(best.itl_s * 1000)}"
+            yield f"qps={math.floor(best.requests_per_s * 10) / 10:g}{note} with {latencies}: {deployment_name(best)}"
+            return
+
+
+def _looser_latencies(result: Search) -> Iterator[str]:
+    question, targets = result.question, result.question.targets
+    for field, name in (("ttft_s", "ttft"), ("itl_s", "itl"), ("e2e_s", "e2e")):
+        if getattr(targets, field) is None:
+            continue
+        other = search(replace(question, targets=replace(targets, **{field: None})))
+        if nearest := min(other.feasible(), key=attrgetter(field), default=None):
+            reached_ms = math.ceil(getattr(nearest, field) * 1000)
+            yield f"{name}={reached_ms} instead of {getattr(targets, field) * 1000:g}: {deployment_name(nearest)}"
+
+
+def _less_load(result: Search) -> Iterator[str]:
+    question, targets = result.question, result.question.targets
+    rate = targets.requests_per_s
+    most = next(search(replace(question, targets=replace(targets, requests_per_s=None))).deployments(1), None)
+    if rate is None or most is None or most.capacity_per_s <= 0:
+        return
+    yield f"qps={math.floor(most.capacity_per_s * 10) / 10:g} instead of {rate:g}: {deployment_name(most)}"
+    copies = math.ceil(rate / most.capacity_per_s)
+    more = replace(most, copies=copies * most.copies)
+    yield f"{copies * most.gpus_reserved} GPUs instead of {question.hardware.gpus}: {deployment_name(more)}"
+
+
+def deployment_name(deployment: Deployment) -> str:
+    """Its topology and how many copies of it."""
+    return deployment.topology if deployment.copies == 1 else f"{deployment.copies} copies of {deployment.topology}"
+
+
+def _model(question: Question, change: Callable[[LatencyModel], LatencyModel]) -> Question:
+    return replace(question, model=change(question.model))
+
+
+def slower_decode(model: LatencyModel, factor: float) -> LatencyModel:
+    """The same model with decode steps that take `factor` times as long."""
+    own = model.factors
+    factors = replace(
+        own,
+        decode_layer_s=own.decode_layer_s * factor,
+        decode_bytes_factor=own.decode_bytes_factor * factor,
+        decode_flops_factor=own.decode_flops_factor * factor,
+        decode_sequence_s=own.decode_sequence_s * factor,
+        decode_fixed_s=tuple((size, fixed_s * factor) for size, fixed_s in own.decode_fixed_s),
+    )
+    return replace(model, factors=factors)
+
+
+def slower_prefill(model: LatencyModel, factor: float) -> LatencyModel:
+    """The same model with prefills that take `factor` times as long."""
+    own = model.factors
+    factors = replace(
+        own,
+        prefill_overhead_s=own.prefill_overhead_s * factor,
+        prefill_compute_efficiency=own.prefill_compute_efficiency / factor,
+        all_reduce_efficiency=own.all_reduce_efficiency / factor,
+    )
+    return replace(model, factors=factors)
+
+
+def _targets(question: Question, field: str, factor: float) -> Question | None:
+    value = getattr(question.targets, field)
+    return None if value is None else replace(question, targets=replace(question.targets, **{field: value * factor}))
+
+
+_INPUTS: dict[str, Callable[[Question, float], Question | None]] = {
+    "decode step": lambda question, factor: _model(question, lambda model: slower_decode(model, factor)),
+    "prefill time": lambda question, factor: _model(question, lambda model: slower_prefill(model, factor)),
+    "ISL": lambda question, factor: replace(question, workload=question.workload.scaled(input_factor=factor)),
+    "OSL": lambda question, factor: replace(question, workload=question.workload.scaled(output_factor=factor)),
+    "qps": lambda question, factor: _targets(question, "requests_per_s", factor),
+    "TTFT target": lambda question, factor: _targets(question, "ttft_s", factor),
+    "ITL target": lambda question, factor: _targets(question, "itl_s", factor),
+}
+
+
+@dataclass(frozen=True)
+class SimulatedFinalist:
+    """A deployment and what the simulation saw it do at the same load. Ratios are simulated over closed form."""
+
+    deployment: Deployment
+    row: Row
+
+    @property
+    def ttft_ratio(self) -> float | None:
+        """Of mean TTFT."""
+        mean_ms = self.row.ttft_ms.mean
+        return None if mean_ms is None else mean_ms / 1000 / self.deployment.ttft_s
+
+    @property
+    def itl_ratio(self) -> float | None:
+        """Of mean TPOT, which is the mean ITL of a request."""
+        mean_ms = self.row.tpot_ms.mean
+        return None if mean_ms is None else mean_ms / 1000 / self.deployment.itl_s
+
+
+def simulate_finalists(
+    question: Question,
+    model: Model,
+    node: Node,
+    deployments: Sequence[Deployment],
+    seeds: Sequence[int] = SEEDS,
+    duration_s: float = DURATION_S,
+) -> Iterator[SimulatedFinalist]:
+    """Simulates deployments one by one, each with `duration_s` seconds of requests."""
+    workload = question.workload
+    for finalist in deployments:
+        block_size = question.room.block_size if finalist.prefill else question.room.aggregated_block_size
+        servers = simulated_deployment(
+            model,
+            node,
+            finalist.topology,
+            copies=finalist.copies,
+            policy=question.profile,
+            max_num_seqs=question.room.max_num_seqs,
+            block_size=block_size,
+        )
+        # The share that is cached is one of whole blocks, as vLLM counts hits: to the nearest one.
+        classes = [
+            RequestClass(
+                round(lengths.input_tokens),
+                round(lengths.output_tokens),
+                lengths.weight,
+                round(lengths.input_tokens * workload.prefix_cache_hit_share / block_size) * block_size,
+            )
+            for lengths in workload.classes
+        ]
+        arrivals = PoissonRate(finalist.requests_per_s)
+        result = simulate(servers, classes, arrivals, question.model, seeds=seeds, duration_s=duration_s)
+        yield SimulatedFinalist(finalist, result.row)
+
+
+def forecast_row(
+    model: str,
+    gpu: str,
+    question: Question,
+    confidence: Confidence,
+    started: DeployedConditions,
+    deployment: Deployment,
+) -> Row:
+    """What a deployment is expected to do at its load. Latencies are means; the notes say how sure they are. `started`
+    is what its servers are started with.
+    """
+    own = started.of(deployment.topology)
+    usd = question.hardware.price_usd_per_hour
+    return Row(
+        subject="end-to-end",
+        basis=confidence.basis,
+        model=model,
+        gpu=gpu,
+        origin=Origin(tool="llmd-oke tune"),
+        **own.model_dump(),
+        router_profile=question.profile,
+        topology=deployment.topology,
+        copies=deployment.copies,
+        gpus_counted=deployment.gpus,
+        gpus_reserved=deployment.gpus_reserved,
+        input_tokens=question.workload.input_tokens,
+        output_tokens=question.workload.output_tokens,
+        arrival="poisson",
+        concurrency=deployment.requests_per_s * deployment.e2e_s,
+        offered_requests_per_s=deployment.requests_per_s,
+        achieved_requests_per_s=deployment.requests_per_s,
+        input_tokens_per_s=deployment.requests_per_s * question.workload.input_tokens,
+        output_tokens_per_s=deployment.output_tokens_per_s,
+        ttft_ms=Quantiles(mean=deployment.ttft_s * 1000),
+        tpot_ms=Quantiles(mean=deployment.itl_s * 1000),
+        itl_ms=Quantiles(mean=deployment.itl_s * 1000),
+        e2e_ms=Quantiles(mean=deployment.e2e_s * 1000),
+        max_num_seqs=deployment.max_num_seqs,
+        prefix_cache_hit_share=question.workload.prefix_cache_hit_share or None,
+        price_usd_per_hour=usd and deployment.gpus_reserved * usd,
+        notes=(confidence.sentence, *confidence.conditions),
+    )

@@ -1,0 +1,277 @@
+"""All deployments for some GPUs, scored in closed form and put in order; their frontier of throughput against speed."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from llmd_bench.loads import frontier
+from numpy.typing import NDArray
+
+from llmd_tuner.families import (
+    CONSTRAINTS,
+    FINE,
+    Aggregated,
+    Disaggregated,
+    Family,
+    Fleet,
+    ScoredFleet,
+    capacities_of,
+    fleet_of,
+    fleet_of_counts,
+    score_fleet,
+)
+from llmd_tuner.search_inputs import Question, Targets
+from llmd_tuner.servers import aggregated_server, decode_server, prefill_server
+from llmd_tuner.waits import LOOSENESS
+
+Array = NDArray[np.float64]
+
+_IDLE_PER_S = 1e-6
+
+LOADS = np.linspace(0.02, 1.0, 40)
+"""Shares of a deployment's capacity at which it is scored."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One deployment at one load. Latencies in seconds, rates per second; prices at list price of whole nodes."""
+
+    family: str
+    topology: str
+    copies: int
+    prefill: int
+    decode: int
+    gpus: int
+    gpus_reserved: int
+    requests_per_s: float
+    capacity_per_s: float
+    """The most requests per second within all targets and shares; 0 where there is no such load."""
+    prefill_load: float
+    decode_load: float
+    transfer_load: float
+    batch: float
+    wait_s: float
+    ttft_s: float
+    itl_s: float
+    e2e_s: float
+    output_tokens_per_s: float
+    usd_per_million_output_tokens: float | None
+    """None where GPUs have no list price."""
+    binding: str
+    """The constraint that is nearest to its limit, or furthest beyond it."""
+    ratio: float
+    """What that constraint has over what it allows."""
+    max_num_seqs: int
+    """The largest batch within the target for ITL, as far as the KV cache holds it."""
+
+    @property
+    def feasible(self) -> bool:
+        """Whether all targets are met."""
+        return self.ratio <= FINE
+
+    @property
+    def tpsu(self) -> float:
+        """Output tokens per second and user, over everything in flight."""
+        return self.output_tokens_per_s / (self.requests_per_s * self.e2e_s)  # 0 under overload: nothing ever ends
+
+    @property
+    def tpsg(self) -> float:
+        """Output tokens per second and GPU that is used."""
+        return self.output_tokens_per_s / self.gpus
+
+
+def reserved(gpus: "NDArray[np.int64]", gpus_per_node: int) -> "NDArray[np.int64]":
+    """GPUs of whole nodes."""
+    return -(-gpus // gpus_per_node) * gpus_per_node
+
+
+def deployment_of(question: Question, scored: ScoredFleet, capacity: float, place: int) -> Deployment:
+    """One of those that were judged. `capacity` is NaN where nobody asks for it."""
+    scores, hardware = scored.scores, question.hardware
+    prefill, decode = int(scored.fleet.prefill[place]), int(scored.fleet.decode[place])
+    gpus = scored.family.gpus(scored.fleet)[place]
+    held = int(reserved(gpus, hardware.gpus_per_node))
+    load = float(scored.requests_per_s[place])
+    tokens_per_s = load * question.workload.output_tokens
+    usd, binding = hardware.price_usd_per_hour, int(scored.ratios[:, place].argmax())
+    server, itl_limit_s = scored.family.generating, question.targets.itl_s
+    largest = server.batches[-1] if itl_limit_s is None else np.count_nonzero(server.itl_s <= itl_limit_s)
+    return Deployment(
+        family=scored.family.name,
+        topology=scored.family.topology(prefill, decode),
+        copies=int(scored.fleet.copies[place]),
+        prefill=prefill,
+        decode=decode,
+        gpus=int(gpus),
+        gpus_reserved=held,
+        requests_per_s=load,
+        capacity_per_s=capacity,
+        prefill_load=float(scores.prefill_load[place]),
+        decode_load=float(scores.decode_load[place]),
+        transfer_load=float(scores.transfer_load[place]),
+        batch=float(scores.batch[place]),
+        wait_s=float(scores.wait_s[place]),
+        ttft_s=float(scores.ttft_s[place]),
+        itl_s=float(scores.itl_s[place]),
+        e2e_s=float(scores.e2e_s[place]),
+        output_tokens_per_s=tokens_per_s,
+        usd_per_million_output_tokens=usd and held * usd / (tokens_per_s * 3600) * 1e6,
+        binding=CONSTRAINTS[binding],
+        ratio=float(scored.ratios[binding, place]),
+        max_num_seqs=max(1, int(largest)),
+    )
+
+
+@dataclass(frozen=True)
+class Search:
+    """Everything that was scored. `order` lists places in the flat sequence of all deployments, best first."""
+
+    question: Question
+    scored: tuple[ScoredFleet, ...]
+    capacities: tuple[Array, ...]
+    order: "NDArray[np.int64]"
+
+    @property
+    def size(self) -> int:
+        """How many deployments were scored."""
+        return len(self.order)
+
+    def deployments(self, most: int | None = None) -> Iterator[Deployment]:
+        """Deployments in order, best first."""
+        return (self.deployment(int(place)) for place in self.order[:most])
+
+    def feasible(self) -> Iterator[Deployment]:
+        """Those that meet all targets, best first."""
+        return itertools.takewhile(lambda deployment: deployment.feasible, self.deployments())
+
+    def best(self) -> Deployment | None:
+        """The first, where it meets all targets."""
+        return next(self.feasible(), None)
+
+    def best_of_families(self) -> list[Deployment]:
+        """The first of each family, in order."""
+        starts = np.cumsum([0, *(len(fleet.worst) for fleet in self.scored)])
+        families = np.searchsorted(starts, self.order, side="right") - 1
+        _, firsts = np.unique(families, return_index=True)
+        return [self.deployment(int(self.order[place]), whole=False) for place in sorted(firsts)]
+
+    def deployment(self, place: int, whole: bool = True) -> Deployment:
+        """One of the flat sequence. Unless `whole`, the capacity of what misses a target may be left open (NaN)."""
+        for fleet, capacity in zip(self.scored, self.capacities, strict=True):
+            if place < len(fleet.worst):
+                if whole and np.isnan(capacity[place]):
+                    capacity[place] = capacities_of(self.question, fleet.family, fleet.fleet.at(np.array([place])))[0]
+                return deployment_of(self.question, fleet, float(capacity[place]), place)
+            place -= len(fleet.worst)
+        raise IndexError(place)
+
+
+def search(question: Question) -> Search:
+    """Scores all deployments at the load that is asked for, or each at its own capacity where none is.
+
+    With a load, the fewest nodes come first and, of equally many, what has the most room left; without one, what
+    carries the most within the targets. What misses a target comes after all that meet them, by how far it misses.
+    """
+    scored: list[ScoredFleet] = []
+    capacities: list[Array] = []
+    for family in families(question):
+        fleet = fleet_of(family, question.hardware.gpus)
+        if not fleet.copies.size:
+            continue
+        if question.targets.requests_per_s:
+            scored_fleet, capacity = _at_load(question, family, fleet)
+        else:  # each at the most that it carries within the targets, or nearly idle where it carries nothing
+            capacity = capacities_of(question, family, fleet)
+            scored_fleet = score_fleet(question, family, fleet, np.where(capacity > 0, capacity, _IDLE_PER_S))
+        scored.append(scored_fleet)
+        capacities.append(capacity)
+    return Search(question, tuple(scored), tuple(capacities), _order(question, scored, capacities))
+
+
+def _at_load(question: Question, family: Family, fleet: Fleet) -> tuple[ScoredFleet, Array]:
+    """At the load that is asked for. The capacity of what misses a target is left open: few are looked at."""
+    scored = score_fleet(question, family, fleet, np.full(len(fleet.copies), question.targets.requests_per_s))
+    capacity = np.full(len(fleet.copies), np.nan)
+    fine = np.flatnonzero(scored.worst <= FINE)
+    if fine.size:
+        capacity[fine] = capacities_of(question, family, fleet.at(fine))
+    return scored, capacity
+
+
+def families(question: Question) -> list[Family]:
+    """All kinds of deployments that fit the GPUs' memory."""
+    model, workload, room = question.model, question.workload, question.room
+    shared = {size: room.sequences(size, workload, aggregated=True) for size in question.sizes}
+    apart = {size: room.sequences(size, workload, aggregated=False) for size in question.sizes}
+    decode = {size: decode_server(model, workload, size, batch) for size, batch in apart.items() if batch >= 2}
+    loose = LOOSENESS[question.profile]
+    result: list[Family] = []
+    for prefill_size in question.sizes:
+        if shared[prefill_size] >= 2:
+            prefill = prefill_server(model, workload, prefill_size)
+            server = aggregated_server(model, workload, prefill, shared[prefill_size])
+            result.append(Aggregated(prefill, server, workload, loose))
+        for decode_size in decode if prefill_size in decode else ():
+            rails = min(prefill_size, decode_size)
+            prefill = prefill_server(model, workload, prefill_size, rails, room.block_size)
+            result.append(Disaggregated(prefill, decode[decode_size], workload, loose))
+    return result
+
+
+def at_loads(question: Question, deployment: Deployment, loads: Sequence[float]) -> list[Deployment]:
+    """One deployment at several loads."""
+    family = next(candidate for candidate in families(question) if candidate.name == deployment.family)
+    counts = [(deployment.prefill, deployment.decode, deployment.copies)] * len(loads)
+    scored = score_fleet(question, family, fleet_of_counts(counts), np.array(loads))
+    return [deployment_of(question, scored, deployment.capacity_per_s, place) for place in range(len(loads))]
+
+
+def _order(question: Question, scored: Sequence[ScoredFleet], capacities: Sequence[Array]) -> "NDArray[np.int64]":
+    if not scored:
+        return np.zeros(0, dtype=np.int64)
+    worst = np.concatenate([fleet.worst for fleet in scored])
+    capacity = np.nan_to_num(np.concatenate(capacities), nan=0.0)
+    gpus = np.concatenate([fleet.family.gpus(fleet.fleet) for fleet in scored])
+    misses = worst > FINE
+    nodes = reserved(gpus, question.hardware.gpus_per_node)
+    price = nodes if question.targets.requests_per_s is not None else np.zeros_like(gpus)
+    how_far = np.where(misses, worst, 0.0)
+    return np.lexsort((gpus, -np.round(capacity, 6), np.where(misses, 0, price), how_far))
+
+
+def frontier_of(question: Question) -> list[Deployment]:
+    """Deployments and loads that no other exceeds in both TPSG and TPSU, fastest for users first.
+
+    All deployments are scored at loads up to what the shares of `headroom` allow; latency targets are left out, since
+    the frontier shows what they cost.
+    """
+    free = replace(question, targets=Targets())
+    tokens = question.workload.output_tokens
+    deployments: list[Deployment] = []
+    for scored in _units_at_loads(free):
+        tpsu = tokens / scored.scores.e2e_s
+        tpsg = scored.requests_per_s * tokens / scored.family.gpus(scored.fleet)
+        best = frontier(range(len(tpsu)), lambda place, x=tpsu: float(x[place]), lambda place, y=tpsg: float(y[place]))
+        deployments += (deployment_of(free, scored, np.nan, place) for place in best)
+    return frontier(deployments, lambda deployment: deployment.tpsu, lambda deployment: deployment.tpsg)
+
+
+def curve_of(question: Question, deployment: Deployment, points: int = 16) -> list[Deployment]:
+    """One deployment from little load up to what the shares of `headroom` allow."""
+    free = replace(question, targets=Targets())
+    family = next(candidate for candidate in families(free) if candidate.name == deployment.family)
+    fleet = fleet_of_counts([(deployment.prefill, deployment.decode, deployment.copies)])
+    most = float(capacities_of(free, family, fleet)[0])
+    return at_loads(free, deployment, [most * share for share in np.linspace(0.05, 1.0, points)])
+
+
+def _units_at_loads(question: Question) -> Iterator[ScoredFleet]:
+    """Each family at all loads, as one flat fleet of single units: copies of one are no better for a GPU or a user."""
+    for family in families(question):
+        whole = fleet_of(family, question.hardware.gpus)
+        fleet = whole.at(np.flatnonzero(whole.copies == 1))
+        if fleet.copies.size:
+            repeated = fleet.at(np.repeat(np.arange(fleet.copies.size), LOADS.size))
+            loads = (capacities_of(question, family, fleet)[:, None] * LOADS).ravel()
+            yield score_fleet(question, family, repeated, loads)

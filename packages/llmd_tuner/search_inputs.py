@@ -1,0 +1,206 @@
+"""What a search goes by: the workload, the targets and the GPUs, found by their names in the catalogue."""
+
+from dataclasses import dataclass, field, fields
+from functools import cache
+
+from llmd_oke.catalogue import Model, Node, Shape, gpu_names, model_names, node_of_gpu, shape_names
+from llmd_oke.catalogue import model as model_of_name
+from llmd_oke.catalogue import shape as shape_of_name
+from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.catalogue.models import key_value_tokens
+from llmd_oke.config.model import RouterProfileName
+from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
+from llmd_pods.errors import KitError
+
+from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
+from llmd_tuner.figures import LatencyFigures, bound_figures, latency_figures, latency_model_of
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.servers import Room
+from llmd_tuner.workload import Workload
+
+SLO_FORM = "ttft=MS, itl=MS, e2e=MS and qps=RATE, separated by commas, such as ttft=2000,itl=25,qps=45"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Limits of mean latencies in seconds, and the load to be carried; None where nothing is promised."""
+
+    ttft_s: float | None = None
+    itl_s: float | None = None
+    e2e_s: float | None = None
+    requests_per_s: float | None = None
+
+    def __str__(self) -> str:
+        """As it is written on a command line."""
+        parts = (("ttft", self.ttft_s, 1000), ("itl", self.itl_s, 1000), ("e2e", self.e2e_s, 1000))
+        shown = [f"{name}={value * scale:g}" for name, value, scale in parts if value is not None]
+        return ",".join([*shown, *([f"qps={self.requests_per_s:g}"] if self.requests_per_s else [])])
+
+
+class Headroom(Entry):
+    """`values/tuning/headroom.yaml`: shares of what servers sustain that may be used."""
+
+    prefill_share: float
+    decode_share: float
+
+
+@cache
+def headroom() -> Headroom:
+    """The kit's own shares."""
+    return required_entry("tuning", "headroom", Headroom)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The GPUs that there are. `price_usd_per_hour` is that of one GPU, None if unknown; nodes are rented whole."""
+
+    gpus: int
+    gpus_per_node: int
+    price_usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that a search goes by."""
+
+    model: LatencyModel
+    workload: Workload
+    targets: Targets
+    hardware: Hardware
+    room: Room
+    sizes: tuple[int, ...]
+    """Tensor parallel sizes to try."""
+    headroom: Headroom = field(default_factory=headroom)
+    profile: RouterProfileName = "token-load"
+    """How routers choose servers."""
+
+
+def parse_targets(text: str) -> Targets:
+    """Targets as they are written on a command line: `ttft=2000,itl=25,qps=45`.
+
+    Raises:
+        KitError: the text has another form.
+    """
+    names = {"ttft": "ttft_s", "itl": "itl_s", "e2e": "e2e_s", "qps": "requests_per_s"}
+    values: dict[str, float] = {}
+    for part in filter(None, (text_part.strip() for text_part in text.split(","))):
+        name, _, value = part.partition("=")
+        number = _positive(value)
+        if name not in names or number is None:
+            raise KitError(f"{part!r} is no target.", f"Accepted: {SLO_FORM}.")
+        if names[name] in values:
+            raise KitError(f"{name} is there twice.", f"Accepted: {SLO_FORM}.")
+        values[names[name]] = number if name == "qps" else number / 1000
+    return Targets(**values)
+
+
+def _positive(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 < number < float("inf") else None
+
+
+def joined(first: Targets, second: Targets) -> Targets:
+    """The targets of `first`, and those of `second` that it lacks."""
+    return Targets(
+        **{target.name: getattr(first, target.name) or getattr(second, target.name) for target in fields(Targets)}
+    )
+
+
+def known_model(name: str) -> Model:
+    """The catalogue's model of that name.
+
+    Raises:
+        KitError: there is none.
+    """
+    if model := model_of_name(name):
+        return model
+    raise KitError(f"There is no model {name!r} in the catalogue.", f"Models: {', '.join(model_names())}.")
+
+
+def known_shape(name: str) -> Shape:
+    """The catalogue's shape of that name.
+
+    Raises:
+        KitError: there is none.
+    """
+    if shape := shape_of_name(name):
+        return shape
+    raise KitError(f"There is no shape {name!r} in the catalogue.", f"Shapes: {', '.join(shape_names())}.")
+
+
+def known_gpu(product: str) -> Node:
+    """The nodes that a GPU product comes in; its case is all one.
+
+    Raises:
+        KitError: the catalogue has no such GPU.
+    """
+    if node := node_of_gpu(gpu_named(product)):
+        return node
+    raise KitError(f"There is no GPU {product!r} in the catalogue.", f"GPUs: {', '.join(gpu_names())}.")
+
+
+def gpu_named(product: str) -> str:
+    """The catalogue's spelling of a GPU product; the same where it has none."""
+    return next((name for name in gpu_names() if name.lower() == product.lower()), product)
+
+
+def known_figures(model: Model, node: Node) -> LatencyFigures:
+    """The kit's own latency figures of a model on a node's GPUs; bounds of the hardware where it has none."""
+    return latency_figures(model.name, node.gpu.product) or bound_figures(model, node.gpu)
+
+
+def checked_figures(figures: LatencyFigures, model: Model, node: Node) -> LatencyFigures:
+    """The same figures.
+
+    Raises:
+        KitError: they are of another model or GPU.
+    """
+    if (figures.model, figures.gpu) != (model.name, node.gpu.product):
+        expected, actual = f"{model.name} on {node.gpu.product}", f"{figures.model} on {figures.gpu}"
+        remedy = f"Without a stack: --model {figures.model} --gpu {figures.gpu}. Else fit rows of {expected}."
+        raise KitError(f"The latency figures are of {actual}, not of {expected}.", remedy)
+    return figures
+
+
+def sizes_of(model: Model, node: Node) -> tuple[int, ...]:
+    """Tensor parallel sizes that split the model's heads evenly within a node: powers of two."""
+    powers = (1 << power for power in range(node.gpus.bit_length()))
+    return tuple(size for size in powers if size <= node.gpus and model.architecture.attention_heads % size == 0)
+
+
+def question_of(
+    model: Model,
+    node: Node,
+    figures: LatencyFigures,
+    workload: Workload,
+    targets: Targets,
+    gpus: int,
+    *,
+    max_num_seqs: int = 256,
+    gpu_memory_utilization: float = 0.95,
+    started: DeployedConditions = VLLM_DEFAULTS,
+    profile: RouterProfileName = "token-load",
+) -> Question:
+    """The question which deployment of `gpus` GPUs serves the workload within the targets.
+
+    `started` is what its servers are started with, `profile` how its routers choose among them.
+    """
+    sizes = sizes_of(model, node)
+    room = {size: key_value_tokens(model, node, size, gpu_memory_utilization) for size in sizes}
+    return Question(
+        model=latency_model_of(figures, model, node, started.handing_over),
+        workload=workload,
+        targets=targets,
+        hardware=Hardware(gpus, node.gpus, node.price_usd_per_gpu_hour),
+        room=Room(
+            room,
+            max_num_seqs,
+            started.handing_over.block_size or DEFAULT_BLOCK_SIZE,
+            started.aggregated.block_size or DEFAULT_BLOCK_SIZE,
+        ),
+        sizes=sizes,
+        profile=profile,
+    )

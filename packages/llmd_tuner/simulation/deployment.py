@@ -1,0 +1,190 @@
+"""What is simulated: the servers of a deployment, their limits, its router's policy, and the requests that arrive."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from llmd_oke.catalogue.endpoint_pickers import RouterProfile, endpoint_picker
+from llmd_oke.catalogue.models import Model, key_value_tokens
+from llmd_oke.catalogue.releases import newest_release
+from llmd_oke.catalogue.shapes import Node
+from llmd_oke.config.model import RouterProfileName
+from llmd_oke.config.topology import Role, Topology
+from llmd_pods.errors import KitError
+
+from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
+
+Policy = Literal["random", "queue", "active", RouterProfileName]
+"""How a router picks a server.
+
+`random` is a plain Service. `queue` takes the server with the fewest waiting requests, as llm-d's queue-scorer does,
+`active` the one with the fewest requests under way, as its active-request-scorer does. The others are the stack file's
+`router.profile`: several scorers with weights. Equals are picked at random.
+"""
+
+_PLAIN: Mapping[Policy, Mapping[str, float]] = {
+    "random": {},
+    "queue": {"queue-scorer": 1.0},
+    "active": {"active-request-scorer": 1.0},
+}
+
+
+def scorers(policy: Policy, role: Role, picker: str | None = None) -> Mapping[str, float]:
+    """The scorers of a role's servers with their weights, as a version of the endpoint picker has them: the newest
+    release's where none is named.
+
+    Raises:
+        KitError: that version has no such profile.
+    """
+    if policy in _PLAIN:
+        return _PLAIN[policy]
+    version = endpoint_picker(picker or newest_release().endpoint_picker.program.version)
+    profiles: Mapping[str, RouterProfile] = {name: known for name, known in version.profiles.items()}  # noqa: C416
+    profile = profiles.get(policy)
+    if profile is None:
+        known = ", ".join(version.profiles)
+        raise KitError(f"Endpoint picker {version.version} has no profile {policy}.", f"It has: {known}.")
+    weights = {"prefill": profile.prefill, "decode": profile.decode, "aggregated": profile.aggregated}
+    return weights[role]
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """What one server takes at a time, in vLLM's words. `key_value_tokens` is the room of its KV cache, which sequences
+    take in blocks of `block_size` tokens.
+    """
+
+    tensor_parallel_size: int
+    key_value_tokens: int
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    block_size: int = DEFAULT_BLOCK_SIZE
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """`copies` equal units of a model behind one endpoint, which spreads requests over units at random.
+
+    `router_s` is what gateway and endpoint picker add to each request; `picker` is its version, the newest release's if
+    None.
+    """
+
+    model: str
+    gpu: str
+    topology: Topology
+    limits: Mapping[Role, ServerLimits]
+    copies: int = 1
+    policy: Policy = "queue"
+    picker: str | None = None
+    router_s: float = 0.0
+    price_usd_per_gpu_hour: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all copies."""
+        return self.topology.gpus * self.copies
+
+
+def deployment(
+    model: Model,
+    node: Node,
+    topology: Topology | str,
+    *,
+    copies: int = 1,
+    policy: Policy = "queue",
+    picker: str | None = None,
+    max_num_seqs: int = 256,
+    gpu_memory_utilization: float = 0.95,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+) -> Deployment:
+    """The deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""
+    chosen = Topology.model_validate(topology)
+    limits: dict[Role, ServerLimits] = {
+        role: ServerLimits(
+            servers.tensor_parallel_size,
+            key_value_tokens(model, node, servers.tensor_parallel_size, gpu_memory_utilization),
+            max_num_seqs,
+            block_size=block_size,
+        )
+        for role, servers in chosen.servers().items()
+    }
+    return Deployment(
+        model.name,
+        node.gpu.product,
+        chosen,
+        limits,
+        copies,
+        policy,
+        picker,
+        price_usd_per_gpu_hour=node.price_usd_per_gpu_hour,
+    )
+
+
+@dataclass(frozen=True)
+class ClosedLoop:
+    """`concurrency` users, each of whom sends the next request when the last one is answered."""
+
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class ConstantRate:
+    """Requests at even intervals."""
+
+    requests_per_s: float
+
+
+@dataclass(frozen=True)
+class PoissonRate:
+    """Requests of independent users: exponential gaps."""
+
+    requests_per_s: float
+
+
+@dataclass(frozen=True)
+class RecordedTimes:
+    """Requests at recorded moments, ascending, in seconds after the start."""
+
+    times_s: Sequence[float]
+
+
+Arrivals = ClosedLoop | ConstantRate | PoissonRate | RecordedTimes
+
+
+@dataclass(frozen=True)
+class RequestClass:
+    """Requests of one size. Of `input_tokens`, `cached_tokens` are found in the prefix cache of any prefill server, as
+    far as they fill its blocks; all of them are there where a decode benchmark fills prompts in.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    weight: float = 1.0
+    cached_tokens: int = 0
+    prefix_tokens: int = 0
+    """Tokens that prompts begin with and share with others of one of `prefixes` groups, each as likely. A server has
+    them once it has computed such a prompt, and never loses them; `cached_tokens` are on every server."""
+    prefixes: int = 0
+
+
+Workload = Sequence[RequestClass]
+"""The sizes of requests: drawn by weight, or one after the other where they arrive at recorded moments."""
+
+
+def arrival_times_s(arrivals: ConstantRate | PoissonRate | RecordedTimes, random: Random) -> Iterator[float]:
+    """Moments at which requests of an open loop arrive; without end, unless recorded."""
+    if isinstance(arrivals, RecordedTimes):
+        return iter(arrivals.times_s)
+    if isinstance(arrivals, ConstantRate):
+        return (count / arrivals.requests_per_s for count in itertools.count())
+    return itertools.accumulate(random.expovariate(arrivals.requests_per_s) for _ in itertools.count())
+
+
+def sizes(workload: Workload, arrivals: Arrivals, random: Random) -> Iterator[RequestClass]:
+    """The size of each request in the order of arrival, without end."""
+    if isinstance(arrivals, RecordedTimes) or len(workload) == 1:
+        return itertools.cycle(workload)
+    weights = [request_class.weight for request_class in workload]
+    return itertools.chain.from_iterable(random.choices(workload, weights, k=1000) for _ in itertools.count())

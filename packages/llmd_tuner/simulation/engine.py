@@ -1,0 +1,401 @@
+"""One vLLM server: continuous batching with chunked prefill, in the order in which vLLM's scheduler decides.
+
+A step computes one token for each running sequence and, with what is left of its token budget, prompts in the order of
+their arrival. Three simplifications: a sequence reserves KV blocks for all its tokens when it is admitted, so that
+nothing is ever preempted; prompts share no prefix but what the workload says; the scheduler itself costs nothing.
+"""
+
+import heapq
+import math
+from array import array
+from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from llmd_tuner.latency import ServerLatency
+from llmd_tuner.simulation.deployment import ServerLimits
+
+
+class Calendar:
+    """Planned calls. Those of one moment come in the order in which they were planned, so that runs repeat exactly."""
+
+    __slots__ = ("_heap", "_order", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._order = 0
+
+    def at(self, time_s: float, call: Callable[[Any], None], argument: Any) -> None:
+        """Call with that argument at a time that isn't past."""
+        self._order += 1
+        heapq.heappush(self._heap, (time_s, self._order, call, argument))
+
+    def run(self) -> None:
+        """Let time pass until nothing is planned any more."""
+        heap, pop = self._heap, heapq.heappop
+        while heap:
+            self.now_s, _, call, argument = pop(heap)
+            call(argument)
+
+
+class Gaps:
+    """Times between two tokens: `counts[i]` of `gaps_s[i]` seconds each, seen around `times_s[i]`."""
+
+    __slots__ = ("counts", "gaps_s", "times_s")
+
+    def __init__(self) -> None:
+        self.times_s = array("d")
+        self.gaps_s = array("d")
+        self.counts = array("d")
+
+    def add(self, time_s: float, gap_s: float, count: int) -> None:
+        """That many tokens came so long after the one before them."""
+        self.times_s.append(time_s)
+        self.gaps_s.append(gap_s)
+        self.counts.append(count)
+
+
+class DecodeRun:
+    """`steps` decode steps of `batch` sequences that begin at `start_s` with `context_tokens` in all."""
+
+    __slots__ = ("batch", "first_s", "growth_s", "start_s", "steps")
+
+    def __init__(self, latency: ServerLatency, start_s: float, batch: int, context_tokens: int, steps: int) -> None:
+        context = context_tokens / batch
+        self.start_s = start_s
+        self.batch = batch
+        self.steps = steps
+        self.first_s = latency.decode_step_s(batch, context)
+        # Over the whole run, not one token: the model bends where contexts outgrow a sliding window.
+        self.growth_s = (latency.decode_step_s(batch, context + steps) - self.first_s) / steps
+
+    @property
+    def end_s(self) -> float:
+        """When the last step ends."""
+        return self.start_s + self._time_s(self.steps)
+
+    def steps_until(self, time_s: float) -> int:
+        """The number of steps, at least one, after which `time_s` is reached."""
+        elapsed_s, growth_s = time_s - self.start_s, self.growth_s
+        linear_s = self.first_s - growth_s / 2
+        root_s = math.sqrt(linear_s * linear_s + 2 * growth_s * elapsed_s)
+        steps = max(1, math.ceil(2 * elapsed_s / (linear_s + root_s)))
+        return steps if self._time_s(steps) >= elapsed_s else steps + 1
+
+    def boundary_s(self, time_s: float) -> float:
+        """When the step ends that runs at `time_s`."""
+        return self.start_s + self._time_s(self.steps_until(time_s))
+
+    def _time_s(self, steps: int) -> float:
+        """Of the first `steps` steps."""
+        return steps * (self.first_s + self.growth_s * (steps - 1) / 2)
+
+
+if TYPE_CHECKING:
+    from llmd_tuner.simulation.deployment import RequestClass
+
+
+class Request:
+    """A prompt and the tokens that are generated for it; `prefill` and `decode` are one server where it does both.
+
+    `computed` counts prompt tokens whose KV cache is on the server: at first those of whole cached blocks, or all but
+    one where a benchmark fills prompts in. `remote` says that it is to be pulled from `prefill`, `first_s` and `last_s`
+    are when its first and last token came, in seconds of the simulation. It needs `prompt_room` tokens of KV cache to
+    prefill and `whole_room` to decode. It shares the `prefix_tokens` of a `prefix` with others; `sent_tokens` are those
+    that the router counted when it sent it.
+    """
+
+    __slots__ = (
+        "arrival_s",
+        "computed",
+        "decode",
+        "first_s",
+        "input_tokens",
+        "last_s",
+        "output_tokens",
+        "prefill",
+        "prefix",
+        "prefix_tokens",
+        "prompt_room",
+        "remote",
+        "sent_tokens",
+        "whole_room",
+    )
+
+    def __init__(
+        self,
+        arrival_s: float,
+        size: "RequestClass",
+        prefill: "Engine",
+        decode: "Engine",
+        prefix: int | None = None,
+        sent_tokens: int = 0,
+    ) -> None:
+        self.arrival_s = arrival_s
+        self.input_tokens = size.input_tokens
+        self.output_tokens = size.output_tokens
+        block_size = prefill.block_size
+        whole = size.cached_tokens >= size.input_tokens
+        self.computed = size.input_tokens - 1 if whole else size.cached_tokens // block_size * block_size
+        self.prefix = prefix
+        self.prefix_tokens = min(size.prefix_tokens, size.input_tokens - 1) // block_size * block_size
+        self.sent_tokens = sent_tokens
+        self.prefill = prefill
+        self.decode = decode
+        self.prompt_room = -(-(size.input_tokens + 1) // block_size) * block_size
+        self.whole_room = -(-(size.input_tokens + size.output_tokens) // block_size) * block_size
+        self.remote = False
+        self.first_s = 0.0
+        self.last_s = 0.0
+
+
+class Engine:
+    """One server. `ended` is told of each request that got its last token here.
+
+    A server with `prefills_only` computes prompts and their first token and keeps their KV cache until `release`.
+    `pull` starts the transfer of a remote request's KV cache at a time and leads to `received`. `assigned` counts
+    requests that a router sent here and that are under way, `assigned_tokens` those tokens of their prompts that gave
+    no first token yet; `sent_prefixes` are what the router has sent here before. `waiting` are requests that are here
+    and in no batch yet, as vLLM's `num_requests_waiting` counts them; `busy_s` are the seconds in which a step ran,
+    `sequence_s` is the integral of the batch over time.
+    """
+
+    def __init__(
+        self,
+        calendar: Calendar,
+        latency: ServerLatency,
+        limits: ServerLimits,
+        gaps: Gaps,
+        *,
+        ended: Callable[[Request], None],
+        pull: Callable[[Request, float], None],
+        prefills_only: bool = False,
+    ) -> None:
+        self.assigned = 0
+        self.assigned_tokens = 0
+        self.sent_prefixes: set[int] = set()
+        self.waiting = 0
+        self.busy_s = 0.0
+        self.sequence_s = 0.0
+        self.port_free_s = 0.0
+        self.block_size = limits.block_size
+        self._calendar = calendar
+        self._latency = latency
+        self._limits = limits
+        self._gaps = gaps
+        self._ended = ended
+        self._pull = pull
+        self._prefills_only = prefills_only
+        self._reserved: Callable[[Request], int] = attrgetter("prompt_room" if prefills_only else "whole_room")
+        self._max_num_seqs = limits.max_num_seqs
+        self._waiting: deque[Request] = deque()
+        self._ready: deque[Request] = deque()
+        self._prefilling: list[Request] = []
+        self._batch: list[tuple[int, int, Request]] = []
+        self._context_tokens = 0
+        self._free_tokens = limits.key_value_tokens
+        self._steps = 0
+        self._joined: list[Request] = []
+        self._order = 0
+        self._busy = False
+        self._run: DecodeRun | None = None
+        self._prefixes: set[int] = set()
+
+    @property
+    def running(self) -> int:
+        """Requests in a batch, as vLLM's `num_requests_running` counts them."""
+        return len(self._batch) + len(self._prefilling)
+
+    @property
+    def cache_use(self) -> float:
+        """The share of the KV cache that requests take."""
+        return 1 - self._free_tokens / self._limits.key_value_tokens
+
+    def submit(self, request: Request) -> None:
+        """A request joins the queue."""
+        self.waiting += 1
+        self._waiting.append(request)
+        now_s, run = self._calendar.now_s, self._run
+        if not self._busy:
+            self._begin(now_s)
+        elif run is not None and self._has_room(self._waiting[0]):
+            if request.remote:
+                self._admit_remote(run.boundary_s(now_s))
+            else:
+                self._shorten(run, now_s)
+
+    def received(self, request: Request) -> None:
+        """The KV cache of a remote request is here: it runs ahead of the queue."""
+        self._ready.append(request)
+        if not self._busy:
+            self._begin(self._calendar.now_s)
+        elif self._run is not None and len(self._batch) < self._max_num_seqs:
+            self._shorten(self._run, self._calendar.now_s)
+
+    def release(self, request: Request) -> None:
+        """The KV cache of a finished prefill was pulled."""
+        self._free_tokens += self._reserved(request)
+        if not self._busy:
+            self._begin(self._calendar.now_s)
+
+    # Admission.
+
+    def _has_room(self, request: Request) -> bool:
+        return self.running < self._max_num_seqs and self._reserved(request) <= self._free_tokens
+
+    def _admit_remote(self, start_s: float) -> None:
+        """Ask for the KV caches of remote requests at the head of the queue."""
+        waiting = self._waiting
+        while waiting and waiting[0].remote and self._has_room(waiting[0]):
+            request = waiting.popleft()
+            self._free_tokens -= self._reserved(request)
+            self._pull(request, start_s)
+
+    def _join_ready(self) -> None:
+        ready, batch = self._ready, self._batch
+        while ready and len(batch) < self._max_num_seqs:
+            request = ready.popleft()
+            self.waiting -= 1
+            self._join(request, request.input_tokens - 1, request.output_tokens)
+            self._joined.append(request)
+
+    def _join(self, request: Request, context_tokens: int, steps: int) -> None:
+        """The request decodes from the next step on, for `steps` steps."""
+        self._context_tokens += context_tokens
+        self._order += 1
+        heapq.heappush(self._batch, (self._steps + steps, self._order, request))
+
+    # Steps.
+
+    def _begin(self, now_s: float) -> None:
+        """Decide what runs next."""
+        if self._ready:
+            self._join_ready()
+        if self._waiting and self._waiting[0].remote:
+            self._admit_remote(now_s)
+        if self._waiting or self._prefilling:
+            chunks = self._chunks()
+            if chunks:
+                self._begin_mixed(now_s, chunks)
+                return
+        self._busy = bool(self._batch)
+        if self._busy:
+            self._begin_run(now_s)
+
+    def _chunks(self) -> list[tuple[Request, int]]:
+        """How many tokens of which prompts the next step computes."""
+        budget = self._limits.max_num_batched_tokens - len(self._batch)
+        chunks: list[tuple[Request, int]] = []
+        for request in self._prefilling:  # at most one: a step leaves only its last prompt unfinished
+            budget = self._take(request, budget, chunks)
+        waiting = self._waiting
+        while waiting and budget > 0 and not waiting[0].remote and self._has_room(waiting[0]):
+            request = waiting.popleft()
+            self._free_tokens -= self._reserved(request)
+            self.waiting -= 1
+            if request.prefix in self._prefixes:
+                request.computed = max(request.computed, request.prefix_tokens)
+            self._prefilling.append(request)
+            budget = self._take(request, budget, chunks)
+        return chunks
+
+    @staticmethod
+    def _take(request: Request, budget: int, chunks: list[tuple[Request, int]]) -> int:
+        """Put as much of a prompt into the step as the budget allows; the budget that is left."""
+        tokens = min(request.input_tokens - request.computed, budget)
+        if tokens > 0:
+            chunks.append((request, tokens))
+        return budget - max(0, tokens)
+
+    def _begin_mixed(self, now_s: float, chunks: list[tuple[Request, int]]) -> None:
+        """One step with prompts in it."""
+        latency, batch = self._latency, len(self._batch)
+        prefill_s = sum([latency.prefill_s(tokens, request.computed) for request, tokens in chunks])
+        if batch:
+            duration_s = prefill_s + latency.decode_step_s(batch, self._context_tokens / batch)
+            self._gaps.add(now_s, duration_s, batch)
+        else:
+            duration_s = max(prefill_s, latency.decode_step_s(len(chunks), 0.0))
+        self._busy = True
+        self._run = None
+        self.busy_s += duration_s
+        self.sequence_s += duration_s * batch
+        self._calendar.at(now_s + duration_s, self._finish_mixed, chunks)
+
+    def _finish_mixed(self, chunks: list[tuple[Request, int]]) -> None:
+        self._steps += 1
+        self._context_tokens += len(self._batch)
+        for request, tokens in chunks:
+            request.computed += tokens
+            if request.computed == request.input_tokens:
+                self._prefilling.remove(request)
+                self._finish_prompt(request)
+        self._end_finished()
+        self._begin(self._calendar.now_s)
+
+    def _finish_prompt(self, request: Request) -> None:
+        """A prompt is computed, which gives the first token."""
+        now_s = self._calendar.now_s
+        request.first_s = now_s
+        if request.prefix is not None:
+            self._prefixes.add(request.prefix)
+        if not self._prefills_only:
+            self.assigned_tokens -= request.sent_tokens
+        if self._prefills_only:
+            self._ended(request)
+        elif request.output_tokens == 1:
+            self._end(request)
+        else:
+            self._join(request, request.input_tokens, request.output_tokens - 1)
+
+    def _begin_run(self, now_s: float) -> None:
+        """Decode alone, until the first sequence ends or something comes."""
+        batch = self._batch
+        run = DecodeRun(self._latency, now_s, len(batch), self._context_tokens, batch[0][0] - self._steps)
+        self._run = run
+        self._calendar.at(run.end_s, self._finish_run, (run, run.steps))
+
+    def _shorten(self, run: DecodeRun, now_s: float) -> None:
+        """End the run with the step that runs now."""
+        steps = run.steps_until(now_s)
+        if steps < run.steps:
+            run.steps = steps
+            self._calendar.at(run.end_s, self._finish_run, (run, steps))
+
+    def _finish_run(self, planned: tuple[DecodeRun, int]) -> None:
+        run, steps = planned
+        if run is not self._run or steps != run.steps:
+            return  # it was shortened
+        now_s = self._calendar.now_s
+        self._run = None
+        self._record(run, now_s)
+        self._steps += steps
+        self._context_tokens += steps * run.batch
+        self._end_finished()
+        self._begin(now_s)
+
+    def _record(self, run: DecodeRun, end_s: float) -> None:
+        elapsed_s = end_s - run.start_s
+        self.busy_s += elapsed_s
+        self.sequence_s += elapsed_s * run.batch
+        gaps = run.steps * run.batch - len(self._joined)
+        for request in self._joined:
+            request.first_s = run.start_s + run.first_s
+        self._joined.clear()
+        self._gaps.add((run.start_s + end_s) / 2, elapsed_s / run.steps, gaps)
+
+    # Ends.
+
+    def _end_finished(self) -> None:
+        batch = self._batch
+        while batch and batch[0][0] <= self._steps:
+            request = heapq.heappop(batch)[2]
+            self._context_tokens -= request.input_tokens + request.output_tokens - 1
+            self._end(request)
+
+    def _end(self, request: Request) -> None:
+        request.last_s = self._calendar.now_s
+        self._free_tokens += self._reserved(request)
+        self._ended(request)

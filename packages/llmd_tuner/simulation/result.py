@@ -1,0 +1,354 @@
+"""What a simulation says: every request of its runs, a row for each seed, their mean, and how sure it is."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+from llmd_oke.config.topology import Role
+from llmd_pods.row import Arrival, Basis, Origin, Quantiles, Row
+from numpy.typing import NDArray
+
+from llmd_tuner.simulation.deployment import (
+    Arrivals,
+    ClosedLoop,
+    ConstantRate,
+    Deployment,
+    PoissonRate,
+    RecordedTimes,
+)
+from llmd_tuner.simulation.engine import Gaps, Request
+
+Window = Literal["steady", "whole"]
+"""What counts of a run: the middle 60 % of the time in which requests are sent, or all until the last answer."""
+
+TRIMMED_SHARE = 0.2
+"""Of the sending time, at each end of a steady window."""
+
+_LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+
+_RATES = ("achieved_requests_per_s", "input_tokens_per_s", "output_tokens_per_s", "concurrency")
+
+_WINDOW_NOTES = {
+    "steady": "the middle 60 % of the sending time",
+    "whole": "the whole run, from the first request to the last answer",
+}
+
+Floats = NDArray[np.float64]
+
+_PERCENTS = {"min": 0, "p25": 25, "p50": 50, "p75": 75, "p90": 90, "p95": 95, "p99": 99, "p99p9": 99.9, "max": 100}
+
+
+@dataclass(frozen=True)
+class Record:
+    """Every request and every gap between tokens of one run. Times are seconds after its start.
+
+    `sending_s` is when the last request arrived, `end_s` when the last one was answered.
+    """
+
+    arrival_s: Floats
+    first_s: Floats
+    last_s: Floats
+    input_tokens: Floats
+    output_tokens: Floats
+    gap_time_s: Floats
+    gap_s: Floats
+    gap_count: Floats
+
+    @property
+    def sending_s(self) -> float:
+        """When the last request arrived."""
+        return float(self.arrival_s.max())
+
+    @property
+    def end_s(self) -> float:
+        """When the last request was answered."""
+        return float(self.last_s.max())
+
+    def between(self, start_s: float, end_s: float) -> "View":
+        """What happened in a stretch of the run."""
+        return View(self, start_s, end_s)
+
+
+def record(requests: list[Request], gaps: Gaps) -> Record:
+    """The record of requests that are answered, of which there is at least one."""
+    return Record(
+        arrival_s=np.array([request.arrival_s for request in requests]),
+        first_s=np.array([request.first_s for request in requests]),
+        last_s=np.array([request.last_s for request in requests]),
+        input_tokens=np.array([float(request.input_tokens) for request in requests]),
+        output_tokens=np.array([float(request.output_tokens) for request in requests]),
+        gap_time_s=np.array(gaps.times_s),
+        gap_s=np.array(gaps.gaps_s),
+        gap_count=np.array(gaps.counts),
+    )
+
+
+class View:
+    """A stretch of a run: latencies of the requests that arrived in it, and rates of what happened in it."""
+
+    def __init__(self, source: Record, start_s: float, end_s: float) -> None:
+        self.start_s = start_s
+        self.end_s = end_s
+        self._source = source
+        self._chosen = (source.arrival_s >= start_s) & (source.arrival_s <= end_s)
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the stretch."""
+        return self.end_s - self.start_s
+
+    @property
+    def requests(self) -> int:
+        """Requests that arrived in the stretch."""
+        return int(self._chosen.sum())
+
+    @property
+    def ttft_s(self) -> Floats:
+        """From arrival to first token."""
+        return (self._source.first_s - self._source.arrival_s)[self._chosen]
+
+    @property
+    def e2e_s(self) -> Floats:
+        """From arrival to last token."""
+        return (self._source.last_s - self._source.arrival_s)[self._chosen]
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Mean time for each token after the first, of requests that have one."""
+        source, chosen = self._source, self._chosen & (self._source.output_tokens > 1)
+        return ((source.last_s - source.first_s)[chosen]) / (source.output_tokens[chosen] - 1)
+
+    @property
+    def input_tokens(self) -> float:
+        """Mean prompt length."""
+        return float(self._source.input_tokens[self._chosen].mean())
+
+    @property
+    def output_tokens(self) -> float:
+        """Mean output length."""
+        return float(self._source.output_tokens[self._chosen].mean())
+
+    @property
+    def in_flight(self) -> float:
+        """Requests in the system, averaged over time."""
+        source = self._source
+        overlap = np.minimum(source.last_s, self.end_s) - np.maximum(source.arrival_s, self.start_s)
+        return float(np.clip(overlap, 0, None).sum() / self.duration_s)
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answers that ended in the stretch, per second."""
+        return self._within(self._source.last_s).sum() / self.duration_s
+
+    @property
+    def input_tokens_per_s(self) -> float:
+        """Prompt tokens whose first token came in the stretch, per second."""
+        return float(self._source.input_tokens[self._within(self._source.first_s)].sum()) / self.duration_s
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens that came in the stretch, per second."""
+        later = self._source.gap_count[self._within(self._source.gap_time_s)].sum()
+        return float(later + self._within(self._source.first_s).sum()) / self.duration_s
+
+    def goodput_share(self, ttft_s: float, tpot_s: float) -> float:
+        """The share of requests whose first token and mean time for each later one came within those times."""
+        source, chosen = self._source, self._chosen
+        later_s = (source.last_s - source.first_s)[chosen]
+        good = (self.ttft_s <= ttft_s) & (later_s <= tpot_s * (source.output_tokens[chosen] - 1) + 1e-9)
+        return float(good.mean())
+
+    def gap_quantiles_ms(self) -> Quantiles:
+        """Times between two tokens, each counted once."""
+        chosen = self._within(self._source.gap_time_s)
+        gaps, counts = self._source.gap_s[chosen], self._source.gap_count[chosen]
+        total = counts.sum()
+        if not total:
+            return Quantiles()
+        order = np.argsort(gaps)
+        sought: Floats = total * np.array([*_PERCENTS.values()]) / 100
+        places = np.interp(sought, np.cumsum(counts[order]), np.arange(len(gaps)))
+        return _quantiles(float((gaps * counts).sum() / total), gaps[order][np.ceil(places).astype(np.int64)])
+
+    def _within(self, times_s: Floats) -> NDArray[np.bool_]:
+        return (times_s >= self.start_s) & (times_s <= self.end_s)
+
+
+def quantiles_ms(times_s: Floats) -> Quantiles:
+    """The distribution of times, interpolated as numpy does by default; empty where there are none."""
+    if not len(times_s):
+        return Quantiles()
+    return _quantiles(float(times_s.mean()), np.percentile(times_s, [*_PERCENTS.values()]))
+
+
+def _quantiles(mean_s: float, values_s: Floats) -> Quantiles:
+    named = zip(_PERCENTS, values_s, strict=True)
+    return Quantiles(mean=1000 * mean_s, **{name: 1000 * float(value) for name, value in named})
+
+
+@dataclass(frozen=True)
+class Use:
+    """How the servers of a role were used: the share of time in which a step ran, and the mean batch over all time."""
+
+    busy_share: float
+    batch: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run with one seed."""
+
+    seed: int
+    record: Record
+    use: dict[Role, Use]
+
+
+# Student's t for 95 % (two-sided) by degrees of freedom; the normal distribution's 1.96 is within 4 % above the last.
+_STUDENT_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over `runs` independent runs, and how far the truth may be from it with a confidence of 95 %.
+
+    `half_width` is None where a single run leaves that unknown.
+    """
+
+    mean: float
+    half_width: float | None
+    runs: int
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The mean of independent runs (batch means, each run one batch), with Student's t interval."""
+    count = len(values)
+    if count == 1:
+        return Estimate(values[0], None, 1)
+    student_t = _STUDENT_T[count - 2] if count - 2 < len(_STUDENT_T) else statistics.NormalDist().inv_cdf(0.975)
+    return Estimate(statistics.fmean(values), student_t * statistics.stdev(values) / math.sqrt(count), count)
+
+
+_ARRIVALS: dict[type[Arrivals], Arrival] = {
+    ClosedLoop: "closed",
+    ConstantRate: "constant",
+    PoissonRate: "poisson",
+    RecordedTimes: "trace",
+}
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """Rows of independent runs of one deployment under one load, and how their servers were used."""
+
+    rows: tuple[Row, ...]
+    views: tuple[View, ...]
+    """What the rows summarise: times of every request."""
+    use: dict[Role, Use]
+
+    @cached_property
+    def row(self) -> Row:
+        """The mean over all runs; quantiles are means of the runs' quantiles."""
+        first = self.rows[0]
+        if len(self.rows) == 1:
+            return first
+        merged = {name: _mean_quantiles([getattr(row, name) for row in self.rows]) for name in _LATENCIES}
+        means = {name: _mean([getattr(row, name) for row in self.rows]) for name in (*_RATES, "duration_s")}
+        update = {
+            **merged,
+            **means,
+            "input_tokens": fmean(row.input_tokens for row in self.rows),
+            "output_tokens": fmean(row.output_tokens for row in self.rows),
+            "requests": sum(row.requests or 0 for row in self.rows),
+            "seed": None,
+            "notes": (*first.notes, f"mean of {len(self.rows)} runs"),
+        }
+        return first.model_copy(update=update)
+
+    def estimate(self, metric: str) -> Estimate:
+        """A figure with its 95 % interval; `metric` as in a row: `tpsg`, `ttft_ms.p99`, `output_tokens_per_s`.
+
+        Raises:
+            KeyError: rows have no such figure, or it isn't known for this load.
+        """
+        return estimate([_figure(row, metric) for row in self.rows])
+
+    def goodput_share(self, ttft_ms: float, tpot_ms: float) -> Estimate:
+        """The share of requests that keep both promises: time to first token, and mean time for each later one."""
+        return estimate([view.goodput_share(ttft_ms / 1000, tpot_ms / 1000) for view in self.views])
+
+
+def row_of(view: View, run: Run, deployment: Deployment, arrivals: Arrivals, window: Window, basis: Basis) -> Row:
+    """What one run did, as a row."""
+    rate = arrivals.requests_per_s if isinstance(arrivals, ConstantRate | PoissonRate) else None
+    price = deployment.price_usd_per_gpu_hour
+    return Row(
+        subject="end-to-end",
+        basis=basis,
+        model=deployment.model,
+        gpu=deployment.gpu,
+        origin=Origin(tool="llmd-oke event simulation"),
+        topology=str(deployment.topology),
+        copies=deployment.copies,
+        gpus_counted=deployment.gpus,
+        input_tokens=view.input_tokens,
+        output_tokens=view.output_tokens,
+        arrival=_ARRIVALS[type(arrivals)],
+        concurrency=arrivals.concurrency if isinstance(arrivals, ClosedLoop) else view.in_flight,
+        offered_requests_per_s=rate,
+        achieved_requests_per_s=view.requests_per_s,
+        input_tokens_per_s=view.input_tokens_per_s,
+        output_tokens_per_s=view.output_tokens_per_s,
+        ttft_ms=quantiles_ms(view.ttft_s),
+        tpot_ms=quantiles_ms(view.tpot_s),
+        itl_ms=view.gap_quantiles_ms(),
+        e2e_ms=quantiles_ms(view.e2e_s),
+        requests=view.requests,
+        duration_s=view.duration_s,
+        seed=run.seed,
+        max_num_seqs=min(limits.max_num_seqs for limits in deployment.limits.values()),
+        price_usd_per_hour=None if price is None else price * deployment.gpus,
+        notes=(f"router policy {deployment.policy}", _WINDOW_NOTES[window]),
+    )
+
+
+def view_of(run: Run, window: Window) -> View:
+    """The part of a run that counts."""
+    if window == "whole":
+        return run.record.between(0.0, run.record.end_s)
+    sending_s = run.record.sending_s
+    return run.record.between(TRIMMED_SHARE * sending_s, (1 - TRIMMED_SHARE) * sending_s)
+
+
+def mean_use(runs: Sequence[Run]) -> dict[Role, Use]:
+    """How servers were used, over all runs."""
+    return {
+        role: Use(fmean(run.use[role].busy_share for run in runs), fmean(run.use[role].batch for run in runs))
+        for role in runs[0].use
+    }
+
+
+def _figure(row: Row, metric: str) -> float:
+    value: object = row
+    for name in metric.split("."):
+        value = getattr(value, name, None)
+    if not isinstance(value, int | float):
+        raise KeyError(metric)
+    return float(value)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def _mean_quantiles(parts: Sequence[Quantiles]) -> Quantiles:
+    return Quantiles(**{name: _mean([getattr(part, name) for part in parts]) for name in Quantiles.model_fields})

@@ -1,0 +1,227 @@
+"""The simulation of a deployment under a load, over several seeds or rising concurrency."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from llmd_oke.config.topology import Role
+from llmd_pods.errors import KitError, Problem, Refused
+from llmd_pods.row import Basis, Row
+from llmd_pods.topology import SHORT_FORMS
+
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.simulation.deployment import (
+    Arrivals,
+    ClosedLoop,
+    Deployment,
+    RecordedTimes,
+    RequestClass,
+    Workload,
+    arrival_times_s,
+    sizes,
+)
+from llmd_tuner.simulation.engine import Calendar
+from llmd_tuner.simulation.result import (
+    Run,
+    SimulationResult,
+    Use,
+    Window,
+    mean_use,
+    record,
+    row_of,
+    view_of,
+)
+from llmd_tuner.simulation.system import System
+
+SEEDS = (0, 1, 2)
+"""Three runs are the least that say how sure they are."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """When requests stop coming: after a time, after a number of them, or whichever is first."""
+
+    duration_s: float | None
+    requests: int | None
+
+
+def run_once(
+    deployment: Deployment, workload: Workload, arrivals: Arrivals, latency: LatencyModel, extent: Extent, seed: int
+) -> Run:
+    """Simulate until the last request is answered. Arrivals, sizes and routing have random numbers of their own.
+
+    Raises:
+        KitError: no request arrived.
+    """
+    # Load, not secrets; one seed gives the same arrivals to every deployment.
+    streams = [Random(f"{seed} {use}") for use in ("arrivals", "sizes", "routing")]  # noqa: S311
+    requests = itertools.islice(sizes(workload, arrivals, streams[1]), extent.requests)
+    end_s = math.inf if extent.duration_s is None else extent.duration_s
+    system = System(Calendar(), deployment, latency, streams[2])
+    if isinstance(arrivals, ClosedLoop):
+        _send_in_a_closed_loop(system, requests, arrivals.concurrency, end_s)
+    else:
+        _send_when_due(system, zip(arrival_times_s(arrivals, streams[0]), requests, strict=False), end_s)
+    system.calendar.run()
+    if not system.answered:
+        raise KitError("No request arrived in the time of the simulation.", "Simulate a longer time.")
+    return Run(seed, record(system.answered, system.gaps), _use(system, deployment))
+
+
+def _send_when_due(system: System, requests: Iterator[tuple[float, RequestClass]], end_s: float) -> None:
+    """An open loop: each request plans the next one."""
+
+    def plan() -> None:
+        due_s, size = next(requests, (math.inf, None))
+        if due_s < end_s:
+            system.calendar.at(due_s, send, size)
+
+    def send(size: RequestClass) -> None:
+        system.arrive(size)
+        plan()
+
+    plan()
+
+
+def _send_in_a_closed_loop(system: System, requests: Iterator[RequestClass], concurrency: int, end_s: float) -> None:
+    """All users send at once, and again when they are answered."""
+
+    def send(_: object) -> None:
+        size = next(requests, None)
+        if size is not None and system.calendar.now_s < end_s:
+            system.arrive(size)
+
+    system.on_answer = lambda: system.calendar.at(system.calendar.now_s, send, None)
+    for _ in range(concurrency):
+        system.calendar.at(0.0, send, None)
+
+
+def _use(system: System, deployment: Deployment) -> dict[Role, Use]:
+    uses: dict[Role, Use] = {}
+    for role in deployment.limits:
+        engines = system.engines(role)
+        total_s = system.calendar.now_s * len(engines)
+        uses[role] = Use(sum(e.busy_s for e in engines) / total_s, sum(e.sequence_s for e in engines) / total_s)
+    return uses
+
+
+def simulate(
+    deployment: Deployment,
+    workload: Workload,
+    arrivals: Arrivals,
+    latency_model: LatencyModel,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    duration_s: float | None = None,
+    requests: int | None = None,
+    window: Window = "steady",
+    basis: Basis = Basis.CALIBRATED,
+) -> SimulationResult:
+    """What the deployment does under the load, by events.
+
+    Requests are sent for `duration_s`, or until there were that many `requests`, or all that were recorded; every one
+    is answered. Servers are equal and their times follow from the latency model alone; see `Engine` and `System` for
+    what is left out. `basis` is the latency model's.
+
+    Raises:
+        Refused: the load can't be sent, or a request fits no server; carries every problem.
+        KitError: no request came in the time that counts.
+    """
+    problems = [*_load_problems(workload, arrivals, duration_s, requests), *_size_problems(deployment, workload)]
+    if not seeds:
+        problems.append(Problem("seeds", None, "one number or more", "there is no run without a seed"))
+    if problems:
+        raise Refused(problems, "the load can't be simulated")
+    extent = Extent(duration_s, requests if requests or not isinstance(arrivals, RecordedTimes) else len(workload))
+    runs = [run_once(deployment, workload, arrivals, latency_model, extent, seed) for seed in seeds]
+    views = [view_of(run, window) for run in runs]
+    if not all(view.duration_s and view.requests for view in views):
+        raise KitError("No request arrived in the part of the simulation that counts.", "Simulate a longer time.")
+    rows = [row_of(view, run, deployment, arrivals, window, basis) for view, run in zip(views, runs, strict=True)]
+    return SimulationResult(tuple(rows), tuple(views), mean_use(runs))
+
+
+def _load_problems(
+    workload: Workload, arrivals: Arrivals, duration_s: float | None, requests: int | None
+) -> Iterator[Problem]:
+    if not workload:
+        yield Problem("workload", None, "one class or more", "there is nothing to send")
+    for index, request_class in enumerate(workload):
+        if request_class.input_tokens < 1 or request_class.output_tokens < 1 or request_class.weight <= 0:
+            why = "a request has at least one token in and one out, and a weight above 0"
+            yield Problem(f"workload[{index}]", request_class, "positive numbers", why)
+    if isinstance(arrivals, RecordedTimes):
+        yield from _recorded_problems(workload, arrivals)
+        return
+    rate = arrivals.concurrency if isinstance(arrivals, ClosedLoop) else arrivals.requests_per_s
+    if rate <= 0:
+        yield Problem("arrivals", arrivals, "more than 0", "nothing would ever arrive")
+    if (duration_s or 0) <= 0 and (requests or 0) <= 0:
+        yield Problem("duration_s", duration_s, "duration_s or requests above 0", "the simulation would have no end")
+
+
+def _recorded_problems(workload: Workload, arrivals: RecordedTimes) -> Iterator[Problem]:
+    times_s = arrivals.times_s
+    if len(times_s) != len(workload):
+        why = f"there are {len(times_s)} times and {len(workload)} requests"
+        yield Problem("arrivals.times_s", len(times_s), "one time for each request", why)
+    if any(before > after for before, after in itertools.pairwise(times_s)) or any(t < 0 for t in times_s):
+        yield Problem("arrivals.times_s", None, "ascending times from 0 on", "a request comes before an earlier one")
+
+
+def _size_problems(deployment: Deployment, workload: Workload) -> Iterator[Problem]:
+    """A request whose KV cache fits no server would wait for ever, and so would one that no server takes."""
+    if set(deployment.limits) not in ({"aggregated"}, {"prefill", "decode"}):
+        why = "requests need servers that do all, or prefill and decode servers"
+        yield Problem("topology", str(deployment.topology), SHORT_FORMS, why)
+    longest = max((request_class.input_tokens + request_class.output_tokens for request_class in workload), default=0)
+    for role, limits in deployment.limits.items():
+        if limits.max_num_seqs < 1 or limits.max_num_batched_tokens < limits.max_num_seqs:
+            why = "a step must have room for a token of each sequence"
+            yield Problem(f"limits.{role}.max_num_seqs", limits.max_num_seqs, "1 to max_num_batched_tokens", why)
+        if longest + limits.block_size > limits.key_value_tokens:
+            why = f"a request of {longest} tokens doesn't fit its KV cache"
+            accepted = f"{longest + limits.block_size} or more"
+            yield Problem(f"limits.{role}.key_value_tokens", limits.key_value_tokens, accepted, why)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The rows of one deployment in the order of their concurrency."""
+
+    rows: tuple[Row, ...]
+
+    def tpsg_at(self, tpsu: float) -> float | None:
+        """Output tokens per second and GPU at so many per user, between the two nearest rows; None outside of them."""
+        points = [(row.tpsu or 0.0, row.tpsg or 0.0) for row in self.rows]
+        for (faster, less), (slower, more) in itertools.pairwise(points):
+            if slower <= tpsu <= faster:
+                return less if faster == slower else less + (more - less) * (faster - tpsu) / (faster - slower)
+        return None
+
+
+def concurrency_sweep(
+    deployment: Deployment, workload: Workload, concurrencies: Iterable[int], latency_model: LatencyModel
+) -> Curve:
+    """One curve by the procedure of j-pareto's sweep: a short run finds the rate, then a run of a minute counts whole.
+
+    Requests: max(C, 20), then max(200, 60 s x rate, 2 C); fill and drain are in the rates, as they are in the source's.
+    """
+    return Curve(tuple(_level(deployment, workload, level, latency_model) for level in concurrencies))
+
+
+def best_at(curves: Sequence[Curve], tpsu: float) -> float | None:
+    """The most output tokens per second and GPU that any of the curves reaches at so many per user."""
+    reached = [tpsg for curve in curves if (tpsg := curve.tpsg_at(tpsu)) is not None]
+    return max(reached, default=None)
+
+
+def _level(deployment: Deployment, workload: Workload, concurrency: int, latency_model: LatencyModel) -> Row:
+    def run(requests: int) -> Row:
+        users = ClosedLoop(concurrency)
+        return simulate(deployment, workload, users, latency_model, requests=requests, seeds=[0], window="whole").row
+
+    rate = run(max(concurrency, 20)).achieved_requests_per_s or 0.0
+    return run(max(200, math.ceil(60 * rate), 2 * concurrency))

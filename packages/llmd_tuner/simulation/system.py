@@ -1,0 +1,201 @@
+"""All servers of a deployment, and the way of a request through them.
+
+Its router has the scorers of llm-d's endpoint picker, and its choice of the highest sum. It sees servers as they are
+now, where the real one reads their metrics every 50 ms. Formulas: gateway-api-inference-extension v1.5.0
+(pkg/epp/framework/plugins/scheduling/scorer), llm-d-router v0.10.0 (its READMEs).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from llmd_oke.config.topology import Role
+
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.simulation.deployment import Deployment, RequestClass, scorers
+from llmd_tuner.simulation.engine import Calendar, Engine, Gaps, Request
+
+Pick = Callable[[Sequence[Engine], RequestClass, int | None], Engine]
+"""A choice among servers for a request of a size; the number is the prefix that it shares with others."""
+
+Scorer = Callable[[Sequence[Engine], RequestClass, int | None], Sequence[float]]
+"""A score for each server, from 0 to 1."""
+
+_QUEUE_THRESHOLD_TOKENS = 4_194_304
+"""`queueThresholdTokens` of the token-load-scorer, by default: load in tokens at which a score is 0."""
+
+
+def picker(weights: Mapping[str, float], random: Random) -> Pick:
+    """The choice that scorers with weights make: the highest sum, equals at random; without scorers all are equal."""
+    scoring = [(_SCORERS[name], weight) for name, weight in weights.items()]
+
+    def pick(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Engine:
+        if len(engines) == 1:
+            return engines[0]
+        if not scoring:
+            return engines[int(random.random() * len(engines))]
+        sums = [0.0] * len(engines)
+        for score, weight in scoring:
+            sums = [sum_ + weight * own for sum_, own in zip(sums, score(engines, size, prefix), strict=True)]
+        highest = max(sums) - 1e-12
+        best = [engine for engine, sum_ in zip(engines, sums, strict=True) if sum_ >= highest]
+        return best[int(random.random() * len(best))]
+
+    return pick
+
+
+def _between(counts: Sequence[int]) -> Sequence[float]:
+    """1 for the fewest, 0 for the most, in proportion between; 1 for all where they are equal."""
+    least, most = min(counts), max(counts)
+    if least == most:
+        return [1.0] * len(counts)
+    return [(most - count) / (most - least) for count in counts]
+
+
+def _queue(engines: Sequence[Engine], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
+    """Waiting requests alone, of which decode servers hardly have any."""
+    return _between([engine.waiting for engine in engines])
+
+
+def _running(engines: Sequence[Engine], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
+    return _between([engine.running for engine in engines])
+
+
+def _cache_use(engines: Sequence[Engine], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
+    return [1.0 - engine.cache_use for engine in engines]
+
+
+def _active(engines: Sequence[Engine], _size: RequestClass, _prefix: int | None) -> Sequence[float]:
+    """Requests that were sent and are not answered: 1 for an idle server, 0 for the busiest."""
+    counts = [engine.assigned for engine in engines]
+    most = max(counts)
+    return [(most - count) / most if count else 1.0 for count in counts]
+
+
+def _token_load(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Sequence[float]:
+    """Prompt tokens that were sent and gave no first token yet, and those of the request that the server lacks."""
+    loads = [engine.assigned_tokens + size.input_tokens - _known(engine, size, prefix) for engine in engines]
+    return [1.0 - min(load, _QUEUE_THRESHOLD_TOKENS) / _QUEUE_THRESHOLD_TOKENS for load in loads]
+
+
+def _prefix(engines: Sequence[Engine], size: RequestClass, prefix: int | None) -> Sequence[float]:
+    """The share of the prompt that the server was sent before."""
+    return [_known(engine, size, prefix) / size.input_tokens for engine in engines]
+
+
+def _known(engine: Engine, size: RequestClass, prefix: int | None) -> int:
+    return size.prefix_tokens if prefix is not None and prefix in engine.sent_prefixes else 0
+
+
+_SCORERS: Mapping[str, Scorer] = {
+    "queue-scorer": _queue,
+    "running-requests-size-scorer": _running,
+    "kv-cache-utilization-scorer": _cache_use,
+    "active-request-scorer": _active,
+    "token-load-scorer": _token_load,
+    "prefix-cache-scorer": _prefix,
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The servers behind one router; `first` are those that see a request first."""
+
+    first: list[Engine]
+    decode: list[Engine]
+
+
+class System:
+    """Routers, servers and the network between them.
+
+    `answered` has the requests in the order of their last tokens; `on_answer` is called for each of them.
+
+    Decode and prefill server of a request are picked together when it arrives. Prefill's fixed overhead passes before
+    it queues. The KV cache is pulled after the whole prefill, through one port for each GPU of the smaller of both
+    servers; the ports of a prefill server send one KV cache after the other. Servers have met before: no handshakes.
+    Decode pulls all of a cache, whatever prefix it has: less would be pulled where it had one.
+    """
+
+    def __init__(self, calendar: Calendar, deployment: Deployment, latency: LatencyModel, random: Random) -> None:
+        self.calendar = calendar
+        self.gaps = Gaps()
+        self.answered: list[Request] = []
+        self.on_answer: Callable[[], None] = lambda: None
+        self._deployment = deployment
+        self._latency = latency
+        self._random = random
+        self._delay_s = deployment.router_s + latency.factors.prefill_overhead_s
+        self._picks = {
+            role: picker(scorers(deployment.policy, role, deployment.picker), random) for role in deployment.limits
+        }
+        self._rails = min(limits.tensor_parallel_size for limits in deployment.limits.values())
+        self._transfer_s: dict[int, float] = {}
+        self._units = [self._unit() for _ in range(deployment.copies)]
+
+    def engines(self, role: Role) -> list[Engine]:
+        """The servers of a role in all units."""
+        return [engine for unit in self._units for engine in (unit.decode if role == "decode" else unit.first)]
+
+    def arrive(self, size: RequestClass) -> None:
+        """A request comes to the endpoint now."""
+        units = self._units
+        unit = units[0] if len(units) == 1 else units[int(self._random.random() * len(units))]
+        prefix = int(self._random.random() * size.prefixes) if size.prefixes else None
+        decode = self._picks["decode"](unit.decode, size, prefix) if unit.decode else None
+        first = self._picks["prefill" if unit.decode else "aggregated"](unit.first, size, prefix)
+        sent_tokens = size.input_tokens - (size.prefix_tokens if prefix in first.sent_prefixes else 0)
+        for engine in (first,) if decode is None else (first, decode):
+            engine.assigned += 1
+            if prefix is not None:
+                engine.sent_prefixes.add(prefix)
+        first.assigned_tokens += sent_tokens
+        now_s = self.calendar.now_s
+        request = Request(now_s, size, first, decode or first, prefix, sent_tokens)
+        self.calendar.at(now_s + self._delay_s, first.submit, request)
+
+    def _unit(self) -> Unit:
+        if "aggregated" in self._deployment.limits:
+            return Unit(self._servers("aggregated", self._answered), [])
+        return Unit(self._servers("prefill", self._prefilled), self._servers("decode", self._answered))
+
+    def _servers(self, role: Role, ended: Callable[[Request], None]) -> list[Engine]:
+        limits = self._deployment.limits[role]
+        latency = self._latency.server(limits.tensor_parallel_size)
+        return [
+            Engine(
+                self.calendar,
+                latency,
+                limits,
+                self.gaps,
+                ended=ended,
+                pull=self._pull,
+                prefills_only=role == "prefill",
+            )
+            for _ in range(self._deployment.topology.servers()[role].replicas)
+        ]
+
+    def _prefilled(self, request: Request) -> None:
+        request.prefill.assigned -= 1
+        request.remote = True
+        request.decode.submit(request)
+
+    def _pull(self, request: Request, start_s: float) -> None:
+        prefill = request.prefill
+        transfer_s = self._transfer_time_s(request.input_tokens, prefill.block_size)
+        prefill.port_free_s = max(start_s, prefill.port_free_s) + transfer_s
+        self.calendar.at(prefill.port_free_s, self._pulled, request)
+
+    def _pulled(self, request: Request) -> None:
+        request.prefill.assigned_tokens -= request.sent_tokens
+        request.prefill.release(request)
+        request.decode.received(request)
+
+    def _transfer_time_s(self, tokens: int, block_size: int) -> float:
+        if tokens not in self._transfer_s:
+            self._transfer_s[tokens] = self._latency.key_value_transfer_s(tokens, self._rails, block_size)
+        return self._transfer_s[tokens]
+
+    def _answered(self, request: Request) -> None:
+        request.decode.assigned -= 1
+        self.answered.append(request)
+        self.on_answer()

@@ -1,0 +1,167 @@
+"""What requests look like: classes of prompt and output lengths with weights, written by hand or taken from a trace."""
+
+import csv
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+from llmd_pods.errors import KitError
+
+MOST_CLASSES = 64
+"""A trace is condensed to that many classes of equally many requests."""
+
+FORM = "ISL/OSL such as 4096/256, or classes with weights such as 0.7:4096/256,0.3:512/128"
+_CLASS = re.compile(r"(?:(\d+(?:\.\d+)?):)?(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A class of requests: its weight and its lengths in tokens."""
+
+    weight: float
+    input_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Classes of requests. `prefix_cache_hit_share` is the part of each prompt that prefill finds in its cache."""
+
+    classes: tuple[Lengths, ...]
+    prefix_cache_hit_share: float = 0.0
+    requests_per_s: float | None = None
+    """Mean rate of a trace."""
+
+    @property
+    def input_tokens(self) -> float:
+        """Mean prompt length."""
+        return self.mean(c.input_tokens for c in self.classes)
+
+    @property
+    def output_tokens(self) -> float:
+        """Mean output length."""
+        return self.mean(c.output_tokens for c in self.classes)
+
+    @property
+    def context_tokens(self) -> float:
+        """Mean context of a decode step: a class counts by the steps that it takes, at half of its output."""
+        contexts = (c.output_tokens * (c.input_tokens + c.output_tokens / 2) for c in self.classes)
+        return self.mean(contexts) / self.output_tokens
+
+    @property
+    def longest_input_tokens(self) -> float:
+        """The longest prompt."""
+        return max(c.input_tokens for c in self.classes)
+
+    def kept_tokens(self, block_size: int) -> float:
+        """KV cache that a sequence takes: its whole length in blocks, a class counting by the steps that it stays."""
+        lengths = (math.ceil((c.input_tokens + c.output_tokens) / block_size) * block_size for c in self.classes)
+        weighted = (c.output_tokens * tokens for c, tokens in zip(self.classes, lengths, strict=True))
+        return self.mean(weighted) / self.output_tokens
+
+    def mean(self, values: Iterable[float]) -> float:
+        """The weighted mean of one value for each class."""
+        weights = [c.weight for c in self.classes]
+        return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
+
+    def scaled(self, input_factor: float = 1.0, output_factor: float = 1.0) -> "Workload":
+        """The same classes with longer or shorter prompts and outputs."""
+        classes = tuple(
+            Lengths(c.weight, c.input_tokens * input_factor, c.output_tokens * output_factor) for c in self.classes
+        )
+        return replace(self, classes=classes)
+
+    def __str__(self) -> str:
+        """`4096/256`, or the means of several classes, and what of it is cached."""
+        lengths = f"{self.input_tokens:.0f}/{self.output_tokens:.0f}"
+        several = f" on average of {len(self.classes)} classes" if len(self.classes) > 1 else ""
+        cached = f", {self.prefix_cache_hit_share:.0%} of prompt tokens cached" if self.prefix_cache_hit_share else ""
+        return lengths + several + cached
+
+
+def of_lengths(input_tokens: float, output_tokens: float) -> Workload:
+    """One class."""
+    return Workload((Lengths(1.0, input_tokens, output_tokens),))
+
+
+def parse(text: str) -> Workload:
+    """A workload as it is written on a command line.
+
+    Raises:
+        KitError: the text has another form.
+    """
+    classes: list[Lengths] = []
+    for part in text.split(","):
+        match = _CLASS.fullmatch(part.strip())
+        if match is None or int(match[2]) < 1 or int(match[3]) < 1 or float(match[1] or 1) <= 0:
+            raise KitError(f"{part.strip()!r} is no workload.", f"Accepted: {FORM}.")
+        classes.append(Lengths(float(match[1] or 1), float(match[2]), float(match[3])))
+    return Workload(tuple(classes))
+
+
+def read_trace(path: Path) -> Workload:
+    """The workload of a trace: JSON Lines or CSV with `input_tokens` and `output_tokens`, and `at_s` where known.
+
+    Raises:
+        KitError: the file can't be read, or some of its lines are no requests; all of these are named.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KitError(f"{path} can't be read: {error}") from error
+    requests: list[tuple[float, float, float | None]] = []
+    wrong: list[str] = []
+    for line, entry in _entries(text, path.suffix == ".csv"):
+        try:
+            requests.append(_request(entry))
+        except (KeyError, TypeError, ValueError) as error:
+            missing = isinstance(error, KeyError)
+            wrong.append(f"{path}:{line}: {f'there is no {error.args[0]}' if missing else error}")
+    if wrong:
+        raise KitError("\n".join(wrong), "Each line needs input_tokens and output_tokens of at least 1.")
+    if not requests:
+        raise KitError(f"{path} has no requests.")
+    times = [time_s for _, _, time_s in requests if time_s is not None]
+    span_s = max(times) - min(times) if len(times) == len(requests) else 0.0
+    return Workload(_condensed(requests), requests_per_s=(len(times) - 1) / span_s if span_s > 0 else None)
+
+
+def _entries(text: str, is_csv: bool) -> Iterator[tuple[int, Any]]:
+    if is_csv:
+        yield from enumerate(csv.DictReader(StringIO(text)), 2)
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield number, line
+
+
+def _request(entry: Any) -> tuple[float, float, float | None]:
+    """Lengths and time of one request."""
+    fields = cast("dict[str, Any]", json.loads(entry) if isinstance(entry, str) else entry)
+    lengths = float(fields["input_tokens"]), float(fields["output_tokens"])
+    if min(lengths) < 1:
+        msg = f"lengths of {lengths[0]:g} and {lengths[1]:g} tokens"
+        raise ValueError(msg)
+    at_s = fields.get("at_s")
+    return *lengths, None if at_s is None or at_s == "" else float(at_s)
+
+
+def _condensed(requests: Sequence[tuple[float, float, float | None]]) -> tuple[Lengths, ...]:
+    """Classes of equally many requests, alike in their lengths."""
+    ordered = sorted(request[:2] for request in requests)
+    edges = [round(len(ordered) * i / MOST_CLASSES) for i in range(MOST_CLASSES + 1)]
+    groups = [ordered[start:end] for start, end in itertools.pairwise(edges) if end > start]
+    return tuple(
+        Lengths(
+            len(group) / len(ordered),
+            sum(input_tokens for input_tokens, _ in group) / len(group),
+            sum(output_tokens for _, output_tokens in group) / len(group),
+        )
+        for group in groups
+    )

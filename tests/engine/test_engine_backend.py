@@ -1,0 +1,92 @@
+"""What the real Pulumi CLI says where a sign-in, a stack or a passphrase is missing, and what the kit makes of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from llmd_oke.operations.backend import PASSPHRASE, Terminal, require_stack
+from llmd_oke.operations.pulumi_cli import PulumiCli, pulumi_cli
+from llmd_pods.errors import KitError
+
+pytestmark = pytest.mark.engine
+
+PROJECT = "name: llmd-oke\nruntime: python\nstackConfigDir: stacks\n"
+
+
+@pytest.fixture
+def pulumi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiCli:
+    """The CLI of somebody who has never used it."""
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "Pulumi.yaml").write_text(PROJECT)
+    (tmp_path / "stacks" / "Pulumi.dev.yaml").write_text("config:\n  llmd-oke:a: b # kept\n")
+    monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PULUMI_SKIP_UPDATE_CHECK", "true")
+    monkeypatch.setenv("PATH", f"{os.environ['LLMD_OKE_PROGRAMS']}:{os.environ['PATH']}")
+    for name in (PASSPHRASE, f"{PASSPHRASE}_FILE", "PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"):
+        monkeypatch.setenv(name, "")  # so that it is put back, whatever the test sets
+        monkeypatch.delenv(name)
+    return pulumi_cli(tmp_path, "dev")
+
+
+@pytest.fixture
+def signed_in(pulumi: PulumiCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PulumiCli:
+    """Signed in to a folder that has no stack yet."""
+    (tmp_path / "state").mkdir()
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}/state")
+    return pulumi
+
+
+def answering(*, create: bool) -> tuple[Terminal, list[str]]:
+    """Somebody who answers so, and what was asked."""
+    questions: list[str] = []
+
+    def confirm(question: str) -> bool:
+        questions.append(question)
+        return create
+
+    def ask_passphrase(new: bool) -> str:
+        questions.append("a new passphrase" if new else "the passphrase")
+        return "typed"
+
+    return Terminal(confirm, ask_passphrase), questions
+
+
+def test_without_a_sign_in_the_command_for_it_is_said(pulumi: PulumiCli):
+    with pytest.raises(KitError, match="not signed in to a state backend") as refusal:
+        require_stack(pulumi)
+    assert "pulumi login" in (refusal.value.remedy or "")
+
+
+def test_a_missing_stack_is_met_with_the_command_that_creates_it(signed_in: PulumiCli):
+    with pytest.raises(KitError, match="has no stack dev") as refusal:
+        require_stack(signed_in)
+    assert refusal.value.remedy == "Create it: pulumi stack init dev"
+
+
+def test_a_missing_stack_is_not_created_against_the_answer(signed_in: PulumiCli):
+    terminal, questions = answering(create=False)
+    with pytest.raises(KitError, match="has no stack dev"):
+        require_stack(signed_in, terminal)
+    assert len(questions) == 1
+
+
+def test_a_missing_stack_is_created_after_a_question_and_its_file_kept(signed_in: PulumiCli, tmp_path: Path):
+    terminal, questions = answering(create=True)
+    require_stack(signed_in, terminal)
+    require_stack(signed_in)
+    assert [question[:20] for question in questions] == ["The state backend ha", "a new passphrase"]
+    text = (tmp_path / "stacks" / "Pulumi.dev.yaml").read_text()
+    assert "llmd-oke:a: b # kept" in text
+    assert "encryptionsalt" in text
+
+
+def test_a_missing_passphrase_is_asked_for_or_named(signed_in: PulumiCli, monkeypatch: pytest.MonkeyPatch):
+    require_stack(signed_in, answering(create=True)[0])
+    monkeypatch.delenv(PASSPHRASE)
+    with pytest.raises(KitError, match="encrypted with a passphrase, and none is given") as refusal:
+        require_stack(signed_in)
+    assert f"{PASSPHRASE}_FILE" in (refusal.value.remedy or "")
+    terminal, questions = answering(create=True)
+    require_stack(signed_in, terminal)
+    assert questions == ["the passphrase"]
+    assert os.environ[PASSPHRASE] == "typed"

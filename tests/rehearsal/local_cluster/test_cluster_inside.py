@@ -1,0 +1,81 @@
+import subprocess
+
+import pytest
+from llmd_oke.operations.locks import until
+from llmd_pods.errors import KitError
+from llmd_rehearsal.cluster_spec import ClusterSpec
+
+pytestmark = pytest.mark.rehearsal
+
+
+@pytest.fixture
+def inside(cluster):
+    """Runs a shell command in a local cluster that has no processes of its own; gives its output."""
+    cluster.start(ClusterSpec(processes=()))
+
+    def run(command: str, **settings) -> str:
+        done = cluster.run_inside(["sh", "-c", command], **settings)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_nothing_outside_can_be_reached(inside, python):
+    links = [line.split()[0] for line in inside("ip -brief link").splitlines()]
+    assert links == ["lo", "pods0"]
+    assert inside("ip route").startswith("10.244.0.0/16 dev pods0")
+    assert len(inside("ip route").splitlines()) == 1
+    code = "import socket; print(socket.socket().connect_ex(('192.0.2.1', 443)))"
+    assert inside(f'{python} -c "{code}"') == "101\n"
+
+
+def test_names_are_resolved_by_the_worlds_own_server(inside):
+    assert inside("cat /etc/resolv.conf").startswith("nameserver 10.96.0.10\n")
+
+
+def test_the_machines_sockets_and_processes_are_hidden(inside):
+    assert set(inside("ls /run").split()) <= {"netns", "mount"}  # `mount` keeps notes of its own there
+    assert inside("cat /proc/1/comm").startswith("python")
+
+
+def test_a_command_has_a_clean_environment_and_its_folder(inside, tmp_path, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", "/home/user/.kube/config")
+    assert inside("echo $KUBECONFIG$EXTRA; pwd", env={"EXTRA": "set"}, folder=tmp_path) == f"set\n{tmp_path}\n"
+
+
+def test_a_pods_namespace_can_be_made_and_goes_with_the_world(inside):
+    assert inside(
+        "ip netns add pod && ip link add a type veth peer name b && ip link set b netns pod; ls /run/netns"
+    ) == ("pod\n")
+
+
+def test_the_bridge_keeps_its_address_whatever_pods_come_and_go(inside):
+    comes = "ip link add name pod address 00:00:00:00:00:01 type veth peer name end && ip link set pod master pods0 up"
+    shown = [inside(f"{change} && ip -brief link show pods0") for change in ("true", comes, "ip link del pod")]
+    assert len({line.split()[2] for line in shown}) == 1
+
+
+def test_a_command_that_takes_too_long_is_ended_with_its_children(inside, cluster):
+    with pytest.raises(KitError, match="did not end within 0 s"):
+        cluster.run_inside(["sh", "-c", "sleep 1000 & wait"], timeout_s=0.2)
+    assert "sleep" not in inside("ps -eo comm")
+
+
+def test_a_process_inside_ends_with_its_block(inside, cluster):
+    with cluster.process_inside(["sleep", "1000"]) as process:
+        assert until(lambda: "sleep" in inside("ps -eo comm"), 10)
+    assert process.returncode is not None
+    assert "sleep" not in inside("ps -eo comm")
+
+
+def test_ended_orphans_do_not_stay(inside):
+    inside("(sh -c 'sleep 0.01' & ) ; exit 0")
+    assert until(lambda: inside("ps -eo stat,comm | grep -c -e ^Z -e sleep || true") == "0\n", 10)
+
+
+def test_what_is_entered_ends_with_the_world(inside, cluster):
+    held = subprocess.Popen(cluster.enter_command(["sleep", "1000"]), env=cluster.environment())
+    assert until(lambda: "sleep" in inside("ps -eo comm"), 10)
+    cluster.stop()
+    assert held.wait(10) != 0

@@ -1,0 +1,144 @@
+import os
+import signal
+import subprocess
+from dataclasses import replace
+
+import pytest
+from llmd_oke.operations.locks import until
+from llmd_pods.errors import KitError
+from llmd_pods.progress import SilentProgress
+from llmd_rehearsal.cluster_spec import ClusterSpec, ProcessSpec, TcpReady
+
+pytestmark = pytest.mark.rehearsal
+
+
+def failed(cluster):
+    record = cluster.status()
+    return record is not None and record.phase == "failed" and not record.supervisor.alive()
+
+
+class Listener(SilentProgress):
+    """Keeps steps."""
+
+    def __init__(self):
+        self.steps = []
+
+    def step(self, text):
+        self.steps.append(text)
+
+
+class Impatient(Listener):
+    """Presses Ctrl-C at the first news of a start."""
+
+    def detail(self, text):
+        raise KeyboardInterrupt
+
+
+def test_processes_start_in_order_and_stop_the_other_way_round(cluster, small):
+    cluster.start(ClusterSpec(processes=(small("a"), small("b", "a"), small("c", "b"))))
+    cluster.stop()
+    events = (cluster.folder.path / "events").read_text().splitlines()
+    assert events == ["start a", "start b", "start c", "stop c", "stop b", "stop a"]
+    assert cluster.status() is None
+
+
+def test_a_running_world_is_used_again_and_a_changed_one_started_anew(cluster, small):
+    data = cluster.folder.path / "data"
+    first = cluster.start(ClusterSpec(processes=(small("a"),)))
+    data.mkdir()
+    assert cluster.start(ClusterSpec(processes=(small("a"),)), discard=[data]) == first
+    assert data.is_dir()
+    listener = Listener()
+    changed = cluster.start(ClusterSpec(processes=(small("a"), small("b"))), listener, discard=[data])
+    assert "without what was deployed in the one before: other programs" in listener.steps[0]
+    assert changed.supervisor != first.supervisor
+    assert not first.supervisor.alive()
+    assert not data.exists()
+
+
+def test_a_world_outlives_the_program_that_started_it(cluster, python, tmp_path):
+    code = (
+        "import sys, pathlib; from llmd_rehearsal.local_cluster import LocalCluster; "
+        "from llmd_rehearsal.cluster_spec import ClusterSpec; "
+        "LocalCluster(pathlib.Path(sys.argv[1])).start(ClusterSpec(processes=()))"
+    )
+    subprocess.run([python, "-c", code, str(cluster.folder.path)], cwd=tmp_path, timeout=30, check=True)
+    record = cluster.status()
+    assert record is not None
+    assert record.phase == "ready"
+
+
+def test_a_process_that_ends_before_it_is_ready_is_named_with_its_log(cluster, small):
+    broken = ProcessSpec("broken", ("sh", "-c", "echo no such flag; exit 3"), after=("a",), readiness=TcpReady(1))
+    with pytest.raises(KitError, match=r"(?s)broken ended with status 3 before it was ready.*no such flag"):
+        cluster.start(ClusterSpec(processes=(small("a"), broken)))
+    assert failed(cluster)
+    assert cluster.folder.log_file("a").read_text() == "hello from a\n"
+
+
+def test_a_process_that_is_never_ready_is_named(cluster):
+    idle = ProcessSpec("idle", ("sleep", "1000"), readiness=TcpReady(1), ready_timeout_s=0.2)
+    with pytest.raises(KitError, match=r"idle was not ready after 0 s \(TcpReady\(port=1"):
+        cluster.start(ClusterSpec(processes=(idle,)))
+    assert failed(cluster)
+
+
+def test_ctrl_c_while_a_world_starts_leaves_none_and_says_so(cluster, small):
+    listener = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.start(ClusterSpec(processes=(small("a"),)), listener)
+    assert cluster.status() is None
+    assert listener.steps[-1] == "interrupted: what was started of the local cluster ends"
+
+
+def test_a_program_that_is_missing_is_named(cluster):
+    with pytest.raises(KitError, match=r"ghost could not be started: .*No such file.*'/no/ghost'"):
+        cluster.start(ClusterSpec(processes=(ProcessSpec("ghost", ("/no/ghost",)),)))
+
+
+def test_a_process_that_dies_later_ends_the_world_and_is_named(cluster, small):
+    cluster.start(ClusterSpec(processes=(small("a"), small("b"))))
+    cluster.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
+    assert until(lambda: failed(cluster), 10)
+    failure = cluster.status().failure
+    assert failure.startswith("a was ended by SIGKILL; the end of ")
+    assert "hello from a" in failure
+    assert "stop b" in (cluster.folder.path / "events").read_text()
+
+
+def test_a_process_that_may_be_started_again_is_until_it_ends_too_often(cluster, small):
+    cluster.start(ClusterSpec(processes=(replace(small("a"), restarts=1), small("b", "a"))))
+    first = cluster.status().processes["a"]
+    cluster.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
+    assert until(lambda: cluster.status().processes["a"].restarts == 1, 10)
+    assert until(lambda: cluster.status().processes["a"].ready_after_s is not None, 10)
+    assert cluster.status().phase == "ready"
+    assert cluster.status().processes["a"].pid != first.pid
+    assert cluster.folder.log_file("a").read_text() == "hello from a\nhello from a\n"
+    text = cluster.folder.log_file("supervisor").read_text()
+    assert "a was ended by SIGKILL and is started again, 1 of at most 1 times within 300 s" in text
+    cluster.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
+    assert until(lambda: failed(cluster), 10)
+    assert cluster.status().failure.startswith("a was ended by SIGKILL after 1 restarts within 300 s; the end of ")
+
+
+def test_a_world_whose_first_process_was_killed_is_gone_and_can_be_started_again(cluster, small):
+    spec = ClusterSpec(processes=(small("a"),))
+    first = cluster.start(spec)
+    os.kill(first.supervisor.pid, signal.SIGKILL)
+    assert until(lambda: cluster.status() is None, 10)
+    assert cluster.start(spec).supervisor != first.supervisor
+
+
+def test_a_process_that_does_not_stop_is_killed(cluster):
+    stubborn = ProcessSpec("stubborn", ("sh", "-c", "trap '' TERM; while :; do sleep 1; done"), stop_timeout_s=0.1)
+    cluster.start(ClusterSpec(processes=(stubborn,)))
+    cluster.stop(timeout_s=10)
+    assert cluster.status() is None
+
+
+def test_stopping_what_does_not_run_is_nothing(cluster):
+    cluster.stop()
+    cluster.start(ClusterSpec(processes=()))
+    cluster.stop()
+    cluster.stop()

@@ -1,0 +1,175 @@
+"""A local cluster with two nodes, and what the tests ask of its API server."""
+
+import json
+import os
+import ssl
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from llmd_rehearsal import control_plane
+from llmd_rehearsal.agent_config import AgentConfig, BackOffConfig, NodeConfig, Taint
+from llmd_rehearsal.cluster_plan import NODE_CONTROL_PORT
+from llmd_rehearsal.cluster_spec import ClusterSpec, FileReady, ProcessSpec, TcpReady
+from llmd_rehearsal.local_cluster import LocalCluster
+from llmd_rehearsal.programs import locate
+
+HERE = Path(__file__).parent
+LIMIT_S = 60
+GPU_NODE = NodeConfig(
+    name="gpu-0",
+    capacity={"cpu": "112", "memory": "2048Gi", "pods": "110", "amd.com/gpu": "8", "nvidia.com/sriov-rdma-vf": "8"},
+    labels={"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"},
+    taints=(Taint(key="amd.com/gpu", value="present", effect="NoSchedule"),),
+)
+SYSTEM_NODE = NodeConfig(name="system-0", capacity={"cpu": "64", "memory": "256Gi", "pods": "110"})
+Object = dict[str, Any]
+
+
+def programs() -> dict[str, Path]:
+    folder = Path(os.environ.get("LLMD_OKE_PROGRAMS", "/nowhere"))
+    return {name: folder / name for name in control_plane.PROGRAMS}
+
+
+def program_of(name: str, version: str | None = None) -> Path | None:
+    """Where a program is that pods run, or None; one that says no version is named with it in LLMD_OKE_PROGRAMS."""
+    named = Path(os.environ.get("LLMD_OKE_PROGRAMS", "/nowhere")) / f"{name}-{version}"
+    if named.is_file():
+        return named
+    result = locate(name, version)
+    return result.path if result else None
+
+
+def router_programs() -> dict[str, Path]:
+    """Envoy and the endpoint pickers that are on this machine, each version by a name of its own."""
+    request = {"envoy": ("envoy", None), "epp-v0.7.1": ("epp", "v0.7.1"), "epp-v0.10.0": ("epp", "v0.10.0")}
+    return {name: path for name, (program, version) in request.items() if (path := program_of(program, version))}
+
+
+def cluster_spec(state: Path) -> ClusterSpec:
+    control = control_plane.prepare(state, programs())
+    config = AgentConfig(
+        kubeconfig=control.kubeconfig,
+        state_folder=state,
+        images=HERE / "images.yaml",
+        programs={"shell": Path("/bin/bash"), "absent": Path("/nowhere/absent"), **router_programs()},
+        nodes=(GPU_NODE, SYSTEM_NODE),
+        probe_time_scale=0.1,
+        control_port=NODE_CONTROL_PORT,
+        back_off=BackOffConfig(first_s=30, longest_s=30),
+    )
+    (state / "agent.json").write_text(config.model_dump_json())
+    agent = (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(state / "agent.json"))
+    socket = str(state / "api.sock")
+    gateway = (
+        sys.executable,
+        str(HERE / "api_gateway.py"),
+        socket,
+        control_plane.NODE_ADDRESS,
+        str(control_plane.API_SERVER_PORT),
+    )
+    return ClusterSpec(
+        processes=(
+            *control.processes,
+            ProcessSpec("agent", agent, after=("kube-apiserver",), readiness=TcpReady(53, control_plane.DNS_SERVICE)),
+            ProcessSpec("gateway", gateway, readiness=FileReady(socket)),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class PodCluster:
+    cluster: LocalCluster
+    state: Path
+    api: httpx.Client
+
+    @classmethod
+    def started(cls, state: Path) -> "PodCluster":
+        cluster = LocalCluster(state)
+        cluster.start(cluster_spec(state))
+        keys = control_plane.prepare(state, programs()).pki
+        context = ssl.create_default_context(cafile=str(keys.authority.certificate))
+        context.load_cert_chain(keys.admin.certificate, keys.admin.key)
+        transport = httpx.HTTPTransport(verify=context, uds=str(state / "api.sock"))
+        url = f"https://localhost:{control_plane.API_SERVER_PORT}"
+        return cls(cluster, state, httpx.Client(base_url=url, transport=transport, timeout=LIMIT_S + 10))
+
+    def create(self, path: str, manifest: str) -> Object:
+        """Create what the manifest (YAML) describes in the collection `path`."""
+        response = self.api.post(path, json=yaml.safe_load(manifest))
+        assert response.is_success, response.text
+        return response.json()
+
+    def namespace(self, name: str) -> str:
+        """Make a namespace and wait for what a pod needs of it; give the path of its core objects."""
+        self.create("/api/v1/namespaces", f"metadata: {{name: {name}}}")
+        path = f"/api/v1/namespaces/{name}"
+        self.wait(f"{path}/serviceaccounts", "default", lambda _: True)
+        return path
+
+    def get(self, path: str) -> Object:
+        response = self.api.get(path)
+        assert response.is_success, response.text
+        return response.json()
+
+    def wait(self, path: str, name: str, holds: Callable[[Object], bool]) -> Object:
+        """Give the object of that name in the collection `path` as soon as the condition holds."""
+        return self._watch(path, f"metadata.name={name}", holds)
+
+    def wait_event(self, core: str, reason: str) -> Object:
+        """Give the first event with that reason in a namespace."""
+        return self._watch(f"{core}/events", f"reason={reason}", lambda _: True)
+
+    def _watch(self, path: str, selector: str, holds: Callable[[Object], bool]) -> Object:
+        query = {"watch": "true", "fieldSelector": selector, "timeoutSeconds": str(LIMIT_S)}
+        last: Object = {}
+        with self.api.stream("GET", path, params=query) as events:
+            for line in events.iter_lines():
+                last = json.loads(line)["object"]
+                if holds(last):
+                    return last
+        raise AssertionError(f"{path} {selector} not as expected within {LIMIT_S} s:\n{json.dumps(last, indent=1)}")
+
+    def wait_gone(self, path: str, name: str) -> None:
+        """Wait until the object is deleted."""
+        version = self.get(path)["metadata"]["resourceVersion"]
+        if self.api.get(f"{path}/{name}").status_code == httpx.codes.NOT_FOUND:
+            return
+        query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": str(LIMIT_S)}
+        with self.api.stream("GET", path, params={**query, "resourceVersion": version}) as events:
+            for line in events.iter_lines():
+                if json.loads(line)["type"] == "DELETED":
+                    return
+        raise AssertionError(f"{path}/{name} was not deleted within {LIMIT_S} s")
+
+    def change_node(self, name: str, change: str) -> None:
+        """Have the node agent `stop` or `start` a node."""
+        url = f"http://127.0.0.1:{NODE_CONTROL_PORT}/nodes/{name}/{change}"
+        self.inside(sys.executable, "-c", f"import httpx; httpx.post({url!r}).raise_for_status()")
+
+    def log(self, namespace: str, pod: str, container: str) -> str:
+        return (self.state / "logs" / "pods" / namespace / pod / f"{container}.log").read_text()
+
+    def inside(self, *argv: str) -> str:
+        done = self.cluster.run_inside(argv)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def phase_is(phase: str) -> Callable[[Object], bool]:
+    return lambda pod: pod.get("status", {}).get("phase") == phase
+
+
+def is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+
+
+def container(pod: Object, name: str) -> Object:
+    status = pod.get("status", {})
+    statuses: list[Object] = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return next((item for item in statuses if item["name"] == name), {"state": {}, "restartCount": 0})

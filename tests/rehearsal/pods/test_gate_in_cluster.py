@@ -1,0 +1,68 @@
+"""The gate between nodes and models, run in a pod against a real API server."""
+
+from importlib import resources
+from typing import Any
+
+import pytest
+from pod_cluster import Object, PodCluster, container, phase_is
+
+pytestmark = pytest.mark.rehearsal
+
+RIGHTS = """
+metadata: {name: gate}
+rules: [{apiGroups: [""], resources: [nodes], verbs: [get, list]}]
+"""
+BINDING = """
+metadata: {name: gate}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: gate}
+subjects: [{kind: ServiceAccount, name: default, namespace: gate}]
+"""
+POD = """
+metadata: {{name: {name}}}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: gate
+      image: test/bare-python:1
+      command: [python, -B, /opt/gate/gate.py]
+      args:
+        - --selector=node.kubernetes.io/instance-type=BM.GPU.MI300X.8
+        - --nodes={nodes}
+        - --device=amd.com/gpu={gpus}
+        - --timeout-s=1
+        - --pause-s=0.2
+      volumeMounts: [{{name: program, mountPath: /opt/gate}}]
+  volumes: [{{name: program, configMap: {{name: gate}}}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def pods(pod_cluster: PodCluster) -> str:
+    """The collection of pods in the namespace of an account that may read nodes."""
+    core = pod_cluster.namespace("gate")
+    program = (resources.files("llmd_pods") / "gate_program.py").read_text()
+    body: dict[str, Any] = {"metadata": {"name": "gate"}, "data": {"gate.py": program}}
+    assert pod_cluster.api.post(f"{core}/configmaps", json=body).is_success
+    pod_cluster.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", RIGHTS)
+    pod_cluster.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", BINDING)
+    return f"{core}/pods"
+
+
+def _ended(pod_cluster: PodCluster, pods: str, name: str, phase: str, **wanted: int) -> Object:
+    pod_cluster.create(pods, POD.format(name=name, **wanted))
+    return container(pod_cluster.wait(pods, name, phase_is(phase)), "gate")["state"]["terminated"]
+
+
+def test_a_whole_pool_passes(pod_cluster: PodCluster, pods: str) -> None:
+    _ended(pod_cluster, pods, "whole", "Succeeded", nodes=1, gpus=8)
+    assert pod_cluster.log("gate", "whole", "gate") == "1 nodes are Ready with 8 amd.com/gpu each\n"
+
+
+def test_a_node_that_never_joins_fails_the_gate_with_that_cause(pod_cluster: PodCluster, pods: str) -> None:
+    ended = _ended(pod_cluster, pods, "missing", "Failed", nodes=2, gpus=8)
+    assert (ended["exitCode"], ended["message"]) == (1, "after 1 s: 1 of 2 nodes have joined")
+
+
+def test_a_node_without_all_its_gpus_fails_the_gate_with_that_cause(pod_cluster: PodCluster, pods: str) -> None:
+    ended = _ended(pod_cluster, pods, "few", "Failed", nodes=1, gpus=16)
+    assert ended["message"] == "after 1 s: gpu-0 has 8 of 16 amd.com/gpu"

@@ -1,0 +1,411 @@
+"""Pods of a real control plane, run by the node agent as processes."""
+
+import pytest
+from pod_cluster import Object, PodCluster, container, is_ready, phase_is
+
+pytestmark = pytest.mark.rehearsal
+
+
+def test_nodes_are_ready_with_the_shapes_resources_and_a_lease(pod_cluster: PodCluster) -> None:
+    node = pod_cluster.wait("/api/v1/nodes", "gpu-0", is_ready)
+    assert node["status"]["allocatable"]["amd.com/gpu"] == "8"
+    assert [taint["key"] for taint in node["spec"]["taints"]] == ["amd.com/gpu"]
+    lease = pod_cluster.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/gpu-0")
+    assert lease["spec"]["holderIdentity"] == "gpu-0"
+
+
+ORDER = """
+metadata: {name: order, namespace: order}
+spec:
+  restartPolicy: Never
+  initContainers:
+    - name: first
+      image: test/shell:1
+      args: [echo first >> /scratch/order]
+      volumeMounts: [{name: work, mountPath: /scratch}]
+    - name: sidecar
+      image: test/shell:1
+      restartPolicy: Always
+      args:
+        - |
+          trap 'exit 0' TERM
+          echo sidecar >> /scratch/order; touch /scratch/up
+          while :; do read -t 0.05 <> <(:); done
+      startupProbe: {exec: {command: [test, -e, /scratch/up]}, periodSeconds: 1}
+      volumeMounts: [{name: work, mountPath: /scratch}]
+    - name: second
+      image: test/shell:1
+      args: [echo second >> /scratch/order]
+      volumeMounts: [{name: work, mountPath: /scratch}]
+  containers:
+    - name: main
+      image: test/shell:1
+      args: [echo main >> /scratch/order; cat /scratch/order]
+      volumeMounts: [{name: work, mountPath: /scratch}]
+  volumes: [{name: work, emptyDir: {}}]
+"""
+
+
+def test_init_containers_sidecars_and_mains_start_in_order_and_a_job_pod_ends_its_sidecars(
+    pod_cluster: PodCluster,
+) -> None:
+    pods = pod_cluster.namespace("order") + "/pods"
+    pod_cluster.create(pods, ORDER)
+    pod = pod_cluster.wait(pods, "order", phase_is("Succeeded"))
+    assert pod_cluster.log("order", "order", "main").split() == ["first", "sidecar", "second", "main"]
+    assert container(pod, "sidecar")["state"]["terminated"]["exitCode"] == 0
+    assert [item["state"]["terminated"]["exitCode"] for item in pod["status"]["containerStatuses"]] == [0]
+
+
+ROOT = """
+metadata: {name: root, namespace: root, labels: {role: decode}}
+spec:
+  restartPolicy: Never
+  nodeSelector: {node.kubernetes.io/instance-type: BM.GPU.MI300X.8}
+  tolerations: [{key: amd.com/gpu, operator: Exists}]
+  hostname: decode-0
+  containers:
+    - name: main
+      image: test/shell:1
+      workingDir: /scratch
+      resources: {limits: {amd.com/gpu: "2", memory: 3Gi}}
+      env:
+        - {name: GREETING, valueFrom: {configMapKeyRef: {name: settings, key: greeting}}}
+        - {name: PASSWORD, valueFrom: {secretKeyRef: {name: secrets, key: password}}}
+        - {name: MEMORY, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Gi}}}
+        - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+        - {name: ALL, value: "$(GREETING) $(PASSWORD) $(MEMORY)"}
+      args:
+        - |
+          echo "$ALL"; pwd; hostname; cat /etc/settings/greeting /etc/one /etc/secrets/password /etc/info/labels; echo
+          echo $BASHPID; ls /home /scratch 2>&1; touch /usr/x 2>&1; : > /dev/shm/x && echo shm
+          cat /var/run/secrets/kubernetes.io/serviceaccount/namespace; echo; hostname -I
+          cat /var/run/secrets/kubernetes.io/serviceaccount/token > /scratch/token
+      volumeMounts:
+        - {name: settings, mountPath: /etc/settings}
+        - {name: settings, mountPath: /etc/one, subPath: greeting}
+        - {name: secrets, mountPath: /etc/secrets}
+        - {name: info, mountPath: /etc/info}
+        - {name: claim, mountPath: /scratch}
+        - {name: shm, mountPath: /dev/shm}
+  volumes:
+    - {name: settings, configMap: {name: settings}}
+    - {name: secrets, secret: {secretName: secrets}}
+    - {name: info, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}
+    - {name: claim, hostPath: {path: /var/data}}
+    - {name: shm, emptyDir: {medium: Memory}}
+"""
+
+
+def test_a_container_sees_its_volumes_and_variables_and_nothing_of_the_machine(pod_cluster: PodCluster) -> None:
+    core = pod_cluster.namespace("root")
+    pod_cluster.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {greeting: hello}}")
+    pod_cluster.create(f"{core}/secrets", "{metadata: {name: secrets}, stringData: {password: s3cret}}")
+    pod_cluster.create(f"{core}/pods", ROOT)
+    pod = pod_cluster.wait(f"{core}/pods", "root", phase_is("Succeeded"))
+    lines = pod_cluster.log("root", "root", "main").splitlines()
+    assert lines[:3] == ["hello s3cret 3", "/scratch", "decode-0"]
+    assert lines[3] == 'hellohellos3cretrole="decode"'
+    assert lines[4] == "1"  # it's the first process of its own
+    assert "No such file or directory" in lines[5]  # no /home: the root isn't the machine's
+    assert any("Read-only file system" in line for line in lines)
+    assert lines[-3:-1] == ["shm", "root"]
+    assert lines[-1].split() == [pod["status"]["podIP"]]
+    assert pod["status"]["hostIP"] == "10.244.0.10"
+
+
+def test_the_token_in_a_pod_is_one_that_the_api_server_knows(pod_cluster: PodCluster) -> None:
+    core = pod_cluster.namespace("token")
+    manifest = """
+    metadata: {name: token, namespace: token}
+    spec:
+      restartPolicy: Never
+      containers:
+        - {name: main, image: "test/shell:1", args: [cat /var/run/secrets/kubernetes.io/serviceaccount/token]}
+    """
+    pod_cluster.create(f"{core}/pods", manifest)
+    pod_cluster.wait(f"{core}/pods", "token", phase_is("Succeeded"))
+    token = pod_cluster.log("token", "token", "main")
+    review = pod_cluster.create("/apis/authentication.k8s.io/v1/tokenreviews", f"spec: {{token: {token}}}")
+    assert review["status"]["user"]["username"] == "system:serviceaccount:token:default"
+    assert review["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"] == ["token"]
+
+
+PROBED = """
+metadata: {name: probed, namespace: probed}
+spec:
+  containers:
+    - name: main
+      image: test/shell:1
+      args:
+        - |
+          [ -e /scratch/first ] && touch /scratch/ready /scratch/alive
+          touch /scratch/first
+          while :; do read -t 1 <> <(:); done
+      readinessProbe: {exec: {command: [test, -e, /scratch/ready]}, periodSeconds: 1}
+      livenessProbe: {exec: {command: [test, -e, /scratch/alive]}, initialDelaySeconds: 30, failureThreshold: 1}
+      volumeMounts: [{name: work, mountPath: /scratch}]
+  terminationGracePeriodSeconds: 0
+  volumes: [{name: work, emptyDir: {}}]
+"""
+
+
+def test_a_container_that_fails_its_liveness_probe_is_restarted_and_readiness_gates_ready(
+    pod_cluster: PodCluster,
+) -> None:
+    pods = pod_cluster.namespace("probed") + "/pods"
+    pod_cluster.create(pods, PROBED)
+    status = container(pod_cluster.wait(pods, "probed", is_ready), "main")
+    assert status["restartCount"] == 1
+    assert status["lastState"]["terminated"]["exitCode"] in {137, 143}  # killed at once, by either signal
+    events = pod_cluster.get("/api/v1/namespaces/probed/events")["items"]
+    assert any(event["message"] == "Container main failed liveness probe, will be restarted" for event in events)
+
+
+JOB = """
+metadata: {{name: {name}, namespace: jobs}}
+spec:
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{{name: main, image: "test/shell:1", args: ["exit {code}"]}}]
+"""
+
+
+@pytest.mark.parametrize(("name", "code", "condition"), [("good", 0, "Complete"), ("bad", 3, "Failed")])
+def test_jobs_end_by_their_exit_codes(pod_cluster: PodCluster, name: str, code: int, condition: str) -> None:
+    if pod_cluster.api.get("/api/v1/namespaces/jobs").is_error:
+        pod_cluster.namespace("jobs")
+    jobs = "/apis/batch/v1/namespaces/jobs/jobs"
+    pod_cluster.create(jobs, JOB.format(name=name, code=code))
+
+    def ended(job: Object) -> bool:
+        return any(item["type"] == condition for item in job.get("status", {}).get("conditions", []))
+
+    pod_cluster.wait(jobs, name, ended)
+    pods = pod_cluster.get(f"/api/v1/namespaces/jobs/pods?labelSelector=job-name%3D{name}")["items"]
+    assert [container(pod, "main")["state"]["terminated"]["exitCode"] for pod in pods] == [code]
+
+
+def test_a_container_that_keeps_failing_is_restarted_and_then_backs_off(pod_cluster: PodCluster) -> None:
+    pods = pod_cluster.namespace("crash") + "/pods"
+    manifest = """
+    metadata: {name: crash, namespace: crash}
+    spec: {containers: [{name: main, image: "test/shell:1", args: ["echo run; exit 7"]}]}
+    """
+    pod_cluster.create(pods, manifest)
+
+    def backs_off(pod: Object) -> bool:
+        return container(pod, "main")["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff"
+
+    status = container(pod_cluster.wait(pods, "crash", backs_off), "main")
+    assert status["restartCount"] == 1
+    assert status["lastState"]["terminated"]["exitCode"] == 7
+    assert pod_cluster.log("crash", "crash", "main") == "run\n"
+    assert pod_cluster.log("crash", "crash", "main.previous") == "run\n"
+
+
+SERVER = """
+metadata: {name: web, namespace: web, labels: {app: web}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: main
+      image: test/shell:1
+      command: [/usr/bin/perl, -MIO::Socket::INET, -e]
+      args:
+        - >-
+          $s = IO::Socket::INET->new(LocalPort => 8080, Listen => 5, ReuseAddr => 1) or die;
+          while ($c = $s->accept) { <$c>; print $c "served by $ENV{HOSTNAME}\\n"; close $c }
+      ports: [{name: http, containerPort: 8080}]
+      readinessProbe: {tcpSocket: {port: http}, periodSeconds: 1}
+"""
+CLIENT = """
+metadata: {name: client, namespace: web}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: test/shell:1
+      args:
+        - |
+          for name in web web.web.svc.cluster.local web-headless; do getent ahostsv4 $name | head -1; done
+          getent hosts absent || echo absent: no such name
+          exec 3<>/dev/tcp/web/80 && echo GET >&3 && cat <&3
+          exec 3<>/dev/tcp/$KUBERNETES_SERVICE_HOST/$KUBERNETES_SERVICE_PORT && echo API server answers
+"""
+
+
+def test_services_are_reached_by_name_from_inside_pods(pod_cluster: PodCluster) -> None:
+    core = pod_cluster.namespace("web")
+    pod_cluster.create(f"{core}/pods", SERVER)
+    ports = "ports: [{port: 80, targetPort: http}]"
+    service = pod_cluster.create(
+        f"{core}/services", f"{{metadata: {{name: web}}, spec: {{selector: {{app: web}}, {ports}}}}}"
+    )
+    headless = f"{{metadata: {{name: web-headless}}, spec: {{clusterIP: None, selector: {{app: web}}, {ports}}}}}"
+    pod_cluster.create(f"{core}/services", headless)
+    server = pod_cluster.wait(f"{core}/pods", "web", is_ready)
+
+    def has_endpoint(endpoints: Object) -> bool:
+        return any(point["conditions"].get("ready") for point in endpoints.get("endpoints") or [])
+
+    slices = "/apis/discovery.k8s.io/v1/namespaces/web/endpointslices"
+    for item in pod_cluster.get(slices)["items"]:
+        pod_cluster.wait(slices, item["metadata"]["name"], has_endpoint)
+    pod_cluster.create(f"{core}/pods", CLIENT)
+    pod_cluster.wait(f"{core}/pods", "client", phase_is("Succeeded"))
+    lines = [line.split() for line in pod_cluster.log("web", "client", "main").splitlines()]
+    address = service["spec"]["clusterIP"]
+    assert [line[0] for line in lines[:3]] == [address, address, server["status"]["podIP"]]
+    assert [" ".join(line) for line in lines[3:]] == ["absent: no such name", "served by web", "API server answers"]
+
+
+def test_a_changed_config_map_reaches_the_mounted_file(pod_cluster: PodCluster) -> None:
+    core = pod_cluster.namespace("change")
+    pod_cluster.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: old}}")
+    manifest = """
+    metadata: {name: reader, namespace: change}
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          image: test/shell:1
+          args: ["touch /etc/x; until [ $(cat /s/value) = new ]; do read -t 0.05 <> <(:); done; cat /s/value"]
+          volumeMounts: [{name: s, mountPath: /s}]
+      volumes: [{name: s, configMap: {name: settings}}]
+    """
+    pod_cluster.create(f"{core}/pods", manifest)
+    pod_cluster.wait(f"{core}/pods", "reader", phase_is("Running"))
+    pod_cluster.api.patch(
+        f"{core}/configmaps/settings",
+        content=b'{"data": {"value": "new"}}',
+        headers={"Content-Type": "application/merge-patch+json"},
+    )
+    pod_cluster.wait(f"{core}/pods", "reader", phase_is("Succeeded"))
+    assert pod_cluster.log("change", "reader", "main") == "new"
+
+
+def test_a_pod_waits_for_its_config_map(pod_cluster: PodCluster) -> None:
+    core = pod_cluster.namespace("late")
+    manifest = """
+    metadata: {name: late, namespace: late}
+    spec:
+      restartPolicy: Never
+      containers: [{name: main, image: "test/shell:1", args: [cat /s/value], volumeMounts: [{name: s, mountPath: /s}]}]
+      volumes: [{name: s, configMap: {name: settings}}]
+    """
+    pod_cluster.create(f"{core}/pods", manifest)
+    event = pod_cluster.wait_event(core, "FailedMount")
+    assert '"settings" not found' in event["message"]
+    pod_cluster.create(f"{core}/configmaps", "{metadata: {name: settings}, data: {value: here}}")
+    pod_cluster.wait(f"{core}/pods", "late", phase_is("Succeeded"))
+
+
+def test_a_deleted_pod_is_told_first_and_leaves_nothing_but_its_logs(pod_cluster: PodCluster) -> None:
+    core = pod_cluster.namespace("leave")
+    manifest = """
+    metadata: {name: leaver, namespace: leave}
+    spec:
+      terminationGracePeriodSeconds: 20
+      containers:
+        - name: main
+          image: test/shell:1
+          args: ["trap 'echo told; exit 0' TERM; touch /tmp/up; while :; do read -t 0.05 <> <(:); done"]
+          lifecycle: {preStop: {exec: {command: [touch, /dev/shm/hook]}}}
+          readinessProbe: {exec: {command: [test, -e, /tmp/up]}, periodSeconds: 1}
+    """
+    uid = pod_cluster.create(f"{core}/pods", manifest)["metadata"]["uid"]
+    pod_cluster.wait(f"{core}/pods", "leaver", is_ready)
+    assert "pod-leaver-" in pod_cluster.inside("ip", "netns", "list")
+    assert (pod_cluster.state / "pods" / uid).is_dir()
+    pod_cluster.api.delete(f"{core}/pods/leaver")
+    pod_cluster.wait_gone(f"{core}/pods", "leaver")
+    assert "pod-leaver-" not in pod_cluster.inside("ip", "netns", "list")
+    assert f"veth{uid.replace('-', '')[:11]}" not in pod_cluster.inside("ip", "-o", "link", "show")
+    assert not (pod_cluster.state / "pods" / uid).exists()
+    assert pod_cluster.log("leave", "leaver", "main") == "told\n"
+
+
+def test_a_node_without_power_ends_its_pods_processes_and_runs_them_again_once_it_is_back(
+    pod_cluster: PodCluster,
+) -> None:
+    core = pod_cluster.namespace("power")
+    manifest = """
+    metadata: {name: %s, namespace: power}
+    spec:
+      nodeName: gpu-0
+      terminationGracePeriodSeconds: 20
+      containers: [{name: main, image: "test/shell:1", args: ["trap : TERM; while :; do read -t 9 <> <(:); done"]}]
+    """
+    for name in ("stays", "deleted"):
+        pod_cluster.create(f"{core}/pods", manifest % name)
+        pod_cluster.wait(f"{core}/pods", name, is_ready)
+    pod_cluster.change_node("gpu-0", "stop")
+    networks = pod_cluster.inside("ip", "netns", "list")
+    assert "pod-stays-" not in networks
+    assert "pod-deleted-" not in networks
+    assert is_ready(pod_cluster.get(f"{core}/pods/stays"))  # until the control plane misses the node's heartbeat
+    pod_cluster.api.delete(f"{core}/pods/deleted")
+    assert pod_cluster.get(f"{core}/pods/deleted")["metadata"]["deletionTimestamp"]  # nobody is there to confirm it
+    pod_cluster.create(f"{core}/pods", manifest % "bound")
+    pod_cluster.change_node("gpu-0", "start")
+    pod_cluster.wait_gone(f"{core}/pods", "deleted")
+    pod_cluster.wait(f"{core}/pods", "stays", lambda pod: is_ready(pod) and container(pod, "main")["restartCount"] == 1)
+    pod_cluster.wait(f"{core}/pods", "bound", is_ready)
+
+
+def test_an_image_without_a_program_is_shown_as_simulated(pod_cluster: PodCluster) -> None:
+    pods = pod_cluster.namespace("simulated") + "/pods"
+    manifest = """
+    metadata: {name: unknown, namespace: simulated}
+    spec:
+      containers:
+        - {name: known, image: "test/shell:1", args: ["while :; do read -t 1 <> <(:); done"]}
+        - {name: operator, image: "example.com/operator:1", readinessProbe: {httpGet: {port: 80}}}
+      terminationGracePeriodSeconds: 0
+    """
+    pod_cluster.create(pods, manifest)
+    pod = pod_cluster.wait(pods, "unknown", is_ready)
+    assert pod["metadata"]["annotations"]["rehearsal.llmd-oke/simulated"] == "operator"
+
+
+def test_an_image_whose_program_is_not_on_this_machine_waits_and_says_so(pod_cluster: PodCluster) -> None:
+    pods = pod_cluster.namespace("absent") + "/pods"
+    pod_cluster.create(
+        pods,
+        '{metadata: {name: absent, namespace: absent}, spec: {containers: [{name: main, image: "test/absent:2"}]}}',
+    )
+
+    def says_so(pod: Object) -> bool:
+        return container(pod, "main")["state"].get("waiting", {}).get("reason") == "ErrImageNeverPull"
+
+    pod = pod_cluster.wait(pods, "absent", says_so)
+    assert (
+        container(pod, "main")["state"]["waiting"]["message"]
+        == 'the rehearsal has no program "absent" for test/absent:2'
+    )
+
+
+MODEST = """
+metadata: {name: modest, namespace: modest}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: main
+      image: test/modest:1
+      args:
+        - |
+          while [ -e /proc/self/autogroup ] && ! grep -q 'nice 10$' /proc/self/autogroup; do read -t 0.05 <> <(:); done
+          nice
+"""
+
+
+def test_a_program_stands_back_for_what_simulates_servers_with_its_session_where_linux_groups_by_that(
+    pod_cluster: PodCluster,
+) -> None:
+    pods = pod_cluster.namespace("modest") + "/pods"
+    pod_cluster.create(pods, MODEST)
+    pod_cluster.wait(pods, "modest", phase_is("Succeeded"))
+    assert pod_cluster.log("modest", "modest", "main") == "10\n"

@@ -1,0 +1,108 @@
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from llmd_pods.cluster import PAUSES_S, InCluster, from_environment
+from llmd_pods.errors import KitError
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Path:
+    (tmp_path / "token").write_text("first\n")
+    return tmp_path
+
+
+def cluster(account: Path, answer, pause=lambda _: None) -> tuple[InCluster, list[httpx.Request]]:
+    seen: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return answer(request)
+
+    return InCluster("https://10.96.0.1:443", account, httpx.MockTransport(handle), pause), seen
+
+
+def pod(name: str, address: str | None, **metadata) -> dict:
+    return {"metadata": {"name": name, **metadata}, "status": {"podIP": address} if address else {}}
+
+
+def test_pods_with_an_address_that_stay_are_found_by_their_labels(account):
+    items = [
+        pod("b", "10.0.0.2"),
+        pod("a", "10.0.0.1"),
+        pod("new", None),
+        pod("old", "10.0.0.3", deletionTimestamp="now"),
+    ]
+    result, seen = cluster(account, lambda _: httpx.Response(200, json={"items": items}))
+    assert [item.name for item in result.pods("ns", {"x/y": "z", "w": "v"})] == ["a", "b"]
+    assert seen[0].url.params["labelSelector"] == "x/y=z,w=v"
+    assert seen[0].headers["Authorization"] == "Bearer first"
+
+
+def test_restarts_of_a_pods_containers_are_counted_sidecars_too(account):
+    status = {"initContainerStatuses": [{"restartCount": 1}], "containerStatuses": [{"restartCount": 2}]}
+    item = {"metadata": {"name": "a"}, "status": {"podIP": "10.0.0.1", **status}}
+    result, _ = cluster(account, lambda _: httpx.Response(200, json={"items": [item]}))
+    assert [each.restarts for each in result.pods("ns", {})] == [3]
+
+
+def test_services_and_pods_are_reached_straight(account):
+    result, _ = cluster(account, lambda _: httpx.Response(200))
+    assert result.service("ns", "gpt").url == "http://gpt.ns.svc.cluster.local"
+    assert result.pod("ns", type("P", (), {"address": "10.0.0.1"})(), 8000).url == "http://10.0.0.1:8000"
+
+
+def test_a_config_map_is_applied_by_name(account):
+    applied, seen = cluster(account, lambda _: httpx.Response(201, json={}))
+    applied.apply({"metadata": {"name": "smoke", "namespace": "ns"}, "data": {"a": "b"}})
+    (request,) = seen
+    assert (request.method, request.url.path) == ("PATCH", "/api/v1/namespaces/ns/configmaps/smoke")
+    assert request.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert json.loads(request.content)["data"] == {"a": "b"}
+
+
+def test_a_busy_api_server_is_asked_again_with_the_token_of_then(account):
+    def answer(request: httpx.Request) -> httpx.Response:
+        (account / "token").write_text("second")
+        return httpx.Response(429 if request.headers["Authorization"] == "Bearer first" else 200, json={"items": []})
+
+    result, seen = cluster(account, answer)
+    assert result.pods("ns", {}) == []
+    assert len(seen) == 2
+
+
+def test_an_api_server_that_stays_away_is_an_error_with_its_cause(account):
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("no route")
+
+    pauses: list[float] = []
+    result, seen = cluster(account, answer, pauses.append)
+    with pytest.raises(KitError, match="no answer in 4 tries"):
+        result.pods("ns", {})
+    assert len(seen) == 4
+    assert pauses == [0, *PAUSES_S]
+
+
+def test_a_refusal_is_told_in_the_servers_words(account):
+    refused, _ = cluster(account, lambda _: httpx.Response(403, json={"message": "smoke may not"}))
+    with pytest.raises(KitError, match="HTTP 403: smoke may not"):
+        refused.apply({"metadata": {"name": "smoke", "namespace": "ns"}})
+
+
+def test_a_config_map_that_is_not_there_is_none(account):
+    missing, _ = cluster(account, lambda _: httpx.Response(404, json={"message": "not found"}))
+    assert missing.config_map("ns", "start") is None
+
+
+def test_outside_of_a_pod_it_says_so():
+    with pytest.raises(KitError, match="runs in pods only"):
+        from_environment({})
+
+
+def test_the_time_of_a_config_map_is_the_api_servers(account):
+    metadata = {"creationTimestamp": "2026-03-02T12:00:05Z"}
+    result, _ = cluster(account, lambda _: httpx.Response(200, json={"metadata": metadata}))
+    assert result.created_s("ns", "start") == 1772452805.0
+    missing, _ = cluster(account, lambda _: httpx.Response(404, json={"message": "not found"}))
+    assert missing.created_s("ns", "start") is None

@@ -1,0 +1,253 @@
+import asyncio
+import datetime as dt
+import ipaddress
+import itertools
+import socket
+import ssl
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_pods import connections
+from llmd_pods.completions import Target
+from llmd_pods.connections import AnswerReader, BadAnswer
+from llmd_pods.errors import KitError
+from llmd_pods.load import Load, run_load
+from llmd_pods.records import Failure
+from llmd_pods.workload import ClosedLoop, ConstantRate, PromptSource
+from raw_server import DONE, HEAD, LAST, TOKEN, always, chunk, read_request, serving
+
+PLAIN = b"HTTP/1.1 503 Busy\r\nContent-Length: 9\r\nRetry-After: 7\r\n\r\noverload!"
+
+
+def read(*pieces: bytes) -> tuple[AnswerReader, bytes]:
+    reader = AnswerReader()
+    return reader, b"".join([reader.feed(piece) for piece in pieces])
+
+
+def test_a_packet_for_each_chunk_is_read():
+    reader, body = read(HEAD + chunk(TOKEN), chunk(TOKEN), chunk(DONE), LAST)
+    assert (reader.status, body, reader.complete, reader.keep_alive) == (200, TOKEN + TOKEN + DONE, True, True)
+
+
+@given(st.lists(st.integers(0, 300), max_size=10))
+def test_it_does_not_matter_where_the_bytes_are_cut(cuts):
+    whole = HEAD + chunk(TOKEN) + chunk(TOKEN * 3) + chunk(DONE) + b"0\r\nserver-timing: x\r\n\r\n"
+    edges = sorted({0, len(whole), *(min(cut, len(whole)) for cut in cuts)})
+    reader, body = read(*(whole[start:end] for start, end in itertools.pairwise(edges)))
+    assert (body, reader.complete) == (TOKEN * 4 + DONE, True)
+
+
+def test_an_answer_of_known_length_ends_with_it():
+    reader, body = read(PLAIN[:60], PLAIN[60:])
+    assert (reader.status, body, reader.complete, reader.retry_after_s) == (503, b"overload!", True, 7.0)
+
+
+def test_an_answer_of_unknown_length_ends_with_the_connection():
+    reader, body = read(b"HTTP/1.1 200 OK\r\n\r\n", b"abc")
+    assert (body, reader.complete, reader.end(), reader.keep_alive) == (b"abc", False, True, False)
+
+
+def test_a_chunked_answer_does_not_end_with_the_connection():
+    reader, _ = read(HEAD + chunk(TOKEN))
+    assert not reader.end()
+
+
+def test_interim_answers_are_skipped():
+    reader, body = read(b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN)
+    assert (reader.status, body) == (503, b"overload!")
+
+
+def test_a_date_in_retry_after_is_a_wait():
+    reader, _ = read(PLAIN.replace(b"7\r\n", b"Fri, 31 Dec 1999 23:59:59 GMT\r\n", 1))
+    assert reader.retry_after_s == 0
+
+
+def test_the_server_may_ask_to_close_the_connection():
+    reader, _ = read(PLAIN.replace(b"Retry-After: 7", b"Connection: close"))
+    assert not reader.keep_alive
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 ??? OK\r\n\r\n",
+        HEAD + b"xyz\r\nabc\r\n",
+        HEAD + b"3\r\nabcdef\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70000,
+    ],
+)
+def test_what_is_not_http_is_refused(data):
+    with pytest.raises(BadAnswer):
+        read(data)
+
+
+WHOLE = HEAD + chunk(TOKEN) + chunk(DONE) + LAST
+
+
+async def send(target: Target, requests=1, shape=None, **options):
+    load = Load(requests, shape or ClosedLoop(1), PromptSource(8, 0, "test"), 1, **options)
+    return await run_load(target, load, limit_s=10)
+
+
+async def test_a_connection_is_used_again():
+    connected = 0
+
+    async def talk(reader, writer):
+        nonlocal connected
+        connected += 1
+        await always(WHOLE)(reader, writer)
+
+    async with serving(talk) as target:
+        records = await send(target, 5)
+    assert [record.failure for record in records] == [None] * 5
+    assert connected == 1
+
+
+async def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch):
+    monkeypatch.setattr(connections, "LONGEST_IDLE_S", 0.0)
+    ports = set()
+
+    async def talk(reader, writer):
+        ports.add(writer.get_extra_info("peername")[1])
+        await always(WHOLE)(reader, writer)
+
+    async with serving(talk) as target:
+        await send(target, 3)
+    assert len(ports) == 3
+
+
+@pytest.mark.parametrize("wait", ["30", "2.5"])
+async def test_a_refusal_under_load_is_noted_with_the_wait_that_it_asks_for(wait):
+    answer = f"HTTP/1.1 429 Slow\r\nretry-after: {wait}\r\ncontent-length: 4\r\n\r\nbusy".encode()
+    async with serving(always(answer)) as target:
+        (record,) = await send(target)
+    assert (record.failure, record.status, record.error) == (Failure.STATUS, 429, "HTTP 429: busy")
+    assert record.retry_after_s == (30 if wait == "30" else None)
+
+
+async def test_a_stream_that_stops_half_way_is_cut():
+    async with serving(always(HEAD + chunk(TOKEN) + chunk(TOKEN), close=True)) as target:
+        (record,) = await send(target)
+    assert (record.failure, len(record.event_times_s)) == (Failure.CUT, 2)
+    assert "after 2 events" in record.error
+
+
+async def test_a_stream_that_ends_without_its_end_mark_is_cut():
+    async with serving(always(HEAD + chunk(TOKEN) + LAST)) as target:
+        (record,) = await send(target)
+    assert record.failure is Failure.CUT
+
+
+async def test_a_connection_that_ends_before_the_answer_is_a_failure_of_the_connection():
+    async with serving(always(b"", close=True)) as target:
+        (record,) = await send(target)
+    assert record.failure is Failure.CONNECTION
+
+
+async def test_what_is_not_http_is_a_failure_of_the_connection():
+    async with serving(always(b"SSH-2.0-OpenSSH_9.6\r\n")) as target:
+        (record,) = await send(target)
+    assert record.failure is Failure.CONNECTION
+    assert "not HTTP" in record.error
+
+
+async def test_a_name_without_address_is_told(monkeypatch):
+    async def fail(_):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(connections, "resolve", fail)
+    (record,) = await send(Target("http://router.example", "m"))
+    assert (record.failure, record.error) == (
+        Failure.ADDRESS,
+        "router.example can't be resolved: Name or service not known",
+    )
+
+
+@pytest.mark.parametrize("url", ["10.0.0.7:8000", "ftp://10.0.0.7", "http://", "http://host:port"])
+async def test_an_address_that_is_none_is_refused_before_anything_is_sent(url):
+    with pytest.raises(KitError, match="no URL"):
+        await send(Target(url, "m"))
+
+
+async def test_a_server_without_tls_is_a_failure_of_tls():
+    async def talk(_, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with serving(talk) as target:
+        (record,) = await send(Target(target.base_url.replace("http", "https"), "m"))
+    assert record.failure is Failure.TLS
+
+
+def certificate(folder) -> ssl.SSLContext:
+    """A server's context with a certificate that nobody signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "router")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
+async def test_a_certificate_that_is_not_trusted_is_a_failure_of_tls(tmp_path):
+    async with serving(always(WHOLE), ssl=certificate(tmp_path)) as target:
+        (record,) = await send(target)
+    assert record.failure is Failure.TLS
+    assert "CERTIFICATE_VERIFY_FAILED" in record.error
+
+
+async def test_a_certificate_of_the_given_authority_is_trusted(tmp_path):
+    async with serving(always(WHOLE), ssl=certificate(tmp_path)) as target:
+        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        records = await send(Target(target.base_url, "m", verify=context), 3)
+    assert [record.failure for record in records] == [None] * 3
+
+
+async def test_a_server_that_restarts_under_load_costs_what_was_in_flight():
+    arrived = asyncio.Semaphore(0)
+
+    async def talk(reader, writer):
+        await read_request(reader)
+        writer.write(HEAD + chunk(TOKEN))
+        arrived.release()
+        await asyncio.Event().wait()
+
+    async with serving(talk) as target:
+        sending = asyncio.create_task(send(target, 4, ConstantRate(1000)))
+        for _ in range(4):
+            await arrived.acquire()
+    lost = await sending
+    async with await asyncio.start_server(always(WHOLE), "127.0.0.1", int(target.base_url.rsplit(":", 1)[1])):
+        (record,) = await send(target)
+    assert {item.failure for item in lost} <= {Failure.CUT, Failure.CONNECTION}
+    assert len(lost) == 4
+    assert record.succeeded
+
+
+async def test_a_server_that_says_nothing_ends_with_the_limit_of_the_request():
+    async def talk(reader, _):
+        await read_request(reader)
+        await asyncio.Event().wait()
+
+    async with serving(talk) as target:
+        records = await send(target, 2, request_timeout_s=0.05)
+    assert [record.failure for record in records] == [Failure.TIMEOUT] * 2

@@ -1,0 +1,118 @@
+import pytest
+from llmd_pods.deployment import (
+    Counter,
+    MetricsEndpoint,
+    Reading,
+    ServerPod,
+    Snapshot,
+    change,
+    stability,
+)
+from llmd_pods.queries import parse, scrape
+
+PROMPTS = Counter(("vllm:prompt_tokens_total", "vllm:prompt_tokens"))
+
+
+def endpoint(pod="p-0", role="prefill") -> MetricsEndpoint:
+    return MetricsEndpoint(role, pod, f"http://{pod}/metrics")
+
+
+def reading(text: str, pod="p-0", role="prefill") -> Reading:
+    return Reading(endpoint(pod, role), parse(text))
+
+
+def grown(before: list[Reading], after: list[Reading], counter=PROMPTS):
+    return change(Snapshot(tuple(before)), Snapshot(tuple(after)), "prefill", counter)
+
+
+def test_series_of_a_counter_are_added_up():
+    text = 'vllm:prompt_tokens_total{engine="0"} 3\nvllm:prompt_tokens_total{engine="1"} 4\n'
+    assert reading(text).total(PROMPTS) == 7
+
+
+def test_the_first_name_that_is_shown_counts():
+    assert reading("vllm:prompt_tokens 5\n").total(PROMPTS) == 5
+    assert reading("vllm:prompt_tokens_total 2\nvllm:prompt_tokens 5\n").total(PROMPTS) == 2
+    assert reading("other 1\n").total(PROMPTS) is None
+
+
+def test_only_series_with_a_wanted_label_count():
+    text = '# TYPE d_total counter\nd_total{t="prefill-decode"} 3\nd_total{t="decode-only"} 4\n'
+    assert reading(text).total(Counter(("d_total",), {"t": ("prefill-decode",)})) == 3
+
+
+def test_a_histogram_shows_its_count_and_sum():
+    text = '# TYPE x histogram\nx_bucket{le="+Inf"} 3\nx_count 3\nx_sum 1.5\n'
+    assert (reading(text).total(Counter(("x_count",))), reading(text).total(Counter(("x_sum",)))) == (3, 1.5)
+
+
+def test_a_counter_that_appears_during_the_run_started_at_nothing():
+    assert grown([reading("other 1\n")], [reading("vllm:prompt_tokens_total 9\n")]).value == 9
+
+
+def test_programs_of_a_role_are_added_up():
+    before = [reading("vllm:prompt_tokens_total 1\n", pod) for pod in ("a", "b")]
+    after = [reading("vllm:prompt_tokens_total 4\n", "a"), reading("vllm:prompt_tokens_total 3\n", "b")]
+    result = grown(before, after)
+    assert (result.value, result.before, result.after, result.read) == (5, 2, 7, 2)
+
+
+def test_other_roles_do_not_count():
+    assert grown([], [reading("vllm:prompt_tokens_total 4\n", role="decode")]).value is None
+
+
+def test_a_restart_counts_from_nothing_and_is_named():
+    result = grown([reading("vllm:prompt_tokens_total 100\n")], [reading("vllm:prompt_tokens_total 30\n")])
+    assert (result.value, result.restarted) == (30, ("p-0",))
+
+
+def test_a_restart_shows_in_the_start_time_too():
+    text = "process_start_time_seconds {}\nvllm:prompt_tokens_total {}\n"
+    result = grown([reading(text.format(10, 5))], [reading(text.format(20, 30))])
+    assert (result.value, result.restarted) == (30, ("p-0",))
+
+
+def test_a_program_that_could_not_be_read_makes_the_sum_unknown():
+    dead = Reading(endpoint("b"), error="HTTP 401")
+    alive = reading("vllm:prompt_tokens_total 4\n", "a")
+    result = grown([alive, dead], [alive, dead])
+    assert (result.value, result.unread) == (None, ("b",))
+
+
+async def test_a_scrape_reads_every_endpoint(deployment):
+    deployment.counters["prefill_tokens"] = 12
+    snapshot = await scrape(deployment.endpoints())
+    assert [item.endpoint.role for item in snapshot.readings] == ["router", "prefill", "decode"]
+    assert snapshot.readings[1].total(PROMPTS) == 12
+
+
+@pytest.mark.parametrize(("path", "error"), [("/metrics/router", "HTTP 401"), ("/nothing", "HTTP 404")])
+async def test_a_refused_scrape_is_a_reading_with_its_error(deployment, path, error):
+    deployment.dead_metrics = {"router"}
+    snapshot = await scrape([MetricsEndpoint("router", "epp-0", deployment.url + path)])
+    assert snapshot.readings[0].error == error
+
+
+async def test_a_scrape_of_something_else_is_a_reading_with_its_error(deployment):
+    snapshot = await scrape([MetricsEndpoint("router", "epp-0", "http://127.0.0.1:1/metrics")])
+    assert snapshot.readings[0].error.startswith("ConnectError")
+
+
+def test_a_token_is_never_shown():
+    secret = MetricsEndpoint("router", "epp-0", "http://x", {"authorization": "Bearer s3cret"})
+    assert "s3cret" not in repr(secret)
+
+
+def test_servers_that_restarted_or_went_are_named_and_those_that_came_or_are_scaled_are_not():
+    before = (
+        ServerPod("decode", "a", 1),
+        ServerPod("decode", "b"),
+        ServerPod("prefill", "c"),
+        ServerPod("prefill", "d", scaled=True),
+    )
+    after = (ServerPod("decode", "a", 3), ServerPod("decode", "b"), ServerPod("prefill", "new", 5))
+    assert stability(before, after).restarted == ("decode a (2 times)", "prefill c is gone")
+
+
+def test_nobody_knows_of_restarts_where_pods_are_not_listed():
+    assert stability((), None).restarted is None

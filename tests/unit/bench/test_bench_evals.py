@@ -1,0 +1,234 @@
+"""The kit's own questions."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke.catalogue.benchmarks import builtin_set
+from llmd_pods.errors import KitError
+from llmd_pods.evals import (
+    EvalResult,
+    Item,
+    builtin_items,
+    fingerprint,
+    interval,
+    judge,
+    pair,
+    read_result,
+    right,
+    write_result,
+)
+from llmd_pods.load import Target
+from llmd_pods.queries import ask_all
+
+
+def test_the_set_is_the_same_each_time_and_no_question_comes_twice():
+    items = builtin_items(builtin_set())
+    assert builtin_items(builtin_set()) == items
+    assert len({item.prompt for item in items}) == len(items) == 80
+
+
+def test_every_question_of_recall_can_be_answered_from_its_register_only():
+    for item in builtin_items(builtin_set()):
+        if item.kind == "recall":
+            assert item.prompt.count(f": bin {item.answer}\n") >= 1
+
+
+def test_another_question_gives_the_set_another_name():
+    items = builtin_items(builtin_set())
+    changed = (*items[:-1], Item("other", "arithmetic", "What is 1 + 1? Answer with the number only.", "2"))
+    assert fingerprint(items) != fingerprint(changed)
+
+
+def test_a_number_counts_when_it_is_the_last_in_the_answer():
+    item = Item("a", "arithmetic", "What is 500 + 600?", "1100")
+    assert right(item, "500 + 600 = 1,100.")
+    assert not right(item, "1100, or rather 1101")
+    assert not right(item, "I can't say")
+
+
+def test_words_count_when_all_of_them_end_the_answer_in_order():
+    item = Item("r", "repetition", "Repeat these words …: one two six", "one two six")
+    assert right(item, "Here you are: one two six")
+    assert not right(item, "one six two")
+    assert not right(item, "")
+
+
+ITEMS = tuple(Item(f"sum-{n}", "arithmetic", f"What is {n} + 1?", str(n + 1)) for n in range(6))
+
+
+@pytest.fixture(name="ask")
+async def ask_fixture():
+    """Gives a function that asks all of `ITEMS`; `behave` says what becomes of each prompt."""
+    servers = []
+
+    async def ask(behave, limit_s=5.0):
+        async def serve(reader, writer):
+            while (head := await reader.readuntil(b"\r\n\r\n")) if not reader.at_eof() else b"":
+                length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+                prompt = json.loads(await reader.readexactly(length))["messages"][0]["content"]
+                status, said = behave(prompt)
+                body = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+                writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
+                await writer.drain()
+
+        async def quietly(reader, writer):
+            try:
+                await serve(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                writer.close()
+
+        server = await asyncio.start_server(quietly, "127.0.0.1", 0)
+        servers.append(server)
+        port = server.sockets[0].getsockname()[1]
+        target = Target(f"http://127.0.0.1:{port}", "m", api="chat")
+        done = []
+        answered = await ask_all(
+            target, ITEMS, concurrency=3, max_output_tokens=16, limit_s=limit_s, on_answer=done.append
+        )
+        return answered, done
+
+    yield ask
+    for server in servers:
+        server.close()
+
+
+def number(prompt):
+    return int(prompt.split()[2])
+
+
+async def test_answers_come_in_the_order_of_the_questions(ask):
+    answered, done = await ask(lambda prompt: (200, str(number(prompt) + 1)))
+    assert [each.id for each in answered] == [item.id for item in ITEMS]
+    assert all(each.right for each in answered)
+    assert done == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_wrong_answer_is_kept_to_be_shown(ask):
+    answered, _ = await ask(lambda prompt: (200, "7 bananas" if number(prompt) == 0 else str(number(prompt) + 1)))
+    assert [item.right for item in answered] == [False, True, True, True, True, True]
+    assert answered[0].said == "7 bananas"
+
+
+async def test_a_question_without_an_answer_is_wrong_and_says_why(ask):
+    answered, _ = await ask(lambda prompt: (503, "") if number(prompt) == 2 else (200, str(number(prompt) + 1)))
+    assert not answered[2].right
+    assert answered[2].error.startswith("HTTP 503")
+
+
+async def test_a_passing_fault_is_asked_again(ask):
+    seen = set()
+
+    def once(prompt):
+        first = prompt not in seen
+        seen.add(prompt)
+        return (500, "") if first else (200, str(number(prompt) + 1))
+
+    answered, _ = await ask(once)
+    assert all(item.right for item in answered)
+
+
+async def test_questions_that_there_was_no_time_for_are_an_error(ask):
+    with pytest.raises(KitError, match="6 of 6 questions were not asked: the limit of 0 s was over"):
+        await ask(lambda _: (200, "1"), limit_s=0.0)
+
+
+async def test_a_set_of_which_no_question_is_answered_is_an_error(ask):
+    with pytest.raises(KitError, match="None of 6 questions was answered; the last: HTTP 503"):
+        await ask(lambda _: (503, ""))
+
+
+def test_the_exact_test_is_the_binomial_tail():
+    """Six lost, none won: 1 in 64."""
+    paired = pair([False] * 6 + [True] * 94, [True] * 100)
+    assert (paired.lost, paired.won) == (6, 0)
+    assert paired.p_value == pytest.approx(1 / 64)
+    assert paired.worse
+    assert paired.difference == pytest.approx(-0.06)
+
+
+def test_as_many_won_as_lost_is_not_worse():
+    paired = pair([True, False, True, True], [False, True, True, True])
+    assert not paired.worse
+
+
+def test_a_single_question_lost_may_be_chance():
+    assert not pair([False] + [True] * 99, [True] * 100).worse
+
+
+def test_results_of_different_lengths_are_not_compared():
+    with pytest.raises(ValueError, match="argument 2"):
+        pair([True, True], [True])
+
+
+def test_an_interval_reproduces_a_published_example():
+    """Wilson score interval of 81 in 263: 0.2553 to 0.3662 (Newcombe, Statistics in Medicine 17, 1998, table I)."""
+    low, high = interval(81, 263)
+    assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
+def test_a_chance_is_never_outside_nought_and_one(answers):
+    these, those = zip(*answers, strict=True)
+    assert 0 <= pair(these, those).p_value <= 1
+
+
+def result(answers="1" * 80, **changes):
+    values = {
+        "evaluation": "builtin",
+        "question_set": "abc",
+        "model": "gpt-oss-120b",
+        "image": "vllm:1",
+        "topology": "8p-tp1-4d-tp2",
+        "config_hash": "0123",
+        "basis": "measured",
+        "started": "2026-03-01T00:00:00+00:00",
+        "wall_s": 1.0,
+        "answers": answers,
+    }
+    return EvalResult(**{**values, **changes})
+
+
+def test_a_score_at_its_floor_passes():
+    assert judge(result("1" * 95 + "0" * 5), 0.95, None).passed
+
+
+def test_a_score_below_its_floor_fails_and_says_both():
+    (failure,) = judge(result("1" * 94 + "0" * 6), 0.95, None).failures
+    assert "94.0%" in failure
+    assert "95.0%" in failure
+
+
+def test_an_unknown_floor_fails():
+    (failure,) = judge(result(), None, None).failures
+    assert "--floor" in failure
+
+
+def test_no_answers_at_all_fail():
+    assert not judge(result(""), 0.0, None).passed
+
+
+def test_a_loss_against_the_baseline_fails_even_above_the_floor():
+    worse = result("1" * 70 + "0" * 10)
+    judged = judge(worse, 0.5, result("1" * 80, topology="agg-tp1-16r"))
+    assert not judged.passed
+    assert judged.baseline_score == 1.0
+
+
+@pytest.mark.parametrize("what", ["question_set", "image", "model", "evaluation"])
+def test_a_baseline_of_something_else_is_refused(what):
+    with pytest.raises(KitError, match="other"):
+        judge(result(), 0.5, result(**{what: "other"}))
+
+
+def test_a_result_is_read_back_as_it_was_written(tmp_path):
+    written = result("1101", examples=("recall-1: 'seven'",), unanswered=1)
+    assert read_result(write_result(written, tmp_path)) == written
+
+
+def test_a_file_that_is_no_result_is_named(tmp_path):
+    (tmp_path / "eval-builtin.json").write_text("{}")
+    with pytest.raises(KitError, match=r"eval-builtin\.json"):
+        read_result(tmp_path / "eval-builtin.json")

@@ -1,0 +1,178 @@
+from dataclasses import replace
+
+import pytest
+from fake_deployment import DECISIONS
+from llmd_pods.deployment import MetricsEndpoint, Reading, ServerPod, Snapshot
+from llmd_pods.evidence import EvidenceSettings, Sent, prove_remote_prefill
+from llmd_pods.queries import parse
+
+SENT = Sent(requests=10, prompt_tokens=10_000, attempted=10)
+SETTINGS = EvidenceSettings(DECISIONS, decode_tensor_parallel_size=2)
+
+
+def read(role: str, text: str | None, pod: str | None = None) -> Reading:
+    endpoint = MetricsEndpoint(role, pod or f"{role}-0", f"http://{pod or role}/metrics")
+    return Reading(endpoint, error="HTTP 401") if text is None else Reading(endpoint, parse(text))
+
+
+def router(remote: int, local: int = 0) -> str:
+    name = DECISIONS.names[0]
+    return f'{name}{{decision_type="prefill-decode"}} {remote}\n{name}{{decision_type="decode-only"}} {local}\n'
+
+
+def prefill(tokens: int) -> str:
+    finished = f'vllm:request_success_total{{finished_reason="length"}} {tokens // 1000}'
+    return f'vllm:prompt_tokens_total {tokens}\n{finished}\nvllm:request_success_total{{finished_reason="abort"}} 0\n'
+
+
+def decode(received: int | None, transfers: int = 20, cached: int = 0, failed: int = 0) -> str:
+    shown = "" if received is None else f"vllm:external_prefix_cache_hits_total {received}\n"
+    return (
+        f"{shown}vllm:prompt_tokens_total 10000\nvllm:prefix_cache_hits_total {cached}\n"
+        f"vllm:nixl_xfer_time_seconds_count {transfers}\nvllm:nixl_num_failed_transfers_total {failed}\n"
+    )
+
+
+def prove(epp: str | None, prefill_text: str | None, decode_text: str | None, settings=SETTINGS):
+    after = Snapshot((read("router", epp), read("prefill", prefill_text), read("decode", decode_text)))
+    return prove_remote_prefill(started(), after, SENT, settings)
+
+
+def started() -> Snapshot:
+    """Before anything was counted."""
+    return Snapshot(tuple(read(role, "other 1\n") for role in ("router", "prefill", "decode")))
+
+
+def test_all_prompts_prefilled_remotely():
+    proof = prove(router(10), prefill(10_000), decode(10_000))
+    assert (proof.share, proof.by_epp, proof.by_prefill, proof.by_decode) == (1, 1, 1, 1)
+    assert (proof.proven, proof.consistent, proof.fallback_requests, proof.notes) == (True, True, 0, ())
+
+
+def test_the_share_is_the_least_that_any_party_says():
+    proof = prove(router(9, local=1), prefill(9_000), decode(9_000))
+    assert proof.share == pytest.approx(0.9)
+    assert proof.consistent
+
+
+def test_a_silent_fallback_to_decode_is_detected():
+    proof = prove(router(10), prefill(6_000), decode(6_000, transfers=12))
+    assert (proof.share, proof.by_epp, proof.fallback_requests) == (pytest.approx(0.6), 1, 4)
+    assert "silent fallback" in proof.notes[0]
+    assert "4 of 10 prompts were computed by decode servers" in proof.notes[0]
+    assert not proof.consistent
+
+
+def test_prompts_computed_twice_are_detected():
+    proof = prove(router(10), prefill(10_000), decode(5_000, failed=5))
+    assert proof.share == pytest.approx(0.5)
+    assert "took only 50.0% over" in proof.notes[0]
+    assert "5 KV transfers failed on decode servers" in proof.notes
+
+
+def test_an_endpoint_picker_that_never_disaggregates():
+    proof = prove(router(0, local=10), prefill(0), decode(0, transfers=0))
+    assert (proof.share, proof.fallback_requests, proof.consistent) == (0, 0, True)
+
+
+def test_an_endpoint_picker_that_shows_no_decision():
+    proof = prove("other 1\n", prefill(0), decode(0, transfers=0))
+    assert proof.by_epp == 0
+    assert "shows none of" in proof.notes[0]
+
+
+def test_an_older_release_counts_under_another_name():
+    text = 'llm_d_inference_scheduler_pd_decision_total{decision_type="prefill-decode"} 10\n'
+    assert prove(text, prefill(10_000), decode(10_000)).by_epp == 1
+
+
+def test_an_unreadable_endpoint_picker_leaves_the_servers_word():
+    proof = prove(None, prefill(10_000), decode(9_000))
+    assert (proof.share, proof.by_epp, proof.proven) == (pytest.approx(0.9), None, True)
+    assert proof.notes == ("metrics could not be read: router-0",)
+
+
+def test_decisions_alone_prove_nothing():
+    proof = prove(router(10), None, None)
+    assert (proof.share, proof.proven) == (1, False)
+
+
+def test_without_any_counters_the_share_is_unknown():
+    proof = prove(None, None, None)
+    assert (proof.share, proof.proven) == (None, False)
+
+
+def test_tokens_that_decode_had_cached_need_no_prefill():
+    proof = prove(router(10), prefill(10_000), decode(6_000, cached=4_000))
+    assert (proof.share, proof.by_decode) == (1, 1)
+
+
+def test_decode_may_compute_a_rest_of_a_block():
+    assert prove(router(10), prefill(10_000), decode(10_000 - 150)).by_decode == 1
+    assert prove(router(10), prefill(10_000), decode(10_000 - 160)).by_decode == pytest.approx(0.984)
+
+
+def test_transfers_count_for_each_rank_where_tokens_are_not_counted():
+    proof = prove(router(10), prefill(10_000), decode(None, transfers=10))
+    assert proof.by_decode == 0.5
+    assert "transfers per tensor-parallel rank" in proof.notes[-1]
+
+
+def test_other_traffic_is_noticed():
+    proof = prove(router(12), prefill(12_000), decode(12_000))
+    assert proof.share == 1
+    assert [note.split(":")[0] for note in proof.notes] == ["other traffic", "other traffic"]
+    assert not proof.consistent
+
+
+def test_requests_of_ours_that_failed_are_no_other_traffic():
+    sent = replace(SENT, attempted=12)
+    after = Snapshot((read("router", router(12)), read("prefill", prefill(12_000)), read("decode", decode(12_000))))
+    before = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
+    proof = prove_remote_prefill(before, after, sent, SETTINGS)
+    assert (proof.share, proof.consistent) == (1, True)
+
+
+def test_a_prefill_server_that_restarted_leaves_a_lower_bound():
+    before = Snapshot((read("router", router(0)), read("prefill", prefill(50_000)), read("decode", decode(0, 0))))
+    after = Snapshot((read("router", router(10)), read("prefill", prefill(7_000)), read("decode", decode(10_000))))
+    proof = prove_remote_prefill(before, after, SENT, SETTINGS)
+    assert proof.by_prefill == pytest.approx(0.7)
+    assert any("restarted" in note and "prefill-0" in note for note in proof.notes)
+
+
+def test_a_run_without_answers_proves_nothing():
+    empty = Snapshot((read("router", router(0)), read("prefill", prefill(0)), read("decode", decode(0, 0))))
+    proof = prove_remote_prefill(empty, empty, Sent(0, 0, 0), SETTINGS)
+    assert (proof.share, proof.proven) == (None, False)
+
+
+def test_a_failed_prefill_counts_also_where_the_client_got_the_error():
+    """The others were prefilled all right, so that no share shows it."""
+    after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))))
+    proof = prove_remote_prefill(started(), after, Sent(requests=8, prompt_tokens=8_000, attempted=10), SETTINGS)
+    assert (proof.by_prefill, proof.by_decode, proof.fallback_requests) == (1, 1, 0)
+    assert proof.failed_prefills == 2
+    assert proof.notes == ("2 prefills failed: a server was chosen for them and none finished the prompt",)
+
+
+def test_a_silent_fallback_is_a_failed_prefill_that_is_told_once():
+    proof = prove(router(10), prefill(6_000), decode(6_000, transfers=12))
+    assert proof.failed_prefills == 4
+    assert len(proof.notes) == 1
+
+
+def test_a_prefill_that_was_aborted_is_not_finished():
+    aborted = prefill(9_000).replace('"abort"} 0', '"abort"} 1')
+    assert prove(router(10), aborted, decode(9_000)).failed_prefills == 1
+
+
+@pytest.mark.parametrize("prefill_text", [None, "other 1\n"], ids=["silent", "without the counter"])
+def test_failed_prefills_are_unknown_where_prefill_servers_do_not_tell(prefill_text: str | None):
+    assert prove(router(10), prefill_text, decode(9_000)).failed_prefills is None
+
+
+def test_failed_prefills_are_unknown_where_a_server_has_come_since():
+    pods = (ServerPod("prefill", "p-0"), ServerPod("prefill", "p-1"))
+    after = Snapshot((read("router", router(10)), read("prefill", prefill(8_000)), read("decode", decode(8_000))), pods)
+    assert prove_remote_prefill(replace(started(), servers=pods[:1]), after, SENT, SETTINGS).failed_prefills is None

@@ -1,0 +1,176 @@
+import asyncio
+import socket
+
+import pytest
+from fake_deployment import Answer
+from llmd_pods import load as bench_load
+from llmd_pods.errors import KitError
+from llmd_pods.load import Load, Target, run_load, wait_for_answer
+from llmd_pods.records import Failure
+from llmd_pods.workload import ClosedLoop, ConstantRate, PromptSource
+
+
+def load(requests=6, shape=None, **changes) -> Load:
+    return Load(requests, shape or ClosedLoop(2), PromptSource(32, 0, "test"), **{"output_tokens": 5, **changes})
+
+
+async def only(deployment, answer: Answer, **changes):
+    deployment.script = lambda _: answer
+    (record,) = await run_load(deployment.target, load(1, **changes), limit_s=20)
+    return record
+
+
+async def test_every_request_is_recorded_with_the_servers_counts(deployment):
+    records = await run_load(deployment.target, load(), limit_s=20)
+    assert sorted(record.index for record in records) == list(range(6))
+    assert all(record.succeeded and record.counted_by_server for record in records)
+    assert {(record.input_tokens, record.output_tokens, len(record.event_times_s)) for record in records} == {
+        (32, 5, 5)
+    }
+
+
+async def test_times_of_a_request_are_in_order(deployment):
+    record = await only(deployment, Answer())
+    assert 0 < record.ttft_s <= record.event_times_s[-1] <= record.latency_s
+    assert list(record.event_times_s) == sorted(record.event_times_s)
+
+
+async def test_requests_ask_for_an_exact_length_and_a_stream_with_usage(deployment):
+    await only(deployment, Answer())
+    body = deployment.requests[0]
+    assert body | {"prompt": ""} == {
+        "model": "openai/gpt-oss-120b",
+        "prompt": "",
+        "max_tokens": 5,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def test_no_two_requests_share_a_prompt(deployment):
+    await run_load(deployment.target, load(), limit_s=20)
+    assert len({body["prompt"] for body in deployment.requests}) == 6
+
+
+async def test_chat_completions_are_measured_alike(deployment):
+    target = Target(deployment.url, "m", api="chat")
+    (record,) = await run_load(target, load(1), limit_s=20)
+    assert record.succeeded
+    assert len(record.event_times_s) == 5
+
+
+async def test_a_path_of_a_proxy_stays_in_front(deployment):
+    target = Target(f"{deployment.url}/api/v1/namespaces/llm-d/services/epp:http/proxy", "m")
+    (record,) = await run_load(target, load(1), limit_s=20)
+    assert record.error.startswith("HTTP 404")
+
+
+async def test_several_tokens_in_an_event_count_as_the_server_counts_them(deployment):
+    record = await only(deployment, Answer(events=4, tokens_per_event=3))
+    assert (record.output_tokens, len(record.event_times_s), len(record.gaps_s)) == (12, 4, 3)
+    assert record.tpot_s == pytest.approx(sum(record.gaps_s) / 11)
+
+
+async def test_without_usage_events_are_counted(deployment):
+    record = await only(deployment, Answer(usage=False))
+    assert (record.succeeded, record.counted_by_server, record.output_tokens) == (True, False, 5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure", "text"),
+    [
+        (Answer(status=503), Failure.STATUS, "HTTP 503: no healthy upstream"),
+        (Answer(error="engine died", usage=False), Failure.SERVER, "engine died"),
+        (Answer(cut=True), Failure.CUT, "peer closed connection"),
+        (Answer(events=0), Failure.SERVER, "without output"),
+    ],
+)
+async def test_a_failure_is_recorded_with_its_kind_and_text(deployment, answer, failure, text):
+    record = await only(deployment, answer)
+    assert record.failure is failure
+    assert text in record.error
+
+
+async def test_an_answer_that_does_not_end_times_out(deployment):
+    record = await only(deployment, Answer(hang=True), request_timeout_s=0.05)
+    assert record.failure is Failure.TIMEOUT
+
+
+async def test_a_server_that_is_not_there_is_a_record():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        target = Target(f"http://127.0.0.1:{unused.getsockname()[1]}", "m")
+        (record,) = await run_load(target, load(1), limit_s=20)
+    assert record.failure is Failure.CONNECTION
+
+
+async def test_no_request_is_started_after_the_limit(deployment):
+    deployment.script = lambda _: Answer(hang=True)
+    records = await run_load(deployment.target, load(), limit_s=0.05)
+    assert [record.failure for record in records] == [Failure.TIMEOUT] * 2
+
+
+async def test_a_closed_loop_keeps_to_its_concurrency(deployment):
+    running, most = 0, 0
+
+    def script(number: int) -> Answer:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        return Answer(hang=number < 3)
+
+    def ended(_) -> None:
+        nonlocal running
+        running -= 1
+
+    deployment.script = script
+    deployment.release_at = 3
+    await run_load(deployment.target, load(20, ClosedLoop(3)), limit_s=20, on_record=ended)
+    assert most == 3
+
+
+async def test_an_open_loop_does_not_wait_for_answers(deployment):
+    deployment.script = lambda _: Answer(hang=True)
+    deployment.release_at = 4
+    records = await run_load(deployment.target, load(4, ConstantRate(1000)), limit_s=20)
+    assert [record.failure for record in records] == [None] * 4
+
+
+async def test_a_completion_of_one_token_ends_the_wait(deployment):
+    await wait_for_answer(deployment.target, limit_s=20)
+    assert [body["max_tokens"] for body in deployment.requests] == [1]
+
+
+async def test_it_asks_until_there_is_an_answer(deployment):
+    deployment.script = lambda number: Answer(status=503 if number < 3 else 200)
+    await wait_for_answer(deployment.target, limit_s=20, pause_s=0)
+    assert len(deployment.requests) == 4
+
+
+async def test_the_limit_ends_it_with_the_last_answer(deployment):
+    deployment.script = lambda _: Answer(status=503)
+    with pytest.raises(KitError, match=r"no completion within 0.5 s; the last attempt: status: HTTP 503"):
+        await wait_for_answer(deployment.target, limit_s=0.5, pause_s=0.1)
+
+
+async def test_a_refusal_is_not_waited_for(deployment):
+    deployment.script = lambda _: Answer(status=401)
+    with pytest.raises(KitError, match="refuses a completion: HTTP 401"):
+        await wait_for_answer(deployment.target, limit_s=20)
+    assert len(deployment.requests) == 1
+
+
+async def test_no_time_means_no_answer(deployment):
+    with pytest.raises(KitError, match="none was tried"):
+        await wait_for_answer(deployment.target, limit_s=0)
+
+
+@pytest.mark.parametrize(("time_scale", "attempts"), [(1.0, 2), (600.0, 1)])
+async def test_an_attempt_has_its_time_in_the_time_of_the_servers(deployment, monkeypatch, time_scale, attempts):
+    monkeypatch.setattr(bench_load, "ATTEMPT_TIMEOUT_S", 0.1)
+    asyncio.get_running_loop().call_later(0.4, deployment.released.set)
+    deployment.script = lambda number: Answer(hang=number == 0)
+    await wait_for_answer(deployment.target, limit_s=20, time_scale=time_scale, pause_s=0)
+    assert len(deployment.requests) == attempts

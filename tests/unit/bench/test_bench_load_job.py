@@ -1,0 +1,119 @@
+"""The program of a pod that sends a load: how it waits for its start, and how it ends early."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from llmd_pods.errors import KitError
+from llmd_pods.load_job import LEAD_S, run, sigterm_as_interrupt, wait_for_start
+from llmd_pods.pod_load import LoadRequest
+
+REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r")
+
+
+@pytest.fixture(autouse=True)
+def _handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+async def load() -> str:
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        await asyncio.sleep(30)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+        return "what was measured"
+    return "all"
+
+
+def test_the_end_of_a_pod_ends_its_load_and_keeps_what_was_measured():
+    with sigterm_as_interrupt():
+        assert asyncio.run(load()) == "what was measured"
+
+
+def test_publishing_is_not_ended():
+    with sigterm_as_interrupt():
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_pod_that_waits_for_its_start_just_ends():
+    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Told:
+    """A cluster in which the start is told at the third look, at 1000 s by the API server's clock."""
+
+    def __init__(self, looks: int = 3) -> None:
+        self.looks = looks
+
+    def created_s(self, *_: object) -> float | None:
+        self.looks -= 1
+        return None if self.looks else 1000.0
+
+
+async def at_once(_: float) -> None:
+    """No pause."""
+
+
+async def wait(cluster: Any, *, now_s: float) -> float:
+    return await wait_for_start(REQUEST, cast("Any", cluster), limit_s=10.0, pause=at_once, now=lambda: now_s)
+
+
+async def test_the_start_is_by_the_api_servers_clock():
+    assert await wait(Told(), now_s=1000.4) == 1000.0 + LEAD_S
+
+
+async def test_a_start_that_a_pods_clock_has_far_ahead_is_refused_with_the_cause():
+    with pytest.raises(KitError, match="the node's clock is 60 s behind"):
+        await wait(Told(), now_s=940.0)
+
+
+async def test_a_start_that_is_never_told_is_told_in_the_end():
+    times = iter([0.0, 1.0, 11.0])
+    with pytest.raises(KitError, match="nobody said within 10 s"):
+        await wait_for_start(
+            REQUEST,
+            cast("Any", Told(looks=9)),
+            limit_s=10.0,
+            pause=at_once,
+            clock=lambda: next(times),
+        )
+
+
+class Board(Told):
+    """A cluster that tells the start once this pod has said that it is ready; a generator has to be there by then."""
+
+    def __init__(self) -> None:
+        super().__init__(looks=1)
+        self.ready: list[str] = []
+        self.generators = 0
+
+    def apply(self, config_map: Any) -> None:
+        self.ready.append(config_map["metadata"]["name"])
+        self.generators = len(multiprocessing.active_children())
+
+    def created_s(self, *_: object) -> float | None:
+        return time.time() - LEAD_S if self.ready else None
+
+
+def test_a_pod_says_that_it_is_ready_once_its_generators_are():
+    board = Board()
+    request = replace(
+        REQUEST, base_url="http://127.0.0.1:9", shapes=("closed:1",), requests=1, parallelism=4, processes=2
+    )
+    environment = {"JOB_COMPLETION_INDEX": "3", "JOB_UID": "u"}
+    (stage,) = run(request, environment, cast("Any", board))
+    assert (board.ready, board.generators) == (["job-3-ready"], 2)
+    assert stage.planned == 0

@@ -1,0 +1,39 @@
+"""The one table of metrics, held against all that reads it."""
+
+from dataclasses import fields
+
+import pytest
+from llmd_bench.reports import LatencyV01, ThroughputV01
+from llmd_pods.errors import KitError
+from llmd_pods.metrics import LATENCIES, METRICS, RATES_IN_REPORTS, SHOWN, TOTAL_TOKENS, metric
+from llmd_pods.performance import Performance
+from llmd_pods.report_format import AggregateLatency, AggregateThroughput
+from llmd_pods.row import Row
+
+PERFORMANCE = {field.name for field in fields(Performance)} | {"total_tokens_per_s"}
+
+
+@pytest.mark.parametrize("latency", LATENCIES, ids=lambda latency: latency.title)
+def test_a_latency_has_its_place_in_rows_runs_and_both_reports(latency):
+    assert latency.name in Row.model_fields
+    assert latency.key in PERFORMANCE
+    assert latency.report in AggregateLatency.model_fields
+    assert latency.report in LatencyV01.model_fields
+
+
+@pytest.mark.parametrize("rate", [*RATES_IN_REPORTS.values(), TOTAL_TOKENS], ids=lambda rate: rate.v02)
+def test_a_rate_has_its_place_in_runs_and_both_reports(rate):
+    assert rate.performance in PERFORMANCE
+    assert rate.v01 in ThroughputV01.model_fields
+    assert rate.v02 in AggregateThroughput.model_fields
+
+
+def test_what_tables_show_are_metrics_and_rates_of_reports_fields_of_rows():
+    assert set(SHOWN) <= METRICS.keys()
+    assert set(RATES_IN_REPORTS) <= Row.model_fields.keys()
+
+
+def test_an_unknown_metric_is_refused_with_what_comes_close():
+    with pytest.raises(KitError) as caught:
+        metric("ttft_ms.p96")
+    assert "ttft_ms.p95" in str(caught.value.remedy)

@@ -1,0 +1,71 @@
+"""Reading what published evaluations leave behind."""
+
+import json
+
+import pytest
+from llmd_pods import package_job
+
+
+def test_answers_of_gpt_oss_are_ordered_by_prompt_not_by_arrival(tmp_path):
+    conversations = [[{"role": "user", "content": f"question {n}"}] for n in range(4)]
+    shown = [f"<p>Score: {score}</p>" for score in (1.0, 0.0, 1.0, 0.0)]
+    orders = []
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        path = tmp_path / "x_allresults.json"
+        document = {"convos": [conversations[n] for n in order], "htmls": [shown[n] for n in order]}
+        path.write_text(json.dumps(document))
+        orders.append(package_job.read_gpt_oss(path))
+    assert orders[0] == orders[1]
+    assert sorted(orders[0]) == [False, False, True, True]
+
+
+def test_answers_of_lm_eval_are_those_of_the_flexible_filter_by_number(tmp_path):
+    samples = [
+        {"doc_id": 1, "filter": "strict-match", "exact_match": 0.0},
+        {"doc_id": 1, "filter": "flexible-extract", "exact_match": 1.0},
+        {"doc_id": 0, "filter": "flexible-extract", "exact_match": 0.0},
+        {"doc_id": 0, "filter": "strict-match", "exact_match": 0.0},
+    ]
+    path = tmp_path / "samples_gsm8k_1.jsonl"
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    assert package_job.read_lm_eval(path) == [False, True]
+
+
+@pytest.fixture(name="job")
+def job_fixture(tmp_path, monkeypatch):
+    """Runs the Job's program with a package that is there already; gives its exit code and its report."""
+
+    def run(program, reader="lm-eval"):
+        log = tmp_path / "termination-log"
+        monkeypatch.setattr(package_job, "TERMINATION_LOG", str(log))
+        (tmp_path / "empty.lock").write_text("")
+        spec = {
+            "evaluation": "gsm8k",
+            "reader": reader,
+            "requirements": str(tmp_path / "empty.lock"),
+            "program": ["python", "-c", program],
+            "result_files": str(tmp_path / "samples_*.jsonl"),
+        }
+        monkeypatch.setenv(package_job.SPEC_VARIABLE, json.dumps(spec))
+        monkeypatch.setattr(package_job, "PACKAGES", str(tmp_path / "packages"))
+        return package_job.main(), json.loads(log.read_text())
+
+    return run
+
+
+def test_the_report_has_a_letter_for_each_answer(job, tmp_path):
+    sample = json.dumps({"doc_id": 0, "filter": "flexible-extract", "exact_match": 1.0})
+    code, report = job(f"open({str(tmp_path / 'samples_a.jsonl')!r}, 'w').write({sample!r})")
+    assert (code, report["answers"]) == (0, "1")
+
+
+def test_a_package_that_fails_fails_the_job_with_its_exit_code(job):
+    code, report = job("raise SystemExit(3)")
+    assert code == 3
+    assert "ended with 3" in report["error"]
+
+
+def test_a_package_that_leaves_no_results_fails_the_job(job):
+    code, report = job("pass")
+    assert code == 1
+    assert "no results" in report["error"]

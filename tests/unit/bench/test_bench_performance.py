@@ -1,0 +1,113 @@
+import math
+
+import pytest
+from bench_records import failed, request
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_pods.performance import describe, single, summarize
+from llmd_pods.records import Failure, percentile
+
+samples = st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=60)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (25, 1.75), (50, 2.5), (75, 3.25), (95, 3.85), (100, 4)])
+def test_percentiles_are_interpolated_between_neighbours(percent, expected):
+    assert percentile([1, 2, 3, 4], percent) == pytest.approx(expected)
+
+
+def test_statistics_of_known_samples():
+    statistics = describe([4, 2, 4, 4, 5, 5, 7, 9], "ms")
+    assert (statistics.mean, statistics.stddev, statistics.min, statistics.max) == (5, 2, 2, 9)
+    assert (statistics.p50, statistics.p90, statistics.units) == (4.5, pytest.approx(7.6), "ms")
+
+
+def test_one_sample_is_every_percentile():
+    statistics = describe([0.25], "s")
+    assert {statistics.min, statistics.p0p1, statistics.p50, statistics.p99p9, statistics.max} == {0.25}
+    assert statistics.stddev == 0
+
+
+def test_no_samples_have_no_statistics():
+    assert describe([], "s") is None
+
+
+def test_a_single_quantity_has_only_a_mean():
+    assert single(3.0, "tokens/s").model_dump(exclude_none=True) == {"units": "tokens/s", "mean": 3.0}
+
+
+@given(samples, st.floats(0, 100), st.floats(0, 100))
+def test_percentiles_rise_and_stay_within_the_samples(values, one, other):
+    ordered = sorted(values)
+    low, high = percentile(ordered, min(one, other)), percentile(ordered, max(one, other))
+    assert ordered[0] <= low <= ordered[-1]
+    assert low <= high or math.isclose(low, high, rel_tol=1e-12)
+
+
+@given(samples)
+def test_the_mean_lies_within_the_samples(values):
+    statistics = describe(values, "s")
+    assert statistics.min <= statistics.mean <= statistics.max
+
+
+def test_latencies_are_defined_as_the_report_format_defines_them():
+    record = request(first_s=0.5, gap_s=0.1, tokens=6)
+    assert record.ttft_s == 0.5
+    assert record.tpot_s == pytest.approx(0.1)
+    assert record.normalized_tpot_s == pytest.approx(1.0 / 6)
+    assert record.gaps_s == pytest.approx([0.1] * 5)
+
+
+def test_tokens_that_share_an_event_change_tpot_and_not_the_gaps():
+    record = request(tokens=12, events=6)
+    assert record.tpot_s == pytest.approx(0.5 / 11)
+    assert record.gaps_s == pytest.approx([0.1] * 5)
+
+
+def test_one_token_has_no_time_per_output_token():
+    record = request(tokens=1)
+    assert (record.tpot_s, record.gaps_s) == (None, [])
+
+
+def test_throughput_per_gpu_and_per_user():
+    records = [request(index, started_s=index % 2 * 1.0) for index in range(4)]
+    performance = summarize(records, planned=4, gpus=3, concurrency=2)
+    assert performance.duration_s == pytest.approx(2)
+    assert performance.output_tokens_per_s == pytest.approx(12)
+    assert performance.total_tokens_per_s == pytest.approx(212)
+    assert (performance.tpsg, performance.tpsu) == (pytest.approx(4), pytest.approx(6))
+    assert performance.tpsu_decode == pytest.approx(10)
+
+
+def test_the_speed_of_text_is_that_of_the_mean_token_as_in_rows():
+    performance = summarize([request(gap_s=0.01), request(1, gap_s=0.04)], planned=2, gpus=1)
+    assert performance.tpsu_decode == pytest.approx(1 / 0.025)
+
+
+def test_users_of_an_open_loop_are_the_requests_in_flight():
+    records = [request(index, started_s=index * 0.5) for index in range(3)]
+    assert summarize(records, planned=3, gpus=1).users == pytest.approx(3 * 1.0 / 2.0)
+
+
+def test_more_users_than_requests_count_as_many_as_there_were():
+    assert summarize([request()], planned=1, gpus=1, concurrency=8).users == 1
+
+
+def test_failures_are_counted_by_reason_and_kept_out_of_the_latencies():
+    cut = request(2, failure=Failure.CUT, error="cut")
+    performance = summarize([request(), failed(), failed(8), cut], planned=5, gpus=1, concurrency=1)
+    assert (performance.requests, performance.failures, performance.incomplete) == (4, 3, 1)
+    assert performance.failure_reasons == ("2 x status: HTTP 503: x", "1 x cut: cut")
+    assert performance.output_tokens == 6
+
+
+def test_a_run_without_answers_has_no_latencies():
+    performance = summarize([], planned=3, gpus=2, concurrency=1)
+    assert performance.ttft is performance.tpot is performance.e2e is None
+    assert (performance.output_tokens_per_s, performance.tpsu_decode) == (0, None)
+
+
+def test_model_time_is_wall_time_divided_by_the_scale():
+    record = request(started_s=2.0).in_model_time(0.5)
+    assert (record.started_s, record.ttft_s, record.latency_s) == (4.0, 1.0, pytest.approx(2.0))
+    performance = summarize([record], planned=1, gpus=1, concurrency=1)
+    assert performance.output_tokens_per_s == pytest.approx(3)

@@ -1,0 +1,163 @@
+from array import array
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_bench.rows import stage_row
+from llmd_pods import pod_load
+from llmd_pods.circumstances import Circumstances
+from llmd_pods.config_maps import join_pieces, pieces
+from llmd_pods.errors import KitError
+from llmd_pods.pod_load import LoadRequest, from_json, merge, notes, pack, unpack
+from llmd_pods.records import Delay, Failure, Health, RequestRecord, window_of
+from llmd_pods.stages import Stage, StageResult
+from llmd_pods.workload import ConstantRate
+
+REQUEST = LoadRequest(
+    namespace="llm-d",
+    job="load-x",
+    base_url="http://gpt",
+    model="m",
+    shapes=("constant:4", "poisson:8"),
+    requests=None,
+    duration_s=5.0,
+    input_tokens="normal:64,8",
+    output_tokens="lognormal:8,2",
+    seed=3,
+    run="r",
+    parallelism=2,
+)
+ONE_STAGE = replace(REQUEST, shapes=("constant:4",))
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+HEALTHY = Health(Delay(0.1, 0.1, 0.2, 0.3), Delay(0.1, 0.1, 0.4, 0.5), (0.3,), 2.0, 2.0)
+
+
+def record(index: int, **changes) -> RequestRecord:
+    given = {"started_s": index / 4, "latency_s": 0.5, "event_times_s": (0.1, 0.2, 0.45), "output_tokens": 3}
+    return RequestRecord(index=index, due_s=index / 4, **{**given, **changes})
+
+
+def stage(*records: RequestRecord, began: datetime = BEGAN, health: Health = HEALTHY) -> StageResult:
+    shape = ConstantRate(4)
+    return StageResult(
+        Stage(shape), records, health, window_of(records, shape, pod_load.read_trim("none")), started=began
+    )
+
+
+def travelled(*stages: StageResult, how: Circumstances = Circumstances()) -> pod_load.PodResult:  # noqa: B008 - frozen
+    return unpack(join_pieces(pack(how, stages)))
+
+
+def test_a_request_survives_its_file():
+    assert from_json(REQUEST.to_json()) == REQUEST
+
+
+def test_each_value_of_a_shape_is_a_stage():
+    assert [item.name for item in replace(REQUEST, shapes=("constant:4,8", "closed:2")).stages()] == [
+        "constant:4",
+        "constant:8",
+        "closed:2",
+    ]
+
+
+def test_pods_share_a_load_without_overlap():
+    assert [REQUEST.conditions(pod, 1.0, None).share.index for pod in range(2)] == [0, 1]
+    assert len({REQUEST.ready_name(0), REQUEST.ready_name(1), REQUEST.part_name(0, 0), REQUEST.start_name}) == 4
+
+
+def test_the_merged_load_has_every_request_of_every_pod_in_order():
+    pods = [travelled(stage(record(0), record(2))), travelled(stage(record(1), record(3)))]
+    (merged,) = merge(ONE_STAGE, pods)
+    assert [item.index for item in merged.records] == [0, 1, 2, 3]
+    assert merged.requests_per_s == stage(*map(record, range(4))).requests_per_s
+
+
+def test_requests_of_a_pod_that_began_later_are_later():
+    late = stage(record(1), began=BEGAN + timedelta(seconds=2))
+    (merged,) = merge(ONE_STAGE, [travelled(stage(record(0))), travelled(late)])
+    assert [item.started_s for item in merged.records] == [0.0, 2.25]
+    assert merged.records[1].slip_s == 0
+
+
+def test_pods_that_began_apart_are_told():
+    late = stage(record(1), began=BEGAN + timedelta(seconds=2))
+    assert list(notes([travelled(stage(record(0))), travelled(late)])) == [
+        "pods began stage 1 within 2.0 s of each other"
+    ]
+
+
+def test_one_pod_that_was_too_slow_spoils_the_whole():
+    slow = replace(HEALTHY, spoiled="the load generator was too slow: it was")
+    (merged,) = merge(ONE_STAGE, [travelled(stage(record(0))), travelled(stage(record(1), health=slow))])
+    assert "too slow" in merged.health.spoiled
+    assert merged.health.cpu_share == (0.3, 0.3)
+    assert merged.health.offered_requests_per_s == 4.0
+
+
+def test_a_load_of_which_a_pod_is_missing_falls_short():
+    first, second = merge(REQUEST, [travelled(stage(record(0), record(2)), stage(record(0)))])
+    assert first.shortfall == second.shortfall == "1 of 2 pods left no result: 50% of the load is missing"
+    assert [item.index for item in first.records] == [0, 2]
+
+
+def test_a_stage_that_a_pod_did_not_come_to_falls_short():
+    ended_early = travelled(replace(stage(record(0)), interrupted=True, shortfall="interrupted"))
+    first, second = merge(REQUEST, [ended_early, travelled(stage(record(1)), stage(record(1)))])
+    assert (first.interrupted, first.shortfall) == (True, "interrupted")
+    assert second.shortfall == "not reached by 1 of 2 pods"
+
+
+def test_a_stage_that_no_pod_came_to_is_there_and_falls_short():
+    *_, last = merge(REQUEST, [travelled(stage(record(0))), travelled(stage(record(1)))])
+    assert (last.records, last.shortfall) == ((), "not reached by 2 of 2 pods")
+
+
+def test_what_a_pod_did_not_send_is_told_of_the_whole():
+    short = replace(stage(record(0)), shortfall="1 of 2 requests were not sent")
+    (merged, _) = merge(REQUEST, [travelled(short), travelled(stage(record(1)))])
+    assert merged.shortfall == "1 of 2 requests were not sent"
+
+
+def test_a_whole_load_does_not_fall_short():
+    pods = [travelled(stage(record(0))), travelled(stage(record(1)))]
+    assert merge(ONE_STAGE, pods)[0].shortfall is None
+
+
+def test_failures_arrive_with_their_kind():
+    failed = record(0, failure=Failure.STATUS, error="HTTP 429", status=429, retry_after_s=2.0, event_times_s=())
+    (merged,) = merge(ONE_STAGE, [travelled(stage(failed))])
+    assert merged.records[0] == replace(failed, event_times_s=array("d"))
+
+
+@given(st.lists(st.floats(0, 100), max_size=50))
+def test_times_of_tokens_arrive_to_the_microsecond(times):
+    sent = record(0, event_times_s=sorted(times))
+    (part,) = travelled(stage(sent)).parts
+    assert list(part.records[0].event_times_s) == pytest.approx(sorted(times), abs=1e-6)
+
+
+def test_what_is_too_much_goes_without_the_times_of_tokens(monkeypatch):
+    monkeypatch.setattr(pod_load, "MOST_CHUNKS", 1)
+    monkeypatch.setattr("llmd_pods.config_maps.CHUNK_BYTES", 3000)
+    random = Random(1)  # noqa: S311 - noise
+    many = [record(i, event_times_s=sorted(random.random() for _ in range(200))) for i in range(20)]
+    result = travelled(stage(*many))
+    (merged,) = merge(ONE_STAGE, [result])
+    found_row = stage_row(merged, model="m", gpu="MI300X", gpus_counted=1)
+    assert {len(item.event_times_s) for item in merged.records} == {2}
+    assert (found_row.itl_ms.mean, found_row.ttft_ms.mean is None) == (None, False)
+    assert list(notes([result])) == ["times of single tokens were left out: too many for ConfigMaps"]
+
+
+def test_what_is_too_much_even_then_is_refused(monkeypatch):
+    monkeypatch.setattr(pod_load, "MOST_CHUNKS", 0)
+    with pytest.raises(KitError, match="too many"):
+        pack(Circumstances(), [stage(record(0))])
+
+
+@given(st.binary(max_size=200))
+def test_pieces_join_to_what_they_were(content):
+    assert join_pieces(pieces(content)) == content

@@ -1,0 +1,188 @@
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from fake_deployment import Answer
+from llmd_bench.reports import BenchmarkReportV01, store
+from llmd_bench.tables import checks_table, render
+from llmd_pods.report import build_report, summarize_result, to_yaml
+from llmd_pods.report_format import BenchmarkReport
+from llmd_pods.row import Basis
+from llmd_pods.smoke import smoke
+from llmd_pods.smoke_request import Check, Thresholds
+from pydantic import ValidationError
+from rich.console import Console
+
+GUIDE = Path(__file__).parent / "data/published-guide-report-v0.1.yaml"
+
+
+def published():
+    return BenchmarkReportV01.model_validate(yaml.safe_load(GUIDE.read_text()))
+
+
+@pytest.fixture
+async def result(deployment):
+    return await smoke(
+        deployment.plan(
+            thresholds=Thresholds(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e9),
+            basis=Basis.CALIBRATED,
+            simulated=("vLLM",),
+            time_scale=0.1,
+            facts={"cost_usd_per_hour": 24.0},
+            headers={"authorization": "Bearer s3cret"},
+        )
+    )
+
+
+def test_the_published_report_of_the_guide_is_read():
+    report = published()
+    assert report.metrics.requests.total == 5400
+    latency = report.metrics.latency
+    assert latency.time_per_output_token.mean == pytest.approx(0.00832535, rel=1e-6)
+    assert latency.time_to_first_token.p95 == pytest.approx(2.9816138, rel=1e-6)
+    assert report.metrics.throughput.output_tokens_per_sec / 16 == pytest.approx(764.8, abs=0.05)
+
+
+def test_the_published_report_means_the_same_by_time_per_output_token():
+    metrics = published().metrics
+    tokens_after_first = metrics.requests.output_length.p50 - 1
+    typical_s = metrics.latency.time_to_first_token.p50 + metrics.latency.time_per_output_token.p50 * tokens_after_first
+    assert typical_s == pytest.approx(metrics.latency.request_latency.p50, rel=0.02)
+
+
+def test_a_report_survives_writing_and_reading(result):
+    written = to_yaml(build_report(result, experiment="e", cluster="c"))
+    assert to_yaml(BenchmarkReport.model_validate(yaml.safe_load(written))) == written
+
+
+def test_the_topology_is_in_the_report(result):
+    stack = yaml.safe_load(to_yaml(build_report(result)))["scenario"]["stack"]
+    parts = [part["standardized"] for part in stack]
+    assert [part["kind"] for part in parts] == ["inference_engine", "inference_engine", "generic", "generic"]
+    assert [(part["role"], part["replicas"], part["accelerator"]["parallelism"]["tp"]) for part in parts[:2]] == [
+        ("prefill", 2, 1),
+        ("decode", 1, 2),
+    ]
+    assert [part["accelerator"]["count"] for part in parts[:2]] == [1, 2]
+    assert (parts[2]["tool"], parts[2]["tool_version"]) == ("llm-d-inference-scheduler", "v0.7.1")
+    assert stack[1]["native"]["args"] == {"--block-size": 16}
+
+
+def test_every_number_says_what_it_is(result):
+    report = yaml.safe_load(to_yaml(build_report(result)))
+    assert report["results"]["observability"]["llmd_oke"]["provenance"] == {
+        "numbers": "calibrated",
+        "simulated": ["vLLM"],
+        "time_scale": 0.1,
+    }
+    assert {"simulated", "provenance=calibrated", "time_scale=0.1"} <= set(report["run"]["keywords"])
+    assert "wall time divided by it" in report["run"]["description"]
+
+
+def test_the_proof_is_in_the_report_with_its_counters(result):
+    facts = yaml.safe_load(to_yaml(build_report(result)))["results"]["observability"]["llmd_oke"]
+    assert facts["remote_prefill"]["share"] == 1
+    counter = facts["remote_prefill"]["counters"]["prefill prompt tokens"]
+    assert counter["after"] - counter["before"] == counter["change"] == 8 * 64
+    assert facts["facts"] == {"cost_usd_per_hour": 24.0}
+
+
+def test_equal_loads_have_equal_ids_and_unequal_ones_do_not(result):
+    first, second = build_report(result), build_report(result)
+    assert first.scenario.load.metadata.cfg_id == second.scenario.load.metadata.cfg_id
+    prefill, decode, *_ = first.scenario.stack
+    assert prefill.metadata.cfg_id != decode.metadata.cfg_id
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{version: '0.3', run: {uid: a}, results: {}}", "version"),
+        ("{version: '0.2', run: {uid: a}, results: {}, extra: 1}", r"extra\n +Extra inputs"),
+        ("{version: '0.2', run: {}, results: {}}", r"run\.uid\n +Field required"),
+        (
+            "{version: '0.2', run: {uid: a}, results: {request_performance: {aggregate: {latency: "
+            "{time_to_first_token: {units: tokens/s, mean: 1}}}}}}",
+            "must be one of s, ms",
+        ),
+    ],
+)
+def test_what_does_not_keep_to_the_format_is_no_report(content, why):
+    with pytest.raises(ValidationError, match=why):
+        BenchmarkReport.model_validate(yaml.safe_load(content))
+
+
+def test_an_infinite_concurrency_keeps_to_the_format(result):
+    content = yaml.safe_load(to_yaml(build_report(result)))
+    content["scenario"]["load"]["standardized"]["concurrency"] = float("inf")
+    assert BenchmarkReport.model_validate(content).scenario.load.standardized.concurrency == float("inf")
+
+
+def test_a_result_is_stored_and_latest_points_at_it(result, tmp_path):
+    early, late = (datetime(2026, 3, day, 12, tzinfo=UTC) for day in (1, 2))
+    store(result, tmp_path, "dev", model="gpt-oss-120b", started=early)
+    stored = store(result, tmp_path, "dev", model="gpt-oss-120b", started=late)
+    assert stored.folder == tmp_path / "dev" / "20260302T120000Z"
+    assert (tmp_path / "dev/latest").resolve() == stored.folder
+    assert stored.report.name == "benchmark_report_v0.2,_smoke.yaml"
+    assert yaml.safe_load(stored.report.read_text())["run"]["uid"] == result.run
+    assert json.loads(stored.summary.read_text())["passed"] is True
+    lines = [json.loads(line) for line in stored.requests.read_text().splitlines()]
+    assert [line["index"] for line in lines] == list(range(8))
+    assert sorted(path.name for path in (tmp_path / "dev").iterdir()) == [
+        "20260301T120000Z",
+        "20260302T120000Z",
+        "latest",
+    ]
+
+
+def test_models_of_one_stack_share_a_moment(result, tmp_path):
+    folders = [store(result, tmp_path, "dev", model="gpt-oss-120b", part=part).folder for part in ("a", "b")]
+    assert folders[0].parent == folders[1].parent == (tmp_path / "dev/latest").resolve()
+
+
+def test_nothing_that_is_written_holds_a_credential(result, tmp_path):
+    stored = store(result, tmp_path, "dev", model="gpt-oss-120b")
+    assert not [path for path in stored.folder.iterdir() if "s3cret" in path.read_text()]
+    assert "s3cret" not in repr(result)
+
+
+def test_a_summary_is_plain_json(result):
+    summary = summarize_result(result)
+    assert json.loads(json.dumps(summary)) == summary
+    assert set(summary["performance"]["ttft_ms"]) == {"mean", "p50", "p90", "p95", "p99", "max"}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_tables_fit_the_terminal_and_show_what_was_found(result, width):
+    console = Console(width=width, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(result))
+    text = captured.get()
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("TTFT", "TPSG", "TPSU", "Remote prefill: 100.0% of 8 prompts", "pass", "calibrated", "p99"):
+        assert word in text
+    assert "…" not in text
+
+
+def test_a_long_limit_leaves_room_for_the_evidence(result):
+    checks = (Check("output", "at least", 1_000_000.0, 1072.9, "tokens/s", "4096 tokens in 3.8 s"),)
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(checks_table(checks))
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(line.rstrip()[-1] in "│┓┩┘┃" for line in lines[1:])
+    assert "4096 tokens in 3.8 s" in " ".join(line.split("│")[-2].strip() for line in lines if "│" in line)
+
+
+async def test_a_failed_check_is_shown_with_its_evidence(deployment):
+    deployment.script = lambda number: Answer(status=503) if number > 5 else Answer()
+    result = await smoke(deployment.plan())
+    console = Console(width=100, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(result))
+    assert "FAIL" in captured.get()
+    assert "no healthy upstream" in " ".join(captured.get().split())

@@ -1,0 +1,255 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from fake_deployment import TOPOLOGY, Answer
+from llmd_oke.catalogue.benchmarks import builtin_set
+from llmd_pods.deployment import MetricsEndpoint, Reading, Series, ServerPod, Servers, Snapshot, Topology
+from llmd_pods.errors import KitError
+from llmd_pods.evals import builtin_items
+from llmd_pods.evidence import ApiAnswer, OtherApi
+from llmd_pods.smoke import Progress, SmokeResult, about_simulation, evaluate, smoke
+from llmd_pods.smoke_request import Thresholds
+
+ALL_REMOTE = Thresholds(min_remote_prefill_share=0.95)
+AGGREGATED = Topology("agg-tp1-2r", (Servers("aggregated", 2, 1),))
+
+
+async def test_a_healthy_deployment_passes_with_proof(deployment):
+    result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
+    assert result.passed
+    assert result.remote_prefill.share == 1
+    assert (result.performance.requests, result.performance.output_tokens, result.performance.gpus) == (8, 40, 4)
+    assert result.notes == ()
+
+
+async def test_probe_and_warm_up_are_not_measured(deployment):
+    result = await smoke(deployment.plan(warmup_requests=3))
+    assert len(deployment.requests) == 1 + 3 + 8
+    assert len(result.records) == 8
+    assert len({body["prompt"] for body in deployment.requests}) == 12
+    assert result.remote_prefill.counters["prefill requests"].value == 8
+
+
+@pytest.mark.parametrize(
+    ("topology", "concurrency", "expected"), [(TOPOLOGY, 1, 2), (TOPOLOGY, 4, 4), (AGGREGATED, 3, 3)]
+)
+async def test_warm_up_covers_every_pair_of_servers_and_every_user(deployment, topology, concurrency, expected):
+    plan = deployment.plan(topology=topology, concurrency=concurrency, warmup_requests=None)
+    assert plan.warmup == expected
+
+
+async def test_a_silent_fallback_fails_the_benchmark(deployment):
+    deployment.script = lambda number: Answer(remote=number % 2 == 0)
+    result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
+    assert not result.passed
+    assert "silent fallback" in result.verdict.failed[0].evidence
+    assert result.remote_prefill.share == pytest.approx(0.5)
+
+
+async def test_failed_requests_fail_the_benchmark_and_do_not_end_it(deployment):
+    deployment.script = lambda number: Answer(status=503) if number in {4, 6} else Answer()
+    result = await smoke(deployment.plan())
+    assert not result.passed
+    assert (result.performance.requests, result.performance.failures) == (8, 2)
+    assert result.verdict.failed[0].evidence == "2 x status: HTTP 503: no healthy upstream"
+
+
+async def test_results_are_in_model_time(deployment):
+    result = await smoke(deployment.plan(time_scale=0.01))
+    slowest = max(record.started_s + record.latency_s for record in result.records)
+    first = min(record.started_s for record in result.records)
+    assert result.performance.duration_s == pytest.approx(slowest - first)
+    assert result.wall_s < result.performance.duration_s < 101 * result.wall_s
+
+
+async def test_unreadable_metrics_are_evidence_and_not_a_crash(deployment):
+    deployment.dead_metrics = {"router", "prefill", "decode"}
+    result = await smoke(deployment.plan(thresholds=ALL_REMOTE))
+    assert result.performance.failures == 0
+    assert [check.name for check in result.verdict.failed] == ["remote prefill"]
+
+
+def restarting(*restarts: int) -> Callable[[], tuple[ServerPod, ...]]:
+    """The pods as they are listed, one time after the other; below 0 there is no answer."""
+    left = iter(restarts)
+
+    def pods() -> tuple[ServerPod, ...]:
+        if (number := next(left)) < 0:
+            raise KitError("no answer")
+        return (ServerPod("decode", "decode-0", number), ServerPod("prefill", "prefill-0"))
+
+    return pods
+
+
+@pytest.mark.parametrize(
+    ("restarts", "value", "evidence"),
+    [
+        ((1, 1), 0, "no model server restarted during the run"),
+        (
+            (1, 3),
+            1,
+            "1 model server restarted during the run, which is no clean measurement: decode decode-0 (2 times)",
+        ),
+        ((1, -1), None, "the model servers' pods could not be listed before or after the run"),
+    ],
+)
+async def test_a_run_during_which_a_server_restarted_does_not_pass(deployment, restarts, value, evidence):
+    result = await smoke(replace(deployment.plan(), servers=restarting(*restarts)))
+    check = result.verdict.checks[-1]
+    assert (check.name, check.value, check.evidence) == ("server restarts", value, evidence)
+    assert result.passed == (value == 0)
+    assert result.performance.failures == 0
+
+
+async def test_an_aggregated_model_needs_no_proof(deployment):
+    result = await smoke(deployment.plan(topology=AGGREGATED, thresholds=ALL_REMOTE))
+    assert result.passed
+    assert result.remote_prefill is None
+
+
+async def test_a_model_that_never_answers_is_an_error(deployment):
+    deployment.script = lambda _: Answer(hang=True)
+    with pytest.raises(KitError, match="gave no completion within"):
+        await smoke(deployment.plan(router_timeout_s=0.05))
+
+
+async def test_a_benchmark_whose_time_is_over_before_all_was_sent_is_no_measurement(deployment):
+    deployment.script = lambda number: Answer(hang=number > 3)
+    with pytest.raises(KitError) as error:
+        await smoke(deployment.plan(timeout_s=1.0))
+    assert "Only 4 of 8 requests to openai/gpt-oss-120b could be sent: the benchmark's limit of 1 s" in str(error.value)
+    assert "2 x timeout" in str(error.value)
+    assert "smoke.timeoutS" in str(error.value.remedy)
+
+
+async def test_what_no_request_was_answered_by_does_not_pass_whatever_the_thresholds_allow(deployment):
+    deployment.script = lambda number: Answer(status=503) if number > 1 else Answer()
+    result = await smoke(deployment.plan(thresholds=Thresholds(max_failures=8)))
+    assert [check.name for check in result.verdict.failed] == ["answers"]
+
+
+async def test_remarks_tell_what_limits_the_numbers(deployment):
+    deployment.script = lambda number: Answer(status=503) if number == 1 else Answer(events=2, tokens_per_event=3)
+    result = await smoke(replace(deployment.plan(), concurrency=4))
+    text = "\n".join(result.notes)
+    assert "fewer than 3 per user" in text
+    assert "1 of 1 warm-up requests failed" in text
+    assert "events carry 3.00 tokens" in text
+
+
+async def test_progress_is_told_by_phase(deployment):
+    seen: list[Progress] = []
+    await smoke(deployment.plan(requests=2), seen.append)
+    assert [(item.phase, item.done, item.total) for item in seen] == [
+        ("waiting for the model to answer", 0, 0),
+        ("warm-up", 1, 1),
+        ("measuring", 1, 2),
+        ("measuring", 2, 2),
+    ]
+
+
+@pytest.mark.parametrize(("right", "passed"), [(76, True), (75, False)])
+async def test_answers_are_evaluated_and_fail_the_benchmark_below_the_floor(deployment, right, passed):
+    answers = {item.prompt: item.answer for item in builtin_items(builtin_set())[:right]}
+    deployment.reply = lambda prompt: answers.get(prompt, "no idea")
+    plan = deployment.plan(questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95))
+    result = await smoke(plan)
+    (_, check) = result.verdict.checks
+    assert (check.name, check.value, result.passed) == ("accuracy", right / 80, passed)
+    assert ("repetition-11: 'no idea'" in check.evidence) is not passed
+    assert result.examined.answers == "1" * right + "0" * (80 - right)
+
+
+async def test_a_benchmark_without_time_for_its_questions_is_no_measurement(deployment):
+    plan = deployment.plan(questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95), timeout_s=20.0)
+    with pytest.raises(KitError, match="questions were not asked"):
+        await evaluate(plan, 0.0, lambda _: None)
+
+
+async def test_an_evaluation_that_is_asked_for_and_was_not_done_passes_nothing(deployment):
+    result = await smoke(deployment.plan(thresholds=Thresholds(min_accuracy=0.0)))
+    assert [check.name for check in result.verdict.failed] == ["accuracy"]
+
+
+def snapshot(steps: float, late: float) -> Snapshot:
+    series = {
+        "llmd_oke_simulator_steps_total": (Series({}, steps),),
+        "llmd_oke_simulator_late_steps_total": (Series({}, late),),
+    }
+    return Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics"), series),))
+
+
+def test_a_machine_too_slow_for_the_simulation_is_named() -> None:
+    (remark,) = about_simulation(snapshot(100, 0), snapshot(1100, 250))
+    assert "25% of its steps were late" in remark
+
+
+def test_a_few_late_steps_are_not_worth_a_remark() -> None:
+    assert list(about_simulation(snapshot(100, 0), snapshot(1100, 5))) == []
+
+
+def test_real_servers_have_no_simulated_steps() -> None:
+    empty = Snapshot((Reading(MetricsEndpoint("decode", "decode-0", "http://decode-0/metrics")),))
+    assert list(about_simulation(empty, empty)) == []
+
+
+DISAGGREGATED = (OtherApi("chat", remote_prefill=True), OtherApi("responses", remote_prefill=True))
+MEASURED = 1 + 1 + 8
+"""Requests of the fake deployment's plan before other APIs are asked: probe, warm-up, measurement."""
+
+
+async def result(deployment, *apis: OtherApi) -> SmokeResult:
+    plan = deployment.plan(thresholds=Thresholds(min_remote_prefill_share=0.95), other_apis=apis)
+    return await smoke(plan)
+
+
+async def test_each_other_api_is_asked_once_with_a_prompt_of_the_measured_length(deployment):
+    outcome = await result(deployment, *DISAGGREGATED)
+    chat, responses = deployment.requests[MEASURED:]
+    assert len(chat["messages"][0]["content"]) == len(responses["input"]) == 4 * 64
+    assert outcome.passed
+    assert [answer.remote_prefill.share for answer in outcome.other_apis] == [1, 1]
+    assert outcome.remote_prefill.counters["prefill requests"].value == 8
+
+
+async def test_an_api_whose_prompt_stays_on_decode_fails_where_the_release_disaggregates_it(deployment):
+    deployment.script = lambda number: Answer(remote=number < MEASURED)
+    outcome = await result(deployment, OtherApi("responses", remote_prefill=True))
+    assert [check.name for check in outcome.verdict.failed] == ["responses remote prefill"]
+
+
+async def test_an_api_that_the_release_never_disaggregates_is_told_and_passes(deployment):
+    deployment.script = lambda number: Answer(remote=number < MEASURED)
+    outcome = await result(deployment, OtherApi("responses", remote_prefill=False))
+    assert outcome.passed
+    assert outcome.other_apis[0].sentence == (
+        "/v1/responses: answered; prompt of 64 tokens computed 0% by prefill servers; "
+        "this release's endpoint picker never disaggregates it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(status=503), "HTTP 503: no healthy upstream"),
+        (Answer(whole={"detail": "Not Found"}), "the answer has no usage, or isn't JSON"),
+        (
+            Answer(whole={"status": "failed", "usage": {"input_tokens": 64}}),
+            "the answer is not one of this API",
+        ),
+    ],
+)
+async def test_an_api_that_does_not_answer_fails_the_benchmark_in_words(deployment, answer, error):
+    deployment.script = lambda number: Answer() if number < MEASURED else answer
+    outcome = await result(deployment, OtherApi("responses", remote_prefill=True))
+    assert [(check.name, check.evidence) for check in outcome.verdict.failed] == [
+        ("responses answers", f"/v1/responses: {error}")
+    ]
+    assert outcome.other_apis[0].sentence == f"/v1/responses: {error}"
+
+
+async def test_a_model_that_is_not_disaggregated_must_only_answer(deployment):
+    outcome = await smoke(deployment.plan(evidence=None, other_apis=(OtherApi("chat"),)))
+    assert outcome.passed
+    assert outcome.other_apis == (ApiAnswer(OtherApi("chat"), "/v1/chat/completions", None, 64),)

@@ -1,0 +1,165 @@
+import asyncio
+import gzip
+import io
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+from fake_deployment import Deployment
+from llmd_bench.tables import render
+from llmd_oke.catalogue.benchmarks import builtin_set
+from llmd_pods import smoke_job
+from llmd_pods.circumstances import VARIABLE, Circumstances
+from llmd_pods.deployment import HttpEndpoint, PodAddress
+from llmd_pods.errors import KitError
+from llmd_pods.report import build_report, summarize_result
+from llmd_pods.row import Basis
+from llmd_pods.smoke import TOO_SLOW, SmokeResult, smoke
+from llmd_pods.smoke_job import (
+    LARGEST_BYTES,
+    LONGEST_WORDS_BYTES,
+    RESULT_KEY,
+    failure_message,
+    pack,
+    termination_message,
+    unpack,
+)
+from llmd_pods.smoke_request import Thresholds
+from rich.console import Console
+from smoke_requests import REQUEST
+
+HOW = Circumstances()
+
+
+@pytest.fixture
+async def result(deployment) -> SmokeResult:
+    plan = deployment.plan(
+        thresholds=Thresholds(min_remote_prefill_share=0.95, max_ttft_p95_ms=1e-6), facts=REQUEST.facts
+    )
+    return await smoke(plan)
+
+
+def shown(result: SmokeResult) -> str:
+    text = io.StringIO()
+    Console(file=text, width=120).print(render(result))
+    return text.getvalue()
+
+
+async def test_a_result_looks_the_same_after_its_journey(result):
+    arrived = unpack(pack(REQUEST, HOW, result).result)
+    assert shown(arrived) == shown(result)
+    summary = summarize_result(arrived)
+    there = summarize_result(result)
+    assert {key: summary[key] for key in summary if key != "load"} == {
+        key: there[key] for key in there if key != "load"
+    }
+
+
+async def test_a_report_is_built_of_it_as_of_the_result_itself(result):
+    arrived = unpack(pack(REQUEST, HOW, result).result)
+    assert build_report(arrived).results.request_performance == build_report(result).results.request_performance
+
+
+async def test_summary_and_report_can_be_read_without_the_kit(result):
+    texts = pack(REQUEST, HOW, result).texts
+    assert json.loads(texts["summary.json"])["passed"] is False
+    assert "version: '0.2'" in texts["report.yaml"]
+
+
+async def test_what_is_too_large_goes_without_the_times_of_tokens(result):
+    random = Random(1)  # noqa: S311 - noise
+    times = tuple(sorted(random.random() for _ in range(3000)))
+    large = replace(result, records=tuple(replace(result.records[0], index=i, event_times_s=times) for i in range(500)))
+    large = replace(
+        large, records=tuple(replace(r, event_times_s=[t * random.random() for t in times]) for r in large.records)
+    )
+    parcel = pack(REQUEST, HOW, large)
+    arrived = unpack(parcel.result)
+    assert len(parcel.result) <= LARGEST_BYTES
+    assert [len(record.event_times_s) for record in arrived.records] == [2] * 500
+    assert arrived.performance == result.performance
+    assert "too large" in arrived.notes[-1]
+
+
+def test_what_is_no_result_is_refused_in_words():
+    with pytest.raises(KitError, match="can't be read"):
+        unpack(b"nonsense")
+
+
+async def test_last_words_say_which_threshold_was_missed_and_where_there_is_more(result):
+    words = json.loads(termination_message("gpt", result))
+    assert words["failed"] == ["TTFT p95"]
+    assert words["message"].startswith("gpt failed its smoke benchmark: TTFT p95")
+    assert words["message"].endswith("llmd-oke smoke --fetch --stack mine")
+
+
+async def test_last_words_say_that_the_machine_was_too_slow_where_that_is_why(result):
+    slow = f"{TOO_SLOW}: 34% of its steps were late"
+    assert slow in json.loads(termination_message("gpt", replace(result, notes=(slow,))))["message"]
+
+
+def test_last_words_are_never_longer_than_kubernetes_keeps():
+    words = failure_message("gpt", KitError("ä" * 9000))
+    assert len(words.encode()) <= LONGEST_WORDS_BYTES
+    assert json.loads(words)["failed"] == ["no measurement"]
+    assert smoke_job.LONGEST_WORDS_BYTES == 4096
+
+
+ENVIRONMENT = {"JOB_NAME": "smoke-1", "JOB_UID": "uid-1", "RESULT_NAME": "smoke-gpt"}
+
+
+class FakeCluster:
+    """The fake deployment's one address for all of its programs."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self.applied: list[dict] = []
+
+    def service(self, namespace, name):
+        return HttpEndpoint(self._deployment.url)
+
+    def pods(self, namespace, labels):
+        return [PodAddress(labels["role"], labels["role"])]
+
+    def pod(self, namespace, pod, port):
+        return (
+            HttpEndpoint(self._deployment.url)
+            if port == REQUEST.server_port
+            else HttpEndpoint(f"{self._deployment.url}/{pod.name}")
+        )
+
+    def apply(self, config_map):
+        self.applied.append(config_map)
+
+
+async def run(deployment: Deployment, request=REQUEST, **told: str) -> tuple[FakeCluster, object]:
+    cluster = FakeCluster(deployment)
+    return cluster, await asyncio.to_thread(smoke_job.run, request, {**ENVIRONMENT, **told}, cluster)
+
+
+async def test_the_result_belongs_to_its_job_and_can_be_read_again(deployment):
+    cluster, result = await run(deployment)
+    (written,) = cluster.applied
+    assert written["metadata"]["name"] == "smoke-gpt"
+    assert written["metadata"]["annotations"] == {smoke_job.JOB_ANNOTATION: "smoke-1"}
+    assert written["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    packed = smoke_job.base64.b64decode(written["binaryData"][RESULT_KEY])
+    assert gzip.decompress(packed)
+    assert unpack(packed).run == result.run
+
+
+async def test_an_evaluation_arrives_with_the_result_and_fails_the_job_in_words(deployment):
+    request = replace(REQUEST, questions=builtin_set(), thresholds=Thresholds(min_accuracy=0.95))
+    cluster, result = await run(deployment, request)
+    packed = smoke_job.base64.b64decode(cluster.applied[0]["binaryData"][RESULT_KEY])
+    assert unpack(packed).examined == result.examined
+    words = json.loads(termination_message("gpt", result))
+    assert (words["passed"], words["failed"]) == (False, ["accuracy"])
+    assert "gpt failed its smoke benchmark: accuracy 0, at least 0.95 share (0 of 80 questions" in words["message"]
+
+
+async def test_it_measures_on_the_clock_that_a_rehearsal_names(deployment):
+    how = Circumstances(0.5, Basis.CALIBRATED, ("vLLM",), {})
+    _, result = await run(deployment, **{VARIABLE: how.to_text()})
+    assert (result.plan.time_scale, result.plan.basis, result.plan.simulated) == (0.5, "calibrated", ("vLLM",))

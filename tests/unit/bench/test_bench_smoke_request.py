@@ -1,0 +1,164 @@
+from dataclasses import replace
+
+import pytest
+from bench_records import failed, request
+from fake_deployment import TOPOLOGY
+from llmd_pods.circumstances import VARIABLE, Circumstances, from_environment
+from llmd_pods.deployment import HttpEndpoint, PodAddress, RouterPart
+from llmd_pods.performance import summarize
+from llmd_pods.row import Basis
+from llmd_pods.smoke import resolve
+from llmd_pods.smoke_request import Thresholds, from_json, judge
+from smoke_requests import REQUEST
+from test_bench_evidence import decode, prefill, prove, router
+
+PODS = {
+    "router": [PodAddress("r", "10.0.0.1")],
+    "prefill": [PodAddress("p0", "10.0.0.2"), PodAddress("p1", "10.0.0.3")],
+    "decode": [PodAddress("d", "10.0.0.4")],
+}
+
+
+class FakeDirectory:
+    def service(self, namespace, name):
+        return HttpEndpoint(f"http://{name}.{namespace}")
+
+    def pods(self, namespace, labels):
+        return PODS[labels["role"]]
+
+    def pod(self, namespace, pod, port):
+        return HttpEndpoint(f"http://{pod.address}:{port}")
+
+
+def test_a_request_survives_its_file():
+    assert from_json(REQUEST.to_json()) == REQUEST
+
+
+def test_equal_requests_give_equal_texts():
+    assert replace(REQUEST).to_json() == REQUEST.to_json()
+
+
+def test_every_pod_is_asked_for_its_counters_where_it_shows_them():
+    result = resolve(REQUEST, FakeDirectory(), Circumstances()).metrics
+    assert [(item.role, item.url) for item in result] == [
+        ("router", "http://10.0.0.1:9090/metrics"),
+        ("prefill", "http://10.0.0.2:8000/metrics"),
+        ("prefill", "http://10.0.0.3:8000/metrics"),
+        ("decode", "http://10.0.0.4:8200/metrics"),
+    ]
+
+
+def test_the_pods_of_servers_are_listed_anew_whenever_they_are_asked_for():
+    servers = resolve(REQUEST, FakeDirectory(), Circumstances()).servers
+    assert servers
+    assert [(server.role, server.name) for server in servers()] == [
+        ("prefill", "p0"),
+        ("prefill", "p1"),
+        ("decode", "d"),
+    ]
+
+
+def test_each_pair_of_a_unit_is_introduced_through_the_routing_sidecar():
+    pairs = resolve(REQUEST, FakeDirectory(), Circumstances()).introductions
+    assert [(pair.base_url, pair.headers["x-prefiller-host-port"]) for pair in pairs] == [
+        ("http://10.0.0.4:8000", "10.0.0.2:8000"),
+        ("http://10.0.0.4:8000", "10.0.0.3:8000"),
+    ]
+
+
+def test_units_are_not_introduced_to_each_other():
+    apart = replace(REQUEST, groups=(REQUEST.groups[1], replace(REQUEST.groups[2], unit="b")))
+    assert resolve(apart, FakeDirectory(), Circumstances()).introductions == ()
+
+
+def test_the_report_names_the_versions_that_ran():
+    topology = replace(
+        TOPOLOGY, router=(RouterPart("endpoint-picker", "x", "v0.8.0"), RouterPart("service", "y", "v1"))
+    )
+    how = Circumstances(ran={"epp": "v0.7.1"})
+    plan = resolve(replace(REQUEST, topology=topology), FakeDirectory(), how)
+    assert [part.version for part in plan.topology.router] == ["v0.7.1", "v1"]
+
+
+def test_a_pod_that_is_told_nothing_measures_real_servers():
+    assert from_environment({}) == Circumstances()
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+def test_what_a_rehearsal_tells_its_pods_arrives(basis):
+    how = Circumstances(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"})
+    assert from_environment({VARIABLE: how.to_text()}) == how
+
+
+GOOD = summarize([request(index) for index in range(4)], planned=4, gpus=1, concurrency=4)
+NO_LIMITS = Thresholds(max_failures=None)
+
+
+def check(thresholds: Thresholds, performance=GOOD, proof=None):
+    (only,) = judge(thresholds, performance, proof).checks
+    return only
+
+
+def test_without_limits_nothing_is_judged():
+    assert judge(NO_LIMITS, GOOD, None).checks == ()
+
+
+@pytest.mark.parametrize(
+    ("limit", "generous", "strict", "measured"),
+    [
+        ("max_ttft_p95_ms", 501, 499, 500),
+        ("max_itl_p95_ms", 101, 99, 100),
+        ("max_e2e_p95_ms", 1001, 999, 1000),
+        ("min_output_tokens_per_s", 23, 25, 24),
+    ],
+)
+def test_a_limit_passes_and_fails_by_what_was_measured(limit, generous, strict, measured):
+    assert check(replace(NO_LIMITS, **{limit: generous})).passed
+    failing = check(replace(NO_LIMITS, **{limit: strict}))
+    assert not failing.passed
+    assert failing.value == pytest.approx(measured)
+    assert failing.evidence
+
+
+def test_failures_are_judged_with_their_reasons():
+    performance = summarize([request(), failed(), failed(8)], planned=3, gpus=1, concurrency=1)
+    result = check(Thresholds(max_failures=1), performance)
+    assert (result.value, result.passed) == (2, False)
+    assert result.evidence == "2 x status: HTTP 503: x"
+    assert check(Thresholds(max_failures=2), performance).passed
+
+
+@pytest.mark.parametrize("records", [[], [failed(0), failed(1)]], ids=["sent", "answered"])
+def test_a_run_in_which_nothing_was_measured_passes_no_thresholds(records):
+    nothing = summarize(records, planned=2, gpus=1, concurrency=1)
+    assert [item.name for item in judge(Thresholds(max_failures=2), nothing, None).failed] == ["answers"]
+
+
+def test_a_latency_that_was_not_measured_fails():
+    short = summarize([request(tokens=1)], planned=1, gpus=1, concurrency=1)
+    result = check(replace(NO_LIMITS, max_itl_p95_ms=10), short)
+    assert (result.value, result.passed) == (None, False)
+
+
+def test_remote_prefill_is_judged_by_the_least_share():
+    thresholds = replace(NO_LIMITS, min_remote_prefill_share=0.95)
+    assert check(thresholds, proof=prove(router(10), prefill(10_000), decode(10_000))).passed
+    fallback = check(thresholds, proof=prove(router(10), prefill(6_000), decode(6_000)))
+    assert not fallback.passed
+    assert "silent fallback" in fallback.evidence
+
+
+def test_remote_prefill_that_no_server_confirms_fails():
+    result = check(replace(NO_LIMITS, min_remote_prefill_share=0.5), proof=prove(router(10), None, None))
+    assert (result.value, result.passed) == (None, False)
+    assert "nothing is proven" in result.evidence
+
+
+def test_remote_prefill_of_an_aggregated_model_is_not_judged():
+    assert judge(replace(NO_LIMITS, min_remote_prefill_share=1), GOOD, None).checks == ()
+
+
+def test_a_verdict_names_what_failed():
+    verdict = judge(Thresholds(max_ttft_p95_ms=1, max_e2e_p95_ms=2000), GOOD, None)
+    assert not verdict.passed
+    assert [item.name for item in verdict.failed] == ["TTFT p95"]

@@ -1,0 +1,118 @@
+import itertools
+from random import Random
+from statistics import fmean, stdev
+
+import pytest
+from llmd_pods.workload import (
+    CHARACTERS_PER_TOKEN,
+    WORDS,
+    ConstantRate,
+    Conversations,
+    Fixed,
+    LogNormal,
+    Normal,
+    PoissonRate,
+    Position,
+    PromptSource,
+    SharedPrefix,
+    TraceEntry,
+    Workload,
+    arrivals_s,
+    draw,
+)
+
+
+def test_words_are_distinct_and_have_three_letters():
+    assert len(set(WORDS)) == 128
+    assert {len(word) for word in WORDS} == {3}
+
+
+def test_a_prompt_has_four_characters_for_each_token():
+    prompt = PromptSource(4096, 0, "run").prompt(0)
+    assert len(prompt) == CHARACTERS_PER_TOKEN * 4096
+    assert len(prompt.split()) == 4096
+
+
+def test_the_same_run_and_seed_give_the_same_prompts():
+    assert PromptSource(32, 7, "a").prompt(3) == PromptSource(32, 7, "a").prompt(3)
+
+
+def test_no_two_prompts_begin_alike():
+    block = 16 * CHARACTERS_PER_TOKEN
+    sources = [PromptSource(32, seed, run) for seed in (0, 1) for run in ("a", "b")]
+    prompts = [source.prompt(index)[:block] for source in sources for index in range(50)]
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_a_constant_rate_sends_at_even_intervals():
+    assert list(itertools.islice(arrivals_s(ConstantRate(4)), 4)) == [0, 0.25, 0.5, 0.75]
+
+
+def test_a_poisson_rate_is_met_on_average_and_repeats_with_its_seed():
+    first, again = (list(itertools.islice(arrivals_s(PoissonRate(50, seed=3)), 5001)) for _ in range(2))
+    assert first == again == sorted(first)
+    assert 5000 / first[-1] == pytest.approx(50, rel=0.05)
+
+
+def dice() -> Random:
+    return Random(1)  # noqa: S311 - lengths, not secrets
+
+
+@pytest.mark.parametrize("length", [Normal(1000, 100), LogNormal(1000, 400)])
+def test_lengths_have_the_mean_and_deviation_that_were_asked_for(length):
+    random = dice()
+    drawn = [draw(length, random) for _ in range(20000)]
+    assert fmean(drawn) == pytest.approx(length.mean, rel=0.02)
+    assert stdev(drawn) == pytest.approx(length.stddev, rel=0.05)
+
+
+def test_lengths_stay_within_their_limits():
+    random = dice()
+    drawn = {draw(Normal(10, 100, least=5, most=20), random) for _ in range(200)}
+    assert (min(drawn), max(drawn)) == (5, 20)
+
+
+def test_a_fixed_length_is_fixed():
+    assert draw(Fixed(7), dice()) == 7
+
+
+def test_lengths_follow_from_the_seed_and_texts_from_the_run():
+    one, other = (Workload(Normal(64, 20), Fixed(8), seed=3, run=run) for run in ("a", "b"))
+    questions = [(one.question(index), other.question(index)) for index in range(20)]
+    assert [a.input_tokens for a, _ in questions] == [b.input_tokens for _, b in questions]
+    assert not {a.text for a, _ in questions} & {b.text for _, b in questions}
+
+
+def test_loads_of_one_run_have_different_texts():
+    workload = Workload(Fixed(8), Fixed(8))
+    assert workload.question(0, label="0").text != workload.question(0, label="1").text
+
+
+def test_recorded_lengths_go_before_the_workloads():
+    question = Workload(Fixed(8), Fixed(9)).question(0, recorded=TraceEntry(0.0, 16, None))
+    assert (question.input_tokens, question.output_tokens, len(question.text)) == (16, 9, 64)
+
+
+def test_each_prompt_begins_with_one_of_the_prefixes():
+    workload = Workload(Fixed(8), Fixed(1), prefix=SharedPrefix(groups=3, tokens=32))
+    questions = [workload.question(index) for index in range(60)]
+    assert len({question.text[: 4 * 32] for question in questions}) == 3
+    assert {question.input_tokens for question in questions} == {40}
+
+
+def test_turns_follow_each_other_in_as_many_conversations_as_there_are_at_a_time():
+    workload = Workload(Fixed(8), Fixed(1), conversations=Conversations(at_a_time=2, turns=2))
+    assert [workload.place(index) for index in range(6)] == [
+        Position(0, 0, None, is_last=False),
+        Position(1, 0, None, is_last=False),
+        Position(0, 1, 0, is_last=True),
+        Position(1, 1, 1, is_last=True),
+        Position(2, 0, None, is_last=False),
+        Position(3, 0, None, is_last=False),
+    ]
+
+
+def test_only_the_first_turn_has_the_prefix():
+    prefix, conversations = SharedPrefix(1, 32), Conversations(at_a_time=1, turns=2)
+    workload = Workload(Fixed(8), Fixed(1), prefix=prefix, conversations=conversations)
+    assert [workload.question(index).input_tokens for index in (0, 1)] == [40, 8]

@@ -1,0 +1,15 @@
+"""Problems as JSON."""
+
+from typing import Any
+
+import pytest
+from llmd_oke.cli.console import problem_document
+from llmd_pods.errors import Problem
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [(None, None), (True, True), (2, 2), ("guide", "guide"), (float("nan"), "nan"), ([True], "[true]")],
+)
+def test_a_value_is_what_json_has_for_it(value: Any, plain: Any):
+    assert problem_document(Problem("a", value, "b", "c"))["value"] == plain

@@ -1,0 +1,111 @@
+"""Options: times are written one way, whatever the command, and the fields of a dataclass are options of several."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import typer
+from llmd_oke.cli import times
+from llmd_oke.cli.main import app
+from llmd_oke.cli.options import with_option_groups
+from typer.testing import CliRunner, Result
+
+WIDE = {"COLUMNS": "200", "TERM": "dumb"}
+
+
+def given(text: str | None) -> Result:
+    command = typer.Typer()
+
+    @command.command()
+    def show(
+        time: Annotated[float, times.option(about="A time", least_s=1, most_s=86_400, default_s=15)] = 15.0,
+    ) -> None:
+        typer.echo(time)
+
+    return CliRunner().invoke(command, ["--time", text] if text else [], env=WIDE)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("15", 15), ("15s", 15), ("2.5", 2.5), ("1.5m", 90), ("24h", 86_400), (None, 15)]
+)
+def test_times_are_written_with_or_without_units(text: str | None, seconds: float):
+    assert float(given(text).stdout) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "0.5s", "25h", "ten", "5 m", "-3s", "nan", "1h30m", "10d"])
+def test_other_times_are_refused_with_what_is_accepted(text: str):
+    refused = given(text)
+    assert refused.exit_code == 2
+    assert f"{text!r} is no time from 1s to 24h; accepted: 90s, 10m, 2h, or seconds." in refused.stderr
+
+
+def test_no_time_is_endless():
+    refused = CliRunner().invoke(app, ["bench", "--limit", "9" * 400], env=WIDE)
+    assert (refused.exit_code, "is no time" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"), [(0, "0s"), (0.001, "0.001s"), (15, "15s"), (90, "90s"), (600, "10m"), (10_800, "3h")]
+)
+def test_a_time_is_shown_in_its_largest_whole_unit(time_s: float, text: str):
+    assert times.written(time_s) == text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bench", "--duration"],
+        ["bench", "--rest"],
+        ["bench", "--limit"],
+        ["bench", "--request-timeout"],
+        ["eval", "--timeout"],
+        ["tune", "watch", "--every"],
+        ["tune", "watch", "--for"],
+        ["tunnel", "--session"],
+    ],
+)
+def test_each_option_that_is_a_time_takes_it_in_the_same_form(words: list[str]):
+    refused = CliRunner().invoke(app, [*words, "soon"], env=WIDE)
+    assert refused.exit_code == 2
+    assert "accepted: 90s, 10m, 2h, or seconds." in refused.stderr
+
+
+Size = Annotated[int, typer.Option("--size", "-n", help="How large.", min=1)]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    name: Annotated[str, typer.Option(help="What.")]
+    size: Size = 3
+
+
+@pytest.fixture
+def order_app() -> typer.Typer:
+    made = typer.Typer()
+
+    @made.command()
+    @with_option_groups
+    def _order(where: Annotated[str, typer.Argument()], wanted: Wanted, again: bool = False) -> None:
+        """Order something."""
+        typer.echo(f"{where} {wanted} {again}")
+
+    return made
+
+
+def test_each_field_is_an_option_with_its_own_default(order_app: typer.Typer) -> None:
+    said = CliRunner().invoke(order_app, ["here", "--name", "gpu", "--again"])
+    assert said.output == f"here {Wanted('gpu', 3)} True\n"
+
+
+def test_fields_have_their_short_names_too(order_app: typer.Typer) -> None:
+    assert "size=8" in CliRunner().invoke(order_app, ["here", "--name", "gpu", "-n", "8"]).output
+
+
+@pytest.mark.parametrize("words", [["here"], ["here", "--name", "gpu", "--size", "0"]])
+def test_a_field_without_default_is_required_and_limits_hold(order_app: typer.Typer, words: list[str]) -> None:
+    assert CliRunner().invoke(order_app, words).exit_code == 2
+
+
+def test_help_shows_the_texts_of_fields_and_of_the_command(order_app: typer.Typer) -> None:
+    shown = CliRunner().invoke(order_app, ["--help"]).output
+    assert all(text in shown for text in ("Order something.", "What.", "How large.", "--again"))

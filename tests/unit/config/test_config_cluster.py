@@ -1,0 +1,106 @@
+"""The shape of a created cluster and of its pools."""
+
+from typing import Any
+
+import pytest
+from llmd_oke import config
+from llmd_oke.config import CreateCluster
+from llmd_pods.errors import Problem, Refused
+
+CLUSTER: dict[str, Any] = {
+    "mode": "create",
+    "name": "prod",
+    "region": "us-ashburn-1",
+    "compartmentId": "ocid1.compartment.oc1..c",
+    "tenancyId": "ocid1.tenancy.oc1..t",
+    "kubernetesVersion": "v1.34.2",
+}
+POOL: dict[str, Any] = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 9}
+
+
+def stack(cluster: Any = None, pool: Any = None, **changes: Any) -> dict[str, Any]:
+    return {
+        "cluster": {**CLUSTER, **(cluster or {})},
+        "gpuPools": [{**POOL, **(pool or {})}],
+        "release": "llm-d-0.9.0",
+        "layer": "cluster",
+        **changes,
+    }
+
+
+def only(**changes: Any) -> Problem:
+    with pytest.raises(Refused) as refused:
+        config.validate(stack(**changes))
+    (problem,) = refused.value.problems
+    return problem
+
+
+def test_the_safe_choice_is_the_default():
+    cluster = config.validate(stack()).cluster
+    assert isinstance(cluster, CreateCluster)
+    assert cluster.protect
+    assert cluster.api_endpoint.access == "private"
+    assert cluster.ssh_public_key is None
+
+
+def test_pools_are_launched_as_a_managed_compute_cluster_unless_asked_otherwise():
+    result = config.validate(stack())
+    assert result.gpu_pools[0].launch == "managed-compute-cluster"
+    assert (result.system_pool.size, result.system_pool.shape) == (3, "VM.Standard.E5.Flex")
+
+
+def test_an_image_to_import_is_written_as_import():
+    image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "sha256:" + "0" * 64}}
+    result = config.validate(stack(pool={"image": image})).gpu_pools[0].image
+    assert result is not None
+    assert result.import_ is not None
+    assert result.import_.name == "ubuntu"
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "accepted"),
+    [
+        ({"cluster": {"compartmentId": "prod"}}, "cluster.compartmentId", "an OCID"),
+        ({"cluster": {"region": "Ashburn"}}, "cluster.region", "a region such as us-ashburn-1"),
+        (
+            {"cluster": {"kubernetesVersion": "1.34"}},
+            "cluster.kubernetesVersion",
+            "a Kubernetes version such as v1.34.2",
+        ),
+        ({"cluster": {"cni": "calico"}}, "cluster.cni", "'vcn-native' or 'flannel'"),
+        ({"cluster": {"servicesCidr": "10.96.0.0"}}, "cluster.servicesCidr", "an IPv4 range"),
+        ({"cluster": {"imagePolicy": {"kmsKeyIds": []}}}, "cluster.imagePolicy.kmsKeyIds", "at least 1 item"),
+        (
+            {"cluster": {"oidc": {"issuerUrl": "http://x", "clientId": "a"}}},
+            "cluster.oidc.issuerUrl",
+            "begins with https://",
+        ),
+        ({"cluster": {"colour": "red"}}, "cluster.colour", "one of"),
+        ({"pool": {"availabilityDomain": "AD-1"}}, "gpuPools[0].availabilityDomain", "the whole name"),
+        ({"pool": {"faultDomains": ["1"]}}, "gpuPools[0].faultDomains[0]", "FAULT-DOMAIN-1"),
+        ({"pool": {"launch": "managed"}}, "gpuPools[0].launch", "'managed-compute-cluster'"),
+        ({"pool": {"nvme": "raid-5"}}, "gpuPools[0].nvme", "'raid-0', 'raid-10' or 'none'"),
+        ({"pool": {"taints": [{"key": "a b"}]}}, "gpuPools[0].taints[0].key", "a Kubernetes label key"),
+        ({"pool": {"labels": {"a": "b c"}}}, "gpuPools[0].labels.a", "a Kubernetes label value"),
+        ({"pool": {"cycling": {"maxSurge": 1}}}, "gpuPools[0].cycling.maxSurge", "text"),
+        ({"layer": "network"}, "layer", "'cluster', 'serving' or 'all'"),
+    ],
+)
+def test_what_is_not_valid_is_told_in_the_words_of_oci_and_kubernetes(
+    changes: dict[str, Any], path: str, accepted: str
+):
+    problem = only(**changes)
+    assert problem.path == path
+    assert accepted in problem.accepted
+
+
+def test_a_checksum_says_its_kind():
+    image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "0" * 32}}
+    assert "md5: or sha256:" in only(pool={"image": image}).accepted
+
+
+def test_what_is_missing_of_a_cluster_is_told_at_once():
+    with pytest.raises(Refused) as refused:
+        config.validate({**stack(), "cluster": {"mode": "create"}})
+    paths = {problem.path for problem in refused.value.problems}
+    assert paths == {f"cluster.{key}" for key in CLUSTER if key != "mode"}

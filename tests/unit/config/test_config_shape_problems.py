@@ -1,0 +1,260 @@
+"""Errors of shape: paths as the user wrote them, what would be accepted, no word of the validator's own."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke import config
+from llmd_oke.config.shape_problems import did_you_mean
+from llmd_pods.errors import Problem, Refused
+
+GOOD: dict[str, Any] = {
+    "cluster": {"mode": "existing", "identifier": "here"},
+    "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
+    "release": "llm-d-0.9.0",
+    "models": [
+        {
+            "model": "gpt-oss-120b",
+            "topology": "8p-tp1-2d-tp4",
+            "workload": {"inputTokens": 5000, "outputTokens": 250},
+            "engine": {"env": {"A": "1"}, "extraArgs": ["--seed=1"]},
+        }
+    ],
+}
+
+
+def changed(*place: str | int, value: Any) -> dict[str, Any]:
+    result = copy.deepcopy(GOOD)
+    target: Any = result
+    for step in place[:-1]:
+        target = target[step]
+    target[place[-1]] = value
+    return result
+
+
+def problems(value: Any) -> list[Problem]:
+    with pytest.raises(Refused) as caught:
+        config.validate(value)
+    return list(caught.value.problems)
+
+
+def problem(*place: str | int, value: Any) -> Problem:
+    (result,) = problems(changed(*place, value=value))
+    return result
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "path", "accepted"),
+    [
+        (("gpuPools", 0, "size"), "2", "gpuPools[0].size", "a whole number without quotes"),
+        (("gpuPools", 0, "size"), True, "gpuPools[0].size", "a whole number without quotes"),
+        (("gpuPools", 0, "size"), 2.5, "gpuPools[0].size", "a whole number without quotes"),
+        (("gpuPools", 0, "size"), 0, "gpuPools[0].size", "at least 1"),
+        (("gpuPools", 0, "size"), 1001, "gpuPools[0].size", "at most 1000"),
+        (("gpuPools", 0, "name"), "A b", "gpuPools[0].name", "lower-case letters"),
+        (("gpuPools", 0), 5, "gpuPools[0]", "an object with the keys availabilityDomain"),
+        (("gpuPools",), [], "gpuPools", "at least 1 item"),
+        (("gpuPools",), {}, "gpuPools", "a list"),
+        (("release",), 0.8, "release", "text"),
+        (("rdma",), None, "rdma", "'sriov-vf' or 'none'"),
+        (("cluster", "mode"), "make", "cluster.mode", "'existing', 'create'"),
+        (("models", 0, "engine", "blockSize"), 17, "models[0].engine.blockSize", "16, 32, 64 or 128"),
+        (("models", 0, "engine", "extraArgs"), "--seed=1", "models[0].engine.extraArgs", "a list"),
+        (("models", 0, "engine", "extraArgs", 0), 1, "models[0].engine.extraArgs[0]", "text"),
+        (("models", 0, "engine", "env", "A"), 1, "models[0].engine.env.A", "text"),
+        (("models", 0, "engine", "gpuMemoryUtilization"), 1.5, "models[0].engine.gpuMemoryUtilization", "at most 1"),
+        (
+            ("models", 0, "engine", "gpuMemoryUtilization"),
+            float("nan"),
+            "models[0].engine.gpuMemoryUtilization",
+            "a finite number",
+        ),
+        (("models", 0, "router"), {"nonCachedTokens": 0}, "models[0].router.nonCachedTokens", "at least 1"),
+        (("models", 0, "slo"), {"ttftMs": 0}, "models[0].slo.ttftMs", "more than 0"),
+        (("models", 0, "topology"), 5, "models[0].topology", "8p-tp1-4d-tp2"),
+        (("models", 0, "topology"), None, "models[0].topology", "8p-tp1-4d-tp2"),
+        (("smoke",), None, "smoke", "an object with the keys concurrency"),
+    ],
+)
+def test_a_value_that_is_not_valid_says_where_and_what_would_be(
+    place: tuple[str | int, ...], value: Any, path: str, accepted: str
+):
+    result = problem(*place, value=value)
+    assert result.path == path
+    assert result.accepted.startswith(accepted) or accepted in result.accepted
+    assert result.value is value or isinstance(value, dict)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8p", "8p-tp1", "0p-tp1-4d-tp2", "agg-tp1", "8P-TP1-4D-TP2", "8p-tp1-4d-tp2\n", "٨p-tp1-4d-tp2"]
+)
+def test_text_that_is_no_topology_shows_both_forms(text: str):
+    result = problem("models", 0, "topology", value=text)
+    assert (result.path, result.value) == ("models[0].topology", text)
+    assert "8p-tp1-4d-tp2" in result.accepted
+    assert "agg-tp1-16r" in result.accepted
+
+
+def test_a_number_inside_the_short_form_is_told_at_the_topology():
+    result = problem("models", 0, "topology", value="2000p-tp1-4d-tp2")
+    assert (result.path, result.value) == ("models[0].topology", "2000p-tp1-4d-tp2")
+    assert result.why == "prefill.replicas must be at most 1024"
+
+
+def test_a_number_of_the_long_form_is_told_at_its_own_place():
+    part = {"replicas": 1, "tensorParallelSize": 0}
+    result = problem("models", 0, "topology", value={"aggregated": part})
+    assert result.path == "models[0].topology.aggregated.tensorParallelSize"
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "suggestion"),
+    [
+        ((), "gpuPool", "gpuPools"),
+        ((), "gpu_pools", "gpuPools"),
+        (("models", 0), "topologie", "topology"),
+        (("models", 0, "workload"), "input_tokens", "inputTokens"),
+        (("models", 0, "engine"), "maxModelLength", "maxModelLen"),
+        (("cluster",), "identifer", "identifier"),
+    ],
+)
+def test_a_misspelt_key_is_answered_with_the_right_one(place: tuple[str | int, ...], key: str, suggestion: str):
+    result = problem(*place, key, value="x")
+    assert result.why == "there is no such key"
+    assert result.accepted.split("?", 1)[0] == suggestion
+
+
+def test_a_key_like_no_other_is_answered_with_all_keys():
+    result = problem("models", 0, "workload", "colour", value="red")
+    assert result.accepted == "one of inputTokens, outputTokens, sharedPrefixTokens"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "why"),
+    [
+        (
+            {"mode": "existing", "identifier": "here", "region": "eu-frankfurt-1"},
+            "the key belongs to mode create; here mode is existing",
+        ),
+        ({"mode": "create", "identifier": "here"}, "the key belongs to mode existing; here mode is create"),
+    ],
+)
+def test_a_key_of_the_other_mode_is_told_from_one_that_is_none(cluster: dict[str, str], why: str):
+    result = problems({**GOOD, "cluster": cluster})
+    assert why in [item.why for item in result]
+
+
+def test_a_cluster_without_a_mode_is_answered_with_all_modes():
+    assert problem("cluster", value={"identifier": "here"}).accepted == "one of existing, create"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("2", "it is text"),
+        (True, "it is true or false"),
+        (2.5, "it is a number with a fraction"),
+        (0, "it is too small"),
+        (1001, "it is too large"),
+        ([], "it is a list"),
+    ],
+)
+def test_a_value_that_is_not_valid_says_why(value: Any, why: str):
+    assert problem("gpuPools", 0, "size", value=value).why == why
+
+
+def test_an_environment_name_that_kubernetes_refuses_is_refused():
+    result = problem("models", 0, "engine", "env", value={"A B": "1"})
+    assert result.path == "models[0].engine.env.A B"
+    assert result.accepted.startswith("letters, digits and underscores")
+
+
+def test_every_missing_key_is_told():
+    assert [result.path for result in problems({})] == ["gpuPools", "release"]
+
+
+def test_a_problem_reads_as_one_line_however_large_its_value():
+    result = problem("models", 0, "engine", "env", value=[{"x" * 100: ["y" * 100] * 50}] * 50)
+    assert "\n" not in str(result)
+    assert len(str(result)) < 700
+
+
+def test_code_may_use_the_python_names():
+    assert config.Workload(input_tokens=1, output_tokens=2) == config.Workload(inputTokens=1, outputTokens=2)
+
+
+def test_a_config_is_never_changed():
+    loaded = config.validate(GOOD)
+    with pytest.raises(ValueError, match="frozen"):
+        loaded.release = "other"
+
+
+def test_unset_parts_have_the_published_defaults():
+    model = config.validate(GOOD).models[0]
+    assert (model.copies, model.router.mode, model.engine.gpu_memory_utilization) == (1, "standalone", 0.95)
+    assert model.object_name == "gpt-oss-120b"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+PLACES = st.sampled_from(
+    [
+        ("cluster",),
+        ("gpuPools",),
+        ("gpuPools", 0),
+        ("gpuPools", 0, "size"),
+        ("models",),
+        ("models", 0),
+        ("models", 0, "topology"),
+        ("models", 0, "workload"),
+        ("models", 0, "engine", "env"),
+        ("smoke",),
+        ("unknown",),
+    ]
+)
+
+
+@given(PLACES, JSON)
+def test_any_value_anywhere_gives_a_config_or_problems(place: tuple[str | int, ...], value: Any):
+    try:
+        config.validate(changed(*place, value=value))
+    except Refused as refused:
+        for result in refused.problems:
+            assert result.path
+            assert result.accepted
+            assert result.why
+            for internal in ("pydantic", "Input should", "ctx", "function-", "tagged-union", "[key]"):
+                assert internal not in result.path + result.accepted + result.why
+
+
+@given(JSON)
+def test_any_object_gives_a_config_or_problems(value: Any):
+    with pytest.raises(Refused):
+        config.validate(value)
+
+
+def test_the_object_that_pulumi_gives_is_read_like_the_file():
+    assert config.validate(json.loads(json.dumps(GOOD))) == config.parse({"config": {"llmd-oke:stack": GOOD}})
+
+
+NAMES = ["BM.GPU.MI300X.8", "BM.GPU.H100.8", "llama-3.3-70b-instruct-fp8-dynamic-kv"]
+
+
+@pytest.mark.parametrize(
+    ("written", "first"),
+    [("bm.gpu.mi300x.8", NAMES[0]), ("llama-3.3-70b", NAMES[2]), ("BM.GPU.H10O.8", NAMES[1])],
+)
+def test_the_likeliest_name_comes_first_and_once(written: str, first: str):
+    result = did_you_mean(written, NAMES)
+    assert result.startswith(f"{first}? or another of ")
+    assert result.count(first) == 1
+
+
+def test_where_none_is_likely_all_are_named():
+    assert did_you_mean("x", NAMES) == f"one of {', '.join(NAMES)}"

@@ -1,0 +1,54 @@
+"""YAML as Pulumi reads it; `tests/engine/test_engine_cli.py` holds it to the real Pulumi."""
+
+import math
+from datetime import date
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke.config.yaml_files import Loader, text_of
+
+
+def read(text: str) -> object:
+    return yaml.load(text, Loader)["a"]  # noqa: S506 - a safe loader
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e6", 1_000_000),
+        ("-2e-3", -0.002),
+        ("2.0", 2),
+        ("0o17", 15),
+        ("017", 15),
+        ("08", 8),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        (str(10**30), 1e30),
+    ],
+)
+def test_a_number_is_one_as_yaml_1_2_and_old_octals_have_it(text: str, value: float) -> None:
+    result = read(f"a: {text}")
+    assert (result, type(result)) == (value, type(value))
+
+
+@pytest.mark.parametrize("text", ["yes", "on", "n", "12:30:45", "1e400", "0o8", "1.2.3", "=", "'1e6'", '"true"'])
+def test_what_yaml_1_1_alone_takes_for_something_else_is_text(text: str) -> None:
+    assert read(f"a: {text}") == text.strip("'\"")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("true", True), ("~", None), ("", None), ("2026-11-02", date(2026, 11, 2))]
+)
+def test_truth_nothing_and_dates_are_what_they_were(text: str, value: object) -> None:
+    assert read(f"a: {text}") == value
+
+
+def test_an_infinite_number_is_no_text() -> None:
+    assert read("a: -.Inf") == -math.inf
+
+
+@given(st.text("0123456789.eExob_+-:~yn", max_size=8) | st.integers() | st.floats(allow_nan=False) | st.booleans())
+def test_what_is_written_is_read_again(value: object) -> None:
+    assert read(text_of({"a": value})) == value

@@ -1,0 +1,92 @@
+"""How this machine signs in to a cluster's API server."""
+
+import os
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from llmd_pods.deployment import PodAddress
+from llmd_pods.errors import KitError
+from llmd_tuner.experiments.deployed import cluster_access
+from llmd_tuner.experiments.deployed.cluster_access import RENEW_S, Authorization, ClusterAccess
+
+RUNS = 'echo >> {runs}; printf \'{{"status": {{"token": "t%s"}}}}\' $(wc -l < {runs})'
+"""A program that gives another token each time."""
+
+SigningIn = Callable[..., SingleConfig]
+
+
+@pytest.fixture(name="signing_in")
+def signing_in_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Makes a kubeconfig whose user signs in by this script."""
+
+    def make(script: str = RUNS.format(runs=tmp_path / "runs")) -> SingleConfig:
+        program = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "sh", "args": ["-c", script]}
+        result = KubeConfig.from_dict(
+            {
+                "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+                "users": [{"name": "u", "user": {"exec": program}}],
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "x",
+            }
+        )
+        monkeypatch.setattr(KubeConfig, "from_env", lambda: result)
+        config = result.get()
+        assert config
+        return config
+
+    return make
+
+
+def authorization(config: SingleConfig, now: list[float]) -> Authorization:
+    return Authorization(config, clock=lambda: now[0])
+
+
+def test_a_token_is_fetched_again_before_it_expires(signing_in: SigningIn):
+    now = [0.0]
+    header = authorization(signing_in(), now)
+    before = dict(header)
+    now[0] = RENEW_S
+    assert (before, dict(header)) == ({"Authorization": "Bearer t1"}, {"Authorization": "Bearer t2"})
+
+
+def test_a_young_token_serves_all_ways(signing_in: SigningIn):
+    header = authorization(signing_in(), [0.0])
+    assert [dict(header)["Authorization"] for _ in range(3)] == ["Bearer t1"] * 3
+
+
+def test_another_process_keeps_the_token_that_it_was_given(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
+    now = [0.0]
+    header = authorization(signing_in(), now)
+    copy = deepcopy(header)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    now[0] = 10 * RENEW_S
+    assert copy == dict(header) == {"Authorization": "Bearer t1"}
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo no JSON", "echo {}"])
+def test_a_program_that_gives_no_token_is_told_without_a_traceback(signing_in: SigningIn, script: str):
+    with pytest.raises(KitError, match="can't sign in"):
+        dict(authorization(signing_in(script), [0.0]))
+
+
+def test_pods_of_a_user_who_cannot_sign_in_are_told_without_a_traceback(signing_in: SigningIn):
+    signing_in("exit 1")
+    with pytest.raises(KitError, match="can't be listed"):
+        ClusterAccess().pods("ns", {})
+
+
+def test_a_way_that_is_kept_has_a_fresh_token_at_each_request(signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch):
+    signing_in()
+    monkeypatch.setattr(cluster_access, "RENEW_S", 0.0)
+    way = ClusterAccess().pod("ns", PodAddress("p", "127.0.0.1"), 1)
+    assert dict(way.headers) != dict(way.headers)
+
+
+def test_a_way_with_a_programs_token_expires(signing_in: SigningIn):
+    signing_in()
+    access = ClusterAccess()
+    way = access.pod("ns", PodAddress("p", "127.0.0.1"), 1)
+    assert access.expires(way)

@@ -1,0 +1,65 @@
+"""Jobs that a command watches, through an API server that is not always there."""
+
+import httpx2
+import pytest
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from llmd_oke.catalogue.container_images import parse_reference
+from llmd_oke.catalogue.shapes import shape
+from llmd_oke.serving.jobs import JobSettings
+from llmd_pods.errors import KitError
+from llmd_pods.progress import SilentProgress
+from llmd_tuner.experiments.deployed import jobs
+from llmd_tuner.experiments.deployed.jobs import ClusterJobs
+
+PLACE = JobSettings("llm-d", "job", parse_reference("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
+
+
+def job(condition):
+    status = {"conditions": [{"type": condition, "status": "True", "message": "it says so"}]}
+    return from_dict({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "status": status})
+
+
+class Cluster:
+    """Answers one after the other; an exception is raised."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def get(self, *_, **__):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def list(self, *_, **__):
+        return []
+
+
+@pytest.fixture(name="watch")
+def watch_fixture(monkeypatch):
+    monkeypatch.setattr(jobs, "PAUSE_S", 0.0)
+    return lambda *answers: ClusterJobs(Cluster(*answers), SilentProgress()).await_end(PLACE, 60.0)
+
+
+def test_an_api_server_that_is_away_for_a_moment_ends_nothing(watch):
+    watch(httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow"), job("Complete"))
+
+
+def test_what_it_refuses_is_told_at_once(watch):
+    forbidden = httpx2.Response(
+        403, json={"code": 403, "message": "forbidden"}, request=httpx2.Request("GET", "http://a")
+    )
+    with pytest.raises(KitError, match="forbidden"):
+        watch(ApiError(response=forbidden))
+
+
+def test_an_outage_has_a_limit(watch, monkeypatch):
+    monkeypatch.setattr(jobs, "OUTAGE_S", -1.0)
+    with pytest.raises(KitError, match="refused"):
+        watch(httpx2.ConnectError("refused"))
+
+
+def test_a_failed_job_is_told_in_its_own_words(watch):
+    with pytest.raises(KitError, match="it says so"):
+        watch(job("Failed"), job("Failed"))

@@ -1,0 +1,237 @@
+import json
+from collections.abc import Set
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llmd_bench.files import Hints, read_rows
+from llmd_bench.rows import stage_row
+from llmd_oke import planning
+from llmd_oke.config.pools import Taint
+from llmd_oke.serving.jobs import JobSettings
+from llmd_pods.circumstances import Circumstances
+from llmd_pods.config_maps import join_pieces
+from llmd_pods.deployment import ServerPod
+from llmd_pods.errors import KitError, Refused
+from llmd_pods.notation import read_shapes
+from llmd_pods.pod_load import LoadRequest, pack, unpack
+from llmd_pods.progress import SilentProgress
+from llmd_pods.records import Health, RequestRecord, Window, read_lines
+from llmd_pods.stages import Stage, StageResult
+from llmd_pods.workload import ConstantRate
+from llmd_tuner.experiments.deployed import load
+from llmd_tuner.experiments.deployed.load import (
+    LoadFolder,
+    LoadMeasurement,
+    LoadOptions,
+    PodResults,
+    StoredLoad,
+    folder_for_results,
+    load_request,
+    manifests,
+    new_folder,
+    place_of,
+    store_load,
+)
+
+PROJECT = Path(__file__).parents[3]
+RATE = LoadOptions(("constant:4",), duration_s=5.0)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return planning.plan_stack_file(PROJECT, "guide")
+
+
+def test_what_was_asked_reaches_the_pods(plan):
+    asked = LoadOptions(
+        ("constant:4",), duration_s=5.0, input_tokens="normal:64,8", parallelism=3, request_timeout_s=20.0
+    )
+    request = load_request(plan, plan.models[0], asked, "load-x")
+    assert (request.input_tokens, request.parallelism, request.request_timeout_s) == ("normal:64,8", 3, 20.0)
+    assert request.output_tokens == str(plan.models[0].workload.output_tokens)
+
+
+def test_a_load_without_end_is_refused(plan):
+    with pytest.raises(Refused, match="it would never end"):
+        load_request(plan, plan.models[0], LoadOptions(("closed:4",)), "load-x")
+
+
+def test_a_trace_is_refused_because_pods_do_not_have_its_file(plan):
+    with pytest.raises(KitError, match="trace"):
+        load_request(plan, plan.models[0], LoadOptions(("trace:file.jsonl",)), "load-x")
+
+
+@pytest.mark.parametrize("tool", ["own", "inference-perf"])
+def test_the_manifests_begin_with_the_job_that_all_others_belong_to(plan, tool):
+    job, *others = manifests(plan, plan.models[0], RATE, tool)
+    owners = {owner["name"] for item in others for owner in item["metadata"]["ownerReferences"]}
+    assert (job["kind"], owners) == ("Job", {job["metadata"]["name"]})
+
+
+def test_pods_tolerate_the_taints_that_the_stack_file_gives_its_pools(plan):
+    taint = Taint(key="team", value="search")
+    pools = tuple(pool.model_copy(update={"taints": (taint,)}) for pool in plan.config.gpu_pools)
+    place = place_of(replace(plan, config=plan.config.model_copy(update={"gpu_pools": pools})), "load-x")
+    assert {"key": "team", "operator": "Equal", "value": "search", "effect": "NoSchedule"} in place.tolerations()
+
+
+class Untouched:
+    """A cluster in which nothing may happen."""
+
+    def __init__(self, *_: object) -> None:
+        self.client = None
+
+    def send(self, *_: object) -> None:
+        raise AssertionError("a load was sent")
+
+    run_tool = send
+
+
+@pytest.mark.parametrize("send", [load.in_cluster, load.with_tool])
+def test_a_folder_that_can_not_be_made_is_refused_before_anything_is_sent(plan, tmp_path, monkeypatch, send):
+    monkeypatch.setattr(load, "ClusterAccess", Untouched)
+    monkeypatch.setattr(load, "LoadJobs", Untouched)
+    (tmp_path / "file").write_text("")
+    keeping = LoadFolder(tmp_path / "file" / "bench", Hints())
+    with pytest.raises(KitError, match="can't be made"):
+        send(plan, plan.models[0], RATE, keeping, SilentProgress())
+
+
+class Pods:
+    """Two pods that send what they are asked; those of `lost` (number of the Job, number of the pod) leave nothing."""
+
+    def __init__(self, lost: Set[tuple[int, int]], *, interrupted: bool = False) -> None:
+        self.requests: list[LoadRequest] = []
+        self._lost, self._interrupted = lost, interrupted
+
+    def __call__(self, *_: object) -> "Pods":
+        return self
+
+    client = None
+
+    @contextmanager
+    def send(self, place: JobSettings, request: LoadRequest):
+        assert place.job == request.job
+        missing = {pod: "OOMKilled" for pod in range(2) if (len(self.requests), pod) in self._lost}
+        self.requests.append(request)
+        stages = [
+            StageResult(stage, (RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2),), Health(), Window(0.0, 1.0))
+            for stage in request.stages()
+        ]
+        pods = [unpack(join_pieces(pack(Circumstances(), stages))) for pod in range(2) if pod not in missing]
+        yield PodResults(tuple(pods), missing, self._interrupted)
+
+
+def sent_by(pods, plan, tmp_path, monkeypatch, restarts=()) -> StoredLoad:
+    counted = iter(restarts)
+    monkeypatch.setattr(load, "running_servers", lambda *_: (ServerPod("decode", "d", next(counted, 9)),))
+    monkeypatch.setattr(load, "ClusterAccess", Untouched)
+    monkeypatch.setattr(load, "LoadJobs", pods)
+    asked = LoadOptions(("constant:0.25", "poisson:8"), duration_s=5.0, parallelism=2)
+    return load.in_cluster(plan, plan.models[0], asked, LoadFolder(tmp_path / "bench", Hints()), SilentProgress())
+
+
+def test_a_whole_load_is_sent_once(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch)
+    assert (len(pods.requests), len(kept.found.rows), kept.unmeasured) == (1, 2, ())
+
+
+def test_a_load_of_which_a_pod_was_missing_is_sent_once_more_with_other_prompts(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods({(0, 1)}), plan, tmp_path, monkeypatch)
+    first, again = pods.requests
+    assert (again.shapes, again.limit_s) == (first.shapes, first.limit_s)
+    assert {again.run, again.job}.isdisjoint({first.run, first.job})
+    assert [row.origin.run for row in read_rows(tmp_path / "bench" / "rows.jsonl")] == [again.run] * 2
+    assert "the first: 1 of 2 pods left no result" in str(kept.found.rows[0].notes)
+    assert kept.unmeasured == ()
+
+
+def test_a_load_that_falls_short_twice_has_no_row_and_keeps_its_requests(plan, tmp_path, monkeypatch):
+    kept = sent_by(Pods({(0, 1), (1, 0)}), plan, tmp_path, monkeypatch)
+    assert read_rows(tmp_path / "bench" / "rows.jsonl") == []
+    assert (tmp_path / "bench" / "requests.jsonl").read_text()
+    assert kept.unmeasured[0] == "constant:0.25: 1 of 2 pods left no result: 50% of the load is missing"
+
+
+def test_a_load_during_which_a_server_restarted_is_sent_once_more(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods(set()), plan, tmp_path, monkeypatch, restarts=(8, 9))
+    assert len(pods.requests) == 2
+    assert "the first: 1 model server restarted during the run" in str(kept.found.rows[0].notes)
+    assert kept.unmeasured == ()
+
+
+def test_a_load_during_which_servers_keep_restarting_has_no_row(plan, tmp_path, monkeypatch):
+    kept = sent_by(Pods(set()), plan, tmp_path, monkeypatch, restarts=(1, 2, 3, 4))
+    assert kept.found.rows == ()
+    assert "1 model server restarted during the run" in kept.unmeasured[0]
+
+
+def test_an_interrupted_load_is_not_sent_again(plan, tmp_path, monkeypatch):
+    kept = sent_by(pods := Pods({(0, 1)}, interrupted=True), plan, tmp_path, monkeypatch)
+    assert (len(pods.requests), kept.interrupted) == (1, True)
+
+
+def test_a_shape_can_be_asked_for_by_its_own_name():
+    for text in ("closed:8", "constant:0.125", "poisson:45"):
+        assert [str(shape) for shape in read_shapes(text)] == [text]
+
+
+def test_a_refused_load_leaves_no_folder(plan, tmp_path):
+    with pytest.raises(Refused):
+        load.in_cluster(
+            plan, plan.models[0], LoadOptions(("closed:4",)), LoadFolder(tmp_path / "x", Hints()), SilentProgress()
+        )
+    assert not (tmp_path / "x").exists()
+
+
+RECORD = RequestRecord(0, 0.0, 1.0, (0.5, 1.0), 100, 2, due_s=0.0)
+STAGE = StageResult(Stage(ConstantRate(1), 1), (RECORD,), Health(), Window(0.0, 1.0))
+ROW = stage_row(STAGE, model="m", gpu="MI300X", gpus_counted=1)
+BROKEN = json.dumps({"load_summary": {"count": "many"}, "successes": {}})
+
+
+def kept(folder: Path, **files: str):
+    named = {name.replace("__", "/"): text for name, text in files.items()}
+    return store_load(LoadMeasurement((), files=named), LoadFolder(folder, Hints()))
+
+
+def test_rows_and_requests_of_each_stage_are_kept(tmp_path: Path):
+    store_load(LoadMeasurement((ROW,), (STAGE, STAGE)), LoadFolder(tmp_path, Hints()))
+    assert read_rows(tmp_path / "rows.jsonl") == [ROW]
+    assert [number for number, _ in read_lines((tmp_path / "requests.jsonl").read_text().splitlines())] == [0, 1]
+
+
+def test_files_of_a_tool_keep_their_places(tmp_path: Path):
+    kept(tmp_path, a__log="one", b__log="two")
+    assert [(tmp_path / "inference-perf" / name / "log").read_text() for name in "ab"] == ["one", "two"]
+
+
+def test_a_file_of_a_tool_that_can_not_be_read_is_told(tmp_path: Path):
+    (rejected,) = kept(tmp_path, **{"stage_0_lifecycle_metrics.json": BROKEN}).found.rejected
+    assert rejected.file.endswith("stage_0_lifecycle_metrics.json")
+
+
+@pytest.mark.parametrize("name", ["../rows.jsonl", "/etc/passwd", "a/../../x"])
+def test_a_pod_writes_nothing_outside_of_the_folder(tmp_path: Path, name: str):
+    with pytest.raises(KitError, match="the name"):
+        store_load(LoadMeasurement((), files={name: ""}), LoadFolder(tmp_path / "in", Hints()))
+
+
+def test_what_can_not_be_written_is_told(tmp_path: Path):
+    (tmp_path / "inference-perf").write_text("")
+    with pytest.raises(KitError, match="can't be written"):
+        kept(tmp_path, a="")
+
+
+def test_a_folder_stays_only_if_something_was_put_into_it(tmp_path: Path):
+    with pytest.raises(KitError), folder_for_results(tmp_path / "empty"):
+        raise KitError("nothing was measured")
+    with folder_for_results(tmp_path / "full"):
+        (tmp_path / "full/rows.jsonl").write_text("")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+
+
+def test_a_stack_with_organization_and_project_has_one_folder(tmp_path: Path):
+    assert new_folder(tmp_path, "acme/llm/dev").relative_to(tmp_path).parts[:2] == ("acme_llm_dev", "bench")

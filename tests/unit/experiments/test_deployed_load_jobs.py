@@ -1,0 +1,200 @@
+"""A load that pods send together: what is left of it where some of them fail or all are told to end."""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import httpx2
+import pytest
+from lightkube.codecs import from_dict
+from lightkube.core.exceptions import ApiError
+from llmd_oke.catalogue.container_images import parse_reference
+from llmd_oke.catalogue.shapes import shape
+from llmd_oke.serving.jobs import JobSettings
+from llmd_pods.circumstances import Circumstances
+from llmd_pods.config_maps import COUNT_ANNOTATION, config_maps
+from llmd_pods.errors import KitError
+from llmd_pods.load_job import ready_config_map
+from llmd_pods.pod_load import LoadRequest, pack
+from llmd_pods.progress import SilentProgress
+from llmd_pods.records import Health, Window
+from llmd_pods.stages import Stage, StageResult
+from llmd_pods.workload import ConstantRate
+from llmd_tuner.experiments.deployed import jobs
+from llmd_tuner.experiments.deployed.load import INDEX_ANNOTATION, LoadJobs
+
+PLACE = JobSettings("llm-d", "job", parse_reference("ghcr.io/llm-d/vllm:1"), shape("BM.GPU.MI300X.8"))
+REQUEST = LoadRequest("llm-d", "job", "http://gpt", "m", ("constant:4",), None, 5.0, "64", "8", 0, "r", parallelism=3)
+STAGE = Stage(ConstantRate(4))
+RESULT = StageResult(STAGE, (), Health(), Window(0, 5), started=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def pod(index: int, phase: str, reason: str | None = None) -> dict[str, Any]:
+    always = {"name": "load", "image": "i", "imageID": "i", "ready": False, "restartCount": 0}
+    ended = {**always, "state": {"terminated": {"exitCode": 1, "reason": reason}}} if reason else None
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"job-{index}", "annotations": {INDEX_ANNOTATION: str(index)}},
+        "status": {"phase": phase, "containerStatuses": [ended] if ended else []},
+    }
+
+
+class Cluster:
+    """A Job whose pods have run, with the results of some of them; `ends` is how the Job ends, or an interrupt."""
+
+    def __init__(self, results: Sequence[int], pods: Sequence[dict[str, Any]], ends: str | BaseException) -> None:
+        self.suspended = self.deleted = False
+        self.refusals: list[Exception] = []
+        self.made: list[Any] = []
+        self.later: list[dict[str, Any]] = []
+        self._ends, self._pods = ends, pods
+        parts = pack(Circumstances(), [RESULT])
+        made = [config_maps(parts, [REQUEST.part_name(index, 0)], "llm-d", "job", "u") for index in results]
+        self.config_maps = {item["metadata"]["name"]: item for (item,) in made}
+        ready = [ready_config_map(REQUEST, index, "u") for index in range(REQUEST.parallelism)]
+        self.config_maps |= {item["metadata"]["name"]: item for item in ready}
+
+    def get(self, _: object, name: str, **__: object) -> Any:
+        if name == "job" and REQUEST.start_name not in {item.metadata.name for item in self.made}:
+            return from_dict({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}})
+        if name == "job":
+            if isinstance(self._ends, BaseException):
+                raise self._ends
+            status = {"conditions": [{"type": self._ends, "status": "True", "message": "1 failed index"}]}
+            return from_dict({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "status": status})
+        if name in self.config_maps:
+            return from_dict(self.config_maps[name])
+        said = {"code": 404, "message": "not found"}
+        raise ApiError(response=httpx2.Response(404, json=said, request=httpx2.Request("GET", "http://a")))
+
+    def list(self, *_: object, **__: object) -> list[Any]:
+        pods, self._pods = self._pods, [item for item in self._pods if item["status"]["phase"] != "Running"]
+        return [from_dict(item) for item in pods]
+
+    def create(self, made: object, **_: object) -> object:
+        self.made.append(made)
+        self._pods = [*self._pods, *self.later]
+        return made
+
+    def delete(self, *_: object, **__: object) -> None:
+        self.deleted = True
+
+    def patch(self, _: object, __: str, change: dict[str, Any], **___: object) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.suspended = change["spec"]["suspend"]
+
+
+class Pods(LoadJobs):
+    """Jobs whose pods run already."""
+
+    def await_pods(self, *_: object) -> None:
+        """They run."""
+
+
+class Jobs(Pods):
+    """Jobs that are there already."""
+
+    @contextmanager
+    def running(self, *_: object):
+        yield "u"
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "PAUSE_S", 0.0)
+
+
+def send(cluster: Any):
+    with Jobs(cluster, SilentProgress()).send(PLACE, REQUEST) as sent:
+        return sent
+
+
+def test_a_pod_that_fails_later_takes_nothing_from_the_others():
+    cluster = Cluster([0, 2], [], "Failed")
+    cluster.later = [pod(1, "Failed", "OOMKilled")]
+    sent = send(cluster)
+    assert (len(sent.pods), sent.missing) == (2, {1: "OOMKilled, exit code 1"})
+
+
+def test_a_pod_that_is_gone_with_its_node_is_told():
+    assert send(Cluster([0, 1], [pod(0, "Succeeded")], "Failed")).missing == {2: "it is gone"}
+
+
+def test_a_job_without_any_result_is_its_failure():
+    with pytest.raises(KitError, match="1 failed index"):
+        send(Cluster([], [], "Failed"))
+
+
+def test_an_interrupt_has_the_pods_publish_what_they_have():
+    cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
+    cluster.later = [pod(index, "Running") for index in range(3)]
+    sent = send(cluster)
+    assert (len(sent.pods), sent.interrupted, cluster.suspended) == (3, True, True)
+
+
+def test_an_interrupt_before_anything_was_measured_leaves_nothing():
+    with pytest.raises(KeyboardInterrupt):
+        send(Cluster([], [], KeyboardInterrupt()))
+
+
+def test_a_result_of_which_a_piece_is_missing_is_none():
+    cluster = Cluster([0, 1, 2], [], "Failed")
+    cluster.later = [pod(1, "Failed", "Error")]
+    cluster.config_maps[REQUEST.part_name(1, 0)]["metadata"]["annotations"] = {COUNT_ANNOTATION: "2"}
+    assert list(send(cluster).missing) == [1]
+
+
+FORBIDDEN = {"code": 403, "message": "forbidden"}
+
+
+@pytest.mark.parametrize(
+    "refusals",
+    [
+        [httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow")],
+        [ApiError(response=httpx2.Response(403, json=FORBIDDEN, request=httpx2.Request("PATCH", "http://a")))],
+    ],
+    ids=["away for a moment", "refused"],
+)
+def test_an_order_to_end_that_is_not_taken_loses_nothing(refusals: list[Exception]):
+    cluster = Cluster([0, 1, 2], [], KeyboardInterrupt())
+    cluster.refusals = refusals
+    assert len(send(cluster).pods) == 3
+
+
+def test_the_start_is_told_once_all_pods_have_said_that_they_are_ready():
+    cluster = Cluster([0, 1, 2], [], "Complete")
+    late = cluster.config_maps.pop(REQUEST.ready_name(1))
+    looks: list[str] = []
+
+    def look(_: object, name: str, **__: object) -> Any:
+        looks.append(name)
+        if name == REQUEST.ready_name(1) and looks.count(name) == 3:
+            assert not cluster.made
+            cluster.config_maps[REQUEST.ready_name(1)] = late
+        return Cluster.get(cluster, _, name)
+
+    cluster.get = look
+    assert len(send(cluster).pods) == 3
+    assert looks.count(REQUEST.ready_name(0)) == 1
+
+
+def test_a_pod_that_fails_before_it_is_ready_ends_the_wait():
+    with pytest.raises(KitError, match="Job job failed"):
+        send(Cluster([], [pod(0, "Failed", "Error")], "Failed"))
+
+
+def test_the_start_is_not_told_by_the_clock_of_the_command():
+    cluster = Cluster([0, 1, 2], [], "Complete")
+    send(cluster)
+    (start,) = cluster.made
+    assert (start.metadata.name, start.data) == (REQUEST.start_name, None)
+
+
+def test_the_job_goes_only_after_its_result_could_be_kept():
+    cluster = Cluster([0, 1, 2], [], "Complete")
+    with Pods(cast("Any", cluster), SilentProgress()).send(PLACE, REQUEST) as sent:
+        assert (len(sent.pods), cluster.deleted) == (3, False)
+    assert cluster.deleted

@@ -1,0 +1,96 @@
+"""Cold-start times as the cluster tells them."""
+
+from datetime import datetime
+
+from lightkube.codecs import from_dict
+from llmd_oke.serving import labels
+from llmd_tuner.experiments.deployed.passport import cold_start, running_images
+
+
+def pod(created, ready=None):
+    conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": ready}] if ready else []
+    return from_dict({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "creationTimestamp": created},
+        "status": {"conditions": conditions},
+    })  # fmt: skip
+
+
+FIRST, SECOND = "2026-03-01T00:00:00Z", "2026-03-01T00:00:10Z"
+
+
+def at(*moments: str) -> list[datetime]:
+    """Moments at which benchmarks had their first answer."""
+    return [datetime.fromisoformat(f"2026-03-01T{moment}+00:00") for moment in moments]
+
+
+def test_it_counts_from_the_first_server_to_all_ready_and_to_the_first_answer():
+    pods = [pod(SECOND, "2026-03-01T00:01:00Z"), pod(FIRST, "2026-03-01T00:01:30Z")]
+    result = cold_start(pods, at("00:02:00"))
+    assert (result.ready_s, result.first_token_s) == (90.0, 120.0)
+
+
+def test_a_server_that_is_not_ready_leaves_the_moment_open():
+    result = cold_start([pod(FIRST), pod(SECOND, "2026-03-01T00:01:00Z")], [])
+    assert (result.ready_s, result.first_token_s) == (None, None)
+
+
+def test_without_servers_there_is_nothing_to_say():
+    assert cold_start([], []) is None
+
+
+def test_a_server_that_lost_its_readiness_since_is_not_taken_for_a_slow_one():
+    result = cold_start([pod(FIRST, "2026-03-01T00:05:00Z")], at("00:02:00"))
+    assert (result.ready_s, result.first_token_s) == (None, 120.0)
+
+
+def test_servers_that_an_update_left_beside_newer_ones_did_not_start_together():
+    old, new = pod(FIRST, "2026-03-01T00:01:00Z"), pod("2026-03-01T00:05:00Z", "2026-03-01T00:05:41Z")
+    assert cold_start([old, new], at("00:06:00")) is None
+
+
+def test_a_later_benchmark_of_the_same_servers_does_not_make_their_start_longer():
+    result = cold_start([pod(FIRST, "2026-03-01T00:01:00Z")], at("01:00:00", "00:02:00"))
+    assert result.first_token_s == 120.0
+
+
+def test_answers_of_servers_that_went_before_do_not_count():
+    result = cold_start([pod(SECOND, "2026-03-01T00:01:00Z")], at("00:00:05", "00:02:00"))
+    assert result.first_token_s == 110.0
+
+
+ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
+
+
+def running(image: str, *image_ids: str):
+    """What pods that were asked to run an image are said to run; an empty id is one that is still pulled."""
+    return running_images([
+        from_dict({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "labels": {labels.ROLE: "decode"}},
+            "spec": {"containers": [{"name": "vllm", "image": image}]},
+            "status": {"containerStatuses": [status(image, image_id)] if image_id else []},
+        })
+        for image_id in image_ids
+    ])["decode/vllm"]  # fmt: skip
+
+
+def status(image: str, image_id: str):
+    return {"name": "vllm", "image": image, "imageID": image_id, "ready": True, "restartCount": 0}
+
+
+def test_the_passport_has_what_was_asked_for_and_what_runs():
+    result = running(f"ghcr.io/llm-d/vllm:v1@{ONE}", f"ghcr.io/llm-d/vllm@{ONE}", "")
+    assert (result.asked, result.tag, result.locked) == (f"ghcr.io/llm-d/vllm:v1@{ONE}", "v1", ONE)
+    assert result.digests == (ONE,)
+
+
+def test_nodes_that_pulled_different_images_under_one_tag_are_told_apart():
+    result = running("ghcr.io/llm-d/vllm:v1", f"ghcr.io/llm-d/vllm@{TWO}", f"ghcr.io/llm-d/vllm@{ONE}")
+    assert (result.locked, result.digests) == (None, (ONE, TWO))
+
+
+def test_what_is_no_digest_says_nothing_of_what_runs():
+    assert running("localhost:5000/llm-d/vllm:v1", "rehearsal://localhost:5000/llm-d/vllm:v1").digests == ()

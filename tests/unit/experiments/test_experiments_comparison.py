@@ -1,0 +1,96 @@
+"""The comparison of a run's deployments."""
+
+from pathlib import Path
+from typing import Any
+
+from experiments_for_tests import CLOSED, OPEN, experiment, fill
+from llmd_bench.plots.page import Table
+from llmd_pods.row import Quantiles
+from llmd_tuner.experiments import comparison, runs
+from llmd_tuner.experiments.preparation import RunOptions
+from llmd_tuner.experiments.runs import RunFolder
+
+DISAGGREGATED, AGGREGATED = "disagg-1p-tp1-1d-tp1", "agg-tp1-2r"
+
+
+def filled(folder: Path, **changes: Any) -> RunFolder:
+    """A run in which the disaggregated deployment has half the time to first token and twice the tokens."""
+    made = experiment(folder, RunOptions(rehearsed=True), baseline=AGGREGATED, **changes)
+    names = [item.object_name for item in made.deployments]
+    run = runs.new_run(made.project, made.name, made.recipe, made.settings, names)
+    better = {"ttft_ms": Quantiles(mean=50.0, p95=90.0), "output_tokens_per_s": 200.0, "notes": ("hot",)}
+    for name, stages in run.deployments().items():
+        for stage in stages:
+            offered = {} if stage.arrival == "closed" else {"offered_requests_per_s": stage.level}
+            fill(run, name, stage, **(better if name == DISAGGREGATED else {}), **offered)
+    return run
+
+
+def column(table: Table, name: str) -> list[str]:
+    return [row[list(table.columns).index(name)].text for row in table.cells]
+
+
+def test_results_have_a_line_for_each_deployment_and_level(tmp_path: Path):
+    run = filled(tmp_path)
+    (_, results), _ = comparison.tables(run, run.gather())
+    assert column(results, "level") == ["users-c2", "users-c4"] * 2
+    assert column(results, "basis") == ["calibrated"] * 4
+    assert column(results, "TPSG") == ["100.0", "100.0", "50.00", "50.00"]
+
+
+def test_each_deployment_is_compared_with_the_baseline_at_the_same_level(tmp_path: Path):
+    run = filled(tmp_path)
+    _, (heading, differences) = comparison.tables(run, run.gather())
+    assert heading == f"Against {AGGREGATED}"
+    assert column(differences, "deployment") == [DISAGGREGATED] * 2
+    assert column(differences, "TTFT mean") == ["-50%", "-50%"]
+    assert [row[3].tone for row in differences.cells] == ["good", "good"]
+
+
+def test_seeds_are_told_as_their_mean(tmp_path: Path):
+    run = filled(tmp_path, seeds=[1, 2, 3])
+    (_, results), _ = comparison.tables(run, run.gather())
+    assert column(results, "n") == ["3"] * 4
+
+
+def test_servers_alone_are_not_compared_with_whole_deployments(tmp_path: Path):
+    run = filled(tmp_path)
+    rows = [row.model_copy(update={"subject": "decode"}) if row.tpsg == 100 else row for row in run.gather()]
+    assert len(comparison.tables(run, rows)) == 1
+
+
+def test_the_page_has_the_throughput_plot_and_all_remarks(tmp_path: Path):
+    run = filled(tmp_path)
+    comparison.write(run)
+    page = (run.path / comparison.HTML).read_text()
+    assert "Throughput per GPU against throughput per user" in page
+    assert "hot" in page
+    assert "Rehearsed, not measured" in page
+
+
+def test_rates_are_drawn_as_latency_against_offered_load(tmp_path: Path):
+    run = filled(tmp_path, loads=[{**OPEN, "requestsPerS": [1.0, 2.0]}])
+    comparison.write(run)
+    assert "Latency against load" in (run.path / comparison.HTML).read_text()
+
+
+def test_a_single_level_is_drawn_as_distributions(tmp_path: Path):
+    run = filled(tmp_path, loads=[{**CLOSED, "concurrencies": [2]}])
+    comparison.write(run)
+    page = (run.path / comparison.HTML).read_text()
+    assert "Distributions" in page
+
+
+def test_markdown_has_the_same_tables(tmp_path: Path):
+    run = filled(tmp_path)
+    comparison.write(run)
+    text = (run.path / comparison.MARKDOWN).read_text()
+    assert "## Results" in text
+    assert f"## Against {AGGREGATED}" in text
+
+
+def test_a_run_without_rows_is_told_as_such(tmp_path: Path):
+    made = experiment(tmp_path)
+    run = runs.new_run(made.project, made.name, made.recipe, made.settings, [AGGREGATED])
+    assert comparison.write(run) == []
+    assert "not ended yet" in (run.path / comparison.MARKDOWN).read_text()

@@ -1,0 +1,86 @@
+"""Deploying for real, against a stand-in for the Pulumi CLI that notes what it is told."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from experiments_for_tests import experiment
+from llmd_oke import config
+from llmd_pods.errors import KitError
+from llmd_pods.progress import SilentProgress
+from llmd_tuner.experiments.deployer import PulumiDeployer
+from llmd_tuner.experiments.preparation import RunOptions
+
+_PULUMI = """#!/bin/sh
+echo "$@" >> "{log}"
+case "$1 $2" in
+  "preview --json") echo '{{"steps": []}}' ;;
+  "stack export") echo '{{"deployment": {{"resources": []}}}}' ;;
+  "up --yes") exit {up} ;;
+esac
+"""
+
+
+class Cli:
+    """A `pulumi` on PATH."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, up: int) -> None:
+        self._log = folder / "calls"
+        program = folder / "bin" / "pulumi"
+        program.parent.mkdir()
+        program.write_text(_PULUMI.format(log=self._log, up=up))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    @property
+    def calls(self) -> list[str]:
+        """The first two words of each call."""
+        return [" ".join(line.split()[:2]) for line in self._log.read_text().splitlines()]
+
+    @property
+    def stacks(self) -> set[str]:
+        """The stacks that it was told of."""
+        lines = self._log.read_text().splitlines()
+        return {line.split("--stack ")[1].split()[0] for line in lines}
+
+
+def deployer(tmp_path: Path) -> tuple[PulumiDeployer, list[config.Model]]:
+    made = experiment(tmp_path, RunOptions())
+    models = [made.recipe.model_of(item) for item in made.deployments]
+    return PulumiDeployer(tmp_path, "s", {}), models
+
+
+def test_models_are_deployed_with_a_stack_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cli = Cli(tmp_path, monkeypatch, up=0)
+    real, models = deployer(tmp_path)
+    assert real.deploy(models, SilentProgress()).simulated == ()
+    assert cli.calls == ["stack select", "stack export", "refresh --preview-only", "preview --json", "up --yes"]
+    assert cli.stacks == {"s-experiment"}
+    assert "s-experiment" in config.stacks(tmp_path)
+
+
+def test_a_failed_update_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Cli(tmp_path, monkeypatch, up=255)
+    real, models = deployer(tmp_path)
+    with pytest.raises(KitError, match="The update failed"):
+        real.deploy(models, SilentProgress())
+
+
+def test_in_the_end_neither_stack_nor_stack_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cli = Cli(tmp_path, monkeypatch, up=0)
+    real, models = deployer(tmp_path)
+    real.deploy(models, SilentProgress())
+    real.teardown(SilentProgress())
+    real.close(SilentProgress())
+    assert cli.calls[-3:] == ["stack export", "destroy --yes", "stack rm"]
+    assert config.stacks(tmp_path) == ["s"]
+
+
+def test_a_program_runs_in_the_project_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Cli(tmp_path, monkeypatch, up=0)
+    real = PulumiDeployer(tmp_path, "s", {"BEGAN": "1"})
+    script = "import json, os, pathlib; pathlib.Path('told').write_text(json.dumps(os.environ['BEGAN'])); exit(3)"
+    assert real.run([sys.executable, "-c", script]) == 3
+    assert json.loads((tmp_path / "told").read_text()) == "1"

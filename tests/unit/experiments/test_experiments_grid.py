@@ -1,0 +1,155 @@
+"""Which points are measured, and that what is said about them is so."""
+
+import pytest
+import yaml
+from llmd_oke import catalogue, config
+from llmd_pods.errors import KitError
+from llmd_tuner import search_inputs
+from llmd_tuner.calibration import DECODE, PREFILL, Role, predict
+from llmd_tuner.experiments import recipes
+from llmd_tuner.experiments.grid import (
+    Servers,
+    decode_levels,
+    grids,
+    handing_over,
+    prefill_levels,
+    recipe_text,
+    sizes_of_grid,
+    tuning_recipe,
+)
+from llmd_tuner.experiments.recipes import DECODE_BENCH, recipe_problems
+from llmd_tuner.figures import latency_model_of
+from llmd_tuner.hygiene import Limits, inspect
+from llmd_tuner.measurements import Point, decode_points, prefill_points, published_points
+from llmd_tuner.workload import parse
+
+MODEL, SHAPE = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_shape("BM.GPU.MI300X.8")
+LATENCY = latency_model_of(search_inputs.known_figures(MODEL, SHAPE), MODEL, SHAPE)
+
+
+def test_the_adaptive_grid_has_the_least_the_most_and_one_between():
+    assert sizes_of_grid("adaptive", (1, 2, 4, 8)) == (1, 8)
+    assert decode_levels("adaptive", 8, 256) == (4, 32, 256)
+
+
+def test_the_full_grid_is_the_published_one_as_far_as_servers_take_it():
+    assert decode_levels("full", 2, 256)[-3:] == (64, 128, 256)
+    assert decode_levels("full", 8, 512)[-3:] == (128, 256, 512)
+    assert prefill_levels("full", 256) == (1, 4, 8, 16)
+
+
+@pytest.mark.parametrize("grid", ["adaptive", "full"])
+@pytest.mark.parametrize("most", [2, 3, 81, 256])
+def test_no_level_is_above_what_a_server_takes_and_the_largest_batch_is_one(grid, most):
+    assert max(decode_levels(grid, 4, most)) == most
+    assert max(prefill_levels(grid, most)) <= most
+
+
+def kept_points(role: Role) -> list[Point]:
+    published = published_points("gpt-oss-120b", "MI300X")
+    assert published is not None
+    rows = inspect(published.kept_rows(), Limits(LATENCY)).accepted
+    return decode_points(rows) if role is DECODE else prefill_points(rows)
+
+
+@pytest.mark.parametrize(
+    ("role", "levels", "error"),
+    [(DECODE, {4, 32, 256}, grids().adaptive.decode_error), (PREFILL, {1}, grids().adaptive.prefill_error)],
+    ids=["decode", "prefill"],
+)
+def test_the_adaptive_points_predict_the_published_others_as_well_as_it_is_said(role, levels, error):
+    points = kept_points(role)
+    known = [item for item in points if item.tensor_parallel_size in {1, 8} and item.sequences in levels]
+    unseen = [item for item in points if item not in known]
+    assert predict(role, known, unseen, LATENCY).mean == pytest.approx(error, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("role", "error"),
+    [(DECODE, grids().adaptive.full_decode_error), (PREFILL, grids().adaptive.full_prefill_error)],
+    ids=["decode", "prefill"],
+)
+def test_a_fit_of_all_published_points_is_off_by_what_is_said(role, error):
+    points = kept_points(role)
+    assert predict(role, points, points, LATENCY).mean == pytest.approx(error, abs=0.001)
+
+
+SHAPE_RECIPE = search_inputs.known_shape("BM.GPU.MI300X.8")
+
+
+def servers(model="gpt-oss-120b", workload="4096/256", rehearsed=False, **engine):
+    return Servers(search_inputs.known_model(model), SHAPE_RECIPE, parse(workload), config.Engine(**engine), rehearsed)
+
+
+def recipe(grid="adaptive", sizes=(), gpus=8, **asked):
+    return tuning_recipe(servers(**asked), grid, sizes, gpus)
+
+
+def levels(result, name):
+    (load,) = result.loads_of(result.named(name))
+    return load.concurrencies
+
+
+def test_ten_points_are_enough_where_the_full_grid_has_over_seventy():
+    counts = [
+        sum(len(load.levels) for item in result.deployments for load in result.loads_of(item))
+        for result in (recipe(), recipe("full"))
+    ]
+    assert counts[0] == 10
+    assert counts[1] > 70
+
+
+def test_servers_that_prefill_answer_with_one_token_and_others_fill_their_prompts_in():
+    result = recipe()
+    prefill, decode = result.named("agg-tp8-1r-prefill"), result.named("agg-tp8-1r-decode")
+    assert {load.output_tokens for load in result.loads_of(prefill)} == {1}
+    assert DECODE_BENCH in result.model_of(decode).engine.extra_args
+    assert DECODE_BENCH not in result.model_of(prefill).engine.extra_args
+
+
+def test_servers_are_measured_with_the_settings_of_those_that_hand_kv_cache_over():
+    release = catalogue.release("llm-d-0.9.0")
+    engine = handing_over(config.Engine(), release)
+    assert engine.block_size == 128
+    assert engine.argument("--attention-backend") == (0, "TRITON_ATTN")
+    own = config.Engine(block_size=64, extra_args=("--attention-backend=ROCM_ATTN",))
+    assert handing_over(own, release) == own
+
+
+def test_the_largest_batch_is_the_servers_own_limit():
+    result = recipe(max_num_seqs=64)
+    assert levels(result, "agg-tp1-1r-decode") == (4, 16, 64)
+    assert {item.engine.max_num_seqs for item in result.deployments} == {64}
+
+
+def test_no_more_is_in_flight_than_the_kv_cache_holds():
+    result = recipe(model="llama-3.3-70b-instruct-fp8-dynamic")
+    assert max(levels(result, "agg-tp1-1r-decode")) == 81
+    assert max(levels(result, "agg-tp8-1r-decode")) == 256
+
+
+def test_decode_servers_have_the_mean_context_of_several_classes():
+    asked = servers(workload="0.5:4096/256,0.5:512/128")
+    (decode,) = (load for load in tuning_recipe(asked, "adaptive", (), 8).loads if load.output_tokens > 1)
+    assert decode.input_tokens + decode.output_tokens / 2 == pytest.approx(asked.workload.context_tokens, abs=1)
+
+
+def test_a_rehearsal_sends_three_requests_for_each_one_in_flight():
+    (decode,) = (load for load in recipe(rehearsed=True).loads if load.output_tokens > 1)
+    assert [decode.requests_at(level) for level in decode.levels] == [12, 96, 768]
+
+
+def test_the_text_of_a_recipe_is_read_back_equal():
+    result = recipe("full", gpus=4)
+    assert recipes.validate(yaml.safe_load(recipe_text(result))) == result
+    assert recipe_problems(result) == []
+
+
+def test_sizes_that_can_not_be_measured_are_refused_with_those_that_can():
+    with pytest.raises(KitError, match=r"size 3, 8 can't be measured.*\n.*Possible: 1, 2, 4"):
+        recipe(sizes=(1, 3, 8), gpus=4)
+
+
+def test_lengths_that_no_server_holds_are_refused():
+    with pytest.raises(KitError, match="No server"):
+        recipe(workload="90000000/10")

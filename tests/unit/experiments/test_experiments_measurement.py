@@ -1,0 +1,185 @@
+"""What is left of a measurement that is broken off, or of which not all could be sent."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments_for_tests import CLOSED, OPEN, experiment, recipe
+from llmd_pods import processes, stages
+from llmd_pods.deployment import ServerPod, Servers, Topology
+from llmd_pods.errors import KitError
+from llmd_pods.evals import BuiltinResult
+from llmd_pods.progress import SilentProgress
+from llmd_pods.records import Failure, Health, RequestRecord, Trim, window_of
+from llmd_pods.smoke import SmokePlan
+from llmd_pods.smoke_request import Thresholds
+from llmd_pods.stages import StageResult
+from llmd_tuner.experiments import measurement, recipes, runs
+from llmd_tuner.experiments.measurement import answered_per_s, came_per_s
+from llmd_tuner.experiments.preparation import RunOptions
+from llmd_tuner.experiments.runs import FAILURE_FILE, Assignment, RunFolder
+
+DEPLOYMENT = "agg-tp1-2r"
+LOADS = [
+    {**CLOSED, "concurrencies": [2], "requests": 2, "inputTokens": 64, "outputTokens": 4},
+    {**OPEN, "requestsPerS": [0.5], "durationS": 200.0, "outputTokens": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    command = [sys.executable, str(Path(__file__).parents[3] / "benchmarks" / "exact_server.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        server.communicate()
+
+
+@pytest.fixture
+def assignment(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Assignment:
+    made = experiment(tmp_path, RunOptions(gpus=2, rehearsed=True, only=(DEPLOYMENT,)), loads=LOADS)
+    folder = runs.new_run(made.project, made.name, made.recipe, made.settings, [DEPLOYMENT])
+    topology = Topology(DEPLOYMENT, (Servers("aggregated", 2, 1, image="vllm:1"),))
+    plan = SmokePlan(url, "model", topology, 64, 4)
+    monkeypatch.setattr(measurement, "base_plan", lambda _: plan)
+    return Assignment(
+        project=made.project,
+        stack="s-experiment",
+        folder=folder.path,
+        recipe=made.name,
+        deployment=DEPLOYMENT,
+        subject="end-to-end",
+        limits_s={stage.name: 600.0 for stage in folder.left(DEPLOYMENT)},
+        router="llm-d-0.9.0",
+    )
+
+
+class Interrupting(SilentProgress):
+    """Presses Ctrl-C once the second stage runs."""
+
+    pressed = False
+
+    def detail(self, text: str) -> None:
+        if not self.pressed and text.startswith("rate") and " of 100 requests" in text:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_stage_that_is_interrupted_is_no_result(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measurement, "INTERVAL_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        measurement.measure(assignment, Interrupting())
+    folder = RunFolder(assignment.folder)
+    assert [stage.name for stage in folder.left(DEPLOYMENT)] == ["rate-r0.5-s0"]
+    assert [row.origin.file for row in folder.gather()] == [f"{DEPLOYMENT}/users-c2-s0/row.json"]
+
+
+def test_a_stage_of_which_nothing_was_sent_is_an_error_with_its_cause(
+    assignment: Assignment, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(processes, "work", lambda *_: sys.exit(3))
+    file = assignment.folder / DEPLOYMENT / "assignment.json"
+    file.parent.mkdir()
+    file.write_text(assignment.model_dump_json())
+    assert measurement.measure_file(file, SilentProgress()) == 1
+    cause: dict[str, Any] = json.loads(file.with_name(FAILURE_FILE).read_text())
+    assert f"{DEPLOYMENT} was not measured under users-c2-s0: process 1 ended with code 3" in cause["cause"]
+    assert "the first try: process 1 ended with code 3" in cause["cause"]
+    assert "The same command tries it again" in cause["cause"]
+    assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2
+
+
+def test_what_answers_wrongly_is_not_measured(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+    async def evaluated(*_: object) -> BuiltinResult:
+        return BuiltinResult("set", datetime.now(UTC), 1.0, "1" * 9 + "0", 0, ("sum-9: '41'",))
+
+    plan = replace(measurement.base_plan(assignment), thresholds=Thresholds(min_accuracy=0.95))
+    monkeypatch.setattr(measurement, "base_plan", lambda _: plan)
+    monkeypatch.setattr(measurement, "evaluate", evaluated)
+    with pytest.raises(KitError, match=r"agg-tp1-2r answers wrongly \(accuracy 90.0%, at least 95.0%.*sum-9"):
+        measurement.measure(assignment, SilentProgress())
+    assert RunFolder(assignment.folder).gather() == []
+
+
+def test_a_stage_during_which_a_server_restarted_is_no_result(assignment: Assignment, monkeypatch: pytest.MonkeyPatch):
+    counted = iter(range(9))
+    plan = replace(
+        measurement.base_plan(assignment), servers=lambda: (ServerPod("aggregated", "server-0", next(counted)),)
+    )
+    monkeypatch.setattr(measurement, "base_plan", lambda _: plan)
+    with pytest.raises(
+        KitError, match=r"under users-c2-s0: 1 model server restarted during the run.*server-0 \(1 time\)"
+    ):
+        measurement.measure(assignment, SilentProgress())
+    assert len(RunFolder(assignment.folder).left(DEPLOYMENT)) == 2
+
+
+def request(index: int, started_s: float, latency_s: float = 1.0, failure: Failure | None = None) -> RequestRecord:
+    times = () if failure else tuple(latency_s * share for share in (0.25, 0.5, 0.75, 1.0))
+    return RequestRecord(index, started_s, latency_s, times, 64, len(times), failure=failure)
+
+
+def measured(stage: recipes.Stage, records: list[RequestRecord]) -> StageResult:
+    window = window_of(records, stage.shape, Trim(busy=stage.steady_state))
+    return StageResult(stages.Stage(stage.shape, stage.requests), tuple(records), Health(), window)
+
+
+def closed_stage(*, steady_state: bool) -> recipes.Stage:
+    one = recipe(loads=[{**CLOSED, "concurrencies": [2], "steadyState": steady_state}])
+    return recipes.stages(one, one.deployments[0])[0]
+
+
+TWO_USERS = [request(0, 0.0), request(1, 0.5), request(2, 1.0), request(3, 1.5), request(4, 2.0, 3.0)]
+"""From second 0.5 to 2.5 both are busy; then one of them waits for a long answer."""
+
+
+def test_a_whole_stage_counts_from_its_first_request_to_its_last_answer():
+    whole = measurement.of_window(measured(stage := closed_stage(steady_state=False), TWO_USERS), stage, gpus=2)
+    assert whole.duration_s == pytest.approx(5.0)
+    assert whole.output_tokens_per_s == pytest.approx(20 / 5)
+
+
+def test_in_the_steady_state_only_what_came_while_all_users_were_busy_counts():
+    steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), TWO_USERS), stage, gpus=2)
+    assert steady.duration_s == pytest.approx(2.0)
+    assert steady.output_tokens_per_s > 5
+    assert steady.tpsg == steady.output_tokens_per_s / 2
+    assert steady.users == 2
+
+
+def test_failures_of_the_whole_stage_are_told_in_the_steady_state_too():
+    records = [request(9, 0.0, 0.1, Failure.STATUS), *TWO_USERS]
+    steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), records), stage, gpus=2)
+    assert (steady.requests, steady.failures) == (6, 1)
+
+
+def test_a_stage_in_which_not_all_users_were_ever_busy_counts_as_a_whole():
+    steady = measurement.of_window(measured(stage := closed_stage(steady_state=True), TWO_USERS[:1]), stage, gpus=2)
+    assert steady.requests == 1
+
+
+def test_the_answered_rate_is_not_held_down_by_the_last_answer():
+    one = recipe(loads=[OPEN])
+    stage = recipes.stages(one, one.deployments[0])[0]
+    steady = measured(stage, [request(i, i / 2, 3.0) for i in range(8)])
+    assert answered_per_s(steady) == pytest.approx(2.0)
+
+
+def test_a_growing_queue_holds_the_answered_rate_down():
+    one = recipe(loads=[OPEN])
+    stage = recipes.stages(one, one.deployments[0])[0]
+    assert answered_per_s(measured(stage, [request(i, i / 2, 1.0 + i) for i in range(8)])) < 1.6
+
+
+def test_arrivals_are_counted_as_they_came():
+    one = recipe(loads=[OPEN])
+    stage = recipes.stages(one, one.deployments[0])[0]
+    came = [replace(request(i, i / 1.6), due_s=i / 1.6) for i in range(8)]
+    assert came_per_s(measured(stage, came)) == pytest.approx(1.6)

@@ -1,0 +1,170 @@
+"""From a recipe and a stack to an experiment: GPUs, derived stack, duration and cost."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from experiments_for_tests import CLOSED, OPEN, experiment, project
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke import config, planning
+from llmd_pods.errors import KitError, Refused
+from llmd_rehearsal import deployer as rehearsed
+from llmd_tuner.experiments import deployer, preparation
+from llmd_tuner.experiments.preparation import RunOptions, forecast_of, pack
+
+
+def names(made: preparation.Experiment) -> list[str]:
+    return [item.object_name for item in made.deployments]
+
+
+def test_deployments_that_fit_are_up_side_by_side(tmp_path: Path):
+    made = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True))
+    assert [[item.object_name for item in group] for group in made.rounds(names(made))] == [names(made)]
+
+
+def test_deployments_that_do_not_fit_come_one_after_the_other(tmp_path: Path):
+    made = experiment(tmp_path, RunOptions(gpus=2, rehearsed=True))
+    assert [len(group) for group in made.rounds(names(made))] == [1, 1]
+
+
+def test_a_real_run_leaves_the_stacks_own_models_their_gpus(tmp_path: Path):
+    with pytest.raises(Refused) as refused:
+        experiment(tmp_path, RunOptions(), deployments=[{"topology": "agg-tp1-8r"}])
+    (problem,) = refused.value.problems
+    assert problem.path == "deployments[0].topology"
+    assert "leave 7" in problem.why
+
+
+def test_a_stack_without_free_gpus_says_how_to_go_on(tmp_path: Path):
+    experiment(tmp_path, RunOptions())
+    own = {"model": "gpt-oss-120b", "topology": "agg-tp1-8r", "workload": {"inputTokens": 1, "outputTokens": 1}}
+    with pytest.raises(KitError) as error:
+        preparation.prepare(project(tmp_path, models=[own]), str(tmp_path / "tiny.yaml"), "s", RunOptions())
+    assert "--gpus" in (error.value.remedy or "")
+
+
+def test_what_planning_refuses_is_told_in_the_words_of_the_recipe(tmp_path: Path):
+    with pytest.raises(Refused) as refused:
+        experiment(tmp_path, deployments=[{"topology": "agg-tp3-1r"}, {"topology": "1p-tp2-1d-tp1"}])
+    assert [problem.path for problem in refused.value.problems] == [
+        "deployments[0].topology",
+        "deployments[1].topology",
+    ]
+    assert refused.value.verdict == "the recipe can't be run"
+
+
+def test_only_some_deployments_can_be_asked_for(tmp_path: Path):
+    made = experiment(tmp_path, RunOptions(rehearsed=True, only=("agg-tp1-2r",)))
+    assert names(made) == ["agg-tp1-2r"]
+    with pytest.raises(KitError, match="no deployment other"):
+        experiment(tmp_path, RunOptions(rehearsed=True, only=("other",)))
+
+
+def test_a_derived_stack_serves_the_models_in_a_namespace_of_its_own(tmp_path: Path):
+    made = experiment(tmp_path, RunOptions())
+    models = [made.recipe.model_of(item) for item in made.deployments]
+    plan = planning.plan(config.validate(deployer.derive(made.base, "s", models)))
+    assert (plan.layer, plan.namespace) == ("serving", "llm-d-experiment")
+    assert plan.cluster == made.base.cluster
+    assert [model.name for model in plan.models] == names(made)
+
+
+def test_a_derived_stack_evaluates_what_changes_answers_when_it_is_measured(tmp_path: Path):
+    made = experiment(tmp_path, deployments=[{"topology": "agg-tp2-1r"}])
+    base = made.base.model_copy(update={"override": config.stack.Override(quick_reduce="INT4")})
+    models = [made.recipe.model_of(item) for item in made.deployments]
+    plan = planning.plan(config.validate(deployer.derive(base, "s", models)))
+    assert (plan.smoke.where, plan.models[0].min_accuracy) == ("client", 0.95)
+
+
+def test_models_of_a_created_cluster_are_deployed_through_its_stack(tmp_path: Path):
+    made = experiment(tmp_path)
+    created = {
+        "mode": "create",
+        "name": "prod",
+        "region": "us-ashburn-1",
+        "compartmentId": "ocid1.compartment.oc1..a",
+        "tenancyId": "ocid1.tenancy.oc1..a",
+        "kubernetesVersion": "v1.34.2",
+    }
+    cluster = config.CreateCluster.model_validate(created, by_alias=True)
+    derived = deployer.derive(made.base.model_copy(update={"cluster": cluster}), "s", [])
+    assert derived["clusterStack"] == "organization/llmd-oke/s"
+    assert "cluster" not in derived
+
+
+def test_a_derived_stack_file_keeps_the_stacks_other_keys_and_goes_away(tmp_path: Path):
+    project(tmp_path)
+    written = yaml.safe_load(deployer.write(tmp_path, "s", {"layer": "serving"}).read_text())
+    assert written["encryptionsalt"] == "v1:salt"
+    assert written["config"] == {"llmd-oke:stack": {"layer": "serving"}, "llmd-oke:other": "kept"}
+    deployer.remove(tmp_path, "s")
+    assert config.stacks(tmp_path) == ["s"]
+
+
+def test_an_open_load_takes_as_long_as_it_says(tmp_path: Path):
+    made = experiment(tmp_path, RunOptions(gpus=4), loads=[{**OPEN, "durationS": 600.0}])
+    (only,) = forecast_of(made, names(made), {}).rounds
+    assert only.bench.seconds == pytest.approx(2 * 600, rel=0.1)
+    assert only.deploy.basis == "assumed"
+
+
+def test_what_was_measured_goes_before_what_is_assumed(tmp_path: Path):
+    made = experiment(tmp_path, RunOptions(gpus=4))
+    (only,) = forecast_of(made, names(made), {"deploy": 77.0}).rounds
+    assert (only.deploy.seconds, only.deploy.basis) == (77.0, "measured")
+
+
+def test_the_price_is_that_of_all_gpus_for_all_the_time(tmp_path: Path):
+    forecast = forecast_of(made := experiment(tmp_path, RunOptions(gpus=4)), names(made), {})
+    assert forecast.price_usd == pytest.approx(4 * forecast.seconds / 3600 * 6.0)
+
+
+def test_a_rehearsal_costs_nothing_and_takes_its_time_scale(tmp_path: Path):
+    quick = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True, time_scale=1.0))
+    slow = experiment(tmp_path, RunOptions(gpus=4, rehearsed=True, time_scale=10.0))
+    ratio = [forecast_of(item, names(item), {}).rounds[0].bench.seconds for item in (slow, quick)]
+    assert ratio[0] == pytest.approx(10 * ratio[1])
+    assert forecast_of(quick, names(quick), {}).price_usd == 0
+
+
+def test_fewer_servers_take_longer(tmp_path: Path):
+    loads = [{**CLOSED, "concurrencies": [512], "requests": 1024}]
+    small = experiment(tmp_path, RunOptions(gpus=4), loads=loads)
+    large = experiment(tmp_path, RunOptions(gpus=4), loads=loads, deployments=[{"topology": "agg-tp1-4r"}])
+    seconds = [forecast_of(item, names(item)[-1:], {}).rounds[0].bench.seconds for item in (small, large)]
+    assert seconds[0] > 1.2 * seconds[1]
+
+
+def test_a_rehearsal_without_a_time_scale_gets_one_that_suits_its_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rehearsed, "processors", lambda: 2.0)
+    light, heavy = (
+        experiment(
+            tmp_path, RunOptions(gpus=4, rehearsed=True), loads=[{**OPEN, "requestsPerS": [rate], "outputTokens": 256}]
+        )
+        for rate in (1.0, 100.0)
+    )
+    assert light.settings.time_scale == 1.0 < heavy.settings.time_scale
+
+
+def test_what_is_measured_on_real_nodes_has_no_time_scale(tmp_path: Path):
+    loads = [{**OPEN, "requestsPerS": [1000.0]}]
+    assert experiment(tmp_path, RunOptions(gpus=4), loads=loads).settings.time_scale == 1.0
+
+
+def test_large_ones_go_first_and_small_ones_beside_them():
+    assert pack([1, 2, 4, 8, 3, 4, 5], int, 16, lambda _: True) == [[8, 5, 3], [4, 4, 2, 1]]
+
+
+def test_what_does_not_go_together_goes_apart():
+    assert pack([4, 4], int, 16, lambda some: len(some) < 2) == [[4], [4]]
+
+
+@given(st.lists(st.integers(1, 16), max_size=20))
+def test_everything_is_packed_once_and_nothing_overflows(sizes: list[int]):
+    groups = pack(sizes, int, 16, lambda _: True)
+    assert sorted(size for group in groups for size in group) == sorted(sizes)
+    assert all(sum(group) <= 16 for group in groups)

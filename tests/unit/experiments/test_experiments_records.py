@@ -1,0 +1,63 @@
+"""The rows that the tuner keeps of a stack."""
+
+from pathlib import Path
+
+from llmd_pods.row import Basis, Origin, Row
+from llmd_tuner.experiments import records
+
+
+def row(**changes: object) -> Row:
+    values = {
+        "subject": "decode",
+        "basis": Basis.CALIBRATED,
+        "model": "gpt-oss-120b",
+        "gpu": "MI300X",
+        "origin": Origin(tool="test"),
+        "image": "one",
+        "tensor_parallel_size": 2,
+        "gpus_counted": 2,
+        "input_tokens": 4096.0,
+        "output_tokens": 256.0,
+        "concurrency": 4.0,
+        "output_tokens_per_s": 100.0,
+    }
+    return Row.model_validate({**values, **changes})
+
+
+def test_the_newest_row_of_equal_circumstances_stays(tmp_path: Path):
+    file = tmp_path / "tuning" / "rows.jsonl"
+    records.add_rows([row(), row(concurrency=32.0)], file)
+    kept = records.add_rows([row(output_tokens_per_s=120.0)], file)
+    assert [(item.concurrency, item.output_tokens_per_s) for item in kept] == [(32.0, 100.0), (4.0, 120.0)]
+
+
+def test_what_was_measured_displaces_what_was_rehearsed(tmp_path: Path):
+    file = tmp_path / "rows.jsonl"
+    records.add_rows([row(basis=Basis.MEASURED), row(concurrency=8.0), row(model="other")], file)
+    assert [item.basis for item in records.current_rows(file, "gpt-oss-120b", "MI300X")] == [Basis.MEASURED]
+
+
+def test_rehearsed_rows_serve_where_nothing_was_measured(tmp_path: Path):
+    file = tmp_path / "rows.jsonl"
+    records.add_rows([row(), row(concurrency=8.0)], file)
+    assert len(records.current_rows(file, "gpt-oss-120b", "MI300X")) == 2
+
+
+def test_rows_of_another_image_than_the_last_are_not_mixed_in(tmp_path: Path):
+    file = tmp_path / "rows.jsonl"
+    records.add_rows([row(), row(image="two")], file)
+    assert [item.image for item in records.current_rows(file, "gpt-oss-120b", "MI300X")] == ["two"]
+
+
+def test_rows_of_other_conditions_than_the_last_of_their_role_are_not_mixed_in(tmp_path: Path):
+    """A prefill server without a connector has other conditions than a decode server; those of each are alike."""
+    file = tmp_path / "rows.jsonl"
+    prefill = {"subject": "prefill", "block_size": 16}
+    older = [row(), row(block_size=16), row(**{**prefill, "block_size": 32})]
+    records.add_rows([*older, row(**prefill), row(block_size=128), row(block_size=128, concurrency=8.0)], file)
+    kept = records.current_rows(file, "gpt-oss-120b", "MI300X")
+    assert [(item.subject, item.block_size) for item in kept] == [("prefill", 16), ("decode", 128), ("decode", 128)]
+
+
+def test_a_stack_without_rows_has_none(tmp_path: Path):
+    assert records.current_rows(records.rows_file(tmp_path, "s"), "gpt-oss-120b", "MI300X") == []

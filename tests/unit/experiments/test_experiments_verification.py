@@ -1,0 +1,156 @@
+"""What an applied forecast is held against, and what can't be verified."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments_for_tests import project
+from llmd_oke import config
+from llmd_pods.deployment import MetricsEndpoint, Servers, Topology
+from llmd_pods.errors import KitError
+from llmd_pods.progress import SilentProgress
+from llmd_pods.row import Basis, Origin, Quantiles, Row
+from llmd_pods.smoke import SmokePlan
+from llmd_tuner.cli import tune_verify
+from llmd_tuner.cli.tune_verify import Verified
+from llmd_tuner.experiments import verification
+from llmd_tuner.experiments.recipes import stages
+from llmd_tuner.experiments.records import applied_file, applied_forecast, keep_applied
+from llmd_tuner.experiments.verification import AppliedModel, beyond, compare
+
+
+def forecast(**changes: Any) -> Row:
+    values: dict[str, Any] = {
+        "subject": "end-to-end",
+        "basis": Basis.CALIBRATED,
+        "model": "gpt-oss-120b",
+        "gpu": "MI300X",
+        "origin": Origin(tool="llmd-oke tune"),
+        "topology": "agg-tp1-1r",
+        "gpus_counted": 1,
+        "input_tokens": 64.0,
+        "output_tokens": 8.0,
+        "arrival": "poisson",
+        "offered_requests_per_s": 2.5,
+        "output_tokens_per_s": 20.0,
+        "ttft_ms": Quantiles(mean=120.0),
+        "e2e_ms": Quantiles(mean=200.0),
+        "max_num_seqs": 256,
+    }
+    return Row(**{**values, **changes})
+
+
+def subject(folder: Path, **changes: Any) -> AppliedModel:
+    (model,) = config.load(project(folder), "s").models
+    file = applied_file(folder, "s")
+    keep_applied(file, model.object_name, forecast(**changes), "qps=2.5")
+    applied = applied_forecast(file, "s", model.object_name)
+    return verification.subject(folder, "s", model, applied)
+
+
+def test_an_applied_forecast_is_read_back_as_it_was(tmp_path: Path):
+    result = subject(tmp_path).applied
+    assert (result.forecast, result.targets) == (forecast(), "qps=2.5")
+
+
+def test_a_stack_that_nothing_was_applied_to_says_how(tmp_path: Path):
+    with pytest.raises(KitError, match="tune apply --stack s"):
+        applied_forecast(applied_file(tmp_path, "s"), "s", "gpt-oss-120b")
+
+
+def test_a_spoiled_file_is_no_traceback(tmp_path: Path):
+    file = tmp_path / "applied.json"
+    file.write_text('{"gpt-oss-120b": {}}')
+    with pytest.raises(KitError, match="not as it was written"):
+        applied_forecast(file, "s", "gpt-oss-120b")
+
+
+@pytest.mark.parametrize("changes", [{"topology": "agg-tp1-2r"}, {"copies": 2}, {"max_num_seqs": 64}])
+def test_a_stack_file_that_was_changed_since_is_refused(tmp_path: Path, changes: dict[str, Any]):
+    with pytest.raises(KitError, match="Apply again"):
+        subject(tmp_path, **changes)
+
+
+def test_a_forecast_that_counts_on_prefix_cache_hits_is_left_to_the_real_load(tmp_path: Path):
+    with pytest.raises(KitError, match=r"for 40% of prompt tokens.*\n.*tune watch --stack s"):
+        subject(tmp_path, prefix_cache_hit_share=0.4)
+
+
+def test_the_load_is_the_forecasts(tmp_path: Path):
+    recipe = subject(tmp_path).recipe
+    (stage,) = stages(recipe, recipe.deployments[0])
+    assert (stage.arrival, stage.level, stage.requests) == ("poisson", 2.5, 300)
+    assert (stage.input_tokens, stage.output_tokens) == (64, 8)
+
+
+def test_what_is_not_up_in_a_rehearsal_says_how_to_bring_it_up(tmp_path: Path):
+    verified = subject(tmp_path)
+    with pytest.raises(KitError, match="rehearse --stack s"):
+        verification.measure_rehearsed(verified, None, {}, SilentProgress())
+
+
+def test_errors_are_of_what_was_seen():
+    seen = forecast(ttft_ms=Quantiles(mean=100.0), e2e_ms=Quantiles(mean=250.0))
+    result = {item.metric.name: item.error for item in compare(forecast(), seen)}
+    assert result == pytest.approx({"ttft_ms.mean": 0.2, "e2e_ms.mean": -0.2, "output_tokens_per_s": 0.0, "tpsg": 0.0})
+
+
+def test_only_forecasts_are_held_against_the_tolerance():
+    seen = forecast(ttft_ms=Quantiles(mean=60.0))
+    compared = list(compare(forecast(), seen))
+    assert [item.metric.name for item in beyond(compared, forecast(), 0.25)] == ["ttft_ms.mean"]
+    assert beyond(compared, forecast(basis=Basis.BOUND), 0.25) == []
+
+
+@pytest.mark.parametrize(("there", "refused"), [(1, True), (2, False), (3, True)])
+def test_other_servers_than_the_stack_file_has_are_refused(there: int, refused: bool):
+    topology = Topology("agg-tp1-2r", (Servers("aggregated", 2, 1),))
+    endpoints = tuple(MetricsEndpoint("aggregated", f"pod-{i}", f"http://pod-{i}") for i in range(there))
+    plan = SmokePlan("http://service", "m", topology, 64, 8, metrics=endpoints)
+    with pytest.raises(KitError, match="up --stack s") if refused else nullcontext():
+        verification.require_deployed(plan, "s")
+
+
+def verified(folder: Path, expected: Row, seen: Row) -> Verified:
+    compared = tuple(compare(expected, seen))
+    return Verified(subject(folder, basis=expected.basis), seen, compared, 0.25, folder)
+
+
+def test_a_rehearsal_says_what_its_errors_are_worth(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    seen = forecast(ttft_ms=Quantiles(mean=60.0))
+    tune_verify.show_verification(verified(tmp_path, forecast(), seen))
+    shown = capsys.readouterr().out
+    assert "+100.0%" in shown
+    assert "3 of 4 figures within 25%" in shown
+    assert "nothing of real servers" in shown
+
+
+def test_a_measurement_needs_no_such_word(tmp_path: Path):
+    result = tune_verify.verification_json(verified(tmp_path, forecast(), forecast(basis=Basis.MEASURED)))
+    assert result["seen"]["about"] is None
+    assert result["seen"]["basis"] == "measured"
+    assert result["beyond_tolerance"] == []
+
+
+def test_a_bound_is_never_called_a_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    bound = forecast(basis=Basis.BOUND)
+    tune_verify.show_verification(
+        verified(tmp_path, bound, forecast(ttft_ms=Quantiles(mean=60.0), basis=Basis.MEASURED))
+    )
+    shown = capsys.readouterr().out
+    assert "no forecast" in shown
+    assert "not held against the tolerance" in shown
+
+
+def test_what_was_measured_under_other_conditions_than_forecast_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    made_for = {"block_size": 128, "router_profile": "token-load"}
+    expected, seen = forecast(**made_for), forecast(block_size=16, router_profile="token-load")
+    result = Verified(subject(tmp_path, **made_for), seen, tuple(compare(expected, seen)), 0.25, tmp_path)
+    (told,) = tune_verify.verification_json(result)["conditions"]
+    assert told.startswith("block size 16, the forecast of ")
+    assert told.endswith("was made for 128")
+    tune_verify.show_verification(result)
+    assert "not as forecast: block size 16" in capsys.readouterr().out

@@ -1,0 +1,120 @@
+"""The commands that measure for the tuner and verify its forecasts, as far as nothing is deployed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from experiments_for_tests import project
+from llmd_oke.cli.main import app
+from llmd_pods.errors import KitError, Refused
+from llmd_tuner.experiments import recipes, records
+from llmd_tuner.measurements import published_points
+from typer.testing import CliRunner, Result
+
+SLO = ("--slo", "itl=25,qps=4", "--gpus", "4", "--allow-extrapolation")
+
+
+def tune(command: str, folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["tune", command, "--stack", "s", "--project", str(folder), *options])
+
+
+def keep_published(folder: Path) -> Path:
+    """As if `tune run` had found what was published."""
+    published = published_points("gpt-oss-120b", "MI300X")
+    assert published is not None
+    file = records.rows_file(folder, "s")
+    records.add_rows(published.kept_rows(), file)
+    return file
+
+
+def test_a_plan_says_points_time_cost_and_what_such_a_fit_is_off_by(tmp_path: Path):
+    plan = json.loads(tune("plan", project(tmp_path), "--gpus", "8", "--json").stdout)
+    assert plan["points"] == 10
+    assert plan["published_errors"] == {"decode": 0.095, "prefill": 0.058}
+    assert plan["gpu_hours"] == pytest.approx(8 * plan["seconds"] / 3600)
+    assert plan["price_usd"] > 0
+
+
+def test_a_plan_for_people_has_all_of_it(tmp_path: Path):
+    shown = tune("plan", project(tmp_path), "--gpus", "8").stdout
+    for words in ("agg-tp8-1r-decode", "GPU-hours", "at list price", "assumed", "9.5%"):
+        assert words in shown
+
+
+def test_a_plan_is_written_as_a_recipe(tmp_path: Path):
+    file = tmp_path / "recipe.yaml"
+    assert tune("plan", project(tmp_path), "--grid", "full", "--gpus", "8", "-o", str(file)).exit_code == 0
+    assert len(recipes.load(str(file)).deployments) == 8
+
+
+def test_a_rehearsed_plan_uses_a_whole_node_and_costs_nothing(tmp_path: Path):
+    plan = json.loads(tune("plan", project(tmp_path), "--rehearse", "--size", "1", "--size", "2", "--json").stdout)
+    assert len(plan["rounds"]) == 1
+    assert plan["price_usd"] == 0
+
+
+def test_another_model_needs_its_workload(tmp_path: Path):
+    ended = tune("plan", project(tmp_path), "--model", "llama-3.3-70b-instruct-fp8-dynamic", "--rehearse")
+    assert isinstance(ended.exception, KitError)
+    assert "--workload" in (ended.exception.remedy or "")
+
+
+def test_a_stack_without_free_gpus_is_refused_with_what_to_do(tmp_path: Path):
+    model = {"model": "gpt-oss-120b", "topology": "agg-tp8-1r", "workload": {"inputTokens": 64, "outputTokens": 8}}
+    ended = tune("plan", project(tmp_path, models=[model]))
+    assert isinstance(ended.exception, KitError)
+    assert "--gpus" in (ended.exception.remedy or "")
+
+
+def test_what_costs_money_is_not_measured_where_nobody_can_be_asked(tmp_path: Path):
+    ended = tune("run", project(tmp_path))
+    assert isinstance(ended.exception, KitError)
+    assert not isinstance(ended.exception, Refused)
+    assert not (tmp_path / "reports").exists()
+
+
+def test_rank_goes_by_the_rows_that_are_kept_and_says_so(tmp_path: Path):
+    file = keep_published(project(tmp_path))
+    ended = tune("rank", tmp_path, *SLO)
+    assert f"figures  fitted to 27 rows (measured) of {file}" in ended.stderr.replace("\n", "")
+
+
+def test_too_few_rows_leave_the_kits_own_figures_and_say_so(tmp_path: Path):
+    file = keep_published(project(tmp_path))
+    file.write_text(file.read_text().split("\n", 1)[0] + "\n")
+    ended = tune("rank", tmp_path, *SLO)
+    assert "figures  the kit's own" in ended.stderr
+
+
+def test_fit_takes_the_rows_that_are_kept(tmp_path: Path):
+    keep_published(project(tmp_path))
+    assert "points: 23" in tune("fit", tmp_path).stdout
+
+
+def test_rows_that_are_named_go_before_those_that_are_kept(tmp_path: Path):
+    file = keep_published(project(tmp_path))
+    other = tmp_path / "other.jsonl"
+    other.write_text(file.read_text())
+    ended = tune("rank", tmp_path, *SLO, "--measurements", str(other))
+    assert "figures  fitted" not in ended.stderr
+
+
+def test_apply_keeps_its_forecast_and_verify_wants_it_deployed(tmp_path: Path):
+    applied = tune("apply", project(tmp_path), *SLO)
+    assert applied.exit_code == 0, applied.exception
+    kept = json.loads((tmp_path / "reports" / "s" / "tuning" / "applied.json").read_text())
+    assert kept["gpt-oss-120b"]["forecast"]["offered_requests_per_s"] == 4
+    ended = tune("verify", tmp_path, "--rehearse")
+    assert isinstance(ended.exception, KitError)
+    assert "rehearse --stack s" in (ended.exception.remedy or "")
+
+
+def test_a_dry_run_keeps_no_forecast(tmp_path: Path):
+    assert tune("apply", project(tmp_path), *SLO, "--dry-run").exit_code == 0
+    assert not (tmp_path / "reports").exists()
+
+
+def test_verify_without_a_forecast_says_how_to_make_one(tmp_path: Path):
+    ended = tune("verify", project(tmp_path))
+    assert isinstance(ended.exception, KitError)
+    assert "tune apply" in (ended.exception.remedy or "")

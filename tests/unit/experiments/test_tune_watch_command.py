@@ -1,0 +1,158 @@
+"""`llmd-oke tune watch`: its options, what it shows, and its exit code."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments_for_tests import project
+from llmd_oke.cli.main import app
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis
+from llmd_tuner.assumptions import Observation, tolerances
+from llmd_tuner.cli.tune_watch import interval_text
+from llmd_tuner.experiments import counters
+from llmd_tuner.experiments.records import applied_file, keep_applied
+from llmd_tuner.experiments.verification import verifying
+from test_experiments_verification import forecast
+from typer.testing import CliRunner, Result
+
+AS_FORECAST = Observation(
+    basis=Basis.MEASURED,
+    duration_s=600,
+    answered=1500,
+    requests_per_s=2.5,
+    input_tokens=64,
+    output_tokens=8,
+    prefix_cache_hit_share=0,
+    ttft_ms=120,
+    itl_ms=5,
+    running=0.1,
+    most_running=3,
+    waiting=0,
+    kv_cache_usage=0.01,
+    preemptions=0,
+)
+
+
+@pytest.fixture(name="watch")
+def watch_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs the command on a deployment that is seen so; `end` comes after the first reading."""
+    keep_applied(applied_file(project(tmp_path), "s"), "gpt-oss-120b", forecast(), "qps=2.5")
+
+    def run(*options: str, end: BaseException | None = None, **changes: Any) -> Result:
+        seen = replace(AS_FORECAST, **changes)
+
+        def readings(*_: object) -> Iterator[tuple[Observation, Observation]]:
+            yield seen, seen
+            if end:
+                raise end
+
+        monkeypatch.setattr(counters, "Reader", lambda *_: None)
+        monkeypatch.setattr(counters, "watch", readings)
+        return CliRunner().invoke(app, ["tune", "watch", "--stack", "s", "--project", str(tmp_path), *options])
+
+    return run
+
+
+def test_all_that_holds_ends_well(watch: Any):
+    result = watch()
+    assert result.exit_code == 0
+    assert "2.5/s" in result.output
+    assert "llmd-oke tune rank" not in result.output
+
+
+def test_another_load_ends_with_1_and_the_command_for_it(watch: Any):
+    result = watch(requests_per_s=5.0)
+    assert result.exit_code == 1
+    assert "llmd-oke tune rank --stack s --workload 64/8 --slo qps=5\n" in result.output
+
+
+def test_more_may_be_allowed(watch: Any):
+    assert watch("--tolerance", "2", requests_per_s=5.0).exit_code == 0
+
+
+def test_json_has_both_sides_and_where_they_are_from(watch: Any):
+    document = json.loads(watch("--json", input_tokens=100).stdout)
+    (length,) = (item for item in document["assumptions"] if item["name"] == "input_tokens")
+    assert (length["assumed"], length["seen"], length["basis"], length["verdict"]) == (64, 100, "given", "above")
+    assert document["seen"]["basis"] == "measured"
+    assert document["holds"] is False
+
+
+def test_too_few_requests_are_no_success(watch: Any):
+    result = watch(answered=3, requests_per_s=2.5)
+    assert result.exit_code == 1
+    assert "too few to tell" in result.stderr
+
+
+def test_what_tells_too_little_is_one_document_too(watch: Any):
+    result = watch("--json", answered=3, requests_per_s=2.5)
+    document = json.loads(result.stdout)
+    assert document["holds"] is None
+    assert "too few to tell" in document["error"]
+    assert "too few to tell" in result.stderr
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_a_watch_that_breaks_off_shows_first_what_was_seen(watch: Any):
+    result = watch(end=KitError("The pods can't be listed."))
+    assert (result.exit_code, "1500 requests" in result.stdout) == (1, True)
+    assert "The pods can't be listed." in result.stderr
+
+
+def test_a_watch_that_breaks_off_before_anything_is_seen_is_an_error(watch: Any):
+    assert "can't be listed" in str(watch(end=KitError("The pods can't be listed."), duration_s=0.0).exception)
+
+
+def test_ctrl_c_shows_what_was_seen(watch: Any):
+    result = watch(end=KeyboardInterrupt())
+    assert result.exit_code == 130
+    assert "1500 requests" in result.output
+
+
+def test_lines_fit_a_terminal_but_for_what_is_to_be_copied(watch: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = watch(requests_per_s=5.0, ttft_ms=400.0).output.splitlines()
+    assert [line for line in shown if len(line) > 80 and "llmd-oke tune rank" not in line] == []
+
+
+@pytest.mark.parametrize("text", ["0", "0.5s", "25h"])
+def test_a_time_that_cannot_be_watched_is_refused(watch: Any, text: str):
+    refused = watch("--every", text)
+    assert (refused.exit_code, "from 1s to 24h" in refused.stderr) == (2, True)
+
+
+def test_two_readings_have_no_other_length(watch: Any):
+    assert "exclude each other" in str(watch("--once", "--for", "1h").exception)
+
+
+def test_an_interval_without_requests_is_said_to_have_none():
+    assert interval_text(Observation(basis=Basis.MEASURED, duration_s=15, answered=0)) == "no requests"
+
+
+def test_an_interval_that_is_left_out_says_why():
+    assert (
+        interval_text(Observation(basis=Basis.MEASURED, duration_s=0, answered=0, notes=("no answer",)))
+        == "left out: no answer"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"), [("watch", tolerances().load_share), ("verify", verifying().tolerance)]
+)
+def test_help_has_the_tolerances_of_the_kits_own_data(command: str, expected: float):
+    result = CliRunner().invoke(app, ["tune", command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert f"{expected:g} if left out" in result.output
+
+
+def test_where_forecasts_are_kept_is_no_option_of_one_command_alone():
+    for command in ("apply", "verify", "watch"):
+        result = CliRunner().invoke(app, ["tune", command, "--help"])
+        assert (result.exit_code, "--reports" in result.output) == (0, False)
+
+
+def test_a_whole_that_is_shorter_than_its_parts_is_refused(watch: Any):
+    assert "shorter" in str(watch("--every", "1m", "--for", "30s").exception)

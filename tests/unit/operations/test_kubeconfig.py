@@ -1,0 +1,52 @@
+"""What this machine asks of a stack's cluster goes to the cluster that the stack created."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from llmd_oke import planning
+from llmd_oke.operations.kubeconfig import cluster_kubeconfig
+from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
+from llmd_pods.errors import KitError
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def pulumi(stack: str, ended: CommandResult, asked: list[Sequence[str]]) -> PulumiCli:
+    def run(argv: Sequence[str], _: bool) -> CommandResult:
+        asked.append(argv)
+        return ended
+
+    return PulumiCli(PROJECT, stack, "pulumi", run)
+
+
+def test_the_kubeconfig_of_a_created_cluster_serves_while_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/home/me/.kube/another-cluster")
+    asked: list[Sequence[str]] = []
+    plan = planning.plan_stack_file(PROJECT, "reference")
+    with cluster_kubeconfig(pulumi("reference", CommandResult(0, "kind: Config"), asked), plan):
+        path = Path(os.environ["KUBECONFIG"])
+        assert path.read_text() == "kind: Config"
+        assert path.parent.stat().st_mode & 0o077 == 0
+    assert asked[0][1:5] == ["stack", "output", "kubeconfig", "--show-secrets"]
+    assert not path.exists()
+    assert os.environ["KUBECONFIG"] == "/home/me/.kube/another-cluster"
+
+
+def test_an_existing_cluster_is_reached_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    asked: list[Sequence[str]] = []
+    with cluster_kubeconfig(pulumi("guide", CommandResult(0), asked), planning.plan_stack_file(PROJECT, "guide")):
+        assert "KUBECONFIG" not in os.environ
+    assert not asked
+
+
+def test_a_stack_without_a_kubeconfig_says_so() -> None:
+    plan = planning.plan_stack_file(PROJECT, "reference")
+    failed = CommandResult(1, errors="error: current stack does not have output property 'kubeconfig'")
+    with (
+        pytest.raises(KitError, match="does not have output property"),
+        cluster_kubeconfig(pulumi("reference", failed, []), plan),
+    ):
+        pass

@@ -1,0 +1,250 @@
+"""What a look at registries finds for a stack's images, with a registry on the loopback interface."""
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.operators import HelmChart
+from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_oke.operations.registries import chart_findings, refuse_other_archives, registry_findings
+from llmd_oke.planning.container_images import UsedImage
+from llmd_pods.errors import KitError
+from llmd_pods.progress import SilentProgress
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
+from datetime import date
+
+from llmd_oke.access.registry import Answers, Refusal, RegistryError, StoredImage
+from llmd_oke.catalogue.container_images import parse_reference
+from llmd_oke.operations.registries import LockUpdate, lock_update
+from registry_for_tests import ARM64, Registry, served
+
+REPOSITORY = "llm-d/vllm"
+ARCHIVE = b"an archive"
+SHA256 = hashlib.sha256(ARCHIVE).hexdigest()
+INDEX = "apiVersion: v1\nentries:\n  gpu:\n    - {version: v1, urls: [charts/gpu.tgz], digest: not-read}\n"
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with served(Registry()) as running:
+        yield running
+
+
+def look(address: str, digest: str | None = None) -> Finding:
+    image = ContainerImage(registry=address, repository=REPOSITORY, tag="v1", digest=digest)
+    (finding,) = registry_findings([UsedImage(image, "vLLM", "release")], SilentProgress())
+    return finding
+
+
+def test_an_image_that_can_be_pulled_is_fine_with_its_digest_of_today(registry: Registry):
+    digest = registry.push(REPOSITORY, "v1", 10)
+    finding = look(registry.address)
+    assert (finding.check, finding.path, finding.verdict) == ("pull", "release", Verdict.FINE)
+    assert finding.value == f"vLLM: {registry.address}/{REPOSITORY}:v1 can be pulled, {digest} today"
+
+
+def test_a_locked_image_is_asked_for_as_nodes_ask(registry: Registry):
+    digest = registry.push(REPOSITORY, "v1", 10)
+    assert look(registry.address, digest).value.endswith("can be pulled as it is locked")
+    assert any(request.endswith(digest) for request in registry.requests)
+
+
+def test_a_moved_tag_is_told_and_does_not_stop_what_is_locked(registry: Registry):
+    digest = registry.push(REPOSITORY, "v1", 10)
+    moved = registry.push(REPOSITORY, "v1", 11)
+    finding = look(registry.address, digest)
+    assert finding.verdict is Verdict.FINE
+    assert f"is {moved} now, the lock has {digest}" in finding.value
+    assert "Nodes pull the locked one" in finding.remedy
+
+
+def test_a_locked_digest_that_the_registry_lost_is_a_problem(registry: Registry):
+    registry.push(REPOSITORY, "v1", 10)
+    finding = look(registry.address, "sha256:" + "0" * 64)
+    assert finding.verdict is Verdict.PROBLEM
+    assert "which the registry has no more" in finding.value
+    assert "images update --moved" in finding.remedy
+
+
+def test_what_registries_refuse_is_a_problem_with_its_remedy(registry: Registry):
+    assert (look(registry.address).verdict, look(registry.address).remedy) == (
+        Verdict.PROBLEM,
+        "A tag that the registry has.",
+    )
+    registry.push_index(REPOSITORY, "v1", ARM64)
+    assert "linux/amd64" in look(registry.address).remedy
+    registry.private.add(REPOSITORY)
+    denied = look(registry.address)
+    assert denied.verdict is Verdict.PROBLEM
+    assert "private, or gone" in denied.value
+
+
+def test_no_answer_says_nothing_of_the_image():
+    with served(Registry()) as gone:
+        pass
+    finding = look(gone.address)
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "does not answer" in finding.value
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "charts").mkdir()
+    (tmp_path / "charts" / "gpu.tgz").write_bytes(ARCHIVE)
+    (tmp_path / "index.yaml").write_text(INDEX)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def chart(repository: str, sha256: str | None, version: str = "v1") -> Finding:
+    wanted = HelmChart(reference="gpu", version=version, repository=repository, sha256=sha256, reason="nobody asked")
+    (finding,) = chart_findings([wanted], SilentProgress())
+    return finding
+
+
+def test_an_archive_is_held_to_the_checksum_of_the_catalogue(repository: str):
+    assert chart(repository, SHA256).verdict is Verdict.FINE
+    other = chart(repository, "0" * 64)
+    assert (other.verdict, other.value) == (Verdict.PROBLEM, f"chart gpu v1 is {SHA256}, the catalogue has {'0' * 64}")
+
+
+def test_an_update_does_not_begin_with_another_archive_than_the_catalogues(repository: str):
+    def begin(sha256: str | None) -> None:
+        wanted = HelmChart(reference="gpu", version="v1", repository=repository, sha256=sha256, reason="nobody asked")
+        refuse_other_archives([wanted], SilentProgress())
+
+    with pytest.raises(KitError, match=r"chart gpu v1 is .*, the catalogue has 0000"):
+        begin("0" * 64)
+    begin(SHA256)
+    begin(None)
+
+
+def test_an_archive_without_a_checksum_is_told_with_the_one_of_today(repository: str):
+    unknown = chart(repository, None)
+    assert (unknown.verdict, SHA256 in unknown.value) == (Verdict.UNKNOWN, True)
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        (INDEX.replace("v1", "v2"), "has no gpu v1"),
+        ("entries: 1", "its index has another form"),
+        ("a: &a [1]\nentries: {gpu: *a}", "has aliases"),
+        ("[" * 100000, "gives no archive"),
+        ("{", "gives no archive"),
+    ],
+)
+def test_a_repository_that_answers_something_else_says_nothing_of_the_chart(
+    repository: str, tmp_path: Path, index: str, words: str
+):
+    (tmp_path / "index.yaml").write_text(index)
+    finding = chart(repository, SHA256)
+    assert (finding.verdict, words in finding.value) == (Verdict.UNKNOWN, True)
+
+
+def test_an_unreachable_repository_is_no_problem_of_the_chart():
+    assert chart("http://127.0.0.1:9", SHA256).verdict is Verdict.UNKNOWN
+
+
+ONE, TWO, THREE = (f"sha256:{digit * 64}" for digit in "123")
+A, B = "ghcr.io/llm-d/a:v1", "ghcr.io/llm-d/b:v1"
+LOCK = f"""\
+# What this file is.
+images:
+  {A}:
+    digest: null
+    reason: its registry was not asked
+  # B is special.
+  {B}:
+    digest: {TWO}
+    source: a published comparison
+"""
+TODAY = date(2026, 11, 21)
+
+
+def images(*references: str) -> list[ContainerImage]:
+    return [parse_reference(reference) for reference in references]
+
+
+def after(answers: Answers, *references: str, take_moved: bool = False) -> LockUpdate:
+    return lock_update(LOCK, images(*(references or (A, B))), answers, TODAY, take_moved=take_moved)
+
+
+def test_a_digest_takes_the_place_of_its_reason_and_comments_stay():
+    update = after({A: StoredImage(ONE, 1234), B: StoredImage(TWO)})
+    assert (
+        update.text
+        == f"""\
+# What this file is.
+images:
+  {A}:
+    digest: {ONE}
+    source: ghcr.io, 2026-11-21
+    download_bytes: 1234
+  # B is special.
+  {B}:
+    digest: {TWO}
+    source: a published comparison
+"""
+    )
+    assert not update.moved
+    assert not update.unanswered
+
+
+def test_a_tag_that_moved_is_told_and_taken_only_where_that_is_asked_for():
+    answers = {A: StoredImage(ONE), B: StoredImage(THREE)}
+    kept = after(answers)
+    assert kept.moved == {B: (TWO, THREE)}
+    assert f"digest: {TWO}" in kept.text
+    taken = after(answers, take_moved=True)
+    assert not taken.moved
+    assert f"digest: {THREE}\n    source: ghcr.io, 2026-11-21" in taken.text
+
+
+def test_an_image_that_is_there_again_is_not_gone_any_more():
+    lock = LOCK.replace("its registry was not asked", "the package was removed\n    gone: true")
+    update = lock_update(lock, images(A, B), {A: StoredImage(ONE), B: StoredImage(TWO)}, TODAY)
+    assert f"  {A}:\n    digest: {ONE}\n    source: ghcr.io, 2026-11-21\n  # B is special." in update.text
+
+
+def test_a_registry_without_an_answer_changes_nothing():
+    gone = RegistryError(Refusal.UNREACHABLE, "ghcr.io does not answer.")
+    update = after({A: gone, B: gone})
+    assert update.text == LOCK
+    assert update.unanswered == {A: gone.message, B: gone.message}
+
+
+def test_an_image_that_is_not_there_gets_that_for_its_reason():
+    update = after({A: RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1."), B: StoredImage(TWO)})
+    assert "digest: null\n    reason: ghcr.io has no llm-d/a:v1." in update.text
+    assert not update.unanswered
+
+
+def test_a_digest_is_never_given_up_for_a_refusal():
+    update = after({A: StoredImage(ONE), B: RegistryError(Refusal.DENIED, "private, or gone")})
+    assert f"digest: {TWO}" in update.text
+    assert update.unanswered == {B: "private, or gone"}
+
+
+def test_the_lock_gets_new_images_in_their_place_and_loses_others():
+    new = "ghcr.io/llm-d/aa:v1"
+    update = after({A: StoredImage(ONE), new: StoredImage(THREE)}, A, new)
+    assert update.text.index(A) < update.text.index(new)
+    assert f"  {new}:\n    digest: {THREE}\n    source: ghcr.io, 2026-11-21\n" in update.text
+    assert B not in update.text
+
+
+def test_asking_twice_changes_nothing_the_second_time():
+    answers = {A: RegistryError(Refusal.NOT_FOUND, "ghcr.io has no llm-d/a:v1."), B: StoredImage(TWO, 7)}
+    once = after(answers).text
+    assert lock_update(once, images(A, B), answers, date(2027, 1, 1)).text == once

@@ -1,0 +1,112 @@
+"""Definitions that an add-on makes are waited for, and named when they don't come."""
+
+import ssl
+from typing import Any, cast
+
+import httpx2
+import pulumi
+import pulumi.runtime
+import pytest
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.models.apiextensions_v1 import CustomResourceDefinitionStatus
+from lightkube.models.meta_v1 import Status
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from llmd_oke.catalogue.serving import scaling
+from llmd_oke.operators import crds
+from llmd_pods.errors import KitError
+
+SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespaced", "versions": []}
+
+
+class Cluster:
+    """Answers in turn: nothing yet (404), not yet established, established; the last for ever."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    async def get(self, kind: Any, name: str) -> Any:
+        self.asked += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, int):
+            raise ApiError(status=Status(code=answer, message="no"))
+        conditions = [{"type": "Established", "status": answer}]
+        matches = CustomResourceDefinition.from_dict({"metadata": {"name": name}, "spec": SPEC})
+        matches.status = CustomResourceDefinitionStatus.from_dict({"conditions": conditions})
+        return matches
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(crds, "POLL_S", 0.001)
+
+
+async def wait(cluster, limit_s=10.0):
+    await crds._wait(["ippools.nv-ipam.nvidia.com"], limit_s, cast("Any", cluster))
+
+
+async def test_it_is_looked_for_until_it_is_established():
+    cluster = Cluster(404, 503, "False", "True")
+    await wait(cluster)
+
+    assert cluster.asked == 4
+
+
+async def test_what_does_not_come_in_time_is_named():
+    with pytest.raises(KitError, match=r"no definition of ippools.nv-ipam.nvidia.com after 0 s"):
+        await wait(Cluster(404), 0)
+
+
+async def test_whoever_waits_says_what_helps():
+    with pytest.raises(KitError) as refused:
+        await crds._wait(["scaledobjects.keda.sh"], 0, cast("Any", Cluster(404)), scaling().remedy)
+    assert refused.value.remedy == scaling().remedy
+    assert "scale.md" in scaling().remedy
+
+
+async def test_a_refusal_is_no_reason_to_wait():
+    with pytest.raises(KitError, match="doesn't show its definitions"):
+        await wait(Cluster(403))
+
+
+async def test_a_cluster_that_never_answers_is_told_with_what_it_said_last():
+    with pytest.raises(KitError, match=r"can't be asked for ippools.* after 0 s: connection refused") as late:
+        await wait(Cluster(httpx2.ConnectError("connection refused")), 0)
+    assert late.value.remedy == crds.WAY
+
+
+async def test_a_certificate_that_is_not_trusted_is_no_reason_to_wait():
+    error = httpx2.ConnectError("handshake")
+    error.__cause__ = ssl.SSLCertVerificationError("certificate verify failed")
+    with pytest.raises(KitError, match="certificate is not trusted"):
+        await wait(Cluster(error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("Exec llmd-oke returned 1: error There is no profile X"), FileNotFoundError(2, "No such file", "it")],
+)
+async def test_credentials_that_can_not_be_had_are_told_at_once(error: Exception):
+    with pytest.raises(KitError, match="can't be signed in to") as refused:
+        await wait(Cluster(error))
+    assert str(error) in refused.value.message
+    assert "PATH" in (refused.value.remedy or "")
+
+
+async def test_a_secret_kubeconfig_makes_no_secret_of_what_waits_for_definitions():
+    pulumi.runtime.set_mocks(NoResources())
+    served = crds.when_established(["g"], 1, pulumi.Output.secret("kubeconfig"))
+
+    assert await served.is_secret() is False
+
+
+class NoResources(pulumi.runtime.Mocks):
+    """Nothing is registered and nothing is called."""
+
+    def new_resource(self, args: Any) -> tuple[str, dict[str, Any]]:
+        raise NotImplementedError
+
+    def call(self, args: Any) -> dict[str, Any]:
+        raise NotImplementedError

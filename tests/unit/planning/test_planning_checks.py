@@ -1,0 +1,101 @@
+"""Which layer needs what."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from created_stacks import created
+from llmd_oke import config, planning
+from llmd_oke.config import CreateCluster
+from llmd_oke.planning import plan_object
+from llmd_pods.errors import Refused
+from stacks_for_tests import stack
+
+EXISTING = stack()
+CREATED = created()
+
+
+def refused_paths(value: dict[str, Any], **changes: Any) -> dict[str, str]:
+    """What is wrong with a stack with some keys changed; None takes one away."""
+    changed = {key: part for key, part in {**value, **changes}.items() if part is not None}
+    try:
+        planning.plan(config.validate(changed))
+    except Refused as refused:
+        return {problem.path: str(problem) for problem in refused.problems}
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("value", "changes"),
+    [
+        (EXISTING, {}),
+        (EXISTING, {"layer": "serving"}),
+        (EXISTING, {"layer": "cluster", "models": None}),
+        (EXISTING, {"layer": "serving", "cluster": None, "clusterStack": "org/llmd-oke/prod-cluster"}),
+        (CREATED, {}),
+        (CREATED, {"layer": "cluster", "models": None}),
+    ],
+)
+def test_what_a_layer_needs_is_enough(value: dict[str, Any], changes: dict[str, Any]):
+    assert refused_paths(value, **changes) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "changes", "path"),
+    [
+        (EXISTING, {"cluster": None}, "cluster"),
+        (EXISTING, {"clusterStack": "org/llmd-oke/prod-cluster"}, "clusterStack"),
+        (EXISTING, {"layer": "serving", "cluster": None}, "clusterStack"),
+        (EXISTING, {"layer": "serving", "clusterStack": "org/llmd-oke/prod-cluster"}, "clusterStack"),
+        (CREATED, {"layer": "serving"}, "cluster.mode"),
+        (EXISTING, {"models": None}, "models"),
+        (EXISTING, {"layer": "serving", "models": None}, "models"),
+        (CREATED, {"layer": "cluster"}, "models"),
+    ],
+)
+def test_what_does_not_go_with_a_layer_is_refused(value: dict[str, Any], changes: dict[str, Any], path: str):
+    assert list(refused_paths(value, **changes)) == [path]
+
+
+def test_pools_of_the_serving_layer_only_say_what_is_there():
+    pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 9, "launch": "plain", "cycling": {}}]
+    assert refused_paths(EXISTING, layer="serving", gpuPools=pools) == {}
+
+
+def test_a_missing_list_of_pools_hides_no_wrong_release() -> None:
+    stack = {
+        "cluster": {"mode": "existing", "identifier": "here"},
+        "gpuPool": [],
+        "release": "llm-d-9",
+        "models": [{"model": "gpt", "topology": "1p-tp1-1d-tp1", "workload": {"inputTokens": 1, "outputTokens": 1}}],
+    }
+    with pytest.raises(Refused) as refused:
+        plan_object(stack)
+    assert {"gpuPools", "gpuPool", "release", "models[0].model"} <= {problem.path for problem in refused.value.problems}
+
+
+PROJECT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("stack", config.stacks(PROJECT))
+def test_every_stack_can_be_deployed(stack: str):
+    assert planning.plan_stack_file(PROJECT, stack).models
+
+
+def test_the_reference_fills_eight_nodes_with_four_units_and_keeps_one_spare():
+    plan = planning.plan_stack_file(PROJECT, "reference")
+    (model,) = plan.models
+    assert isinstance(plan.cluster, CreateCluster)
+    assert (len(plan.nodes), len(plan.idle_nodes), plan.used_gpus) == (9, 1, 64)
+    assert (str(model.topology), len(model.units)) == ("8p-tp1-4d-tp2", 4)
+
+
+def test_the_small_stack_is_one_node():
+    plan = planning.plan_stack_file(PROJECT, "small")
+    (model,) = plan.models
+    assert (len(plan.nodes), str(model.topology)) == (1, "2p-tp1-1d-tp2")
+
+
+@pytest.mark.parametrize("stack", ["reference", "small", "existing"])
+def test_deployed_stacks_keep_weights_on_the_nodes(stack: str):
+    assert planning.plan_stack_file(PROJECT, stack).config.storage.model_cache.kind == "node-disk"

@@ -1,0 +1,266 @@
+"""What a created cluster's parts are allowed to do, by the stack's choices."""
+
+import pytest
+from created_stacks import COMPARTMENT, gpu_pool, ocid, refusals, validated
+from llmd_oke.catalogue.iam import policies
+from llmd_oke.planning.iam import Variables, groups_of, iam_needs, matching_rule, statements
+from llmd_pods.errors import KitError
+
+KEY = ocid("key")
+
+MOST_STATEMENTS = 50
+"""OCI documentation, IAM limits: statements of one policy."""
+
+VARIABLES = Variables(
+    values={
+        "compartment_id": "C",
+        "tenancy_id": "T",
+        "cluster_id": "K",
+        "network_compartment_id": "N",
+        "image_compartment_id": "I",
+        "key_compartment_id": "V",
+    },
+    groups={"nodes": "'Default'/'prod-nodes'", "clusters": "id G"},
+    each={
+        "cluster_key_id": ["KEY"],
+        "boot_volume_key_id": ["KEY"],
+        "managed_boot_volume_key_id": ["KEY"],
+        "host_group_id": ["H1", "H2"],
+    },
+)
+
+AUTOSCALER = (
+    "ALL {request.principal.type = 'workload', request.principal.namespace = 'kube-system', "
+    "request.principal.service_account = 'cluster-autoscaler', request.principal.cluster_id = 'K'}"
+)
+NODE_POOL = "request.principal.type = 'nodepool'"
+CLUSTER = "ALL {request.principal.type = 'cluster', request.principal.id = 'K'}"
+
+EXPECTED = {
+    "cluster-encryption": [
+        "Allow dynamic-group id G to use keys in compartment id V where target.key.id = 'KEY'",
+    ],
+    "self-managed-nodes": [
+        "Allow dynamic-group 'Default'/'prod-nodes' to {CLUSTER_JOIN} in compartment id C "
+        "where target.cluster.id = 'K'",
+    ],
+    "managed-compute-cluster": [
+        f"Allow any-user to {{COMPUTE_CLUSTER_LAUNCH_INSTANCE}} in compartment id C where {NODE_POOL}",
+    ],
+    "host-groups": [
+        "Allow any-user to {HOST_GROUP_LAUNCH_INSTANCE} in compartment id C where "
+        f"ALL {{{NODE_POOL}, target.resource.id = '{group}'}}"
+        for group in ("H1", "H2")
+    ],
+    "capacity-reservations": [
+        "Allow service oke to use compute-capacity-reservations in compartment id C",
+        f"Allow any-user to use compute-capacity-reservations in compartment id C where {NODE_POOL}",
+    ],
+    "custom-images": [
+        f"Allow any-user to {{INSTANCE_IMAGE_INSPECT, INSTANCE_IMAGE_READ}} in compartment id I where {NODE_POOL}",
+    ],
+    "boot-volume-encryption": [
+        "Allow service blockstorage to use keys in compartment id V where target.key.id = 'KEY'",
+    ],
+    "boot-volume-encryption-of-managed-pools": [
+        "Allow service oke to use key-delegates in compartment id V where target.key.id = 'KEY'",
+        f"Allow any-user to use key-delegates in compartment id V where ALL {{{NODE_POOL}, target.key.id = 'KEY'}}",
+    ],
+    "load-balancer-security-groups": [
+        f"Allow any-user to manage network-security-groups in compartment id N where {CLUSTER}",
+    ],
+    "network-elsewhere": [
+        "Allow any-user to manage instances in compartment id C where ALL {request.principal.id = 'K'}",
+        "Allow any-user to use private-ips in compartment id N where ALL {request.principal.id = 'K'}",
+        "Allow any-user to use network-security-groups in compartment id N where ALL {request.principal.id = 'K'}",
+    ],
+    "file-storage": [
+        f"Allow any-user to manage file-family in compartment id C where {CLUSTER}",
+        f"Allow any-user to use virtual-network-family in compartment id N where {CLUSTER}",
+    ],
+    "lustre": ["Allow service lustrefs to use virtual-network-family in tenancy"],
+    "cluster-autoscaler": [
+        f"Allow any-user to {right} in compartment id {place} where {AUTOSCALER}"
+        for right, place in (
+            ("manage cluster-node-pools", "C"),
+            ("manage instance-family", "C"),
+            ("inspect compartments", "C"),
+            ("use subnets", "N"),
+            ("read virtual-network-family", "N"),
+            ("use vnics", "N"),
+        )
+    ],
+    "cluster-autoscaler-network-elsewhere": [
+        f"Allow any-user to {right} in compartment id {place} where {AUTOSCALER}"
+        for right, place in (("use subnets", "C"), ("use vnics", "C"), ("inspect compartments", "N"))
+    ],
+    "cluster-autoscaler-instance-pools": [
+        f"Allow any-user to manage compute-management-family in compartment id C where {AUTOSCALER}",
+    ],
+    "ocir": ["Allow dynamic-group 'Default'/'prod-nodes' to read repos in compartment id C"],
+    "oci-metrics": [
+        f"Allow dynamic-group 'Default'/'prod-nodes' to {right}"
+        for right in (
+            "use metrics in compartment id C where target.metrics.namespace = 'gpu_infrastructure_health'",
+            "use metrics in compartment id C where target.metrics.namespace = 'rdma_infrastructure_health'",
+            "read metrics in compartment id C",
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize("need", list(policies().needs))
+def test_a_need_is_served_by_these_statements(need):
+    result = statements([need], VARIABLES)
+    assert [text for texts in result.values() for text in texts] == EXPECTED[need]
+
+
+def test_all_that_there_is_fits_into_one_policy_of_each_compartment():
+    result = statements(list(policies().needs), VARIABLES)
+    assert set(result) == {"compartment", "network", "images", "keys", "tenancy"}
+    assert max(map(len, result.values())) <= MOST_STATEMENTS
+
+
+def test_no_statement_is_made_without_what_narrows_it():
+    with pytest.raises(KitError, match="self-managed-nodes must know cluster_id"):
+        statements(["self-managed-nodes"], Variables({"compartment_id": "C"}, {"nodes": "N"}, {}))
+    with pytest.raises(KitError, match="host-groups must know host_group_id"):
+        statements(["host-groups"], Variables({"compartment_id": "C"}, {}, {}))
+
+
+@pytest.mark.parametrize(
+    ("needs", "groups"),
+    [
+        (["managed-compute-cluster", "custom-images", "file-storage"], []),
+        (["self-managed-nodes"], ["nodes"]),
+        (["cluster-encryption"], ["clusters"]),
+        (["ocir", "cluster-encryption"], ["nodes", "clusters"]),
+    ],
+)
+def test_dynamic_groups_are_those_that_statements_speak_of(needs, groups):
+    assert groups_of(needs) == groups
+
+
+def test_who_is_in_a_dynamic_group():
+    assert matching_rule("nodes", "C") == "ALL {instance.compartment.id = 'C'}"
+    assert matching_rule("clusters", "C") == "ALL {resource.type = 'cluster', resource.compartment.id = 'C'}"
+
+
+def needs_of(*pools, stack_changes=None, **changes):
+    config = validated(*pools, stack_changes=stack_changes, **changes)
+    return iam_needs(config, config.cluster)
+
+
+def test_the_default_pool_needs_its_compute_cluster_and_its_image():
+    result = needs_of()
+    assert (result.cluster, result.nodes) == (("managed-compute-cluster", "custom-images"), ())
+
+
+@pytest.mark.parametrize("need", list(policies().needs))
+def test_a_right_waits_for_the_cluster_only_where_it_names_it(need):
+    """OCI needs a while to act on a policy, so that all that can be granted is granted before the cluster is made."""
+    knows_all_but = {name: value for name, value in VARIABLES.values.items() if name != "cluster_id"}
+    without_cluster = Variables(knows_all_but, VARIABLES.groups, VARIABLES.each)
+    try:
+        statements([need], without_cluster)
+        names_it = False
+    except KitError:
+        names_it = True
+    assert policies().needs[need].phase == ("nodes" if names_it else "cluster")
+
+
+@pytest.mark.parametrize(
+    ("pool", "needs"),
+    [
+        ({"launch": "cluster-network"}, ("self-managed-nodes",)),
+        ({"launch": "compute-cluster-instances"}, ("self-managed-nodes",)),
+        ({"launch": "plain"}, ("custom-images",)),
+        (
+            {"capacityReservationId": ocid("capacityreservation")},
+            ("managed-compute-cluster", "capacity-reservations", "custom-images"),
+        ),
+        (
+            {"hostGroupId": ocid("computehostgroup")},
+            ("managed-compute-cluster", "host-groups", "custom-images"),
+        ),
+        (
+            {"bootVolumeKmsKeyId": KEY},
+            (
+                "managed-compute-cluster",
+                "custom-images",
+                "boot-volume-encryption",
+                "boot-volume-encryption-of-managed-pools",
+            ),
+        ),
+        (
+            {
+                "launch": "cluster-network",
+                "bootVolumeKmsKeyId": KEY,
+                "capacityReservationId": ocid("capacityreservation"),
+            },
+            ("self-managed-nodes", "boot-volume-encryption"),
+        ),
+        ({"poolId": ocid("nodepool")}, ()),
+    ],
+)
+def test_a_pool_needs_what_its_choices_need(pool, needs):
+    result = needs_of(gpu_pool(**pool))
+    assert {*result.cluster, *result.nodes} == set(needs)
+
+
+@pytest.mark.parametrize(
+    ("storage", "needs"),
+    [
+        ({"kind": "none"}, set()),
+        ({"kind": "node-disk"}, set()),
+        ({"kind": "file-storage"}, set()),
+        ({"kind": "lustre"}, {"lustre"}),
+    ],
+)
+def test_storage_needs_what_its_service_does(storage, needs):
+    result = needs_of(stack_changes={"storage": {"modelCache": storage}})
+    assert {*result.cluster, *result.nodes} == {"managed-compute-cluster", "custom-images"} | needs
+
+
+def test_a_driver_that_makes_file_systems_on_demand_gets_its_rights_by_name():
+    assert needs_of(iam={"grants": ["file-storage"]}).nodes == ("file-storage",)
+
+
+def test_secrets_are_encrypted_with_a_key_that_the_cluster_may_use_before_it_is_there():
+    result = needs_of(kmsKeyId=KEY)
+    assert "cluster-encryption" in result.cluster
+    assert result.each == {"cluster_key_id": (KEY,)}
+
+
+def test_a_network_in_another_compartment_needs_rights_there():
+    elsewhere = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
+    assert "network-elsewhere" in needs_of(**elsewhere).nodes
+    assert "network-elsewhere" not in needs_of(network={"compartmentId": COMPARTMENT}).nodes
+
+
+def test_an_autoscaler_needs_rights_in_both_compartments_where_the_network_is_elsewhere():
+    elsewhere = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
+    scaled = gpu_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9})
+    for needs in (needs_of(scaled, **elsewhere), needs_of(iam={"grants": ["cluster-autoscaler"]}, **elsewhere)):
+        assert "cluster-autoscaler-network-elsewhere" in needs.nodes
+    for needs in (needs_of(scaled), needs_of(**elsewhere)):
+        assert "cluster-autoscaler-network-elsewhere" not in needs.nodes
+
+
+def test_further_grants_are_by_name():
+    assert needs_of(iam={"grants": ["ocir", "oci-metrics"]}).cluster[-2:] == ("ocir", "oci-metrics")
+
+
+def test_an_administrator_who_grants_everything_leaves_nothing_to_create():
+    result = needs_of(gpu_pool(launch="cluster-network"), kmsKeyId=KEY, iam={"create": False})
+    assert (result.cluster, result.nodes) == ((), ())
+
+
+def test_a_classic_tenancy_has_no_domains():
+    result = refusals(iam={"style": "classic", "domain": "gpu", "domainUrl": "https://idcs-1.identity.oraclecloud.com"})
+    assert set(result) == {"cluster.iam.domain", "cluster.iam.domainUrl"}
+
+
+def test_what_is_not_created_can_grant_nothing():
+    result = refusals(iam={"create": False, "dynamicGroups": {"nodes": ocid("dynamicgroup")}, "grants": ["ocir"]})
+    assert set(result) == {"cluster.iam.dynamicGroups.nodes", "cluster.iam.grants"}

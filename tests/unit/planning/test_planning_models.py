@@ -1,0 +1,548 @@
+"""What is refused, and how it is told."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke import catalogue
+from llmd_oke.catalogue.models import LatentAttention, key_value_copies
+from llmd_oke.planning.models import memory
+from stacks_for_tests import model, plan, problems
+
+LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
+
+
+def servers(replicas: int, size: int) -> dict[str, int]:
+    return {"replicas": replicas, "tensorParallelSize": size}
+
+
+def only(*models: dict[str, Any], **changes: Any) -> Any:
+    (problem,) = problems(*models, **changes)
+    return problem
+
+
+@pytest.mark.parametrize("topology", ["8p-tp1-4d-tp2", "8p-tp1-2d-tp4", "1p-tp1-1d-tp2", "agg-tp1-16r", "agg-tp8-9r"])
+def test_published_topologies_are_accepted(topology: str):
+    assert problems(model(topology)) == []
+
+
+@pytest.mark.parametrize("size", [3, 5, 6, 7])
+def test_attention_heads_must_divide_by_the_tensor_parallel_size(size: int):
+    problem = only(model({"aggregated": servers(1, size)}))
+    assert problem.path == "models[0].topology.aggregated.tensorParallelSize"
+    assert (problem.value, problem.accepted) == (size, "one of 1, 2, 4, 8")
+    assert problem.why == f"64 attention heads can't be divided by {size}"
+
+
+def test_kv_heads_must_fit_the_tensor_parallel_size(monkeypatch: pytest.MonkeyPatch):
+    known = catalogue.model("gpt-oss-120b")
+    assert known is not None
+    architecture = known.architecture.model_copy(update={"attention_heads": 96, "key_value_heads": 4})
+    odd = known.model_copy(update={"architecture": architecture})
+    monkeypatch.setattr(catalogue, "model", lambda name: odd)
+    assert problems(model({"aggregated": servers(1, 8)})) == []
+    problem = only(model({"aggregated": servers(1, 6)}))
+    assert problem.accepted == "one of 1, 2, 4, 8"
+    assert problem.why == "4 KV heads can neither be divided by 6 nor copied evenly to 6 GPUs"
+
+
+@pytest.mark.parametrize("size", [9, 16, 64])
+def test_a_server_never_spans_nodes(size: int):
+    problem = only(model({"aggregated": servers(1, size)}))
+    assert problem.why == "a node has 8 GPUs, and a server can't span nodes"
+
+
+def test_a_problem_of_the_short_form_is_told_at_the_topology_as_written():
+    problem = only(model("8p-tp3-4d-tp4"))
+    assert (problem.path, problem.value) == ("models[0].topology", "8p-tp3-4d-tp4")
+    assert problem.accepted == "for prefill: one of 1, 2, 4, 8"
+    assert problem.why.startswith("prefill servers with tp3: ")
+
+
+def test_decode_has_at_least_the_tensor_parallel_size_of_prefill():
+    problem = only(model({"prefill": servers(1, 4), "decode": servers(1, 2)}))
+    assert problem.path == "models[0].topology.decode.tensorParallelSize"
+    assert (problem.value, problem.accepted) == (2, "at least 4")
+    assert "NIXL" in problem.why
+
+
+def test_latent_attention_has_no_such_limit(monkeypatch: pytest.MonkeyPatch):
+    known = catalogue.model("gpt-oss-120b")
+    assert known is not None
+    latent = LatentAttention(key_value_rank=512, rope_dim=64)
+    changed = known.model_copy(
+        update={"architecture": known.architecture.model_copy(update={"latent_attention": latent})}
+    )
+    monkeypatch.setattr(catalogue, "model", lambda name: changed)
+    assert problems(model("1p-tp4-1d-tp2")) == []
+
+
+@pytest.mark.parametrize(
+    ("roles", "reason"),
+    [
+        (["prefill"], "there are none"),
+        (["decode"], "aggregated topology"),
+        ([], "no servers"),
+        (["aggregated", "decode"], "do not work together"),
+        (["aggregated", "prefill", "decode"], "do not work together"),
+    ],
+)
+def test_roles_that_make_no_unit_are_refused(roles: list[str], reason: str):
+    problem = only(model({role: servers(1, 1) for role in roles}))
+    assert problem.path == "models[0].topology"
+    assert reason in problem.why
+    assert "8p-tp1-4d-tp2" in problem.accepted
+
+
+def test_weights_that_leave_no_room_for_a_sequence_are_refused_with_their_figures():
+    problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}))
+    assert problem.path == "models[0].topology"
+    assert "68 GiB of weights" in problem.why
+    assert "6 GiB of activations" in problem.why
+    assert "131072" in problem.why
+    assert problem.accepted == "for aggregated: one of 2, 4, 8, or engine.maxModelLen of at most 9764"
+    assert plan(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4, "maxModelLen": 9764}))
+
+
+def test_a_shorter_model_length_is_not_offered_where_the_workload_needs_more():
+    workload = {"inputTokens": 16384, "outputTokens": 256}
+    problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.4}, workload=workload))
+    assert "maxModelLen" not in problem.accepted
+
+
+def test_memory_that_fits_no_size_says_so():
+    problem = only(model("agg-tp1-1r", model=LLAMA, engine={"gpuMemoryUtilization": 0.01}))
+    assert problem.accepted == "for aggregated: a smaller model or larger GPUs"
+
+
+@pytest.mark.parametrize(("extra", "refused"), [(0, False), (1, True)])
+def test_the_workload_fits_the_model_length_to_the_token(extra: int, refused: bool):
+    workload = {"inputTokens": 8000, "outputTokens": 192 + extra}
+    result = problems(model(workload=workload, engine={"maxModelLen": 8192}))
+    assert [problem.path for problem in result] == (["models[0].workload"] if refused else [])
+    assert all("at most 8192" in problem.accepted for problem in result)
+
+
+def test_a_model_length_above_the_models_context_is_refused_once():
+    problem = only(model(engine={"maxModelLen": 131073}))
+    assert (problem.path, problem.accepted) == ("models[0].engine.maxModelLen", "at most 131072")
+
+
+def test_prefill_and_decode_need_a_router():
+    assert only(model(router={"mode": "none"})).path == "models[0].router.mode"
+    assert problems(model("agg-tp1-16r", router={"mode": "none"})) == []
+
+
+@pytest.mark.parametrize(
+    "argument", ["--tensor-parallel-size=4", "--tensor_parallel_size", "-tp", "--max-model-len", "--block-size=64"]
+)
+def test_arguments_that_contradict_the_plan_are_refused(argument: str):
+    problem = only(model(engine={"extraArgs": ["--seed=1", argument]}))
+    assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
+
+
+@pytest.mark.parametrize(
+    ("engine", "path"),
+    [
+        ({"extraArgs": ["--api-key=secret"]}, "extraArgs[0]"),
+        ({"extraArgs": ["--seed=1", "--api_key", "secret"]}, "extraArgs[1]"),
+        ({"env": {"VLLM_API_KEY": "secret"}}, "env.VLLM_API_KEY"),
+    ],
+)
+def test_servers_that_ask_for_a_key_are_refused_without_showing_it(engine: dict[str, Any], path: str):
+    problem = only(model(engine=engine))
+    assert problem.path == f"models[0].engine.{path}"
+    assert "401" in problem.why
+    assert "=secret" not in str(problem)
+
+
+def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_elsewhere():
+    connector = {"extraArgs": ['--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}']}
+    assert only(model(engine=connector)).path == "models[0].engine.extraArgs[0]"
+    assert problems(model("agg-tp1-1r", engine=connector)) == []
+
+
+@pytest.mark.parametrize("arguments", [["--attention-backend=ROCM_ATTN"], ["--attention-backend", "rocm_attn"]])
+def test_an_attention_backend_that_vllm_refuses_beside_a_connector_is_refused(arguments: list[str]):
+    problem = only(model(engine={"extraArgs": arguments}), release="llm-d-0.9.0")
+    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "TRITON_ATTN, or none")
+    llama = {"model": "llama-3.3-70b-instruct-fp8-dynamic", "engine": {"extraArgs": arguments}}
+    assert problems(model("agg-tp1-1r", **llama), release="llm-d-0.9.0") == []
+
+
+@pytest.mark.parametrize("release", ["llm-d-0.6.0", "llm-d-0.7.0"])
+def test_servers_of_different_sizes_need_a_kv_cache_that_can_be_split_by_heads(release: str):
+    problem = only(model("4p-tp1-2d-tp4"), release=release)
+    assert (problem.path, problem.accepted) == (
+        "models[0].topology",
+        "for decode: 1, as prefill has, or another release",
+    )
+    assert "KV cache of ROCM_AITER_UNIFIED_ATTN can't be split by heads" in (problem.why or "")
+    assert problems(model("4p-tp2-4d-tp2"), release=release) == []
+    assert problems(model("4p-tp1-2d-tp4"), release="llm-d-0.9.0") == []
+
+
+def test_a_backend_that_splits_is_named_where_the_model_can_use_it():
+    llama = model("4p-tp1-2d-tp4", model="llama-3.3-70b-instruct-fp8-dynamic", engine={"maxModelLen": 8192})
+    assert only(llama, release="llm-d-0.6.0").accepted == "for decode: 1, as prefill has, or ROCM_ATTN"
+    arguments = [*llama["engine"].get("extraArgs", []), "--attention-backend=ROCM_ATTN"]
+    assert problems({**llama, "engine": {**llama["engine"], "extraArgs": arguments}}, release="llm-d-0.6.0") == []
+
+
+MIXED = "8p-tp1-2d-tp4"
+UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
+
+
+@pytest.mark.parametrize(
+    ("changes", "override", "path"),
+    [
+        ({}, {"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.6.0"}, "models[0].topology"),
+        ({}, {"vllmImage": "registry.mine/mirror/llm-d-rocm:v0.6.0"}, "models[0].topology"),
+        ({"release": "llm-d-0.7.0"}, {"attentionBackend": UNIFIED}, "override.attentionBackend"),
+        (
+            {},
+            {"vllmImage": "ghcr.io/llm-d/llm-d-rocm:v0.7.0", "attentionBackend": UNIFIED},
+            "override.attentionBackend",
+        ),
+    ],
+    ids=["image of another release", "mirror of one", "backend", "image and backend"],
+)
+def test_no_override_lets_servers_of_different_sizes_share_what_can_not_be_split(
+    changes: dict[str, Any], override: dict[str, str], path: str
+):
+    problem = only(model(MIXED), override=override, **changes)
+    assert problem.path == path
+    assert f"KV cache of {UNIFIED} can't be split by heads in vLLM of llm-d-0." in problem.why
+    assert problems(model("4p-tp2-4d-tp2"), override=override, **changes) == []
+
+
+def test_an_overriding_backend_that_nobody_has_looked_at_is_told():
+    result = plan(model(MIXED), release="llm-d-0.7.0", override={"attentionBackend": "FLEX_ATTENTION"})
+    (text,) = [advice for advice in result.advice if "split" in advice.text]
+    assert text.path == "override.attentionBackend"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ['--attention-config={"backend": "TRITON_ATTN"}'],
+        ["--attention_config", '{"backend": "TRITON_ATTN"}'],
+        ['-ac={"backend": "TRITON_ATTN"}'],
+        ["-ac.backend", "TRITON_ATTN"],
+        ["--attention-config.backend=TRITON_ATTN"],
+    ],
+)
+def test_a_backend_has_one_argument(arguments: list[str]):
+    problem = only(model(engine={"extraArgs": arguments}))
+    assert (problem.path, problem.accepted) == ("models[0].engine.extraArgs[0]", "--attention-backend")
+    other = ["--attention-config.flash_attn_max_num_splits_for_cuda_graph=8", '-ac={"use_cudnn_prefill": false}']
+    assert problems(model(engine={"extraArgs": other})) == []
+
+
+def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_different_sizes():
+    problem = only(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}))
+    assert (problem.path, problem.accepted) == ("models[0].engine.env.VLLM_KV_CACHE_LAYOUT", "HND, or nothing")
+    assert problems(model("4p-tp2-4d-tp2", engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}})) == []
+    assert problems(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "HND"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("HF_TOKEN", "`pulumi config set --secret llmd-oke:huggingFaceToken`"),
+        ("HUGGING_FACE_HUB_TOKEN", "`pulumi config set --secret llmd-oke:huggingFaceToken`"),
+        ("AWS_SECRET_ACCESS_KEY", "no secret"),
+        ("proxy_password", "no secret"),
+    ],
+)
+def test_a_secret_is_no_environment_variable_and_is_not_shown(name: str, accepted: str):
+    problem = only(model(engine={"env": {name: "planted", "VLLM_MAX_TOKENS": "1"}}))
+    assert (problem.path, problem.accepted) == (f"models[0].engine.env.{name}", accepted)
+    assert "planted" not in repr(problem)
+
+
+def test_a_backend_is_no_environment_variable():
+    problem = only(model(engine={"env": {"VLLM_ATTENTION_BACKEND": "ROCM_ATTN"}}), release="llm-d-0.9.0")
+    assert problem.path == "models[0].engine.env.VLLM_ATTENTION_BACKEND"
+    assert problem.accepted.startswith("override.attentionBackend")
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"engine": {"extraArgs": ["--attention-backend=ROCM_ATTN"]}}, "models[0].engine.extraArgs[0]"),
+        ({}, "override.attentionBackend"),
+    ],
+)
+def test_a_model_with_sinks_has_no_backend_without_them(changes: dict[str, Any], path: str):
+    override = {} if changes else {"override": {"attentionBackend": "ROCM_ATTN"}}
+    problem = only(model("agg-tp1-1r", **changes), release="llm-d-0.6.0", **override)
+    assert problem.path == path
+    assert "gpt-oss-120b has attention sinks, which ROCM_ATTN lacks" in (problem.why or "")
+
+
+def test_quick_reduce_is_told_with_the_stack():
+    engine = {"env": {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4"}}
+    problem = only(model(engine=engine))
+    assert (problem.path, problem.accepted) == (
+        "models[0].engine.env.VLLM_ROCM_QUICK_REDUCE_QUANTIZATION",
+        "override.quickReduce",
+    )
+    assert problems(model(), override={"quickReduce": "INT4"}) == []
+
+
+def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
+    result = problems(
+        model(model="openai/gpt-oss-120b"),
+        model(model="gpt-oss-120", name="b"),
+        release="llm-d-9",
+        gpuPools=[{"name": "a", "shape": "BM.GPU.MI300X.4", "size": 9}],
+    )
+    assert {problem.path: problem.accepted.split("?", 1)[0] for problem in result} == {
+        "release": "llm-d-0.9.0",
+        "gpuPools[0].shape": "BM.GPU.MI300X.8",
+        "models[0].model": "gpt-oss-120b",
+        "models[1].model": "gpt-oss-120b",
+    }
+
+
+def test_names_that_would_collide_in_the_cluster_are_refused():
+    pools = [{"name": "a", "shape": "BM.GPU.MI300X.8", "size": 9}] * 2
+    result = problems(
+        model("agg-tp1-1r"),
+        model("agg-tp1-1r"),
+        model("agg-tp1-1r", name="gpt-oss-120b"),
+        model("agg-tp1-1r", name="x", copies=2),
+        model("agg-tp1-1r", name="x-1"),
+        gpuPools=pools,
+    )
+    assert [problem.path for problem in result] == [
+        "gpuPools[1].name",
+        "models[1].model",
+        "models[2].name",
+        "models[4].name",
+    ]
+
+
+def test_too_few_nodes_are_refused_with_how_many_would_do():
+    problem = only(model(copies=4), nodes=7)
+    assert (problem.path, problem.value) == ("gpuPools[0].size", 7)
+    assert problem.accepted.startswith("at least 8,")
+    assert "64 GPUs" in problem.why
+    assert problems(model(copies=4), nodes=8) == []
+
+
+def test_virtual_functions_count_like_gpus(shape_with: Callable[[int], None]):
+    shape_with(4)
+    assert problems(model("agg-tp1-16r"), nodes=2) == []
+    assert problems(model("agg-tp8-2r"), nodes=2) == []
+    problem = only(model("8p-tp1-4d-tp2"), nodes=2)
+    assert problem.accepted.startswith("at least 4,")
+    assert "16 virtual functions" in problem.why
+    assert problems(model("8p-tp1-4d-tp2"), nodes=4) == []
+    assert problems(model("1p-tp1-1d-tp8"), nodes=1, rdma="none")[:1] != []
+
+
+def test_a_server_with_more_gpus_than_the_node_has_virtual_functions_is_refused(shape_with: Callable[[int], None]):
+    shape_with(4)
+    problem = only(model("1p-tp1-1d-tp8"))
+    assert problem.accepted == "for decode: one of 1, 2, 4"
+    assert "4 virtual functions" in problem.why
+
+
+def test_without_rdma_a_unit_stays_on_one_node():
+    assert problems(model("1p-tp1-1d-tp2"), rdma="none") == []
+    assert only(model("8p-tp1-4d-tp2"), rdma="none").path == "rdma"
+    assert problems(model("agg-tp1-16r"), rdma="none") == []
+
+
+def test_many_problems_come_at_once():
+    result = problems(
+        model({"prefill": servers(1, 3)}),
+        model("1p-tp4-1d-tp2", name="b", router={"mode": "none"}),
+        model("agg-tp1-8r", name="c", copies=2),
+        nodes=1,
+        release="llm-d-9",
+    )
+    assert [problem.path for problem in result] == [
+        "release",
+        "models[0].topology",
+        "models[0].topology.prefill.tensorParallelSize",
+        "models[1].topology",
+        "models[1].router.mode",
+        "gpuPools[0].size",
+    ]
+
+
+def test_on_mi355x_with_pollara_kv_cache_stays_on_a_node():
+    pools = [{"name": "mi355x", "shape": "BM.GPU.MI355X.8", "size": 2}]
+    assert problems(model("4p-tp1-2d-tp2"), gpuPools=pools, rdma="none") == []
+    (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=pools, rdma="none")
+    assert problem.path == "rdma"
+
+
+SHAPE = catalogue.shape("BM.GPU.MI300X.8")
+MODELS = [item for name in catalogue.model_names() if (item := catalogue.model(name)) is not None]
+assert SHAPE is not None
+
+
+def latent(model: catalogue.Model) -> catalogue.Model:
+    attention = LatentAttention(key_value_rank=512, rope_dim=64)
+    return model.model_copy(
+        update={"architecture": model.architecture.model_copy(update={"latent_attention": attention})}
+    )
+
+
+ANY_MODEL = st.sampled_from([*MODELS, latent(MODELS[0])])
+SIZES = st.sampled_from([1, 2, 4, 8])
+SHARES = st.floats(0.05, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "sequences"),
+    [
+        ("llama-3.3-70b-instruct-fp8-dynamic", 1, 81),
+        ("llama-3.3-70b-instruct-fp8-dynamic", 2, 214),
+        ("llama-3.3-70b-instruct-fp8-dynamic", 4, 479),
+        ("llama-3.3-70b-instruct-fp8-dynamic", 8, 1009),
+        ("gpt-oss-120b", 1, 386),
+        ("gpt-oss-120b", 2, 975),
+    ],
+)
+def test_capacity_at_4096_in_and_256_out_is_what_was_worked_out_by_hand(name: str, size: int, sequences: int):
+    model = catalogue.model(name)
+    assert model is not None
+    assert memory(model, SHAPE, size, 0.95).sequences(4352) == pytest.approx(sequences, abs=1)
+
+
+@given(ANY_MODEL, SIZES, SHARES)
+def test_parts_add_up_to_the_share_of_the_gpus(model: catalogue.Model, size: int, share: float):
+    fit = memory(model, SHAPE, size, share)
+    assert fit.weights_gib + fit.activation_gib + fit.key_value_gib == pytest.approx(share * fit.gpu_gib)
+    assert fit.key_value_tokens >= 0
+
+
+@given(ANY_MODEL, SIZES, SIZES, SHARES)
+def test_more_gpus_never_hold_fewer_tokens(model: catalogue.Model, one: int, other: int, share: float):
+    fewer, more = sorted([one, other])
+    assert memory(model, SHAPE, fewer, share).key_value_tokens <= memory(model, SHAPE, more, share).key_value_tokens
+
+
+@given(ANY_MODEL, SIZES, SHARES, SHARES)
+def test_a_larger_share_never_holds_fewer_tokens(model: catalogue.Model, size: int, one: float, other: float):
+    less, more = sorted([one, other])
+    assert memory(model, SHAPE, size, less).key_value_tokens <= memory(model, SHAPE, size, more).key_value_tokens
+
+
+@given(ANY_MODEL, SIZES, st.floats(0, 200))
+def test_heavier_weights_never_leave_more_tokens(model: catalogue.Model, size: int, further_gib: float):
+    heavier = model.model_copy(
+        update={"weights": model.weights.model_copy(update={"gib": model.weights.gib + further_gib})}
+    )
+    assert memory(heavier, SHAPE, size, 0.95).key_value_tokens <= memory(model, SHAPE, size, 0.95).key_value_tokens
+
+
+def test_kv_heads_are_copied_only_where_there_are_more_gpus_than_heads():
+    model = MODELS[0]
+    few = model.model_copy(update={"architecture": model.architecture.model_copy(update={"key_value_heads": 2})})
+    assert [key_value_copies(few, size) for size in (1, 2, 4, 8)] == [1, 1, 2, 4]
+    assert [key_value_copies(latent(model), size) for size in (1, 2, 4, 8)] == [1, 2, 4, 8]
+
+
+PREFILL = {"minReplicas": 4, "maxReplicas": 10, "promptTokensPerS": 20000}
+DECODE = {"minReplicas": 2, "maxReplicas": 6, "requests": 40}
+BOTH = {"prefill": PREFILL, "decode": DECODE}
+
+
+def scaled(scaling=None, topology="8p-tp1-4d-tp2", **changes):
+    return model(topology, scaling=BOTH if scaling is None else scaling, **changes)
+
+
+def paths(*models, **changes):
+    return [problem.path for problem in problems(*models, **changes)]
+
+
+def advised(scaling, **changes):
+    return [item.text for item in plan(scaled(scaling, **changes)).advice if "scaling" in item.path]
+
+
+def test_limits_around_the_topology_are_accepted():
+    assert problems(scaled()) == []
+    roles = plan(scaled()).models[0].units[0].roles
+    assert [(role.replicas, role.most_replicas) for role in roles] == [(8, 10), (4, 6)]
+
+
+def test_the_topology_lies_within_the_limits():
+    wrong = {"prefill": {**PREFILL, "minReplicas": 9}, "decode": {**DECODE, "maxReplicas": 3}}
+    result = [(p.path, p.value, p.accepted) for p in problems(scaled(wrong))]
+    assert result == [
+        ("models[0].scaling.prefill.minReplicas", 9, "at most 8"),
+        ("models[0].scaling.decode.maxReplicas", 3, "at least 4"),
+    ]
+
+
+def test_a_role_that_the_topology_lacks_cannot_be_scaled():
+    assert paths(scaled({"decode": DECODE}, "agg-tp1-16r")) == ["models[0].scaling.decode"]
+
+
+def test_a_role_needs_a_threshold():
+    (problem,) = problems(scaled({"decode": {"minReplicas": 1, "maxReplicas": 4}}))
+    assert problem.path == "models[0].scaling.decode"
+    assert problem.accepted == "at least one of requests, kvCacheUsage"
+
+
+def test_scaling_names_a_role():
+    assert paths(scaled({})) == ["models[0].scaling"]
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(3, 12), (4, 20)])
+def test_the_pools_have_room_for_the_most_servers(nodes: int, most: int):
+    just = {"prefill": {**PREFILL, "maxReplicas": most}, "decode": {**DECODE, "maxReplicas": 6}}
+    assert problems(scaled(just), nodes=nodes) == []
+    more = {**just, "prefill": {**PREFILL, "maxReplicas": most + 1}}
+    result = {p.path: p for p in problems(scaled(more), nodes=nodes)}
+    problem = result["models[0].scaling.prefill.maxReplicas"]
+    assert (problem.value, problem.accepted) == (most + 1, f"at most {most}, or more nodes in gpuPools")
+    assert f"{nodes * 8 + 1} GPUs" in problem.why
+
+
+def test_the_most_servers_have_room_beside_other_models_and_in_all_copies():
+    fits = scaled(copies=2)
+    assert problems(fits, nodes=6) == []
+    other = model("agg-tp8-2r", name="other")
+    assert paths(fits, other, nodes=7) == [
+        "models[0].scaling.prefill.maxReplicas",
+        "models[0].scaling.decode.maxReplicas",
+    ]
+
+
+def test_pools_without_room_for_what_is_started_with_are_told_so():
+    assert paths(scaled(), nodes=1) == ["gpuPools[0].size"]
+
+
+def test_room_for_rollouts_is_what_the_most_servers_leave():
+    roles = (
+        plan(scaled({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": DECODE}), nodes=4).models[0].units[0].roles
+    )
+    assert [role.rollout.max_surge for role in roles] == [0, 0]
+
+
+def test_scaling_one_role_of_two_is_advised_against():
+    (text,) = advised({"prefill": {**PREFILL, "minReplicas": 8}})
+    assert text == "only prefill servers are scaled: where decode servers are too few, more don't help"
+
+
+def test_limits_in_another_proportion_than_the_topology_are_told():
+    (text,) = advised({"prefill": {**PREFILL, "maxReplicas": 20}, "decode": {**DECODE, "maxReplicas": 4}})
+    assert text.startswith("maxReplicas has 20 prefill for 4 decode servers where 8p-tp1-4d-tp2 has 8 for 4")
+
+
+def test_a_threshold_that_only_waiting_requests_reach_is_told():
+    (text,) = advised({**BOTH, "decode": {**DECODE, "requests": 300}})
+    assert "one server runs 256 at a time" in text
+
+
+def test_sensible_limits_need_no_advice():
+    assert advised(BOTH) == []

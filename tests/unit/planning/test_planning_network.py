@@ -1,0 +1,498 @@
+"""What the network of a created cluster is refused for."""
+
+from collections import Counter
+from ipaddress import IPv4Network
+from itertools import combinations, product
+
+import pytest
+from created_stacks import created, gpu_pool, ocid, refusals
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke.planning.network import ANYWHERE, addresses, layout, nodes_with_surge, pod_addresses, security_rules
+from llmd_oke.planning.plan import NetworkChoices, PoolSize
+from stacks_for_tests import problems
+
+VCN = ocid("vcn")
+
+
+def network(**changes):
+    return {"network": changes}
+
+
+def test_the_defaults_are_sound():
+    assert refusals() == {}
+
+
+@pytest.mark.parametrize("cidr", ["10.0.0.0/16", "172.16.0.0/18"])
+def test_other_ranges_are_sound(cidr):
+    assert refusals(**network(cidr=cidr)) == {}
+
+
+@pytest.mark.parametrize(
+    "range_", ["10.224.0.0/16", "10.230.0.0/20", "192.168.0.0/16", "192.168.16.0/20", "10.208.0.0/16"]
+)
+def test_a_vcn_keeps_clear_of_the_ranges_of_rdma(range_):
+    result = refusals(**network(cidr=range_))
+    assert "overlaps" in result["cluster.network.cidr"]
+
+
+def test_services_keep_clear_of_the_ranges_of_rdma():
+    assert "RDMA interfaces" in refusals(servicesCidr="10.230.0.0/16")["cluster.servicesCidr"]
+
+
+def test_pods_of_an_overlay_keep_clear_of_the_ranges_of_rdma():
+    result = refusals(cni="flannel", podsCidr="10.192.0.0/10")
+    assert "10.224.0.0/12" in result["cluster.podsCidr"] or "10.208.0.0/12" in result["cluster.podsCidr"]
+
+
+def test_the_pods_range_means_nothing_where_pods_have_addresses_of_the_vcn():
+    assert refusals(cni="vcn-native", podsCidr="10.140.0.0/16") == {}
+
+
+def test_services_and_vcn_must_not_overlap():
+    result = refusals(servicesCidr="10.140.0.0/20")
+    assert "overlaps that of Services, 10.140.0.0/20 (cluster.servicesCidr)" in result["cluster.network.cidr"]
+
+
+def test_pods_and_services_of_an_overlay_must_not_overlap():
+    result = refusals(cni="flannel", podsCidr="10.96.0.0/12")
+    assert "overlaps that of Services" in result["cluster.podsCidr"]
+
+
+def test_a_vcn_without_room_for_the_pods_is_refused_with_figures():
+    text = refusals(**network(cidr="10.0.0.0/21"))["cluster.network.cidr"]
+    assert "pods need 1664 addresses (12 nodes and 4 more during updates" in text
+    assert "there are 1021" in text
+    assert "accepted: a range of /20 or larger" in text
+
+
+def test_pools_that_are_there_already_need_no_addresses():
+    assert refusals(gpu_pool(poolId=ocid("nodepool")), **network(cidr="10.0.0.0/21")) == {}
+
+
+def test_subnets_that_are_there_already_take_no_room():
+    given = {"subnets": {"pods": ocid("subnet", "pods")}}
+    assert refusals(**network(vcnId=VCN, cidr="10.0.0.0/21", **given)) == {}
+
+
+def test_more_nodes_than_any_vcn_holds_are_told_so():
+    text = refusals(gpu_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/16"))["cluster.network.cidr"]
+    assert "fewer nodes" in text
+    assert "cni: flannel" in text
+
+
+@pytest.mark.parametrize(
+    ("cidr", "accepted"),
+    [("10.0.0.0/15", "/16 to /30"), ("10.0.0.1/16", "10.0.0.0/16"), ("10.0.0.0/33", "a prefix length up to 32")],
+)
+def test_a_range_that_is_none_for_a_vcn_is_refused(cidr, accepted):
+    assert accepted in refusals(**network(cidr=cidr))["cluster.network.cidr"]
+
+
+def test_a_vcn_that_is_there_already_must_say_its_range():
+    assert "the range of the VCN" in refusals(**network(vcnId=VCN))["cluster.network.cidr"]
+
+
+def test_what_is_in_a_vcn_that_is_created_cant_be_there_already():
+    result = refusals(
+        **network(
+            subnets={"api": ocid("subnet")},
+            securityGroups={"loadBalancers": ocid("networksecuritygroup")},
+            routeTables={"private": ocid("routetable")},
+        )
+    )
+    assert set(result) == {
+        "cluster.network.subnets.api",
+        "cluster.network.securityGroups.loadBalancers",
+        "cluster.network.routeTables.private",
+    }
+
+
+def test_a_cluster_that_is_there_already_has_a_vcn():
+    assert "OCID of the cluster's VCN" in refusals(clusterId=ocid("cluster"))["cluster.network.vcnId"]
+
+
+def test_an_overlay_has_no_subnet_for_pods():
+    given = {"subnets": {"pods": ocid("subnet")}, "securityGroups": {"pods": ocid("networksecuritygroup")}}
+    result = refusals(cni="flannel", **network(vcnId=VCN, cidr="10.0.0.0/16", **given))
+    assert set(result) == {"cluster.network.subnets.pods", "cluster.network.securityGroups.pods"}
+
+
+def test_a_public_endpoint_needs_an_allow_list():
+    result = refusals(apiEndpoint={"access": "public"})
+    assert "203.0.113.0/24" in result["cluster.apiEndpoint.allowedCidrs"]
+
+
+def test_a_public_endpoint_with_an_allow_list_is_sound():
+    assert refusals(apiEndpoint={"access": "public", "allowedCidrs": ["203.0.113.0/24"]}) == {}
+
+
+@pytest.mark.parametrize("cidr", ["0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1"])
+@pytest.mark.parametrize("access", ["public", "private"])
+def test_the_internet_is_no_allow_list(access, cidr):
+    result = refusals(apiEndpoint={"access": access, "allowedCidrs": ["203.0.113.0/24", cidr]})
+    assert set(result) == {"cluster.apiEndpoint.allowedCidrs[1]"}
+    assert "/8 and smaller" in result["cluster.apiEndpoint.allowedCidrs[1]"]
+
+
+def test_the_bastion_host_is_not_for_the_internet_either():
+    result = refusals(**network(bastionHostCidrs=["0.0.0.0/0"]))
+    assert "SSH of the bastion host" in result["cluster.network.bastionHostCidrs[0]"]
+
+
+def test_public_load_balancers_may_be_for_the_internet():
+    assert refusals(**network(publicLoadBalancers=True)) == {}
+
+
+def test_everything_is_told_at_once():
+    result = refusals(
+        apiEndpoint={"access": "public"},
+        servicesCidr="10.230.0.0/16",
+        **network(cidr="192.168.0.0/24", bastionHostCidrs=["1.2.3.4/24"]),
+    )
+    assert set(result) == {
+        "cluster.apiEndpoint.allowedCidrs",
+        "cluster.servicesCidr",
+        "cluster.network.cidr",
+        "cluster.network.bastionHostCidrs[0]",
+    }
+
+
+def test_the_serving_layer_judges_no_network():
+    result = created(stack_changes={"layer": "serving"}, **network(cidr="10.0.0.0/30"))
+    paths = {problem.path for problem in problems(*result.pop("models"), **result)}
+    assert not any(path.startswith("cluster.network") for path in paths)
+
+
+CLIENTS = {"clientCidrs": ["203.0.113.0/24"]}
+
+
+def test_a_vcn_of_the_wrong_size_is_told_its_overlaps_too():
+    outcome = created(**network(cidr="10.224.0.0/12"))
+    result = problems(*outcome.pop("models"), **outcome)
+    text = " ".join(problem.why for problem in result if problem.path == "cluster.network.cidr")
+    assert "no VCN ranges of other sizes" in text
+    assert "overlaps" in text
+
+
+def test_a_bastion_for_named_clients_is_sound():
+    assert refusals(**network(bastionService=CLIENTS)) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "why"),
+    [
+        (network(bastionService={"clientCidrs": ["0.0.0.0/0"]}), "clientCidrs[0]", "open the bastion"),
+        (network(bastionService=CLIENTS, bastion=False), "clientCidrs", "needs its subnet"),
+        (network(bastionService={"ocid": ocid("bastion")}), "ocid", "the VCN is created"),
+        (
+            network(bastionService={**CLIENTS, "ocid": ocid("bastion")}, vcnId=VCN, cidr="10.0.0.0/16"),
+            "clientCidrs",
+            "an allow list of its own",
+        ),
+        (
+            {
+                "apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]},
+                **network(bastionService=CLIENTS),
+            },
+            "clientCidrs",
+            "public endpoint",
+        ),
+        (network(bastionService={"subnetCidr": "10.0.0.0/27"}), "subnetCidr", "is created is known"),
+    ],
+)
+def test_a_bastion_that_cant_be_is_refused(changes, key, why):
+    result = refusals(**changes)
+    assert set(result) == {f"cluster.network.bastionService.{key}"}
+    assert why in result[f"cluster.network.bastionService.{key}"]
+
+
+EVERYTHING = NetworkChoices(
+    public_load_balancers=True, bastion_host=True, operator=True, file_storage=True, lustre=True
+).subnet_roles
+FLANNEL = NetworkChoices(cni="flannel").subnet_roles
+REFERENCE = [PoolSize(9, 64), PoolSize(3, 93)]
+
+
+def subnets(cidr, roles=EVERYTHING, pools=REFERENCE):
+    result = layout(IPv4Network(cidr), roles, pools)
+    assert result.too_small == ()
+    return {role: str(network) for role, network in result.subnets.items()}
+
+
+def crowded(cidr, roles, pools=REFERENCE):
+    return {part.role: (part.needed, part.room) for part in layout(IPv4Network(cidr), roles, pools).too_small}
+
+
+def test_a_vcn_of_the_usual_size_has_oci_hpc_okes_subnets():
+    assert subnets("10.140.0.0/16") == {
+        "api": "10.140.0.0/29",
+        "bastion_host": "10.140.0.8/29",
+        "operator": "10.140.0.16/29",
+        "load_balancers": "10.140.0.32/27",
+        "public_load_balancers": "10.140.0.64/27",
+        "storage": "10.140.0.96/27",
+        "bastion": "10.140.0.128/27",
+        "lustre": "10.140.2.0/23",
+        "workers": "10.140.64.0/19",
+        "pods": "10.140.128.0/17",
+    }
+
+
+def test_a_smaller_vcn_has_the_same_small_subnets_and_smaller_large_ones():
+    assert subnets("10.0.0.0/20", FLANNEL, [PoolSize(9, 64)]) == {
+        "api": "10.0.0.0/29",
+        "load_balancers": "10.0.0.32/27",
+        "bastion": "10.0.0.128/27",
+        "workers": "10.0.4.0/23",
+    }
+
+
+def test_the_nodes_subnet_grows_in_place_when_the_pools_do():
+    few = subnets("10.0.0.0/20", FLANNEL, [PoolSize(400, 64)])["workers"]
+    many = subnets("10.0.0.0/20", FLANNEL, [PoolSize(410, 64)])["workers"]
+    assert (few, many) == ("10.0.4.0/23", "10.0.4.0/22")
+
+
+def test_pools_may_grow_by_a_quarter_while_they_are_updated():
+    assert nodes_with_surge([PoolSize(9, 64), PoolSize(1, 31)]) == 9 + 3 + 1 + 1
+
+
+@pytest.mark.parametrize(("max_pods", "expected"), [(31, 2 * 32), (32, 2 * 64), (64, 2 * 96), (110, 2 * 128)])
+def test_pods_take_whole_vnics_of_31_pods_and_one_address_of_the_vnics_own(max_pods, expected):
+    assert pod_addresses([PoolSize(1, max_pods)]) == expected
+
+
+def test_three_addresses_of_each_subnet_are_ocis():
+    assert addresses(IPv4Network("10.0.0.0/29")) == 5
+
+
+def test_pods_that_find_no_room_are_told_with_figures():
+    result = layout(IPv4Network("10.0.0.0/22"), NetworkChoices().subnet_roles, REFERENCE)
+    (pods,) = result.too_small
+    assert (pods.role, pods.needed, pods.room) == ("pods", 12 * 96 + 4 * 96, 509)
+    assert pods.reason == ("12 nodes and 4 more during updates, with up to 93 pods each on VNICs of 32 addresses")
+
+
+def test_the_last_node_that_fits_fits():
+    assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(202, 64)]) == {}
+    assert crowded("10.0.0.0/22", FLANNEL, [PoolSize(203, 64)]) == {"workers": (254, 253)}
+
+
+def test_a_vcn_that_is_too_small_for_a_file_system_says_so():
+    roles = NetworkChoices(cni="flannel", lustre=True).subnet_roles
+    assert crowded("10.0.0.0/21", roles) == {"lustre": (1024, 512)}
+    assert crowded("10.0.0.0/20", roles) == {}
+
+
+@pytest.mark.parametrize("cidr", ["10.0.0.0/29", "10.0.0.0/30"])
+def test_a_vcn_of_a_few_addresses_is_too_small_for_everything(cidr):
+    assert set(crowded(cidr, FLANNEL)) == set(FLANNEL)
+
+
+@given(
+    prefix=st.integers(16, 30),
+    flannel=st.booleans(),
+    flags=st.lists(st.booleans(), min_size=5, max_size=5),
+    pools=st.lists(st.builds(PoolSize, st.integers(1, 300), st.integers(1, 110)), min_size=1, max_size=3),
+)
+def test_subnets_lie_in_the_vcn_never_overlap_and_hold_what_they_must(prefix, flannel, flags, pools):
+    load_balancers, host, operator, files, lustre = flags
+    choices = NetworkChoices(
+        cni="flannel" if flannel else "vcn-native",
+        public_load_balancers=load_balancers,
+        bastion_host=host,
+        operator=operator,
+        file_storage=files,
+        lustre=lustre,
+    )
+    vcn = IPv4Network((int(IPv4Network("10.0.0.0/8").network_address), prefix))
+    result = layout(vcn, choices.subnet_roles, pools)
+    assert {*result.subnets, *(part.role for part in result.too_small)} == set(choices.subnet_roles)
+    assert all(network.subnet_of(vcn) for network in result.subnets.values())
+    assert not any(one.overlaps(other) for one, other in combinations(result.subnets.values(), 2))
+    assert "workers" not in result.subnets or addresses(result.subnets["workers"]) >= nodes_with_surge(pools)
+    assert "pods" not in result.subnets or addresses(result.subnets["pods"]) >= pod_addresses(pools)
+    assert all(part.needed > part.room for part in result.too_small)
+
+
+# group | in, out or both | protocols | ports (`<` source ports) | peers | n: with a VCN-native network only
+TABLE = """
+api | out | tcp | | services |
+api | out | tcp | 10250 | workers |
+api | both | tcp | 12250 | workers |
+api | both | tcp | 6443 | api |
+api | in | tcp | 6443 | workers |
+api | both | icmp | | workers |
+api | in | tcp | 6443 | operator bastion_host 10.140.0.128/27 203.0.113.0/24 198.51.100.7/32 |
+api | in | tcp | 6443 | pods | n
+api | in | tcp | 12250 | pods | n
+api | out | tcp | | pods | n
+workers | out | tcp | | services |
+workers | both | all | | workers |
+workers | out | tcp | 6443 | api |
+workers | out | tcp | 12250 | api |
+workers | out | tcp | 10250 | api |
+workers | in | all | | api |
+workers | both | icmp | | 0.0.0.0/0 |
+workers | both | all | | pods | n
+workers | out | all | | 0.0.0.0/0 |
+workers | in | tcp udp | 30000-32767 | load_balancers public_load_balancers |
+workers | in | tcp | 10256 | load_balancers public_load_balancers |
+workers | in | tcp | 22 | bastion_host |
+workers | both | tcp udp | 111 | storage |
+workers | both | tcp | 2048-2050 | storage |
+workers | out | udp | 2048 | storage |
+workers | both | tcp | <512-1023 988 | lustre |
+operator | both | tcp | <512-1023 988 | lustre |
+pods | out | tcp | | services | n
+pods | both | all | | pods workers load_balancers public_load_balancers | n
+pods | out | tcp | 6443 | api | n
+pods | out | tcp | 12250 | api | n
+pods | in | all | | api | n
+pods | both | icmp | | 0.0.0.0/0 | n
+pods | out | all | | 0.0.0.0/0 | n
+load_balancers | out | tcp udp | 30000-32767 | workers |
+load_balancers | out | tcp | 10256 | workers |
+load_balancers | out | icmp | | workers |
+load_balancers | out | all | | pods | n
+load_balancers | in | all | | 10.140.0.0/16 |
+public_load_balancers | out | tcp udp | 30000-32767 | workers |
+public_load_balancers | out | tcp | 10256 | workers |
+public_load_balancers | out | icmp | | workers |
+public_load_balancers | out | all | | pods | n
+public_load_balancers | in | tcp | 80 | 0.0.0.0/0 |
+public_load_balancers | in | tcp | 443 | 0.0.0.0/0 |
+operator | out | tcp | | services |
+operator | out | tcp | 6443 | api |
+operator | out | all | | 0.0.0.0/0 |
+operator | in | tcp | 22 | bastion_host |
+operator | in | icmp | | bastion_host |
+bastion_host | in | tcp | 22 | 192.0.2.0/24 |
+bastion_host | out | tcp | | services |
+bastion_host | out | tcp | 22 | operator workers |
+bastion_host | out | tcp | 6443 | api |
+storage | in | tcp udp | 111 | workers |
+storage | in | udp | 2048 | workers |
+storage | in | tcp | 2048-2050 | workers |
+storage | out | tcp udp | <111 | workers |
+storage | out | tcp | <2048-2050 | workers |
+lustre | both | tcp | <512-1023 988 | lustre workers operator |
+"""
+
+CIDRS = {
+    "vcn": ["10.140.0.0/16"],
+    "bastion-subnet": ["10.140.0.128/27"],
+    "api-allowed-cidrs": ["203.0.113.0/24", "198.51.100.7/32"],
+    "bastion-host-cidrs": ["192.0.2.0/24"],
+    "public-load-balancer-cidrs": [ANYWHERE],
+}
+
+ALL_PARTS = {
+    "public_load_balancers": True,
+    "bastion_host": True,
+    "operator": True,
+    "file_storage": True,
+    "lustre": True,
+}
+
+DIRECTIONS = {"in": ["ingress"], "out": ["egress"], "both": ["ingress", "egress"]}
+
+
+def expected(cni):
+    for line in TABLE.strip().splitlines():
+        group, directions, protocols, ports, peers, native = (part.strip() for part in line.split("|"))
+        if native and cni == "flannel":
+            continue
+        source = [port[1:] for port in ports.split() if port.startswith("<")]
+        destination = [port for port in ports.split() if not port.startswith("<")]
+        for direction, protocol, peer in product(DIRECTIONS[directions], protocols.split(), peers.split()):
+            yield group, direction, protocol, "".join(destination), "".join(source), peer
+
+
+def rows_of(choices, cidrs=None):
+    return [
+        (
+            rule.group,
+            rule.direction,
+            rule.protocol,
+            str(rule.ports or ""),
+            str(rule.source_ports or ""),
+            str(rule.peer).replace("oracle-services", "services"),
+        )
+        for rule in security_rules(choices.rules(CIDRS if cidrs is None else cidrs))
+    ]
+
+
+def cases():
+    for cni in ("vcn-native", "flannel"):
+        for rule in expected(cni):
+            yield pytest.param(cni, rule, id=f"{cni} {' '.join(rule)}")
+
+
+@pytest.mark.parametrize(("cni", "rule"), list(cases()))
+def test_every_rule_of_the_table_is_there_once(cni, rule):
+    assert rows_of(NetworkChoices(cni=cni, **ALL_PARTS)).count(rule) == 1
+
+
+@pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
+def test_there_is_no_rule_beside_those_of_the_table(cni):
+    assert Counter(rows_of(NetworkChoices(cni=cni, **ALL_PARTS))) == Counter(expected(cni))
+
+
+def test_a_private_endpoint_without_allow_list_is_reached_from_inside_the_vcn_only():
+    peers = {rule[5] for rule in rows_of(NetworkChoices(), {"vcn": ["10.0.0.0/16"]}) if rule[:2] == ("api", "ingress")}
+    assert peers == {"api", "workers", "pods"}
+
+
+def test_a_public_endpoint_is_reached_by_its_allow_list_too_and_by_nobody_else():
+    choices, allowed = NetworkChoices(public_endpoint=True), {"api-allowed-cidrs": ["203.0.113.0/24"]}
+    new = set(rows_of(choices, allowed)) - set(rows_of(NetworkChoices(), {}))
+    assert new == {("api", "ingress", "tcp", "6443", "", "203.0.113.0/24")}
+
+
+@pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
+@pytest.mark.parametrize("everything", [{}, ALL_PARTS])
+def test_nothing_comes_in_from_anywhere_but_path_discovery_and_clients_of_public_services(cni, everything):
+    open_rules = {
+        rule[:4]
+        for rule in rows_of(NetworkChoices(cni=cni, **everything))
+        if rule[1] == "ingress" and rule[5] == ANYWHERE
+    }
+    path_discovery = {(group, "ingress", "icmp", "") for group in ("workers", "pods")}
+    public = {("public_load_balancers", "ingress", "tcp", port) for port in ("80", "443")}
+    assert open_rules <= path_discovery | (public if everything else set())
+
+
+def test_peers_are_groups_that_are_there():
+    choices = NetworkChoices(cni="flannel")
+    rules = security_rules(choices.rules({}))
+    assert {rule.peer.group for rule in rules} - {None} <= {"api", "workers", "load_balancers"}
+    assert {rule.group for rule in rules} == {"api", "workers", "load_balancers"}
+
+
+@pytest.mark.parametrize(
+    ("choices", "gone"),
+    [
+        ({"worker_internet": False}, ("workers", "egress", "all", "", "", ANYWHERE)),
+        ({"pod_internet": False}, ("pods", "egress", "all", "", "", ANYWHERE)),
+    ],
+)
+def test_the_internet_can_be_closed_for_nodes_and_for_pods(choices, gone):
+    assert set(rows_of(NetworkChoices())) - set(rows_of(NetworkChoices(**choices))) == {gone}
+
+
+def test_rules_have_names_of_their_own():
+    rules = security_rules(NetworkChoices(**ALL_PARTS).rules(CIDRS))
+    assert len({(rule.group, rule.key) for rule in rules}) == len(rules)
+
+
+def test_an_allow_list_that_names_a_range_twice_makes_one_rule():
+    rules = rows_of(NetworkChoices(), {"api-allowed-cidrs": ["203.0.113.0/24", "203.0.113.0/24"]})
+    assert rules.count(("api", "ingress", "tcp", "6443", "", "203.0.113.0/24")) == 1
+
+
+def test_each_group_has_fewer_rules_than_oci_allows():
+    """OCI documentation, Service Limits: 120 rules for each network security group."""
+    rules = security_rules(NetworkChoices(**ALL_PARTS).rules(CIDRS))
+    assert max(Counter(rule.group for rule in rules).values()) <= 120

@@ -1,0 +1,240 @@
+"""From a stack file to a plan: all problems at once, whatever is written there."""
+
+import copy
+import timeit
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from created_stacks import created, gpu_pool
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_oke import config, planning
+from llmd_pods.errors import Problem, Refused
+from stacks_for_tests import model, stack
+
+PROJECT = Path(__file__).parents[3]
+
+
+def problems(value: Any) -> list[Problem]:
+    with pytest.raises(Refused) as caught:
+        planning.plan_object(value)
+    return list(caught.value.problems)
+
+
+@pytest.mark.parametrize("name", config.stacks(PROJECT))
+def test_every_stack_of_the_project_has_a_plan(name: str):
+    result = planning.plan_stack_file(PROJECT, name)
+    assert result == planning.plan(config.load(PROJECT, name))
+    assert result.used_gpus <= result.gpus
+
+
+def test_the_published_stacks_mean_what_was_published():
+    rehearsal = planning.plan_stack_file(PROJECT, "rehearsal")
+    assert (rehearsal.gpus, rehearsal.used_gpus, rehearsal.price_usd_per_hour) == (72, 16, 432)
+    guide = planning.plan_stack_file(PROJECT, "guide")
+    assert [(role.role, role.replicas, role.tensor_parallel_size) for role in guide.models[0].units[0].roles] == [
+        ("prefill", 8, 1),
+        ("decode", 2, 4),
+    ]
+    baseline = planning.plan_stack_file(PROJECT, "guide-baseline")
+    assert (baseline.models[0].router.mode, baseline.models[0].gpus) == ("none", guide.models[0].gpus)
+
+
+def test_copies_are_units_with_names_of_their_own():
+    result = planning.plan_object(stack(model("8p-tp1-4d-tp2", copies=2, name="big")))
+    assert [unit.name for unit in result.models[0].units] == ["big-0", "big-1"]
+    assert planning.plan_object(stack(model(name="big"))).models[0].units[0].name == "big"
+
+
+def test_a_plan_says_what_the_creation_of_a_cluster_consists_of():
+    taint = {"key": "team", "value": "a"}
+    pool = gpu_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 12}, taints=[taint])
+    plan = planning.plan_object(created(pool, network={"bastion": False}))
+    assert plan.created is not None
+    assert "bastion" not in plan.created.network.subnet_roles
+    assert "cluster-autoscaler" in plan.created.iam.nodes
+    assert [pool.name for pool in plan.created.autoscaled] == ["mi300x"]
+    assert plan.created.autoscaler is not None
+    assert plan.created.network_pools[0].nodes == 12
+    assert [item.key for item in plan.taints] == ["team"]
+    assert plan.gpu_stack.kind == "helm-operator"
+    assert plan.control_plane_cidrs is not None
+
+
+def test_a_plan_for_a_cluster_that_is_there_creates_nothing_around_its_models():
+    plan = planning.plan_object(stack())
+    assert (plan.created, plan.taints, plan.control_plane_cidrs) == (None, (), None)
+    assert plan.gpu_stack.kind == "present"
+
+
+def test_errors_of_shape_and_of_meaning_come_together():
+    value = stack(model("8p"), model("8p-tp3-1d-tp4", name="b"), release="llm-d-9", smoke={"requests": 0})
+    assert [problem.path for problem in problems(value)] == [
+        "models[0].topology",
+        "smoke.requests",
+        "release",
+        "models[1].topology",
+    ]
+
+
+def test_rules_of_a_created_cluster_are_told_beside_errors_of_shape():
+    value = created(
+        gpu_pool(kubernetesVersion="v1.36.1"),
+        stack_changes={"smoke": {"requests": 0}, "systemPool": {"shape": "VM.GPU.A10.1"}},
+        network={"cidr": "10.224.0.0/16"},
+    )
+    result = {problem.path for problem in problems(value)}
+    assert {"smoke.requests", "gpuPools[0].kubernetesVersion", "systemPool.shape", "cluster.network.cidr"} <= result
+
+
+def test_what_a_wrong_cluster_is_judged_by_is_left_alone():
+    value = created(gpu_pool(), stack_changes={"gpuStack": "present"}, cni="calico")
+    assert {problem.path for problem in problems(value)} == {"cluster.cni"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"gpuPools": [{"name": "a", "shape": "BM.GPU.MI300X.8"}]}, "gpuPools[0].size"),
+        ({"gpuPools": 5}, "gpuPools"),
+        ({"models": []}, "models"),
+        ({"models": [model("8p-tp1-4d-tp2", engine={"maxModelLen": "8k"})]}, "models[0].engine.maxModelLen"),
+        ({"rdma": "yes"}, "rdma"),
+        ({"release": 8}, "release"),
+        ({"cluster": {}}, "cluster.mode"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_nothing_is_made_up_that_follows_from_a_wrong_shape(changes: dict[str, Any], path: str):
+    result = problems({**stack(nodes=1), **changes})
+    assert result[0].path == path
+    assert {problem.path.split(".")[0] for problem in result} == {path.split(".", maxsplit=1)[0]}
+
+
+def test_problems_of_a_file_have_their_lines(tmp_path: Path):
+    (tmp_path / "stacks").mkdir()
+    value = stack(model("8p-tp1-4d-tp2", copies=9), model({"prefill": {"replicas": 1, "tensorParallelSize": 3}}))
+    text = yaml.safe_dump({"config": {"llmd-oke:stack": value}}, sort_keys=False)
+    (tmp_path / "stacks" / "Pulumi.mine.yaml").write_text(text)
+    with pytest.raises(Refused) as caught:
+        planning.plan_stack_file(tmp_path, "mine")
+    lines = text.splitlines()
+    shown = {problem.path: lines[(problem.line or 0) - 1].strip() for problem in caught.value.problems}
+    assert shown == {
+        "gpuPools[0].size": "size: 9",
+        "models[1].model": "- model: gpt-oss-120b",
+        "models[1].topology": "topology:",
+        "models[1].topology.prefill.tensorParallelSize": "tensorParallelSize: 3",
+    }
+
+
+def test_planning_is_quick():
+    loaded = config.load(PROJECT, "rehearsal")
+    planning.plan(loaded)
+    assert min(timeit.repeat(lambda: planning.plan(loaded), number=1, repeat=20)) < 0.02
+
+
+SIZES = st.integers(1, 9)
+SERVERS = st.fixed_dictionaries({"replicas": st.integers(1, 40), "tensorParallelSize": SIZES})
+SHORT = st.builds("{}p-tp{}-{}d-tp{}".format, st.integers(1, 40), SIZES, st.integers(1, 40), SIZES)
+TOPOLOGIES = (
+    SHORT
+    | st.builds("agg-tp{}-{}r".format, SIZES, st.integers(1, 80))
+    | st.dictionaries(st.sampled_from(["prefill", "decode", "aggregated"]), SERVERS)
+)
+MODELS = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["gpt-oss-120b", "llama-3.3-70b-instruct-fp8-dynamic", "gpt-5"]),
+        "topology": TOPOLOGIES,
+        "workload": st.fixed_dictionaries(
+            {"inputTokens": st.integers(1, 200_000), "outputTokens": st.integers(1, 10_000)}
+        ),
+    },
+    optional={
+        "name": st.sampled_from(["a", "b", "a-0"]),
+        "copies": st.integers(1, 64),
+        "router": st.fixed_dictionaries({"mode": st.sampled_from(["standalone", "none"])}),
+        "slo": st.none() | st.fixed_dictionaries({}, optional={"itlMs": st.floats(0.001, 1e9)}),
+        "engine": st.fixed_dictionaries(
+            {},
+            optional={
+                "maxModelLen": st.integers(1, 200_000),
+                "gpuMemoryUtilization": st.floats(0, 1, exclude_min=True),
+                "extraArgs": st.lists(st.text(max_size=12) | st.just("-tp"), max_size=2),
+            },
+        ),
+    },
+)
+STACKS = st.fixed_dictionaries(
+    {
+        "cluster": st.just({"mode": "existing", "identifier": "here"}),
+        "gpuPools": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "name": st.sampled_from(["a", "b"]),
+                    "shape": st.sampled_from(["BM.GPU.MI300X.8", "BM.GPU.MI300X.8", "BM.GPU.H200.8"]),
+                    "size": st.integers(1, 100),
+                }
+            ),
+            min_size=1,
+            max_size=2,
+        ),
+        "release": st.sampled_from(["llm-d-0.6.0", "llm-d-0.7.0", "llm-d-0.9"]),
+        "models": st.lists(MODELS, min_size=1, max_size=3),
+    },
+    optional={"rdma": st.sampled_from(["sriov-vf", "none"])},
+)
+
+
+def outcome(value: Any) -> planning.Plan | tuple[Problem, ...]:
+    try:
+        return planning.plan_object(value)
+    except Refused as refused:
+        return refused.problems
+
+
+def exists(path: str, value: Any) -> bool:
+    """Whether a path leads to something that the user wrote."""
+    for step in path.replace("[", ".[").split("."):
+        key = int(step[1:-1]) if step.startswith("[") else step
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+@given(STACKS)
+def test_any_config_gives_a_plan_that_holds_or_problems_that_say_where(value: dict[str, Any]):
+    result = outcome(value)
+    if not isinstance(result, planning.Plan):
+        assert result
+        for problem in result:
+            assert exists(problem.path, value), problem
+            assert problem.accepted
+            assert problem.why
+        return
+    placed = [server for node in result.nodes for server in node.servers]
+    assert sum(server.gpus for server in placed) == result.used_gpus
+    for item in result.models:
+        for role in item.units[0].roles:
+            assert role.memory.key_value_tokens >= item.max_model_len
+            assert role.create_timeout_s <= role.update_timeout_s
+
+
+@given(STACKS, st.data())
+def test_a_config_with_any_part_gone_or_changed_gives_a_plan_or_problems(value: dict[str, Any], data: st.DataObject):
+    broken = copy.deepcopy(value)
+    target: Any = broken
+    while isinstance(target, dict | list) and target:
+        step = data.draw(st.sampled_from(sorted(target) if isinstance(target, dict) else range(len(target))))
+        inner = target[step]
+        if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
+            target[step] = data.draw(st.none() | st.integers() | st.text(max_size=3) | st.just([]) | st.just({}))
+            break
+        target = inner
+    result = outcome(broken)
+    if not isinstance(result, planning.Plan):
+        assert all(problem.path and problem.accepted and problem.why and problem.short_value for problem in result)

@@ -1,0 +1,39 @@
+"""Whether pods of a serving stack tolerate the nodes of another stack."""
+
+import pytest
+from llmd_oke.config import validate
+from llmd_oke.planning import plan
+from llmd_oke.program.access import unknown_taints
+from llmd_pods.errors import Problem
+
+OWN = {"key": "own", "value": "a", "effect": "NoSchedule"}
+
+
+def unknown(effect: str, *, own: bool = False) -> list[Problem]:
+    pool = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2, "taints": [OWN] if own else []}
+    workload = {"inputTokens": 4096, "outputTokens": 256}
+    stack = {
+        "layer": "serving",
+        "clusterStack": "org/llmd-oke/cluster",
+        "gpuPools": [pool],
+        "release": "llm-d-0.9.0",
+        "models": [{"model": "gpt-oss-120b", "topology": "8p-tp1-4d-tp2", "workload": workload}],
+    }
+    made = {"key": "team", "value": "search", "effect": effect}
+    return list(unknown_taints(plan(validate(stack)), {"mi300x": {"taints": [made]}}))
+
+
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_a_taint_that_keeps_pods_away_must_be_known(effect: str):
+    (problem,) = unknown(effect)
+    assert (problem.path, problem.value) == ("gpuPools[0].taints", None)
+    assert f"team=search:{effect}" in problem.accepted
+
+
+def test_a_taint_that_only_ranks_a_node_last_is_let_through():
+    assert unknown("PreferNoSchedule") == []
+
+
+def test_what_the_pool_says_is_shown_beside_what_is_missing():
+    (problem,) = unknown("NoSchedule", own=True)
+    assert problem.value == "own=a:NoSchedule"

@@ -1,0 +1,42 @@
+"""What rows say of a deployment is what its servers are started with."""
+
+from typing import Any
+
+import pytest
+from llmd_oke import config, planning
+from llmd_oke.program.smoke import conditions, smoke_request
+from llmd_tuner.experiments.recipes import DECODE_BENCH
+
+
+def plan(topology: str, **changes: Any) -> planning.Plan:
+    model = {"model": "gpt-oss-120b", "topology": topology, "workload": {"inputTokens": 64, "outputTokens": 8}}
+    document = {
+        "cluster": {"mode": "existing", "identifier": "here"},
+        "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
+        "release": "llm-d-0.9.0",
+        "models": [{**model, **changes.pop("model", {})}],
+        **changes,
+    }
+    return planning.plan(config.validate(document))
+
+
+@pytest.mark.parametrize(
+    ("made", "block_size", "profile"),
+    [
+        (plan("1p-tp2-1d-tp2"), 128, "token-load"),
+        (plan("agg-tp2-1r"), 16, "token-load"),
+        (plan("agg-tp2-1r", model={"engine": {"extraArgs": [DECODE_BENCH]}, "router": {"mode": "none"}}), 128, "none"),
+        (plan("1p-tp2-1d-tp2", model={"engine": {"blockSize": 64}, "router": {"profile": "prefix"}}), 64, "prefix"),
+        (plan("1p-tp2-1d-tp2", override={"quickReduce": "INT4"}), 128, "token-load"),
+    ],
+    ids=["hand-over", "aggregated", "decode alone", "asked for", "override"],
+)
+def test_a_row_has_the_conditions_of_the_pods(made: planning.Plan, block_size: int, profile: str):
+    told = conditions(made, made.models[0])
+    assert (told["block_size"], told["router_profile"]) == (block_size, profile)
+    for servers in smoke_request(made, made.models[0]).topology.servers:
+        (backend,) = [word for word in servers.args["args"] if word.startswith("--attention-backend=")]
+        assert f"--block-size={told['block_size']}" in servers.args["args"]
+        assert backend == f"--attention-backend={told['attention_backend']}"
+        assert servers.env.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE") == told["quick_reduce"]
+        assert (servers.image, made.release.name) == (told["image"], told["release"])

@@ -1,0 +1,127 @@
+from llmd_rehearsal.kubernetes_plugin.objects import kind_of
+from llmd_rehearsal.kubernetes_plugin.operations import (
+    differences,
+    must_force,
+    replacing_fields,
+    take_over_fields,
+    without_foreign_fields,
+    without_ignored,
+)
+from llmd_rehearsal.plugin_values import UNKNOWN, Change
+
+
+def changes(old, new, *replaced_by):
+    return {d.name: (d.change.name, d.replaces) for d in differences(old, new, replaced_by)}
+
+
+def test_equal_objects_do_not_differ():
+    assert changes({"a": [1, {"b": 2.0}]}, {"a": [1.0, {"b": 2}]}) == {}
+
+
+def test_a_new_map_is_one_difference_at_its_own_path():
+    assert changes({"metadata": {}}, {"metadata": {"labels": {"a": "1", "b": "2"}}}) == {
+        "metadata.labels": ("ADD", False)
+    }
+
+
+def test_lists_are_compared_by_position():
+    old = {"env": [{"name": "A"}, {"name": "B"}, {"name": "C"}]}
+    new = {"env": [{"name": "B"}, {"name": "B", "value": "1"}]}
+
+    assert changes(old, new) == {
+        "env[0].name": ("UPDATE", False),
+        "env[1].value": ("ADD", False),
+        "env[2]": ("DELETE", False),
+    }
+
+
+def test_names_with_dots_are_quoted():
+    assert list(changes({"annotations": {"a.b/c": "1"}}, {"annotations": {}})) == ['annotations["a.b/c"]']
+
+
+def test_an_unknown_value_is_a_change():
+    assert changes({"a": 1}, {"a": UNKNOWN, "b": UNKNOWN}) == {"a": ("UPDATE", False), "b": ("ADD", False)}
+
+
+def test_a_boolean_is_no_number():
+    assert changes({"a": 1}, {"a": True}) == {"a": ("UPDATE", False)}
+
+
+def test_a_change_below_a_replacing_field_replaces():
+    assert changes({"data": {"k": "v"}}, {"data": {"k": "w"}}, "data") == {"data.k": ("UPDATE", True)}
+
+
+def test_a_new_part_replaces_when_it_brings_a_replacing_field():
+    pattern = "spec.containers[*].image"
+
+    assert changes({"spec": {"containers": []}}, {"spec": {"containers": [{"image": "i"}]}}, pattern) == {
+        "spec.containers[0]": ("ADD", True)
+    }
+    assert changes({"spec": {"containers": []}}, {"spec": {"containers": [{"name": "n"}]}}, pattern) == {
+        "spec.containers[0]": ("ADD", False)
+    }
+
+
+def test_name_and_namespace_always_replace():
+    assert changes({"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}) == {"metadata.name": ("UPDATE", True)}
+
+
+def test_ignored_paths_hide_what_lies_below_and_nothing_beside():
+    changes = differences({"a": {"b": 1}, "ab": 1}, {"a": {"b": 2}, "ab": 2}, ())
+
+    assert [d.name for d in without_ignored(changes, ["a"])] == ["ab"]
+    assert [d.change for d in changes] == [Change.UPDATE, Change.UPDATE]
+
+
+def test_a_provider_option_makes_data_mutable_but_not_of_immutable_objects():
+    kind = kind_of("kubernetes:core/v1:ConfigMap")
+    flags = frozenset({"enableConfigMapMutable"})
+
+    assert "data" in replacing_fields(kind, {}, frozenset())
+    assert "data" not in replacing_fields(kind, {}, flags)
+    assert "data" in replacing_fields(kind, {"immutable": True}, flags)
+
+
+def entry(manager, operation="Update", **fields):
+    return {"manager": manager, "operation": operation, "fieldsV1": fields}
+
+
+def live(*entries, **fields):
+    return {"metadata": {"managedFields": list(entries)}, **fields}
+
+
+def test_the_first_update_takes_the_creates_fields_over():
+    created = entry("pulumi-kubernetes", **{"f:data": {"f:k": {}}})
+    other = entry("someone", **{"f:status": {}})
+
+    assert take_over_fields(live(created, other), "m") == [other, entry("m", "Apply", **{"f:data": {"f:k": {}}})]
+
+
+def test_taken_fields_are_joined_with_those_that_the_manager_has():
+    own = entry("m", "Apply", **{"f:data": {"f:k": {}}})
+    edited = entry("kubectl-edit", **{"f:data": {"f:l": {}}})
+
+    assert take_over_fields(live(own, edited), "m") == [entry("m", "Apply", **{"f:data": {"f:k": {}, "f:l": {}}})]
+
+
+def test_fields_of_others_and_of_subresources_are_not_taken():
+    scaled = {**entry("kubectl", **{"f:spec": {"f:replicas": {}}}), "subresource": "scale"}
+
+    assert take_over_fields(live(scaled, entry("someone")), "m") is None
+
+
+def test_a_preview_overrules_others_as_long_as_nothing_was_taken_over():
+    created = live(entry("pulumi-kubernetes"), entry("other"))
+
+    assert must_force(created, preview=True)
+    assert not must_force(created, preview=False)
+    assert not must_force(live(entry("m", "Apply")), preview=True)
+
+
+def test_an_ignored_field_stays_with_the_manager_that_owns_it():
+    obj = {"spec": {"replicas": 1, "x": 1}}
+    scaler = entry("hpa", **{"f:spec": {"f:replicas": {}}})
+    own = entry("m", "Apply", **{"f:spec": {"f:replicas": {}}})
+
+    assert without_foreign_fields(obj, live(scaler, spec={"replicas": 5}), "m", ["spec.replicas"]) == {"spec": {"x": 1}}
+    assert without_foreign_fields(obj, live(own, spec={"replicas": 5}), "m", ["spec.replicas"])["spec"]["replicas"] == 5

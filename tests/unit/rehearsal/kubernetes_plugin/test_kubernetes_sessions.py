@@ -1,0 +1,74 @@
+import json
+
+import pytest
+from llmd_rehearsal.kubernetes_plugin.client import find_access, load
+from llmd_rehearsal.kubernetes_plugin.sessions import Settings, compare
+from llmd_rehearsal.plugin_values import UNKNOWN, Refusal
+
+
+def config(server="https://a:1", user="u", namespace="ns"):
+    return json.dumps(
+        {
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": user, "user": {"token": "t"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": user, "namespace": namespace}}],
+            "current-context": "x",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("olds", "news", "changed", "replaces"),
+    [
+        ({}, {}, (), ()),
+        ({}, {"namespace": "n"}, ("namespace",), ()),
+        ({"kubeconfig": config()}, {"kubeconfig": config(user="v")}, ("kubeconfig",), ()),
+        ({"kubeconfig": config()}, {"kubeconfig": config("https://b:1")}, ("kubeconfig",), ("kubeconfig",)),
+        (
+            {"kubeconfig": config(), "clusterIdentifier": "i"},
+            {"kubeconfig": config("https://b:1"), "clusterIdentifier": "i"},
+            ("kubeconfig",),
+            (),
+        ),
+        ({"clusterIdentifier": "i"}, {"clusterIdentifier": "j"}, ("clusterIdentifier",), ("clusterIdentifier",)),
+        ({}, {"clusterIdentifier": "j"}, ("clusterIdentifier",), ()),
+        ({"kubeconfig": config()}, {"kubeconfig": UNKNOWN}, ("kubeconfig",), ("kubeconfig",)),
+    ],
+)
+def test_another_server_replaces_the_provider_unless_the_identifier_stays(olds, news, changed, replaces):
+    change = compare(olds, news)
+
+    assert (change.changed, change.replaces) == (changed, replaces)
+
+
+def test_booleans_arrive_as_texts():
+    settings = Settings.parse({"kubeconfig": config(), "upsertExistingObjects": "true", "enablePatchForce": "false"})
+
+    assert settings.flags == {"upsertExistingObjects"}
+
+
+def test_the_environment_names_the_kubeconfig_where_the_program_names_none(monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", "/some/where")
+
+    assert Settings.parse({}).kubeconfig == "/some/where"
+
+
+@pytest.mark.parametrize("option", [{"enableServerSideApply": "false"}, {"renderYamlToDirectory": "/tmp/x"}])
+def test_options_that_no_rehearsal_can_honour_are_refused(option):
+    with pytest.raises(Refusal, match=next(iter(option))):
+        Settings.parse(option)
+
+
+def test_a_kubeconfig_may_be_a_path(tmp_path):
+    path = tmp_path / "config"
+    path.write_text(config())
+
+    access = find_access(load(str(path)))
+
+    assert access is not None
+    assert (access.server, access.namespace, access.headers()) == ("https://a:1", "ns", {"Authorization": "Bearer t"})
+
+
+def test_a_text_that_is_no_kubeconfig_is_refused():
+    with pytest.raises(Refusal, match="failed to parse kubeconfig: couldn't get version/kind"):
+        load("not a kubeconfig")

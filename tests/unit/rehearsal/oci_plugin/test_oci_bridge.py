@@ -1,0 +1,120 @@
+"""Check, Diff and the answers of all types of resources, before any rule of OCI."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+from llmd_rehearsal.oci_plugin.bridge import check, compare
+from llmd_rehearsal.oci_plugin.facts import Property, Resource, resource_of, resources
+from llmd_rehearsal.oci_plugin.operations import NewResource, first_state
+from llmd_rehearsal.oci_plugin.region import Records
+from llmd_rehearsal.plugin_values import UNKNOWN, Naming, Refusal
+
+ALL = sorted(resources().values(), key=lambda resource: resource.token)
+InputsOf: TypeAlias = Callable[[Resource], dict[str, object]]
+SPECIAL = {"cidrBlock": "10.0.0.0/24", "kubernetesVersion": "v1.34.2"}
+
+
+SCALARS = {"integer": 2, "number": 2, "boolean": True, "map": {"key": "value"}, "string": "ocid1.example.oc1..a"}
+
+
+def _example(name: str, known: Property) -> object:
+    if name in SPECIAL:
+        return SPECIAL[name]
+    if known.item is not None:
+        return [_example(name, known.item)]
+    if known.kind == "object":
+        return {key: _example(key, part) for key, part in known.fields.items() if part.required}
+    return SCALARS[known.kind]
+
+
+ANSWERED_OTHERWISE = {"DomainsDynamicResourceGroup": frozenset({"schemas"})}
+"""What OCI answers in other words than it was told."""
+
+
+def _least(resource: Resource) -> dict[str, object]:
+    known = {name: item for name, item in resource.inputs.items() if item.required or name in SPECIAL}
+    return {name: _example(name, item) for name, item in known.items()}
+
+
+def _most(resource: Resource) -> dict[str, object]:
+    return {name: _example(name, item) for name, item in resource.inputs.items()}
+
+
+@pytest.mark.parametrize("resource", ALL, ids=lambda resource: resource.name)
+@pytest.mark.parametrize("inputs_of", [_least, _most])
+def test_the_same_inputs_change_nothing_of_what_was_made_of_them(
+    resource: Resource, inputs_of: Callable[[Resource], dict[str, object]]
+):
+    checked = check(resource, {}, inputs_of(resource), Naming("it"))
+    assert checked.failures == []
+    given = {key: value for key, value in checked.inputs.items() if key != "__defaults"}
+    state = first_state(NewResource(resource, "ocid1.it.oc1..a", {}, Records(), "us-ashburn-1"), given)
+    assert (
+        compare(resource, state, checked.inputs, ANSWERED_OTHERWISE.get(resource.name, frozenset())).differences == ()
+    )
+
+
+def test_a_resource_that_is_not_served_is_named_with_those_that_are():
+    with pytest.raises(Refusal, match=r"oci:Database/db:Db is not in this rehearsal; .* serves Addon, Alarm, Bastion"):
+        resource_of("oci:Database/db:Db")
+
+
+def test_every_resource_has_outputs_and_what_is_required_is_no_output_alone():
+    assert all(resource.inputs.keys().isdisjoint(resource.outputs) for resource in ALL)
+    assert len(ALL) == 47
+
+
+POOL = resource_of("oci:ContainerEngine/nodePool:NodePool")
+GATEWAY = resource_of("oci:Core/internetGateway:InternetGateway")
+LEAST = {"clusterId": "c", "compartmentId": "p", "nodeShape": "s"}
+
+
+def test_a_name_is_made_up_and_kept():
+    first = check(POOL, {}, LEAST, Naming("gpu", seed=b"1")).inputs
+    again = check(POOL, first, LEAST, Naming("gpu", seed=b"2")).inputs
+    assert first["name"].startswith("gpu-")
+    assert first["__defaults"] == ["name"]
+    assert again["name"] == first["name"]
+
+
+def test_the_engines_own_proposal_is_the_name():
+    assert check(POOL, {}, LEAST, Naming("gpu", proposed="gpu-of-mine")).inputs["name"] == "gpu-of-mine"
+
+
+def test_a_name_must_be_given_where_none_may_be_made_up():
+    with pytest.raises(Refusal, match="automatic naming is disabled"):
+        check(POOL, {}, LEAST, Naming("gpu", allowed=False))
+
+
+def test_inputs_are_brought_into_their_types():
+    news = {"compartmentId": 5, "vcnId": UNKNOWN, "enabled": "false"}
+    assert check(GATEWAY, {}, news, Naming("g")).inputs == {
+        "__defaults": [],
+        "compartmentId": "5",
+        "vcnId": UNKNOWN,
+        "enabled": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("news", "words"),
+    [
+        ({"enabled": "maybe"}, 'enabled: strconv.ParseBool: parsing "maybe": invalid syntax'),
+        ({"vcnId": ["a"]}, "vcn_id: expected type 'string', got unconvertible type 'list'"),
+        ({"freeformTags": "a"}, "freeform_tags: expected type 'map', got unconvertible type 'str'"),
+    ],
+)
+def test_a_value_that_no_conversion_helps_is_an_error_of_the_call(news: dict[str, object], words: str):
+    with pytest.raises(Refusal, match=words):
+        check(GATEWAY, {}, {"compartmentId": "p", **news}, Naming("g"))
+
+
+def test_everything_wrong_is_told_at_once():
+    failures = check(GATEWAY, {}, {"bogus": 1, "odd": 2}, Naming("g")).failures
+    assert [failure.partition(".")[0] for failure in failures] == [
+        "Invalid or unknown key",
+        "Invalid or unknown key",
+        "Missing required argument",
+        "Missing required argument",
+    ]

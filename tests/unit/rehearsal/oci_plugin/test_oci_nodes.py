@@ -1,0 +1,206 @@
+"""The nodes of pools, cluster networks and instances."""
+
+import base64
+import gzip
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
+from typing import Any
+
+import pytest
+from llmd_oke.cluster.instance_metadata import Boot, user_data
+from llmd_rehearsal.agent_config import Taint
+from llmd_rehearsal.oci_plugin.nodes import read_boot
+from llmd_rehearsal.plugin_values import InitFailed
+from oci_region import COMPARTMENT, DOMAIN, RDMA_SHAPE, Region, pool
+
+SCRIPT = "oke bootstrap --kubelet-extra-args '--register-with-taints=a=b:NoSchedule,c:NoExecute --node-labels=l=1,m=2'"
+ALONE = """oke bootstrap --apiserver-host 10.0.0.5 --ca "$authority" --kubelet-extra-args --node-labels=l=1
+echo 10.0.0.5 >/etc/oke/oke-apiserver
+base64 --decode <<<"$authority" >/etc/kubernetes/ca.crt
+"""
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+JOINS_ALONE = {
+    "user_data": encoded(ALONE),
+    "apiserver_host": "10.0.0.5",
+    "cluster_ca_cert": encoded("-----BEGIN CERTIFICATE-----\nMII\n"),
+}
+
+
+def archive(text: str) -> str:
+    message = MIMEMultipart()
+    message.attach(MIMEText(text, "x-shellscript"))
+    return base64.b64encode(gzip.compress(message.as_bytes())).decode()
+
+
+@pytest.fixture
+def parts(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
+    vcn = region.vcn()
+    return region.cluster(vcn), region.subnet(vcn, "10.0.0.0/19")
+
+
+@pytest.mark.parametrize("form", [encoded, archive])
+def test_kubelets_arguments_are_found_in_user_data(form: Any):
+    boot = read_boot({"user_data": form(SCRIPT)})
+    assert boot.labels == {"l": "1", "m": "2"}
+    assert boot.taints == (Taint(key="a", value="b", effect="NoSchedule"), Taint(key="c", effect="NoExecute"))
+    assert boot.joins
+
+
+def test_a_script_in_a_file_of_cloud_config_is_found():
+    config = f"#cloud-config\nwrite_files:\n  - {{encoding: b64, path: /x, content: {encoded(SCRIPT)}}}\n"
+    assert read_boot({"user_data": encoded(config)}).labels == {"l": "1", "m": "2"}
+
+
+def test_a_script_that_does_not_join_is_told_from_none():
+    assert not read_boot({"user_data": encoded("#!/bin/sh\necho hello\n")}).joins
+    assert read_boot({}).joins
+    assert read_boot({"oke-initial-node-labels": "x=y"}).labels == {"x": "y"}
+
+
+def test_what_a_node_of_no_pool_needs_makes_it_join():
+    assert read_boot(JOINS_ALONE, self_managed=True).joins
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"user_data": encoded(SCRIPT)},
+        {"user_data": encoded(ALONE.replace("--apiserver-host 10.0.0.5 ", ""))},
+        {"user_data": encoded(ALONE.replace('--ca "$authority" ', ""))},
+        {"user_data": encoded(ALONE.replace("/etc/oke/oke-apiserver", "/tmp/x"))},
+        {"user_data": encoded(ALONE.replace("/etc/kubernetes/ca.crt", "/tmp/x"))},
+        {"apiserver_host": "10.0.0.5:6443"},
+        {"apiserver_host": ""},
+        {"cluster_ca_cert": "-----BEGIN CERTIFICATE-----"},
+        {"cluster_ca_cert": ""},
+    ],
+)
+def test_a_node_of_no_pool_that_lacks_anything_does_not_join(change: dict[str, str]):
+    assert not read_boot({**JOINS_ALONE, **change}, self_managed=True).joins
+
+
+@pytest.mark.parametrize("self_managed", [True, False])
+def test_our_own_scripts_make_nodes_join(self_managed: bool):
+    boot = Boot("gpu", "v1.34.2", ["a=b:NoSchedule"], self_managed=self_managed)
+    metadata = {**JOINS_ALONE, "user_data": encoded(user_data(boot))}
+    assert read_boot(metadata, self_managed=self_managed).joins
+
+
+def test_a_pool_of_nine_registers_nine_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    labels = [{"key": "oke.oraclecloud.com/pool.name", "value": "gpu"}]
+    compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
+    metadata = {"user_data": encoded(SCRIPT)}
+    inputs = pool(*parts, details={"computeClusterId": compute["id"]}, initialNodeLabels=labels, nodeMetadata=metadata)
+    state = region.create("NodePool", **inputs)
+    assert sorted(region.nodes.there) == [f"gpu-{index}" for index in range(9)]
+    node = region.nodes.there["gpu-1"]
+    assert node.capacity["cpu"] == "224"
+    assert node.devices["amd.com/gpu"] == "8"
+    assert len(node.devices) == 2
+    expected = {
+        "node.kubernetes.io/instance-type": RDMA_SHAPE,
+        "oke.oraclecloud.com/pool.name": "gpu",
+        "topology.kubernetes.io/zone": "US-ASHBURN-AD-1",
+        "oci.oraclecloud.com/fault-domain": "FAULT-DOMAIN-2",
+        "l": "1",
+    }
+    assert expected.items() <= node.labels.items()
+    assert Taint(key="a", value="b", effect="NoSchedule") in node.taints
+    assert {item["state"] for item in state["nodes"]} == {"ACTIVE"}
+
+
+def test_a_pool_without_a_compute_cluster_has_no_rdma(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    region.create("NodePool", **pool(*parts, size=1))
+    assert region.nodes.there["gpu-0"].devices == {"amd.com/gpu": "8"}
+
+
+def test_flexible_machines_are_as_large_as_asked_for(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    small = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0, "memoryInGbs": 16.0}}
+    region.create("NodePool", **pool(*parts, size=1, name="system", **small))
+    own = {"cpu": "8", "memory": "16Gi", "ephemeral-storage": "1Ti", "pods": "110"}
+    assert region.nodes.there["system-0"].capacity == own
+
+
+def test_nodes_come_and_go_with_the_size(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    state = region.create("NodePool", **pool(*parts, size=3))
+    state = region.update("NodePool", state, **pool(*parts, size=1))
+    assert sorted(region.nodes.there) == ["gpu-0"]
+    state = region.update("NodePool", state, **pool(*parts, size=2))
+    assert sorted(region.nodes.there) == ["gpu-0", "gpu-1"]
+    region.delete(state)
+    assert region.nodes.there == {}
+
+
+def test_nodes_are_replaced_for_new_metadata_where_cycling_is_on(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
+    cycling = {"nodePoolCyclingDetails": {"isNodeCyclingEnabled": True}}
+    state = region.create("NodePool", **pool(*parts, size=2, **cycling))
+    metadata = {"nodeMetadata": {"user_data": encoded(SCRIPT)}}
+    region.update("NodePool", state, **pool(*parts, size=2, **cycling, **metadata))
+    assert {node.labels.get("l") for node in region.nodes.there.values()} == {"1"}
+
+
+def test_nodes_stay_as_they_are_where_cycling_is_off(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    state = region.create("NodePool", **pool(*parts, size=2))
+    region.update("NodePool", state, **pool(*parts, size=2, nodeMetadata={"user_data": encoded(SCRIPT)}))
+    assert {node.labels.get("l") for node in region.nodes.there.values()} == {None}
+
+
+def test_pools_of_one_name_do_not_share_nodes(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    region.create("NodePool", **pool(*parts, size=1))
+    second = region.create("NodePool", **pool(*parts, size=1))
+    assert len(region.nodes.there) == 2
+    region.delete(second)
+    assert sorted(region.nodes.there) == ["gpu-0"]
+
+
+def test_a_pool_whose_script_does_not_join_fails(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    metadata = {"user_data": encoded("#!/bin/sh\necho hello\n")}
+    with pytest.raises(InitFailed, match=r"9 node\(s\) register timeout"):
+        region.create("NodePool", **pool(*parts, nodeMetadata=metadata))
+    assert region.nodes.there == {}
+
+
+def test_deleting_a_cluster_takes_its_nodes_along(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    region.create("NodePool", **pool(*parts, size=2))
+    region.delete(parts[0])
+    assert region.nodes.there == {}
+    assert region.records.all_of("NodePool") == []
+
+
+def test_a_cluster_networks_machines_join_on_their_own_account(region: Region):
+    metadata = {**JOINS_ALONE, "oke-initial-node-labels": "pool=gpu", "oke-max-pods": "60"}
+    launch = {"shape": RDMA_SHAPE, "metadata": metadata}
+    details = {"instanceType": "compute", "launchDetails": launch}
+    configuration = region.create("InstanceConfiguration", compartmentId=COMPARTMENT, instanceDetails=details)
+    instance_pool = {"instanceConfigurationId": configuration["id"], "size": 2, "displayName": "gpu"}
+    region.create(
+        "ClusterNetwork",
+        compartmentId=COMPARTMENT,
+        instancePools=[instance_pool],
+        placementConfiguration={"availabilityDomain": DOMAIN},
+    )
+    node = region.nodes.there["gpu-1"]
+    assert (node.labels["pool"], node.labels["l"], node.capacity["pods"]) == ("gpu", "1", "60")
+    assert len(node.devices) == 2
+
+
+def test_an_instance_with_user_data_becomes_a_node(region: Region):
+    region.create(
+        "Instance",
+        compartmentId=COMPARTMENT,
+        availabilityDomain=DOMAIN,
+        shape=RDMA_SHAPE,
+        displayName="gpu-a",
+        metadata=JOINS_ALONE,
+    )
+    region.create(
+        "Instance", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN, shape=RDMA_SHAPE, displayName="bastion"
+    )
+    assert sorted(region.nodes.there) == ["gpu-a"]

@@ -1,0 +1,407 @@
+"""What OCI refuses of networks, clusters, pools, rights and storage."""
+
+from typing import Any
+
+import pytest
+from llmd_rehearsal.oci_plugin.facts import image_id
+from llmd_rehearsal.plugin_values import InitFailed, Refusal
+from oci_region import COMPARTMENT, DOMAIN, RDMA_SHAPE, Region, pool
+
+
+def test_a_subnet_must_lie_in_its_network(region: Region):
+    with pytest.raises(Refusal, match=r"400-InvalidParameter, .* not within the CIDRs of the VCN, 10.0.0.0/16"):
+        region.subnet(region.vcn(), "10.1.0.0/24")
+
+
+def test_subnets_must_not_overlap(region: Region):
+    vcn = region.vcn()
+    other = region.subnet(vcn, "10.0.0.0/20")
+    with pytest.raises(Refusal, match=f"subnet {other['id']} with CIDR 10.0.0.0/20 overlaps with this CIDR"):
+        region.subnet(vcn, "10.0.1.0/24")
+
+
+def test_a_changed_subnet_does_not_overlap_with_itself(region: Region):
+    subnet = region.subnet(region.vcn(), "10.0.0.0/24")
+    wider = region.update("Subnet", subnet, compartmentId=COMPARTMENT, vcnId=subnet["vcnId"], cidrBlock="10.0.0.0/23")
+    assert (wider["cidrBlock"], wider["ipv4cidrBlocks"]) == ("10.0.0.0/23", ["10.0.0.0/23"])
+
+
+def test_a_network_keeps_the_ranges_of_its_subnets(region: Region):
+    vcn = region.vcn("10.0.0.0/16", "10.1.0.0/16")
+    region.subnet(vcn, "10.1.0.0/24")
+    with pytest.raises(Refusal, match="409-Conflict"):
+        region.update("Vcn", vcn, compartmentId=COMPARTMENT, cidrBlocks=["10.0.0.0/16"])
+
+
+@pytest.mark.parametrize("cidr", ["10.0.0.0/8", "10.0.0.0/31", "10.0.0.1/16", "ten"])
+def test_ranges_have_from_16_to_30_bits(region: Region, cidr: str):
+    with pytest.raises(Refusal, match="400-InvalidParameter"):
+        region.vcn(cidr)
+
+
+def test_a_second_internet_gateway_is_one_too_many(region: Region):
+    where = {"compartmentId": COMPARTMENT, "vcnId": region.vcn()["id"]}
+    region.create("InternetGateway", **where)
+    with pytest.raises(Refusal, match=r"400-LimitExceeded, .*internet-gateway-count"):
+        region.create("InternetGateway", **where)
+
+
+def test_a_route_to_services_needs_a_service_gateway(region: Region):
+    vcn = region.vcn()
+    gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
+    rule = {
+        "networkEntityId": gateway["id"],
+        "destination": "all-iad-services-in-oracle-services-network",
+        "destinationType": "SERVICE_CIDR_BLOCK",
+    }
+    with pytest.raises(Refusal, match="must have a CIDR block as its destination"):
+        region.create("RouteTable", compartmentId=COMPARTMENT, vcnId=vcn["id"], routeRules=[rule])
+
+
+TCP = {"direction": "INGRESS", "protocol": "6", "source": "10.0.0.0/16"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (TCP | {"direction": "SIDEWAYS"}, "Invalid direction: SIDEWAYS"),
+        (TCP | {"direction": "EGRESS"}, "destination must not be null"),
+        (TCP | {"source": "10.0.0.0/99"}, "Invalid CIDR block"),
+        (TCP | {"protocol": "17", "tcpOptions": {"destinationPortRange": {"min": 1, "max": 2}}}, "for protocol 17"),
+        (TCP | {"tcpOptions": {"destinationPortRange": {"min": 9, "max": 2}}}, "min not above max"),
+        (TCP | {"protocol": "tcp"}, "Invalid protocol: tcp"),
+    ],
+)
+def test_rules_that_mean_nothing_are_refused(region: Region, rule: dict[str, Any], words: str):
+    group = region.group(region.vcn())
+    with pytest.raises(Refusal, match=words):
+        region.create("NetworkSecurityGroupSecurityRule", networkSecurityGroupId=group["id"], **rule)
+
+
+def test_a_rule_may_name_a_group_of_its_own_network_only(region: Region):
+    group, stranger = region.group(region.vcn()), region.group(region.vcn("10.9.0.0/16"))
+    rule = {"networkSecurityGroupId": group["id"], "direction": "INGRESS", "protocol": "all"}
+    peer = {"source": stranger["id"], "sourceType": "NETWORK_SECURITY_GROUP"}
+    with pytest.raises(Refusal, match="is not in VCN"):
+        region.create("NetworkSecurityGroupSecurityRule", **rule, **peer)
+
+
+def test_what_was_deleted_is_not_found(region: Region):
+    vcn = region.vcn()
+    region.delete(vcn)
+    with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound"):
+        region.subnet(vcn, "10.0.0.0/24")
+
+
+def test_what_was_there_before_is_taken_as_it_is(region: Region):
+    region.subnet({"id": "ocid1.vcn.oc1.iad.of-somebody"}, "10.0.0.0/24")
+
+
+def test_a_network_goes_after_all_that_is_in_it(region: Region):
+    vcn = region.vcn()
+    subnet = region.subnet(vcn, "10.0.0.0/24")
+    gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
+    with pytest.raises(Refusal, match="409-"):
+        region.delete(vcn)
+    region.delete(subnet)
+    with pytest.raises(Refusal, match=r"409-IncorrectState, .* is associated with Gateway that is in use"):
+        region.delete(vcn)
+    region.delete(gateway)
+    region.delete(vcn)
+    assert region.records.all_of("Vcn") == []
+
+
+def test_a_gateway_goes_after_the_routes_to_it(region: Region):
+    vcn = region.vcn()
+    gateway = region.create("NatGateway", compartmentId=COMPARTMENT, vcnId=vcn["id"])
+    rule = {"networkEntityId": gateway["id"], "destination": "0.0.0.0/0"}
+    table = region.create("RouteTable", compartmentId=COMPARTMENT, vcnId=vcn["id"], routeRules=[rule])
+    with pytest.raises(Refusal, match=f"references the RouteTable {table['id']}"):
+        region.delete(gateway)
+
+
+def test_a_group_takes_its_rules_with_it(region: Region):
+    group = region.group(region.vcn())
+    region.create("NetworkSecurityGroupSecurityRule", networkSecurityGroupId=group["id"], **TCP)
+    region.delete(group)
+    assert region.records.all_of("NetworkSecurityGroupSecurityRule") == []
+
+
+OTHER_DOMAIN = "Uocm:US-ASHBURN-AD-2"
+
+
+@pytest.fixture
+def parts(region: Region) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A cluster and a subnet of its network."""
+    vcn = region.vcn()
+    return region.cluster(vcn), region.subnet(vcn, "10.0.0.0/19", prohibitPublicIpOnVnic=True)
+
+
+def test_versions_are_those_that_there_are(region: Region):
+    with pytest.raises(Refusal, match=r"Invalid kubernetesVersion: v1.2.3, supported versions: .*v1.34.2"):
+        region.cluster(region.vcn(), kubernetesVersion="v1.2.3")
+
+
+@pytest.mark.parametrize("version", ["v1.36.1", "v1.33.1"])
+def test_a_cluster_goes_up_one_minor_version_at_a_time(region: Region, version: str):
+    vcn = region.vcn()
+    cluster = region.cluster(vcn)
+    with pytest.raises(Refusal, match=f"Cannot change the Kubernetes version from v1.34.2 to {version}"):
+        region.update("Cluster", cluster, compartmentId=COMPARTMENT, vcnId=vcn["id"], kubernetesVersion=version)
+
+
+def test_services_must_not_overlap_with_the_network(region: Region):
+    with pytest.raises(Refusal, match=r"services CIDR 10.96.0.0/16 overlaps"):
+        region.cluster(region.vcn("10.96.0.0/16"))
+
+
+def test_a_private_subnet_has_no_public_endpoint(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    _, subnet = parts
+    endpoint = {"subnetId": subnet["id"], "isPublicIpEnabled": True}
+    with pytest.raises(Refusal, match="private subnet"):
+        region.cluster({"id": subnet["vcnId"]}, endpointConfig=endpoint)
+
+
+def test_nodes_may_lag_behind_the_cluster_but_not_lead(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    with pytest.raises(Refusal, match=r"at most that of the cluster, v1.34.2"):
+        region.create("NodePool", **pool(*parts, kubernetesVersion="v1.35.2"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"nodeShape": "BM.GPU.Dream.8"}, "Node shape BM.GPU.Dream.8 is not available"),
+        ({"nodeShape": "VM.Standard.E5.Flex"}, "ocpus must be given"),
+        ({"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 900.0}}, "to 94 OCPUs"),
+        ({"nodeMetadata": {"user_data": "x" * 33000}}, "32000 bytes together"),
+    ],
+)
+def test_machines_must_be_such_as_there_are(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]], change: dict[str, Any], words: str
+):
+    with pytest.raises(Refusal, match=words):
+        region.create("NodePool", **pool(*parts, **change))
+
+
+def test_an_image_must_have_the_drivers_of_the_shape(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    source = {"sourceType": "objectStorageUri", "sourceUri": "https://example.com/AMD-ROCM-724.oci"}
+    image = region.create("Image", compartmentId=COMPARTMENT, imageSourceDetails=source)
+    details = {"imageId": image["id"], "sourceType": "IMAGE"}
+    region.create("NodePool", **pool(*parts, nodeSourceDetails=details))
+    small: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}, "name": "system"}
+    with pytest.raises(Refusal, match=r"is not compatible with shape VM.Standard.E5.Flex"):
+        region.create("NodePool", **pool(*parts, nodeSourceDetails=details, **small))
+
+
+SYSTEM: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}, "name": "system"}
+
+
+def oke_image(version: str) -> dict[str, Any]:
+    """The image that OKE has for a version of Kubernetes."""
+    return {"imageId": image_id(f"Oracle-Linux-8.10-2026.06.30-0-OKE-{version}-1100", "IAD"), "sourceType": "IMAGE"}
+
+
+def test_an_image_of_oke_is_for_its_own_version_only(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    words = "409-Conflict, Kubernetes version does not match Kubernetes version of OKE worker node image"
+    with pytest.raises(Refusal, match=words):
+        region.create("NodePool", **pool(*parts, nodeSourceDetails=oke_image("1.33.1"), **SYSTEM))
+    inputs = pool(*parts, nodeSourceDetails=oke_image("1.34.2"), kubernetesVersion="v1.34.2", **SYSTEM)
+    before = region.create("NodePool", **inputs)
+    with pytest.raises(Refusal, match=words):
+        region.update("NodePool", before, **{**inputs, "kubernetesVersion": "v1.33.1"})
+
+
+@pytest.mark.parametrize(
+    ("written", "answered"), [("PT60M", "PT1H"), ("PT0M", "PT0S"), ("PT90M", "PT1H30M"), ("PT5M", "PT5M")]
+)
+def test_times_are_answered_in_the_largest_units(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]], written: str, answered: str
+):
+    inputs = pool(*parts, nodeEvictionNodePoolSettings={"evictionGraceDuration": written})
+    before = region.create("NodePool", **inputs)
+    again = region.update("NodePool", before, **inputs)
+    for state in (before, again):
+        assert state["nodeEvictionNodePoolSettings"]["evictionGraceDuration"] == answered
+
+
+def test_an_identity_domain_adds_a_schema_and_tells_no_tags(region: Region):
+    tags = [{"key": "llmd-oke/stack", "value": "test"}]
+    before = region.create(
+        "DomainsDynamicResourceGroup",
+        idcsEndpoint="https://idcs-0.identity.oraclecloud.com",
+        displayName="nodes",
+        matchingRule="ALL {instance.compartment.id = 'c'}",
+        schemas=["urn:ietf:params:scim:schemas:oracle:idcs:DynamicResourceGroup"],
+        tags=tags,
+    )
+    assert [schema.rpartition(":")[2] for schema in before["schemas"]] == ["DynamicResourceGroup", "OCITags"]
+    result = region.operations.read(before["id"], {})
+    assert result is not None
+    assert (before["tags"], result[0]["tags"]) == (tags, [])
+
+
+def test_a_compute_cluster_has_one_availability_domain(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=OTHER_DOMAIN)
+    with pytest.raises(Refusal, match=f"is in availability domain {OTHER_DOMAIN}"):
+        region.create("NodePool", **pool(*parts, details={"computeClusterId": compute["id"]}))
+    places = [{"availabilityDomain": domain, "subnetId": parts[1]["id"]} for domain in (DOMAIN, OTHER_DOMAIN)]
+    details = {"computeClusterId": compute["id"], "placementConfigs": places}
+    with pytest.raises(Refusal, match="one availability domain only"):
+        region.create("NodePool", **pool(*parts, details=details))
+
+
+def test_only_machines_with_rdma_are_in_compute_clusters(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    compute = region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain=DOMAIN)
+    small: dict[str, Any] = {"nodeShape": "VM.Standard.E5.Flex", "nodeShapeConfig": {"ocpus": 4.0}}
+    with pytest.raises(Refusal, match="not supported in a compute cluster"):
+        region.create("NodePool", **pool(*parts, details={"computeClusterId": compute["id"]}, **small))
+
+
+def test_an_availability_domain_must_be_the_regions(region: Region):
+    with pytest.raises(Refusal, match="Invalid availabilityDomain Uocm:PHX-AD-1"):
+        region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="Uocm:PHX-AD-1")
+    region.create("ComputeCluster", compartmentId=COMPARTMENT, availabilityDomain="AbCd:US-ASHBURN-AD-3")
+
+
+def test_pods_have_the_network_of_the_cluster(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    options = {"cniType": "FLANNEL_OVERLAY"}
+    with pytest.raises(Refusal, match="cniType FLANNEL_OVERLAY is not the cluster's, OCI_VCN_IP_NATIVE"):
+        region.create("NodePool", **pool(*parts, details={"nodePoolPodNetworkOptionDetails": options}))
+
+
+def test_more_gpus_than_the_service_limit_are_refused(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    region.create("NodePool", **pool(*parts, size=295))
+    with pytest.raises(Refusal, match=r"400-LimitExceeded, .* gpu-mi300x-count\. Request a service limit increase"):
+        region.create("NodePool", **pool(*parts, size=6, name="more"))
+
+
+def test_add_ons_are_those_of_the_catalogue_each_once(region: Region, parts: tuple[dict[str, Any], dict[str, Any]]):
+    inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
+    region.create("Addon", addonName="CertManager", **inputs)
+    with pytest.raises(Refusal, match="is installed already"):
+        region.create("Addon", addonName="CertManager", **inputs)
+    with pytest.raises(Refusal, match="404-NotAuthorizedOrNotFound, Addon Nonsense is not available"):
+        region.create("Addon", addonName="Nonsense", **inputs)
+
+
+@pytest.mark.parametrize("name", ["NvidiaNetworkOperator", "AmdGpuOperator"])
+def test_an_add_on_fails_and_is_gone_where_the_one_that_it_needs_is_not_active(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]], name: str
+):
+    inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True}
+    with pytest.raises(InitFailed, match="Dependency check failed: NodeFeatureDiscovery"):
+        region.create("Addon", addonName=name, **inputs)
+    assert region.records.all_of("Addon") == []
+    region.create("Addon", addonName="NodeFeatureDiscovery", **inputs)
+    assert region.create("Addon", addonName=name, **inputs)["state"] == "ACTIVE"
+
+
+def test_an_add_on_may_be_told_not_to_look_for_the_one_that_it_needs(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
+    skip = {"key": "skipNodeFeatureDiscoveryDependencyCheck", "value": "true"}
+    inputs = {"clusterId": parts[0]["id"], "removeAddonResourcesOnDelete": True, "configurations": [skip]}
+    assert region.create("Addon", addonName="AmdGpuOperator", **inputs)["state"] == "ACTIVE"
+
+
+def test_basic_clusters_have_no_add_ons(region: Region):
+    cluster = region.cluster(region.vcn(), type="BASIC_CLUSTER")
+    with pytest.raises(Refusal, match="enhanced clusters only"):
+        region.create("Addon", addonName="CertManager", clusterId=cluster["id"], removeAddonResourcesOnDelete=True)
+
+
+def test_a_subnet_and_a_group_go_after_the_pool_that_uses_them(
+    region: Region, parts: tuple[dict[str, Any], dict[str, Any]]
+):
+    group = region.group({"id": parts[1]["vcnId"]})
+    before = region.create("NodePool", **pool(*parts, details={"nsgIds": [group["id"]]}))
+    with pytest.raises(Refusal, match=r"references the VNIC .* You must remove the reference to proceed"):
+        region.delete(parts[1])
+    with pytest.raises(Refusal, match="cannot be deleted since it still has vnics attached to it"):
+        region.delete(group)
+    region.delete(before)
+    region.delete(group)
+    region.delete(parts[1])
+
+
+def test_a_cluster_network_takes_machines_with_rdma_only(region: Region):
+    launch = {"shape": "VM.Standard.E5.Flex", "shapeConfig": {"ocpus": 2.0}}
+    details = {"instanceType": "compute", "launchDetails": launch}
+    configuration = region.create("InstanceConfiguration", compartmentId=COMPARTMENT, instanceDetails=details)
+    inputs = {
+        "compartmentId": COMPARTMENT,
+        "instancePools": [{"instanceConfigurationId": configuration["id"], "size": 2}],
+        "placementConfiguration": {"availabilityDomain": DOMAIN},
+    }
+    with pytest.raises(Refusal, match="not supported in a cluster network"):
+        region.create("ClusterNetwork", **inputs)
+    assert launch["shape"] != RDMA_SHAPE
+
+
+@pytest.mark.parametrize("key", ["user_data", "ssh_authorized_keys"])
+def test_what_an_instance_boots_with_can_not_be_changed(region: Region, key: str):
+    metadata = {"user_data": "Zm9v", "ssh_authorized_keys": "ssh-ed25519 A", "oke-max-pods": "31"}
+    inputs = {"compartmentId": COMPARTMENT, "availabilityDomain": DOMAIN, "shape": RDMA_SHAPE, "displayName": "gpu-0"}
+    before = region.create("Instance", **inputs, metadata=metadata)
+    region.update("Instance", before, **inputs, metadata={**metadata, "oke-max-pods": "40"})
+    with pytest.raises(Refusal, match=f"The metadata {key} can't be changed"):
+        region.update("Instance", before, **inputs, metadata={**metadata, key: "YmFy"})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "Allow dynamic-group id ocid1.x.oc1..a to {CLUSTER_JOIN} in compartment id x where target.cluster.id='y'",
+        "Allow dynamic-group 'Default'/'nodes' to read repos in tenancy",
+        "allow any-user to {A_B, C_D} in compartment name where ALL {request.principal.type='nodepool'}",
+        "Allow service lustrefs to use virtual-network-family in tenancy",
+    ],
+)
+def test_statements_that_oci_reads_pass(region: Region, statement: str):
+    region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
+
+
+@pytest.mark.parametrize(
+    "statement", ["Permit nobody", "Allow group g to look repos in tenancy", "Allow dynamic-group d to manage x"]
+)
+def test_statements_that_oci_cannot_read_are_refused(region: Region, statement: str):
+    with pytest.raises(Refusal, match="Failed to parse the policy statement"):
+        region.create("Policy", compartmentId=COMPARTMENT, name="p", description="d", statements=[statement])
+
+
+def test_names_of_policies_are_theirs_alone(region: Region):
+    policy = {
+        "compartmentId": COMPARTMENT,
+        "name": "p",
+        "description": "d",
+        "statements": ["Allow any-user to use x in tenancy"],
+    }
+    region.create("Policy", **policy)
+    with pytest.raises(Refusal, match="409-PolicyAlreadyExists"):
+        region.create("Policy", **policy)
+
+
+def test_dynamic_groups_are_the_tenancys(region: Region):
+    group = {"name": "g", "description": "d", "matchingRule": "ANY {instance.compartment.id = 'x'}"}
+    region.create("DynamicGroup", compartmentId="ocid1.tenancy.oc1..a", **group)
+    with pytest.raises(Refusal, match="root compartment"):
+        region.create("DynamicGroup", compartmentId=COMPARTMENT, **group | {"name": "h"})
+    with pytest.raises(Refusal, match="matching rule"):
+        region.create(
+            "DynamicGroup", compartmentId="ocid1.tenancy.oc1..a", **group | {"name": "h", "matchingRule": "x"}
+        )
+
+
+def test_a_file_system_goes_after_its_exports(region: Region):
+    where = {"compartmentId": COMPARTMENT, "availabilityDomain": DOMAIN}
+    subnet = region.subnet(region.vcn(), "10.0.0.0/24")
+    system, target = region.create("FileSystem", **where), region.create("MountTarget", **where, subnetId=subnet["id"])
+    export = {"fileSystemId": system["id"], "exportSetId": target["exportSetId"], "path": "/models"}
+    state = region.create("Export", **export)
+    with pytest.raises(Refusal, match="Another export with path /models"):
+        region.create("Export", **export)
+    with pytest.raises(Refusal, match="409-Conflict"):
+        region.delete(system)
+    region.delete(state)
+    region.delete(system)
+    assert target["ipAddress"] == "10.0.0.10"

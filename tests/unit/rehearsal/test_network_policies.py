@@ -1,0 +1,109 @@
+"""Who may connect to which pods, by NetworkPolicies."""
+
+from typing import Any, cast
+
+from lightkube.resources.core_v1 import Namespace, Pod
+from lightkube.resources.networking_v1 import NetworkPolicy
+from llmd_rehearsal.network_policies import openings
+
+
+def pod(address: str, namespace: str = "models", phase: str = "Running", **labels: str) -> Pod:
+    ports = [{"name": "http", "containerPort": 8000}]
+    body = {
+        "metadata": {"name": address, "namespace": namespace, "labels": labels, "uid": f"uid-{address}"},
+        "spec": {"containers": [{"name": "main", "ports": ports}]},
+        "status": {"podIP": address, "phase": phase},
+    }
+    return cast("Pod", Pod.from_dict(body))
+
+
+def policy(*ingress: Any, selector: Any = None, **more: Any) -> NetworkPolicy:
+    spec = {"podSelector": selector or {"matchLabels": {"app": "server"}}, "ingress": list(ingress), **more}
+    body = {"metadata": {"name": "p", "namespace": "models"}, "spec": spec}
+    return cast("NetworkPolicy", NetworkPolicy.from_dict(body))
+
+
+NAMESPACES = [
+    cast("Namespace", Namespace.from_dict({"metadata": {"name": name, "labels": {"is": name}}}))
+    for name in ("models", "other")
+]
+SERVER = pod("10.0.0.1", app="server")
+ROUTER = pod("10.0.0.2", app="router")
+FOREIGN = pod("10.0.0.3", "other", app="router")
+ENDED = pod("10.0.0.4", phase="Succeeded", app="router")
+PODS = [SERVER, ROUTER, FOREIGN, ENDED]
+ROUTERS = {"podSelector": {"matchLabels": {"app": "router"}}}
+
+
+def reached(*policies: NetworkPolicy, port: int = 8000) -> dict[str, bool]:
+    """By address of the source, whether it reaches the server."""
+    admitted = openings(PODS, policies, NAMESPACES).get("10.0.0.1")
+    sources = ("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")
+    return {
+        source: admitted is None or any(opening.lets_in(source, port) for opening in admitted) for source in sources
+    }
+
+
+def only(*addresses: str) -> dict[str, bool]:
+    return {address: address in addresses for address in ("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")}
+
+
+def test_pods_that_no_policy_chooses_are_open() -> None:
+    assert all(reached().values())
+    assert all(reached(policy(selector={"matchLabels": {"app": "router"}})).values())
+
+
+def test_a_policy_without_rules_lets_nobody_in() -> None:
+    assert reached(policy()) == only()
+
+
+def test_pods_of_the_policys_own_namespace_are_meant_where_none_is_named() -> None:
+    assert reached(policy({"from": [ROUTERS]})) == only("10.0.0.2")
+
+
+def test_pods_of_other_namespaces_are_chosen_by_the_labels_of_these() -> None:
+    other = {"namespaceSelector": {"matchLabels": {"is": "other"}}}
+    assert reached(policy({"from": [other]})) == only("10.0.0.3")
+    assert reached(policy({"from": [{**other, **ROUTERS}]})) == only("10.0.0.3")
+    assert reached(policy({"from": [{"namespaceSelector": {}, **ROUTERS}]})) == only("10.0.0.2", "10.0.0.3")
+
+
+def test_blocks_of_addresses_leave_some_out() -> None:
+    block = {"ipBlock": {"cidr": "10.0.0.0/24", "except": ["10.0.0.2/31"]}}
+    assert reached(policy({"from": [block]})) == only("10.0.0.4")
+
+
+def test_rules_and_policies_add_up() -> None:
+    block = {"ipBlock": {"cidr": "192.0.2.0/24"}}
+    assert reached(policy({"from": [ROUTERS]}, {"from": [block]})) == only("10.0.0.2", "192.0.2.1")
+    assert reached(policy({"from": [ROUTERS]}), policy({"from": [block]})) == only("10.0.0.2", "192.0.2.1")
+
+
+def test_ports_are_meant_by_number_range_and_name() -> None:
+    for ports in ([{"port": 8000}], [{"port": 7999, "endPort": 8001}], [{"port": "http"}], [{"protocol": "TCP"}]):
+        assert reached(policy({"ports": ports})) == only("10.0.0.2", "10.0.0.3", "10.0.0.4", "192.0.2.1")
+    for ports in ([{"port": 8200}], [{"port": "grpc"}], [{"port": 8000, "protocol": "UDP"}]):
+        assert reached(policy({"ports": ports})) == only()
+
+
+def test_selectors_have_expressions() -> None:
+    def chosen(operator: str, *values: str) -> bool:
+        expression = {"key": "app", "operator": operator, **({"values": list(values)} if values else {})}
+        return not any(reached(policy(selector={"matchExpressions": [expression]})).values())
+
+    assert chosen("Exists")
+    assert chosen("In", "server", "x")
+    assert chosen("NotIn", "x")
+    assert not chosen("DoesNotExist")
+    assert not chosen("In", "x")
+
+
+def test_policies_of_outgoing_connections_alone_leave_pods_open() -> None:
+    assert all(reached(policy(policyTypes=["Egress"])).values())
+
+
+def test_a_pod_is_known_by_its_address_before_its_status_has_it() -> None:
+    young = pod("", app="server")
+    admitted = openings([young, ROUTER], [policy({"from": [ROUTERS]})], NAMESPACES, {"uid-": "10.0.0.9"})
+    (opening,) = admitted["10.0.0.9"]
+    assert opening.lets_in("10.0.0.2", 1)

@@ -1,0 +1,235 @@
+"""Devices and labels of simulated nodes."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import Status
+from llmd_oke import catalogue
+from llmd_oke.operators import helm_operators, rdma_network
+from llmd_oke.planning.gpu_stack import tolerations
+from llmd_rehearsal.agent_config import NodeConfig, Taint
+from llmd_rehearsal.devices import (
+    ClusterObjects,
+    DeviceProvider,
+    NodeDevices,
+    NodeFacts,
+    device_rules,
+    node_devices,
+)
+
+SHAPE = catalogue.shape("BM.GPU.MI300X.8")
+assert SHAPE is not None
+GPU, FUNCTION = SHAPE.gpu.resource, SHAPE.rdma.resource
+TAINTS = [taint.model_dump() for taint in SHAPE.node.taints]
+NODE = NodeFacts("gpu-0", SHAPE.node.labels, TAINTS, {GPU: "8", FUNCTION: "8"})
+FOUND = {"feature.node.kubernetes.io/amd-gpu": "true"}
+
+
+def pod(labels: dict[str, str], node: str = "gpu-0", ready: str = "True") -> dict[str, Any]:
+    status = {"conditions": [{"type": "Ready", "status": ready}]}
+    return {"metadata": {"labels": labels}, "spec": {"nodeName": node}, "status": status}
+
+
+WORKER = pod({"app.kubernetes.io/name": "node-feature-discovery", "role": "worker"})
+PLUGIN = pod({"app": "sriov-device-plugin"})
+OPERATOR = {
+    "metadata": {"labels": {"app.kubernetes.io/component": "amd-gpu", "control-plane": "controller-manager"}},
+    "status": {"conditions": [{"type": "Available", "status": "True"}]},
+}
+RULE = {"metadata": {"name": "amd-gpu-label-nfd-rule"}}
+CONFIG = helm_operators.device_config("kube-amd-gpu", None, tolerations(SHAPE.node.taints))
+NETWORK = rdma_network.network(SHAPE)
+ATTACHMENT = {
+    "metadata": {
+        "name": "sriov-rdma-vf",
+        "namespace": "default",
+        "annotations": {"k8s.v1.cni.cncf.io/resourceName": FUNCTION},
+    }
+}
+GPU_STACK = {"NodeFeatureRule": [RULE], "DeviceConfig": [CONFIG]}
+RDMA = {
+    "SriovNetworkNodePolicy": [rdma_network.policy(SHAPE)],
+    "SriovNetwork": [NETWORK],
+    "IPPool": [rdma_network.ip_pool()],
+    "NetworkAttachmentDefinition": [ATTACHMENT],
+}
+
+
+def shown(pods: Sequence[Any] = (), deployments: Sequence[Any] = (), **objects: Any) -> NodeDevices:
+    return node_devices(NODE, ClusterObjects(pods, deployments, objects), device_rules())
+
+
+def test_an_empty_cluster_gives_nothing() -> None:
+    assert shown() == NodeDevices({GPU: "0", FUNCTION: "0"}, {})
+
+
+def test_the_operator_with_its_device_config_gives_gpus() -> None:
+    assert shown([WORKER], [OPERATOR], **GPU_STACK) == NodeDevices({GPU: "8", FUNCTION: "0"}, FOUND)
+
+
+@pytest.mark.parametrize("missing", ["worker", "rule", "operator", "config"])
+def test_without_any_part_of_the_operator_there_are_no_gpus(missing: str) -> None:
+    pods = [] if missing == "worker" else [WORKER]
+    deployments = [] if missing == "operator" else [OPERATOR]
+    rest = {"rule": ["DeviceConfig"], "config": ["NodeFeatureRule"]}.get(missing, list(GPU_STACK))
+    objects = {kind: GPU_STACK[kind] for kind in rest}
+
+    assert shown(pods, deployments, **objects).devices[GPU] == "0"
+
+
+def test_a_worker_that_is_not_ready_or_elsewhere_finds_nothing() -> None:
+    labels = WORKER["metadata"]["labels"]
+
+    assert shown([pod(labels, ready="False"), pod(labels, node="gpu-1")], [OPERATOR], **GPU_STACK).labels == {}
+
+
+def test_a_device_config_that_does_not_tolerate_the_nodes_taint_gives_nothing() -> None:
+    config = helm_operators.device_config("kube-amd-gpu", None, [])
+
+    assert shown([WORKER], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]}).devices[GPU] == "0"
+
+
+def test_a_device_config_with_the_plug_in_off_gives_nothing() -> None:
+    config = copy.deepcopy(CONFIG)
+    config["spec"]["devicePlugin"]["enableDevicePlugin"] = False
+
+    assert shown([WORKER], [OPERATOR], **{**GPU_STACK, "DeviceConfig": [config]}).devices[GPU] == "0"
+
+
+def test_a_device_config_may_select_by_shape_without_discovery() -> None:
+    selector = {"node.kubernetes.io/instance-type": SHAPE.name}
+    config = helm_operators.device_config("kube-amd-gpu", selector, tolerations(SHAPE.node.taints))
+
+    assert shown([], [OPERATOR], DeviceConfig=[config]).devices[GPU] == "8"
+
+
+def test_okes_plug_in_gives_gpus_by_itself() -> None:
+    assert shown([pod({"k8s-app": "amdgpu-device-plugin"})]).devices[GPU] == "8"
+
+
+def test_the_rdma_network_gives_functions() -> None:
+    assert shown([PLUGIN], **RDMA).devices == {GPU: "0", FUNCTION: "8"}
+
+
+@pytest.mark.parametrize("missing", ["pod", *RDMA])
+def test_without_any_part_of_the_rdma_network_there_are_no_functions(missing: str) -> None:
+    objects = {kind: result for kind, result in RDMA.items() if kind != missing}
+
+    assert shown([] if missing == "pod" else [PLUGIN], **objects).devices[FUNCTION] == "0"
+
+
+def test_a_policy_of_another_name_gives_another_resource() -> None:
+    other = copy.deepcopy(rdma_network.policy(SHAPE))
+    other["spec"]["resourceName"] = "other"
+
+    assert shown([PLUGIN], **{**RDMA, "SriovNetworkNodePolicy": [other]}).devices[FUNCTION] == "0"
+
+
+class Nodes:
+    """A fleet of one node, which remembers what it was told to show."""
+
+    def __init__(self, **devices: str) -> None:
+        taints = tuple(Taint(**taint) for taint in TAINTS)
+        self.config = NodeConfig(name="gpu-0", capacity={"cpu": "8"}, devices=devices, taints=taints)
+        self.shown: list[Mapping[str, str]] = []
+
+    def configs(self) -> list[NodeConfig]:
+        return [self.config]
+
+    async def show_devices(self, name: str, devices: Mapping[str, str]) -> None:
+        self.shown.append(devices)
+
+
+class Found(dict[str, Any]):
+    def to_dict(self) -> dict[str, Any]:
+        return self
+
+
+class Client:
+    """A cluster with these objects by kind; kinds that aren't there have no definition."""
+
+    def __init__(self, **objects: list[Any]) -> None:
+        self.objects: dict[str, list[Any]] = {"Pod": [], "Deployment": [], **objects}
+        self.patches: list[Any] = []
+
+    async def list(self, kind: Any, **_: Any) -> Any:
+        name = kind._api_info.resource.kind
+        if name not in self.objects:
+            raise ApiError(status=Status(code=404, message="the server could not find the requested resource"))
+        for item in self.objects[name]:
+            yield Found(item)
+
+    async def create(self, obj: Any) -> None:
+        self.objects.setdefault("NetworkAttachmentDefinition", []).append(dict(obj))
+
+    async def delete(self, kind: Any, name: str, namespace: str) -> None:
+        self.objects["NetworkAttachmentDefinition"] = []
+
+    async def patch(self, kind: Any, name: str, patch: Any, **_: Any) -> None:
+        self.patches.append(patch)
+
+
+def provider(client: Client, nodes: Nodes) -> DeviceProvider:
+    return DeviceProvider(cast("Any", client), nodes)
+
+
+async def test_a_node_is_told_only_of_changes() -> None:
+    nodes, client = Nodes(**{GPU: "8"}), Client()
+    looking = provider(client, nodes)
+    await looking.look()
+    await looking.look()
+    client.objects["Pod"] = [pod({"k8s-app": "amdgpu-device-plugin"})]
+    await looking.look()
+
+    assert nodes.shown == [{GPU: "0"}, {GPU: "8"}]
+
+
+async def test_another_node_that_comes_under_the_same_name_is_told_too() -> None:
+    nodes, client = Nodes(**{GPU: "8"}), Client(Pod=[pod({"k8s-app": "amdgpu-device-plugin"})])
+    looking = provider(client, nodes)
+    await looking.look()
+    nodes.config = nodes.config.model_copy(update={"provider_id": "ocid1.instance.another"})
+    await looking.look()
+
+    assert nodes.shown == [{GPU: "8"}] * 2
+
+
+async def test_labels_come_and_go_with_discovery() -> None:
+    nodes, client = Nodes(**{GPU: "8"}), Client(Pod=[WORKER], NodeFeatureRule=[RULE])
+    looking = provider(client, nodes)
+    await looking.look()
+    client.objects["Pod"] = []
+    await looking.look()
+
+    labels = [patch["metadata"]["labels"] for patch in client.patches]
+    assert labels == [FOUND, dict.fromkeys(FOUND)]
+
+
+async def test_nodes_without_such_devices_are_left_alone() -> None:
+    nodes = Nodes()
+    await provider(Client(), nodes).look()
+
+    assert nodes.shown == []
+
+
+async def test_a_network_gets_its_attachment_and_loses_it_with_itself() -> None:
+    client = Client(SriovNetwork=[NETWORK], NetworkAttachmentDefinition=[])
+    looking = provider(client, Nodes(**{FUNCTION: "8"}))
+    await looking.look()
+    [created] = client.objects["NetworkAttachmentDefinition"]
+    assert (created["metadata"]["namespace"], created["metadata"]["name"]) == ("default", "sriov-rdma-vf")
+    assert created["metadata"]["annotations"] == {"k8s.v1.cni.cncf.io/resourceName": FUNCTION}
+
+    client.objects["SriovNetwork"] = []
+    await looking.look()
+    assert client.objects["NetworkAttachmentDefinition"] == []
+
+
+async def test_somebody_elses_attachment_is_left_alone() -> None:
+    client = Client(NetworkAttachmentDefinition=[ATTACHMENT])
+    await provider(client, Nodes(**{FUNCTION: "8"})).look()
+
+    assert client.objects["NetworkAttachmentDefinition"] == [ATTACHMENT]

@@ -1,0 +1,168 @@
+"""Rehearsals of a project: their folders, commands inside, and servers that go first."""
+
+import contextlib
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke import config, planning
+from llmd_oke.operations.locks import file_lock
+from llmd_pods.errors import KitError
+from llmd_pods.progress import SilentProgress
+from llmd_rehearsal import rehearsal
+from llmd_rehearsal.local_cluster import LocalCluster
+from llmd_rehearsal.rehearsal import removed_servers
+
+
+@pytest.fixture(autouse=True)
+def interrupted_inside(monkeypatch: pytest.MonkeyPatch):
+    """Ctrl-C is pressed while the command runs, here in no namespace."""
+
+    @contextlib.contextmanager
+    def process_inside(*_: Any, **__: Any) -> Iterator[subprocess.Popen[str]]:
+        command = subprocess.Popen(["sleep", "1000"], text=True, start_new_session=True)
+        with command as process, monkeypatch.context() as pressed:
+            pressed.setattr(process, "wait", _press)
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    monkeypatch.setattr(LocalCluster, "process_inside", process_inside)
+
+
+def _press() -> int:
+    raise KeyboardInterrupt
+
+
+def test_an_interruptible_command_ends_with_the_exit_code_of_ctrl_c(tmp_path: Path):
+    assert rehearsal.run_command(tmp_path, "s", ["sleep", "1000"], interruptible=True) == 130
+
+
+def test_ctrl_c_ends_what_runs_any_other_command(tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt):
+        rehearsal.run_command(tmp_path, "s", ["sleep", "1000"])
+
+
+def test_policies_that_the_machine_cannot_enforce_are_among_what_is_not_real(tmp_path: Path):
+    assert rehearsal.unenforced_policies(tmp_path) == ()
+    (tmp_path / "network-policies").write_text("")
+    assert rehearsal.unenforced_policies(tmp_path) == ()
+    (tmp_path / "network-policies").write_text("nf_tables: Protocol not supported")
+    (output,) = rehearsal.unenforced_policies(tmp_path)
+    assert output.startswith("NetworkPolicies (declared; not enforced")
+    assert "nf_tables: Protocol not supported" in output
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "../..", "a/b", "/etc", "~", "a b", "a\n"])
+def test_what_is_no_name_of_a_stack_never_becomes_a_folder(tmp_path, name):
+    with pytest.raises(KitError, match="is no name of a stack"):
+        rehearsal.rehearsal_folder(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", ["..", "../..", "../stacks"])
+def test_down_removes_nothing_outside_its_folder(tmp_path, name):
+    rest = tmp_path / "stacks" / "Pulumi.mine.yaml"
+    rest.parent.mkdir()
+    rest.write_text("config: {}")
+    with pytest.raises(KitError):
+        rehearsal.down(tmp_path, name)
+    assert rest.exists()
+
+
+@pytest.mark.parametrize("name", ["rehearsal", "guide-baseline", "a.b_c", "..a"])
+def test_names_of_stacks_are_folders_of_the_project(tmp_path, name):
+    assert rehearsal.rehearsal_folder(tmp_path, name) == tmp_path / ".rehearsal" / name
+
+
+def test_down_says_whether_anything_was_there(tmp_path):
+    assert not rehearsal.down(tmp_path, "never-up")
+    folder = tmp_path / ".rehearsal" / "once-up"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "kubeconfig.yaml").touch()
+    assert rehearsal.down(tmp_path, "once-up")
+    assert not rehearsal.down(tmp_path, "once-up")
+    assert (folder / "logs").is_dir()
+
+
+class Listener(SilentProgress):
+    def __init__(self) -> None:
+        self.waits = threading.Event()
+
+    def step(self, text: str) -> None:
+        self.waits.set()
+
+
+def test_a_second_program_waits_for_the_first(tmp_path: Path):
+    order: list[str] = []
+    listener = Listener()
+
+    def second() -> None:
+        with file_lock(tmp_path / "lock", "finish", listener, timeout_s=10):
+            order.append("second")
+
+    with file_lock(tmp_path / "lock", "finish", SilentProgress(), timeout_s=10):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert listener.waits.wait(10)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+def test_waiting_for_another_program_has_a_limit(tmp_path: Path):
+    with (
+        file_lock(tmp_path / "lock", "finish", SilentProgress(), timeout_s=1),
+        pytest.raises(KitError, match="Another program has held"),
+        file_lock(tmp_path / "lock", "finish", SilentProgress(), timeout_s=0.05),
+    ):
+        pass
+
+
+PLAN = planning.plan(
+    config.validate(
+        {
+            "cluster": {"mode": "existing", "identifier": "here"},
+            "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
+            "release": "llm-d-0.9.0",
+            "models": [
+                {
+                    "model": "gpt-oss-120b",
+                    "topology": "4p-tp1-2d-tp2",
+                    "workload": {"inputTokens": 1024, "outputTokens": 16},
+                }
+            ],
+        }
+    )
+)
+
+
+def deployment(name: str, gpus: int) -> dict[str, Any]:
+    container = {"resources": {"limits": {"amd.com/gpu": str(gpus)} if gpus else {}}}
+    spec = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+    return {"type": "kubernetes:apps/v1:Deployment", "inputs": {"metadata": {"name": name}, "spec": spec}}
+
+
+def state(folder: Path, *resources: dict[str, Any]) -> Path:
+    file = folder / "stack.json"
+    file.write_text(json.dumps({"version": 3, "checkpoint": {"latest": {"resources": resources}}}))
+    return file
+
+
+def test_servers_that_the_plan_no_longer_has_leave(tmp_path: Path):
+    file = state(tmp_path, deployment("gpt-oss-120b-aggregated", 1), deployment("gpt-oss-120b-prefill", 1))
+    assert removed_servers(file, PLAN) == ["gpt-oss-120b-aggregated"]
+
+
+def test_what_has_no_gpus_is_no_server(tmp_path: Path):
+    assert removed_servers(state(tmp_path, deployment("old-router-epp", 0)), PLAN) == []
+
+
+def test_a_stack_without_state_has_no_servers(tmp_path: Path):
+    assert removed_servers(tmp_path / "absent.json", PLAN) == []
+    (tmp_path / "empty.json").write_text('{"version": 3, "checkpoint": {"stack": "s"}}')
+    assert removed_servers(tmp_path / "empty.json", PLAN) == []

@@ -1,0 +1,87 @@
+"""`llmd-oke rehearse` before anything is started."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.cli.main import app
+from llmd_pods.errors import KitError
+from llmd_rehearsal import cli, rehearsal
+from llmd_rehearsal.inventory import ReleaseChoice
+from typer.testing import CliRunner, Result
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in which nothing can be ended."""
+
+    def never(*_: object) -> bool:
+        raise AssertionError
+
+    (tmp_path / "Pulumi.yaml").touch()
+    (tmp_path / ".rehearsal" / "rehearsal").mkdir(parents=True)
+    monkeypatch.setattr(rehearsal, "down", never)
+    return tmp_path
+
+
+def command(project: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["rehearse", *words], env={"LLMD_OKE_PROJECT": str(project)})
+
+
+def test_an_option_before_a_sub_command_is_refused_with_its_right_place(project: Path):
+    refused = command(project, "--stack", "guide", "down").exception
+    assert isinstance(refused, KitError)
+    assert refused.message == "Options before `down` count for nothing: --stack"
+    assert refused.remedy == "Put it behind: llmd-oke rehearse down --stack guide"
+
+
+def test_an_option_that_a_sub_command_has_not_is_refused_too(project: Path):
+    refused = command(project, "--time-scale", "3", "down").exception
+    assert isinstance(refused, KitError)
+    assert refused.remedy == "`down` has no --time-scale."
+
+
+def test_the_project_of_the_environment_counts_for_sub_commands(project: Path):
+    assert command(project, "status").output == "nothing is up\n"
+
+
+@pytest.mark.parametrize("subcommand", ["status", "down"])
+def test_outside_a_project_nobody_says_that_nothing_is_up(tmp_path: Path, subcommand: str):
+    refused = command(tmp_path, subcommand).exception
+    assert isinstance(refused, KitError)
+    assert "no Pulumi.yaml" in refused.message
+
+
+def choice(asked: str, used: str) -> ReleaseChoice:
+    found = [catalogue.release(name) for name in (asked, used)]
+    assert found[0]
+    assert found[1]
+    return ReleaseChoice(found[0], found[1])
+
+
+def test_a_release_that_stands_in_for_another_is_told():
+    replaced = choice("llm-d-0.7.0", "llm-d-0.6.0")
+    assert cli.release_text(replaced) == "llm-d-0.6.0, in place of llm-d-0.7.0"
+    assert "llm-d-0.6.0, the nearest that has, is rehearsed" in (cli.substitution_text(replaced) or "")
+    assert cli.releases_document(replaced) == {"asked_release": "llm-d-0.7.0", "release": "llm-d-0.6.0"}
+
+
+def test_a_release_that_can_be_rehearsed_goes_without_saying():
+    same = choice("llm-d-0.6.0", "llm-d-0.6.0")
+    assert cli.release_text(same) == "llm-d-0.6.0"
+    assert cli.substitution_text(same) is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "changes", "told"),
+    [
+        ("preview", {"same": 7}, "no changes: 7 resources are as they should be"),
+        ("preview", {"update": 1, "same": 6}, "1 to update, 6 unchanged"),
+        ("destroy", {"delete": 7}, "7 deleted, 0 unchanged"),
+        ("destroy", {}, "nothing was deployed"),
+    ],
+)
+def test_what_an_operation_did_is_a_sentence(operation: str, changes: dict[str, int], told: str):
+    result: dict[str, Any] = {"operation": operation, "changes": changes}
+    assert cli.changes_text(result) == told

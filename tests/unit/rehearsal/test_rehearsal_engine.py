@@ -1,0 +1,125 @@
+"""The engine of a rehearsal: what it takes up after one that was killed, and what it counts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Pod
+from llmd_oke import planning
+from llmd_oke.operations.objects import SIMULATED_ANNOTATION
+from llmd_oke.operations.recovery import Pending
+from llmd_pods.errors import KitError
+from llmd_rehearsal.cluster_plan import SIMULATED, simulated
+from llmd_rehearsal.engine import count_images, journal_finder, needs_refresh, remove_unfinished_locks
+from llmd_rehearsal.engine_project import latest, mend
+from llmd_rehearsal.plugins import KubernetesPlugin
+
+GIVEN: dict[str, Any] = {"displayName": "network", "cidrBlocks": ["10.0.0.0/16"]}
+VCN: dict[str, Any] = {
+    "urn": "urn:pulumi:s::p::oci:Core/vcn:Vcn::network-vcn",
+    "type": "oci:Core/vcn:Vcn",
+    "inputs": {"__defaults": [], **GIVEN},
+}
+PENDING = Pending("creating", VCN["urn"], VCN["type"], VCN["inputs"])
+JOB = {
+    "urn": "urn:pulumi:s::p::kubernetes:batch/v1:Job::gate",
+    "type": "kubernetes:batch/v1:Job",
+    "inputs": {"metadata": {"name": "gate", "namespace": "kube-system"}},
+}
+
+
+def _journal(folder: Path, *records: dict[str, Any]) -> Path:
+    journal = folder / "journal.jsonl"
+    journal.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return journal
+
+
+def _record(id_: str, **inputs: Any) -> dict[str, Any]:
+    return {"id": id_, "token": VCN["type"], "inputs": inputs, "state": {}, "machines": []}
+
+
+def test_what_oci_has_is_found_by_what_was_asked_for(tmp_path: Path) -> None:
+    other, request = _record("ocid1.vcn.1", displayName="other"), _record("ocid1.vcn.2", **GIVEN)
+    assert journal_finder(_journal(tmp_path, other, request))(PENDING, set()) == "ocid1.vcn.2"
+
+
+def test_what_oci_has_deleted_is_not_found(tmp_path: Path) -> None:
+    journal = _journal(tmp_path, _record("ocid1.vcn.2", **GIVEN), {"id": "ocid1.vcn.2"})
+    assert journal_finder(journal)(PENDING, set()) is None
+    assert journal_finder(tmp_path / "none.jsonl")(PENDING, set()) is None
+
+
+def test_what_the_state_has_already_is_not_taken_twice(tmp_path: Path) -> None:
+    assert journal_finder(_journal(tmp_path, _record("ocid1.vcn.2", **GIVEN)))(PENDING, {"ocid1.vcn.2"}) is None
+
+
+@pytest.mark.parametrize(
+    ("latest", "wrong"),
+    [
+        (None, False),
+        ({"resources": [VCN, JOB]}, False),
+        ({"resources": [VCN, {"type": "oci:ContainerEngine/nodePool:NodePool", "initErrors": ["no capacity"]}]}, True),
+    ],
+)
+def test_a_state_is_wrong_where_it_has_what_oci_took_back(tmp_path: Path, latest: Any, wrong: bool) -> None:
+    checkpoint = tmp_path / "stack.json"
+    checkpoint.write_text(json.dumps({"version": 3, "checkpoint": {"latest": latest}}))
+    assert needs_refresh(checkpoint) is wrong
+
+
+def test_a_stack_that_was_never_made_has_nothing_wrong(tmp_path: Path) -> None:
+    assert not needs_refresh(tmp_path / "stack.json")
+
+
+def test_a_lock_that_a_full_disk_left_unfinished_goes_and_a_whole_one_stays(tmp_path: Path) -> None:
+    locks = tmp_path / ".pulumi" / "locks" / "organization" / "llmd-oke" / "s"
+    locks.mkdir(parents=True)
+    (locks / "1.json.18ea5aede4e025a6.tmp").touch()
+    (locks / "2.json").touch()
+    (locks / "3.json").write_text("{}")
+    remove_unfinished_locks(tmp_path / ".pulumi" / "stacks" / "llmd-oke" / "s.json")
+    assert [lock.name for lock in locks.iterdir()] == ["3.json"]
+
+
+def test_a_state_that_a_full_disk_cut_off_is_taken_from_the_newest_whole_copy(tmp_path: Path) -> None:
+    checkpoint = tmp_path / ".pulumi" / "stacks" / "llmd-oke" / "s.json"
+    history = tmp_path / ".pulumi" / "history" / "llmd-oke" / "s"
+    history.mkdir(parents=True)
+    checkpoint.parent.mkdir(parents=True)
+    whole = {"version": 3, "checkpoint": {"latest": {"resources": [VCN]}}}
+    checkpoint.write_text(json.dumps(whole))
+    assert mend(checkpoint) is None
+    checkpoint.write_text(json.dumps(whole)[:60])
+    with pytest.raises(KitError, match="is not whole, as where its disk was full, and no copy is"):
+        mend(checkpoint)
+    checkpoint.with_name("s.json.bak").write_text(json.dumps(whole)[:50])
+    (history / "s-1.checkpoint.json").write_text("{}")
+    (history / "s-2.checkpoint.json").write_text(json.dumps(whole))
+    with pytest.raises(KitError, match="is not whole"):
+        latest(checkpoint)
+    assert mend(checkpoint) == history / "s-2.checkpoint.json"
+    assert latest(checkpoint) == {"resources": [VCN]}
+
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def pod(marked: str | None, **images: str) -> Pod:
+    annotations = {SIMULATED_ANNOTATION: marked} if marked else None
+    containers = [Container(name=name, image=image) for name, image in images.items()]
+    return Pod(metadata=ObjectMeta(annotations=annotations), spec=PodSpec(containers=containers))
+
+
+def test_images_without_a_program_are_counted_by_their_pods():
+    pods = [pod("a,b", a="one:1", b="two:2", c="real:3"), pod("a", a="one:1"), pod(None, c="real:3")]
+    assert count_images(pods) == {"one:1": 2, "two:2": 1}
+
+
+def test_they_are_told_beside_what_is_always_simulated():
+    plan = planning.plan_stack_file(PROJECT, "rehearsal")
+    output = simulated(plan, KubernetesPlugin("4.30.0"), {"one:1": 2, "two:2": 1})
+    assert output[: len(SIMULATED)] == SIMULATED
+    assert output[-2:] == ("one:1 (no program, pods: 2)", "two:2 (no program, pods: 1)")

@@ -1,0 +1,242 @@
+"""Services by their own addresses and by DNS."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import dns.message
+import dns.rcode
+import pytest
+from lightkube.resources.core_v1 import Service
+from lightkube.resources.discovery_v1 import EndpointSlice
+from llmd_rehearsal.services import Address, Proxy, RoundRobin, dns_names, dns_response, forwardings
+
+
+def make_service(name: str, address: str = "10.96.0.20", **spec: Any) -> Service:
+    ports = spec.pop("ports", [{"name": "http", "port": 80, "targetPort": "web"}])
+    body = {"metadata": {"name": name, "namespace": "serving"}, "spec": {"clusterIP": address, "ports": ports, **spec}}
+    return cast("Service", Service.from_dict(body))
+
+
+def make_slice(service: str, *addresses: str, port: int = 8080, name: str = "http", **endpoint: Any) -> EndpointSlice:
+    body = {
+        "metadata": {"name": f"{service}-x", "namespace": "serving", "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "ports": [{"name": name, "port": port}],
+        "endpoints": [{"addresses": [address], **endpoint} for address in addresses],
+    }
+    return cast("EndpointSlice", EndpointSlice.from_dict(body))
+
+
+WEB = Address("10.96.0.20", 80)
+
+
+def test_a_service_port_leads_to_the_port_of_its_name_on_every_ready_endpoint() -> None:
+    slices = [make_slice("web", "10.244.1.1", "10.244.2.1"), make_slice("web", "10.244.3.1", port=9090)]
+    assert forwardings([make_service("web")], slices) == {
+        WEB: (Address("10.244.1.1", 8080), Address("10.244.2.1", 8080), Address("10.244.3.1", 9090))
+    }
+
+
+def test_endpoints_that_are_not_ready_get_no_traffic() -> None:
+    slices = [
+        make_slice("web", "10.244.1.1", conditions={"ready": False}),
+        make_slice("web", "10.244.2.1", conditions={"ready": True}),
+        make_slice("web", "10.244.3.1", conditions={}),
+    ]
+    assert forwardings([make_service("web")], slices)[WEB] == (Address("10.244.2.1", 8080), Address("10.244.3.1", 8080))
+
+
+def test_a_service_without_ready_endpoints_is_not_listened_on() -> None:
+    assert forwardings([make_service("web")], [make_slice("web", "10.244.1.1", conditions={"ready": False})]) == {}
+
+
+def test_headless_services_and_other_protocols_have_no_address() -> None:
+    services = [make_service("web", address="None"), make_service("dns", ports=[{"port": 53, "protocol": "UDP"}])]
+    assert forwardings(services, [make_slice("web", "10.244.1.1"), make_slice("dns", "10.244.1.1", name="")]) == {}
+
+
+def test_slices_of_other_services_and_ports_of_other_names_are_ignored() -> None:
+    slices = [make_slice("other", "10.244.1.1"), make_slice("web", "10.244.2.1", name="metrics")]
+    assert forwardings([make_service("web")], slices) == {}
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]
+
+
+def test_endpoints_take_turns_and_the_others_follow_as_second_choice() -> None:
+    one, two, three = (Address("10.0.0.1", port) for port in (1, 2, 3))
+    robin = RoundRobin([one, two, three])
+    assert [robin.order()[0] for _ in range(4)] == [one, two, three, one]
+    assert robin.order() == [two, three, one]
+    robin.targets = (one,)
+    assert robin.order() == [one]
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    proxy = Proxy()
+    yield proxy
+    proxy.close()
+
+
+async def serve(name: bytes) -> tuple[asyncio.Server, Address]:
+    """Answer everything that was sent, after the sender's half-close, behind a name."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(name)
+        writer.write(await reader.read(-1))
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    return server, Address(*server.sockets[0].getsockname()[:2])
+
+
+async def free_address() -> Address:
+    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    address = Address(*server.sockets[0].getsockname()[:2])
+    server.close()
+    await server.wait_closed()
+    return address
+
+
+async def exchange(address: Address, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(address.ip, address.port)
+    writer.write(data)
+    writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(-1), 10)
+    writer.close()
+    return answer
+
+
+async def test_connections_go_to_endpoints_in_turn_and_half_close_is_passed_on(proxy: Proxy) -> None:
+    (one, first), (two, second) = await serve(b"1"), await serve(b"2")
+    address = await free_address()
+    proxy.apply({address: [first, second]})
+    async with one, two:
+        assert [await exchange(address, b"x") for _ in range(3)] == [b"1x", b"2x", b"1x"]
+
+
+async def test_much_data_arrives_whole(proxy: Proxy) -> None:
+    server, target = await serve(b"")
+    address = await free_address()
+    proxy.apply({address: [target]})
+    data = bytes(range(256)) * 40_000  # 10 MB: more than all socket buffers
+    async with server:
+        reader, writer = await asyncio.open_connection(address.ip, address.port)
+        writer.write(data)
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(-1), 30) == data
+        writer.close()
+
+
+async def test_an_endpoint_that_refuses_is_passed_over(proxy: Proxy) -> None:
+    server, target = await serve(b"ok")
+    address = await free_address()
+    proxy.apply({address: [await free_address(), target]})
+    async with server:
+        assert await exchange(address, b"") == b"ok"
+
+
+async def test_a_service_that_lost_its_endpoints_refuses_connections(proxy: Proxy) -> None:
+    server, target = await serve(b"ok")
+    address = await free_address()
+    proxy.apply({address: [target]})
+    assert proxy.addresses == {address}
+    proxy.apply({})
+    async with server:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(address.ip, address.port)
+
+
+async def test_open_connections_outlive_a_change_of_endpoints(proxy: Proxy) -> None:
+    server, target = await serve(b"hello ")
+    address = await free_address()
+    proxy.apply({address: [target]})
+    async with server:
+        reader, writer = await asyncio.open_connection(address.ip, address.port)
+        assert await asyncio.wait_for(reader.readexactly(6), 10) == b"hello "
+        proxy.apply({})
+        writer.write(b"after")
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(-1), 10) == b"after"
+        writer.close()
+
+
+async def test_a_connection_that_policies_keep_from_all_endpoints_is_closed() -> None:
+    (one, first), (two, second) = await serve(b"1"), await serve(b"2")
+    calls: list[tuple[str, Address]] = []
+
+    def lets_in(source: str, target: Address) -> bool:
+        calls.append((source, target))
+        return target == second
+
+    proxy = Proxy(lets_in)
+    open_address, shut_address = await free_address(), await free_address()
+    proxy.apply({open_address: [first, second], shut_address: [first]})
+    assert [await exchange(open_address, b"") for _ in range(2)] == [b"2", b"2"]
+    assert await exchange(shut_address, b"") == b""
+    assert {source for source, _ in calls} == {"127.0.0.1"}
+    proxy.close()
+    for server in (one, two):
+        server.close()
+
+
+DOMAIN = "cluster.local"
+ZONE = dns_names(
+    [
+        make_service("router"),
+        make_service("decode", address="None"),
+        make_service("outside", type="ExternalName", externalName="api.example.com", address=""),
+    ],
+    [
+        make_slice("decode", "10.244.1.1", hostname="decode-0"),
+        make_slice("decode", "10.244.2.1"),
+        make_slice("decode", "10.244.3.1", conditions={"ready": False}),
+    ],
+    DOMAIN,
+)
+
+
+def ask(name: str, kind: str = "A") -> tuple[str, list[str]]:
+    wire = dns_response(dns.message.make_query(name, kind).to_wire(), ZONE, DOMAIN)
+    assert wire is not None
+    message = dns.message.from_wire(wire)
+    return dns.rcode.to_text(message.rcode()), [item.to_text() for records in message.answer for item in records]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("router.serving.svc.cluster.local.", "A", ["10.96.0.20"]),
+        ("ROUTER.serving.svc.cluster.local.", "A", ["10.96.0.20"]),
+        ("router.serving.svc.cluster.local.", "AAAA", []),
+        ("decode.serving.svc.cluster.local.", "A", ["10.244.1.1", "10.244.2.1"]),
+        ("decode-0.decode.serving.svc.cluster.local.", "A", ["10.244.1.1"]),
+        ("outside.serving.svc.cluster.local.", "A", ["api.example.com."]),
+        ("10-244-1-1.serving.pod.cluster.local.", "A", ["10.244.1.1"]),
+        ("_http._tcp.router.serving.svc.cluster.local.", "SRV", ["0 100 80 router.serving.svc.cluster.local."]),
+        ("serving.svc.cluster.local.", "A", []),
+    ],
+)
+def test_names_of_the_cluster(name: str, kind: str, expected: list[str]) -> None:
+    code, records = ask(name, kind)
+    assert code == "NOERROR"
+    assert sorted(records) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nothing.serving.svc.cluster.local.",
+        "router.other.svc.cluster.local.",
+        "example.com.",
+        "x-1.a.pod.cluster.local.",
+    ],
+)
+def test_other_names_do_not_exist(name: str) -> None:
+    assert ask(name) == ("NXDOMAIN", [])
+
+
+def test_what_is_no_query_gets_no_answer() -> None:
+    assert dns_response(b"nonsense", ZONE, DOMAIN) is None

@@ -1,0 +1,157 @@
+"""Simulated nodes: their objects, and the API that they come by."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from ipaddress import IPv4Interface
+from typing import Any, cast
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import Status
+from lightkube.resources.coordination_v1 import Lease
+from llmd_pods.errors import KitError
+from llmd_rehearsal import nodes
+from llmd_rehearsal.agent_config import NodeConfig, Taint, node_address
+from llmd_rehearsal.nodes import NodeControl
+from llmd_rehearsal.pods.networks import AddressPool
+
+NOW = datetime(2026, 11, 21, 6, 1, 2, 345678, tzinfo=UTC)
+BRIDGE = IPv4Interface("10.244.0.1/16")
+CONFIG = NodeConfig(
+    name="gpu-0",
+    capacity={"amd.com/gpu": "8", "nvidia.com/sriov-rdma-vf": "8", "cpu": "112"},
+    labels={"node.kubernetes.io/instance-type": "BM.GPU.MI300X.8"},
+    taints=(Taint(key="amd.com/gpu", value="present", effect="NoSchedule"), Taint(key="x", effect="NoExecute")),
+)
+
+
+def test_a_node_has_the_shapes_resources_labels_and_taints() -> None:
+    node = nodes.node_object(CONFIG, "10.244.0.10", NOW)
+    assert node["status"]["allocatable"] == CONFIG.capacity
+    assert node["metadata"]["labels"]["node.kubernetes.io/instance-type"] == "BM.GPU.MI300X.8"
+    assert node["metadata"]["labels"]["kubernetes.io/hostname"] == "gpu-0"
+    assert node["spec"]["taints"] == [
+        {"key": "amd.com/gpu", "value": "present", "effect": "NoSchedule"},
+        {"key": "x", "effect": "NoExecute"},
+    ]
+
+
+def test_a_node_is_ready_and_has_its_address() -> None:
+    status = nodes.node_status(CONFIG, "10.244.0.10", NOW)
+    conditions = {item["type"]: item["status"] for item in status["conditions"]}
+    assert conditions == {"MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False", "Ready": "True"}
+    assert {"type": "InternalIP", "address": "10.244.0.10"} in status["addresses"]
+
+
+def test_a_lease_goes_with_its_node_and_is_renewed_to_the_microsecond() -> None:
+    lease = nodes.lease("gpu-0", "uid-1", NOW)
+    assert lease["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    assert lease["spec"]["renewTime"] == "2026-11-21T06:01:02.345678Z"
+
+
+def test_nodes_and_pods_have_addresses_of_their_own() -> None:
+    pool = AddressPool(BRIDGE)
+    assert [node_address(BRIDGE, index) for index in (0, 8)] == ["10.244.0.10", "10.244.0.18"]
+    assert [pool.take(0), pool.take(0), pool.take(8)] == ["10.244.4.1", "10.244.4.2", "10.244.8.1"]
+
+
+def test_an_address_is_kept_if_it_is_free_and_reused_after_it_was_given_back() -> None:
+    pool = AddressPool(BRIDGE)
+    assert pool.take(0, preferred="10.244.4.9") == "10.244.4.9"
+    assert pool.take(0, preferred="10.244.4.9") == "10.244.4.1"
+    pool.give_back("10.244.4.1")
+    assert pool.take(0) == "10.244.4.1"
+
+
+def test_a_node_that_is_full_says_so() -> None:
+    pool = AddressPool(BRIDGE)
+    for _ in range(126):
+        pool.take(0)
+    with pytest.raises(KitError, match="no free pod address"):
+        pool.take(0)
+
+
+NODE = {"name": "gpu-0", "capacity": {"cpu": "2"}, "labels": {"a": "b"}}
+
+
+class Fleet:
+    """Nodes in a list."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeConfig] = []
+
+    def configs(self) -> list[NodeConfig]:
+        return self.nodes
+
+    async def add(self, configs: Sequence[NodeConfig]) -> None:
+        if len(configs) > 2:
+            raise KitError("there is no room for so many nodes")
+        self.nodes += configs
+
+    async def stop(self, name: str) -> None:
+        raise KitError(f"There is no node {name}.")
+
+    async def remove(self, name: str) -> None:
+        self.nodes = [node for node in self.nodes if node.name != name]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[TestClient[Any, Any]]:
+    fleet: Any = Fleet()
+    change: Any = {"remove": fleet.remove, "stop": fleet.stop}
+    async with TestClient(TestServer(NodeControl(fleet, fleet.add, change).application())) as client:
+        yield client
+
+
+async def test_nodes_are_added_listed_and_removed(client: TestClient[Any, Any]):
+    assert (await client.post("/nodes", json={"nodes": [NODE]})).status == 201
+    assert await (await client.get("/nodes")).json() == {"nodes": ["gpu-0"]}
+    assert (await client.delete("/nodes/gpu-0")).status == 204
+    assert await (await client.get("/healthz")).json() == {"nodes": 0}
+
+
+@pytest.mark.parametrize("body", ["{", '{"nodes": [{"name": "x"}]}', '{"more": 1}'])
+async def test_what_describes_no_node_is_refused(client: TestClient[Any, Any], body: str):
+    assert (await client.post("/nodes", data=body)).status == 400
+
+
+async def test_what_the_fleet_does_not_take_is_a_conflict(client: TestClient[Any, Any]):
+    answer = await client.post("/nodes", json={"nodes": [NODE] * 3})
+    assert (answer.status, await answer.text()) == (409, "there is no room for so many nodes")
+
+
+async def test_a_node_that_is_not_there_cant_be_stopped(client: TestClient[Any, Any]):
+    answer = await client.post("/nodes/gpu-9/stop")
+    assert (answer.status, await answer.text()) == (404, "There is no node gpu-9.")
+
+
+class ForgetfulServer:
+    """An API server that loses a node's lease, and has the node removed before it says so."""
+
+    def __init__(self) -> None:
+        self.fleet: nodes.Fleet | None = None
+        self.created: list[str] = []
+
+    async def create(self, item: Any) -> Any:
+        self.created.append(type(item).__name__)
+        return item
+
+    async def delete(self, *_: object, **__: object) -> None:
+        pass
+
+    async def patch(self, kind: type, name: str, *_: object, **__: object) -> None:
+        if kind is Lease and self.fleet is not None:
+            await self.fleet.remove(name)
+            raise ApiError(status=Status(code=404, message="not found"))
+
+
+async def test_a_node_removed_while_its_lease_is_renewed_does_not_come_back():
+    server = ForgetfulServer()
+    fleet = nodes.Fleet(cast("Any", server), BRIDGE)
+    await fleet.add([CONFIG])
+    server.fleet, before = fleet, list(server.created)
+    await fleet._beat(CONFIG, with_status=True)
+    await fleet._beat(CONFIG, with_status=True)
+    assert "gpu-0" not in fleet
+    assert server.created == before

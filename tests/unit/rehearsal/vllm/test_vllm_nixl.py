@@ -1,0 +1,263 @@
+"""KV hand-over between engines on virtual time."""
+
+import pytest
+from llmd_oke.catalogue.benchmarks import builtin_set
+from llmd_pods.evals import builtin_items, right
+from llmd_rehearsal.vllm.requests import answer_to_question, corrupt_answer
+
+NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+NIXL_OR_RECOMPUTE = '{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"recompute"}'
+
+
+@pytest.fixture(name="pair")
+def pair_fixture(serve):
+    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
+    decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3")
+    return prefill, decode
+
+
+def hand_over(clock, prefill, decode, start=0, tokens=4096):
+    """Prefill on one server and decode on the other; gives the decode request and when it was submitted."""
+    filled = prefill.request(tokens, 1, start=start, hold=True)
+    clock.run(until_s=clock.now() + 1)
+    submitted_s = clock.now()
+    request = decode.request(tokens, 8, start=start, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=submitted_s + 20)
+    return request, submitted_s
+
+
+def test_the_first_transfer_of_a_pair_pays_the_handshake_and_the_next_does_not(pair, clock):
+    """5 s once; afterwards the bytes over the port and one decode step."""
+    prefill, decode = pair
+    first, first_s = hand_over(clock, prefill, decode)
+    second, second_s = hand_over(clock, prefill, decode, start=10_000)
+    transfer_s = decode.latency.key_value_transfer_s(4096, 1, 16)
+    step_s = decode.latency.decode_step_s(1, 4095, 2)
+    assert first.times[0] - first_s == pytest.approx(5.0 + transfer_s + step_s)
+    assert second.times[0] - second_s == pytest.approx(transfer_s + step_s)
+
+
+def test_a_pulled_prompt_counts_as_externally_cached_and_its_holder_frees_it(pair, clock):
+    """Bytes and time are counted on the decode side."""
+    prefill, decode = pair
+    request, _ = hand_over(clock, prefill, decode)
+    assert len(request.times) == 8
+    assert decode.metrics.external_hits == 4096
+    assert decode.metrics.transferred.total == pytest.approx(4096 * 73_728)
+    assert decode.metrics.transfer.count == 1
+    assert prefill.metrics.cache_usage == 0.0
+
+
+def test_only_what_the_decode_server_lacks_is_pulled(pair, clock):
+    """The same prompt again: all but its last block is in the decode server's own cache."""
+    prefill, decode = pair
+    hand_over(clock, prefill, decode)
+    before = decode.metrics.transferred.total
+    hand_over(clock, prefill, decode)
+    assert decode.metrics.transferred.total - before == 16 * 73_728
+
+
+def test_a_prefill_is_held_until_it_is_pulled_or_expires(pair, clock):
+    """Expiry by kv_lease_duration, 30 s unless told otherwise."""
+    prefill, _ = pair
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=28)
+    assert prefill.engine.holds(filled.sequence.request_id)
+    assert prefill.metrics.cache_usage > 0
+    clock.run(until_s=40)
+    assert not prefill.engine.holds(filled.sequence.request_id)
+    assert prefill.metrics.cache_usage == 0.0
+    assert prefill.metrics.expired_transfers == 1
+
+
+def test_a_prefill_that_a_decode_server_knows_of_does_not_expire(pair, clock):
+    """The decode server's heartbeat renews the lease while the request waits there, here for a full batch to end."""
+    prefill, decode = pair
+    busy = [decode.request(64, 4000, start=100_000 * (index + 1)) for index in range(256)]
+    clock.run(until_s=2)
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=4)
+    waiting = decode.request(4096, 1, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=40)
+    assert waiting.times == []
+    assert prefill.engine.holds(filled.sequence.request_id)
+    clock.run()
+    assert len(waiting.times) == 1
+    assert prefill.metrics.expired_transfers == 0
+    assert all(len(request.times) == 4000 for request in busy)
+
+
+def test_transfers_out_of_one_prefill_server_follow_each_other(pair, clock):
+    """One port: the last of four transfers ends four transfer times after it could begin."""
+    prefill, decode = pair
+    hand_over(clock, prefill, decode, start=900_000)
+    filled = [prefill.request(4096, 1, start=10_000 * index, hold=True) for index in range(4)]
+    clock.run(until_s=clock.now() + 5)
+    start_s = clock.now()
+    requests = [
+        decode.request(4096, 1, start=10_000 * index, remote=prefill.remote_blocks(one))
+        for index, one in enumerate(filled)
+    ]
+    clock.run(until_s=start_s + 5)
+    last_s = max(request.times[0] for request in requests) - start_s
+    assert last_s >= 4 * decode.latency.key_value_transfer_s(4096, 1, 16)
+    assert last_s < 4 * decode.latency.key_value_transfer_s(4096, 1, 16) + 0.02
+
+
+def test_a_request_for_a_prefill_server_that_is_gone_fails(pair, clock):
+    """Policy fail, vLLM's default."""
+    prefill, decode = pair
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    prefill.leave()
+    request = decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=20)
+    assert request.sequence.finish == "error"
+    assert decode.metrics.failed_transfers == 1
+    assert decode.metrics.cache_usage == 0.0
+    assert "no engine" in decode.log[0]
+
+
+def test_a_lost_prefill_is_computed_again_where_the_policy_says_so(serve, clock):
+    """Policy recompute: the decode server does the whole prefill."""
+    prefill = serve("--kv-transfer-config", NIXL)
+    decode = serve("--kv-transfer-config", NIXL_OR_RECOMPUTE, host="10.244.0.3")
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    prefill.leave()
+    request = decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=20)
+    assert len(request.times) == 8
+    assert request.times[0] == pytest.approx(1 + 5 + decode.latency.prefill_s(4096))
+
+
+@pytest.mark.parametrize(
+    ("flags", "extra", "why"),
+    [
+        (["-tp", "1"], {}, "not divisible by remote TP size 2"),
+        (["-tp", "2", "--block-size", "32"], {}, "block_size"),
+        (["-tp", "2", "--kv-cache-dtype", "fp8"], {}, "kv_cache_dtype"),
+        (["-tp", "2"], {"image": "vllm:v2"}, "image"),
+        (["-tp", "2", "--attention-backend", "TRITON_ATTN"], {}, "attention_backend"),
+        (["-tp", "2"], {"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}, "same kv_cache_layout"),
+        (["-tp", "2"], {"name": "llama-3.3-70b-instruct-fp8-dynamic"}, "model"),
+    ],
+)
+def test_servers_that_do_not_match_cannot_hand_over(serve, clock, flags, extra, why):
+    """Decode TP below prefill TP, other block size, number format, vLLM or model."""
+    prefill = serve("-tp", "2", "--kv-transfer-config", NIXL)
+    decode = serve(*flags, "--kv-transfer-config", NIXL, host="10.244.0.3", **extra)
+    request, _ = hand_over(clock, prefill, decode)
+    assert request.sequence.finish == "error"
+    assert why in decode.log[0]
+
+
+def test_a_side_channel_on_loopback_is_not_reached_from_another_pod(serve, clock):
+    """VLLM_NIXL_SIDE_CHANNEL_HOST was forgotten: vLLM advertises localhost."""
+    prefill = serve("--kv-transfer-config", NIXL, host="localhost")
+    decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
+    request, _ = hand_over(clock, prefill, decode)
+    assert request.sequence.finish == "error"
+    assert "VLLM_NIXL_SIDE_CHANNEL_HOST" in decode.log[0]
+
+
+def test_a_request_aborted_during_its_transfer_frees_both_sides(pair, clock):
+    """The transfer ends first, as RDMA can't be called back."""
+    prefill, decode = pair
+    filled = prefill.request(4096, 1, hold=True)
+    clock.run(until_s=1)
+    request = decode.request(4096, 8, remote=prefill.remote_blocks(filled))
+    clock.run(until_s=2)
+    decode.engine.abort(request.sequence)
+    assert decode.metrics.cache_usage > 0
+    clock.run(until_s=20)
+    assert decode.metrics.cache_usage == 0.0
+    assert prefill.metrics.cache_usage == 0.0
+    assert decode.engine.idle
+
+
+def test_which_versions_paired_is_counted_also_where_they_did_not_fit(serve, network, clock):
+    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
+    same = serve("--kv-transfer-config", NIXL, host="10.244.0.3")
+    other = serve("--block-size", "64", "--kv-transfer-config", NIXL, host="10.244.0.4")
+    for decode in (same, other):
+        hand_over(clock, prefill, decode)
+    paired = [prefill == decode for prefill, decode in network.pairings]
+    assert sorted(paired) == [False, True]
+    assert set(network.pairings.values()) == {1}
+
+
+@pytest.mark.parametrize(("variable", "crashes"), [("1", True), ("0", False)])
+def test_a_decode_server_crashes_over_a_new_prefill_only_by_fault_and_after_a_loss(serve, clock, variable, crashes):
+    fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": variable}
+    decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
+    first, second, third = (serve("--kv-transfer-config", NIXL, host=f"10.244.1.{index}") for index in range(3))
+    hand_over(clock, first, decode)
+    hand_over(clock, second, decode, start=10_000)
+    assert "crashed" not in decode.log
+    first.leave()
+    hand_over(clock, second, decode, start=20_000)
+    assert "crashed" not in decode.log  # it is met already
+    hand_over(clock, third, decode, start=30_000)
+    assert ("crashed" in decode.log) == crashes
+
+
+def test_a_prefill_server_that_nobody_knew_crashes_nobody(serve, clock):
+    fault = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
+    decode = serve("-tp", "2", "--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
+    serve("--kv-transfer-config", NIXL, host="10.244.1.0").leave()
+    hand_over(clock, serve("--kv-transfer-config", NIXL, host="10.244.1.1"), decode)
+    assert "crashed" not in decode.log
+
+
+NEW, OLD = "docker.io/vllm/vllm-openai-rocm:v0.26.0", "ghcr.io/llm-d/llm-d-rocm:v0.6.0"
+
+
+@pytest.mark.parametrize(
+    ("image", "backend", "size", "garbled"),
+    [
+        (NEW, "TRITON_ATTN", "2", False),
+        (OLD, "ROCM_AITER_UNIFIED_ATTN", "2", True),
+        (OLD, "ROCM_AITER_UNIFIED_ATTN", "1", False),
+        (OLD, "ROCM_ATTN", "2", False),
+    ],
+)
+def test_a_cache_that_can_not_be_split_is_garbage_for_servers_of_another_size(
+    serve, clock, image, backend, size, garbled
+):
+    """vLLM doesn't ask, and answers."""
+    flags = ("--kv-transfer-config", NIXL, "--attention-backend", backend)
+    prefill = serve(*flags, image=image)
+    decode = serve("-tp", size, *flags, host="10.244.0.3", image=image)
+    request, _ = hand_over(clock, prefill, decode)
+    assert len(request.times) == 8
+    assert request.sequence.corrupted is garbled
+
+
+@pytest.mark.parametrize(("size", "finish"), [("1", "length"), ("2", "error")])
+def test_heads_that_lie_apart_are_not_split(serve, clock, size, finish):
+    flags = ("--kv-transfer-config", NIXL)
+    apart = {"environment": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}
+    prefill, decode = serve(*flags, **apart), serve("-tp", size, *flags, host="10.244.0.3", **apart)
+    request, _ = hand_over(clock, prefill, decode)
+    assert request.sequence.finish == finish
+
+
+@pytest.mark.parametrize("item", builtin_items(builtin_set()), ids=lambda item: item.id)
+def test_questions_of_the_kits_set_are_answered_right_and_wrong_once_corrupted(item):
+    answer = answer_to_question(f"<|user|>{item.prompt}")
+    assert right(item, answer)
+    assert not right(item, corrupt_answer(answer))
+
+
+def test_another_prompt_is_not_read():
+    assert answer_to_question("Write a poem about the number 7 + 5") is None
+
+
+@pytest.mark.parametrize(("percent", "corrupted"), [("0", False), ("100", True)])
+def test_the_planted_fault_damages_what_is_pulled(serve, clock, percent, corrupted):
+    prefill = serve("--kv-transfer-config", NIXL, host="10.244.0.2")
+    fault = {"LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT": percent}
+    decode = serve("--kv-transfer-config", NIXL, host="10.244.0.3", environment=fault)
+    request, _ = hand_over(clock, prefill, decode)
+    assert request.sequence.corrupted is corrupted

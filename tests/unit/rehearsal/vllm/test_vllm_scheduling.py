@@ -1,0 +1,328 @@
+"""Engines, KV blocks and the prompts that fill them."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_rehearsal.vllm.clocks import WallClock
+from llmd_rehearsal.vllm.scheduler import BlockPool
+from llmd_rehearsal.vllm.sequences import Prompt, chat_prompt, completion_prompts, responses_prompt
+from virtual_clock import VirtualClock
+
+DECODE_BENCH = '{"kv_connector":"DecodeBenchConnector","kv_role":"kv_both"}'
+
+
+def test_a_lone_request_takes_a_prefill_and_a_decode_step_for_each_further_token(serve, clock):
+    """TTFT is overhead and prefill, each gap one decode step of batch 1."""
+    server = serve()
+    request = server.request(4096, 4)
+    clock.run()
+    latency = server.latency
+    assert request.times[0] == pytest.approx(latency.factors.prefill_overhead_s + latency.prefill_s(4096))
+    steps = [server.latency.decode_step_s(1, 4096 + generated) for generated in range(3)]
+    assert request.gaps == pytest.approx(steps)
+
+
+def test_a_prompt_longer_than_the_token_budget_is_prefilled_in_chunks(serve, clock):
+    """The first token comes after all chunks."""
+    server = serve("--max-num-batched-tokens", "2048")
+    request = server.request(5000, 1)
+    clock.run()
+    chunks = [server.latency.prefill_s(2048), server.latency.prefill_s(2048, 2048), server.latency.prefill_s(904, 4096)]
+    assert request.times == [pytest.approx(server.latency.factors.prefill_overhead_s + sum(chunks))]
+
+
+def test_sequences_decode_together_in_one_step(serve, clock):
+    """Seven sequences that came during the prefill of the first are prefilled together and stay together."""
+    server = serve()
+    first, *others = [server.request(16, 20, start=1000 * index) for index in range(8)]
+    clock.run()
+    assert len({tuple(request.times) for request in others}) == 1
+    assert first.times[2:] == others[0].times[1:19]
+    assert first.gaps[3] == pytest.approx(server.latency.decode_step_s(8, 18), rel=0.01)
+
+
+def test_a_prefill_delays_the_tokens_of_running_sequences(serve, clock):
+    """Aggregated serving: the step with the newcomer's prompt is as much longer as its prefill takes."""
+    server = serve()
+    running = server.request(16, 100)
+    clock.run(until_s=0.2)
+    server.request(4096, 1, start=50_000)
+    clock.run()
+    usual = server.latency.decode_step_s(1, 100)
+    assert max(running.gaps) == pytest.approx(usual + server.latency.prefill_s(4096), rel=0.01)
+
+
+def test_no_more_sequences_run_than_max_num_seqs(serve, clock):
+    """The others wait for a place, in order of arrival."""
+    server = serve("--max-num-seqs", "2")
+    requests = [server.request(16, 10, start=1000 * index) for index in range(3)]
+    clock.run(until_s=0.1)
+    assert (server.metrics.running, server.metrics.waiting) == (2, 1)
+    clock.run()
+    assert requests[2].times[0] > requests[0].times[-1]
+    assert server.metrics.queue.total > 0.05
+
+
+def test_a_prompt_with_a_known_prefix_is_prefilled_from_where_it_differs(serve, clock):
+    """The second of two equal prompts computes its last block only."""
+    server = serve()
+    first = server.request(4096, 1)
+    clock.run()
+    start_s = clock.now()
+    second = server.request(4096, 1)
+    clock.run()
+    assert first.times[0] > 0.2
+    assert second.times[0] - start_s < 0.1
+    assert server.metrics.prefix_hits == 4096 - 16
+    assert server.metrics.prefix_queries == 2 * 4096
+
+
+def test_without_prefix_caching_equal_prompts_cost_the_same(serve, clock):
+    """No lookups are counted either."""
+    server = serve("--no-enable-prefix-caching")
+    first = server.request(4096, 1)
+    first.sequence.hashes.clear()
+    clock.run()
+    start_s = clock.now()
+    second = server.request(4096, 1)
+    second.sequence.hashes.clear()
+    clock.run()
+    assert second.times[0] - start_s == pytest.approx(first.times[0])
+    assert server.metrics.prefix_queries == 0
+
+
+def test_the_youngest_sequence_is_preempted_when_blocks_run_out_and_starts_again(serve, clock):
+    """All tokens come in the end; what was computed is computed again."""
+    server = serve("--num-gpu-blocks-override", "8", "--max-model-len", "100", "--no-enable-prefix-caching")
+    old, young = server.request(30, 60), server.request(30, 60, start=500)
+    clock.run()
+    assert server.metrics.preemptions == 1
+    assert (len(old.times), len(young.times)) == (60, 60)
+    assert young.times[-1] > old.times[-1]
+    assert server.metrics.cache_usage == 0.0
+
+
+def test_a_prompt_waits_until_there_are_blocks_for_it(serve, clock):
+    """It is admitted after the running sequence has given its blocks back."""
+    server = serve("--num-gpu-blocks-override", "8", "--max-model-len", "100", "--no-enable-prefix-caching")
+    first = server.request(90, 5)
+    second = server.request(90, 5, start=500)
+    clock.run()
+    assert second.times[0] > first.times[-1]
+    assert server.metrics.preemptions == 0
+
+
+def test_an_aborted_request_leaves_nothing_behind(serve, clock):
+    """Running, waiting and arriving ones alike."""
+    server = serve("--max-num-seqs", "1")
+    running, waiting = server.request(16, 1000), server.request(16, 1000)
+    clock.run(until_s=0.1)
+    arriving = server.request(16, 1000)
+    for request in (running, waiting, arriving):
+        server.engine.abort(request.sequence)
+    clock.run()
+    assert server.engine.idle
+    assert server.metrics.finished["abort"] == 3
+    assert server.metrics.cache_usage == 0.0
+    assert clock.now() < 1
+
+
+def test_decode_bench_fills_the_prompt_without_prefill(serve, clock):
+    """The first token comes after one decode step, and the prompt counts as externally cached."""
+    server = serve("--kv-transfer-config", DECODE_BENCH)
+    request = server.request(4096, 3)
+    clock.run()
+    assert request.times[0] == pytest.approx(server.latency.decode_step_s(1, 4095))
+    assert server.metrics.external_hits == 4096
+
+
+def test_metrics_add_up_after_a_run(serve, clock):
+    """Counts of tokens and requests, and times that are parts of the whole."""
+    server = serve()
+    for index in range(5):
+        server.request(1000, 50, start=1000 * index)
+    clock.run()
+    metrics = server.metrics
+    assert (metrics.prompt_tokens, metrics.generation_tokens) == (5000, 250)
+    assert metrics.finished["length"] == metrics.whole.count == metrics.first_token.count == 5
+    assert metrics.between_tokens.count == 245
+    parts = metrics.queue.total + metrics.prefill.total + metrics.decode.total
+    assert metrics.whole.total == pytest.approx(parts + 5 * server.latency.factors.prefill_overhead_s)
+    assert metrics.decode.total == pytest.approx(metrics.between_tokens.total)
+
+
+def test_a_closed_loop_obeys_littles_law(serve, clock):
+    """Requests in flight are rate times latency."""
+    server = serve("--no-enable-prefix-caching")
+    done = []
+
+    def again():
+        request = server.request(512, 64)
+        inner = request.sequence.emit
+
+        def emit(sequence):
+            inner(sequence)
+            if sequence.finish is not None:
+                done.append(request)
+                again()
+
+        request.sequence.emit = emit
+
+    for _ in range(16):
+        again()
+    clock.run(until_s=60.0)
+    latencies = [request.times[-1] - request.sequence.arrival_s for request in done]
+    assert len(done) / 60.0 * sum(latencies) / len(latencies) == pytest.approx(16, rel=0.03)
+
+
+def test_no_more_blocks_are_given_than_there_are():
+    """All or nothing."""
+    pool = BlockPool(4)
+    assert pool.allocate(3) is not None
+    assert pool.allocate(2) is None
+    assert pool.available == 1
+
+
+def test_a_released_block_is_found_by_its_content_until_it_is_needed():
+    """Eviction takes the least recently used, the tail of a prompt before its head."""
+    pool = BlockPool(3)
+    blocks = pool.allocate(3)
+    for block, content in zip(blocks, (11, 12, 13), strict=True):
+        pool.cache(block, content)
+    pool.release(blocks)
+    assert pool.cached([11, 12, 13]) == blocks
+    pool.allocate(1)
+    assert pool.cached([11, 12, 13]) == blocks[:2]
+
+
+def test_a_shared_block_is_free_when_its_last_user_releases_it():
+    """Reference counts."""
+    pool = BlockPool(2)
+    blocks = pool.allocate(2)
+    pool.cache(blocks[0], 11)
+    pool.share(pool.cached([11]))
+    pool.release(blocks)
+    assert pool.available == 1
+    pool.release(blocks[:1])
+    assert pool.available == 2
+    assert pool.usage == 0.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.booleans(), st.integers(0, 9)), max_size=60))
+def test_a_pool_never_loses_or_invents_a_block(actions):
+    """Whatever is allocated, shared, kept and released, the users add up and all blocks come back."""
+    pool, users = BlockPool(10), []
+    for count, release, content in actions:
+        if release and users:
+            pool.release(users.pop(0))
+        elif (blocks := pool.allocate(count)) is not None:
+            pool.cache(blocks[0], content)
+            users.append(blocks)
+        shared = pool.cached([content])
+        pool.share(shared)
+        users.append(shared)
+        held = {block for blocks in users for block in blocks}
+        assert pool.available == 10 - len(held)
+    for blocks in users:
+        pool.release(blocks)
+    assert pool.available == 10
+
+
+def test_four_characters_are_a_token_and_ids_count_exactly():
+    """As the endpoint picker estimates."""
+    assert [Prompt("x" * length).tokens for length in (1, 4, 5)] == [1, 1, 2]
+    assert Prompt((1, 2, 3)).tokens == 3
+
+
+def test_equal_prefixes_have_equal_hashes_and_different_ones_have_not():
+    """A block's hash covers all that was before it."""
+    one, other = Prompt("a" * 64 + "b" * 64 + "c").block_hashes(16), Prompt("z" * 64 + "b" * 64).block_hashes(16)
+    assert one == Prompt("a" * 64 + "b" * 64 + "rest").block_hashes(16)
+    assert len(one) == 2
+    assert one[1] != other[1]
+
+
+def test_the_forms_of_a_prompt():
+    """Text, ids, or a list of these; messages with text or parts; instructions and items of a response."""
+    assert completion_prompts("text") == completion_prompts(["text"]) == [Prompt("text")]
+    assert completion_prompts([1, 2]) == completion_prompts([[1, 2]]) == [Prompt((1, 2))]
+    assert completion_prompts([[1], []]) == [Prompt((1,)), Prompt(())]
+    assert completion_prompts([]) == completion_prompts(None) == []
+    parts = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    assert chat_prompt(parts) == chat_prompt([{"role": "user", "content": "hi"}]) == responses_prompt(None, "hi")
+    call = {"type": "function_call_output", "call_id": "c", "output": "4"}
+    messages = [{"role": "system", "content": "be short"}, *parts, {"role": call["type"], "content": "4"}]
+    assert responses_prompt("be short", [*parts, call]) == chat_prompt(messages)
+
+
+def test_virtual_time_passes_in_order_of_the_planned_calls():
+    """And not at all without them."""
+    clock, seen = VirtualClock(), []
+    clock.call_at(2.0, lambda: seen.append(clock.now()))
+    clock.call_at(1.0, lambda: clock.call_at(1.5, lambda: seen.append(clock.now())))
+    clock.call_at(1.2, lambda: seen.append("cancelled")).cancel()
+    clock.run()
+    assert seen == [1.5, 2.0]
+
+
+class _Loop:
+    """An event loop's clock, set by hand."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.planned = []
+
+    def time(self):
+        return self.now
+
+    def call_at(self, when, callback):
+        self.planned.append(when)
+
+
+def test_a_model_second_takes_time_scale_wall_seconds():
+    """0.5 is twice as fast."""
+    loop = _Loop()
+    clock = WallClock(loop, 0.5)
+    clock.call_at(10.0, lambda: None)
+    loop.now += 2.0
+    assert loop.planned == [105.0]
+    assert clock.now() == pytest.approx(4.0)
+
+
+def test_steps_go_on_from_their_deadline_so_that_lateness_does_not_add_up():
+    """A timer that fires late shortens the wait for the next one."""
+    loop = _Loop()
+    clock = WallClock(loop, 1.0)
+    loop.now += 1.02
+    assert clock.resume_at(1.0) == 1.0
+    assert clock.lag.recent_s == pytest.approx(0.02)
+    assert clock.lag.late_steps == 1
+
+
+def test_a_hopeless_lag_is_given_up_and_counted():
+    """More than a second behind: model time jumps to the present."""
+    loop = _Loop()
+    clock = WallClock(loop, 2.0)
+    loop.now += 10.0
+    assert clock.resume_at(1.0) == pytest.approx(5.0)
+    assert clock.lag.slipped_s == pytest.approx(8.0)
+
+
+async def test_a_wall_clock_keeps_its_average_on_a_real_loop():
+    """100 steps of 1 ms end after 100 ms, although timers are coarser than that."""
+    clock, done = WallClock(asyncio.get_running_loop(), 1.0), asyncio.Event()
+    start_s, steps = clock.now(), 100
+
+    def step(number, deadline_s):
+        if number == steps:
+            done.set()
+            return
+        following_s = clock.resume_at(deadline_s) + 0.001
+        clock.call_at(following_s, lambda: step(number + 1, following_s))
+
+    step(0, start_s)
+    await asyncio.wait_for(done.wait(), 10)
+    assert clock.now() - start_s >= 0.1
+    assert clock.now() - start_s < 1 + clock.lag.recent_s

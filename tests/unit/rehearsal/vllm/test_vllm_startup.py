@@ -1,0 +1,188 @@
+"""What a simulated server checks as it starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue import model, release, shape
+from llmd_rehearsal import model_sources
+from llmd_rehearsal.model_sources import source_hosts
+from llmd_rehearsal.vllm.command import Refusal, settings
+from llmd_rehearsal.vllm.startup import ContainerFiles, cache_size, check_backend, read_model
+
+NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+REPOSITORY = "openai/gpt-oss-120b"
+MODEL = next(model for model in map(catalogue.model, catalogue.model_names()) if model and model.vocabulary)
+SNAPSHOT = "hub/models--openai--gpt-oss-120b/snapshots/abc"
+ENVIRONMENT = {"HF_HOME": "/model-cache", "TIKTOKEN_ENCODINGS_BASE": "/model-cache/encodings"}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A cache as the pre-warm program leaves it."""
+    files = {
+        f"{SNAPSHOT}/{path}": model_sources.content(MODEL.repository, path, size)
+        for path, size in source_hosts().files.items()
+    }
+    assert MODEL.vocabulary
+    files["encodings/o200k_base.tiktoken"] = model_sources.vocabulary("o200k_base.tiktoken", MODEL.vocabulary.bytes)
+    files["hub/models--openai--gpt-oss-120b/refs/main"] = b"abc"
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def read(cache: Path, **environment: str) -> str:
+    files = ContainerFiles({"/model-cache": str(cache), "/": "/nonexistent"})
+    return read_model(MODEL, {**ENVIRONMENT, **environment}, files)
+
+
+def test_a_whole_model_is_read_from_where_the_cache_is_mounted(cache: Path):
+    assert read(cache) == f"/model-cache/{SNAPSHOT}"
+    assert read(cache, HF_HUB_CACHE="/model-cache/hub", HF_HOME="/elsewhere") == f"/model-cache/{SNAPSHOT}"
+
+
+def test_a_commit_is_read_where_the_cache_has_it_and_no_other(cache: Path):
+    files = ContainerFiles({"/model-cache": str(cache)})
+    (cache / "hub/models--openai--gpt-oss-120b/refs/main").unlink()
+    assert read_model(MODEL, ENVIRONMENT, files, "abc") == f"/model-cache/{SNAPSHOT}"
+    with pytest.raises(Refusal, match="LocalEntryNotFoundError"):
+        read_model(MODEL, ENVIRONMENT, files, "def")
+
+
+def test_a_cache_that_is_not_mounted_has_no_model(cache: Path):
+    with pytest.raises(Refusal, match="LocalEntryNotFoundError"):
+        read(cache, HF_HOME="/elsewhere")
+
+
+def test_the_vocabulary_is_not_looked_for_in_the_cache_by_itself(cache: Path):
+    (cache / "encodings").rename(cache / "other")
+    assert read(cache, TIKTOKEN_ENCODINGS_BASE="/model-cache/other")
+    without = {"HF_HOME": "/model-cache"}
+    with pytest.raises(Refusal, match="HarmonyError"):
+        read_model(MODEL, without, ContainerFiles({"/model-cache": str(cache)}))
+
+
+def test_another_models_files_are_refused(cache: Path):
+    (cache / SNAPSHOT / "config.json").write_text(json.dumps({"num_hidden_layers": 80, "hidden_size": 8192}))
+    with pytest.raises(Refusal, match=r"config\.json has num_hidden_layers 80, gpt-oss-120b has 36"):
+        read(cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("model-00001-of-00002.safetensors", b"\xff" * 9, "Error while deserializing header"),
+        ("model.safetensors.index.json", b"{", "JSONDecodeError"),
+        ("model.safetensors.index.json", b'{"weight_map": {}}', "Cannot find any model weights"),
+        (
+            "model.safetensors.index.json",
+            b'{"weight_map": {"w": "model-00001-of-00002.safetensors"}}',
+            "File does not contain tensor w",
+        ),
+    ],
+)
+def test_weights_that_are_not_whole_are_refused(cache: Path, name: str, content: bytes, words: str):
+    (cache / SNAPSHOT / name).write_bytes(content)
+    with pytest.raises(Refusal, match=words):
+        read(cache)
+
+
+def test_a_file_of_weights_that_ends_early_is_refused(cache: Path):
+    file = cache / SNAPSHOT / "model-00002-of-00002.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(Refusal, match="file not fully covered"):
+        read(cache)
+
+
+def serve(*flags, environment=None):
+    return settings(["vllm", "serve", REPOSITORY, *flags], environment or {})
+
+
+def size_of(*flags, name="gpt-oss-120b", gpus=None):
+    return cache_size(serve(*flags), model(name), shape("BM.GPU.MI300X.8"), gpus)
+
+
+def size_refusal(*flags, name="gpt-oss-120b", gpus=None):
+    with pytest.raises(Refusal) as error:
+        size_of(*flags, name=name, gpus=gpus)
+    return error.value
+
+
+def test_the_kv_cache_has_the_size_that_the_figures_give():
+    """0.95 x 191.7 GiB without weights and activations, 73728 bytes for each token: 1.68 million tokens."""
+    assert size_of("--gpu-memory-utilization", "0.95").tokens == pytest.approx(1_680_000, rel=0.01)
+    llama = size_of("--gpu-memory-utilization", "0.95", name="llama-3.3-70b-instruct-fp8-dynamic")
+    assert llama.tokens == pytest.approx(355_000, rel=0.01)
+
+
+def test_an_fp8_kv_cache_holds_twice_as_many_tokens():
+    """Half the bytes for each."""
+    assert size_of("--kv-cache-dtype", "fp8").tokens == pytest.approx(2 * size_of().tokens, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["-tp", "3"], "Total number of attention heads (64) must be divisible by tensor parallel size (3)"),
+        (["-tp", "16"], "World size (16) is larger than the number of available GPUs (8)"),
+        (["--max-model-len", "200000"], "greater than the derived max_model_len (max_position_embeddings=131072"),
+        (["--gpu-memory-utilization", "0.3"], "No available memory for the cache blocks"),
+        (["--gpu-memory-utilization", "0.37"], "the estimated maximum model length is"),
+        (["--no-enable-chunked-prefill", "--max-model-len", "10000"], "is smaller than max_model_len (10000)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_vllms_words(flags, words):
+    """Exit code 1."""
+    error = size_refusal(*flags)
+    assert error.exit_code == 1
+    assert words in error.text
+
+
+def test_a_container_has_no_more_gpus_than_it_asked_for():
+    """The pod runner may say how many these are."""
+    assert "available GPUs (1)" in size_refusal("-tp", "2", gpus=1).text
+
+
+def test_a_longer_context_than_the_models_own_needs_the_override():
+    """VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."""
+    options = serve("--max-model-len", "200000", environment={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
+    assert cache_size(options, model("gpt-oss-120b"), shape("BM.GPU.MI300X.8")).max_model_len == 200_000
+
+
+UNIFIED = "ROCM_AITER_UNIFIED_ATTN"
+NEW, OLD = (release(name).vllm.image.reference for name in ("llm-d-0.9.0", "llm-d-0.6.0"))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--attention-backend", UNIFIED],
+        ["--attention-backend=rocm_attn"],
+        ["--attention-backend=TRITON_ATTN", f"--attention-backend={UNIFIED}"],
+        ["-ac.backend", UNIFIED],
+        ["--attention-config", json.dumps({"backend": UNIFIED})],
+    ],
+)
+def test_a_backend_that_cannot_hand_over_kv_is_refused_beside_a_kv_connector(flags):
+    """In each form of the flag; exit code 1 and vLLM's words."""
+    with pytest.raises(Refusal, match=r"Reason: \['KV connector not supported'\]") as error:
+        check_backend(serve("--kv-transfer-config", NIXL, *flags), NEW)
+    assert error.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "image"),
+    [
+        (["--attention-backend", UNIFIED], NEW),
+        (["--kv-transfer-config", NIXL, "--attention-backend", "TRITON_ATTN"], NEW),
+        (["--kv-transfer-config", NIXL], NEW),
+        (["--kv-transfer-config", NIXL, "--attention-backend", UNIFIED], OLD),
+        (["--kv-transfer-config", NIXL, "--attention-backend", UNIFIED], "vllm:v1"),
+    ],
+)
+def test_a_backend_is_refused_only_beside_a_connector_and_by_the_image_that_does_so(flags, image):
+    """Older vLLM knows no such refusal; nothing is known of other images."""
+    check_backend(serve(*flags), image)

@@ -1,0 +1,106 @@
+"""The passport of a deployment."""
+
+import json
+
+from llmd_bench.passport import (
+    ColdStart,
+    Passport,
+    RunningImage,
+    accuracy,
+    markdown,
+    usd_per_million_output_tokens,
+    write_passport,
+)
+from llmd_pods.evals import EvalResult
+
+CHECK = {"name": "failures", "bound": "at most", "limit": 0, "value": 0, "units": "requests", "passed": True}
+
+
+def evaluated():
+    return EvalResult(
+        evaluation="builtin",
+        question_set="q",
+        model="gpt-oss-120b",
+        image="vllm:1",
+        topology="8p-tp1-4d-tp2",
+        config_hash="0123",
+        basis="measured",
+        started="2026-03-01T00:00:00+00:00",
+        wall_s=9.0,
+        answers="1" * 76 + "0" * 4,
+    )
+
+
+def passport(**changes):
+    values = {
+        "stack": "prod",
+        "model": "gpt-oss-120b",
+        "config_hash": "0123456789abcdef",
+        "release": "llm-d-0.7.0",
+        "topology": "8p-tp1-4d-tp2",
+        "copies": 4,
+        "gpus": 64,
+        "gpus_reserved": 64,
+        "price_usd_per_hour": 384.0,
+        "price_includes": "list price of the GPU pools",
+        "images": {
+            "decode/vllm": RunningImage(asked="ghcr.io/a/vllm:v1", tag="v1", locked=None, digests=("sha256:1",))
+        },
+        "restarts": {"decode/vllm": 2},
+        "basis": "calibrated",
+        "simulated": ("vLLM",),
+        "smoke_passed": True,
+        "checks": [CHECK],
+        "load": {"requests": 64},
+        "performance": {"output_tokens_per_s": 1000.0},
+        "remote_prefill": {"share": 1.0, "failed_prefills": 3},
+        "accuracy": accuracy(evaluated()),
+        "usd_per_million_output_tokens": 106.67,
+        "cold_start": ColdStart(applied="a", ready="b", first_token="c", ready_s=90.0, first_token_s=101.0),
+        "created": "2026-03-01T00:00:00+00:00",
+    }
+    return Passport(**{**values, **changes})
+
+
+def test_a_person_reads_what_runs_and_what_speaks_for_it():
+    text = markdown(passport())
+    for told in (
+        "4 x 8p-tp1-4d-tp2",
+        "sha256:1",
+        "calibrated; simulated: vLLM",
+        "100.0% of uncached prompts; 3 prefills failed",
+        "decode/vllm 2",
+        "95.0%",
+        "101 s",
+        "106.67 USD",
+    ):
+        assert told in text
+
+
+def test_what_runs_instead_of_the_releases_own_is_told():
+    text = markdown(passport(override={"router": "llm-d-0.6.0", "quickReduce": "INT4"}))
+    assert "| instead of the release's own | router llm-d-0.6.0; quickReduce INT4 |" in text
+    assert "instead of" not in markdown(passport())
+
+
+def test_what_is_unknown_is_called_so():
+    text = markdown(passport(remote_prefill=None, accuracy=None, cold_start=None))
+    assert "not evaluated in this configuration" in text
+    assert "| cold start | not seen: the servers did not start together |" in text
+
+
+def test_a_failed_benchmark_stands_out():
+    text = markdown(passport(smoke_passed=False, checks=[{**CHECK, "passed": False, "value": None}]))
+    assert "**failed**" in text
+    assert "| failures | unknown | at most 0 | no |" in text
+
+
+def test_programs_read_the_same(tmp_path):
+    path = write_passport(passport(), tmp_path)
+    assert json.loads(path.with_suffix(".json").read_text())["accuracy"]["score"] == 0.95
+
+
+def test_the_price_of_tokens_follows_from_rate_and_price():
+    """360 dollars an hour at 100,000 tokens a second: one dollar for a million."""
+    assert usd_per_million_output_tokens(360.0, {"output_tokens_per_s": 100_000.0}) == 1.0
+    assert usd_per_million_output_tokens(360.0, {"output_tokens_per_s": 0.0}) is None

@@ -1,0 +1,84 @@
+"""What servers must have in common to hand KV cache over, and what they need not."""
+
+from dataclasses import replace
+
+import pytest
+from llmd_oke.catalogue.serving import handshake
+from llmd_oke.serving import vllm
+from llmd_oke.serving.args import EngineArgs, UnitArgs
+from llmd_oke.serving.units import server_spec
+from llmd_oke.serving.vllm import revision, version
+
+UNIT: UnitArgs = {
+    "release": "llm-d-0.9.0",
+    "model": "gpt-oss-120b",
+    "shape": "BM.GPU.MI300X.8",
+    "namespace": "n",
+    "service_account": "s",
+}
+BASE = server_spec(UNIT, "decode", 2)
+
+
+def with_engine(engine: EngineArgs) -> str:
+    return version(replace(BASE, engine=engine))
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"max_num_seqs": 64},
+        {"max_model_len": 8192},
+        {"gpu_memory_utilization": 0.8},
+        {"extra_args": ["--max-num-batched-tokens", "4096"]},
+        {"extra_args": ["--max-num-batched-tokens=4096"]},
+        {"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}},
+    ],
+    ids=str,
+)
+def test_what_the_handshake_does_not_go_by_is_no_part_of_the_version(engine: EngineArgs):
+    assert with_engine(engine) == version(BASE)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"block_size": 32},
+        {"extra_args": ["--kv-cache-dtype", "fp8"]},
+        {"extra_args": ["--attention-backend=ROCM_ATTN"]},
+        {"extra_args": ["--dtype=float16"]},
+        {"extra_args": ["--something-that-nobody-knows-yet"]},
+        {"env": {"VLLM_ROCM_USE_AITER": "0"}},
+    ],
+    ids=str,
+)
+def test_all_else_is_a_part_of_it(engine: EngineArgs):
+    assert with_engine(engine) != version(BASE)
+
+
+def test_a_value_counts_in_either_spelling_and_the_last_of_several_wins():
+    words = [["--kv-cache-dtype", "fp8"], ["--kv-cache-dtype=fp8"], ["--kv-cache-dtype=auto", "--kv-cache-dtype=fp8"]]
+    assert len({with_engine({"extra_args": item}) for item in words}) == 1
+
+
+def test_another_image_is_another_version():
+    assert version(server_spec({**UNIT, "release": "llm-d-0.7.0"}, "decode", 2)) != version(BASE)
+
+
+def test_prefill_and_decode_of_any_size_share_a_version():
+    assert {version(server_spec(UNIT, role, size)) for role in ("prefill", "decode") for size in (1, 4)} == {
+        version(BASE)
+    }
+
+
+def test_every_argument_and_variable_that_is_left_out_is_written_as_vllm_and_programs_write_it():
+    assert all(name.startswith("--") for name in handshake().arguments)
+    names = {word.partition("=")[0] for word in vllm.arguments(BASE)}
+    assert {"--port", "--tensor-parallel-size", "--max-num-seqs"} <= names & handshake().arguments
+
+
+def test_a_unit_is_another_one_with_another_size_release_or_name():
+    def named(unit: str = "u", release: str = "llm-d-0.9.0", size: int = 2) -> str:
+        return revision(unit, release, {"decode": version(BASE)}, {"decode": size})
+
+    assert len({named(), named(unit="v"), named(release="llm-d-0.7.0"), named(size=4)}) == 4
+    assert named() == named()

@@ -1,0 +1,316 @@
+"""`llmd-oke bench` against a server of its own: what it shows, writes, refuses and never tells."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from llmd_bench.files import ReadResults, Rejection, read_rows
+from llmd_oke.cli.main import app
+from llmd_pods import processes
+from llmd_pods.completions import Target
+from llmd_pods.deployment import HttpEndpoint
+from llmd_pods.errors import KitError
+from llmd_pods.records import read_lines
+from llmd_pods.row import Basis
+from llmd_tuner.cli.bench import TOKEN_VARIABLE, TargetOptions, as_yaml, target_of_stack, target_of_url
+from llmd_tuner.experiments.deployed import cluster_access, load
+from llmd_tuner.experiments.deployed.load import StoredLoad
+from typer.testing import CliRunner
+
+SHORT = ["--input-tokens", "8", "--output-tokens", "50", "--rest", "0"]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    command = [sys.executable, str(Path(__file__).parents[4] / "benchmarks" / "exact_server.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
+        server.communicate()
+
+
+def run_bench(*arguments):
+    return CliRunner().invoke(app, ["bench", *arguments])
+
+
+def test_a_sweep_is_shown_and_written(url, tmp_path):
+    files = ["--output", str(tmp_path / "requests.jsonl"), "--rows", str(tmp_path / "rows.jsonl")]
+    known = ["--gpu", "MI300X", "--gpus", "8", "--simulated", "vLLM"]
+    ran = run_bench("--url", url, "--shape", "closed:1,2", "--requests", "2", *SHORT, *files, *known)
+    assert ran.exit_code == 0, ran.output
+    assert "calibrated" in ran.stdout
+    requests = read_lines((tmp_path / "requests.jsonl").read_text().splitlines())
+    assert sorted((stage, record.index) for stage, record in requests) == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    rows = read_rows(tmp_path / "rows.jsonl")
+    assert [(row.concurrency, row.gpus_counted, row.basis) for row in rows] == [
+        (1, 8, Basis.CALIBRATED),
+        (2, 8, Basis.CALIBRATED),
+    ]
+
+
+def test_json_has_each_stage_with_the_generators_own_health(url):
+    ran = run_bench("--url", url, "--shape", "constant:20", "--requests", "2", *SHORT, "--json")
+    (stage,) = json.loads(ran.stdout)["stages"]
+    assert (stage["load"], stage["requests"], stage["planned"], stage["failures"]) == ("constant:20", 2, 2, [])
+    assert stage["ttft_ms"]["mean"] >= 100
+    assert stage["generator"]["slip_ms"]["p99"] >= 0
+
+
+def test_a_run_without_any_success_fails_and_says_why():
+    ran = run_bench("--url", "http://127.0.0.1:9", "--model", "m", "--shape", "closed:1", "--requests", "1", *SHORT)
+    assert ran.exit_code == 1
+    assert "1 x connection" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [([], "Give --stack or --url."), (["--url", "http://127.0.0.1:9", "--stack", "s"], "both say what to load")],
+)
+def test_one_thing_is_loaded(choice, said):
+    ran = run_bench("--shape", "closed:1", "--requests", "1", *choice)
+    assert said in str(ran.exception)
+
+
+def test_a_stage_of_which_not_all_was_sent_has_no_row_and_fails(url, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    known = ["--gpu", "MI300X", "--gpus", "8", "--rows", str(rows)]
+    stages = ["--shape", "constant:0.001", "--shape", "closed:2", "--requests", "3"]
+    ran = run_bench("--url", url, *stages, *SHORT, *known, "--limit", "100s")
+    assert ran.exit_code == 1
+    said = " ".join(ran.stderr.split())
+    assert "No measurement: constant:0.001: 2 of 3 requests were not sent within the time limit Requests" in said
+    assert [row.concurrency for row in read_rows(rows)] == [2]
+
+
+def test_a_stage_that_was_not_begun_in_time_is_told_and_fails(url):
+    ran = run_bench("--url", url, "--shape", "closed:1,2", "--requests", "300", *SHORT, "--limit", "1s")
+    assert ran.exit_code == 1
+    assert "within the time limit; closed:2: not begun" in " ".join(ran.stderr.split())
+
+
+def test_a_stage_measured_at_the_second_try_says_so_and_leaves_one_set_of_requests(url, tmp_path, monkeypatch):
+    output, begun = tmp_path / "requests.jsonl", []
+    work = processes.work
+    monkeypatch.setattr(processes, "work", lambda *given: work(*given) if len(begun) > 1 else os._exit(3))
+    fork = processes.WorkerGroup._fork
+    monkeypatch.setattr(processes.WorkerGroup, "_fork", lambda *given: begun.append(given) or fork(*given))
+    ran = run_bench("--url", url, "--shape", "closed:1", "--requests", "2", *SHORT, "--output", str(output), "--json")
+    assert ran.exit_code == 0, ran.output
+    assert "measured at the second try; the first: process 1 ended with code 3" in " ".join(ran.stderr.split())
+    assert [record.index for _, record in read_lines(output.read_text().splitlines())] == [0, 1]
+
+
+def test_ctrl_c_keeps_the_requests_until_then_and_no_row(url, tmp_path):
+    output, rows = tmp_path / "requests.jsonl", tmp_path / "rows.jsonl"
+    arguments = ["--url", url, "--shape", "closed:1", "--duration", "60", *SHORT, "--output", str(output), "--json"]
+    arguments += ["--gpu", "MI300X", "--gpus", "8", "--rows", str(rows)]
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "llmd_oke", "bench", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "requests 1" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        told, said = process.communicate(timeout=30)
+    (stage,) = json.loads(told)["stages"]
+    assert process.returncode == 130, said
+    assert stage["interrupted"]
+    assert stage["requests"] == len(read_lines(output.read_text().splitlines())) > 0
+    assert "No measurement: closed:1: interrupted" in " ".join(said.split())
+    assert not rows.exists()
+
+
+def test_rows_that_could_not_be_written_are_refused_before_anything_is_sent(url, tmp_path):
+    (tmp_path / "file").write_text("")
+    output = tmp_path / "requests.jsonl"
+    files = ["--output", str(output), "--rows", str(tmp_path / "file" / "rows.jsonl")]
+    ran = run_bench("--url", url, "--shape", "closed:1", "--requests", "1", *SHORT, *files)
+    assert isinstance(ran.exception, KitError)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("wrong", [[], ["--requests", "1", "--trim", "some"]], ids=["without end", "trim"])
+def test_a_refused_load_leaves_files_as_they_are(url, tmp_path, wrong):
+    output = tmp_path / "requests.jsonl"
+    output.write_text("an earlier run\n")
+    ran = run_bench(
+        "--url", url, "--shape", "closed:1", *SHORT, *wrong, "--output", str(output), "--rows", f"{tmp_path}/r/r"
+    )
+    assert isinstance(ran.exception, KitError)
+    assert (output.read_text(), (tmp_path / "r").exists()) == ("an earlier run\n", False)
+
+
+def test_a_dry_run_without_pods_is_refused():
+    ran = run_bench("--shape", "closed:1", "--requests", "1", "--stack", "s", "--dry-run")
+    assert "Give --in-cluster too" in str(ran.exception)
+
+
+PROJECT = Path(__file__).parents[4]
+LOAD = ["bench", "--stack", "guide", "--shape", "constant:4", "--duration", "5", "--project", str(PROJECT)]
+
+
+def test_files_of_a_tool_that_can_not_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    unread = StoredLoad(ReadResults(rejected=(Rejection("stage_0.json", None, "has no figures"),)))
+
+    def with_tool(*_: object) -> StoredLoad:
+        return unread
+
+    monkeypatch.setattr(load, "with_tool", with_tool)
+    ran = CliRunner().invoke(app, [*LOAD, "--tool", "inference-perf", "--reports", str(tmp_path)])
+    assert ran.exit_code == 1
+    assert "stage_0.json: has no figures" in ran.stderr
+
+
+TOKEN = "planted-bench-token-0123456789"
+PLANTED = {
+    "LLMD_OKE_BENCH_TOKEN": TOKEN,
+    "HF_TOKEN": "hf_planted_token_0123456789",
+    "MODEL_SOURCE_URL": "https://o/p/planted-source-link/n/ns/b/models/o/",
+    "VLLM_API_KEY": "planted-api-key-0123456789",
+    "PULUMI_ACCESS_TOKEN": "pul-planted-0123456789",
+    "PULUMI_CONFIG_PASSPHRASE": "planted-passphrase-0123456789",
+}
+EVENTS = (
+    b'data: {"choices":[{"text":" tok"}]}\n\n'
+    b'data: {"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":2}}\n\ndata: [DONE]\n\n'
+)
+
+
+def arguments() -> str:
+    """The arguments of all processes of this machine."""
+    texts: list[str] = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            texts.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return "\n".join(texts)
+
+
+class Echoing(BaseHTTPRequestHandler):
+    """Answers every other request with an error that repeats its headers, cut at any length, in a body or an event."""
+
+    seen: list[str]
+    requests = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        type(self).requests += 1
+        number = type(self).requests
+        self.seen.append(arguments())
+        headers = str(dict(self.headers))
+        padding = "x" * (number * 37 % 400)
+        if number % 3 == 0:
+            self.answer(500, f"{padding} {headers}".encode())
+        elif number % 3 == 1:
+            self.answer(200, b"data: " + json.dumps({"error": {"message": f"{padding} {headers}"}}).encode() + b"\n\n")
+        else:
+            self.answer(200, EVENTS)
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    Echoing.seen, Echoing.requests = [], 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echoing) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+@pytest.mark.parametrize("tail", [(), ("--json",)])
+def test_no_file_text_or_argument_of_a_benchmark_has_a_planted_secret(
+    server: ThreadingHTTPServer, tmp_path: Path, tail: tuple[str, ...]
+):
+    files = ["--output", str(tmp_path / "requests.jsonl"), "--rows", str(tmp_path / "rows.jsonl")]
+    words = ["--model", "m", "--shape", "closed:2", "--requests", "24", "--processes", "2", "--rest", "0"]
+    sizes = ["--input-tokens", "8", "--output-tokens", "2", "--gpu", "MI300X", "--gpus", "8"]
+    url = f"http://127.0.0.1:{server.server_port}"
+    ran = subprocess.run(
+        [sys.executable, "-m", "llmd_oke", "bench", "--url", url, *words, *sizes, *files, *tail],
+        env={**os.environ, **PLANTED},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    errors = [record.error for _, record in read_lines((tmp_path / "requests.jsonl").read_text().splitlines())]
+    assert sum("[credential]" in (error or "") for error in errors) > 4, ran.stderr
+    written = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    for place in (*written, ran.stdout, ran.stderr, *Echoing.seen):
+        for text in (*PLANTED.values(), TOKEN[:14]):
+            assert text not in place
+
+
+@pytest.mark.parametrize("cut", range(12, len(TOKEN) + 1, 6))
+def test_a_credential_is_known_by_its_beginning(cut: int):
+    target = Target("http://x", "m", {"Authorization": f"Bearer {TOKEN}"})
+    assert target.without_credentials(f"{{'Authorization': 'Bearer {TOKEN[:cut]}'}}") == (
+        "{'Authorization': 'Bearer [credential]'}"
+    )
+    assert target.without_credentials("nothing of it") == "nothing of it"
+
+
+@pytest.mark.parametrize("value", ["planted x", "planted\nx", "planted\x01", "pläntedplanted"])
+def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, value: str):
+    monkeypatch.setenv(TOKEN_VARIABLE, value)
+    with pytest.raises(KitError, match=TOKEN_VARIABLE) as caught:
+        target_of_url(TargetOptions(url="http://127.0.0.1:1", model="m"))
+    assert "planted" not in caught.value.message + str(caught.value.remedy)
+
+
+def test_an_address_with_a_password_is_refused_and_not_shown():
+    with pytest.raises(KitError, match="password") as caught:
+        target_of_url(TargetOptions(url="http://user:planted@127.0.0.1:1"))
+    assert "planted" not in str(caught.value)
+
+
+def test_a_token_is_in_headers_and_in_no_text_of_the_target(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "planted\n")
+    target = target_of_url(TargetOptions(url="http://127.0.0.1:1", model="m", gpu="MI300X", gpus=8))
+    assert target.target.headers == {"authorization": "Bearer planted"}
+    assert "planted" not in repr(target) + json.dumps(target.facts)
+
+
+@pytest.mark.parametrize("expires", [True, False])
+def test_a_token_that_expires_is_said_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], expires: bool
+):
+    class Access:
+        def __init__(self, *_: object) -> None: ...
+
+        def service(self, *_: object) -> HttpEndpoint:
+            return HttpEndpoint("https://api/proxy", {"Authorization": "Bearer t"})
+
+        def expires(self, _: HttpEndpoint) -> bool:
+            return expires
+
+    monkeypatch.setattr(cluster_access, "ClusterAccess", Access)
+    target = target_of_stack(PROJECT, "guide", None, "completions", tmp_path)
+    assert target.target.headers == {"Authorization": "Bearer t"}
+    assert ("--in-cluster" in capsys.readouterr().err) == expires
+
+
+def test_documents_share_nothing():
+    labels = {"part-of": "llmd-oke"}
+    text = as_yaml([{"kind": "Job", "labels": labels}, {"kind": "Role", "labels": labels}])
+    assert "&" not in text
+    assert [item["labels"] for item in yaml.safe_load_all(text)] == [labels, labels]

@@ -1,0 +1,201 @@
+"""Answers written into stack files: values change, comments and order stay, and the result can be planned."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from llmd_oke import config, planning
+from llmd_oke.config.yaml_files import difference
+from llmd_oke.config.yaml_files import plain as document_of
+from llmd_tuner import ranking
+from llmd_tuner.applying import RoleThreshold, StackFileChange, Threshold, apply_change, scaling_share, thresholds
+from llmd_tuner.search import at_loads, search
+from tuning_for_tests import question
+
+STACKS = Path(__file__).parents[3] / "stacks"
+CHOICE = StackFileChange("10p-tp1-3d-tp2", 2, 141)
+
+FILE = """\
+# A comment on top.
+config:
+  llmd-oke:stack:
+    gpuPools:
+      - {name: mi300x, shape: BM.GPU.MI300X.8, size: 4}   # nodes
+    models:
+      # The first model.
+      - model: gpt-oss-120b
+        topology: 8p-tp1-4d-tp2   # as published
+        slo: {ttftMs: 2000}
+        engine:
+          blockSize: 32
+      - model: other
+        topology: "agg-tp1-1r"
+"""
+
+
+def changed_lines(before, after):
+    lines = difference(before, after, "f").splitlines()
+    return [line for line in lines if line[:1] in "+-" and not line.startswith(("+++", "---"))]
+
+
+def test_only_the_values_of_the_choice_change():
+    assert changed_lines(FILE, apply_change(FILE, 0, CHOICE)) == [
+        "-        topology: 8p-tp1-4d-tp2   # as published",
+        "+        topology: 10p-tp1-3d-tp2  # as published",
+        "+        copies: 2",
+        "+          maxNumSeqs: 141",
+    ]
+
+
+def test_one_copy_is_not_written_where_none_was():
+    after = apply_change(FILE, 1, StackFileChange("agg-tp2-4r", 1, 64))
+    assert changed_lines(FILE, after) == [
+        '-        topology: "agg-tp1-1r"',
+        '+        topology: "agg-tp2-4r"',
+        "+        engine: {maxNumSeqs: 64}",
+    ]
+
+
+def test_the_long_form_of_a_topology_becomes_the_short_one():
+    text = FILE.replace('"agg-tp1-1r"', "{aggregated: {replicas: 1, tensorParallelSize: 1}}")
+    assert (
+        document_of(apply_change(text, 1, CHOICE))["config"]["llmd-oke:stack"]["models"][1]["topology"]
+        == CHOICE.topology
+    )
+
+
+def test_the_same_choice_again_changes_nothing():
+    once = apply_change(FILE, 0, CHOICE)
+    assert difference(once, apply_change(once, 0, CHOICE), "f") == ""
+
+
+@pytest.mark.parametrize("stack", [path.stem.removeprefix("Pulumi.") for path in sorted(STACKS.glob("Pulumi.*.yaml"))])
+def test_in_our_own_stack_files_nothing_else_changes(stack):
+    before = (STACKS / f"Pulumi.{stack}.yaml").read_text()
+    after = apply_change(before, 0, StackFileChange("8p-tp1-4d-tp2", 1, 141))
+    changed = changed_lines(before, after)
+    assert all(any(key in line for key in ("topology", "copies", "engine", "maxNumSeqs")) for line in changed)
+
+
+def test_what_was_applied_can_be_planned():
+    before = (STACKS / "Pulumi.reference.yaml").read_text()
+    plan = planning.plan(config.parse(document_of(apply_change(before, 0, CHOICE))))
+    model = plan.models[0]
+    assert (str(model.topology), len(model.units), model.engine.max_num_seqs) == ("10p-tp1-3d-tp2", 2, 141)
+
+
+SCALED = {
+    "prefill": RoleThreshold(10, Threshold("promptTokensPerS", 17828, "calibrated: p")),
+    "decode": RoleThreshold(3, Threshold("requests", 77, "calibrated: d")),
+}
+WITH_SCALING = FILE.replace(
+    "          blockSize: 32\n",
+    "          blockSize: 32\n"
+    "        scaling:\n"
+    "          # The night needs few.\n"
+    "          prefill: {minReplicas: 4, maxReplicas: 16, promptTokensPerS: 9000}\n"
+    "          decode:\n"
+    "            minReplicas: 4\n"
+    "            maxReplicas: 8\n"
+    "            kvCacheUsage: 0.8   # as in the guide\n",
+)
+
+
+def scaling_of(text):
+    return document_of(text)["config"]["llmd-oke:stack"]["models"][0].get("scaling")
+
+
+def test_thresholds_are_never_added_unasked():
+    assert scaling_of(apply_change(FILE, 0, replace(CHOICE, thresholds=SCALED))) is None
+
+
+def test_thresholds_are_added_on_demand_with_limits_up_to_the_topology():
+    after = apply_change(FILE, 0, replace(CHOICE, thresholds=SCALED, add_scaling=True))
+    assert scaling_of(after) == {
+        "prefill": {"minReplicas": 3, "maxReplicas": 10, "promptTokensPerS": 17828},
+        "decode": {"minReplicas": 1, "maxReplicas": 3, "requests": 77},
+    }
+
+
+def test_thresholds_follow_where_the_file_has_scaling_and_limits_hold_them():
+    after = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
+    assert scaling_of(after) == {
+        "prefill": {"minReplicas": 4, "maxReplicas": 16, "promptTokensPerS": 17828},
+        "decode": {"minReplicas": 3, "maxReplicas": 8, "requests": 77, "kvCacheUsage": 0.8},
+    }
+
+
+def test_the_basis_of_a_threshold_is_a_comment_beside_it_and_other_comments_stay():
+    after = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
+    lines = [" ".join(line.split()) for line in after.splitlines()]
+    assert "promptTokensPerS: 17828 # calibrated: p" in lines
+    assert "requests: 77 # calibrated: d" in lines
+    assert {"# The night needs few.", "kvCacheUsage: 0.8 # as in the guide"} <= set(lines)
+
+
+def test_roles_that_the_new_topology_lacks_are_no_longer_scaled():
+    alone = {"aggregated": RoleThreshold(4, Threshold("requests", 50, "calibrated: a"))}
+    after = apply_change(WITH_SCALING, 0, replace(CHOICE, topology="agg-tp2-4r", thresholds=alone))
+    assert scaling_of(after) == {"aggregated": {"minReplicas": 1, "maxReplicas": 4, "requests": 50}}
+
+
+def test_the_same_thresholds_again_change_nothing():
+    once = apply_change(WITH_SCALING, 0, replace(CHOICE, thresholds=SCALED))
+    assert difference(once, apply_change(once, 0, replace(CHOICE, thresholds=SCALED)), "f") == ""
+
+
+def test_added_thresholds_can_be_planned_and_need_no_advice():
+    before = (STACKS / "Pulumi.reference.yaml").read_text()
+    after = apply_change(before, 0, replace(CHOICE, thresholds=SCALED, add_scaling=True))
+    plan = planning.plan(config.parse(document_of(after)))
+    assert plan.models[0].scaling is not None
+    assert not [advice for advice in plan.advice if "scaling" in advice.path]
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return question()
+
+
+@pytest.fixture(scope="module")
+def best(asked):
+    result = ranking.rank(asked, sensitivity=False).best
+    assert result is not None
+    return result
+
+
+def test_prefill_goes_by_prompt_tokens_and_decode_by_requests(asked, best):
+    result = thresholds(asked, best, "calibrated")
+    assert {role: (item.threshold.key, item.replicas) for role, item in result.items()} == {
+        "prefill": ("promptTokensPerS", best.prefill),
+        "decode": ("requests", best.decode),
+    }
+
+
+def test_thresholds_are_a_share_of_what_the_targets_allow(asked, best):
+    result = thresholds(asked, best, "calibrated")
+    (full,) = at_loads(asked, best, [best.capacity_per_s])
+    assert full.feasible
+    prompts = best.capacity_per_s * 4096 / best.prefill
+    assert result["prefill"].threshold.value == int(prompts * scaling_share())
+    assert result["decode"].threshold.value == int(full.batch * scaling_share())
+
+
+def test_copies_share_the_load(asked, best):
+    two = replace(best, copies=2, capacity_per_s=2 * best.capacity_per_s)
+    one, both = thresholds(asked, best, ""), thresholds(asked, two, "")
+    assert {role: item.threshold.value for role, item in one.items()} == {
+        role: item.threshold.value for role, item in both.items()
+    }
+
+
+def test_aggregated_servers_go_by_requests(asked):
+    aggregated = next(item for item in search(asked).deployments() if not item.prefill)
+    result = thresholds(asked, aggregated, "calibrated")
+    assert {role: item.threshold.key for role, item in result.items()} == {"aggregated": "requests"}
+
+
+def test_each_threshold_says_where_it_is_from(asked, best):
+    for item in thresholds(asked, best, "bound").values():
+        assert item.threshold.basis.startswith("bound: ")
+        assert item.threshold.basis.endswith("the most within ttft=2000,itl=25,qps=45, times 0.8")

@@ -1,0 +1,332 @@
+"""What forecasts assume."""
+
+from bisect import bisect_left
+from dataclasses import replace
+from math import inf, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llmd_pods.row import Basis, Quantiles, Row
+from llmd_tuner.assumptions import (
+    Assumption,
+    Judgement,
+    Observation,
+    StackModel,
+    advice,
+    judge,
+    limits,
+    of_forecast,
+    of_lengths,
+    percentile,
+    percentiles_ms,
+    rank_command,
+    variance,
+)
+from llmd_tuner.search_inputs import parse_targets
+from numpy.typing import NDArray
+from tuning_for_tests import row
+
+TARGETS = parse_targets("ttft=2000,itl=25,qps=40")
+
+
+def forecast(**changes: Any) -> Row:
+    """40 requests/s of 4096/256, TTFT 300 ms, ITL 10 ms: with two servers 51 sequences in each."""
+    fields: dict[str, Any] = {
+        "basis": Basis.CALIBRATED,
+        "input_tokens": 4096,
+        "output_tokens": 256,
+        "offered_requests_per_s": 40.0,
+        "ttft_ms": Quantiles(mean=300.0),
+        "itl_ms": Quantiles(mean=10.0),
+    }
+    return row("end-to-end", **{**fields, **changes})
+
+
+def assumptions(*, targets: str = "ttft=2000,itl=25,qps=40", **changes: Any) -> tuple[Assumption, ...]:
+    result = of_forecast(forecast(**changes), parse_targets(targets), 2, 0.25, 0.10)
+    return (*result, *limits(256, 0.95))
+
+
+def as_forecast(**changes: Any) -> Observation:
+    """Exactly what was assumed, for ten minutes."""
+    fields: dict[str, Any] = {
+        "basis": Basis.MEASURED,
+        "duration_s": 600.0,
+        "answered": 24_000,
+        "requests_per_s": 40.0,
+        "input_tokens": 4096.0,
+        "output_tokens": 256.0,
+        "prefix_cache_hit_share": 0.0,
+        "ttft_ms": 300.0,
+        "itl_ms": 10.0,
+        "running": 51.0,
+        "most_running": 70.0,
+        "waiting": 0.5,
+        "kv_cache_usage": 0.3,
+        "preemptions": 0.0,
+        "remote_prefill_share": 1.0,
+    }
+    return Observation(**{**fields, **changes})
+
+
+def judged(**changes: Any) -> tuple[Judgement, ...]:
+    return judge(assumptions(), as_forecast(**changes))
+
+
+def verdicts(result: tuple[Judgement, ...]) -> dict[str, str]:
+    """What does not hold, by figure and kind."""
+    return {
+        f"{item.assumption.figure.name} {item.assumption.kind}": item.verdict.value
+        for item in result
+        if item.verdict != "holds"
+    }
+
+
+def test_sequences_of_a_server_follow_from_rate_lengths_and_step():
+    (running,) = (item for item in assumptions() if item.figure.name == "running")
+    assert running.value == pytest.approx(40 * 255 * 0.010 / 2)  # 255 gaps between 256 tokens
+    assert running.basis == "calibrated"
+
+
+def test_a_forecast_keeps_its_basis_and_what_was_asked_is_given():
+    bases = {f"{item.figure.name} {item.kind}": item.basis for item in assumptions()}
+    assert bases["requests_per_s load"] == bases["input_tokens load"] == "given"
+    assert bases["ttft_ms forecast"] == "calibrated"
+    assert bases["ttft_ms limit"] == "target"
+    assert bases["kv_cache_usage limit"] == "limit"
+
+
+def test_the_most_that_a_deployment_carries_is_a_forecast_itself():
+    (rate,) = (item for item in assumptions(targets="itl=25") if item.figure.name == "requests_per_s")
+    assert (rate.basis, rate.side) == ("calibrated", "at most")
+
+
+def test_without_a_rate_nothing_that_follows_from_it_is_assumed():
+    names = {item.figure.name for item in assumptions(offered_requests_per_s=None)}
+    assert names.isdisjoint({"requests_per_s", "running"})
+
+
+def test_prefix_cache_hits_are_allowed_a_share_of_all_prompt_tokens():
+    hits = list(of_lengths(forecast().input_tokens, forecast().output_tokens, 0.1))[-1]
+    assert (hits.figure.name, hits.value, hits.tolerance) == ("prefix_cache_hit_share", 0.0, 0.1)
+
+
+def test_prefix_cache_hits_that_a_forecast_counts_on_are_assumed():
+    (hits,) = (item for item in assumptions(prefix_cache_hit_share=0.4) if item.figure.name == "prefix_cache_hit_share")
+    assert hits.value == 0.4
+
+
+def test_what_is_as_it_was_assumed_holds():
+    assert verdicts(judged()) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"requests_per_s": 46.0}, {"requests_per_s load": "above"}),
+        ({"requests_per_s": 34.0}, {"requests_per_s load": "below"}),
+        ({"input_tokens": 5000.0}, {"input_tokens load": "above"}),
+        ({"output_tokens": 200.0}, {"output_tokens load": "below"}),
+        ({"prefix_cache_hit_share": 0.2}, {"prefix_cache_hit_share load": "above"}),
+        ({"ttft_ms": 400.0}, {"ttft_ms forecast": "above"}),
+        ({"itl_ms": 7.0}, {"itl_ms forecast": "below"}),
+        ({"running": 80.0}, {"running forecast": "above"}),
+        ({"most_running": 256.0}, {"most_running limit": "above"}),
+        ({"waiting": 6.0}, {"waiting limit": "above"}),
+        ({"kv_cache_usage": 0.9}, {"kv_cache_usage limit": "above"}),
+        ({"preemptions": 1.0}, {"preemptions limit": "above"}),
+        ({"remote_prefill_share": 0.9}, {"remote_prefill_share limit": "below"}),
+        ({"waiting": None}, {"waiting limit": "not shown"}),
+    ],
+)
+def test_what_is_off_by_more_than_allowed_is_named(changes: dict[str, float], expected: dict[str, str]):
+    assert verdicts(judged(**changes)) == expected
+
+
+def test_a_target_that_is_missed_is_no_matter_of_tolerance():
+    assert verdicts(judged(itl_ms=25.1)) == {"itl_ms forecast": "above", "itl_ms limit": "above"}
+
+
+def test_under_another_load_a_forecast_is_not_judged_and_limits_are():
+    result = judged(requests_per_s=60.0, ttft_ms=900.0, waiting=9.0)
+    assert verdicts(result) == {
+        "requests_per_s load": "above",
+        "ttft_ms forecast": "other load",
+        "waiting limit": "above",
+    }
+
+
+def test_less_load_is_no_surprise_where_none_was_asked_for():
+    asked_for_none = assumptions(targets="itl=25")
+    assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=10.0))) == {}
+    assert verdicts(judge(asked_for_none, as_forecast(requests_per_s=50.0)))["requests_per_s load"] == "above"
+
+
+def test_but_its_forecast_is_then_of_another_load():
+    result = judge(assumptions(targets="itl=25"), as_forecast(requests_per_s=10.0, itl_ms=5.0))
+    assert verdicts(result) == {"itl_ms forecast": "other load"}
+
+
+def test_a_bound_is_never_judged_as_a_forecast():
+    result = judge(assumptions(basis=Basis.BOUND), as_forecast(ttft_ms=900.0))
+    assert verdicts(result)["ttft_ms forecast"] == "a bound"
+    assert not any(item.off for item in result)
+
+
+def test_means_of_few_requests_are_not_judged_but_their_number_is():
+    result = judge(assumptions(), as_forecast(duration_s=15.0, answered=3, requests_per_s=0.2, ttft_ms=9000.0))
+    shown = verdicts(result)
+    assert shown["requests_per_s load"] == "below"
+    assert shown["ttft_ms forecast"] == shown["input_tokens load"] == "too few"
+
+
+def test_a_short_look_allows_a_rate_its_chance():
+    assert "requests_per_s load" not in verdicts(judge(assumptions(), as_forecast(duration_s=5.0, requests_per_s=48.0)))
+
+
+@pytest.mark.parametrize("name", ["input_tokens", "output_tokens"])
+def test_lengths_that_scatter_are_seldom_off_by_chance(name: str):
+    """Lognormal lengths whose standard deviation is their mean, 30 a look, in vLLM's buckets (1, 2, 5, 10...)."""
+    mean = getattr(as_forecast(), name)
+    lengths = np.random.default_rng(1).lognormal(np.log(mean) - np.log(2) / 2, sqrt(np.log(2)), (500, 30))
+    looks = [as_forecast(answered=30, **{name: item.mean()}, standard_errors={name: error(item)}) for item in lengths]
+    off = sum(f"{name} load" in verdicts(judge(assumptions(), look)) for look in looks)
+    assert off / len(looks) < 0.05
+
+
+def error(lengths: NDArray[np.float64]) -> float:
+    bounds = [first * 10**power for power in range(6) for first in (1, 2, 5)]
+    counts = {float(bound): float((lengths <= bound).sum()) for bound in (*bounds, inf)}
+    return sqrt(variance(counts) / len(lengths))
+
+
+@pytest.mark.parametrize(("name", "value"), [("ttft_ms", 2100.0), ("itl_ms", 26.0)])
+def test_a_target_is_missed_only_beyond_chance(name: str, value: float):
+    missed = as_forecast(**{name: value}, standard_errors={name: value / 100})
+    chance = as_forecast(**{name: value}, standard_errors={name: value / 10})
+    assert f"{name} limit" in verdicts(judge(assumptions(), missed))
+    assert f"{name} limit" not in verdicts(judge(assumptions(), chance))
+
+
+@given(st.floats(0.0, 200.0), st.floats(1.0, 3600.0))
+def test_a_rate_is_off_exactly_beyond_what_is_allowed(rate: float, duration_s: float):
+    (result,) = (
+        item
+        for item in judge(assumptions(), as_forecast(requests_per_s=rate, duration_s=duration_s))
+        if item.assumption.figure.name == "requests_per_s"
+    )
+    assert result.allowed >= 4.0
+    assert result.off == (abs(rate - 40.0) > result.allowed)
+
+
+BOUNDS = (0.01, 0.1, 1.0, 10.0, inf)
+
+
+def counted(values: list[float]) -> dict[float, float]:
+    return {bound: float(sum(value <= bound for value in values)) for bound in BOUNDS}
+
+
+def test_observations_are_taken_as_evenly_spread_within_a_bucket():
+    result = percentile({1.0: 0.0, 2.0: 10.0, inf: 10.0}, 0.25)
+    assert result is not None
+    assert (result.low, result.high, result.value) == (1.0, 2.0, 1.25)
+
+
+def test_nothing_has_no_percentiles():
+    assert percentile({1.0: 0.0, inf: 0.0}, 0.5) is None
+    assert percentiles_ms({}) == {}
+
+
+def test_the_outermost_buckets_tell_a_side_and_no_value():
+    result = percentiles_ms({0.01: 60.0, 0.1: 95.0, inf: 100.0})
+    assert [result[name].text("ms") for name in ("p50", "p90", "p99")] == ["< 10 ms", "87.14 ms", "> 100 ms"]
+
+
+def test_scatter_is_that_of_the_middles_of_buckets():
+    assert variance({1.0: 2.0, 3.0: 4.0, inf: 4.0}) == 0.75**2
+    assert variance({1.0: 0.0, 3.0: 2.0, inf: 4.0}) == 0.5**2
+
+
+def test_what_lies_in_one_bucket_or_nowhere_does_not_scatter():
+    assert variance({1.0: 0.0, 2.0: 7.0, inf: 7.0}) == variance({1.0: 0.0, inf: 0.0}) == variance({}) == 0.0
+
+
+@given(st.lists(st.floats(0.0, 100.0), min_size=1), st.floats(0.01, 1.0))
+def test_a_percentile_lies_in_the_bucket_of_the_observation_of_that_rank(values: list[float], share: float):
+    result = percentile(counted(values), share)
+    ranked = sorted(values)
+    below = next(value for place, value in enumerate(ranked, 1) if place >= share * len(ranked))
+    assert result is not None
+    assert result.high == BOUNDS[bisect_left(BOUNDS, below)]
+    assert result.low <= result.value <= result.high
+
+
+@given(st.lists(st.floats(0.0, 100.0), min_size=1))
+def test_higher_percentiles_are_not_smaller(values: list[float]):
+    result = [item.value for item in percentiles_ms(counted(values)).values()]
+    assert result == sorted(result)
+
+
+HERE = StackModel("prod", None, TARGETS)
+
+
+def commands(**changes: float) -> list[str]:
+    return [item.command for item in advice(judged(**changes), as_forecast(**changes), HERE)]
+
+
+def test_nothing_is_to_do_where_all_holds():
+    assert commands() == []
+
+
+def test_another_load_is_ranked_as_it_is_seen():
+    assert commands(requests_per_s=51.234, input_tokens=6000.4) == [
+        "llmd-oke tune rank --stack prod --workload 6000/256 --slo ttft=2000,itl=25,qps=51.2"
+    ]
+
+
+def test_servers_without_room_are_ranked_anew_under_the_same_load():
+    (only,) = commands(kv_cache_usage=0.95)
+    assert only.startswith("llmd-oke tune rank --stack prod")
+
+
+def test_a_forecast_that_is_off_is_measured_again():
+    assert commands(itl_ms=14.0) == ["llmd-oke tune run --stack prod"]
+
+
+def test_prompts_that_are_not_prefilled_remotely_are_the_smoke_benchmarks_matter():
+    assert commands(remote_prefill_share=0.4) == ["llmd-oke smoke --stack prod"]
+
+
+def test_prefix_cache_hits_are_said_where_they_matter():
+    (only,) = advice(judged(prefix_cache_hit_share=0.4), as_forecast(prefix_cache_hit_share=0.4), HERE)
+    assert "40% of prompt tokens" in only.why
+    assert "--prefix-hits 0.4 " in only.command
+
+
+def test_few_prefix_cache_hits_are_none_to_count_on():
+    assert "--prefix-hits" not in rank_command(as_forecast(prefix_cache_hit_share=0.1), HERE)
+
+
+def test_one_of_several_models_is_named():
+    assert "--name llama" in rank_command(as_forecast(), replace(HERE, name="llama"))
+
+
+@pytest.mark.parametrize("missing", ["input_tokens", "output_tokens"])
+def test_what_was_not_seen_is_left_to_the_stack_file(missing: str):
+    assert "--workload" not in rank_command(as_forecast(**{missing: None}), HERE)
+
+
+def test_lengths_of_few_requests_are_left_to_it_too():
+    few = as_forecast(answered=5, requests_per_s=0.5)
+    assert rank_command(few, HERE) == "llmd-oke tune rank --stack prod --slo ttft=2000,itl=25,qps=0.5"
+
+
+def test_no_requests_are_nothing_to_rank_for():
+    assert commands(answered=0, requests_per_s=0.0) == []
+
+
+def test_a_name_with_spaces_stays_one_word():
+    assert "--stack 'a b'" in rank_command(as_forecast(), replace(HERE, stack="a b"))

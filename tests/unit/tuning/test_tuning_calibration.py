@@ -1,0 +1,298 @@
+"""The fit on published points: held-out errors within their tolerances, with and without the outlier, misses shown."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llmd_oke.planning.conditions import Conditions
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis
+from llmd_tuner import search_inputs
+from llmd_tuner.calibration import (
+    DECODE,
+    PREFILL,
+    by_load,
+    by_size,
+    calibrate,
+    leave_out,
+    left_out_models,
+    nonnegative_least_squares,
+    predict,
+)
+from llmd_tuner.figures import figures_text, latency_model_of, read_figures
+from llmd_tuner.hygiene import Limits, inspect
+from llmd_tuner.measurements import decode_points, prefill_points, published_points
+from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, tpot, tuning_values, unloaded_prefill_s
+
+TOLERANCES = tuning_values("tolerances")
+
+
+def rows(kept):
+    points = published_points("gpt-oss-120b", "MI300X")
+    assert points is not None
+    return inspect(points.kept_rows() if kept else points.rows(), Limits(LATENCY)).accepted
+
+
+BOTH = pytest.mark.parametrize("kept", [True, False], ids=["without the outlier", "with the outlier"])
+
+
+@BOTH
+def test_three_concurrencies_predict_the_others(kept):
+    points = decode_points(rows(kept))
+    known = [point for point in points if point.sequences in {4, 32, 256}]
+    unseen = [point for point in points if point.sequences in {16, 64, 128}]
+    assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES["decode_unseen_loads"]
+
+
+@BOTH
+def test_each_concurrency_is_predicted_from_the_others(kept):
+    result = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_load)
+    assert result is not None
+    assert result.mean <= TOLERANCES["decode_each_load"]
+
+
+@BOTH
+def test_each_tensor_parallel_size_is_predicted_from_the_others(kept):
+    result = leave_out(DECODE, decode_points(rows(kept)), LATENCY, by_size)
+    assert result is not None
+    assert result.mean <= TOLERANCES["decode_each_size"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("sizes", "tolerance"),
+    [({1, 2}, "decode_sizes_1_and_2_predict_4_and_8"), ({2, 8}, "decode_sizes_2_and_8_predict_1_and_4")],
+    ids=["1 and 2", "2 and 8"],
+)
+def test_two_sizes_alone_miss_the_others_by_a_known_amount(kept, sizes, tolerance):
+    points = decode_points(rows(kept))
+    known = [point for point in points if point.tensor_parallel_size in sizes]
+    unseen = [point for point in points if point.tensor_parallel_size not in sizes]
+    assert predict(DECODE, known, unseen, LATENCY).mean <= TOLERANCES[tolerance]
+
+
+def test_each_size_of_prefill_is_predicted_from_the_others():
+    result = leave_out(PREFILL, prefill_points(rows(True)), LATENCY, by_size)
+    assert result is not None
+    assert result.mean <= TOLERANCES["prefill_each_size"]
+
+
+def test_the_shipped_figures_are_the_fit_of_the_published_points():
+    fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
+    assert fitted.decode.fixed_s == pytest.approx(FIGURES.decode.fixed_s, rel=0.01)
+    assert fitted.decode.bytes_factor == pytest.approx(FIGURES.decode.bytes_factor, rel=0.01)
+    assert fitted.prefill.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
+    assert FIGURES.decode.fit is not None
+    assert fitted.decode.fit is not None
+    assert fitted.decode.fit.unseen_size_error == pytest.approx(FIGURES.decode.fit.unseen_size_error, abs=0.001)
+    assert fitted.decode.fit.unseen_load_error == pytest.approx(FIGURES.decode.fit.unseen_load_error, abs=0.001)
+
+
+@pytest.mark.parametrize("product", ["H100", "H200"])
+def test_the_shipped_figures_of_other_gpus_are_the_fits_of_their_points(product):
+    points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
+    assert points is not None
+    shipped = search_inputs.known_figures(MODEL, node)
+    unfitted = shipped.prefill.model_copy(update={"overhead_s": 0.0})
+    base = shipped.model_copy(update={"prefill": unfitted})
+    fitted = calibrate(points.kept_rows(), MODEL, node, base).figures
+    for now, then in ((fitted.prefill.fit, shipped.prefill.fit), (fitted.decode.fit, shipped.decode.fit)):
+        assert now is not None
+        assert then is not None
+        stated = (then.error, then.unseen_load_error, then.unseen_size_error)
+        assert (now.error, now.unseen_load_error, now.unseen_size_error) == pytest.approx(stated, abs=0.001)
+    assert fitted.decode.fixed_s == pytest.approx(shipped.decode.fixed_s, rel=0.01)
+    assert fitted.prefill.compute_efficiency == pytest.approx(shipped.prefill.compute_efficiency, rel=0.01)
+
+
+@pytest.mark.parametrize("product", ["H100", "H200"])
+def test_held_out_errors_of_other_gpus_are_within_the_tolerances(product):
+    figures = search_inputs.known_figures(MODEL, search_inputs.known_gpu(product))
+    assert figures.decode.fit is not None
+    assert figures.prefill.fit is not None
+    assert (figures.decode.fit.unseen_load_error or 1) <= TOLERANCES["decode_each_load"]
+    assert (figures.decode.fit.unseen_size_error or 1) <= TOLERANCES["decode_each_size"]
+    assert (figures.prefill.fit.unseen_size_error or 1) <= TOLERANCES["prefill_each_size"]
+
+
+def test_a_fit_finds_the_model_that_made_the_points():
+    made = [
+        row(
+            tensor_parallel_size=size,
+            concurrency=batch,
+            input_tokens=4096,
+            tpot_ms=tpot(LATENCY.decode_step_s(batch, 4224, size) * 1000),
+        )
+        for size in (1, 2, 4)
+        for batch in (4, 32, 128)
+    ]
+    fit = calibrate(made, MODEL, SHAPE, FIGURES).figures.decode.fit
+    assert fit is not None
+    assert fit.error < 0.001
+    assert (fit.most_sequences, fit.most_tokens) == (128, 4224)
+
+
+@pytest.mark.parametrize("tokens", [1024, 4096], ids=["that go on together", "that take turns"])
+def test_overheads_of_prompts_in_flight_hide_behind_others_computing(tokens):
+    """Eight prompts of 1024 tokens are one step of vLLM's budget, of 4096 tokens four steps."""
+    together = min(8, 8192 // tokens)
+
+    def served(size, concurrency):
+        gpu_s, overhead_s = LATENCY.prefill_s(tokens, 0, size), LATENCY.factors.prefill_overhead_s
+        alone_s = (gpu_s * min(concurrency, together) + overhead_s) / concurrency
+        rate = 1 / max(gpu_s, alone_s)
+        sent = {"input_tokens": tokens, "output_tokens": 1, "achieved_requests_per_s": rate}
+        return row("prefill", tensor_parallel_size=size, concurrency=concurrency, **sent)
+
+    made = [served(size, concurrency) for size in (1, 2) for concurrency in (1, 8)]
+    figures = calibrate(made, MODEL, SHAPE, FIGURES).figures.prefill
+    assert figures.compute_efficiency == pytest.approx(FIGURES.prefill.compute_efficiency, rel=0.01)
+    assert figures.overhead_s == pytest.approx(FIGURES.prefill.overhead_s, rel=0.01)
+
+
+def test_a_role_with_too_few_points_stays_as_it_was():
+    result = calibrate(rows(True)[:5], MODEL, SHAPE, FIGURES)
+    assert result.fitted == ("decode",)
+    assert result.figures.prefill == FIGURES.prefill
+
+
+def test_too_few_rows_are_refused_with_what_was_found():
+    with pytest.raises(KitError, match="1 of 2 rows are of gpt-oss-120b on MI300X"):
+        calibrate([row(output_tokens_per_s=1000), row(model="other")], MODEL, SHAPE, FIGURES)
+
+
+def test_rows_of_two_images_are_not_mixed():
+    with pytest.raises(KitError, match="several images: one, two"):
+        calibrate([row(image="one"), row(image="two")], MODEL, SHAPE, FIGURES)
+
+
+def decode_rows(count=3, **changes):
+    return [row(concurrency=4 * (i + 1), tpot_ms=tpot(5.0 + i), **changes) for i in range(count)]
+
+
+TOLD = {"image": "one", "attention_backend": "A", "quick_reduce": "NONE", "block_size": 16}
+
+
+def test_rows_of_several_conditions_are_refused_with_what_they_differ_in():
+    mixed = [*decode_rows(2, **TOLD), *decode_rows(2, **{**TOLD, "block_size": 128}), row(image="one", concurrency=64)]
+    with pytest.raises(KitError, match="The decode rows were measured under several conditions") as refused:
+        calibrate(mixed, MODEL, SHAPE, FIGURES)
+    assert "block size 128 (2 rows), 16 (2 rows), not told (1 rows)" in refused.value.message
+    assert "attention backend A (4 rows), not told (1 rows)" in refused.value.message
+    assert "--only block_size=VALUE" in (refused.value.remedy or "")
+
+
+def test_each_role_keeps_what_its_servers_were_started_with(tmp_path):
+    prefill = [
+        row("prefill", **{**TOLD, "block_size": 128}, tensor_parallel_size=size, concurrency=1, input_tokens=4096)
+        for size in (1, 2, 4)
+    ]
+    made = [
+        item.model_copy(update={"achieved_requests_per_s": 1 / LATENCY.prefill_s(4096, 0, item.tensor_parallel_size)})
+        for item in prefill
+    ]
+    fitted = calibrate([*made, *decode_rows(4, **TOLD)], MODEL, SHAPE, FIGURES)
+    assert fitted.fitted == ("prefill", "decode")
+    (tmp_path / "fit.yaml").write_text(figures_text(fitted.figures))
+    read = read_figures(tmp_path / "fit.yaml")
+    assert (read.image, read.conditions) == ("one", None)
+    sizes = {name: result.block_size for name, result in read.measured_conditions().items() if result}
+    assert sizes == {"prefill": 128, "decode": 16}
+    deployed = Conditions(image="one", attention_backend="A", quick_reduce="NONE", block_size=128)
+    (told,) = read.differences(deployed)
+    assert told.startswith("decode: block size 128, measured 16")
+
+
+def test_a_fit_of_rows_that_tell_no_conditions_says_so():
+    fitted = calibrate(decode_rows(4, image="one"), MODEL, SHAPE, FIGURES).figures
+    told = fitted.differences(Conditions(image="one", attention_backend="A", block_size=16))
+    assert (
+        "decode: conditions unknown: what the measured servers were started with beside their image is not told" in told
+    )
+    assert any(text.startswith("prefill: attention backend A") for text in told)
+
+
+@pytest.mark.parametrize("product", ["MI300X", "H100", "H200"])
+def test_fits_of_published_points_know_the_conditions_that_the_shipped_figures_state(product):
+    points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
+    assert points is not None
+    shipped = search_inputs.known_figures(MODEL, node)
+    result = inspect(points.kept_rows(), Limits(latency_model_of(shipped, MODEL, node))).accepted
+    fitted = calibrate(result, MODEL, node, shipped).figures
+    assert set(fitted.measured_conditions().values()) == {shipped.conditions}
+
+
+def test_figures_are_written_and_read_back(tmp_path):
+    fitted = calibrate(rows(True), MODEL, SHAPE, FIGURES).figures
+    (tmp_path / "fit.yaml").write_text(figures_text(fitted))
+    read = read_figures(tmp_path / "fit.yaml")
+    assert read.decode.basis is Basis.CALIBRATED
+    again = latency_model_of(read, MODEL, SHAPE).decode_step_s(64, 4224, 4)
+    assert again == pytest.approx(latency_model_of(fitted, MODEL, SHAPE).decode_step_s(64, 4224, 4), rel=1e-3)
+
+
+def test_a_file_that_has_no_figures_is_refused_by_field(tmp_path):
+    (tmp_path / "fit.yaml").write_text("model: x\ngpu: y\n")
+    with pytest.raises(KitError, match="prefill: is missing"):
+        read_figures(tmp_path / "fit.yaml")
+
+
+@given(
+    st.lists(st.floats(0.1, 10), min_size=3, max_size=3),
+    st.lists(st.lists(st.floats(0.1, 10), min_size=3, max_size=3), min_size=4, max_size=8),
+)
+@settings(max_examples=50)
+def test_no_coefficient_is_negative_and_none_fits_better_alone(factors, matrix):
+
+    columns = np.array(matrix)
+    values = columns @ (np.array(factors) - 3)
+    result = nonnegative_least_squares(columns, values)
+    assert (result >= 0).all()
+    slope = columns.T @ (values - columns @ result)
+    assert (slope <= 1e-6 * np.abs(columns.T @ values).max() + 1e-9).all()
+
+
+def exact(size, concurrency):
+    """What a server of the latency model would measure."""
+    step_s = LATENCY.decode_step_s(concurrency, 130, size)
+    return row(tensor_parallel_size=size, concurrency=concurrency, output_tokens_per_s=concurrency / step_s)
+
+
+LOADS = (4, 16, 64, 128, 256)
+ROWS = [exact(size, concurrency) for size in (1, 2) for concurrency in LOADS]
+
+
+def test_a_point_that_was_left_out_does_not_bend_its_own_model():
+    wrong = ROWS[0].model_copy(update={"output_tokens_per_s": 10 * (ROWS[0].output_tokens_per_s or 0)})
+    result = dict(left_out_models([wrong, *ROWS[1:]], LATENCY))
+    assert result[wrong].decode_step_s(4, 130, 1) == pytest.approx(LATENCY.decode_step_s(4, 130, 1), rel=0.01)
+    assert result[ROWS[1]].decode_step_s(4, 130, 1) < 0.8 * LATENCY.decode_step_s(4, 130, 1)
+
+
+def test_each_row_comes_back_once():
+    assert [row for row, _ in left_out_models(ROWS, LATENCY)] == ROWS
+
+
+def test_too_few_points_give_no_model():
+    assert list(left_out_models(ROWS[:3], LATENCY)) == []
+
+
+def test_points_of_one_load_are_left_out_by_size():
+    def prefill(size):
+        return row(
+            "prefill",
+            tensor_parallel_size=size,
+            concurrency=1,
+            input_tokens=4096,
+            output_tokens=1,
+            achieved_requests_per_s=1 / unloaded_prefill_s(LATENCY, 4096, size),
+        )
+
+    base = replace(LATENCY, factors=replace(LATENCY.factors, prefill_overhead_s=1.0))
+    result = {
+        item.tensor_parallel_size: model
+        for item, model in left_out_models([prefill(size) for size in (1, 2, 4, 8)], base)
+    }
+    assert unloaded_prefill_s(result[8], 4096, 8) == pytest.approx(unloaded_prefill_s(LATENCY, 4096, 8), rel=0.01)

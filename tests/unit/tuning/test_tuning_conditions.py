@@ -1,0 +1,103 @@
+"""What servers are started with, and how they are told to differ from those that were measured."""
+
+import itertools
+
+import pytest
+from llmd_oke import config
+from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
+from llmd_oke.catalogue.releases import newest_release, release
+from llmd_oke.planning.conditions import Conditions, deployed_conditions
+from llmd_oke.serving import vllm
+from llmd_oke.serving.vllm import ServerSpec
+from llmd_tuner import search_inputs
+from llmd_tuner.conditions import differences
+from llmd_tuner.confidence import condition_differences, confine
+from tuning_for_tests import FIGURES, MODEL, SHAPE, question
+
+PASSED = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
+QUICK = MODEL.model_copy(update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=PASSED)})
+NEW = newest_release()
+OVERRIDDEN = NEW.model_copy(update={"vllm": NEW.vllm.model_copy(update={"quick_reduce": "INT4"})})
+ENGINES = (
+    config.Engine(),
+    config.Engine(block_size=64),
+    config.Engine(extra_args=("--attention-backend=ROCM_AITER_FA",)),
+    config.Engine(env={"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT8"}),
+)
+
+
+def rendered(release_, model, engine, role):
+    """The same, read from the arguments and variables of a pod."""
+    arguments = {"extra_args": list(engine.extra_args), "env": dict(engine.env)}
+    if engine.block_size:
+        arguments["block_size"] = engine.block_size
+    spec = ServerSpec(release_, model, SHAPE, role, 2, False, arguments)
+    result = dict(item.split("=", 1) for item in vllm.arguments(spec) if item.startswith(("--attention", "--block")))
+    variables = {item["name"]: item.get("value") for item in vllm.environment(spec)}
+    quick_reduce = variables.get("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "NONE")
+    return result["--attention-backend"], int(result["--block-size"]), quick_reduce
+
+
+@pytest.mark.parametrize(
+    ("release_", "model", "engine"),
+    list(itertools.product((NEW, OVERRIDDEN, release("llm-d-0.6.0")), (MODEL, QUICK), ENGINES)),
+)
+def test_servers_are_taken_to_be_started_as_their_pods_are(release_, model, engine):
+    started = deployed_conditions(release_, model, engine)
+    for role, own in (("decode", started.handing_over), ("aggregated", started.aggregated)):
+        assert (own.attention_backend, own.block_size, own.quick_reduce) == rendered(release_, model, engine, role)
+        assert own.image == release_.vllm.image.reference
+
+
+def test_each_difference_is_told_with_what_is_known_of_it():
+    measured = Conditions(image="one", attention_backend="A", quick_reduce="NONE", block_size=16)
+    deployed = Conditions(image="two", attention_backend="B", quick_reduce="INT4", block_size=128)
+    image, backend, quick_reduce, block_size = differences(measured, deployed)
+    assert "effect unknown" in image
+    assert "no source compares them" in backend
+    assert "0.35 (TP2), 0.54 (TP4) of their time" in quick_reduce
+    assert "bound" in block_size
+
+
+def test_servers_started_as_the_measured_ones_differ_in_nothing():
+    same = Conditions(image="one", attention_backend="A", quick_reduce="NONE", block_size=16)
+    assert list(differences(same, same)) == []
+
+
+def test_figures_of_unknown_servers_say_that():
+    (told,) = differences(None, Conditions(image="two"))
+    assert "is not told" in told
+
+
+def test_figures_of_which_the_image_alone_is_known_say_that_too():
+    told = list(differences(Conditions(image="one"), Conditions(image="two", block_size=128)))
+    assert told[0] == "image two, measured one: effect unknown"
+    assert told[1:] == [
+        "conditions unknown: what the measured servers were started with beside their image is not told"
+    ]
+
+
+def test_a_backend_is_found_in_each_way_to_write_an_argument():
+    for words in (["--attention-backend", "ROCM_ATTN"], ["--attention_backend=A", "--attention-backend=ROCM_ATTN"]):
+        started = deployed_conditions(NEW, MODEL, config.Engine(extra_args=tuple(words)))
+        assert (started.handing_over.attention_backend, started.aggregated.attention_backend) == ("ROCM_ATTN",) * 2
+
+
+def test_without_quick_reduce_figures_that_were_measured_with_it_come_out_too_fast():
+    (told,) = differences(Conditions(quick_reduce="INT4"), Conditions(quick_reduce="NONE"))
+    assert "take longer than measured: not counted" in told
+
+
+def test_forecasts_for_mi300x_name_each_kind_of_servers_that_differs():
+    """The published points were measured without quick-reduce, with blocks of 16, by an image of February 2026."""
+    _, trust = confine(
+        question(), FIGURES, allow_extrapolation=True, started=deployed_conditions(NEW, MODEL, config.Engine())
+    )
+    assert any(item.startswith("prefill/decode: attention backend TRITON_ATTN") for item in trust.conditions)
+    assert any(item.startswith("prefill/decode: block size 128, measured 16") for item in trust.conditions)
+    assert not any("quick-reduce" in item for item in trust.conditions)
+
+
+def test_bounds_differ_from_no_measurement():
+    bounds = search_inputs.known_figures(MODEL, search_inputs.known_gpu("MI325X"))
+    assert list(condition_differences(bounds, deployed_conditions(NEW, MODEL, config.Engine()))) == []

@@ -1,0 +1,97 @@
+"""Factors that no hardware has are told, and nothing is extrapolated along them."""
+
+import pytest
+from llmd_pods.errors import KitError
+from llmd_tuner import search_inputs
+from llmd_tuner.calibration import calibrate
+from llmd_tuner.confidence import confine
+from llmd_tuner.figures import LatencyFigures, unphysical
+from tuning_for_tests import FIGURES, MODEL, SHAPE, question, row, tpot
+
+
+def decode(**factors: object) -> LatencyFigures:
+    return FIGURES.model_copy(update={"decode": FIGURES.decode.model_copy(update=factors)})
+
+
+def prefill(**factors: object) -> LatencyFigures:
+    return FIGURES.model_copy(update={"prefill": FIGURES.prefill.model_copy(update=factors)})
+
+
+def flat_points(contexts=(130,)):
+    """Steps whose time doesn't depend on what is read: the fit has nothing to tell bytes by."""
+    return [
+        row(
+            tensor_parallel_size=size,
+            concurrency=batch,
+            input_tokens=context - 128,
+            output_tokens=256,
+            tpot_ms=tpot(4 + 0.05 * batch),
+        )
+        for size in (1, 2)
+        for batch in (4, 32, 128)
+        for context in contexts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("figures", "factor", "free"),
+    [
+        (decode(bytes_factor=0.0), "bytes_factor 0", "longer contexts cost hardly anything"),
+        (decode(bytes_factor=0.9), "bytes_factor 0.9", "longer contexts cost too little"),
+        (decode(flops_factor=0.0, sequence_s=0.0), "flops_factor and sequence_s 0", "large batches are free"),
+        (decode(fixed_s={1: 0.0, 2: 0.003, 4: 0.0, 8: 0.003}), "fixed_s of TP1, TP4 0", "small batches"),
+        (prefill(compute_efficiency=1.2), "compute_efficiency 1.2", "faster than the GPU's peak"),
+        (prefill(overhead_s=0.0), "overhead_s 0", "short ones begin too soon"),
+        (prefill(all_reduce_efficiency=1.0), "all_reduce_efficiency 1", "links' whole rate"),
+    ],
+)
+def test_a_factor_that_is_not_physical_is_told_with_what_it_makes_free(figures, factor, free):
+    result = [str(fault) for fault in unphysical(figures)]
+    assert any(factor in text and free in text and " points, " in text for text in result)
+
+
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+def test_the_kits_figures_that_read_faster_than_memory_can_say_so(gpu):
+    result = unphysical(search_inputs.known_figures(MODEL, search_inputs.known_gpu(gpu)))
+    assert [fault.factor.split()[0] for fault in result] == ["bytes_factor"]
+
+
+def test_no_role_without_a_fit_is_judged():
+    """Bounds have zeros by definition, and are said to be bounds."""
+    assert unphysical(search_inputs.known_figures(MODEL, search_inputs.known_gpu("MI325X"))) == ()
+
+
+def test_a_fit_of_one_short_context_that_leaves_reading_out_says_so():
+    figures = calibrate(flat_points(), MODEL, SHAPE, FIGURES).figures
+    assert figures.decode.bytes_factor < 0.1
+    (fault,) = [fault for fault in unphysical(figures) if fault.role == "decode"]
+    assert fault.data == "6 points, contexts up to 130 tokens, up to 128 sequences"
+    assert fault.remedy.startswith("`llmd-oke tune run --workload 4096/256`")
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_long_contexts_are_not_extrapolated_from_a_fit_in_which_they_cost_nothing(allowed):
+    figures = calibrate(flat_points(), MODEL, SHAPE, FIGURES).figures
+    with pytest.raises(
+        KitError, match=r"can't be extrapolated so far:\n  decode: contexts of 4,224 tokens, measured"
+    ) as e:
+        confine(question(), figures, allow_extrapolation=allowed)
+    assert "tune run --workload" in (e.value.remedy or "")
+
+
+def test_within_what_was_measured_such_a_fit_answers_and_says_so():
+    figures = calibrate(flat_points((4224,)), MODEL, SHAPE, FIGURES).figures
+    _, trust = confine(question(), figures, allow_extrapolation=False)
+    assert "longer contexts cost hardly anything" in trust.sentence
+
+
+def test_batches_stay_within_what_was_measured_where_larger_ones_would_be_free():
+    figures = decode(flops_factor=0.0, sequence_s=0.0, fit=FIGURES.decode.fit.model_copy(update={"most_sequences": 64}))
+    asked, _ = confine(question(), figures, allow_extrapolation=True)
+    assert asked.room.max_num_seqs == 64
+
+
+def test_other_sizes_are_left_out_where_steps_would_take_nothing_for_their_layers():
+    fit = FIGURES.decode.fit.model_copy(update={"tensor_parallel_sizes": (1, 2)})
+    asked, _ = confine(question(), decode(fixed_s={}, fit=fit), allow_extrapolation=True)
+    assert asked.sizes == (1, 2)

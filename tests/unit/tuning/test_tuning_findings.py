@@ -1,0 +1,77 @@
+"""The event simulation against published findings: what holds must go on to hold, what doesn't must be listed.
+
+The table is `values/tuning/published-findings.yaml`. Where a better model turns a known miss into a hit, take it off
+the list there; where a change makes a hit a miss, the change is what to look at.
+"""
+
+from dataclasses import replace
+
+import pytest
+from llmd_pods.row import Basis
+from llmd_tuner.findings import Finding, Outcome, check_findings, published_findings
+
+
+@pytest.fixture(name="outcomes", scope="module")
+def outcomes_fixture():
+    return check_findings(published_findings())
+
+
+def told(outcomes, verdict):
+    return [
+        f"{outcome.finding.name} at {outcome.at:g} {outcome.unit}: {outcome.predicted} ({outcome.accepted})"
+        for outcome in outcomes
+        if outcome.verdict == verdict
+    ]
+
+
+def test_no_finding_is_missed_that_is_not_known_to_be(outcomes):
+    assert told(outcomes, "miss") == []
+
+
+def test_no_known_miss_has_turned_into_a_hit(outcomes):
+    assert told(outcomes, "unexpected hit") == []
+
+
+def test_most_points_hold(outcomes):
+    """Two of three, so that the list of known misses can't quietly grow into the rule."""
+    assert len(told(outcomes, "hit")) > 2 / 3 * len(outcomes)
+
+
+def test_the_bands_of_prefill_servers_come_in_their_order(outcomes):
+    """3p, then 2p, then 1p with rising speed for each user, wherever they cross."""
+    groups = {
+        outcome.at: outcome.predicted.split()[0]
+        for outcome in outcomes
+        if "prefill-server" in outcome.finding.name and outcome.finding.evaluate.kind == "winner"
+    }
+    winners = [groups[tpsu] for tpsu in sorted(groups)]
+    assert winners == sorted(winners, reverse=True)
+    assert set(winners) == {"1p", "2p", "3p"}
+
+
+def test_a_prediction_of_assumed_figures_is_not_called_calibrated(outcomes):
+    """Llama's prefill is an assumption."""
+    bases = {(outcome.basis, "llama" in outcome.finding.name) for outcome in outcomes}
+    assert bases == {(Basis.CALIBRATED, False), (Basis.BOUND, True)}
+
+
+def test_every_known_miss_names_a_point_that_is_evaluated(outcomes):
+    points = {(outcome.finding.name, outcome.at) for outcome in outcomes}
+    listed = {(finding.name, at) for finding in published_findings().findings for at in finding.known_misses}
+    assert listed <= points
+
+
+def test_findings_have_names_of_their_own():
+    names = [finding.name for finding in published_findings().findings]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("holds", "known", "verdict"),
+    [(True, False, "hit"), (False, False, "miss"), (False, True, "known miss"), (True, True, "unexpected hit")],
+)
+def test_a_verdict_says_whether_it_was_known(holds, known, verdict):
+    finding = published_findings().findings[0]
+    bare = Finding.model_validate({**finding.model_dump(), "known_misses": {20.0: "why"} if known else {}})
+    outcome = Outcome(bare, 20.0, "TPSU", Basis.CALIBRATED, "1", "2", holds=False)
+    assert replace(outcome, holds=holds).verdict == verdict

@@ -1,0 +1,97 @@
+"""The answer: what wins, why others lost, what changes it, and what to do where nothing will do."""
+
+import pytest
+from llmd_pods.errors import KitError
+from llmd_pods.row import Basis
+from llmd_tuner.confidence import confine
+from llmd_tuner.figures import latency_figures
+from llmd_tuner.ranking import rank
+from llmd_tuner.search import search
+from llmd_tuner.search_inputs import Targets, parse_targets
+from tuning_for_tests import FIGURES, question
+
+
+def test_each_kind_of_deployment_is_told_why_it_lost():
+    result = rank(question(), sensitivity=False)
+    assert result.best is not None
+    reasons = {loser.deployment.family: loser.why for loser in result.losers}
+    assert result.best.family not in reasons
+    assert reasons["agg-tp1"].startswith("ITL 3")
+    assert reasons["agg-tp1"].endswith("25 ms allowed")
+    assert "of its rate" in reasons["p-tp8-d-tp8"]
+
+
+def test_each_input_is_varied_by_ten_per_cent_both_ways():
+    result = rank(question())
+    assert {swing.name for swing in result.swings} == {
+        "decode step",
+        "prefill time",
+        "ISL",
+        "OSL",
+        "qps",
+        "TTFT target",
+        "ITL target",
+    }
+    assert {swing.factor for swing in result.swings} == {0.9, 1.1}
+
+
+def test_a_load_at_the_edge_changes_the_winner():
+    best = search(question("itl=25,qps=45")).best()
+    assert best is not None
+    edge = rank(question(f"itl=25,qps={best.capacity_per_s * 0.98}"))
+    assert any(swing.changes for swing in edge.swings if swing.name == "qps" and swing.factor > 1)
+
+
+def test_where_nothing_meets_the_targets_the_nearest_misses_come_first():
+    result = rank(question("ttft=200,itl=8,qps=45"))
+    assert result.best is None
+    ratios = [item.ratio for item in result.first]
+    assert ratios == sorted(ratios)
+    assert ratios[0] > 1
+
+
+def test_the_remedies_work():
+    result = rank(question("ttft=200,itl=8,qps=45"))
+    load = next(item for item in result.remedies if item.startswith("qps="))
+    gpus = next(item for item in result.remedies if "GPUs instead of 16" in item)
+    assert search(question(f"ttft=200,itl=8,{load.split()[0]}")).best() is not None
+    assert search(question("ttft=200,itl=8,qps=45", gpus=int(gpus.split()[0]))).best() is not None
+
+
+def test_a_context_beyond_the_fit_is_refused():
+    with pytest.raises(KitError, match=r"contexts of 4,224 tokens, measured up to 130"):
+        confine(question(), FIGURES, allow_extrapolation=False)
+
+
+def test_an_allowed_extrapolation_is_tagged():
+    _, trust = confine(question(), FIGURES, allow_extrapolation=True)
+    assert trust.tag == "calibrated, extrapolated"
+    assert trust.decode_error == pytest.approx(0.119)
+
+
+def test_within_the_fit_batches_stay_at_what_was_measured():
+    asked, trust = confine(question(workload="64/64"), FIGURES, allow_extrapolation=False)
+    assert asked.room.max_num_seqs == 256
+    assert trust.tag == "calibrated"
+
+
+def test_figures_that_are_assumptions_are_bounds():
+    figures = latency_figures("llama-3.3-70b-instruct-fp8-dynamic", "MI300X")
+    assert figures is not None
+    _, trust = confine(question(), figures, allow_extrapolation=True)
+    assert trust.basis is Basis.BOUND
+    assert trust.tag == "bound"
+    assert "decode ±2% in sample, prefill not measured" in trust.sentence
+    assert "decode: tensor parallel sizes 1, 2, 4, measured 8" in trust.beyond
+
+
+def test_targets_are_read_in_milliseconds_and_requests_per_second():
+    assert parse_targets("ttft=2000, itl=25,qps=45") == Targets(ttft_s=2.0, itl_s=0.025, requests_per_s=45.0)
+    assert str(parse_targets("e2e=9000,qps=1.5")) == "e2e=9000,qps=1.5"
+
+
+@pytest.mark.parametrize("text", ["ttft", "ttft=-1", "itl=nan", "p99=3", "qps=0", "ttft=1,ttft=2"])
+def test_other_targets_are_refused_with_the_form(text):
+    with pytest.raises(KitError) as refused:
+        parse_targets(text)
+    assert "ttft=2000,itl=25,qps=45" in (refused.value.remedy or "")

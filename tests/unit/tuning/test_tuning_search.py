@@ -1,0 +1,208 @@
+"""The closed form: sense, properties, published anchors, and agreement with the event simulation."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llmd_tuner.families import Disaggregated, Fleet, fleet_of, fleet_of_counts, score_fleet
+from llmd_tuner.ranking import simulate_finalists
+from llmd_tuner.search import at_loads, curve_of, families, frontier_of, search
+from llmd_tuner.servers import decode_server, prefill_server
+from llmd_tuner.waits import LOOSENESS, mdc_wait_s, waits_s
+from llmd_tuner.workload import of_lengths
+from tuning_for_tests import LATENCY, MODEL, SHAPE, question, tuning_values
+
+WORKLOAD = of_lengths(4096, 256)
+TOLERANCES = tuning_values("tolerances")
+COUNTS = st.integers(1, 8)
+SHARES = st.floats(0.05, 0.95)
+
+
+def disaggregated(prefill_size=1, decode_size=2):
+    prefill = prefill_server(LATENCY, WORKLOAD, prefill_size)
+    return Disaggregated(prefill, decode_server(LATENCY, WORKLOAD, decode_size, 256), WORKLOAD, LOOSENESS["token-load"])
+
+
+def scored(family, prefill, decode, copies, load):
+    return family.score(fleet_of_counts([(prefill, decode, copies)]), np.array([load]))
+
+
+@given(COUNTS, COUNTS, SHARES, st.floats(1.01, 1.5))
+@settings(max_examples=60)
+def test_more_load_never_makes_anything_faster(prefill, decode, share, more):
+    family = disaggregated()
+    load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0]) / more
+    low, high = (scored(family, prefill, decode, 1, item) for item in (load, load * more))
+    assert high.ttft_s[0] >= low.ttft_s[0]
+    assert high.itl_s[0] >= low.itl_s[0]
+    assert high.batch[0] >= low.batch[0]
+
+
+@given(COUNTS, COUNTS, SHARES)
+@settings(max_examples=60)
+def test_twice_the_copies_carry_twice_the_load_alike(prefill, decode, share):
+    family = disaggregated()
+    load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0])
+    one, two = scored(family, prefill, decode, 1, load), scored(family, prefill, decode, 2, 2 * load)
+    assert two.e2e_s[0] == pytest.approx(one.e2e_s[0], rel=1e-9)
+
+
+@given(COUNTS, COUNTS, SHARES)
+@settings(max_examples=60)
+def test_twice_the_servers_have_the_same_load_and_itl(prefill, decode, share):
+    family = disaggregated()
+    load = share * float(family.most_requests_per_s(fleet_of_counts([(prefill, decode, 1)]))[0])
+    one, two = scored(family, prefill, decode, 1, load), scored(family, 2 * prefill, 2 * decode, 1, 2 * load)
+    assert two.prefill_load[0] == pytest.approx(one.prefill_load[0], rel=1e-9)
+    assert two.itl_s[0] == pytest.approx(one.itl_s[0], rel=1e-9)
+
+
+@given(COUNTS, COUNTS, SHARES)
+@settings(max_examples=60)
+def test_throughput_stays_below_what_decode_alone_would_do(prefill, decode, share):
+    family = disaggregated()
+    fleet = fleet_of_counts([(prefill, decode, 1)])
+    load = share * float(family.most_requests_per_s(fleet)[0])
+    alone = 256 / LATENCY.decode_step_s(256, 4224, 2) / 2  # tokens/s for each decode GPU at the largest batch
+    assert load * 256 / float(family.gpus(fleet)[0]) < alone
+
+
+@pytest.mark.parametrize("servers", [1, 3, 16])
+@pytest.mark.parametrize("utilization", [0.1, 0.555, 0.9, 0.98])
+def test_looked_up_waits_are_those_of_the_formula(servers, utilization):
+    result = waits_s(np.array([servers]), np.array([utilization]), 0.2, 0.0)[0]
+    assert result == pytest.approx(mdc_wait_s(utilization * servers / 0.2, 0.2, servers), rel=0.02, abs=1e-4)
+
+
+def test_a_single_server_waits_as_in_m_d_1():
+    assert waits_s(np.array([1]), np.array([0.8]), 1.0, 0.0)[0] == pytest.approx(mdc_wait_s(0.8, 1.0, 1), rel=1e-6)
+
+
+def test_an_overloaded_queue_has_no_wait_that_ends():
+    assert np.isinf(waits_s(np.array([2]), np.array([1.0]), 1.0, 0.0)[0])
+
+
+def test_all_deployments_fit_the_gpus_and_each_is_there_once():
+    result = list(search(question(gpus=8)).deployments())
+    names = [(item.topology, item.copies) for item in result]
+    assert len(names) == len(set(names))
+    assert max(item.gpus for item in result) == 8
+    assert ("1p-tp1-1d-tp2", 2) in names
+    assert ("agg-tp1-8r", 1) in names
+
+
+def test_the_best_meets_all_targets_and_carries_what_is_asked():
+    best = search(question()).best()
+    assert best is not None
+    assert best.ttft_s <= 2
+    assert best.itl_s <= 0.025
+    assert best.capacity_per_s >= 45
+    assert best.gpus <= 16
+
+
+def test_at_its_capacity_a_deployment_is_at_the_limit_and_beyond_it_over():
+    asked = question()
+    best = search(asked).best()
+    assert best is not None
+    at, over = at_loads(asked, best, [best.capacity_per_s, best.capacity_per_s * 1.01])
+    assert at.ratio == pytest.approx(1, abs=1e-3)
+    assert not over.feasible
+
+
+def test_without_a_load_the_one_that_carries_most_comes_first():
+    result = list(search(question("ttft=2000,itl=25")).deployments(20))
+    capacities = [round(item.capacity_per_s, 3) for item in result]
+    assert capacities == sorted(capacities, reverse=True)
+
+
+def test_fewer_nodes_come_before_more_room():
+    best = search(question("ttft=2000,itl=25,qps=15")).best()
+    assert best is not None
+    assert best.gpus_reserved == 8
+
+
+def test_decode_batches_stay_within_the_kv_cache():
+    room = replace(question().room, key_value_tokens={1: 10 * 4352, 2: 40 * 4352})
+    result = search(replace(question("ttft=9000", gpus=8), room=room))
+    assert all(item.batch <= (10 if item.topology.endswith("d-tp1") else 40) for item in result.deployments(50))
+
+
+def test_sizes_that_do_not_hold_the_model_are_no_candidates():
+    room = replace(question().room, key_value_tokens={1: 0, 2: 1_000_000})
+    names = {family.name for family in families(replace(question(), room=room))}
+    assert names == {"agg-tp2", "p-tp2-d-tp2"}
+
+
+def test_the_frontier_rises_as_users_slow_down_and_no_curve_lies_far_beyond_it():
+    asked = question(gpus=8)
+    frontier = frontier_of(asked)
+    speeds = [item.tpsu for item in frontier]
+    rates = [item.tpsg for item in frontier]
+    assert speeds == sorted(speeds, reverse=True)
+    assert rates == sorted(rates)
+    for point in curve_of(asked, search(asked).deployment(0)):
+        assert any(s >= point.tpsu * 0.95 and r >= point.tpsg * 0.95 for s, r in zip(speeds, rates, strict=True))
+
+
+def test_the_published_units_are_in_their_bands():
+    """llm-d.ai blog: 3p-tp1-1d-tp2 gives 600 to 950 tokens/s for each GPU at 20 to 60 tokens/s for each user."""
+    asked = question("", gpus=5)
+    unit = next(item for item in search(asked).deployments() if item.topology == "3p-tp1-1d-tp2")
+    band = [item.tpsg for item in curve_of(asked, unit, 40) if 20 <= item.tpsu <= 60]
+    assert band
+    assert all(600 / 1.1 <= item <= 950 * 1.1 for item in band)
+
+
+def test_aggregated_servers_are_ahead_for_slow_users_and_behind_in_the_middle():
+    asked = question("", gpus=5)
+    result = list(search(asked).deployments())
+    unit = next(item for item in result if item.topology == "3p-tp1-1d-tp2")
+    aggregated = next(item for item in result if item.topology == "agg-tp1-5r")
+    split, joined = curve_of(asked, unit, 60), curve_of(asked, aggregated, 60)
+    assert _tpsg_at(joined, 45) < _tpsg_at(split, 45)
+    assert max(item.tpsg for item in joined) > max(item.tpsg for item in split)
+
+
+def _tpsg_at(curve, tpsu):
+    return float(np.interp(tpsu, [item.tpsu for item in reversed(curve)], [item.tpsg for item in reversed(curve)]))
+
+
+def test_disaggregation_trades_ttft_for_itl():
+    asked = question("qps=20")
+    result = list(search(asked).deployments())
+    split = next(item for item in result if item.topology == "10p-tp1-3d-tp2" and item.copies == 1)
+    joined = next(item for item in result if item.topology == "agg-tp1-16r")
+    assert split.itl_s < joined.itl_s
+    assert split.ttft_s > joined.ttft_s
+
+
+@pytest.mark.parametrize("topology", ["10p-tp1-3d-tp2", "3p-tp1-1d-tp2", "9p-tp1-7d-tp1", "agg-tp1-16r", "agg-tp2-8r"])
+@pytest.mark.parametrize("share", [0.3, 0.6])
+@pytest.mark.parametrize("profile", LOOSENESS)
+def test_the_closed_form_agrees_with_the_event_simulation(topology, share, profile):
+    asked = replace(question("", gpus=16), profile=profile)
+    result = next(item for item in search(asked).deployments() if item.topology == topology)
+    at = at_loads(asked, result, [result.capacity_per_s * share])[0]
+    look = next(simulate_finalists(asked, MODEL, SHAPE, [at], seeds=(1,), duration_s=60))
+    assert look.ttft_ratio == pytest.approx(1, abs=TOLERANCES["closed_form_ttft"])
+    assert look.itl_ratio == pytest.approx(1, abs=TOLERANCES[_itl_tolerance(topology, profile)])
+
+
+def _itl_tolerance(topology, profile):
+    if topology.startswith("agg"):
+        return "closed_form_itl_aggregated" if profile == "token-load" else "closed_form_itl_herded"
+    return "closed_form_itl_token_load" if profile == "token-load" else "closed_form_itl"
+
+
+def test_ten_thousand_operating_points_are_scored_in_a_second():
+    asked = question("", gpus=16)
+    family = next(item for item in families(asked) if item.name == "p-tp1-d-tp2")
+    fleet = fleet_of(family, 16)
+    places = np.resize(np.arange(fleet.copies.size), 10_000)
+    many = Fleet(fleet.prefill[places], fleet.decode[places], fleet.copies[places])
+    start = time.process_time()
+    score_fleet(asked, family, many, np.linspace(1, 40, 10_000))
+    assert time.process_time() - start < 1
