@@ -14,7 +14,6 @@ from llmd_oke.catalogue.serving import scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import CreateCluster, NoModelCache
 from llmd_oke.planning import Node, Plan
-from llmd_oke.planning.pools import autoscaled_pools
 from llmd_oke.planning.storage import pod_disk_gib
 from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
 
@@ -236,7 +235,7 @@ def simulated(
         *([] if plugin.is_real else [SIMULATED_PLUGIN]),
         *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
         *([SIMULATED_SCALING] if is_scaled(plan) else []),
-        *([SIMULATED_NODE_SCALING] if autoscaled_pools(plan.config) else []),
+        *([SIMULATED_NODE_SCALING] if plan.created and plan.created.autoscaler else []),
         *([SIMULATED_WEIGHTS] if has_weights else []),
         *(f"{image} (no program, pods: {count})" for image, count in placeholders.items()),
     )

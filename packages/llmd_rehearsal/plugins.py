@@ -11,7 +11,6 @@ from typing import Final
 
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Plan
-from llmd_oke.planning.gpu_stack import gpu_stack
 from llmd_oke.sdk_modules import plugin_version
 from llmd_pods.errors import KitError
 
@@ -87,7 +86,7 @@ def choose_plugin(choice: PluginChoice, plan: Plan) -> KubernetesPlugin:
 def installs_charts(plan: Plan) -> bool:
     """Whether a stack installs operators, which are releases of charts."""
     creates = isinstance(plan.cluster, CreateCluster) and plan.layer != "serving"
-    return creates and bool(gpu_stack(plan.config).components)
+    return creates and bool(plan.gpu_stack.components)
 
 
 def installed(version: str) -> Path | None:

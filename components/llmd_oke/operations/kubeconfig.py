@@ -15,6 +15,7 @@ from llmd_oke.planning import Plan
 
 if TYPE_CHECKING:  # an update does without lightkube
     import lightkube
+    from lightkube.config.kubeconfig import SingleConfig
 
 VARIABLE = "KUBECONFIG"
 
@@ -52,15 +53,25 @@ def cluster_client(context: str | None) -> "lightkube.Client":
         KitError: there is no kubeconfig, or not that context.
     """
     import lightkube  # noqa: PLC0415
+
+    return lightkube.Client(config=kubeconfig_context(context))
+
+
+def kubeconfig_context(name: str | None) -> "SingleConfig":
+    """A context of the environment's kubeconfig; its current one where no name is given.
+
+    Raises:
+        KitError: there is no kubeconfig, or not that context.
+    """
     from lightkube.config.kubeconfig import KubeConfig  # noqa: PLC0415
     from lightkube.core.exceptions import ConfigError  # noqa: PLC0415
 
     try:
-        config = KubeConfig.from_env().get(context)
+        config = KubeConfig.from_env().get(name)
     except ConfigError as error:
         command = "pulumi stack output kubeconfig --show-secrets > kubeconfig"
         remedy = f"Set KUBECONFIG. Of a cluster that a stack created: {command}."
         raise KitError(f"No cluster can be reached: {error}", remedy) from error
     if config is None:
-        raise KitError(f"The kubeconfig has no context {context!r}.", "Set KUBECONFIG, or another kubeconfigContext.")
-    return lightkube.Client(config=config)
+        raise KitError(f"The kubeconfig has no context {name!r}.", "Set KUBECONFIG, or another kubeconfigContext.")
+    return config

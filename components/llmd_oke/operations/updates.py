@@ -18,7 +18,6 @@ from llmd_oke.operations.previews import Preview
 from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.operations.recovery import ClientOf, no_client, recover, recover_unanswered
 from llmd_oke.planning import Plan
-from llmd_oke.planning.pools import autoscaled_pools
 
 Confirm = Callable[[str], bool]
 
@@ -42,7 +41,7 @@ def with_refresh(pulumi: PulumiCli, plan: Plan) -> PulumiCli:
     Raises:
         KitError: the stack's state can't be read.
     """
-    refresh = bool(autoscaled_pools(plan.config))
+    refresh = plan.created is not None and plan.created.autoscaler is not None
     if not refresh and isinstance(plan.cluster, CreateCluster) and plan.layer != "serving":
         resources, autoscaler = pulumi.resources(), cluster_autoscaler().name
         refresh = any(is_gone_after_failure(resource) for resource in resources) or any(

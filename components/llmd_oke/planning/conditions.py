@@ -38,6 +38,7 @@ class Conditions(Entry):
 
 
 UNKNOWN_CONDITIONS = Conditions()
+"""vLLM's own defaults, as far as they are known."""
 
 
 class DeployedConditions(Entry):
@@ -52,6 +53,7 @@ class DeployedConditions(Entry):
 
 
 VLLM_DEFAULTS = DeployedConditions()
+"""Nothing is set."""
 
 
 def deployed_conditions(release: Release, model: Model, engine: Engine) -> DeployedConditions:

@@ -12,20 +12,17 @@ from typing import Any
 import httpx2
 import lightkube
 from lightkube.config.client_adapter import user_auth, verify_cluster
-from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.core_v1 import PodStatus
 from lightkube.resources.core_v1 import Pod, Service
 from llmd_oke.access.addresses import is_reachable
+from llmd_oke.operations.kubeconfig import kubeconfig_context
 from llmd_pods.deployment import HttpEndpoint, PodAddress
 from llmd_pods.errors import KitError
 
 RENEW_S = 60.0
 """How long a token of the kubeconfig's program serves; OKE's live four minutes (`access/signing.py`)."""
-
-_REMEDY = (
-    "Set KUBECONFIG. Of a cluster that a stack created: pulumi stack output kubeconfig --show-secrets > kubeconfig."
-)
 
 _FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError, LookupError)
 """Of the API server, of the way there, and of the kubeconfig's program."""
@@ -39,14 +36,7 @@ class ClusterAccess:
     """
 
     def __init__(self, context: str | None = None) -> None:
-        try:
-            kubeconfig = KubeConfig.from_env().get(context)
-        except ConfigError as error:
-            raise KitError(f"No cluster can be reached: {error}", _REMEDY) from error
-        if kubeconfig is None:
-            raise KitError(
-                f"The kubeconfig has no context {context!r}.", "Set KUBECONFIG, or another kubeconfigContext."
-            )
+        kubeconfig = kubeconfig_context(context)
         self._config = kubeconfig
         self._client = lightkube.Client(config=kubeconfig)
         self._authorization = Authorization(kubeconfig)
