@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from llmd_oke.cli import console
 from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 from llmd_rehearsal.programs import locate
 
@@ -28,6 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if program := locate(name):
             (folder / name).symlink_to(program.path)
     os.environ[_FOLDER] = str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _own_consoles() -> None:
+    """Each test sees consoles of its own width: those of a process are kept from the first command on."""
+    console.output.cache_clear()
+    console.errors.cache_clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,7 @@
 """A rehearsal from the stack file to the running stack, seen from the host."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -47,6 +48,11 @@ ENGINE_END_TIMEOUT_S = 30.0
 COMMAND_END_TIMEOUT_S = 60.0
 ENGINE_FREE_TIMEOUT_S = 3600.0
 """How long to wait for another program's operation on the same stack."""
+
+PASSED_ON = ("PULUMI_EXPERIMENTAL", "PULUMI_SKIP_CHECKPOINTS")
+"""The user's variables that the engine of a rehearsal obeys. With both `true` it saves its state at the end only, which
+large stacks need (docs/how-to/scale.md), and an engine that is killed leaves what it has created unknown.
+"""
 
 _ENDED_BY_SIGNAL = 128
 """What shells add to the number of the signal that ended a command."""
@@ -313,7 +319,7 @@ def program_modules(plan: Plan) -> list[str]:
 
 def _engine_environment(prepared: Prepared) -> Mapping[str, str]:
     """The engine's and its program's variables for the local cluster: kubeconfig, where their programs are, and the
-    stand-ins that the engine attaches to instead of starting a plug-in.
+    stand-ins that the engine attaches to instead of starting a plug-in. What the user has set of `PASSED_ON` counts.
     """
     programs = prepared.inventory.link_engine(prepared.state / "bin")
     stand_ins = PLUGIN_PORTS.items() if not prepared.plugin.is_real else [("oci", PLUGIN_PORTS["oci"])]
@@ -322,6 +328,7 @@ def _engine_environment(prepared: Prepared) -> Mapping[str, str]:
         **_inside_environment(prepared.state),
         "PATH": f"{programs}:{prepared.cluster.environment()['PATH']}",
         "PULUMI_DEBUG_PROVIDERS": ",".join(attached),
+        **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
     }
 
 

@@ -1,6 +1,7 @@
 """Other versions under a steady load, with servers that take their time to start: what clients see, and who pairs."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,9 @@ from user_project import Ended, Project, model
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 STARTUP_S = 30
+SERVERS_WORDS = "KV load failed|Shutting down|startup complete|expired"
+"""What the simulated servers say of failures, and when they come and go."""
+
 REQUESTS_PER_S = 2
 LOAD = Path(__file__).with_name("rollout_load.py")
 ADDRESS = "http://gpt-oss-120b.llm-d.svc.cluster.local"
@@ -63,6 +67,9 @@ def loaded(project: Project, stack: str, folder: Path) -> Iterator[Load]:
             end.touch()
             process.wait(180)
     load.rows += map(json.loads, output.read_text().splitlines())
+    if load.failures:
+        log = project.folder / ".rehearsal" / stack / "logs" / "vllm.log"
+        print("\n".join(line for line in log.read_text().splitlines() if re.search(SERVERS_WORDS, line)))
 
 
 REHEARSE = ("rehearse", "--time-scale", "0.5", "--no-benchmark", "--json")

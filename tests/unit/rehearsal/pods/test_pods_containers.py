@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from lightkube.models.core_v1 import Container as ContainerModel
 from llmd_rehearsal.pods import containers
-from llmd_rehearsal.pods.container_worker import BackOff, ContainerOptions, ContainerWorker
+from llmd_rehearsal.pods.container_worker import BackOff, ContainerOptions, ContainerWorker, pre_stop_sleep_s
 from llmd_rehearsal.pods.containers import (
     Container,
     PlaceholderContainer,
@@ -311,3 +311,10 @@ def test_a_new_run_starts_with_nothing_said(tmp_path: Path, log: Path) -> None:
 def test_the_file_is_shown_where_the_container_expects_it(tmp_path: Path) -> None:
     assert mount(ContainerModel(name="c"), tmp_path).target == "/dev/termination-log"
     assert mount(ContainerModel(name="c", terminationMessagePath="/tmp/words"), tmp_path).target == "/tmp/words"
+
+
+@pytest.mark.parametrize(("seconds", "time_scale", "wall_s"), [(15, 0.1, 6), (120, 0.1, 12), (15, 1, 15), (2, 0.1, 2)])
+def test_a_pre_stop_sleep_is_scaled_but_leaves_clients_time_to_notice(
+    seconds: float, time_scale: float, wall_s: float
+) -> None:
+    assert pre_stop_sleep_s(seconds, time_scale) == wall_s
