@@ -41,6 +41,7 @@ from llmd_rehearsal.pods.network_policies import NetworkPolicyFilter
 from llmd_rehearsal.pods.networks import AddressPool, Networks, route_services
 from llmd_rehearsal.pods.pod_sandbox import AgentContext, Resolver, StoredSources
 from llmd_rehearsal.pods.pod_worker import PodRunner
+from llmd_rehearsal.pods.probes import ProbeCount
 from llmd_rehearsal.pods.status import EventRecorder
 from llmd_rehearsal.services import Address, DnsName, ServiceNetwork
 from llmd_rehearsal.watches import Store
@@ -172,6 +173,7 @@ class Agent:
             recorder=EventRecorder(client),
             state_folder=config.state_folder,
             resolver=Resolver(config.dns_address, config.cluster_domain),
+            probes=ProbeCount(),
             probe_time_scale=config.probe_time_scale,
             back_off=BackOff(config.back_off.first_s, config.back_off.longest_s),
         )

@@ -13,7 +13,7 @@ from llmd_pods.errors import KitError
 
 from llmd_rehearsal.pods.containers import Container, StartError
 from llmd_rehearsal.pods.environment import MissingSourceError
-from llmd_rehearsal.pods.probes import Tally, run_probe, schedule
+from llmd_rehearsal.pods.probes import ProbeCount, Tally, run_probe, schedule
 from llmd_rehearsal.pods.processes import start_task
 from llmd_rehearsal.pods.status import ContainerRecord, Running, Terminated, Waiting
 
@@ -53,6 +53,7 @@ class ContainerOptions:
     warn: Callable[[str, str], None]
     """Called with reason and message of what a kubelet would report as an event."""
     address: str
+    probes: ProbeCount
     time_scale: float
     back_off: BackOff
     grace_s: float
@@ -196,7 +197,8 @@ class ContainerWorker:
         self._options.changed()
         watches = [self._watch_readiness(container, model.readinessProbe)] if model.readinessProbe else []
         watches += [self._watch_liveness(container, model.livenessProbe)] if model.livenessProbe else []
-        await asyncio.gather(*watches)
+        with self._options.probes.counted(len(watches)):
+            await asyncio.gather(*watches)
 
     async def _watch_readiness(self, container: Container, probe: Probe) -> None:
         tally = Tally(probe, verdict=False)
@@ -215,14 +217,15 @@ class ContainerWorker:
     async def _verdict(self, container: Container, probe: Probe, tally: Tally) -> bool:
         """Ask on the probe's schedule until the verdict turns, and give the new one."""
         times = schedule(probe, self._options.time_scale)
-        pause_s = times.initial_delay_s if tally.fresh else times.period_of(tally)
+        probes = self._options.probes
+        pause_s = times.initial_delay_s if tally.fresh else times.period_of(tally, probes.running)
         while True:
             await asyncio.sleep(pause_s)
             passed = await run_probe(probe, self._model, container, self._options.address, times.timeout_s)
             verdict = tally.record(passed=passed)
             if verdict is not None:
                 return verdict
-            pause_s = times.period_of(tally)
+            pause_s = times.period_of(tally, probes.running)
 
     def _kill(self, container: Container, probe: str) -> None:
         message = f"Container {self.record.name} failed {probe} probe, will be restarted"

@@ -31,6 +31,7 @@ from llmd_rehearsal.pods.environment import (
 )
 from llmd_rehearsal.pods.images import ContainerContext, ContainerFactory
 from llmd_rehearsal.pods.networks import NAMESPACES, AddressPool, Networks
+from llmd_rehearsal.pods.probes import ProbeCount
 from llmd_rehearsal.pods.processes import start_task
 from llmd_rehearsal.pods.status import EventRecorder
 from llmd_rehearsal.pods.volumes import File, TokenRequest, renewal_s, request_tokens, write_files
@@ -86,6 +87,7 @@ class AgentContext:
     recorder: EventRecorder
     state_folder: Path
     resolver: Resolver
+    probes: ProbeCount
     probe_time_scale: float
     back_off: BackOff
 

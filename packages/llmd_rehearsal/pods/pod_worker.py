@@ -201,6 +201,7 @@ class PodWorker:
             changed=self._writer.changed,
             warn=self._warn,
             address=facts.pod_ip if facts else "",
+            probes=self._context.probes,
             time_scale=self._context.probe_time_scale,
             back_off=self._context.back_off,
             grace_s=self.grace_s,

@@ -2,8 +2,8 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,6 +14,9 @@ from llmd_rehearsal.pods.containers import Container
 
 SETTLED_S = 1.0
 SHORTEST_S = 0.2  # below this, probing would cost more than it tells on two cores
+SETTLED_PER_S = 40.0
+"""Questions in a second, of all probes whose answer is yes: a thousand of them each second kept half a core busy."""
+
 _AGENT = "kube-probe/rehearsal"
 _METHOD = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"
@@ -33,10 +36,10 @@ class Schedule:
     """Between two questions when the answer was yes before: the probe's own, so that load alone turns no verdict."""
     timeout_s: float
 
-    def period_of(self, tally: "Tally") -> float:
-        """Give the seconds until the next question."""
+    def period_of(self, tally: "Tally", probes: int = 0) -> float:
+        """Give the seconds until the next question, with so many `probes` on this machine; never more than its own."""
         if tally.settled:
-            return self.settled_period_s
+            return max(self.settled_period_s, min(self.doubtful_period_s, probes / SETTLED_PER_S))
         return self.doubtful_period_s if tally.doubtful else self.period_s
 
 
@@ -53,6 +56,22 @@ def schedule(probe: Probe, time_scale: float) -> Schedule:
         doubtful_period_s=float(probe.periodSeconds or 10),
         timeout_s=float(probe.timeoutSeconds or 1),
     )
+
+
+@dataclass
+class ProbeCount:
+    """The probes of running containers, of all pods of an agent."""
+
+    running: int = 0
+
+    @contextmanager
+    def counted(self, probes: int) -> Generator[None]:
+        """Within it these are among them."""
+        self.running += probes
+        try:
+            yield
+        finally:
+            self.running -= probes
 
 
 class Tally:

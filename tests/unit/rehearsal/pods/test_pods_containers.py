@@ -22,6 +22,7 @@ from llmd_rehearsal.pods.containers import (
     termination_message,
 )
 from llmd_rehearsal.pods.images import ContainerContext, ContainerFactory, ImageEntry, ImageTable, Python
+from llmd_rehearsal.pods.probes import ProbeCount
 from llmd_rehearsal.pods.status import ContainerRecord, Role, Running, Terminated, Waiting
 
 TABLE = ImageTable(
@@ -158,6 +159,7 @@ class Watched:
             changed=self._changed,
             warn=lambda _reason, _message: None,
             address="127.0.0.1",
+            probes=ProbeCount(),
             time_scale=1.0,
             back_off=BackOff(first_s=wait_s, longest_s=wait_s),
             grace_s=1.0,

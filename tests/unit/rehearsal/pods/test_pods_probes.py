@@ -6,7 +6,7 @@ import pytest
 from lightkube.models.core_v1 import Container, ContainerPort, HTTPGetAction, Probe
 from llmd_rehearsal.pods.container_worker import BackOff
 from llmd_rehearsal.pods.containers import PlaceholderContainer
-from llmd_rehearsal.pods.probes import Tally, port_number, request, run_probe, schedule
+from llmd_rehearsal.pods.probes import ProbeCount, Tally, port_number, request, run_probe, schedule
 
 
 def verdicts(tally: Tally, answers: str) -> list[bool | None]:
@@ -29,6 +29,22 @@ def test_load_alone_turns_no_verdict_sooner_than_it_would_for_real() -> None:
     assert times.period_of(tally) == 10.0
     tally.record(passed=False)
     assert times.period_of(tally) == 1.0
+
+
+def test_many_probes_are_asked_less_often_while_all_is_well_but_never_less_than_for_real() -> None:
+    times, tally = schedule(Probe(periodSeconds=10), 0.1), Tally(Probe(), verdict=True)
+    assert [times.period_of(tally, probes) for probes in (0, 40, 200, 4000)] == [1.0, 1.0, 5.0, 10.0]
+    tally.record(passed=False)
+    tally.record(passed=False)
+    tally.record(passed=False)
+    assert times.period_of(tally, 4000) == 1.0
+
+
+def test_probes_count_while_their_container_runs() -> None:
+    count = ProbeCount()
+    with count.counted(2):
+        assert count.running == 2
+    assert count.running == 0
 
 
 def test_times_that_are_not_given_are_kubernetes_defaults() -> None:
