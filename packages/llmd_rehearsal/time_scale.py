@@ -24,14 +24,23 @@ class Work(Entry):
     simulator_s: float
 
 
+class Picker(Entry):
+    """Cores for each endpoint picker: its `own` at time scale 1, and what its unit takes `at_rest`, at any scale."""
+
+    own: float
+    at_rest: float
+
+
 class Figures(Entry):
     """`values/rehearsal/time_scale.yaml`; `control_plane` is in cores."""
 
     scrapes_per_s: float
     scrape: Work
     token: Work
+    picker: Picker
     control_plane: float
     busy_share: float
+    least_share: float
     scales: tuple[float, ...]
 
 
@@ -60,8 +69,14 @@ class Demand:
 
     @property
     def cores(self) -> float:
-        """Processors that it keeps busy at time scale 1, without the control plane."""
-        return self._scrapes_per_s * figures().scrape.all_s + self.tokens_per_s * figures().token.all_s
+        """Processors that it keeps busy at time scale 1, without those that are `at_rest`."""
+        pickers = self.pickers * figures().picker.own + self._scrapes_per_s * figures().scrape.all_s
+        return pickers + self.tokens_per_s * figures().token.all_s
+
+    @property
+    def at_rest(self) -> float:
+        """Processors that are busy at any scale: control plane, Envoys, probes."""
+        return figures().control_plane + self.pickers * figures().picker.at_rest
 
     @property
     def simulator(self) -> float:
@@ -99,10 +114,10 @@ def demand_of(plan: Plan) -> Demand:
 def choose_time_scale(demand: Demand, cores: float) -> TimeScale:
     """The least scale at which neither the processors nor the simulated vLLM's thread are too busy."""
     machine = figures()
-    free_cores = max(machine.busy_share * cores - machine.control_plane, 0.0)
-    needed = max(demand.cores / free_cores if free_cores else SLOWEST, demand.simulator / machine.busy_share)
+    free_cores = max(machine.busy_share * cores - demand.at_rest, machine.least_share * cores)
+    needed = max(demand.cores / free_cores, demand.simulator / machine.busy_share)
     scale = next((scale for scale in machine.scales if scale >= needed), SLOWEST)
-    busy, free = demand.cores + machine.control_plane, 1 - machine.busy_share
+    busy, free = demand.cores + demand.at_rest, 1 - machine.busy_share
     return TimeScale(
         scale,
         f"at 1 the stack keeps {busy:.1f} processors busy of {cores:g} (calibrated: {demand}), and {free:.0%} of them "

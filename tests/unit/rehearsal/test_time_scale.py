@@ -48,6 +48,11 @@ def test_what_two_processors_simulate_in_real_time_is_not_slowed_down(stack: str
     assert choose_time_scale(demand_of(plan(stack)), 2).scale == on_two
 
 
+def test_what_is_busy_at_any_scale_slows_a_large_stack_down_but_not_without_end():
+    scales = [choose_time_scale(Demand(units, 2 * units, 0), 2).scale for units in (1, 10, 20, 40, 80)]
+    assert scales == [1, 1.5, 4, 8, 15]
+
+
 def test_more_processors_are_never_slower_and_one_thread_bounds_them():
     scales = [choose_time_scale(demand_of(plan("reference")), cores).scale for cores in (0.25, 0.5, 1, 2, 4, 8, 64)]
     assert scales == sorted(scales, reverse=True)
@@ -61,7 +66,7 @@ def test_at_the_scale_that_is_chosen_enough_stays_free(cores: float, tokens_per_
     scale = choose_time_scale(demand, cores).scale
     assert scale in known.scales
     if scale < max(known.scales):
-        assert demand.cores / scale + known.control_plane <= known.busy_share * cores
+        assert demand.cores / scale <= max(known.busy_share * cores - demand.at_rest, known.least_share * cores)
         assert demand.simulator / scale <= known.busy_share
 
 
