@@ -216,12 +216,16 @@ class Listener:
         self._relays: set[Relay] = set()
         self._socket = _listening(address)
         self._accepting = asyncio.create_task(self._accept())
+        self._accepting.add_done_callback(lambda _: self._socket.close())
         self._connecting: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Take no more connections; those that are open go on."""
+        """Take no more connections; those that are open go on.
+
+        The socket is closed once the loop has forgotten it: it would else forget what gets the same number next.
+        """
         self._accepting.cancel()
-        self._socket.close()
+        self._socket.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """End everything."""

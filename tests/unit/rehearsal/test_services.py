@@ -9,7 +9,8 @@ import dns.rcode
 import pytest
 from lightkube.resources.core_v1 import Service
 from lightkube.resources.discovery_v1 import EndpointSlice
-from llmd_rehearsal.services import Address, Proxy, RoundRobin, dns_names, dns_response, forwardings
+from llmd_rehearsal.pods.processes import ChildProcess
+from llmd_rehearsal.services import Address, Listener, Proxy, RoundRobin, dns_names, dns_response, forwardings
 
 
 def make_service(name: str, address: str = "10.96.0.20", **spec: Any) -> Service:
@@ -240,3 +241,11 @@ def test_other_names_do_not_exist(name: str) -> None:
 
 def test_what_is_no_query_gets_no_answer() -> None:
     assert dns_response(b"nonsense", ZONE, DOMAIN) is None
+
+
+async def test_what_is_watched_after_a_listener_closed_keeps_being_watched() -> None:
+    """The next descriptor has the number of the listener's socket."""
+    listener = Listener(Address("127.0.0.1", 0), [], lambda _source, _target: True)
+    await asyncio.sleep(0)
+    listener.close()
+    assert await asyncio.wait_for(ChildProcess(["true"]).wait(), 5) == 0
