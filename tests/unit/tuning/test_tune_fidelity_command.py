@@ -44,7 +44,7 @@ def test_published_points_of_the_fit_are_kept_apart_from_others(published):
 
 
 def test_the_event_simulation_is_near_what_was_published(published):
-    """5 % for points of the fit, 10 % for those left out of it: docs/how-to/tune.md."""
+    """5 % for points of the fit, 10 % for those left out of it: docs/how-to/compare-simulation-with-measurements.md."""
     means = {standing: errors["mean_absolute_error"] for standing, errors in throughput(published).items()}
     assert means["in sample"] < 0.05
     assert means["left out"] < 0.10

@@ -1,0 +1,90 @@
+"""Pages link to what is there, and name commands, options and words that are there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("examples/*/*.md")])
+DECISIONS = sorted(DOCS.glob("decisions/0*.md"))
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of headings, as GitHub makes them."""
+    headings: list[str] = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    links: list[str] = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" not in link and (not target.exists() or (anchor and anchor not in anchors(target))):
+            yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_links_to_files_and_headings_that_are_there(page: Path):
+    assert list(dead_links(page)) == []
+
+
+def command_options() -> dict[str, set[str]]:
+    """Options of each command, by its name without `llmd-oke`: those of the reference page."""
+    text = (DOCS / "reference" / "commands.md").read_text()
+    sections: list[str] = re.split(r"^## llmd-oke ", text, flags=re.MULTILINE)[1:]
+    return {section.split("\n", 1)[0]: set(re.findall(r"--[a-z][a-z-]*", section)) for section in sections}
+
+
+OPTIONS = command_options()
+GROUPS = {name.split()[0] for name in OPTIONS}
+
+
+def unknown_commands(page: Path) -> Iterator[str]:
+    calls: list[tuple[str, str]] = re.findall(
+        r"llmd-oke ([a-z][a-z-]*(?: [a-z][a-z-]*)?)([^`#;|\n]*)", page.read_text()
+    )
+    for words, rest in calls:
+        name = words if words in OPTIONS else words.split()[0]
+        options: list[str] = re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest.split(" -- ")[0])
+        if name in OPTIONS:
+            yield from (f"{name} {option}" for option in options if option not in OPTIONS[name] | {"--help"})
+        elif name not in GROUPS:
+            yield name
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "reference"], ids=name_of)
+def test_a_page_names_commands_and_options_that_are_there(page: Path):
+    assert list(unknown_commands(page)) == []
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=name_of)
+def test_a_decision_has_status_context_decision_and_a_row_of_the_index(page: Path):
+    title, _, rest = page.read_text().removeprefix("# ").partition("\n")
+    number, _, decision = title.partition(". ")
+    assert page.name.startswith(f"{number}-")
+    assert re.findall(r"^(?:Status: \w+|## .*)", rest, flags=re.MULTILINE)[1:3] == ["## Context", "## Decision"]
+    assert f"| [{number}]({page.name}) | {decision} |" in (page.parent / "README.md").read_text()
+
+
+def test_the_index_of_how_tos_has_every_page():
+    index = (DOCS / "how-to" / "README.md").read_text()
+    pages = [page.name for page in DOCS.glob("how-to/*.md") if page.name != "README.md"]
+    assert [page for page in pages if f"]({page})" not in index] == []
+
+
+def test_every_word_of_the_glossary_is_used():
+    words: list[str] = re.findall(r"^\| ([\w -]+) \|", (DOCS / "glossary.md").read_text(), flags=re.MULTILINE)
+    text = "\n".join(page.read_text() for page in PAGES if page.name != "glossary.md").lower()
+    assert [word for word in words if word.lower() not in text and word != "word"] == []
