@@ -8,13 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from llmd_oke.catalogue.files import cache_folder, values_folder
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.config import CreateCluster, NoModelCache
 from llmd_oke.planning import Node, Plan
 from llmd_oke.planning.storage import pod_disk_gib
+from llmd_oke.values import cache_folder, values_folder
 from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
 
 from llmd_rehearsal import control_plane

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llmd_oke import catalogue, config, planning
-from llmd_oke.catalogue.files import cache_folder
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.operations.guards import DEPLOYMENT, Displacement, displacement, gpus_of
 from llmd_oke.operations.locks import file_lock
@@ -21,6 +20,7 @@ from llmd_oke.operations.previews import of_document
 from llmd_oke.operations.pulumi_cli import end_group
 from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
+from llmd_oke.values import cache_folder
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 

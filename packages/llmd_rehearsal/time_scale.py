@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.values import Entry, required_entry
 from llmd_tuner.figures import bound_figures, latency_model, latency_model_of
 
 SLOWEST = 100.0

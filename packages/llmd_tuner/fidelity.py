@@ -14,10 +14,10 @@ from functools import cache
 from llmd_bench.comparison import ForecastError, forecast_errors
 from llmd_bench.loads import Load
 from llmd_bench.loads import deployment as deployment_of
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.shapes import Node
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, Conditions, DeployedConditions
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress, SilentProgress, Ticker
 from llmd_pods.row import Basis, Row

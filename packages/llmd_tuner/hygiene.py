@@ -7,9 +7,9 @@ from functools import cache
 from typing import Literal
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import key_value_tokens
 from llmd_oke.config import Topology
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.row import Row
 
 from llmd_tuner.figures import bound_figures, latency_model_of

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Any, Literal, NoReturn, cast
 
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.planning.conditions import QUANTIZATIONS, quantization
+from llmd_oke.values import Entry, required_entry
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
