@@ -7,6 +7,7 @@ import pulumi
 
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config import FileStorage, Lustre, NodeDisk, NoModelCache
+from llmd_oke.config.engine import engine_settings
 from llmd_oke.objects import OverrideArgs, after
 from llmd_oke.operators.crds import Crds, when_established
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
@@ -215,13 +216,17 @@ def servers_args(role: RolePlan) -> ServersArgs:
 
 
 def engine_args(model: ModelPlan) -> EngineArgs:
-    """The vLLM settings of a model's servers."""
+    """The vLLM settings of a model's servers; those without an argument of their own as text."""
     engine = model.engine
+    named = EngineArgs.__annotations__
+    further = {row.field: row for row in engine_settings().settings if row.field not in named}
+    texts = {name: further[name].written(value) for name, value in engine.settings().items() if name in further}
     return {
         "max_model_len": model.max_model_len,
         "max_num_seqs": engine.max_num_seqs,
         "gpu_memory_utilization": engine.gpu_memory_utilization,
         "block_size": model.block_size,
+        "settings": texts or None,
         "extra_args": list(engine.extra_args),
         "env": dict(engine.env),
     }
