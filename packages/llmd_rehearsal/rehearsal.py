@@ -250,10 +250,10 @@ def run_engine(
 
 def _is_upgrade(prepared: Prepared) -> bool:
     """Whether clusters or pools get another version of Kubernetes: one after the other, as `llmd-oke up` does it."""
-    cluster = prepared.plan.cluster
-    if not isinstance(cluster, config.CreateCluster):
+    created = prepared.plan.created
+    if created is None:
         return False
-    after = {cluster.kubernetes_version, *(pool.kubernetes_version for pool in prepared.plan.config.gpu_pools)}
+    after = {created.config.kubernetes_version, *(pool.kubernetes_version for pool in created.gpu_pools)}
     resources = latest(checkpoint_file(prepared.state, prepared.stack)).get("resources") or ()
     before = {resource.get("inputs", {}).get("kubernetesVersion") for resource in resources}
     return bool(before - after - {None})

@@ -86,7 +86,7 @@ class TimeScale:
 
 def demand_of(plan: Plan) -> Demand:
     """What a stack asks for; every model is loaded as its smoke benchmark does it, if it has one."""
-    routed = [model for model in plan.models if model.router.mode != "none"]
+    routed = [model for model in plan.models if model.routed]
     readers = plan.release.router.replicas
     return Demand(
         pickers=readers * sum(len(model.units) for model in routed),
