@@ -20,10 +20,10 @@ from typing import Any
 
 import plain_program
 from llmd_oke import planning
-from llmd_oke.catalogue.files import cache_folder
 from llmd_oke.config import CONFIG_KEY, read, stack_file
 from llmd_oke.config.model import MOST_COPIES
 from llmd_oke.config.yaml_files import text_of
+from llmd_oke.values import cache_folder
 from llmd_pods.errors import KitError
 from llmd_pods.progress import PlainProgress, Progress
 from llmd_rehearsal import rehearsal

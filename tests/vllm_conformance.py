@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, Literal
 
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.values import Entry, required_entry
 from pydantic import Field, model_validator
 
 Server = Literal["ours", "other"]

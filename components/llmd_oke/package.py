@@ -7,15 +7,13 @@ import json
 import re
 import sys
 from importlib import metadata
-from typing import Any
+from typing import Any, is_typeddict
 
 import pulumi
 from pulumi.provider import main
 from pulumi.provider.experimental.component import ComponentProvider
 
 import llmd_oke
-from llmd_oke.cluster.pools import CpuNodesArgs
-from llmd_oke.serving.args import UnitArgs
 
 NAME = "llmd-oke"
 
@@ -37,13 +35,24 @@ def provider() -> ComponentProvider:
     """The package's provider, with a schema that describes inherited arguments too; Pulumi leaves those blank."""
     hosted = ComponentProvider(components(), NAME, None, metadata.version(NAME))
     described = json.loads(hosted.schema or "{}")
-    for token, component in described["resources"].items():
-        base = CpuNodesArgs if token.endswith("Pool") else UnitArgs
-        for name, argument in component["inputProperties"].items():
+    for component in components():
+        bases = _inherited(component.__init__.__annotations__["args"])
+        arguments = described["resources"][f"{NAME}:index:{component.__name__}"]["inputProperties"]
+        for name, argument in arguments.items():
             if "description" not in argument:
-                argument["description"] = hosted.analyzer.get_docstring(base, _snake_case(name)) or ""
+                texts = (hosted.analyzer.get_docstring(base, _snake_case(name)) for base in bases)
+                argument["description"] = next(filter(None, texts), "")
     hosted.schema = json.dumps(described)
     return hosted
+
+
+def _inherited(args: type) -> list[type]:
+    """The types of arguments that another one extends; before Python 3.12 it doesn't say so itself."""
+    return [
+        entry
+        for entry in vars(sys.modules[args.__module__]).values()
+        if is_typeddict(entry) and entry is not args and entry.__annotations__.keys() <= args.__annotations__.keys()
+    ]
 
 
 def schema() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.values import Entry, read_yaml, values_folder
 from llmd_pods.errors import KitError
 from pydantic import Field
 

@@ -130,7 +130,7 @@ def releases_document(choice: ReleaseChoice) -> dict[str, str]:
 
 def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> Iterator[tuple[str, str]]:
     programs, scale = prepared.inventory.programs, prepared.time_scale.scale
-    routed = any(model.router.mode != "none" for model in prepared.plan.models)
+    routed = any(model.routed for model in prepared.plan.models)
     real = [f"{name} {programs[name].version}" for name in (*_REAL, *(IN_PODS if routed else ()))]
     real += [f"Kubernetes plug-in {prepared.plugin.version}"] if prepared.plugin.is_real else []
     yield "real", ", ".join(real)

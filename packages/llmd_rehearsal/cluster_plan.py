@@ -8,13 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from llmd_oke.catalogue.files import cache_folder, values_folder
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
-from llmd_oke.config import CreateCluster, NoModelCache
+from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
-from llmd_oke.planning.storage import pod_disk_gib
+from llmd_oke.values import cache_folder, values_folder
 from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
 
 from llmd_rehearsal import control_plane
@@ -156,20 +155,20 @@ def _nodes(plan: Plan) -> list[NodeConfig]:
     """The nodes that are there before the engine runs. Those of pools that the stack creates come with the pools."""
     if not isinstance(plan.cluster, CreateCluster) or plan.layer == "serving":
         return [*(_node(plan, node) for node in plan.nodes_at_first), SYSTEM_NODE]
-    existing = {pool.name for pool in plan.config.gpu_pools if pool.pool_id is not None}
+    existing = {pool.name for pool in plan.pools if pool.exists}
     return [_node(plan, node) for node in plan.nodes_at_first if node.pool in existing]
 
 
 def _node(plan: Plan, node: Node) -> NodeConfig:
     """A node as the shape describes it."""
-    shape = next(pool.shape for pool in plan.pools if pool.name == node.pool)
-    pool = next(pool for pool in plan.config.gpu_pools if pool.name == node.pool)
+    pool = next(pool for pool in plan.pools if pool.name == node.pool)
+    shape = pool.shape
     return NodeConfig(
         name=f"{node.pool}-{node.index}",
         capacity={
             "cpu": str(shape.cpus),
             "memory": f"{shape.memory_gib}Gi",
-            "ephemeral-storage": f"{pod_disk_gib(pool):.0f}Gi",
+            "ephemeral-storage": f"{pool.pod_disk_gib:.0f}Gi",
             "pods": "64",
             **{resource: str(count) for resource, count in shape.devices(rdma=plan.rdma).items()},
         },
@@ -228,8 +227,7 @@ def simulated(
     """What is not real in a rehearsal of a plan with that plug-in, whose pods have these images without a program, with
     their number.
     """
-    storage = plan.config.storage
-    has_weights = not isinstance(storage.model_cache, NoModelCache) and storage.prewarm.source != "none"
+    has_weights = plan.model_cache is not None and plan.model_cache.prewarm is not None
     return (
         *SIMULATED,
         *([] if plugin.is_real else [SIMULATED_PLUGIN]),

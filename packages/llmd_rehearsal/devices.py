@@ -16,7 +16,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.values import Entry, required_entry
 from pydantic import Field
 
 from llmd_rehearsal.agent_config import NodeConfig

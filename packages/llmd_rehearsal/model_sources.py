@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from llmd_oke.catalogue import model_of_repository
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.values import Entry, required_entry
 
 PORT = 443
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -25,9 +25,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from llmd_oke.catalogue import files as user_cache
-from llmd_oke.catalogue.files import Entry, required_entry, values_folder
+from llmd_oke import values as user_cache
 from llmd_oke.operations.locks import intervals
+from llmd_oke.values import Entry, required_entry, values_folder
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress, SilentProgress
 from pydantic import Field

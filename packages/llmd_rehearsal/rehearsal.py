@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llmd_oke import catalogue, config, planning
-from llmd_oke.catalogue.files import cache_folder
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.operations.guards import DEPLOYMENT, Displacement, displacement, gpus_of
 from llmd_oke.operations.locks import file_lock
@@ -22,6 +21,7 @@ from llmd_oke.operations.previews import of_document
 from llmd_oke.operations.pulumi_cli import end_group
 from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
+from llmd_oke.values import cache_folder
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 
@@ -256,10 +256,10 @@ def run_engine(
 
 def _is_upgrade(prepared: Prepared) -> bool:
     """Whether clusters or pools get another version of Kubernetes: one after the other, as `llmd-oke up` does it."""
-    cluster = prepared.plan.cluster
-    if not isinstance(cluster, config.CreateCluster):
+    created = prepared.plan.created
+    if created is None:
         return False
-    after = {cluster.kubernetes_version, *(pool.kubernetes_version for pool in prepared.plan.config.gpu_pools)}
+    after = {created.config.kubernetes_version, *(pool.kubernetes_version for pool in created.gpu_pools)}
     resources = latest(checkpoint_file(prepared.state, prepared.stack)).get("resources") or ()
     before = {resource.get("inputs", {}).get("kubernetesVersion") for resource in resources}
     return bool(before - after - {None})

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.planning import ModelPlan, Plan
+from llmd_oke.values import Entry, required_entry
 from llmd_tuner.figures import bound_figures, latency_model, latency_model_of
 
 SLOWEST = 100.0
@@ -101,7 +101,7 @@ class TimeScale:
 
 def demand_of(plan: Plan) -> Demand:
     """What a stack asks for; every model is loaded as its smoke benchmark does it, if it has one."""
-    routed = [model for model in plan.models if model.router.mode != "none"]
+    routed = [model for model in plan.models if model.routed]
     readers = plan.release.router.replicas
     return Demand(
         pickers=readers * sum(len(model.units) for model in routed),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.config import CONFIG_KEY, yaml_files
+from llmd_oke.values import Entry, required_entry
 
 from llmd_tuner.search import Deployment, at_loads
 from llmd_tuner.search_inputs import Question

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import inf, sqrt
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.row import Basis, Row
 
 from llmd_tuner.search_inputs import Targets

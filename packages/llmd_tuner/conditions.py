@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 from llmd_oke.catalogue.benchmarks import kv_path
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.releases import release_names
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.planning.conditions import Conditions, quantization
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.row import Row
 
 DEFAULT_BLOCK_SIZE = 16

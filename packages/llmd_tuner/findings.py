@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Literal
 
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.planning.conditions import Conditions
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.progress import Progress, SilentProgress
 from llmd_pods.row import Basis
 from pydantic import Field

@@ -7,9 +7,10 @@ from functools import cache
 from typing import Literal
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import key_value_tokens
 from llmd_oke.config import Topology
+from llmd_oke.config.engine import DEFAULT_ENGINE
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.row import Row
 
 from llmd_tuner.figures import bound_figures, latency_model_of
@@ -230,5 +231,8 @@ def _limits(name: str, gpu: str) -> Limits:
     node = catalogue.node_of_gpu(gpu)
     if model is None or node is None:
         return Limits()
-    room = {size: key_value_tokens(model, node, size, 0.95) for size in sizes_of(model, node)}
+    room = {
+        size: key_value_tokens(model, node, size, DEFAULT_ENGINE.gpu_memory_utilization)
+        for size in sizes_of(model, node)
+    }
     return Limits(latency_model_of(bound_figures(model, node.gpu), model, node), room)

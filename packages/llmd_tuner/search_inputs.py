@@ -6,10 +6,11 @@ from functools import cache
 from llmd_oke.catalogue import Model, Node, Shape, gpu_names, model_names, node_of_gpu, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import key_value_tokens
+from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.errors import KitError
 
 from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
@@ -179,8 +180,8 @@ def question_of(
     targets: Targets,
     gpus: int,
     *,
-    max_num_seqs: int = 256,
-    gpu_memory_utilization: float = 0.95,
+    max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs,
+    gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization,
     started: DeployedConditions = VLLM_DEFAULTS,
     profile: RouterProfileName = "token-load",
 ) -> Question:

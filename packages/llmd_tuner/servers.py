@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from llmd_oke.config.engine import DEFAULT_ENGINE
 from numpy.typing import NDArray
 
 from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
@@ -29,7 +30,7 @@ class Room:
     """
 
     key_value_tokens: Mapping[int, int]
-    max_num_seqs: int = 256
+    max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs
     block_size: int = DEFAULT_BLOCK_SIZE
     """Tokens of a KV block of servers that hand caches over."""
     aggregated_block_size: int = DEFAULT_BLOCK_SIZE

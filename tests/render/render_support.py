@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.catalogue.files import module_folder
 from llmd_oke.testing import Rendered
+from llmd_oke.values import module_folder
 from llmd_rehearsal.programs import locate
 
 PROJECT = Path(__file__).resolve().parents[2]

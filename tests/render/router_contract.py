@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from llmd_oke import catalogue
-from llmd_oke.catalogue.files import values_folder
 from llmd_oke.serving import router
+from llmd_oke.values import values_folder
 from render_support import PROJECT, SHARED_DATA
 
 UNIT = "gpt-oss-120b"

@@ -5,8 +5,7 @@ from ipaddress import IPv4Network
 
 import pytest
 from llmd_oke.cluster.network import Network
-from llmd_oke.planning.network import security_rules
-from llmd_oke.planning.plan import NetworkChoices
+from llmd_oke.planning.network import NetworkChoices, security_rules
 from llmd_oke.testing import declared
 from llmd_pods.errors import KitError
 from oci_contract import OciMocks, contract_breaches, oci_resources, unknown_to_installed_plugin

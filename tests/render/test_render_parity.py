@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.catalogue.files import read_yaml
 from llmd_oke.serving import units
 from llmd_oke.serving.args import UnitArgs
+from llmd_oke.values import read_yaml
 
 UPSTREAM: dict[str, Any] = read_yaml(Path(__file__).parent / "parity" / "amd-overlays.yaml")
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"

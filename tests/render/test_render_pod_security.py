@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from llmd_oke.catalogue.benchmarks import bench_jobs, evals, inference_perf, kv_path
 from llmd_oke.catalogue.container_images import job_images
-from llmd_oke.catalogue.files import read_yaml, values_folder
 from llmd_oke.objects import resolve_model, resolve_release, resolve_shape
 from llmd_oke.serving import jobs
 from llmd_oke.serving.jobs import Evaluation, JobSettings, evaluation_job
 from llmd_oke.serving.vllm import ServerSpec
+from llmd_oke.values import read_yaml, values_folder
 from llmd_pods.kv_path import KvPathRequest
 from llmd_pods.pod_load import LoadRequest
 

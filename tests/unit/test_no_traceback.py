@@ -12,10 +12,10 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llmd_oke.catalogue.files import values_folder
 from llmd_oke.cli.main import app
 from llmd_oke.config import load, stacks
 from llmd_oke.planning import plan
+from llmd_oke.values import values_folder
 from llmd_pods.errors import KitError
 from mutations import ODD_TEXTS, mutated
 from typer.testing import CliRunner

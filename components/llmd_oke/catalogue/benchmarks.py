@@ -6,7 +6,7 @@ from typing import Literal
 from llmd_pods.evals import BuiltinSet
 
 from llmd_oke.catalogue.container_images import LockedImage
-from llmd_oke.catalogue.files import Entry, read_yaml, required_entry, values_folder
+from llmd_oke.values import Entry, read_yaml, required_entry, values_folder
 
 
 class Amounts(Entry):

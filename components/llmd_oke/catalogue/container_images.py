@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from llmd_oke.catalogue.files import Entry, required_entry, values_folder
+from llmd_oke.values import Entry, required_entry, values_folder
 
 LOCK = ("container-images", "lock")
 """Folder and name of the lock in `values/`."""

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from llmd_oke.catalogue.files import Entry, names, required_entry
 from llmd_oke.config.model import Decider, RouterProfileName
+from llmd_oke.values import Entry, names, required_entry
 
 Api = Literal["completions", "chat", "responses", "messages"]
 """The APIs of vLLM that answer prompts: `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages`."""

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.values import Entry, required_entry
 
 Group = Literal["nodes", "clusters"]
 Phase = Literal["cluster", "nodes"]

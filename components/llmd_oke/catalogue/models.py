@@ -3,9 +3,9 @@
 from functools import cache
 
 from llmd_oke.catalogue.endpoint_pickers import Api
-from llmd_oke.catalogue.files import Entry, entry, names
 from llmd_oke.catalogue.shapes import Node
 from llmd_oke.config.stack import Commit, QuantizedReduce
+from llmd_oke.values import Entry, entry, names
 
 
 class SlidingWindow(Entry):

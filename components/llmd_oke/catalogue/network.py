@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from llmd_oke.catalogue.files import Entry, read_yaml, values_folder
+from llmd_oke.values import Entry, read_yaml, values_folder
 
 SubnetRole = Literal[
     "api",

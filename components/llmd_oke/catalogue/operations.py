@@ -5,7 +5,7 @@ from functools import cache
 
 from pydantic import Field
 
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.values import Entry, required_entry
 
 
 class OciResource(Entry):

@@ -7,9 +7,9 @@ from llmd_pods.errors import KitError
 from pydantic import Field, model_validator
 
 from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked_image
-from llmd_oke.catalogue.files import Entry, entry, required_entry
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.config.cluster import AddOn
+from llmd_oke.values import Entry, entry, required_entry
 
 _OCI = "oci://"
 

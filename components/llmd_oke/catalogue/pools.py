@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, entry, names, required_entry, values_folder
+from llmd_oke.values import Entry, entry, names, required_entry, values_folder
 
 
 class AgentPlugins(Entry):

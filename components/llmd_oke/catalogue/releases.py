@@ -11,8 +11,8 @@ from pydantic import Field
 
 from llmd_oke.catalogue.container_images import LockedImage, locked_image, parse_reference, removal_reason
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
-from llmd_oke.catalogue.files import Entry, cache_folder, entry, module_folder, names, read_yaml
 from llmd_oke.config.stack import Override, QuickReduceFormat
+from llmd_oke.values import Entry, cache_folder, entry, module_folder, names, read_yaml
 
 
 class Program(Entry):

@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.releases import Crds
+from llmd_oke.values import Entry, required_entry
 
 
 class PrewarmRequests(Entry):

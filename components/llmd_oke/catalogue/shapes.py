@@ -6,8 +6,8 @@ from typing import Annotated, Protocol
 
 from pydantic import BeforeValidator, Field
 
-from llmd_oke.catalogue.files import Entry, entry, names, required_entry
 from llmd_oke.config.pools import Taint
+from llmd_oke.values import Entry, entry, names, required_entry
 
 POOL_LABEL = "oke.oraclecloud.com/pool.name"
 """The label that says which pool a node is of."""

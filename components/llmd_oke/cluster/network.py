@@ -17,13 +17,14 @@ from llmd_oke.planning.network import (
     ANYWHERE,
     PATH_DISCOVERY,
     PROTOCOL_NUMBERS,
+    NetworkChoices,
     Peer,
+    PoolSize,
     Ports,
     SecurityRule,
     layout,
     security_rules,
 )
-from llmd_oke.planning.plan import NetworkChoices, PoolSize
 
 ALL_SERVICES = "All .* Services In Oracle Services Network"
 """Name of the service that stands for all of a region (terraform-oci-oke, modules/network/gateways)."""
@@ -50,37 +51,15 @@ class NetworkPoolArgs(TypedDict):
     """Pods of each node."""
 
 
-class NetworkArgs(TypedDict):
-    """What a network needs. OCIDs of what is there already take the place of creating it."""
+class NetworkChoiceArgs(TypedDict):
+    """Which parts a network has."""
 
-    compartment_id: pulumi.Input[str]
-    """Compartment of the network."""
-    pools: list[NetworkPoolArgs]
-    """Pools of the cluster, which the subnets of nodes and pods are made large enough for."""
-    cidr: NotRequired[str | None]
-    """Range of the VCN, or that of an existing VCN to create subnets in, which must be given; 10.140.0.0/16 if left
-    out."""
     cni: NotRequired[str | None]
     """Pod network: `vcn-native` or `flannel`; `vcn-native` if left out."""
-    api_access: NotRequired[str | None]
-    """`private` or `public`; `private` if left out. A public API endpoint needs `api_allowed_cidrs`."""
-    api_allowed_cidrs: NotRequired[list[str] | None]
-    """Ranges that may reach the API server, beside what is in the VCN; never 0.0.0.0/0."""
     public_load_balancers: NotRequired[bool | None]
     """Whether there is a public subnet for load balancers; false if left out."""
-    public_load_balancer_cidrs: NotRequired[list[str] | None]
-    """Clients of public load balancers, on ports 80 and 443; 0.0.0.0/0 if left out."""
     bastion: NotRequired[bool | None]
     """Whether there is a subnet for the endpoint of the OCI Bastion service; true if left out."""
-    bastion_client_cidrs: NotRequired[list[str] | None]
-    """Who may open tunnels through a bastion of that service; with none, or with a public API endpoint, no bastion is
-    created. Never 0.0.0.0/0."""
-    bastion_id: NotRequired[pulumi.Input[str] | None]
-    """A bastion that is there already; none is created then."""
-    bastion_subnet_cidr: NotRequired[str | None]
-    """Range of a subnet `bastion` that is there already; that of the network if left out."""
-    bastion_host_cidrs: NotRequired[list[str] | None]
-    """Who may sign in to a bastion host by SSH; with none there is no subnet for such a host."""
     operator: NotRequired[bool | None]
     """Whether there is a private subnet for a host of administrators; false if left out."""
     file_storage: NotRequired[bool | None]
@@ -91,6 +70,33 @@ class NetworkArgs(TypedDict):
     """Whether nodes may open connections to the internet; true if left out."""
     pod_internet: NotRequired[bool | None]
     """Whether pods may open connections to the internet; true if left out."""
+
+
+class NetworkArgs(NetworkChoiceArgs):
+    """What a network needs. OCIDs of what is there already take the place of creating it."""
+
+    compartment_id: pulumi.Input[str]
+    """Compartment of the network."""
+    pools: list[NetworkPoolArgs]
+    """Pools of the cluster, which the subnets of nodes and pods are made large enough for."""
+    cidr: NotRequired[str | None]
+    """Range of the VCN, or that of an existing VCN to create subnets in, which must be given; 10.140.0.0/16 if left
+    out."""
+    api_access: NotRequired[str | None]
+    """`private` or `public`; `private` if left out. A public API endpoint needs `api_allowed_cidrs`."""
+    api_allowed_cidrs: NotRequired[list[str] | None]
+    """Ranges that may reach the API server, beside what is in the VCN; never 0.0.0.0/0."""
+    public_load_balancer_cidrs: NotRequired[list[str] | None]
+    """Clients of public load balancers, on ports 80 and 443; 0.0.0.0/0 if left out."""
+    bastion_client_cidrs: NotRequired[list[str] | None]
+    """Who may open tunnels through a bastion of that service; with none, or with a public API endpoint, no bastion is
+    created. Never 0.0.0.0/0."""
+    bastion_id: NotRequired[pulumi.Input[str] | None]
+    """A bastion that is there already; none is created then."""
+    bastion_subnet_cidr: NotRequired[str | None]
+    """Range of a subnet `bastion` that is there already; that of the network if left out."""
+    bastion_host_cidrs: NotRequired[list[str] | None]
+    """Who may sign in to a bastion host by SSH; with none there is no subnet for such a host."""
     vcn_id: NotRequired[pulumi.Input[str] | None]
     """A VCN that is there already."""
     subnet_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
@@ -336,6 +342,20 @@ def _network_spec(component: pulumi.Resource, name: str, args: NetworkArgs) -> _
         services_gateway_id=services_gateway_id,
         services_gateway_cidr=services_gateway_cidr,
     )
+
+
+def choice_args(choices: NetworkChoices) -> NetworkChoiceArgs:
+    """The choices of a plan as arguments; a public endpoint and a bastion host follow from other arguments."""
+    return {
+        "cni": choices.cni,
+        "public_load_balancers": choices.public_load_balancers,
+        "bastion": choices.bastion,
+        "operator": choices.operator,
+        "file_storage": choices.file_storage,
+        "lustre": choices.lustre,
+        "worker_internet": choices.worker_internet,
+        "pod_internet": choices.pod_internet,
+    }
 
 
 def _choices(args: NetworkArgs) -> NetworkChoices:

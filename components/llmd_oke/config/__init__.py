@@ -2,6 +2,7 @@
 
 from llmd_oke.config.base import Part
 from llmd_oke.config.cluster import AddOn, Cluster, CreateCluster, ExistingCluster, Iam, Network, Oidc
+from llmd_oke.config.engine import Engine
 from llmd_oke.config.load import (
     load,
     parse,
@@ -13,7 +14,7 @@ from llmd_oke.config.load import (
     stacks,
     validate,
 )
-from llmd_oke.config.model import Engine, Model, Router, Scaling, ServersScaling, Slo, Workload
+from llmd_oke.config.model import Model, Router, Scaling, ServersScaling, Slo, Workload
 from llmd_oke.config.pools import AutoscaledSize, CpuPool, GpuPool, Image, Launch, SizeLimits, SystemPool
 from llmd_oke.config.stack import (
     FileStorage,

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from llmd_oke.config.base import DnsLabel, EnvironmentName, Items, Part, is_absent, is_zero
+from llmd_oke.config.base import DnsLabel, Part, is_absent, is_zero
+from llmd_oke.config.engine import Engine
 from llmd_oke.config.topology import Role, Topology
 
 MOST_COPIES = 64
@@ -67,47 +68,6 @@ class Slo(Part):
 
     itl_ms: Annotated[float, Field(gt=0)] | None = None
     """Inter-token latency in milliseconds."""
-
-
-class Engine(Part):
-    """vLLM settings that planning depends on, and a way to pass others."""
-
-    max_model_len: Annotated[int, Field(ge=1)] | None = None
-    """vLLM's `--max-model-len` in tokens; the model's own maximum if left out."""
-
-    max_num_seqs: Annotated[int, Field(ge=1)] = 256
-    """vLLM's `--max-num-seqs`: sequences that one server runs at a time."""
-
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """vLLM's `--gpu-memory-utilization`: the share of each GPU's memory that vLLM may take."""
-
-    block_size: Literal[16, 32, 64, 128] | None = None
-    """vLLM's `--block-size` in tokens, equal on prefill and decode; the release's if left out: 128 where KV cache is
-    handed over, which fewer and larger pieces do faster, else 16."""
-
-    extra_args: Items[str] = ()
-    """Further vLLM arguments, passed as they are to every server of the model; none that the kit sets itself."""
-
-    env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
-    """Further environment variables of every server; they win over the kit's own."""
-
-    def argument(self, name: str) -> tuple[int, str] | None:
-        """The value that `extraArgs` give an argument, and its position; of several the last, which wins."""
-        last = None
-        for i, argument in enumerate(self.extra_args):
-            key, mark, value = argument.partition("=")
-            if key.replace("_", "-") == name:
-                last = i, value if mark else "".join(self.extra_args[i + 1 : i + 2])
-        return last
-
-
-ENGINE_FLAGS = {
-    "max_model_len": "--max-model-len",
-    "max_num_seqs": "--max-num-seqs",
-    "gpu_memory_utilization": "--gpu-memory-utilization",
-    "block_size": "--block-size",
-}
-"""vLLM's flags of those fields of `Engine` that are one setting each. Their defaults are the fields'."""
 
 
 class ServersScaling(Part):

@@ -11,6 +11,7 @@ from llmd_pods.topology import SHORT_FORM_PATTERN, SHORT_FORMS
 from pydantic import BaseModel
 
 from llmd_oke.config.base import Part
+from llmd_oke.config.engine import EngineRows
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
 
@@ -56,7 +57,8 @@ def _describe(described: dict[str, Any], model: type[BaseModel]) -> None:
     Pydantic can do so itself (`use_attribute_docstrings`), but reads all sources whenever it loads the classes: 45 ms.
     """
     keys = {name: field.alias or name for name, field in model.model_fields.items()}
-    for owner in (base for base in reversed(model.__mro__) if issubclass(base, Part) and base is not Part):
+    written = (base for base in reversed(model.__mro__) if issubclass(base, Part) and base not in (Part, EngineRows))
+    for owner in written:
         for name, text in _docstrings(owner):
             properties: dict[str, Any] = described.get("properties", {})
             if (key := keys[name]) in properties:

@@ -32,7 +32,7 @@ def cluster_kubeconfig(pulumi: PulumiCli, plan: Plan) -> Generator[None]:
     if isinstance(plan.cluster, ExistingCluster):
         yield
         return
-    text = pulumi.output("kubeconfig", plan.config.cluster_stack)
+    text = pulumi.output("kubeconfig", plan.cluster_stack)
     with TemporaryDirectory(prefix="llmd-oke-") as folder:  # for its owner alone
         path = Path(folder) / "kubeconfig"
         path.write_text(text)

@@ -30,7 +30,7 @@ from llmd_oke.planning.placement import (
 from llmd_oke.planning.plan import Node, Pool, Server
 from llmd_oke.planning.pools import availability_domain_problems, node_scaling_problems, pool_problems
 from llmd_oke.planning.releases import release_problems
-from llmd_oke.planning.storage import pod_disk_problems, storage_problems
+from llmd_oke.planning.storage import pod_disk_gib, pod_disk_problems, storage_problems
 
 
 def problems(config: StackConfig) -> list[Problem]:
@@ -120,7 +120,17 @@ def pools(config: StackConfig) -> tuple[Pool, ...]:
     shapes = ((pool, catalogue.shape(pool.shape)) for pool in config.gpu_pools)
     owner = virtual_functions_owner(config)
     return tuple(
-        Pool(pool.name, operators.with_function_names(shape, owner), pool.size, pool.limits, pool.autoscaled)
+        Pool(
+            name=pool.name,
+            shape=operators.with_function_names(shape, owner),
+            size=pool.size,
+            limits=pool.limits,
+            autoscaled=pool.autoscaled,
+            taints=pool.taints,
+            pod_disk_gib=pod_disk_gib(pool),
+            exists=pool.pool_id is not None,
+            ready_timeout_s=pool.ready_timeout_minutes * 60,
+        )
         for pool, shape in shapes
         if shape is not None
     )

@@ -2,11 +2,11 @@
 
 from typing import get_args
 
-from llmd_oke.catalogue.files import Entry
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.releases import Release
-from llmd_oke.config.model import Engine
+from llmd_oke.config.engine import Engine
 from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.values import Entry
 
 QUANTIZATIONS: tuple[QuickReduceFormat, ...] = get_args(QuickReduceFormat)
 

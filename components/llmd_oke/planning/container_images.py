@@ -97,7 +97,7 @@ def _of_serving(plan: Plan) -> Iterator[UsedImage]:
     if not isinstance(cache.model_cache, NoModelCache) and cache.prewarm.source != "none":
         yield UsedImage(job_images().python, "pre-warm", "storage.prewarm")
     yield UsedImage(job_images().python, "image pull", "release")
-    routed = any(model.router.mode == "standalone" for model in plan.models)
+    routed = any(model.routed for model in plan.models)
     disaggregated = any(model.topology.disaggregated for model in plan.models)
     override = plan.config.override
     for used in _of_release(plan.release):

@@ -169,7 +169,7 @@ def _serving_legs(plan: Plan, before: tuple[str, ...]) -> Iterator[Leg]:
     seconds = largest / (start.read_megabytes_per_s * 1e6) + start.seconds
     yield Leg("server start", seconds, start.source or ASSUMED, (image.name, weights.name))
     ready = ["server start"]
-    if any(model.router.mode != "none" for model in plan.models):
+    if any(model.routed for model in plan.models):
         yield _fixed("router", facts.router, *before)
         ready.append("router")
     yield _fixed("first request", facts.first_request, *ready)

@@ -6,34 +6,18 @@ from dataclasses import dataclass
 
 from llmd_pods.errors import Problem
 from llmd_pods.topology import SHORT_FORMS
-from pydantic.alias_generators import to_camel
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import key_value_gib, key_value_tokens
 from llmd_oke.catalogue.releases import AttentionBackend
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config import Engine, Model, Role, ServersScaling, StackConfig, Topology
-from llmd_oke.config.model import ENGINE_FLAGS
+from llmd_oke.config.engine import engine_settings
 from llmd_oke.planning.placement import lacks_virtual_functions, place, servers, virtual_functions
 from llmd_oke.planning.plan import Advice, AnswerChange, Memory, ModelPlan, Node
 from llmd_oke.planning.releases import used_override, used_release, vllm_facts
 
 _TRANSFER = "--kv-transfer-config"
-
-_OWN_ARGUMENTS = {
-    "--tensor-parallel-size": "topology",
-    "-tp": "topology",
-    "--pipeline-parallel-size": "topology",
-    "-pp": "topology",
-    "--data-parallel-size": "topology",
-    "-dp": "topology",
-    **{flag: f"engine.{to_camel(field)}" for field, flag in ENGINE_FLAGS.items()},
-    "--model": "model",
-    "--host": "nothing: the kit sets it",
-    "--port": "nothing: the kit sets it",
-    _TRANSFER: "nothing: the kit sets it",
-}
-"""vLLM arguments that follow from other keys of the stack file. A connector of aggregated servers is the user's own."""
 
 _KEYLESS = "probes, endpoint picker and benchmarks ask servers without a key, and would get 401"
 _LAYOUT = "VLLM_KV_CACHE_LAYOUT"
@@ -107,6 +91,7 @@ def topology_problems(context: ModelContext) -> Iterator[Problem]:
 def other_problems(context: ModelContext) -> Iterator[Problem]:
     """What is wrong with one model beside its servers."""
     yield from _lengths(context)
+    yield from _later_settings(context)
     if context.model.router.mode == "none" and context.model.topology.disaggregated:
         why = "without an endpoint picker nothing pairs prefill with decode servers"
         yield Problem(f"{context.path}.router.mode", "none", "standalone", why)
@@ -311,12 +296,24 @@ def _lengths(context: ModelContext) -> Iterator[Problem]:
         )
 
 
+def _later_settings(context: ModelContext) -> Iterator[Problem]:
+    """Settings that the vLLM of the release doesn't know yet; an image that no release has may know anything."""
+    facts = vllm_facts(context.stack)
+    for setting in engine_settings().settings if facts else ():
+        since = catalogue.release(setting.since) if setting.since else None
+        value = context.model.engine.settings().get(setting.field)
+        if facts and since and facts.order < since.order and value not in (None, setting.default):
+            why = f"vLLM of {facts.name} has no --{setting.flag}"
+            yield Problem(f"{context.path}.{setting.path}", value, f"nothing, or {since.name} or later", why)
+
+
 def _extra_arguments(context: ModelContext) -> Iterator[Problem]:
+    """Arguments that the stack file has other keys for. A connector of aggregated servers is the user's own."""
     for i, argument in enumerate(context.model.engine.extra_args):
         name = argument.split("=", 1)[0].split(".", 1)[0]
         if name.replace("_", "-") == "--api-key":
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", name, "nothing", _KEYLESS)
-        key = _OWN_ARGUMENTS.get(name.replace("_", "-"))
+        key = engine_settings().taken().get(name.replace("_", "-"))
         if key is not None and not (name == _TRANSFER and not context.model.topology.disaggregated):
             why = f"{name} would contradict what was planned"
             yield Problem(f"{context.path}.engine.extraArgs[{i}]", argument, key, why)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Network, NetmaskValueError
 from itertools import combinations, product
 from math import ceil
+from typing import cast, get_args
 
 from llmd_pods.errors import Problem
 from pydantic.alias_generators import to_camel
@@ -13,7 +14,6 @@ from llmd_oke.catalogue import network as facts
 from llmd_oke.catalogue.network import Direction, GroupRole, GrowingSubnet, Outside, Protocol, RuleEntry, SubnetRole
 from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Lustre, StackConfig
 from llmd_oke.config.base import Part
-from llmd_oke.planning.plan import NetworkChoices, PoolSize, RuleContext
 
 MOST_PODS = 110
 """Kubernetes' own limit for the pods of a node."""
@@ -32,6 +32,86 @@ PATH_DISCOVERY = (3, 4)
 
 ANYWHERE = "0.0.0.0/0"
 _PATH = "cluster.network"
+
+
+@dataclass(frozen=True)
+class RuleContext:
+    """What decides which rows of the table apply, and what their peers are.
+
+    `cidrs` has the ranges of each peer outside of groups but `internet` and `oracle-services`; a peer without ranges
+    (an empty allow list, no bastion subnet) has no rules.
+    """
+
+    groups: Collection[GroupRole]
+    cni: str
+    worker_internet: bool
+    pod_internet: bool
+    cidrs: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class NetworkChoices:
+    """What decides which subnets, gateways and groups a network has."""
+
+    cni: str = "vcn-native"
+    public_endpoint: bool = False
+    public_load_balancers: bool = False
+    bastion: bool = True
+    bastion_host: bool = False
+    operator: bool = False
+    file_storage: bool = False
+    lustre: bool = False
+    worker_internet: bool = True
+    pod_internet: bool = True
+
+    @property
+    def subnet_roles(self) -> tuple[SubnetRole, ...]:
+        """The subnets that the network has."""
+        roles: dict[SubnetRole, bool] = {
+            "api": True,
+            "workers": True,
+            "pods": self.cni == "vcn-native",
+            "load_balancers": True,
+            "public_load_balancers": self.public_load_balancers,
+            "bastion": self.bastion,
+            "bastion_host": self.bastion_host,
+            "operator": self.operator,
+            "storage": self.file_storage,
+            "lustre": self.lustre,
+        }
+        return tuple(role for role, present in roles.items() if present)
+
+    @property
+    def group_roles(self) -> tuple[GroupRole, ...]:
+        """The network security groups that the network has."""
+        return tuple(cast("GroupRole", role) for role in self.subnet_roles if role in get_args(GroupRole))
+
+    @property
+    def public_roles(self) -> tuple[SubnetRole, ...]:
+        """The subnets whose machines may have public addresses."""
+        public = {"public_load_balancers", "bastion_host", *(["api"] if self.public_endpoint else [])}
+        return tuple(role for role in self.subnet_roles if role in public)
+
+    def created(self, existing: Collection[str]) -> tuple[SubnetRole, ...]:
+        """The subnets that are not there already."""
+        return tuple(role for role in self.subnet_roles if not any(role == other for other in existing))
+
+    @property
+    def nat(self) -> bool:
+        """Whether anything in a private subnet may open connections to the internet."""
+        return self.worker_internet or self.operator or (self.cni == "vcn-native" and self.pod_internet)
+
+    def rules(self, cidrs: Mapping[str, Sequence[str]]) -> RuleContext:
+        """What the rules of the groups go by; `cidrs` are the ranges of peers outside of groups."""
+        return RuleContext(self.group_roles, self.cni, self.worker_internet, self.pod_internet, cidrs)
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """Nodes of one pool, and how many pods each of them may run."""
+
+    nodes: int
+    max_pods: int
 
 
 @dataclass(frozen=True)

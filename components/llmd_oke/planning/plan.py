@@ -1,13 +1,12 @@
 """The plan of a stack: what the config means, worked out and checked. Pure data."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast, get_args
+from typing import Literal
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.catalogue.iam import Need
-from llmd_oke.catalogue.network import GroupRole, SubnetRole
 from llmd_oke.config import (
     Cluster,
     CpuPool,
@@ -24,13 +23,15 @@ from llmd_oke.config import (
     Slo,
     Smoke,
     StackConfig,
+    SystemPool,
     Topology,
     Workload,
 )
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.config.pools import Taint
-from llmd_oke.config.stack import GpuStack
+from llmd_oke.config.stack import GpuStack, Override
+from llmd_oke.planning.network import NetworkChoices, PoolSize
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,16 @@ class ModelPlan:
         return sum(unit.gpus for unit in self.units)
 
     @property
+    def routed(self) -> bool:
+        """Whether requests come through endpoint pickers."""
+        return self.router.mode == "standalone"
+
+    @property
+    def copies(self) -> int:
+        """Units side by side."""
+        return len(self.units)
+
+    @property
     def update_note(self) -> str:
         """What another version costs, in words. Minutes are a bound: the start-up budget of the slowest servers."""
         minutes = -(-max(role.startup_budget_s for role in self.units[0].roles) // 60)
@@ -174,13 +185,20 @@ class ModelPlan:
 class Pool:
     """A pool of equal GPU nodes: `size` of them at first, and as few and as many as `limits` says later, where the
     cluster autoscaler decides (`autoscaled`).
+
+    `taints` are those that the shape doesn't have, `pod_disk_gib` is what the pods of a node may fill, `exists` says
+    that nothing of it is created, `ready_timeout_s` how long its gate waits for new nodes.
     """
 
     name: str
     shape: Shape
     size: int
     limits: SizeLimits
-    autoscaled: bool = False
+    autoscaled: bool
+    taints: tuple[Taint, ...]
+    pod_disk_gib: float
+    exists: bool
+    ready_timeout_s: int
 
     def at_first(self) -> "Pool":
         """The pool without what the cluster autoscaler may do to it."""
@@ -259,86 +277,6 @@ class GpuStackPlan:
 
 
 @dataclass(frozen=True)
-class RuleContext:
-    """What decides which rows of the table apply, and what their peers are.
-
-    `cidrs` has the ranges of each peer outside of groups but `internet` and `oracle-services`; a peer without ranges
-    (an empty allow list, no bastion subnet) has no rules.
-    """
-
-    groups: Collection[GroupRole]
-    cni: str
-    worker_internet: bool
-    pod_internet: bool
-    cidrs: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class NetworkChoices:
-    """What decides which subnets, gateways and groups a network has."""
-
-    cni: str = "vcn-native"
-    public_endpoint: bool = False
-    public_load_balancers: bool = False
-    bastion: bool = True
-    bastion_host: bool = False
-    operator: bool = False
-    file_storage: bool = False
-    lustre: bool = False
-    worker_internet: bool = True
-    pod_internet: bool = True
-
-    @property
-    def subnet_roles(self) -> tuple[SubnetRole, ...]:
-        """The subnets that the network has."""
-        roles: dict[SubnetRole, bool] = {
-            "api": True,
-            "workers": True,
-            "pods": self.cni == "vcn-native",
-            "load_balancers": True,
-            "public_load_balancers": self.public_load_balancers,
-            "bastion": self.bastion,
-            "bastion_host": self.bastion_host,
-            "operator": self.operator,
-            "storage": self.file_storage,
-            "lustre": self.lustre,
-        }
-        return tuple(role for role, present in roles.items() if present)
-
-    @property
-    def group_roles(self) -> tuple[GroupRole, ...]:
-        """The network security groups that the network has."""
-        return tuple(cast("GroupRole", role) for role in self.subnet_roles if role in get_args(GroupRole))
-
-    @property
-    def public_roles(self) -> tuple[SubnetRole, ...]:
-        """The subnets whose machines may have public addresses."""
-        public = {"public_load_balancers", "bastion_host", *(["api"] if self.public_endpoint else [])}
-        return tuple(role for role in self.subnet_roles if role in public)
-
-    def created(self, existing: Collection[str]) -> tuple[SubnetRole, ...]:
-        """The subnets that are not there already."""
-        return tuple(role for role in self.subnet_roles if not any(role == other for other in existing))
-
-    @property
-    def nat(self) -> bool:
-        """Whether anything in a private subnet may open connections to the internet."""
-        return self.worker_internet or self.operator or (self.cni == "vcn-native" and self.pod_internet)
-
-    def rules(self, cidrs: Mapping[str, Sequence[str]]) -> RuleContext:
-        """What the rules of the groups go by; `cidrs` are the ranges of peers outside of groups."""
-        return RuleContext(self.group_roles, self.cni, self.worker_internet, self.pod_internet, cidrs)
-
-
-@dataclass(frozen=True)
-class PoolSize:
-    """Nodes of one pool, and how many pods each of them may run."""
-
-    nodes: int
-    max_pods: int
-
-
-@dataclass(frozen=True)
 class IamNeeds:
     """What is needed before the cluster and what before its pools, and the OCIDs that statements are repeated for."""
 
@@ -348,18 +286,88 @@ class IamNeeds:
 
 
 @dataclass(frozen=True)
-class ClusterPlan:
-    """What a stack creates beside GPU nodes and models: network, rights, add-ons, and who changes pools' sizes.
+class PrewarmPlan:
+    """How weights get into the model cache before servers start; `revisions` are commits by the models' names."""
 
-    `autoscaled` are the pools whose number of nodes is the cluster autoscaler's, which is the add-on `autoscaler`, None
-    where there are none.
+    source: Literal["hugging-face", "object-storage"]
+    connections: int
+    revisions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ModelCachePlan:
+    """Where the weights of all models are kept.
+
+    `path` is a folder on nodes' own disks, `capacity_gib` the size of a Lustre file system, `handle` what the storage
+    driver knows a file system by that is there already. The first server downloads what it needs where nothing
+    pre-warms the cache; `timeout_s` is the limit for one model.
+    """
+
+    kind: Literal["node-disk", "file-storage", "lustre"]
+    path: str | None
+    capacity_gib: int | None
+    handle: str | None
+    timeout_s: int
+    prewarm: PrewarmPlan | None
+
+
+@dataclass(frozen=True)
+class StoragePlan:
+    """A file system that is created for the model cache. Nodes that mount it are `anywhere` in the VCN where pools are
+    there already.
+    """
+
+    kind: Literal["file-storage", "lustre"]
+    availability_domain: str
+    anywhere: bool
+    export_path: str | None
+    capacity_gb: int | None
+    performance_tier: str | None
+
+
+@dataclass(frozen=True)
+class GpuPoolPlan:
+    """A GPU pool of a created cluster: what the stack file says of it (`config`), and what it leaves to planning.
+
+    `file_storage` says that nodes mount the file system of the model cache over NFS.
+    """
+
+    config: GpuPool
+    kubernetes_version: str
+    labels: Mapping[str, str]
+    topology_manager_policy: str | None
+    file_storage: bool
+
+
+@dataclass(frozen=True)
+class CpuPoolPlan:
+    """A pool without GPUs of a created cluster: what the stack file says of it (`config`), and what it leaves to
+    planning. OCI is asked for `availability_domains` where there are none.
+    """
+
+    name: str
+    config: SystemPool | CpuPool
+    kubernetes_version: str
+    availability_domains: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """What a stack creates beside models: network, rights, pools, add-ons, storage, and who changes pools' sizes.
+
+    The first of `cpu_pools` is the system pool. `storage` is None where no file system is created. `autoscaled`
+    are the pools whose number of nodes is the cluster autoscaler's, which is the add-on `autoscaler`, None where there
+    are none.
     """
 
     config: CreateCluster
     network: NetworkChoices
     network_pools: tuple[PoolSize, ...]
     iam: IamNeeds
+    gpu_pools: tuple[GpuPoolPlan, ...]
+    cpu_pools: tuple[CpuPoolPlan, ...]
     add_ons: tuple[AddOn, ...]
+    storage: StoragePlan | None
     autoscaled: tuple[GpuPool | CpuPool, ...]
     autoscaler: AddOn | None
 
@@ -385,10 +393,13 @@ def merge_advice(advice: Iterable[Advice]) -> list[Advice]:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a stack deploys. `config` is the stack file, for what needs no working out.
+    """All that a stack deploys. `config` is the stack file, for planning's own advice and the hash of it.
 
-    `created` is None where the cluster is there already or another stack's. `control_plane_cidrs` are the addresses
-    that the API server speaks to pods from, None where they can't be known beforehand.
+    `override` is what the user put in place of the release's parts, `router_release` the release whose router runs.
+    `model_cache` is None where servers keep weights in their pods. `virtual_functions_owner` says whose names virtual
+    functions have, where not the kit's own. `created` is None where the cluster is there already or another stack's.
+    `control_plane_cidrs` are the addresses that the API server speaks to pods from, None where they can't be known
+    beforehand.
     """
 
     config: StackConfig
@@ -397,9 +408,13 @@ class Plan:
     pools: tuple[Pool, ...]
     rdma: bool
     release: Release
+    override: Override
+    router_release: str
     models: tuple[ModelPlan, ...]
     nodes: tuple[Node, ...]
+    model_cache: ModelCachePlan | None
     smoke: Smoke
+    virtual_functions_owner: str | None
     gpu_stack: GpuStackPlan
     created: ClusterPlan | None
     control_plane_cidrs: tuple[str, ...] | None
@@ -414,12 +429,17 @@ class Plan:
     @property
     def taints(self) -> tuple[Taint, ...]:
         """The taints of all GPU pools that their shapes don't have, each once; the pods of all models tolerate them."""
-        return tuple(dict.fromkeys(taint for pool in self.config.gpu_pools for taint in pool.taints))
+        return tuple(dict.fromkeys(taint for pool in self.pools for taint in pool.taints))
 
     @property
     def layer(self) -> Layer:
         """What of it the stack deploys."""
         return self.config.layer
+
+    @property
+    def cluster_stack(self) -> str | None:
+        """The stack that made the cluster, as organization/project/stack; None where it is not another stack's."""
+        return self.config.cluster_stack
 
     @property
     def kubeconfig_context(self) -> str | None:

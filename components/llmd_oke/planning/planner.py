@@ -8,18 +8,49 @@ from typing import Any, cast
 from llmd_pods.errors import Problem, Refused
 
 from llmd_oke import catalogue
-from llmd_oke.config import CreateCluster, Model, Role, StackConfig, locate, read, stack_file, validate
+from llmd_oke.config import (
+    CpuPool,
+    CreateCluster,
+    FileStorage,
+    GpuPool,
+    Model,
+    Role,
+    StackConfig,
+    SystemPool,
+    locate,
+    read,
+    stack_file,
+    validate,
+)
 from llmd_oke.planning import checks, placement
 from llmd_oke.planning.advice import advice
-from llmd_oke.planning.gpu_stack import add_ons, gpu_stack
+from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.models import ModelContext, answer_changes, has_kv_connector, memory
 from llmd_oke.planning.network import control_plane_cidrs, network_choices, network_pools
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
-from llmd_oke.planning.plan import ClusterPlan, ModelPlan, Node, Plan, Pool, RolePlan, UnitPlan, UpdateWay
-from llmd_oke.planning.pools import autoscaled_pools, autoscaler_add_on
-from llmd_oke.planning.releases import pull_problems, router_profile, used_release, with_router
-from llmd_oke.planning.storage import download_limit_s
+from llmd_oke.planning.plan import (
+    ClusterPlan,
+    CpuPoolPlan,
+    GpuPoolPlan,
+    ModelPlan,
+    Node,
+    Plan,
+    Pool,
+    RolePlan,
+    UnitPlan,
+    UpdateWay,
+)
+from llmd_oke.planning.pools import SYSTEM_POOL, autoscaled_pools, autoscaler_add_on
+from llmd_oke.planning.releases import (
+    pull_problems,
+    router_of,
+    router_profile,
+    used_override,
+    used_release,
+    with_router,
+)
+from llmd_oke.planning.storage import created_storage, download_limit_s, model_cache
 
 
 def plan_stack_file(project: Path, stack: str, router: str | None = None, *, nodes_pull: bool = False) -> Plan:
@@ -70,9 +101,13 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         pools=pools,
         rdma=config.rdma == "sriov-vf",
         release=release,
+        override=used_override(config),
+        router_release=router_of(config),
         models=tuple(_model(context, room, release) for context in checks.model_contexts(config).values()),
         nodes=tuple(nodes),
+        model_cache=model_cache(config),
         smoke=config.smoke,
+        virtual_functions_owner=virtual_functions_owner(config),
         gpu_stack=gpu_stack(config),
         created=None if config.created_cluster is None else _cluster(config, config.created_cluster),
         control_plane_cidrs=None if cidrs is None else tuple(cidrs),
@@ -88,9 +123,32 @@ def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:
         network=network_choices(config, cluster),
         network_pools=tuple(network_pools(config)),
         iam=iam_needs(config, cluster),
+        gpu_pools=tuple(_gpu_pool(config, cluster, pool) for pool in config.gpu_pools),
+        cpu_pools=tuple(_cpu_pool(cluster, pool) for pool in (config.system_pool, *config.cpu_pools)),
         add_ons=tuple(add_ons(config, cluster)),
+        storage=created_storage(config),
         autoscaled=tuple(autoscaled),
         autoscaler=autoscaler_add_on(config) if autoscaled else None,
+    )
+
+
+def _gpu_pool(config: StackConfig, cluster: CreateCluster, pool: GpuPool) -> GpuPoolPlan:
+    """With RDMA the kubelet gives a pod GPUs and network devices of one socket where it can."""
+    return GpuPoolPlan(
+        config=pool,
+        kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
+        labels={**dict(gpu_stack(config).node_labels), **pool.labels},
+        topology_manager_policy=pool.topology_manager_policy or ("best-effort" if config.rdma == "sriov-vf" else None),
+        file_storage=isinstance(config.storage.model_cache, FileStorage),
+    )
+
+
+def _cpu_pool(cluster: CreateCluster, pool: SystemPool) -> CpuPoolPlan:
+    return CpuPoolPlan(
+        name=pool.name if isinstance(pool, CpuPool) else SYSTEM_POOL,
+        config=pool,
+        kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
+        availability_domains=pool.availability_domains or cluster.given.availability_domains,
     )
 
 

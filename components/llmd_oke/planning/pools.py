@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import isfinite
 
 from llmd_pods.errors import Problem
@@ -325,9 +325,8 @@ def autoscaler_add_on(config: StackConfig) -> AddOn:
     return AddOn(name=facts.name, version=own.version if own else None, configurations=settings)
 
 
-def autoscaler_nodes(config: StackConfig, pool_ids: Mapping[str, str]) -> str:
+def autoscaler_nodes(pools: Iterable[GpuPool | CpuPool], pool_ids: Mapping[str, str]) -> str:
     """The add-on's setting `nodes`: limits and OCID of each pool; `pool_ids` are the OCIDs by the pools' names."""
-    pools = autoscaled_pools(config)
     return ", ".join(f"{pool.limits.least}:{pool.limits.most}:{pool_ids[pool.name]}" for pool in pools)
 
 

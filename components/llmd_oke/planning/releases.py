@@ -31,9 +31,9 @@ def used_override(config: StackConfig) -> Override:
     return config.override or Override()
 
 
-def override_words(config: StackConfig) -> dict[str, str]:
+def override_words(override: Override) -> dict[str, str]:
     """What runs instead of the release's own, by the names of the stack file's `override`."""
-    return {to_camel(name): value for name, value in used_override(config).said().items()}
+    return {to_camel(name): value for name, value in override.said().items()}
 
 
 def used_release(config: StackConfig) -> Release | None:

@@ -8,7 +8,7 @@ from llmd_pods.errors import Problem
 from llmd_oke import catalogue
 from llmd_oke.config import CreateCluster, FileStorage, GpuPool, Lustre, NodeDisk, NoModelCache, StackConfig
 from llmd_oke.planning.placement import unit_names
-from llmd_oke.planning.plan import Advice, Node, Plan
+from llmd_oke.planning.plan import Advice, ModelCachePlan, Node, Plan, PrewarmPlan, StoragePlan
 
 PATH = "storage.modelCache"
 
@@ -168,6 +168,51 @@ def download_limit_s(config: StackConfig) -> int:
     later = any(pool.autoscaled for pool in config.gpu_pools)
     filled = isinstance(config.storage.model_cache, NodeDisk) and prewarm.source != "none"
     return prewarm.timeout_s if later and filled else 0
+
+
+def model_cache(config: StackConfig) -> ModelCachePlan | None:
+    """The model cache of a stack; None where every server keeps weights in its own pod."""
+    cache, prewarm = config.storage.model_cache, config.storage.prewarm
+    if isinstance(cache, NoModelCache):
+        return None
+    filled = None
+    if prewarm.source != "none":
+        filled = PrewarmPlan(prewarm.source, prewarm.connections, prewarm.revisions)
+    return ModelCachePlan(
+        kind=cache.kind,
+        path=cache.path if isinstance(cache, NodeDisk) else None,
+        capacity_gib=int(cache.capacity_gb * GIB_PER_GB) if isinstance(cache, Lustre) else None,
+        handle=_existing_handle(cache),
+        timeout_s=prewarm.timeout_s,
+        prewarm=filled,
+    )
+
+
+def _existing_handle(cache: NodeDisk | FileStorage | Lustre) -> str | None:
+    """What the storage driver knows an existing file system by; None where there is none."""
+    if isinstance(cache, FileStorage) and cache.existing:
+        existing = cache.existing
+        return f"{existing.file_system_id}:{existing.mount_target_ip}:{existing.export_path}"
+    if isinstance(cache, Lustre) and cache.existing:
+        return f"{cache.existing.management_ip}@tcp:/{cache.existing.file_system_name}"
+    return None
+
+
+def created_storage(config: StackConfig) -> StoragePlan | None:
+    """The file system that is created with the cluster for the model cache; None where there is none."""
+    cache = config.storage.model_cache
+    if not isinstance(cache, FileStorage | Lustre) or cache.existing is not None:
+        return None
+    domains = [pool.availability_domain for pool in config.gpu_pools if pool.availability_domain]
+    shared, lustre = (cache, None) if isinstance(cache, FileStorage) else (None, cache)
+    return StoragePlan(
+        kind=cache.kind,
+        availability_domain=cache.availability_domain or domains[0],
+        anywhere=any(pool.pool_id for pool in config.gpu_pools),
+        export_path=shared and shared.export_path,
+        capacity_gb=lustre and lustre.capacity_gb,
+        performance_tier=lustre and lustre.performance_tier,
+    )
 
 
 def _node_disk(config: StackConfig, cache: NodeDisk) -> Iterator[Problem]:

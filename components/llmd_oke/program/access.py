@@ -62,9 +62,9 @@ def existing_cluster(plan: Plan) -> ClusterAccess:
     """A cluster that is there already: by the stack file, or by the stack that made it."""
     if isinstance(plan.cluster, ExistingCluster):
         return ClusterAccess(plan.cluster.identifier, context=plan.cluster.kubeconfig_context)
-    if plan.config.cluster_stack is None:
+    if plan.cluster_stack is None:
         raise KitError("The stack names no cluster.")
-    stack = pulumi.StackReference(plan.config.cluster_stack)
+    stack = pulumi.StackReference(plan.cluster_stack)
     outputs = pulumi.Output.all(stack.require_output("cluster_id"), stack.get_output("gpu_pools"))
     return ClusterAccess(
         identifier=outputs.apply(lambda values: require_known_taints(plan, *values)),
@@ -134,13 +134,13 @@ def unknown_taints(plan: Plan, pools: PoolOutputs) -> Iterator[Problem]:
     """Taints of pools of the same name that keep pods away and that the serving stack doesn't say; its pods tolerate
     those of all its pools.
     """
-    known = taint_outputs([taint for pool in plan.config.gpu_pools for taint in pool.taints])
-    for i, pool in enumerate(plan.config.gpu_pools):
+    known = taint_outputs(plan.taints)
+    for i, pool in enumerate(plan.pools):
         repelling = [taint for taint in pools.get(pool.name, {}).get("taints", ()) if taint["effect"] in REPELLING]
         missing = [taint for taint in repelling if dict(taint) not in known]
         if missing:
             texts, own = _texts(missing), _texts(taint_outputs(pool.taints)) or None
-            why = f"{plan.config.cluster_stack} gives the nodes {texts}, and pods that don't tolerate it find no node"
+            why = f"{plan.cluster_stack} gives the nodes {texts}, and pods that don't tolerate it find no node"
             yield Problem(f"gpuPools[{i}].taints", own, f"also {texts}, as the stack of the cluster has it", why)
 
 

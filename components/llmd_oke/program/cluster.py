@@ -12,7 +12,7 @@ from llmd_oke import config
 from llmd_oke.cluster.gate import NodeGate, NodeGateArgs
 from llmd_oke.cluster.gpu_pool import GpuPool, Launch
 from llmd_oke.cluster.iam import Iam
-from llmd_oke.cluster.network import Network
+from llmd_oke.cluster.network import Network, choice_args
 from llmd_oke.cluster.oke_cluster import AddOnArgs, AddOns, OkeCluster
 from llmd_oke.cluster.pools import CpuPool, CpuPoolArgs, CyclingArgs, NodeImage, SystemPool, TaintArgs
 from llmd_oke.cluster.provider import availability_domains, region_provider
@@ -25,7 +25,7 @@ from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, after
 from llmd_oke.operators.helm_operators import AmdGpuOperator, CertManager, NodeFeatureDiscovery, TolerationArgs
 from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.planning import Plan
-from llmd_oke.planning.plan import ClusterPlan, GpuStackPlan
+from llmd_oke.planning.plan import ClusterPlan, GpuPoolPlan, GpuStackPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
 from llmd_oke.program.access import ClusterAccess, taint_outputs
 
@@ -59,7 +59,7 @@ class CreatedCluster:
 
     def outputs(self, plan: Plan, region: str) -> dict[str, Any]:
         """What other stacks and commands need to know."""
-        taints = {pool.name: taint_outputs(pool.taints) for pool in plan.config.gpu_pools}
+        taints = {pool.name: taint_outputs(pool.taints) for pool in plan.pools}
         return {
             "cluster_id": self.oke.cluster_id,
             "kubeconfig": self.oke.kubeconfig,
@@ -78,7 +78,7 @@ class CreatedCluster:
 
 
 def create_cluster(
-    plan: Plan, created: ClusterPlan, api_server: str | None, image_links: Mapping[str, pulumi.Input[str]]
+    created: ClusterPlan, api_server: str | None, image_links: Mapping[str, pulumi.Input[str]]
 ) -> CreatedCluster:
     """Declares network, rights, cluster, pools, add-ons and storage, each after what it needs.
 
@@ -86,8 +86,7 @@ def create_cluster(
     reached, and after the other pools, which are upgraded before them.
 
     Args:
-        plan: what is deployed.
-        created: what it has of the cluster.
+        created: what the plan has of the cluster.
         api_server: address of the API server at the end of a tunnel.
         image_links: secret links to image files, by the names of pools that import them.
 
@@ -105,42 +104,34 @@ def create_cluster(
     access = ClusterAccess(identifier=oke.cluster_id, kubeconfig=oke.kubeconfig, created=oke.created)
     inside = access.options(access.provider("operators"))
     reached = KubernetesObject("api-server", _API_SERVER_PROBE, inside)
-    cpu_pools = _cpu_pools(plan, cluster, network, oke, image_links, ready)
+    cpu_pools = _cpu_pools(created, network, oke, image_links, ready)
     cluster_add_ons = _add_ons(created, oke, after(opts, *cpu_pools.values()))
     gpu_opts = after(ready, reached, *cpu_pools.values())
     gpu_pools = {
-        pool.name: _gpu_pool(plan, pool, cluster, network, oke, image_links, gpu_opts) for pool in plan.config.gpu_pools
+        pool.config.name: _gpu_pool(pool, cluster, network, oke, image_links, gpu_opts) for pool in created.gpu_pools
     }
-    storage = _storage(plan, cluster, network, after(ready, oke))
+    storage = _storage(created, network, after(ready, oke))
     if storage is not None:
         access = replace(access, model_cache_handle=storage.volume_handle)
     return CreatedCluster(provider, oke, network, access, inside, cpu_pools, cluster_add_ons, gpu_pools)
 
 
 def _network(created: ClusterPlan, opts: pulumi.ResourceOptions) -> Network:
-    cluster, choices = created.config, created.network
-    network = cluster.network
+    cluster, network = created.config, created.config.network
     return Network(
         "network",
         {
+            **choice_args(created.network),
             "compartment_id": network.compartment_id or cluster.compartment_id,
             "pools": [{"nodes": pool.nodes, "max_pods": pool.max_pods} for pool in created.network_pools],
             "cidr": network.cidr,
-            "cni": cluster.cni,
             "api_access": cluster.api_endpoint.access,
             "api_allowed_cidrs": list(cluster.api_endpoint.allowed_cidrs),
-            "public_load_balancers": choices.public_load_balancers,
             "public_load_balancer_cidrs": list(network.public_load_balancer_cidrs),
-            "bastion": choices.bastion,
             "bastion_client_cidrs": list(network.bastion_service.client_cidrs),
             "bastion_id": network.bastion_service.ocid,
             "bastion_subnet_cidr": network.bastion_service.subnet_cidr,
             "bastion_host_cidrs": list(network.bastion_host_cidrs),
-            "operator": choices.operator,
-            "file_storage": choices.file_storage,
-            "lustre": choices.lustre,
-            "worker_internet": network.worker_internet,
-            "pod_internet": network.pod_internet,
             "vcn_id": network.vcn_id,
             "subnet_ids": _ocids(network.subnets),
             "nsg_ids": _ocids(network.security_groups),
@@ -242,8 +233,7 @@ def _oke(cluster: CreateCluster, network: Network, api_server: str | None, opts:
 
 
 def _cpu_pools(
-    plan: Plan,
-    cluster: CreateCluster,
+    created: ClusterPlan,
     network: Network,
     oke: OkeCluster,
     image_links: Mapping[str, pulumi.Input[str]],
@@ -252,12 +242,13 @@ def _cpu_pools(
     """The pools without GPUs: the system pool, then the others after it. OCI is asked for availability domains where
     neither a pool nor the stack file names any, and for the newest image where none is named.
     """
-    pools = {SYSTEM_POOL: plan.config.system_pool, **{pool.name: pool for pool in plan.config.cpu_pools}}
-    domains: pulumi.Input[list[str]] = list(cluster.given.availability_domains)
-    if not cluster.given.availability_domains and any(not pool.availability_domains for pool in pools.values()):
+    cluster = created.config
+    domains: pulumi.Input[list[str]] = []
+    if any(not planned.availability_domains for planned in created.cpu_pools):
         domains = availability_domains(cluster.compartment_id, pulumi.InvokeOutputOptions(parent=oke))
     components: dict[str, SystemPool | CpuPool] = {}
-    for name, pool in pools.items():
+    for planned in created.cpu_pools:
+        name, pool = planned.name, planned.config
         image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.given.system_image_id
         own = pool if isinstance(pool, config.CpuPool) else None
         args: CpuPoolArgs = {
@@ -266,8 +257,8 @@ def _cpu_pools(
             "pool_name": name,
             "shape": pool.shape,
             "size": pool.size,
-            "kubernetes_version": pool.kubernetes_version or cluster.kubernetes_version,
-            "availability_domains": list(pool.availability_domains) or domains,
+            "kubernetes_version": planned.kubernetes_version,
+            "availability_domains": list(planned.availability_domains) or domains,
             "image_id": image_id,
             "ocpus": pool.ocpus,
             "memory_gib": pool.memory_gib,
@@ -288,14 +279,14 @@ def _cpu_pools(
 
 
 def _gpu_pool(
-    plan: Plan,
-    pool: config.GpuPool,
+    planned: GpuPoolPlan,
     cluster: CreateCluster,
     network: Network,
     oke: OkeCluster,
     image_links: Mapping[str, pulumi.Input[str]],
     opts: pulumi.ResourceOptions,
 ) -> GpuPool:
+    pool = planned.config
     image_id = None if pool.pool_id else _image(pool.name, pool.image, cluster, image_links, opts)
     return GpuPool(
         pool.name,
@@ -306,7 +297,7 @@ def _gpu_pool(
             "launch": Launch(pool.launch),
             "shape": pool.shape,
             "size": pool.size,
-            "kubernetes_version": pool.kubernetes_version or cluster.kubernetes_version,
+            "kubernetes_version": planned.kubernetes_version,
             "availability_domain": pool.availability_domain or "",
             "image_id": image_id or "",
             "pool_id": pool.pool_id,
@@ -318,14 +309,14 @@ def _gpu_pool(
             "boot_volume_vpus_per_gb": pool.boot_volume_vpus_per_gb,
             "boot_volume_kms_key_id": pool.boot_volume_kms_key_id,
             "max_pods": pool.max_pods,
-            "labels": {**dict(plan.gpu_stack.node_labels), **pool.labels},
+            "labels": dict(planned.labels),
             "taints": _taints(pool.taints),
             "autoscaled": pool.autoscaled,
             "nvme": pool.nvme,
             "huge_pages_gib": pool.huge_pages_gib,
-            "topology_manager_policy": pool.topology_manager_policy or ("best-effort" if plan.rdma else None),
+            "topology_manager_policy": planned.topology_manager_policy,
             "topology_manager_scope": pool.topology_manager_scope,
-            "file_storage": isinstance(plan.config.storage.model_cache, config.FileStorage),
+            "file_storage": planned.file_storage,
             "cycling": _cycling(pool.cycling),
             "eviction_grace_minutes": pool.eviction_grace_minutes,
             "ssh_public_key": cluster.ssh_public_key,
@@ -388,10 +379,11 @@ def declare_autoscaler(plan: Plan, cluster: CreatedCluster, gates: Sequence[pulu
     """
     if plan.created is None or plan.created.autoscaler is None:
         return
-    scaled = {pool.name for pool in plan.created.autoscaled}
+    autoscaled = plan.created.autoscaled
+    scaled = {pool.name for pool in autoscaled}
     pools = {**cluster.cpu_pools, **cluster.gpu_pools}
     pool_ids = {name: pool.pool_id for name, pool in pools.items() if name in scaled}
-    nodes = pulumi.Output.all(**pool_ids).apply(lambda ocids: autoscaler_nodes(plan.config, ocids))
+    nodes = pulumi.Output.all(**pool_ids).apply(lambda ocids: autoscaler_nodes(autoscaled, ocids))
     add_on = _add_on(plan.created.autoscaler, {"nodes": nodes})
     opts = pulumi.ResourceOptions(providers=[cluster.provider])
     AddOns(
@@ -406,34 +398,29 @@ def _add_on(add_on: AddOn, further: Mapping[str, pulumi.Input[str]] | None = Non
     return {"name": add_on.name, "version": add_on.version, "configurations": settings}
 
 
-def _storage(plan: Plan, cluster: CreateCluster, network: Network, opts: pulumi.ResourceOptions) -> Storage | None:
-    """A shared file system for model caches, mounted by nodes only: those of pools that are there already are anywhere
-    in the VCN. None where none is created.
-    """
-    cache = plan.config.storage.model_cache
-    if not isinstance(cache, config.FileStorage | config.Lustre) or cache.existing is not None:
+def _storage(created: ClusterPlan, network: Network, opts: pulumi.ResourceOptions) -> Storage | None:
+    """A shared file system for model caches, mounted by nodes only. None where none is created."""
+    storage = created.storage
+    if storage is None:
         return None
-    shared = cache if isinstance(cache, config.FileStorage) else None
-    lustre = cache if isinstance(cache, config.Lustre) else None
+    shared = storage.kind == "file-storage"
     subnet_id, nsg_id = (
         (network.storage_subnet_id, network.storage_nsg_id)
         if shared
         else (network.lustre_subnet_id, network.lustre_nsg_id)
     )
-    domains = [pool.availability_domain for pool in plan.config.gpu_pools if pool.availability_domain]
-    anywhere = any(pool.pool_id for pool in plan.config.gpu_pools)
     return Storage(
         "storage",
         {
-            "kind": cache.kind,
-            "compartment_id": cluster.compartment_id,
-            "availability_domain": cache.availability_domain or domains[0],
+            "kind": storage.kind,
+            "compartment_id": created.config.compartment_id,
+            "availability_domain": storage.availability_domain,
             "subnet_id": subnet_id,
             "nsg_ids": None if nsg_id is None else [nsg_id],
-            "export_path": shared and shared.export_path,
-            "client_cidr": (network.cidr if anywhere else network.worker_cidr) if shared else None,
-            "capacity_gb": lustre and lustre.capacity_gb,
-            "performance_tier": lustre and lustre.performance_tier,
+            "export_path": storage.export_path,
+            "client_cidr": (network.cidr if storage.anywhere else network.worker_cidr) if shared else None,
+            "capacity_gb": storage.capacity_gb,
+            "performance_tier": storage.performance_tier,
         },
         opts,
     )
@@ -474,7 +461,6 @@ def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) ->
     """A gate for each pool of GPU nodes. A scaled pool is never waited for beyond what it has: a new one can begin with
     less than the stack file says.
     """
-    timeouts = {pool.name: pool.ready_timeout_minutes * 60 for pool in plan.config.gpu_pools}
     awaited = awaited_nodes(plan)
     gates: list[pulumi.Resource] = []
     for pool in plan.pools:
@@ -484,7 +470,7 @@ def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) ->
             "nodes": gpu_pool.size.apply(lambda size, nodes=nodes: min(nodes, int(size))) if pool.autoscaled else nodes,
             "once": pool.autoscaled or None,
             "devices": pool.shape.devices(rdma=plan.rdma),
-            "timeout_s": timeouts[pool.name],
+            "timeout_s": pool.ready_timeout_s,
             "system_pool_name": SYSTEM_POOL,
             "pool_id": gpu_pool.pool_id,
         }

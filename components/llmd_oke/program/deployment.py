@@ -63,7 +63,7 @@ def _create(plan: Plan, created: ClusterPlan, settings: pulumi.Config) -> tuple[
     """OCI's packages are loaded only where a cluster is created."""
     from llmd_oke.program.cluster import create_cluster, declare_autoscaler, declare_operators  # noqa: PLC0415
 
-    cluster = create_cluster(plan, created, settings.get("apiServer"), image_links(settings))
+    cluster = create_cluster(created, settings.get("apiServer"), image_links(settings))
     gates = declare_operators(plan, cluster, cluster.inside)
     declare_autoscaler(plan, cluster, gates)
     return replace(cluster.access, ready=(*cluster.nodes, *gates)), cluster.outputs(plan, created.config.region)

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 import pulumi
 
 from llmd_oke.catalogue.serving import scaling
-from llmd_oke.config import FileStorage, Lustre, NodeDisk, NoModelCache
+from llmd_oke.config.engine import engine_settings
 from llmd_oke.objects import OverrideArgs, after
 from llmd_oke.operators.crds import Crds, when_established
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
-from llmd_oke.planning.gpu_stack import virtual_functions_owner
+from llmd_oke.planning.plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
-from llmd_oke.planning.releases import router_of, used_override
-from llmd_oke.planning.storage import GIB_PER_GB
 from llmd_oke.program.access import ClusterAccess
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, NodeTaintArgs, ServersArgs, UnitArgs
 from llmd_oke.serving.front_door import FrontDoor, ModelEndpoint
@@ -50,7 +48,6 @@ def declare_model(
 
     `keda` is the models' namespace, known once ScaledObjects can be declared in it.
     """
-    routed = model.router.mode == "standalone"
     inside = after(opts, namespace)
     prepared = after(inside, image, *([cache] if cache else []))
     declared: list[pulumi.Resource] = []
@@ -62,12 +59,12 @@ def declare_model(
         own.append(_unit(plan, model, unit, namespace, cache, needed))
         if keda is not None and (scaled := declare_scaling(model, unit, name, keda, after(inside, *own))):
             own.append(scaled)
-        if routed:
+        if model.routed:
             needed = pulumi.ResourceOptions.merge(after(opts, namespace, *([crds] if crds else [])), turn)
             own.append(Router(f"{name}-router", router_args(plan, model, unit), needed))
         declared += own
         turn = _next_unit_opts(served, own)
-    if routed:
+    if model.routed:
         routers = [service_name(unit_name(plan, model, unit)) for unit in model.units]
         address = FrontDoor(
             f"{model.name}-front-door",
@@ -118,7 +115,7 @@ def unit_name(plan: Plan, model: ModelPlan, unit: UnitPlan) -> str:
         return unit.name
     versions = {role.role: version(_server_spec(plan, model, role)) for role in unit.roles}
     sizes = {role.role: role.tensor_parallel_size for role in unit.roles}
-    return f"{unit.name}-{revision(unit.name, router_of(plan.config), versions, sizes)}"
+    return f"{unit.name}-{revision(unit.name, plan.router_release, versions, sizes)}"
 
 
 def _server_spec(plan: Plan, model: ModelPlan, role: RolePlan) -> ServerSpec:
@@ -194,9 +191,9 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
         "rdma": plan.rdma,
         "priority_class_prefix": plan.namespace,
         "engine": engine_args(model),
-        "routed": model.router.mode == "standalone",
+        "routed": model.routed,
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
-        "virtual_functions": virtual_functions_owner(plan.config),
+        "virtual_functions": plan.virtual_functions_owner,
         "node_taints": node_taints(plan),
     }
 
@@ -215,13 +212,17 @@ def servers_args(role: RolePlan) -> ServersArgs:
 
 
 def engine_args(model: ModelPlan) -> EngineArgs:
-    """The vLLM settings of a model's servers."""
+    """The vLLM settings of a model's servers; those without an argument of their own as text."""
     engine = model.engine
+    named = EngineArgs.__annotations__
+    further = {row.field: row for row in engine_settings().settings if row.field not in named}
+    texts = {name: further[name].written(value) for name, value in engine.settings().items() if name in further}
     return {
         "max_model_len": model.max_model_len,
         "max_num_seqs": engine.max_num_seqs,
         "gpu_memory_utilization": engine.gpu_memory_utilization,
         "block_size": model.block_size,
+        "settings": texts or None,
         "extra_args": list(engine.extra_args),
         "env": dict(engine.env),
     }
@@ -229,7 +230,7 @@ def engine_args(model: ModelPlan) -> EngineArgs:
 
 def _override(plan: Plan) -> OverrideArgs | None:
     """What the user put in place of the release's parts, where there is anything."""
-    override = used_override(plan.config).said()
+    override = plan.override.said()
     return OverrideArgs(**override) if override else None
 
 
@@ -295,23 +296,22 @@ def declare_model_cache(
 
     `created_handle` is what the storage driver knows a file system by that this stack or its cluster stack created.
     """
-    if isinstance(plan.config.storage.model_cache, NoModelCache):
+    cache = plan.model_cache
+    if cache is None:
         return None
-    handle = existing_handle(plan) or created_handle
-    from_bucket = plan.config.storage.prewarm.source == "object-storage"
+    from_bucket = cache.prewarm is not None and cache.prewarm.source == "object-storage"
     args: ModelCacheArgs = {
-        **model_cache_args(plan, namespace.service_account),
+        **model_cache_args(plan, cache, namespace.service_account),
         "source_url": source_url if from_bucket else None,
-        "volume_handle": handle,
+        "volume_handle": cache.handle or created_handle,
     }
     return ModelCache(NAME, args, after(opts, namespace))
 
 
-def model_cache_args(plan: Plan, service_account: pulumi.Input[str]) -> ModelCacheArgs:
+def model_cache_args(plan: Plan, cache: ModelCachePlan, service_account: pulumi.Input[str]) -> ModelCacheArgs:
     """The arguments that follow from the plan alone."""
-    cache, prewarm = plan.config.storage.model_cache, plan.config.storage.prewarm
+    prewarm = cache.prewarm
     models = sorted({model.model.name for model in plan.models})
-    filled = prewarm.source != "none"
     return {
         "namespace": plan.namespace,
         "service_account": service_account,
@@ -320,29 +320,20 @@ def model_cache_args(plan: Plan, service_account: pulumi.Input[str]) -> ModelCac
         "nodes": sum(awaited_nodes(plan).values()),
         "models": [*models],
         "volume_name": f"{plan.namespace}-{NAME}",
-        "timeout_s": prewarm.timeout_s,
+        "timeout_s": cache.timeout_s,
         "node_taints": node_taints(plan),
-        "path": cache.path if isinstance(cache, NodeDisk) else None,
-        "capacity_gib": int(cache.capacity_gb * GIB_PER_GB) if isinstance(cache, Lustre) else None,
-        "prewarm": {"source": prewarm.source, "connections": prewarm.connections} if filled else None,
-        "revisions": dict(prewarm.revisions) if filled else None,
+        "path": cache.path,
+        "capacity_gib": cache.capacity_gib,
+        "prewarm": prewarm and {"source": prewarm.source, "connections": prewarm.connections},
+        "revisions": prewarm and dict(prewarm.revisions),
     }
 
 
-def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) -> ModelCacheMountArgs:
-    """Where the servers of a model find the cache; `claim` is that of a shared volume."""
-    return mount(model_cache_args(plan, ""), model.model.name, claim)
-
-
-def existing_handle(plan: Plan) -> str | None:
-    """What the storage driver knows an existing file system by; None where there is none."""
-    cache = plan.config.storage.model_cache
-    if isinstance(cache, FileStorage) and cache.existing:
-        existing = cache.existing
-        return f"{existing.file_system_id}:{existing.mount_target_ip}:{existing.export_path}"
-    if isinstance(cache, Lustre) and cache.existing:
-        return f"{cache.existing.management_ip}@tcp:/{cache.existing.file_system_name}"
-    return None
+def model_cache_mount(plan: Plan, model: ModelPlan, claim: pulumi.Input[str]) -> ModelCacheMountArgs | None:
+    """Where the servers of a model find the cache; `claim` is that of a shared volume. None without a cache."""
+    if plan.model_cache is None:
+        return None
+    return mount(model_cache_args(plan, plan.model_cache, ""), model.model.name, claim)
 
 
 def node_taints(plan: Plan) -> list[NodeTaintArgs]:

@@ -13,7 +13,6 @@ from llmd_pods.smoke_request import PodGroup, SmokeRequest, Thresholds
 
 from llmd_oke.catalogue.benchmarks import builtin_set
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.config import NoModelCache
 from llmd_oke.planning import ModelPlan, Plan, RolePlan
 from llmd_oke.planning.conditions import deployed_conditions
 from llmd_oke.planning.models import has_kv_connector
@@ -95,7 +94,7 @@ def facts(stack: str, plan: Plan, model: ModelPlan) -> dict[str, Any]:
     share = model.gpus / plan.gpus
     return {
         "stack": stack,
-        "override": override_words(plan.config),
+        "override": override_words(plan.override),
         **conditions(plan, model),
         "config_hash": plan.config_hash,
         "price_usd_per_hour": round(plan.price_usd_per_hour * share, 2),
@@ -113,22 +112,21 @@ def conditions(plan: Plan, model: ModelPlan) -> ConditionFacts:
         "attention_backend": own.attention_backend,
         "quick_reduce": own.quick_reduce,
         "block_size": model.block_size,
-        "router_profile": "none" if model.router.mode == "none" else model.profile,
+        "router_profile": model.profile if model.routed else "none",
     }
 
 
 def measured(plan: Plan, model: ModelPlan) -> str:
     """Digest of all that serves a model: its servers' Deployments, and the objects of its routers."""
-    routed = model.router.mode == "standalone"
-    routers = [router_manifests(router_args(plan, model, unit)) for unit in model.units] if routed else []
+    routers = [router_manifests(router_args(plan, model, unit)) for unit in model.units] if model.routed else []
     return digest([list(_deployments(plan, model)), routers])
 
 
 def _deployments(plan: Plan, model: ModelPlan) -> Iterator[Any]:
     """As they are declared, but for names that Pulumi knows only later and that say nothing here."""
     args = unit_args(plan, model, "model-server")
-    if not isinstance(plan.config.storage.model_cache, NoModelCache):
-        args["model_cache"] = model_cache_mount(plan, model, "claim")
+    if (cache := model_cache_mount(plan, model, "claim")) is not None:
+        args["model_cache"] = cache
     for unit in model.units:
         name = unit_name(plan, model, unit)
         for role in unit.roles:
@@ -168,7 +166,7 @@ def _servers(plan: Plan, model: ModelPlan, role: RolePlan, copies: int) -> Serve
 
 def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
     """The programs between client and servers, in the release's versions."""
-    if model.router.mode == "none":
+    if not model.routed:
         return (RouterPart("service", "Kubernetes Service", "v1"),)
     release = plan.release
     parts = [
@@ -190,7 +188,7 @@ def _name(image: ContainerImage) -> str:
 def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:
     for unit in model.units:
         name = unit_name(plan, model, unit)
-        if model.router.mode == "standalone":
+        if model.routed:
             yield PodGroup(unit.name, "router", labels.router_selector(name), ROUTER_METRICS_PORT)
         for role in unit.roles:
             port = vllm.BEHIND_SIDECAR_PORT if role.role == "decode" else vllm.SERVER_PORT
@@ -198,7 +196,7 @@ def _groups(plan: Plan, model: ModelPlan) -> Iterator[PodGroup]:
 
 
 def _other_apis(plan: Plan, model: ModelPlan) -> Iterator[OtherApi]:
-    disaggregated = model.topology.disaggregated and model.router.mode == "standalone"
+    disaggregated = model.topology.disaggregated and model.routed
     remote = plan.release.endpoint_picker.dialect.disaggregating_apis
     for api in model.model.apis:
         if api in ("chat", "responses"):
@@ -206,7 +204,7 @@ def _other_apis(plan: Plan, model: ModelPlan) -> Iterator[OtherApi]:
 
 
 def _evidence(plan: Plan, model: ModelPlan) -> EvidenceSettings | None:
-    if not model.topology.disaggregated or model.router.mode != "standalone":
+    if not (model.topology.disaggregated and model.routed):
         return None
     metric = plan.release.endpoint_picker.dialect.metrics.decisions
     decisions = DecisionCounter((metric,), "decision_type", ("prefill-decode",))

@@ -41,16 +41,19 @@ class ServersArgs(TypedDict):
 
 
 class EngineArgs(TypedDict):
-    """vLLM settings."""
+    """vLLM settings; defaults are those of `values/vllm/engine-settings.yaml`."""
 
     max_model_len: NotRequired[int]
     """vLLM's `--max-model-len` in tokens; the model's own if left out."""
     max_num_seqs: NotRequired[int]
-    """vLLM's `--max-num-seqs`; 256 if left out."""
+    """vLLM's `--max-num-seqs`; the kit's default if left out."""
     gpu_memory_utilization: NotRequired[float]
-    """vLLM's `--gpu-memory-utilization`; 0.95 if left out."""
+    """vLLM's `--gpu-memory-utilization`; the kit's default if left out."""
     block_size: NotRequired[int]
     """vLLM's `--block-size` in tokens; the release's if left out."""
+    settings: NotRequired[dict[str, str] | None]
+    """Further settings of the stack file's `engine` as text, by vLLM's flag with underscores; `true` or `false` for a
+    flag that is given or not."""
     extra_args: NotRequired[list[str]]
     """Further vLLM arguments."""
     env: NotRequired[dict[str, str]]

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llmd_pods.errors import KitError
 from llmd_pods.prewarm.sources import ENCODINGS
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.catalogue.serving import handshake
+from llmd_oke.config.engine import SettingValue, engine_settings
 from llmd_oke.planning import placement
 from llmd_oke.planning.storage import server_disk_gib
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs
@@ -99,16 +101,16 @@ def container(spec: ServerSpec) -> Container:
 
 
 def arguments(spec: ServerSpec) -> list[str]:
-    """vLLM's arguments: the kit's own, the release's, the model's, then the user's."""
-    engine = spec.engine
+    """vLLM's arguments: the kit's own, the release's, the model's, then the user's.
+
+    Raises:
+        KitError: the table of engine settings has no such setting.
+    """
     own = [
         spec.model.repository,
         f"--port={spec.vllm_port}",
         f"--tensor-parallel-size={spec.tensor_parallel_size}",
-        f"--max-model-len={engine.get('max_model_len', spec.model.max_model_len)}",
-        f"--max-num-seqs={engine.get('max_num_seqs', 256)}",
-        f"--gpu-memory-utilization={engine.get('gpu_memory_utilization', 0.95):g}",
-        f"--block-size={engine.get('block_size') or _block_size(spec)}",
+        *_settings(spec),
     ]
     if revision := pinned_revision(spec.model, spec.cache):
         own.append(f"--revision={revision}")
@@ -116,7 +118,29 @@ def arguments(spec: ServerSpec) -> list[str]:
         own.append(f"--served-model-name={spec.model.repository}")
     transfer = [f"{_KV_TRANSFER}={kv_transfer_config()}"] if spec.transfers_cache else []
     release = [f"--attention-backend={_attention_backend(spec)}", *spec.release.vllm.arguments]
-    return [*own, *transfer, *release, *spec.model.arguments, *engine.get("extra_args", [])]
+    return [*own, *transfer, *release, *spec.model.arguments, *spec.engine.get("extra_args", [])]
+
+
+def _settings(spec: ServerSpec) -> list[str]:
+    """The arguments of the table's settings: as they are asked for, else as model or release have it, else by default.
+
+    Raises:
+        KitError: the table has no such setting.
+    """
+    engine, table = spec.engine, engine_settings().settings
+    further = engine.get("settings") or {}
+    if unknown := sorted(further.keys() - {setting.field for setting in table}):
+        raise KitError(f"vLLM's setting {unknown[0]!r} is not known.", "Give it among extra_args, as vLLM has it.")
+    values: dict[str, SettingValue | None] = {
+        "max_model_len": engine.get("max_model_len", spec.model.max_model_len),
+        "max_num_seqs": engine.get("max_num_seqs"),
+        "gpu_memory_utilization": engine.get("gpu_memory_utilization"),
+        "block_size": engine.get("block_size") or _block_size(spec),
+        **further,
+    }
+    chosen = ((setting, values.get(setting.field)) for setting in table)
+    used = ((setting, setting.default if value is None else value) for setting, value in chosen)
+    return [setting.argument(value) for setting, value in used if value is not None]
 
 
 def pinned_revision(model: Model, cache: ModelCacheMountArgs) -> str | None:

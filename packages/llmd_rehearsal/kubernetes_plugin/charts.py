@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from llmd_oke.catalogue.files import Entry, module_folder, read_yaml, values_folder
+from llmd_oke.values import Entry, module_folder, read_yaml, values_folder
 
 from llmd_rehearsal.plugin_values import Refusal
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from llmd_oke.catalogue.files import read_yaml, values_folder
+from llmd_oke.values import read_yaml, values_folder
 
 from llmd_rehearsal.plugin_values import (
     UNKNOWN,

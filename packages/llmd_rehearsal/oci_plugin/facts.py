@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.files import Entry, read_yaml, required_entry, values_folder
+from llmd_oke.values import Entry, read_yaml, required_entry, values_folder
 
 from llmd_rehearsal.plugin_values import Refusal
 

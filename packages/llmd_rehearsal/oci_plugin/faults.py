@@ -22,8 +22,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmd_oke.catalogue.files import Entry, read_yaml
 from llmd_oke.config.shape_problems import closest
+from llmd_oke.values import Entry, read_yaml
 from llmd_pods.errors import KitError
 from pydantic import Field, ValidationError
 

@@ -1,6 +1,7 @@
 """From a container's command to the settings of a simulated server, or to the refusal that vLLM would give.
 
-The command line is that of `vllm serve` as argparse sees it, made from `values/rehearsal/vllm_flags.yaml`.
+The command line is that of `vllm serve` as argparse sees it, made from the table of engine settings and, for all other
+flags, `values/rehearsal/vllm_flags.yaml`.
 """
 
 import argparse
@@ -11,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, NoReturn, cast
 
-from llmd_oke.catalogue.files import Entry, required_entry
+from llmd_oke.config.engine import Flag, engine_settings
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.planning.conditions import QUANTIZATIONS, quantization
+from llmd_oke.values import Entry, required_entry
 
 NIXL_CONNECTORS = ("NixlConnector", "NixlPullConnector")
 DECODE_BENCH_CONNECTOR = "DecodeBenchConnector"
@@ -250,15 +252,6 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
 # The command line.
 
 
-class Flag(Entry):
-    """One flag; `boolean` has a --no- form, `switch` has none, `optional` may stand without a value."""
-
-    kind: Literal["text", "integer", "size", "number", "boolean", "switch", "json", "json-list", "list", "optional"]
-    aliases: tuple[str, ...] = ()
-    default: str | int | float | bool | None = None
-    choices: tuple[str | int, ...] | None = None
-
-
 class FlagFile(Entry):
     """`values/rehearsal/vllm_flags.yaml`."""
 
@@ -302,8 +295,9 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 def _parser(program: str) -> _Parser:
     parser = _Parser(prog=program, add_help=False, allow_abbrev=False)
     parser.add_argument("model_tag", nargs="?")
-    for group in required_entry("rehearsal", "vllm_flags", FlagFile).groups.values():
-        for name, flag in group.items():
+    others = required_entry("rehearsal", "vllm_flags", FlagFile).groups.values()
+    for flags in (engine_settings().flags(), *others):
+        for name, flag in flags.items():
             parser.add_argument(f"--{name}", *flag.aliases, dest=name.replace("-", "_"), **_options(name, flag))
     return parser
 

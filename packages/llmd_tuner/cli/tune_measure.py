@@ -9,6 +9,7 @@ from llmd_bench.files import write_whole
 from llmd_oke import catalogue, config
 from llmd_oke.cli import console, options
 from llmd_oke.cli.options import with_option_groups
+from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.planning.releases import used_release
 from llmd_pods.errors import KitError
 from rich.markup import escape
@@ -40,10 +41,12 @@ Size = Annotated[
 ]
 Model = Annotated[str | None, typer.Option("--model", help="Another model of the catalogue than the stack's.")]
 MaxNumSeqs = Annotated[
-    int | None, typer.Option(help="vLLM's --max-num-seqs of the servers, the largest batch; 256 if left out.", min=1)
+    int | None,
+    typer.Option(
+        help=f"vLLM's --max-num-seqs of the servers, the largest batch; {DEFAULT_ENGINE.max_num_seqs} if left out.",
+        min=1,
+    ),
 ]
-
-DEFAULT_MAX_NUM_SEQS = 256
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,14 @@ def server_experiment(selection: ServerOptions, run: RunOptions) -> Experiment:
 
 
 def _servers(selection: ServerOptions, base: config.StackConfig, shape: catalogue.Shape, *, rehearsed: bool) -> Servers:
-    most = selection.max_num_seqs or DEFAULT_MAX_NUM_SEQS
+    most = selection.max_num_seqs or DEFAULT_ENGINE.max_num_seqs
     given = workloads.parse(selection.workload) if selection.workload else None
     if selection.model:
         if given is None:
             raise KitError("The stack doesn't say how that model is used.", "Add --workload ISL/OSL.")
         engine = _handing_over(config.Engine(max_num_seqs=most), base)
         return Servers(search_inputs.known_model(selection.model), shape, given, engine, rehearsed)
-    own = base.models[model_index(base.models, selection.name)]
+    own = base.models[model_index([model.object_name for model in base.models], selection.name)]
     load = given or workloads.of_lengths(own.workload.input_tokens, own.workload.output_tokens)
     engine = _handing_over(own.engine.model_copy(update={"max_num_seqs": most}), base)
     return Servers(search_inputs.known_model(own.model), shape, load, engine, rehearsed)

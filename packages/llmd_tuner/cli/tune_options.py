@@ -11,6 +11,7 @@ from llmd_oke import config, planning
 from llmd_oke.catalogue import Model, Node, Shape, gpu_names
 from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.cli import console, options
+from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions, deployed_conditions
 from llmd_pods.errors import KitError
@@ -96,7 +97,7 @@ class SearchOptions:
     trace: Trace = None
     prefix_hits: PrefixHits = 0.0
     figures: Figures = None
-    max_num_seqs: MaxNumSeqs = 256
+    max_num_seqs: MaxNumSeqs = DEFAULT_ENGINE.max_num_seqs
     allow_extrapolation: AllowExtrapolation = False
     measurements: Measurements = None
 
@@ -121,7 +122,7 @@ class _Defaults:
     workload: Workload
     targets: Targets
     gpus: int
-    gpu_memory_utilization: float = 0.95
+    gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization
     started: DeployedConditions = VLLM_DEFAULTS
     profile: RouterProfileName = "token-load"
 
@@ -176,13 +177,12 @@ def named_node(shape: str | None, gpu: str | None) -> Node | None:
     return search_inputs.known_gpu(gpu) if gpu else None
 
 
-def model_index(models: tuple[config.Model, ...], name: str | None) -> int:
-    """The place of a model in a stack file.
+def model_index(names: Sequence[str], name: str | None) -> int:
+    """The place of a model among the names of a stack's models.
 
     Raises:
         KitError: there is no such model, or there are several and no name says which.
     """
-    names = [model.object_name for model in models]
     if name is None and len(names) == 1:
         return 0
     if name in names:
@@ -205,7 +205,7 @@ def _of_stack(where: ModelOptions, search: SearchOptions) -> _Defaults:
     if where.shape or where.gpu:
         raise KitError("A stack says itself which GPUs it has.", STACK_OR_GPU)
     plan = planning.plan_stack_file(where.project, where.stack or "")
-    chosen = plan.models[model_index(plan.config.models, search.name)]
+    chosen = plan.models[model_index([model.name for model in plan.models], search.name)]
     slo = chosen.slo or config.Slo()
     load = _workload(search) or workload.of_lengths(chosen.workload.input_tokens, chosen.workload.output_tokens)
     return _Defaults(

@@ -347,7 +347,7 @@ def apply(
     if best is None:
         raise KitError("Nothing meets the targets.", "`llmd-oke tune rank` shows what would have to change.")
     models = config.load(project, stack).models
-    index = model_index(models, search.name)
+    index = model_index([model.object_name for model in models], search.name)
     path = config.stack_file(project, stack)
     before = path.read_text(encoding="utf-8")
     role_thresholds = thresholds(context.question, best, context.confidence.tag)

@@ -50,7 +50,7 @@ def verify(
 ) -> None:
     """Load what is deployed as the applied forecast assumed, and show forecast, measurement and error side by side."""
     models = config.load(project, stack).models
-    model = models[model_index(models, name)]
+    model = models[model_index([model.object_name for model in models], name)]
     applied = applied_forecast(applied_file(project, stack), stack, model.object_name)
     subject = verification.subject(project, stack, model, applied)
     progress = console.progress()

@@ -127,7 +127,7 @@ def watch(
     if rehearse:
         raise console.ChildExit(_inside(project, stack, name, how, reports, as_json=as_json))
     plan = planning.plan_stack_file(project, stack)
-    model = plan.models[model_index(plan.config.models, name)]
+    model = plan.models[model_index([entry.name for entry in plan.models], name)]
     applied = find_applied(applied_file(project, stack, reports), model.name)
     load_share = tolerances().load_share if how.tolerance is None else how.tolerance
     assumed = model_assumptions(plan, model, applied, verifying().tolerance, load_share)

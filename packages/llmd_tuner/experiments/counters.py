@@ -449,12 +449,11 @@ def model_assumptions(
 
     The shares are how far forecasts and loads may be off.
     """
-    own = next(entry for entry in plan.config.models if entry.object_name == model.name)
-    why = mismatch(own, applied) if applied else "no forecast was applied"
+    why = mismatch(model, applied) if applied else "no forecast was applied"
     slo = model.slo or config.Slo()
     targets = Targets(slo.ttft_ms and slo.ttft_ms / 1000, slo.itl_ms and slo.itl_ms / 1000)
     lengths = of_lengths(model.workload.input_tokens, model.workload.output_tokens, load_share)
-    remote = model.topology.disaggregated and model.router.mode == "standalone"
+    remote = model.topology.disaggregated and model.routed
     remote_share = plan.smoke.thresholds.min_remote_prefill_share if remote else None
     limit = tuple(limits(model.engine.max_num_seqs, remote_share))
     if applied is None or why:

@@ -17,7 +17,6 @@ from llmd_oke.config import CONFIG_KEY, CreateCluster, StackConfig
 from llmd_oke.config.yaml_files import read, text_of
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import end_group, pulumi_cli
-from llmd_oke.planning.releases import router_of
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 
@@ -198,7 +197,7 @@ class PulumiDeployer:
         self._of_stack("select", "--create")
         if updates.update(self._pulumi, plan, progress, lambda _: True, yes=True, allow_replace=False):
             raise KitError("The update failed.", "The Pulumi CLI said why.")
-        return Deployed(router_of(plan.config))
+        return Deployed(plan.router_release)
 
     def run(self, argv: Sequence[str]) -> int:
         """Runs a program on this machine; it ends with the block, in a session of its own that Ctrl-C doesn't reach."""

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import yaml
 from llmd_oke import catalogue, config
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.catalogue.models import key_value_tokens
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.errors import KitError
 
 from llmd_tuner import search_inputs

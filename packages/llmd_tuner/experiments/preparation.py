@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from llmd_oke import catalogue, config, planning
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.config import StackConfig
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.errors import KitError, Problem, Refused
 
 from llmd_tuner.experiments import deployer, recipes

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from llmd_oke import config
-from llmd_oke.catalogue.files import names, values_folder
 from llmd_oke.config import shape_problems, yaml_files
 from llmd_oke.config.base import DnsLabel, Items, Part
 from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.values import names, values_folder
 from llmd_pods.errors import KitError, Problem, Refused
 from llmd_pods.workload import ClosedLoop, ConstantRate, LoadShape, PoissonRate
 from pydantic import BaseModel, ConfigDict, Field, ValidationError

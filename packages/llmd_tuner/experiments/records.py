@@ -8,6 +8,7 @@ from pathlib import Path
 from llmd_bench.files import make_folder, read_rows, write_rows, write_whole
 from llmd_bench.history import stack_folder
 from llmd_oke import config
+from llmd_oke.planning import ModelPlan
 from llmd_pods.errors import KitError
 from llmd_pods.row import Basis, Row
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -122,7 +123,7 @@ def applied_forecast(file: Path, stack: str, model: str) -> Applied:
     return applied
 
 
-def mismatch(model: config.Model, applied: Applied) -> str | None:
+def mismatch(model: config.Model | ModelPlan, applied: Applied) -> str | None:
     """How a stack file's deployment differs from the one that the forecast is of; None where it is that one."""
     forecast = applied.forecast
     actual = f"{model.copies} x {model.topology}, maxNumSeqs {model.engine.max_num_seqs}"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from llmd_bench.comparison import ForecastError, forecast_errors
 from llmd_oke import config
-from llmd_oke.catalogue.files import Entry, required_entry
 from llmd_oke.planning.releases import router_of
+from llmd_oke.values import Entry, required_entry
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 from llmd_pods.row import Basis, Row

@@ -10,6 +10,7 @@ from llmd_oke.catalogue.endpoint_pickers import RouterProfile, endpoint_picker
 from llmd_oke.catalogue.models import Model, key_value_tokens
 from llmd_oke.catalogue.releases import newest_release
 from llmd_oke.catalogue.shapes import Node
+from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.config.topology import Role, Topology
 from llmd_pods.errors import KitError
@@ -58,7 +59,7 @@ class ServerLimits:
 
     tensor_parallel_size: int
     key_value_tokens: int
-    max_num_seqs: int = 256
+    max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs
     max_num_batched_tokens: int = 8192
     block_size: int = DEFAULT_BLOCK_SIZE
 
@@ -95,8 +96,8 @@ def deployment(
     copies: int = 1,
     policy: Policy = "queue",
     picker: str | None = None,
-    max_num_seqs: int = 256,
-    gpu_memory_utilization: float = 0.95,
+    max_num_seqs: int = DEFAULT_ENGINE.max_num_seqs,
+    gpu_memory_utilization: float = DEFAULT_ENGINE.gpu_memory_utilization,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> Deployment:
     """The deployment of a catalogue's model on nodes; `topology` may be a short form such as `8p-tp1-4d-tp2`."""

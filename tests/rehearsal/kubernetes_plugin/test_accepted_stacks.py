@@ -20,11 +20,11 @@ import pytest
 import yaml
 from kubernetes_control_plane import ControlPlane
 from llmd_oke import catalogue
-from llmd_oke.catalogue.files import module_folder
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.config import StackConfig, load, stacks
 from llmd_oke.planning import plan
 from llmd_oke.testing import render
+from llmd_oke.values import module_folder
 from llmd_pods.errors import KitError
 from mutations import places
 

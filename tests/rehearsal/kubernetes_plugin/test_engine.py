@@ -9,10 +9,10 @@ import httpx2
 import pulumi
 import pytest
 from kubernetes_control_plane import ControlPlane, program
-from llmd_oke.catalogue.files import module_folder
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.catalogue.serving import scaling
+from llmd_oke.values import module_folder
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
 

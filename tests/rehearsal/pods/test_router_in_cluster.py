@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Release
-from llmd_oke.catalogue.files import module_folder
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.serving import labels, router
+from llmd_oke.values import module_folder
 from pod_cluster import HERE, Object, PodCluster, is_ready, program_of
 
 pytestmark = pytest.mark.rehearsal

@@ -8,11 +8,11 @@ from typing import get_args
 import pytest
 from llmd_oke import catalogue
 from llmd_oke.catalogue.benchmarks import evals
-from llmd_oke.catalogue.files import values_folder
 from llmd_oke.catalogue.iam import Need, policies
 from llmd_oke.catalogue.operations import remedy_for
 from llmd_oke.config import Model, Topology, Workload
 from llmd_oke.config.base import DnsLabel
+from llmd_oke.values import values_folder
 from pydantic import TypeAdapter
 
 MODELS = [item for name in catalogue.model_names() if (item := catalogue.model(name)) is not None]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, PickerConfig, endpoint_picker
-from llmd_oke.catalogue.files import names
 from llmd_oke.config.model import PROFILE_NAMES
+from llmd_oke.values import names
 
 PICKERS = [endpoint_picker(name) for name in names("endpoint-pickers")]
 by_picker = pytest.mark.parametrize("picker", PICKERS, ids=lambda picker: picker.version)

@@ -9,11 +9,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from llmd_oke import catalogue
-from llmd_oke.catalogue import files, release_names
+from llmd_oke import catalogue, values
+from llmd_oke.catalogue import release_names
 from llmd_oke.catalogue.endpoint_pickers import KnownLimit
-from llmd_oke.catalogue.files import values_folder
 from llmd_oke.catalogue.releases import Crds, Release, crd_manifests, release_of_former_name, with_override
+from llmd_oke.values import values_folder
 from llmd_pods.errors import KitError
 
 RELEASES = [item for name in catalogue.release_names() if (item := catalogue.release(name)) is not None]
@@ -225,9 +225,9 @@ def test_a_file_that_cant_be_had_says_where_to_put_it(folder, server):
 def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.delenv("LLMD_OKE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert files.cache_folder() == tmp_path / "llmd-oke"
+    assert values.cache_folder() == tmp_path / "llmd-oke"
     monkeypatch.setenv("LLMD_OKE_CACHE", str(tmp_path / "own"))
-    assert files.cache_folder() == tmp_path / "own"
+    assert values.cache_folder() == tmp_path / "own"
 
 
 @pytest.mark.parametrize("name", release_names())

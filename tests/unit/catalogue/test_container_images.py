@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from llmd_oke.catalogue import container_images, operators
 from llmd_oke.catalogue.container_images import ContainerImage, Lock, LockedDigest, lock, locked_image, parse_reference
-from llmd_oke.catalogue.files import names, read_yaml, values_folder
 from llmd_oke.planning.container_images import kit_images
+from llmd_oke.values import names, read_yaml, values_folder
 from pydantic import ValidationError
 
 NAME = "ghcr.io/llm-d/llm-d-rocm:v0.6.0"

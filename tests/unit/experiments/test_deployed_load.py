@@ -72,8 +72,8 @@ def test_the_manifests_begin_with_the_job_that_all_others_belong_to(plan, tool):
 
 def test_pods_tolerate_the_taints_that_the_stack_file_gives_its_pools(plan):
     taint = Taint(key="team", value="search")
-    pools = tuple(pool.model_copy(update={"taints": (taint,)}) for pool in plan.config.gpu_pools)
-    place = place_of(replace(plan, config=plan.config.model_copy(update={"gpu_pools": pools})), "load-x")
+    pools = tuple(replace(pool, taints=(taint,)) for pool in plan.pools)
+    place = place_of(replace(plan, pools=pools), "load-x")
     assert {"key": "team", "operator": "Equal", "value": "search", "effect": "NoSchedule"} in place.tolerations()
 
 

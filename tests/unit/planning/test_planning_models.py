@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LatentAttention, key_value_copies
+from llmd_oke.config.engine import engine_settings
 from llmd_oke.planning.models import memory
 from stacks_for_tests import model, plan, problems
 
@@ -141,6 +142,17 @@ def test_prefill_and_decode_need_a_router():
 def test_arguments_that_contradict_the_plan_are_refused(argument: str):
     problem = only(model(engine={"extraArgs": ["--seed=1", argument]}))
     assert (problem.path, problem.value) == ("models[0].engine.extraArgs[1]", argument)
+
+
+@pytest.mark.parametrize(("release", "path"), [("llm-d-0.7.0", "models[0].engine.maxNumSeqs"), ("llm-d-0.9.0", None)])
+def test_a_setting_of_a_later_release_is_refused(release: str, path: str | None, monkeypatch: pytest.MonkeyPatch):
+    rows = engine_settings().settings
+    later = [row.model_copy(update={"since": "llm-d-0.9.0"}) if row.flag == "max-num-seqs" else row for row in rows]
+    table = engine_settings().model_copy(update={"settings": tuple(later)})
+    monkeypatch.setattr("llmd_oke.planning.models.engine_settings", lambda: table)
+    assert problems(model("agg-tp1-16r"), release=release) == []
+    changed = problems(model("agg-tp1-16r", engine={"maxNumSeqs": 64}), release=release)
+    assert [problem.path for problem in changed] == ([path] if path else [])
 
 
 @pytest.mark.parametrize(

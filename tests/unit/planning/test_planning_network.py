@@ -8,8 +8,16 @@ import pytest
 from created_stacks import created, gpu_pool, ocid, refusals
 from hypothesis import given
 from hypothesis import strategies as st
-from llmd_oke.planning.network import ANYWHERE, addresses, layout, nodes_with_surge, pod_addresses, security_rules
-from llmd_oke.planning.plan import NetworkChoices, PoolSize
+from llmd_oke.planning.network import (
+    ANYWHERE,
+    NetworkChoices,
+    PoolSize,
+    addresses,
+    layout,
+    nodes_with_surge,
+    pod_addresses,
+    security_rules,
+)
 from stacks_for_tests import problems
 
 VCN = ocid("vcn")

@@ -1,6 +1,7 @@
 """From a stack file to a plan: all problems at once, whatever is written there."""
 
 import copy
+import re
 import timeit
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ def test_every_stack_of_the_project_has_a_plan(name: str):
     result = planning.plan_stack_file(PROJECT, name)
     assert result == planning.plan(config.load(PROJECT, name))
     assert result.used_gpus <= result.gpus
+
+
+def test_what_comes_after_planning_reads_no_stack_file_by_the_plan():
+    """But for preflight, which asks OCI whether the stack file itself holds."""
+    sources = [path for folder in ("components", "packages") for path in (PROJECT / folder).rglob("*.py")]
+    later = [path for path in sources if path.parent.name != "planning"]
+    assert [path.name for path in later if re.search(r"\bplan\.config\b", path.read_text())] == ["preflight.py"]
 
 
 def test_the_published_stacks_mean_what_was_published():

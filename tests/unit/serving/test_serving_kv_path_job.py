@@ -2,12 +2,12 @@
 
 from llmd_oke.catalogue.benchmarks import kv_path
 from llmd_oke.catalogue.container_images import parse_reference
-from llmd_oke.catalogue.files import names
 from llmd_oke.catalogue.models import LatentAttention
 from llmd_oke.objects import resolve_model, resolve_release, resolve_shape
 from llmd_oke.serving import jobs
 from llmd_oke.serving.jobs import JobSettings
 from llmd_oke.serving.vllm import ServerSpec
+from llmd_oke.values import names
 from llmd_pods.kv_path import KvPathRequest
 
 MODEL = resolve_model("gpt-oss-120b")

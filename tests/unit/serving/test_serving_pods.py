@@ -55,6 +55,12 @@ def test_servers_with_a_kv_connector_have_the_attention_backend_that_vllm_starts
     assert f"--attention-backend={backend}" in arguments
 
 
+def test_a_setting_without_an_argument_of_its_own_is_given_by_its_field_in_the_table():
+    assert "--block-size=64" in vllm.arguments(spec(engine={"settings": {"block_size": "64"}}))
+    with pytest.raises(KitError, match="'speed' is not known"):
+        vllm.arguments(spec(engine={"settings": {"speed": "64"}}))
+
+
 def test_engine_settings_reach_vllm():
     engine = {"max_model_len": 8192, "max_num_seqs": 64, "gpu_memory_utilization": 0.9, "block_size": 128}
     arguments = vllm.arguments(spec(engine=engine))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from llmd_oke.catalogue.files import read_yaml, values_folder
+from llmd_oke.values import read_yaml, values_folder
 from llmd_pods.row import Basis, Origin, Quantiles, Row
 from llmd_tuner import search_inputs
 from llmd_tuner.figures import latency_model_of

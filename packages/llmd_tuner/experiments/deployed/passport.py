@@ -68,7 +68,7 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
         model=model.model.name,
         config_hash=plan.config_hash,
         release=plan.release.name,
-        override=override_words(plan.config),
+        override=override_words(plan.override),
         topology=str(model.topology),
         copies=len(model.units),
         gpus=model.gpus,

@@ -4,7 +4,9 @@ import json
 
 import pytest
 from llmd_oke.catalogue import release, release_names
-from llmd_rehearsal.vllm.command import Refusal, settings
+from llmd_oke.config.engine import engine_settings
+from llmd_oke.values import required_entry
+from llmd_rehearsal.vllm.command import FlagFile, Refusal, settings
 
 MODEL = "openai/gpt-oss-120b"
 LLAMA = "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
@@ -29,6 +31,11 @@ def test_vllms_defaults_hold_where_no_flag_says_otherwise():
     assert options.enable_prefix_caching
     assert options.served_model_names == (MODEL,)
     assert options.transfer is None
+
+
+def test_a_flag_stands_in_one_table():
+    others = required_entry("rehearsal", "vllm_flags", FlagFile).groups.values()
+    assert not engine_settings().flags().keys() & {name for flags in others for name in flags}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ EntryType = TypeVar("EntryType", bound=Entry)
 @cache
 def values_folder() -> Path:
     """The folder of the data: inside the installed package, or beside the sources of a checkout."""
-    package = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parent
     installed = package / "_values"
     return installed if installed.is_dir() else package.parent.parent / "values"
 

@@ -1,0 +1,158 @@
+"""vLLM's settings: the one table of them, and the stack file's `engine`, whose keys are its rows."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, create_model
+from pydantic.alias_generators import to_camel
+
+from llmd_oke.config.base import EnvironmentName, Items, Part, is_absent
+from llmd_oke.values import Entry, required_entry
+
+SettingValue = bool | int | float | str
+
+_TYPES: Mapping[str, type[SettingValue]] = {"integer": int, "number": float, "text": str, "boolean": bool}
+
+
+class Flag(Entry):
+    """One flag of `vllm serve`; `boolean` has a --no- form, `switch` has none, `optional` may stand without a value.
+
+    `size` is an integer that may end in k, K, m, M, g or G. `default` is vLLM's own.
+    """
+
+    kind: Literal["text", "integer", "size", "number", "boolean", "switch", "json", "json-list", "list", "optional"]
+    aliases: tuple[str, ...] = ()
+    default: SettingValue | None = None
+    choices: tuple[str | int, ...] | None = None
+
+
+class EngineSetting(Entry):
+    """A setting of the stack file's `engine`, by the name of vLLM's `flag` without its dashes.
+
+    Values are of `kind`, at least `minimum`, more than `above`, at most `maximum`, or one of `choices`. `default` is
+    the kit's own, `since` the first release that has the flag. One without a default leaves no trace in
+    `Plan.config_hash` where a stack file leaves it out, unless it is `hashed_if_absent`, as in results that are there.
+    """
+
+    flag: str
+    text: str
+    kind: Literal["integer", "number", "text", "boolean"]
+    minimum: int | float | None = None
+    above: int | float | None = None
+    maximum: int | float | None = None
+    choices: tuple[int | str, ...] = ()
+    default: SettingValue | None = None
+    since: str | None = None
+    hashed_if_absent: bool = False
+    vllm: Flag | None = None
+
+    @property
+    def field(self) -> str:
+        """The field of `Engine` and of `EngineArgs`."""
+        return self.flag.replace("-", "_")
+
+    @property
+    def path(self) -> str:
+        """Where it stands in a model of the stack file."""
+        return f"engine.{to_camel(self.field)}"
+
+    def written(self, value: SettingValue) -> str:
+        """A value as text."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def argument(self, value: SettingValue) -> str:
+        """The argument that gives vLLM a value, or its text."""
+        text = self.written(value)
+        if self.kind == "boolean":
+            return f"--{self.flag}" if text == "true" else f"--no-{self.flag}"
+        return f"--{self.flag}={text}"
+
+
+class ReservedFlag(Entry):
+    """A flag that users don't give, because what `instead` names says it."""
+
+    flag: str
+    instead: str
+    vllm: Flag
+
+
+class EngineSettings(Entry):
+    """`values/vllm/engine-settings.yaml`; arguments have the order of `settings`."""
+
+    settings: tuple[EngineSetting, ...]
+    reserved: tuple[ReservedFlag, ...]
+
+    def flags(self) -> dict[str, Flag]:
+        """The flags as vLLM's command line has them, by name."""
+        of_settings = {row.flag: row.vllm or Flag(kind=row.kind) for row in self.settings}
+        return of_settings | {row.flag: row.vllm for row in self.reserved}
+
+    def taken(self) -> dict[str, str]:
+        """What the stack file has in place of an argument, by the argument's name in all its forms."""
+        instead = {row.flag: row.path for row in self.settings} | {row.flag: row.instead for row in self.reserved}
+        forms = {
+            name: (f"--{name}", *([f"--no-{name}"] if flag.kind == "boolean" else []), *flag.aliases)
+            for name, flag in self.flags().items()
+        }
+        return {form: instead[name] for name, names in forms.items() for form in names}
+
+
+@cache
+def engine_settings() -> EngineSettings:
+    """The table of engine settings."""
+    return required_entry("vllm", "engine-settings", EngineSettings)
+
+
+def _definition(setting: EngineSetting) -> Any:
+    """A row as pydantic's type and field."""
+    literal: Any = Literal
+    type_: Any = literal[setting.choices] if setting.choices else _TYPES[setting.kind]
+    type_ = Annotated[type_, Field(ge=setting.minimum, gt=setting.above, le=setting.maximum)]
+    if setting.default is not None:
+        return type_, Field(default=setting.default, description=setting.text)
+    exclude_if = None if setting.hashed_if_absent else is_absent
+    return type_ | None, Field(default=None, description=setting.text, exclude_if=exclude_if)
+
+
+EngineRows = create_model(
+    "EngineRows", __base__=Part, **{setting.field: _definition(setting) for setting in engine_settings().settings}
+)
+"""The rows of the table as fields."""
+
+_BY_TABLE: Any = None
+
+
+class Engine(EngineRows):
+    """vLLM settings that planning depends on, and a way to pass others."""
+
+    if TYPE_CHECKING:  # of the table's fields those that code reads by name
+        max_model_len: int | None = _BY_TABLE
+        max_num_seqs: int = _BY_TABLE
+        gpu_memory_utilization: float = _BY_TABLE
+        block_size: int | None = _BY_TABLE
+
+    extra_args: Items[str] = ()
+    """Further vLLM arguments, passed as they are to every server of the model; none that the kit sets itself."""
+
+    env: dict[EnvironmentName, str] = Field(default_factory=dict[str, str])
+    """Further environment variables of every server; they win over the kit's own."""
+
+    def settings(self) -> dict[str, SettingValue]:
+        """The settings that are given or have a default, by field."""
+        return {name: value for name in EngineRows.model_fields if (value := getattr(self, name)) is not None}
+
+    def argument(self, name: str) -> tuple[int, str] | None:
+        """The value that `extraArgs` give an argument, and its position; of several the last, which wins."""
+        last = None
+        for i, argument in enumerate(self.extra_args):
+            key, mark, value = argument.partition("=")
+            if key.replace("_", "-") == name:
+                last = i, value if mark else "".join(self.extra_args[i + 1 : i + 2])
+        return last
+
+
+DEFAULT_ENGINE = Engine()
+"""The settings of a stack file that says nothing of them."""

@@ -1,0 +1,49 @@
+"""The table of vLLM's settings: what its rows mean for arguments, checks and the stack file."""
+
+import pytest
+from llmd_oke.catalogue import release_names
+from llmd_oke.config import Engine
+from llmd_oke.config.engine import EngineSetting, EngineSettings, Flag, ReservedFlag, SettingValue, engine_settings
+
+SWITCH = EngineSetting(flag="enable-speed", text="Faster.", kind="boolean")
+SHARE = EngineSetting(flag="spare-share", text="Spare.", kind="number", vllm=Flag(kind="number", aliases=("-ss",)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "argument"),
+    [
+        (SWITCH, True, "--enable-speed"),
+        (SWITCH, "false", "--no-enable-speed"),
+        (SHARE, 0.50, "--spare-share=0.5"),
+        (SHARE, "0.5", "--spare-share=0.5"),
+        (SHARE, 64, "--spare-share=64"),
+    ],
+)
+def test_a_setting_is_one_argument(setting: EngineSetting, value: SettingValue, argument: str):
+    assert setting.argument(value) == argument
+
+
+def test_the_argument_of_a_row_is_taken_in_all_its_forms():
+    port = ReservedFlag(flag="port", instead="nothing", vllm=Flag(kind="integer"))
+    assert EngineSettings(settings=(SWITCH, SHARE), reserved=(port,)).taken() == {
+        "--enable-speed": "engine.enableSpeed",
+        "--no-enable-speed": "engine.enableSpeed",
+        "--spare-share": "engine.spareShare",
+        "-ss": "engine.spareShare",
+        "--port": "nothing",
+    }
+
+
+def test_vllms_side_of_a_setting_is_a_flag_of_its_kind_where_nothing_else_is_said():
+    flags = EngineSettings(settings=(SWITCH, SHARE), reserved=()).flags()
+    assert flags == {"enable-speed": Flag(kind="boolean"), "spare-share": Flag(kind="number", aliases=("-ss",))}
+
+
+def test_each_row_is_a_field_of_the_stack_file_that_takes_its_default():
+    rows = engine_settings().settings
+    defaults = {row.field: row.default for row in rows if row.default is not None}
+    assert Engine.model_validate(defaults).settings() == Engine().settings() == defaults
+
+
+def test_rows_name_releases_of_the_catalogue():
+    assert {row.since for row in engine_settings().settings} - {None} <= set(release_names())
