@@ -51,7 +51,7 @@ ENGINE_FREE_TIMEOUT_S = 3600.0
 
 PASSED_ON = ("PULUMI_EXPERIMENTAL", "PULUMI_SKIP_CHECKPOINTS")
 """The user's variables that the engine of a rehearsal obeys. With both `true` it saves its state at the end only, which
-large stacks need (docs/how-to/scale.md), and an engine that is killed leaves what it has created unknown.
+large stacks need (docs/how-to/large-stacks.md), and an engine that is killed leaves what it has created unknown.
 """
 
 _ENDED_BY_SIGNAL = 128
