@@ -1,12 +1,13 @@
 """What render tests look at, and where they find things."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from llmd_oke import catalogue
-from llmd_oke.testing import Rendered
+from llmd_oke.testing import Declared, Rendered, without_hash
 from llmd_oke.values import module_folder
 from llmd_rehearsal.programs import locate
 
@@ -51,3 +52,24 @@ def env(container: Mapping[str, Any]) -> dict[str, str]:
 def selects(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Whether a selector matches labels."""
     return selector.items() <= labels.items()
+
+
+def recorded(path: Path, text: str, variable: str) -> str:
+    """What a recorded file has; the text, from now on, where the environment variable is set."""
+    if os.environ.get(variable):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return path.read_text()
+
+
+def by_urn(rendered: Rendered) -> dict[tuple[str, str], Declared]:
+    """The resources by what their URNs have beside project and stack: the types of their parents and their own, joined
+    by `$`, and their name, here without hashes of content.
+    """
+    known = {resource.urn: resource for resource in rendered.resources}
+
+    def types(resource: Declared) -> str:
+        parent = known.get(resource.parent)
+        return f"{types(parent)}${resource.type}" if parent else resource.type
+
+    return {(types(resource), without_hash(resource.name)): resource for resource in rendered.resources}

@@ -14,8 +14,11 @@ from llmd_oke.cluster.gpu_pool import Launch
 from llmd_oke.config import validate
 from llmd_oke.program import program
 from llmd_oke.program.access import owns_oci_resources
-from llmd_oke.testing import KUBECONFIG, ClusterMocks, Rendered, declared
+from llmd_oke.testing import KUBECONFIG, ClusterMocks, Declared, Rendered, declared
+from llmd_rehearsal.oci_plugin.bridge import compare
+from llmd_rehearsal.oci_plugin.facts import resource_of
 from oci_contract import contract_breaches, oci_resources, unknown_to_installed_plugin
+from render_support import by_urn
 
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 JOB = "kubernetes:batch/v1:Job"
@@ -454,10 +457,29 @@ def test_a_stack_tells_which_bastion_leads_to_its_private_endpoint(rendered: Any
 
 
 def test_a_cluster_that_gets_another_name_is_the_same_to_the_engine(rendered: Any):
-    def names(name: str) -> list[tuple[str, str]]:
-        return [(item.type, item.name) for item in rendered(cluster_layer(cluster={"name": name})).resources]
+    def urns(name: str) -> list[tuple[str, str]]:
+        return list(by_urn(rendered(cluster_layer(cluster={"name": name}))))
 
-    assert names("renamed") == names("prod")
+    assert urns("renamed") == urns("prod")
+
+
+def test_a_cluster_gets_another_name_in_place_as_do_network_and_pools(rendered: Any):
+    """By the rules of the plug-in, which replaces what can't be renamed: policies and the bastion."""
+
+    def resources(name: str) -> dict[tuple[str, str], Declared]:
+        network = {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}
+        made = by_urn(rendered(cluster_layer(cluster={"name": name, "network": network})))
+        return {urn: resource for urn, resource in made.items() if resource.type.startswith("oci:")}
+
+    before = resources("prod")
+    changed: dict[str, list[str]] = {}
+    for urn, resource in resources("renamed").items():
+        ignored = frozenset(resource.ignore_changes)
+        diff = compare(resource_of(resource.type), dict(before[urn].inputs), dict(resource.inputs), ignored)
+        changed |= {resource.name: diff.replaces} if diff.changed else {}
+    assert {"oke-cluster", "network-vcn"} <= changed.keys()
+    replaced = {name: keys for name, keys in changed.items() if keys}
+    assert replaced == {"cluster-iam-policy": ["name"], "network-bastion": ["name"]}
 
 
 FRANKFURT = "Uocm:EU-FRANKFURT-1-AD-1"

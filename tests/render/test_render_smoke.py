@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from render_support import env, vllm
 
 JOB = "gpt-oss-120b-smoke"
 
@@ -32,6 +33,14 @@ def test_it_runs_with_the_image_of_the_servers(rehearsal):
     (container,) = template(rehearsal)["spec"]["containers"]
     servers = json.loads(program(rehearsal)["request.json"])["topology"]["servers"]
     assert container["image"].partition("@")[0] == servers[0]["image"]
+
+
+def test_it_says_of_servers_what_their_containers_have(rehearsal, guide, baseline):
+    for stack in (rehearsal, guide, baseline):
+        for servers in json.loads(program(stack)["request.json"])["topology"]["servers"]:
+            container = vllm(stack, f"gpt-oss-120b-{servers['role']}")
+            assert servers["args"] == {"args": container["args"]}
+            assert servers["env"] == env(container)
 
 
 @pytest.mark.parametrize("where", ["client", "none"])
