@@ -18,7 +18,7 @@ CACHE = {"modelCache": {"kind": "node-disk"}}
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
 
-def test_a_fitting_stack_is_told_what_its_nodes_must_have_and_the_known_limits_of_its_release():
+def test_a_fitting_stack_is_told_what_its_nodes_need_and_the_limits_of_its_release():
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
     text = plan(fitting, nodes=2, storage=CACHE).advice
     limits = {(item.path, item.text.partition(":")[0]) for item in text if item.path != "gpuPools[0]"}
@@ -47,7 +47,7 @@ def test_neither_network_of_oke_enforces_policies(cni: str):
     assert f"OKE's {cni} network does not" in advice(*result.pop("models"), **result)["cluster"]
 
 
-def test_room_on_the_disks_of_nodes_that_are_there_already_is_told_by_the_fullest_of_them():
+def test_disk_space_on_existing_nodes_is_told_by_the_fullest_of_them():
     text = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
     assert "592 GiB of its disk (8 x 74 GiB)" in text
     assert text.endswith("a storage.modelCache keeps weights out of pods")

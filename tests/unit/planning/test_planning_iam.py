@@ -226,7 +226,7 @@ def test_a_driver_that_makes_file_systems_on_demand_gets_its_rights_by_name():
     assert needs_of(iam={"grants": ["file-storage"]}).nodes == ("file-storage",)
 
 
-def test_secrets_are_encrypted_with_a_key_that_the_cluster_may_use_before_it_is_there():
+def test_the_cluster_may_use_the_key_of_its_secrets_before_it_is_there():
     result = needs_of(kmsKeyId=KEY)
     assert "cluster-encryption" in result.cluster
     assert result.each == {"cluster_key_id": (KEY,)}
@@ -238,7 +238,7 @@ def test_a_network_in_another_compartment_needs_rights_there():
     assert "network-elsewhere" not in needs_of(network={"compartmentId": COMPARTMENT}).nodes
 
 
-def test_an_autoscaler_needs_rights_in_both_compartments_where_the_network_is_elsewhere():
+def test_an_autoscaler_needs_rights_in_the_networks_compartment_too():
     elsewhere = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
     scaled = gpu_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9})
     for needs in (needs_of(scaled, **elsewhere), needs_of(iam={"grants": ["cluster-autoscaler"]}, **elsewhere)):

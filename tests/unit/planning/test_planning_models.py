@@ -158,7 +158,7 @@ def test_servers_that_ask_for_a_key_are_refused_without_showing_it(engine: dict[
     assert "=secret" not in str(problem)
 
 
-def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_elsewhere():
+def test_a_connector_is_the_kits_where_cache_is_handed_over_and_the_users_elsewhere():
     connector = {"extraArgs": ['--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}']}
     assert only(model(engine=connector)).path == "models[0].engine.extraArgs[0]"
     assert problems(model("agg-tp1-1r", engine=connector)) == []
@@ -241,7 +241,7 @@ def test_a_backend_has_one_argument(arguments: list[str]):
     assert problems(model(engine={"extraArgs": other})) == []
 
 
-def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_different_sizes():
+def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_two_sizes():
     problem = only(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}))
     assert (problem.path, problem.accepted) == ("models[0].engine.env.VLLM_KV_CACHE_LAYOUT", "HND, or nothing")
     assert problems(model("4p-tp2-4d-tp2", engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}})) == []

@@ -453,7 +453,7 @@ def test_a_public_endpoint_is_reached_by_its_allow_list_too_and_by_nobody_else()
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
 @pytest.mark.parametrize("everything", [{}, ALL_PARTS])
-def test_nothing_comes_in_from_anywhere_but_path_discovery_and_clients_of_public_services(cni, everything):
+def test_only_path_discovery_and_clients_of_public_services_come_in_from_anywhere(cni, everything):
     open_rules = {
         rule[:4]
         for rule in rows_of(NetworkChoices(cni=cni, **everything))

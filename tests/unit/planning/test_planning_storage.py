@@ -144,7 +144,7 @@ def test_a_wrong_shape_is_told_at_its_place(cache: dict[str, Any], path: str):
     assert only(storage={"modelCache": cache}).path.startswith(path)
 
 
-def test_what_the_servers_of_a_node_write_must_fit_its_boot_volume_where_local_disks_are_left_alone():
+def test_what_servers_write_must_fit_the_boot_volume_where_local_disks_stay_unused():
     small = refusals(gpu_pool(nvme="none", bootVolumeGib=512))
     assert (
         "the servers of one node may write 592 GiB, its disks have 461 GiB for pods"

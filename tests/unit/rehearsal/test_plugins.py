@@ -94,7 +94,7 @@ def test_one_on_path_that_says_nothing_is_not_used(tmp_path: Path):
     assert not choose_plugin(PluginChoice.AUTO, plan()).is_real
 
 
-def test_operators_are_the_stand_ins_because_the_real_one_would_download_their_charts(home: Path):
+def test_operators_are_the_stand_ins_as_the_real_one_would_download_their_charts(home: Path):
     in_folder(home)
     created = plan(CREATED, CREATED_POOL)
     assert not choose_plugin(PluginChoice.AUTO, created).is_real
