@@ -14,7 +14,7 @@ from llmd_oke.config.pools import SystemPool
 from llmd_oke.planning import placement
 from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS, place, places_on_node
 from llmd_oke.planning.plan import Node, Server
-from stacks_for_tests import model, plan
+from stack_files import model, plan
 
 NODES = st.lists(st.integers(0, 8), min_size=1, max_size=6).map(
     lambda functions: [Node("pool", i, 8, (), count) for i, count in enumerate(functions)]

@@ -10,7 +10,7 @@ from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
 from llmd_oke.planning.checks import model_contexts
 from llmd_oke.planning.models import answer_changes
 from llmd_pods.errors import Problem, Refused
-from stacks_for_tests import model, plan, problems, stack
+from stack_files import model, plan, problems, stack
 
 EQUAL = "4p-tp2-4d-tp2"
 """Which every release can serve: KV cache of older ones can't be split by heads."""
