@@ -39,7 +39,7 @@ def _own_consoles() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_cloud() -> Iterator[None]:
+def no_cloud() -> Iterator[None]:
     """No test may find credentials or a cluster of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("OCI_", "PULUMI_")) or name == "KUBECONFIG"]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
+from llmd_rehearsal.plugin_values import is_list, is_map
 
 ODD_TEXTS = (
     "",
@@ -35,10 +36,10 @@ VALUES = st.one_of(
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """All places in a document."""
     yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = value.items() if is_map(value) else enumerate(value) if is_list(value) else ()
     for key, part in inner:
         yield from places(part, (*path, key))
 
@@ -51,14 +52,14 @@ def mutated(draw: st.DrawFn, documents: list[Any], values: st.SearchStrategy[Any
         path = draw(st.sampled_from(list(places(document))))
         if not path:
             continue
-        around = document
+        around: Any = document
         for step in path[:-1]:
             around = around[step]
         what = draw(st.sampled_from(["replace", "remove", "rename"]))
         if what == "replace":
             around[path[-1]] = draw(values)
-        elif isinstance(around, list):
-            del around[path[-1]]
+        elif is_list(around):
+            del around[int(path[-1])]
         else:
             value = around.pop(path[-1])
             if what == "rename":

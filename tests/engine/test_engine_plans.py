@@ -11,26 +11,19 @@ import pulumi
 import pulumi_kubernetes as k8s
 import pytest
 from listening import Listener
-from llmd_oke import AggregatedUnit, planning
+from llmd_oke import AggregatedUnit
 from llmd_oke.cluster.gate import NodeGate
-from llmd_oke.config import validate
 from llmd_oke.operations import updates
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli, run
 from llmd_rehearsal.programs import locate
 from pulumi import automation
 from pulumi.automation._server import LanguageServer
 from pulumi.runtime.proto import language_pb2_grpc, provider_pb2
+from stack_files import model, plan
 from test_engine_gate import POOL, ReplacingPlugin
 from test_engine_updates import DEPLOYMENT, engine_options, serving, unit
 
 pytestmark = pytest.mark.engine
-
-STACK = {
-    "cluster": {"mode": "existing", "identifier": "here"},
-    "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
-    "release": "llm-d-0.9.0",
-    "models": [{"model": "gpt-oss-120b", "topology": "agg-tp1-1r", "workload": {"inputTokens": 8, "outputTokens": 8}}],
-}
 
 
 class DeploymentPlugin(ReplacingPlugin):
@@ -71,9 +64,8 @@ class Stack:
         """The CLI's exit code, what happened to the Deployment, and the news."""
         self.plugin.calls.clear()
         progress = Listener()
-        plan = planning.plan(validate(STACK))
         cli = PulumiCli(self._project, "test", str(_engine()), self._run)
-        status = updates.update(cli, plan, progress, lambda _: True, yes=True, allow_replace=False)
+        status = updates.update(cli, plan(model("agg-tp1-1r")), progress, lambda _: True, yes=True, allow_replace=False)
         return status, [step for step, _ in self.plugin.calls], progress.news
 
     def _run(self, argv: Sequence[str], _capture: bool) -> CommandResult:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-import yaml
 from llmd_oke.config import load, validate
 from llmd_oke.testing import Rendered, render
 from render_support import PROJECT, STACKS, need_definitions
+from stack_files import read
 
 Render = Callable[..., Rendered]
 
@@ -57,9 +57,9 @@ def baseline(rendered: Render) -> Rendered:
 @pytest.fixture
 def varied(rendered: Render) -> Callable[..., Rendered]:
     """The rehearsal's stack with some keys of its model (or, by `stack=`, of itself) changed."""
-    original = yaml.safe_load((PROJECT / "stacks" / "Pulumi.rehearsal.yaml").read_text())["config"]["llmd-oke:stack"]
+    original = read("rehearsal")
 
-    def vary(stack: Mapping[str, Any] | None = None, **model: Any) -> Rendered:
+    def vary(stack: Mapping[str, Any] | None = None, **model: object) -> Rendered:
         config = {**copy.deepcopy(original), **(stack or {})}
         config["models"][0].update(model)
         return rendered(config)

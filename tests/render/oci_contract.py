@@ -6,13 +6,13 @@ published plug-in, where that file is.
 
 import inspect
 import json
-import re
 from functools import cache
 from typing import Any
 
 import pulumi_oci
 import pytest
 from llmd_oke.testing import Declared, Rendered
+from llmd_rehearsal.plugin_values import is_list, is_map
 from pulumi.runtime import mocks
 from render_support import SHARED_DATA
 
@@ -52,11 +52,13 @@ class OciMocks(mocks.Mocks):
         self.calls: dict[str, Any] = {}
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
-        made = {"defaultSecurityListId": f"default-list-of-{args.name}"} if args.typ == "oci:Core/vcn:Vcn" else {}
-        kept = {"output": args.inputs["input"]} if args.typ == "pulumi:index:Stash" else {}
+        made: dict[str, Any] = (
+            {"defaultSecurityListId": f"default-list-of-{args.name}"} if args.typ == "oci:Core/vcn:Vcn" else {}
+        )
+        kept: dict[str, Any] = {"output": args.inputs["input"]} if args.typ == "pulumi:index:Stash" else {}
         return f"id-of-{args.name}", {**args.inputs, **made, **kept}
 
-    def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:
+    def call(self, args: mocks.MockCallArgs) -> Any:
         self.calls[args.token] = args.args
         return ANSWERS[args.token]
 
@@ -82,7 +84,8 @@ def contract_breaches(resource: Declared) -> list[str]:
     """What the schema of 4.20 would refuse: unknown and missing inputs, values of other types, at any depth."""
     schema = need_schema()
     entry = schema["resources"][resource.type]
-    missing = [f"{key} is missing" for key in entry["requiredInputs"] or [] if key not in resource.inputs]
+    required: list[str] = entry["requiredInputs"] or []
+    missing = [f"{key} is missing" for key in required if key not in resource.inputs]
     return missing + [
         breach
         for key, value in resource.inputs.items()
@@ -97,12 +100,12 @@ def _breaches(path: str, value: Any, wanted: dict[str, Any] | None, types: dict[
 
 
 def _of_type(path: str, value: Any, kind: Any, types: dict[str, Any]) -> list[str]:
-    if isinstance(kind, list):
-        if not isinstance(value, list):
+    if is_list(kind):
+        if not is_list(value):
             return [f"{path} is no list"]
         return [breach for i, item in enumerate(value) for breach in _of_type(f"{path}[{i}]", item, kind[0], types)]
-    if isinstance(kind, dict):
-        plain = isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+    if is_map(kind):
+        plain = is_map(value) and all(isinstance(item, str) for item in value.values())
         return [] if plain else [f"{path} is no map of texts"]
     if kind.startswith("ref:"):
         entry = types[kind.removeprefix("ref:")]
@@ -115,7 +118,7 @@ def _of_type(path: str, value: Any, kind: Any, types: dict[str, Any]) -> list[st
 
 def unknown_to_installed_plugin(resource: Declared) -> list[str]:
     """Inputs that the class of the installed pulumi_oci does not have."""
-    module, name = re.fullmatch(r"oci:(\w+)/\w+:(\w+)", resource.type).groups()
+    module, _, name = resource.type.removeprefix("oci:").replace("/", ":").split(":")
     made = getattr(getattr(pulumi_oci, module.lower()), name)
     known = {_camel(parameter) for parameter in inspect.signature(made._internal_init).parameters}
     return [key for key in resource.inputs if key not in known]

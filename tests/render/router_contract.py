@@ -10,6 +10,7 @@ import yaml
 from llmd_oke import catalogue
 from llmd_oke.serving import router
 from llmd_oke.values import values_folder
+from llmd_rehearsal.plugin_values import is_list, is_map
 from render_support import PROJECT, SHARED_DATA
 
 UNIT = "gpt-oss-120b"
@@ -102,7 +103,9 @@ def page() -> str:
         "| Where | Releases | Reason |",
         "|---|---|---|",
     ]
-    renamed = [{"paths": [f"{row['upstream']} (here {row['ours']})"], **row} for row in table()["renamed"]]
+    renamed: list[dict[str, Any]] = [
+        {"paths": [f"{row['upstream']} (here {row['ours']})"], **row} for row in table()["renamed"]
+    ]
     for row in [*renamed, *table()["deviations"]]:
         where = "<br>".join(f"`{path}`" for path in row["paths"])
         lines += [f"| {where} | {', '.join(row.get('releases', ['all']))} | {row['reason'].strip()} |"]
@@ -123,18 +126,18 @@ def _by_name(manifests: Any) -> Objects:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping) and value:
+    if is_map(value) and value:
         for key, part in value.items():
             yield from _flat(part, f"{path}.{key}".removeprefix("."))
-    elif path.endswith(".args"):
+    elif path.endswith(".args") and is_list(value):
         for flag, given in _flags(value).items():
             yield f"{path}[{flag}]", given
     elif path.endswith(".verbs"):
         yield path, ", ".join(sorted(value))
-    elif isinstance(value, list) and value:
+    elif is_list(value) and value:
         for index, part in enumerate(value):
             yield from _flat(part, f"{path}[{_identity(part, index)}]")
-    elif path == "data.envoy.yaml":
+    elif path == "data.envoy.yaml" and isinstance(value, str):
         yield from _flat(yaml.safe_load(value), f"{path}:")
     elif path.endswith(".image"):
         yield from zip((path, f"{path}.digest"), str(value).split("@"), strict=False)
@@ -143,7 +146,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _identity(part: Any, index: int) -> str:
-    if isinstance(part, Mapping):
+    if is_map(part):
         if "apiGroups" in part:
             return f"{'+'.join(part['apiGroups'])}/{'+'.join(part['resources'])}"
         if "address" in part:  # of Envoy

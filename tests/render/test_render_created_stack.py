@@ -117,7 +117,7 @@ def test_the_serving_layer_takes_the_cluster_from_the_other_stack(rendered: Any)
     assert set(stack.outputs) == {"namespace", "endpoints", "topologies"}
 
 
-def test_a_serving_layer_whose_pods_would_tolerate_less_than_the_nodes_have_is_refused(rendered: Any):
+def test_a_serving_layer_whose_pods_tolerate_less_than_the_nodes_have_is_refused(rendered: Any):
     rendered(created())
     with pytest.raises(pulumi.RunError, match=r"gpuPools\[0\].taints: .*team=search:NoSchedule"):
         serving_stack([])
@@ -191,7 +191,7 @@ def test_rights_are_there_before_what_needs_them(rendered: Any):
     assert {"cluster-iam-policy", "nodes-iam-policy"} <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")
 
 
-def test_a_file_system_that_asks_for_rights_comes_after_the_cluster_by_when_oci_acts_on_them(rendered: Any):
+def test_a_file_system_that_needs_rights_comes_after_the_policy_and_the_cluster(rendered: Any):
     stack = rendered(created(storage={"modelCache": {"kind": "lustre"}}))
     assert {"cluster-iam-policy", "oke-cluster"} <= depends(stack, "llmd-oke:index:Storage", "storage")
 
@@ -204,7 +204,7 @@ def test_each_part_comes_after_what_it_needs(whole: Rendered):
     assert "mi300x-gate-job" in depends(whole, "llmd-oke:index:ServingNamespace", "serving")
 
 
-def test_gpu_nodes_are_ordered_once_the_api_server_has_answered_and_the_other_pools_are_there(rendered: Any):
+def test_gpu_nodes_are_ordered_after_the_api_servers_answer_and_the_other_pools(rendered: Any):
     stack = rendered(created(cpuPools=[{"name": "routers", "shape": "VM.Standard.E5.Flex"}]))
     before = {"api-server", "system-node-pool", "routers-node-pool"}
     assert before <= depends(stack, "llmd-oke:index:GpuPool", "mi300x")

@@ -52,7 +52,7 @@ def test_the_oldest_plug_in_knows_every_argument_and_its_type_and_misses_none(st
         assert contract_breaches(resource) == [], resource.name
 
 
-def test_a_tenancy_with_identity_domains_has_the_group_in_one_and_names_it_with_its_domain():
+def test_with_identity_domains_the_group_is_in_one_and_named_with_its_domain():
     rendered, _ = iam(domain="gpu", domain_url="https://idcs-2.identity.oraclecloud.com")
     (group,) = rendered.of_type(IN_DOMAIN)
     assert group.inputs["idcsEndpoint"] == "https://idcs-2.identity.oraclecloud.com"

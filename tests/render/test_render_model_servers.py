@@ -4,6 +4,7 @@ import json
 
 import pytest
 from render_support import env, pod, selects, vllm
+from stack_files import existing_cluster, existing_pool
 
 PREFILL, DECODE, AGGREGATED = "gpt-oss-120b-prefill", "gpt-oss-120b-decode", "gpt-oss-120b-aggregated"
 
@@ -39,7 +40,7 @@ def test_rdma_memory_may_be_locked_and_nothing_else(rehearsal):
 
 
 def test_servers_ask_for_the_functions_of_a_cluster_that_oci_hpc_oke_made(varied):
-    cluster = {"mode": "existing", "identifier": "theirs", "virtualFunctions": "oci-hpc-oke"}
+    cluster = existing_cluster(identifier="theirs", virtualFunctions="oci-hpc-oke")
     theirs = varied({"cluster": cluster})
     template = pod(theirs, "gpt-oss-120b-decode")
     assert vllm(theirs, "gpt-oss-120b-decode")["resources"]["limits"]["nvidia.com/rdma-vf"] == "2"
@@ -56,7 +57,7 @@ def test_rccl_knows_the_network_where_a_server_has_several_gpus(rehearsal):
 
 def test_without_rdma_there_are_neither_virtual_functions_nor_ucx_devices(varied):
     plain = varied(
-        stack={"rdma": "none", "gpuPools": [{"name": "one", "shape": "BM.GPU.MI300X.8", "size": 1}]},
+        stack={"rdma": "none", "gpuPools": [existing_pool(size=1)]},
         topology="4p-tp1-1d-tp4",
     )
     container = vllm(plain, DECODE)

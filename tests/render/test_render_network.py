@@ -365,7 +365,7 @@ def test_subnets_that_are_there_already_are_used_and_nothing_is_made_for_them():
 
 
 @pytest.mark.parametrize("role", ["public_load_balancers", "bastion_host", "operator", "storage", "lustre", "bastion"])
-def test_a_subnet_that_is_there_already_is_part_of_the_network_without_being_asked_for(role):
+def test_an_existing_subnet_is_part_of_the_network_without_being_asked_for(role):
     rendered = rendered_network(**ELSEWHERE, bastion=False, subnet_ids={role: f"subnet-{role}"})
     names = {resource.name for resource in rendered.of_type(GROUP)}
     assert (f"net-{role.replace('_', '-')}-nsg" in names) is (role != "bastion")

@@ -149,7 +149,7 @@ def test_a_tunnel_is_used_where_there_is_one():
     assert outputs["endpoint"] == "https://10.140.0.5:6443"
 
 
-def test_a_cluster_that_is_there_is_left_alone_and_asked_nothing_where_its_kubeconfig_is_given():
+def test_an_existing_cluster_is_left_alone_and_not_asked_if_its_kubeconfig_is_given():
     mocks = Oke()
     made = oke(mocks, cluster_id="ocid1.cluster.oc1.iad.there", kubeconfig=KUBECONFIG)
     assert oci_resources(made) == []

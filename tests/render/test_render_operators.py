@@ -123,7 +123,7 @@ def test_nodes_may_be_selected_by_their_shape():
         ({"node_selector": {"node.kubernetes.io/instance-type": SHAPE}}, False),
     ],
 )
-def test_the_rule_for_discovery_is_made_only_where_nodes_are_selected_by_what_it_finds(selector, there):
+def test_the_discovery_rule_is_made_only_where_nodes_are_selected_by_its_labels(selector, there):
     release = rendered(lambda: AmdGpuOperator("gpu", selector)).resource(RELEASE, "gpu-release")
 
     assert release.inputs["values"]["installdefaultNFDRule"] is there

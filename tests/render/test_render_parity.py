@@ -168,7 +168,7 @@ def differences() -> set[str]:
     return matches
 
 
-def test_every_difference_from_the_overlays_has_a_reason_and_every_reason_a_difference():
+def test_each_difference_from_the_overlays_has_a_reason_and_each_reason_a_difference():
     assert differences() == set(UPSTREAM["reasons"])
 
 

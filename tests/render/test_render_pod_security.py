@@ -183,7 +183,7 @@ def test_no_container_may_gain_privileges_or_is_in_a_namespace_of_the_node(every
     assert given - allowed == {"capability IPC_LOCK", "capability SYS_NICE", "capability CHOWN"}
 
 
-def test_containers_without_a_token_share_their_pod_with_one_that_mounts_it_for_itself(every: list[Contained]):
+def test_containers_without_a_token_share_their_pod_with_one_that_mounts_its_own(every: list[Contained]):
     tokens = {item.name: item.has_token for item in every}
     assert all(tokens[name] for name in ("epp", "routing-proxy", "publish"))
     assert not {"envoy-proxy", "vllm", "inference-perf", "prewarm"} & {name for name, has in tokens.items() if has}

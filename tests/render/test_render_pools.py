@@ -204,7 +204,7 @@ def test_nodes_without_gpus_go_by_force_after_five_minutes(component: Any):
     assert made.inputs["nodeEvictionNodePoolSettings"] == settings("PT5M")
 
 
-def test_gpu_nodes_go_by_force_after_five_minutes_and_after_an_hour_where_they_are_replaced_in_turn():
+def test_gpu_nodes_go_by_force_after_five_minutes_and_in_turn_after_an_hour():
     cycling = {"mode": "replace-node", "max_surge": "1", "max_unavailable": "0"}
     assert node_pool().inputs["nodeEvictionNodePoolSettings"] == settings("PT5M")
     assert node_pool(cycling=cycling).inputs["nodeEvictionNodePoolSettings"] == settings("PT1H")

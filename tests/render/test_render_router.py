@@ -154,7 +154,7 @@ def test_router_pods_are_restricted_and_carry_the_labels_of_model_and_unit(rehea
         }
 
 
-def test_router_pods_start_after_what_they_read_and_their_service_comes_when_they_are_ready(rehearsal):
+def test_router_pods_start_after_what_they_read_and_their_service_after_the_pods(rehearsal):
     needed = rehearsal.kubernetes_resource("Deployment", EPP).depends_on
     read = ["ConfigMap", "ServiceAccount", "Role", "RoleBinding", "InferencePool"]
     assert all(any(kind in urn for urn in needed) for kind in read)
@@ -278,7 +278,7 @@ def test_servers_without_a_router_are_open_and_take_no_cache(baseline):
     assert sources(policy, 5600) == []
 
 
-def test_servers_behind_a_router_let_its_pods_in_and_neither_front_doors_nor_pods_that_hold_the_image(rehearsal):
+def test_servers_behind_a_router_admit_its_pods_and_no_front_door_or_image_pull(rehearsal):
     for role in ("prefill", "decode"):
         allowed = sources(rehearsal.kubernetes("NetworkPolicy", f"gpt-oss-120b-{role}"), 8000)
         named = [peer["podSelector"]["matchLabels"] for peer in allowed if "matchLabels" in peer.get("podSelector", {})]
@@ -296,7 +296,7 @@ def test_pods_without_a_policy_of_their_own_are_reached_by_nobody(rehearsal):
             assert selects(policy["spec"]["podSelector"]["matchLabels"], item["spec"]["template"]["metadata"]["labels"])
 
 
-def test_another_release_updates_the_router_in_place_because_its_selector_is_the_kits_own(older, guide):
+def test_another_release_updates_the_router_in_place_as_its_selector_is_the_kits(older, guide):
     selectors = [stack.kubernetes("Deployment", EPP)["spec"]["selector"]["matchLabels"] for stack in (older, guide)]
     assert [sorted(selector) for selector in selectors] == [["llmd-oke/router", "llmd-oke/unit"]] * 2
 

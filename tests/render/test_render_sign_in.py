@@ -30,6 +30,6 @@ def test_as_whoever_uses_it_where_the_stack_says_nothing():
     assert token_words({})[-2:] == ["--region", "us-ashburn-1"]
 
 
-def test_a_key_in_the_config_alone_is_refused_before_anything_is_declared_in_the_cluster():
+def test_a_key_in_the_config_alone_is_refused_before_anything_in_the_cluster():
     with pytest.raises(KitError, match=r"oci:privateKey\), but no profile"):
         token_words({"oci:privateKey": "-----BEGIN PRIVATE KEY-----"}, ("oci:privateKey",))

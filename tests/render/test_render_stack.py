@@ -120,7 +120,7 @@ def test_routers_wait_for_the_definitions(rehearsal):
     assert definitions <= set(router.depends_on)
 
 
-def test_requests_are_moved_when_all_that_they_go_to_is_ready_and_it_stays_while_they_do(rehearsal):
+def test_requests_move_once_what_they_go_to_is_ready_and_it_outlives_them(rehearsal):
     """The engine deletes what leaves a stack in the opposite order of what was waited for."""
     (name,) = deployments_behind(rehearsal, "gpt-oss-120b")
     door = rehearsal.kubernetes_resource("Deployment", name)

@@ -4,6 +4,7 @@ import pytest
 from llmd_oke import testing
 from llmd_oke.testing import Rendered, without_hash
 from render_support import pod, selects
+from stack_files import existing_pool
 
 PREFILL, DECODE = "gpt-oss-120b-prefill", "gpt-oss-120b-decode"
 
@@ -24,7 +25,7 @@ def of_units(rendered: Rendered) -> set[tuple[str, str]]:
     return {(kind, name) for kind, name in names(rendered) if name.startswith("gpt-oss-120b-") and name not in shared}
 
 
-TIGHT = {"gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 3}]}
+TIGHT = {"gpuPools": [existing_pool(size=3)]}
 """Room for the 16 GPUs of the rehearsal's unit, and not for a second one."""
 
 CHANGES = {

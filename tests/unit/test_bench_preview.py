@@ -3,10 +3,8 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from llmd_oke import config, planning
 from llmd_oke.testing import declared
 
@@ -14,17 +12,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import plain_program
 import preview_speed
 from preview_speed import Result, Timing
+from stack_files import read
 
 PROJECT = Path(__file__).parents[2]
 
 
-def reference() -> dict[str, Any]:
-    return yaml.safe_load((PROJECT / "stacks" / "Pulumi.reference.yaml").read_text())["config"]["llmd-oke:stack"]
-
-
 @pytest.mark.parametrize("units", [1, 8, 64, 119])
 def test_larger_programs_are_stacks_that_can_be_deployed(units: int):
-    plan = planning.plan(config.validate(preview_speed.with_units(reference(), units)))
+    plan = planning.plan(config.validate(preview_speed.with_units(read("reference"), units)))
     assert sum(len(model.units) for model in plan.models) == units
 
 

@@ -1,4 +1,4 @@
-"""The page of traps names tests that there are."""
+"""Names of tests: the page of traps has those that there are, and none is too long for a line of a report."""
 
 import re
 from pathlib import Path
@@ -19,3 +19,10 @@ def test_each_row_names_a_test():
 @pytest.mark.parametrize(("file", "name"), sorted(set(NAMES)), ids=lambda text: text.removesuffix(".py"))
 def test_a_test_that_the_page_names_is_there(file: str, name: str):
     assert f"def {name}(" in (TESTS / file).read_text()
+
+
+def test_no_name_has_more_than_80_characters():
+    files = [file for file in TESTS.rglob("test_*.py") if "end_to_end" not in file.parts]
+    names = [name for file in files for name in re.findall(r"def (test_\w+)", file.read_text())]
+    assert names
+    assert [name for name in names if len(name) > 80] == []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from llmd_oke.serving.front_door import DRAIN_PORT, READY_PORT, REQUEST_PORT, bootstrap
@@ -23,20 +24,21 @@ CHUNK = b"5\r\ntoken\r\n"
 class Unit:
     """Answers like a router: at once, as a stream of tokens, broken, or not at all."""
 
-    def __init__(self, address):
+    def __init__(self, address: str) -> None:
         self.address = address
-        self.seen = []
+        self.seen: list[str] = []
         self.refuses = 0
         self.hold = asyncio.Event()
-        self.server = None
+        self.server: asyncio.Server | None = None
 
-    async def start(self):
+    async def start(self) -> None:
         self.server = await asyncio.start_server(self.serve, self.address, PORT)
 
-    def stop(self):
-        self.server.close()
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.close()
 
-    async def serve(self, reader, writer):
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await self.answer(head.decode(), writer)
@@ -45,7 +47,7 @@ class Unit:
         finally:
             writer.close()
 
-    async def answer(self, head, writer):
+    async def answer(self, head: str, writer: asyncio.StreamWriter) -> None:
         path = head.split()[1]
         self.seen.append(path)
         if self.refuses:
@@ -67,13 +69,15 @@ class Unit:
 class Client:
     """One connection that is kept open."""
 
-    @classmethod
-    async def to(cls, port):
-        client = cls()
-        client.reader, client.writer = await asyncio.open_connection(HERE, port)
-        return client
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
 
-    async def get(self, path, *headers):
+    @classmethod
+    async def to(cls, port: int, host: str = HERE) -> "Client":
+        return cls(*await asyncio.open_connection(host, port))
+
+    async def get(self, path: str, *headers: str) -> tuple[int, dict[str, str], str]:
         """Status, headers and body of an answer; the body of a stream is left."""
         lines = [f"GET {path} HTTP/1.1", "host: model", *headers, "", ""]
         self.writer.write("\r\n".join(lines).encode())
@@ -82,7 +86,7 @@ class Client:
         body = await self.reader.readexactly(int(fields.get("content-length", 0)))
         return int(head.split()[1]), fields, body.decode()
 
-    async def chunk(self):
+    async def chunk(self) -> str | None:
         """A chunk of a stream; empty at its end, None where it broke."""
         try:
             size = int(await self.reader.readuntil(b"\r\n"), 16)
@@ -91,7 +95,7 @@ class Client:
             return None
 
 
-async def until_ready(wanted):
+async def until_ready(wanted: bool) -> None:
     """Waits until the readiness is as it is wanted."""
     for _ in range(LIMIT_S * 20):
         try:
@@ -104,21 +108,21 @@ async def until_ready(wanted):
     raise TimeoutError(f"not {'ready' if wanted else 'unready'} within {LIMIT_S} s")
 
 
-async def statuses(client, number):
+async def statuses(client: Client, number: int) -> dict[int, int]:
     """How often each status was answered."""
-    seen = {}
+    seen: dict[int, int] = {}
     for _ in range(number):
         status, _, _ = await client.get("/v1/models")
         seen[status] = seen.get(status, 0) + 1
     return seen
 
 
-def forget(units):
+def forget(units: Sequence[Unit]) -> None:
     for unit in units:
         unit.seen.clear()
 
 
-async def streams(units):
+async def streams(units: Sequence[Unit]) -> dict[str, object]:
     """Twelve streams at a time, while one unit is busy with three already."""
     busy = [await Client.to(REQUEST_PORT) for _ in range(12)]
     for client in busy:
@@ -131,20 +135,20 @@ async def streams(units):
     return {"shares": shares, "begun": begun, "ended": ended}
 
 
-async def refused(client, units):
+async def refused(client: Client, units: Sequence[Unit]) -> dict[int, int]:
     """Statuses while all units but the one that refuses are busy."""
     for unit in units:
         unit.hold = asyncio.Event()
     busy = [await Client.to(REQUEST_PORT) for _ in range(12)]
-    for each in busy:
-        await each.get("/stream")
+    for connection in busy:
+        await connection.get("/stream")
     answered = await statuses(client, 200)
     for unit in units:
         unit.hold.set()
     return answered
 
 
-async def drained(units):
+async def drained(units: Sequence[Unit]) -> dict[str, object]:
     """What a pod does that ends while a stream is under way and a client keeps its connection."""
     for unit in units:
         unit.hold = asyncio.Event()
@@ -167,26 +171,24 @@ async def drained(units):
     }
 
 
-async def added_ms(requests):
+async def added_ms(requests: int) -> dict[str, float]:
     """Milliseconds of a request through the front door and without it, the median of many."""
-    unit = await asyncio.open_connection(UNITS[0], PORT)
-    direct, through = Client(), await Client.to(REQUEST_PORT)
-    direct.reader, direct.writer = unit
-    taken = {"direct": [], "through": []}
+    direct, through = await Client.to(PORT, UNITS[0]), await Client.to(REQUEST_PORT)
+    taken: dict[str, list[float]] = {"direct": [], "through": []}
     for _ in range(requests):
         for name, client in (("direct", direct), ("through", through)):
             start_s = time.perf_counter()
             await client.get("/v1/models")
             taken[name].append((time.perf_counter() - start_s) * 1e3)
-    return {name: sorted(each)[requests // 2] for name, each in taken.items()}
+    return {name: sorted(times_ms)[requests // 2] for name, times_ms in taken.items()}
 
 
-async def observe():
+async def observe() -> dict[str, object]:
     units = [Unit(address) for address in UNITS]
     for unit in units:
         await unit.start()
     await until_ready(wanted=True)
-    seen = {}
+    seen: dict[str, object] = {}
     client = await Client.to(REQUEST_PORT)
     while not all(unit.seen for unit in units):  # Envoy is ready with the first of them
         await statuses(client, 20)
@@ -218,7 +220,7 @@ async def observe():
     return seen
 
 
-def main():
+def main() -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=30)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "envoy.yaml"

@@ -6,7 +6,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class ControlPlane:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls, folder: Path) -> "Iterator[ControlPlane]":
+    def running(cls, folder: Path) -> "Generator[ControlPlane]":
         _make_certificates(folder / "pki")
         plane = cls(folder, free_port())
         plane.kubeconfig.write_text(plane.kubeconfig_text())
@@ -93,7 +93,7 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def _process(folder: Path, name: str, flags: Sequence[str]) -> Iterator[None]:
+def _process(folder: Path, name: str, flags: Sequence[str]) -> Generator[None]:
     with (folder / f"{name}.log").open("w") as log:
         process = subprocess.Popen([program(name), *flags], stdout=log, stderr=log)
         try:

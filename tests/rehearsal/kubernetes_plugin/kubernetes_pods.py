@@ -5,7 +5,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import httpx2
@@ -37,7 +37,7 @@ class PodPlayer:
 
     @classmethod
     @contextlib.contextmanager
-    def playing(cls, plane: ControlPlane) -> Iterator[None]:
+    def playing(cls, plane: ControlPlane) -> Generator[None]:
         player = cls(plane)
         player._make_node()
         player._thread.start()

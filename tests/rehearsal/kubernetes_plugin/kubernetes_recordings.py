@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import empty_pb2, json_format
+from llmd_rehearsal.plugin_values import is_list, is_map
 from pulumi.runtime.proto import provider_pb2 as messages
 from pulumi.runtime.proto import provider_pb2_grpc, status_pb2
 
@@ -106,25 +107,23 @@ class Replay:
         return {key: value for key, value in request.items() if not key.startswith("resourceStatus")}
 
     def _filled(self, value: Any) -> Any:
-        match value:
-            case dict():
-                return {key: self._filled(item) for key, item in value.items()}
-            case list():
-                return [self._filled(item) for item in value]
-            case str():
-                return PLACEHOLDER.sub(lambda match: self._values.get(match[0], match[0]), value)
-            case _:
-                return value
+        if is_map(value):
+            return {key: self._filled(item) for key, item in value.items()}
+        if is_list(value):
+            return [self._filled(item) for item in value]
+        if isinstance(value, str):
+            return PLACEHOLDER.sub(lambda match: self._values.get(match[0], match[0]), value)
+        return value
 
     def _differences(self, recorded: Any, actual: Any, path: str) -> Iterator[str]:
-        if isinstance(recorded, dict) and isinstance(actual, dict):
+        if is_map(recorded) and is_map(actual):
             for key in sorted(recorded.keys() | actual.keys()):
                 if key not in actual or key not in recorded:
                     side = "more" if key in actual else "less"
                     yield f"{path}.{key} is {side}: {json.dumps(actual.get(key, recorded.get(key)))[:300]}"
                 else:
                     yield from self._differences(recorded[key], actual[key], f"{path}.{key}")
-        elif isinstance(recorded, list) and isinstance(actual, list) and len(recorded) == len(actual):
+        elif is_list(recorded) and is_list(actual) and len(recorded) == len(actual):
             for index, (one, other) in enumerate(zip(recorded, actual, strict=True)):
                 yield from self._differences(one, other, f"{path}[{index}]")
         elif not self._matches(recorded, actual):
@@ -182,11 +181,11 @@ def _unpacked(detail: Any) -> dict[str, Any]:
 def _comparable(value: Any, method: str) -> Any:
     """The value without what the moment decides: other managers' fields, the order of conditions, a failing Job's
     status, and which pods had told why they fail."""
-    if isinstance(value, list):
+    if is_list(value):
         return [_comparable(item, method) for item in value]
     if isinstance(value, str):
         return TOKEN_VOLUME.sub("kube-api-access-<any>", value)
-    if not isinstance(value, dict):
+    if not is_map(value):
         return value
     changed = {key: _comparable(item, method) for key, item in value.items()}
     if changed.get("reason") in UNDER_WAY:

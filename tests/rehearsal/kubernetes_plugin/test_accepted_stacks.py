@@ -27,6 +27,7 @@ from llmd_oke.testing import render
 from llmd_oke.values import module_folder
 from llmd_pods.errors import KitError
 from mutations import places
+from stack_files import read
 
 pytestmark = pytest.mark.rehearsal
 
@@ -36,8 +37,7 @@ SEED = int(os.environ.get("LLMD_OKE_SEED", str(FIXED)))
 """Another one looks at other stacks."""
 ACCEPTED, TRIED = 40, 2000
 ESTABLISHED_S = 30
-FILES = [yaml.safe_load((ROOT / "stacks" / f"Pulumi.{name}.yaml").read_text()) for name in stacks(ROOT)]
-STACKS = [file["config"]["llmd-oke:stack"] for file in FILES]
+STACKS = [read(name) for name in stacks(ROOT)]
 FRAGMENTS: list[Any] = [
     {"namespace": "x" * 63},
     {"smoke": {"enabled": False}},

@@ -11,7 +11,7 @@ from llmd_rehearsal.local_cluster import LocalCluster
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _namespaces_allowed() -> None:
+def namespaces_allowed() -> None:
     command = namespaces.create_command(["true"], user_namespace=os.geteuid() != 0)
     tried = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     if tried.returncode != 0:

@@ -314,7 +314,7 @@ def test_nothing_of_what_oci_answers_is_changed_by_the_next_update(pools: Kit):
     assert set(pools.changes("up", reads_first=True)) == {"same"}
 
 
-def test_another_version_brings_system_nodes_another_image_and_the_same_version_does_not(pools: Kit):
+def test_system_nodes_get_another_image_with_another_version_and_only_then(pools: Kit):
     pools.run("up")
     older = pools.image_of("system")
     assert pools.run("preview").change_summary.keys() == {"same"}
@@ -419,7 +419,7 @@ def test_a_replacement_that_oci_has_no_machine_for_goes_on_with_the_next_run(
     ("launch", "type_", "count"),
     [("cluster-network", "ClusterNetwork", 1), ("compute-cluster-instances", "Instance", 2)],
 )
-def test_gpu_nodes_that_a_killed_engine_had_ordered_are_taken_up_and_not_ordered_again(
+def test_gpu_nodes_that_a_killed_engine_ordered_are_taken_up_and_not_ordered_again(
     pools: Kit, monkeypatch: pytest.MonkeyPatch, launch: str, type_: str, count: int
 ):
     how: Any = {"launch": launch}
@@ -484,9 +484,7 @@ def test_a_pool_that_could_not_grow_is_repaired_by_the_next_update(kit: Kit):
     assert len(kit.nodes.there) == 9
 
 
-def test_what_was_changed_in_oci_is_told_and_nothing_else_and_the_state_stays_as_it_is(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-):
+def test_only_what_was_changed_in_oci_is_told_and_the_state_stays_as_it_is(kit: Kit, monkeypatch: pytest.MonkeyPatch):
     kit.run("up", size=7)
     assert kit.drift(monkeypatch) == []
     kit.change_behind_the_engine(size=9, name="other")

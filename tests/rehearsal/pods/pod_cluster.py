@@ -137,7 +137,7 @@ class PodCluster:
     def wait_gone(self, path: str, name: str) -> None:
         """Wait until the object is deleted."""
         version = self.get(path)["metadata"]["resourceVersion"]
-        if self.api.get(f"{path}/{name}").status_code == httpx.codes.NOT_FOUND:
+        if self.api.get(f"{path}/{name}").status_code == 404:
             return
         query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": str(LIMIT_S)}
         with self.api.stream("GET", path, params={**query, "resourceVersion": version}) as events:
@@ -172,4 +172,5 @@ def is_ready(pod: Object) -> bool:
 def container(pod: Object, name: str) -> Object:
     status = pod.get("status", {})
     statuses: list[Object] = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-    return next((item for item in statuses if item["name"] == name), {"state": {}, "restartCount": 0})
+    unknown: Object = {"state": {}, "restartCount": 0}
+    return next((item for item in statuses if item["name"] == name), unknown)

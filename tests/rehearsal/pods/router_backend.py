@@ -11,35 +11,35 @@ METRICS = "vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cac
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         self._answer(METRICS.encode(), "text/plain")
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         if json.loads(self._body()).get("stream"):
             self._stream()
             return
         seen = {"server": os.environ["POD_NAME"], "headers": {k.lower(): v for k, v in self.headers.items()}}
         self._answer(json.dumps(seen).encode(), "application/json")
 
-    def _body(self):
+    def _body(self) -> bytes:
         """Envoy passes bodies on in chunks."""
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        parts = []
+        parts: list[bytes] = []
         while size := int(self.rfile.readline(), 16):
             parts.append(self.rfile.read(size))
             self.rfile.readline()
         self.rfile.readline()
         return b"".join(parts)
 
-    def _answer(self, body, kind):
+    def _answer(self, body: bytes, content_type: str) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self):
+    def _stream(self) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -50,8 +50,8 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.05)
         self.wfile.write(b"0\r\n\r\n")
 
-    def log_message(self, *args):
-        pass
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Says nothing."""
 
 
 ThreadingHTTPServer(("0.0.0.0", 8000), Handler).serve_forever()  # noqa: S104 - in a pod

@@ -11,13 +11,24 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TypedDict
 
 PER_S = 10
 LIMIT_S = 40
 BODY = json.dumps({"model": "m", "prompt": "short", "stream": True})
 
 
-def ask(address, request):
+class Request(TypedDict, total=False):
+    """What became of a request, with moments of the monotonic clock."""
+
+    begun_s: float
+    ended_s: float
+    status: int
+    whole: bool
+    error: str
+
+
+def ask(address: str, request: Request) -> None:
     """One streamed request, on a connection of its own."""
     request["begun_s"] = time.monotonic()
     connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
@@ -34,7 +45,7 @@ def ask(address, request):
         request["ended_s"] = time.monotonic()
 
 
-def kill_picker(pod):
+def kill_picker(pod: str) -> float:
     """Ends the picker of a pod without a warning."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -48,9 +59,11 @@ def kill_picker(pod):
     raise SystemExit(f"there is no picker of {pod}")
 
 
-def main():
+def main() -> None:
     address, pod, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
-    requests, threads, killed_s = [], [], None
+    requests: list[Request] = []
+    threads: list[threading.Thread] = []
+    killed_s: float | None = None
     begun_s = time.monotonic()
     for index in range(int(PER_S * seconds)):
         time.sleep(max(0.0, begun_s + index / PER_S - time.monotonic()))

@@ -46,7 +46,7 @@ spec:
 """
 
 
-def test_init_containers_sidecars_and_mains_start_in_order_and_a_job_pod_ends_its_sidecars(
+def test_init_sidecar_and_main_containers_start_in_order_and_a_job_ends_its_sidecars(
     pod_cluster: PodCluster,
 ) -> None:
     pods = pod_cluster.namespace("order") + "/pods"
@@ -150,7 +150,7 @@ spec:
 """
 
 
-def test_a_container_that_fails_its_liveness_probe_is_restarted_and_readiness_gates_ready(
+def test_a_failed_liveness_probe_restarts_its_container_and_readiness_gates_ready(
     pod_cluster: PodCluster,
 ) -> None:
     pods = pod_cluster.namespace("probed") + "/pods"
@@ -328,7 +328,7 @@ def test_a_deleted_pod_is_told_first_and_leaves_nothing_but_its_logs(pod_cluster
     assert pod_cluster.log("leave", "leaver", "main") == "told\n"
 
 
-def test_a_node_without_power_ends_its_pods_processes_and_runs_them_again_once_it_is_back(
+def test_a_node_without_power_ends_its_pods_and_runs_them_again_once_it_is_back(
     pod_cluster: PodCluster,
 ) -> None:
     core = pod_cluster.namespace("power")
@@ -402,7 +402,7 @@ spec:
 """
 
 
-def test_a_program_stands_back_for_what_simulates_servers_with_its_session_where_linux_groups_by_that(
+def test_a_program_yields_to_simulated_servers_where_linux_groups_by_session(
     pod_cluster: PodCluster,
 ) -> None:
     pods = pod_cluster.namespace("modest") + "/pods"

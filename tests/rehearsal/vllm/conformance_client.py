@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
 import httpx
+from llmd_rehearsal.plugin_values import is_list, is_map
 from prometheus_client.parser import text_string_to_metric_families
 from vllm_conformance import Case, Request
 
@@ -57,8 +58,8 @@ def _json(response: httpx.Response) -> Any:
 
 def _error(response: httpx.Response) -> dict[str, Any]:
     body = _json(response)
-    error = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(error, dict):
+    error = body.get("error") if is_map(body) else None
+    if not is_map(error):
         return {"status": response.status_code}
     return {"status": response.status_code, **{key: error.get(key) for key in ("type", "param", "code")}}
 
@@ -109,10 +110,10 @@ def _fields(case: Case, response: httpx.Response) -> dict[str, Any]:
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Everything that is no object, by its way; of lists of objects the first element."""
-    if isinstance(value, Mapping):
+    if is_map(value):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+    elif is_list(value) and value and is_map(value[0]):
         yield from _leaves(value[0], f"{path}.0")
     elif path:
         yield path, value
@@ -126,9 +127,9 @@ def _values(case: Case, response: httpx.Response) -> dict[str, Any]:
 
 def _at(value: Any, path: str, default: Any) -> Any:
     for key in path.split("."):
-        if isinstance(value, list) and key.isdigit() and int(key) < len(value):
+        if is_list(value) and key.isdigit() and int(key) < len(value):
             value = value[int(key)]
-        elif isinstance(value, Mapping) and key in value:
+        elif is_map(value) and key in value:
             value = value[key]
         else:
             return default

@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, TypeAlias, TypedDict
 
 from llmd_rehearsal import control_plane
 from llmd_rehearsal.model_sources import PORT, source_hosts
@@ -22,16 +24,35 @@ from llmd_rehearsal.pods.environment import resolve_argv
 
 SIMULATOR = "http://127.0.0.1:9000"
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
-calls = []
+calls: list[str] = []
 """Our own, each of which begins a connection."""
 
 
-def run(*argv, **kwargs):
-    return subprocess.run(argv, check=True, timeout=60, capture_output=True, text=True, **kwargs)
+Container: TypeAlias = Mapping[str, Any]
+"""A container of a manifest."""
 
 
-def serve_model_sources(folder):
-    """Hosts outside the cluster as rehearsals have them, on the loopback of the namespace that is not alone."""
+class PodPlan(TypedDict):
+    """The file: the Job's containers and the server's, paths on this machine, and files that one server each lacks."""
+
+    prewarm: list[Container]
+    server: Container
+    volumes: dict[str, str]
+    cache: str
+    folder: str
+    program: str
+    rehearsed: dict[str, str]
+    missing: list[str]
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, check=True, timeout=60, capture_output=True, text=True)
+
+
+def serve_model_sources(folder: Path) -> Path:
+    """Hosts outside the cluster as rehearsals have them, on the loopback of the namespace that is not alone; gives the
+    certificate of their authority.
+    """
     keys = control_plane.prepare_pki(folder / "pki", source_hosts().hosts)
     argv = [sys.executable, "-m", "llmd_rehearsal.model_server", "--address", "127.0.0.1"]
     files = ["--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key)]
@@ -45,16 +66,16 @@ def serve_model_sources(folder):
             time.sleep(0.02)
 
 
-def variables(container):
+def variables(container: Container) -> dict[str, str]:
     return {item["name"]: item["value"] for item in container.get("env", ()) if "value" in item}
 
 
-def prewarm(plan, network, authority):
+def prewarm(plan: PodPlan, network: str, authority: Path) -> list[dict[str, object]]:
     """Runs the containers that fill the cache, in a namespace, one after the other; their exit codes and last lines."""
     return [run_to_end(container, plan, network, authority) for container in plan["prewarm"]]
 
 
-def run_to_end(container, plan, network, authority):
+def run_to_end(container: Container, plan: PodPlan, network: str, authority: Path) -> dict[str, object]:
     folder = Path(plan["folder"])
     python = images.prepare(folder, authority)
     hosts = folder / "hosts"
@@ -74,7 +95,8 @@ def run_to_end(container, plan, network, authority):
     return {"code": process.returncode, "said": (process.stdout + process.stderr).strip().splitlines()[-1]}
 
 
-def call(url, body=None):
+def call(url: str, body: Mapping[str, object] | None = None) -> Any:
+    """The JSON object or the text that is answered."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310
     calls.append(url)
@@ -83,7 +105,7 @@ def call(url, body=None):
     return json.loads(text) if text.startswith("{") else text
 
 
-def sent():
+def sent() -> dict[str, int]:
     """What this namespace has asked of others so far: connections begun, datagrams, packets without a way."""
     lines = [line.split() for line in Path("/proc/self/net/snmp").read_text().splitlines()]
     counters = {
@@ -94,7 +116,7 @@ def sent():
     return {name: counters[name] for name in ("Tcp:ActiveOpens", "Udp:OutDatagrams", "Ip:OutNoRoutes")}
 
 
-def start(plan, name):
+def start(plan: PodPlan, name: str) -> dict[str, object]:
     """One server: its state once it is no longer starting, and its log."""
     container = plan["server"]
     environment = variables(container)
@@ -107,22 +129,23 @@ def start(plan, name):
     return {**state, "log": call(f"{SIMULATOR}/servers/{name}/log")}
 
 
-def wait_for(url):
+def wait_for(url: str) -> None:
     while True:
         try:
-            return call(url)
+            call(url)
+            return
         except OSError:
             time.sleep(0.02)
 
 
-def alone(plan):
+def alone(plan: PodPlan) -> None:
     """The second half, in the network namespace of the pod that is alone; the simulated vLLM runs in it as a whole."""
     log = Path(plan["folder"]) / "vllm.log"
     argv = [sys.executable, "-m", "llmd_rehearsal.vllm", "--listen", "127.0.0.1:9000", "--startup-scale", "0.001"]
     with log.open("w") as output:
         subprocess.Popen(argv, stdout=output, stderr=output)
     wait_for(f"{SIMULATOR}/healthz")
-    seen = {"routes": run("ip", "route").stdout, "links": run("ip", "-brief", "link").stdout}
+    seen: dict[str, object] = {"routes": run("ip", "route").stdout, "links": run("ip", "-brief", "link").stdout}
     for path in plan["missing"]:
         (file,) = Path(plan["cache"]).glob(path)
         hidden = file.rename(Path(plan["folder"]) / "hidden")
@@ -133,13 +156,13 @@ def alone(plan):
     seen["whole"] = start(plan, "whole")
     seen["chat"] = call("http://127.0.0.1:8000/v1/chat/completions", CHAT)
     after = sent()
-    seen["sent"] = {name: after[name] - before[name] for name in before}
-    seen["sent"]["Tcp:ActiveOpens"] -= len(calls)
+    own = {"Tcp:ActiveOpens": len(calls)}
+    seen["sent"] = {name: after[name] - before[name] - own.get(name, 0) for name in before}
     print(json.dumps(seen))
 
 
-def main():
-    plan = json.loads(Path(sys.argv[1]).read_text())
+def main() -> None:
+    plan: PodPlan = json.loads(Path(sys.argv[1]).read_text())
     if sys.argv[2:] == ["alone"]:
         alone(plan)
         return

@@ -9,7 +9,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 SIMULATOR = "http://127.0.0.1:9000"
 PREFILL, DECODE, FAILING = "10.244.0.2", "10.244.0.3", "10.244.0.4"
@@ -19,11 +21,11 @@ NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 PROMPT = "All happy families are alike. " * 100
 
 
-def command(*argv):
+def command(*argv: str) -> None:
     subprocess.run(argv, check=True, timeout=30)
 
 
-def create_pods():
+def create_pods() -> None:
     """A bridge and three pods; names of network namespaces live on a private tmpfs."""
     command("mount", "-t", "tmpfs", "tmpfs", "/run")
     Path("/run/netns").mkdir()
@@ -40,7 +42,9 @@ def create_pods():
         command("ip", "-n", name, "link", "set", "eth0", "up")
 
 
-def call(url, body=None, headers=None, timeout_s=60):
+def call(
+    url: str, body: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None, timeout_s: float = 60
+) -> tuple[int, str]:
     """Status and text of an answer."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})  # noqa: S310
@@ -51,38 +55,40 @@ def call(url, body=None, headers=None, timeout_s=60):
         return error.code, error.read().decode()
 
 
-def wait_for(url, limit_s=30):
+def wait_for(url: str, limit_s: float = 30) -> None:
     deadline_s = time.monotonic() + limit_s
     while True:
         try:
-            return call(url)
+            call(url)
+            return
         except OSError:
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(0.02)
 
 
-def start_server(name, address, *flags, **fault):
+def start_server(name: str, address: str, *flags: str, **fault: str) -> None:
     argv = ["vllm", "serve", "openai/gpt-oss-120b", "--port", "8200", "--kv-transfer-config", NIXL, *flags]
     environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, **fault}
     body = {"id": name, "netns": f"/run/netns/{name}", "argv": argv, "env": environment, "image": "vllm:v1"}
     assert call(f"{SIMULATOR}/servers", body)[0] == 201
 
 
-def metrics(url):
+def metrics(url: str) -> dict[str, float]:
     """Samples by name, without labels; buckets left out."""
     lines = [line for line in call(url)[1].splitlines() if line and not line.startswith("#") and "_bucket" not in line]
     return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-def timed(prefiller, path, body):
+def timed(prefiller: str | None, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+    """Status, text and model seconds of an answer."""
     headers = {} if prefiller is None else {"x-prefiller-host-port": prefiller}
     start_s = time.monotonic()
     status, text = call(f"http://{DECODE}:8000{path}", body, headers)
     return {"status": status, "text": text, "model_s": (time.monotonic() - start_s) / TIME_SCALE}
 
 
-def observe():
+def observe() -> dict[str, Any]:
     """What a client sees, request by request, with the servers' metrics after each."""
     prefiller = f"{PREFILL}:8200"
     streamed = {"prompt": PROMPT, "max_tokens": 20, "stream": True, "stream_options": {"include_usage": True}}
@@ -94,7 +100,7 @@ def observe():
         "too_long": (prefiller, "/v1/completions", {"prompt": [1] * 200_000, "max_tokens": 3}),
         "no_prefiller": (f"{PREFILL}:8299", "/v1/completions", {"prompt": "other", "max_tokens": 3}),
     }
-    seen = {}
+    seen: dict[str, Any] = {}
     for name, request in requests.items():
         seen[name] = timed(*request)
         seen[name]["prefill"] = metrics(f"http://{PREFILL}:8200/metrics")
@@ -102,7 +108,7 @@ def observe():
     return seen
 
 
-def count():
+def count() -> dict[str, object]:
     """What clients and counters say of prompts of which some are prefilled and others can't be."""
     before = counters()
     prefillers = [f"{PREFILL}:8200", f"{FAILING}:8200", f"{PREFILL}:8299", None]
@@ -114,13 +120,13 @@ def count():
     return {"statuses": statuses, "before": before, "after": counters()}
 
 
-def counters():
+def counters() -> dict[str, str]:
     """The servers' own, as text."""
     urls = {"prefill": f"{PREFILL}:8200", "failing": f"{FAILING}:8200", "decode": f"{DECODE}:8200"}
     return {name: call(f"http://{url}/metrics")[1] for name, url in urls.items()}
 
 
-def main():
+def main() -> None:
     sidecar, log, flags = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
     create_pods()
     simulator = [sys.executable, "-m", "llmd_rehearsal.vllm", "--listen", "127.0.0.1:9000"]

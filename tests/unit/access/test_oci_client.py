@@ -20,6 +20,7 @@ from llmd_oke.access.oci_client import (
 from llmd_oke.access.signing import Signer
 from llmd_oke.config import validate
 from llmd_pods.errors import KitError
+from stack_files import existing_cluster, stack
 
 SIGNER = Signer("tenancy/user/fingerprint", rsa.generate_private_key(public_exponent=65537, key_size=2048))
 
@@ -87,20 +88,7 @@ def test_a_refusal_carries_ocis_words_and_no_query():
 
 
 def existing(identifier: str):
-    return validate(
-        {
-            "cluster": {"mode": "existing", "identifier": identifier},
-            "gpuPools": [{"name": "a", "shape": "BM.GPU.MI300X.8", "size": 1}],
-            "release": "llm-d-0.9.0",
-            "models": [
-                {
-                    "model": "gpt-oss-120b",
-                    "topology": "agg-tp1-1r",
-                    "workload": {"inputTokens": 1, "outputTokens": 1},
-                }
-            ],
-        }
-    )
+    return validate(stack(cluster=existing_cluster(identifier=identifier)))
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,24 @@
 """Requests that ended, made up for tests."""
 
+from dataclasses import replace
+
 from llmd_pods.records import Failure, RequestRecord
 
 
-def request(index=0, started_s=0.0, first_s=0.5, gap_s=0.1, tokens=6, events=None, **changes) -> RequestRecord:
-    times = tuple(first_s + gap_s * number for number in range(events or tokens))
-    fields = {"latency_s": times[-1], "event_times_s": times, "input_tokens": 100, "output_tokens": tokens}
-    return RequestRecord(index=index, started_s=started_s, **{**fields, "counted_by_server": True, **changes})
+def request(
+    index: int = 0,
+    started_s: float = 0.0,
+    first_s: float = 0.5,
+    gap_s: float = 0.1,
+    tokens: int = 6,
+    events: int | None = None,
+    **changes: object,
+) -> RequestRecord:
+    times_s = tuple(first_s + gap_s * number for number in range(events or tokens))
+    record = RequestRecord(index, started_s, times_s[-1], times_s, 100, tokens, counted_by_server=True)
+    return replace(record, **changes)
 
 
-def failed(index=9, **changes) -> RequestRecord:
-    return RequestRecord(
-        index=index, started_s=0, latency_s=0.1, failure=Failure.STATUS, error="HTTP 503: x", **changes
-    )
+def failed(index: int = 9, **changes: object) -> RequestRecord:
+    record = RequestRecord(index, started_s=0, latency_s=0.1, failure=Failure.STATUS, error="HTTP 503: x")
+    return replace(record, **changes)

@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from llmd_pods.deployment import MetricsEndpoint, RouterPart, Servers, Topology
+from llmd_pods.deployment import EndpointRole, MetricsEndpoint, RouterPart, Servers, Topology
 from llmd_pods.evidence import DecisionCounter, EvidenceSettings
 from llmd_pods.load import Target
 from llmd_pods.smoke import SmokePlan
@@ -20,6 +21,7 @@ DECISIONS = DecisionCounter(
     ("prefill-decode",),
 )
 MODEL = "openai/gpt-oss-120b"
+JsonObject: TypeAlias = dict[str, Any]
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Answer:
     cut: bool = False
     hang: bool = False
     remote: bool = True
-    whole: dict | None = None
+    whole: JsonObject | None = None
     """The body for a request without a stream, instead of the usual one."""
 
 
@@ -46,9 +48,9 @@ class Deployment:
     script: Callable[[int], Answer] = lambda _: Answer()
     reply: Callable[[str], str] = lambda _: ""
     """What is answered to a question, which asks for no stream."""
-    requests: list[dict] = field(default_factory=list)
-    counters: Counter = field(default_factory=Counter)
-    dead_metrics: set[str] = field(default_factory=set)
+    requests: list[JsonObject] = field(default_factory=list[JsonObject])
+    counters: Counter[str] = field(default_factory=Counter[str])
+    dead_metrics: set[str] = field(default_factory=set[str])
     released: asyncio.Event = field(default_factory=asyncio.Event)
     release_at: int | None = None
     """Number of requests after which those that hang are answered."""
@@ -58,24 +60,24 @@ class Deployment:
         return Target(self.url, MODEL)
 
     def endpoints(self) -> tuple[MetricsEndpoint, ...]:
-        roles = ("router", "prefill", "decode")
+        roles: tuple[EndpointRole, ...] = ("router", "prefill", "decode")
         return tuple(MetricsEndpoint(role, f"{role}-0", f"{self.url}/metrics/{role}") for role in roles)
 
-    def plan(self, **changes) -> SmokePlan:
-        settings = {
-            "base_url": self.url,
-            "model": MODEL,
-            "topology": TOPOLOGY,
-            "input_tokens": 64,
-            "output_tokens": 5,
-            "requests": 8,
-            "concurrency": 2,
-            "metrics": self.endpoints(),
-            "evidence": EvidenceSettings(DECISIONS),
-            "warmup_requests": 1,
-            "timeout_s": 20.0,
-        }
-        return SmokePlan(**{**settings, **changes})
+    def plan(self, **changes: object) -> SmokePlan:
+        usual = SmokePlan(
+            base_url=self.url,
+            model=MODEL,
+            topology=TOPOLOGY,
+            input_tokens=64,
+            output_tokens=5,
+            requests=8,
+            concurrency=2,
+            metrics=self.endpoints(),
+            evidence=EvidenceSettings(DECISIONS),
+            warmup_requests=1,
+            timeout_s=20.0,
+        )
+        return replace(usual, **changes)
 
     def count(self, answer: Answer, tokens: int) -> None:
         self.counters["decisions"] += 1
@@ -122,6 +124,7 @@ async def _complete(deployment: Deployment, request: web.Request) -> web.StreamR
     for event in _events("messages" in body, events):
         await response.write(_line(event))
     if answer.cut:
+        assert request.transport is not None
         request.transport.close()
         return response
     if answer.error:
@@ -133,11 +136,11 @@ async def _complete(deployment: Deployment, request: web.Request) -> web.StreamR
     return response
 
 
-def _prompt(body: dict) -> str:
+def _prompt(body: JsonObject) -> str:
     return body.get("prompt") or body.get("input") or body["messages"][0]["content"]
 
 
-def _whole(body: dict, tokens: int, reply: Callable[[str], str]) -> dict:
+def _whole(body: JsonObject, tokens: int, reply: Callable[[str], str]) -> JsonObject:
     if "input" in body:
         return {"object": "response", "status": "incomplete", "usage": {"input_tokens": tokens, "output_tokens": 16}}
     message = {"role": "assistant", "content": reply(body["messages"][0]["content"])}
@@ -145,19 +148,19 @@ def _whole(body: dict, tokens: int, reply: Callable[[str], str]) -> dict:
     return {"choices": choices, "usage": {"prompt_tokens": tokens, "completion_tokens": 16}}
 
 
-def _events(chat: bool, count: int) -> list[dict]:
+def _events(chat: bool, count: int) -> list[JsonObject]:
     if not chat:
         return [{"choices": [{"text": " tok"}], "usage": None} for _ in range(count)]
     role = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
     return [role, *({"choices": [{"delta": {"content": " tok"}}]} for _ in range(count))]
 
 
-def _line(event: dict) -> bytes:
+def _line(event: JsonObject) -> bytes:
     return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[Deployment]:
+async def served() -> AsyncGenerator[Deployment]:
     """A deployment that prefills remotely and answers every request in full."""
     fake = Deployment()
 

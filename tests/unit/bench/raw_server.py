@@ -1,8 +1,9 @@
 """A loopback server that says byte for byte what a test wants."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from ssl import SSLContext
 
 from llmd_pods.completions import Target
 
@@ -39,7 +40,7 @@ def always(answer: bytes, *, close: bool = False) -> Talk:
 
 
 @asynccontextmanager
-async def serving(talk: Talk, **options) -> AsyncIterator[Target]:
+async def serving(talk: Talk, ssl: SSLContext | None = None) -> AsyncGenerator[Target]:
     writers: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,8 +52,8 @@ async def serving(talk: Talk, **options) -> AsyncIterator[Target]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, **options)
-    scheme = "https" if options.get("ssl") else "http"
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=ssl)
+    scheme = "https" if ssl else "http"
     try:
         yield Target(f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}", "m")
     finally:

@@ -103,7 +103,7 @@ def test_a_token_is_never_shown():
     assert "s3cret" not in repr(secret)
 
 
-def test_servers_that_restarted_or_went_are_named_and_those_that_came_or_are_scaled_are_not():
+def test_restarted_and_lost_servers_are_named_and_new_or_scaled_ones_are_not():
     before = (
         ServerPod("decode", "a", 1),
         ServerPod("decode", "b"),

@@ -213,7 +213,7 @@ async def test_each_other_api_is_asked_once_with_a_prompt_of_the_measured_length
     assert outcome.remote_prefill.counters["prefill requests"].value == 8
 
 
-async def test_an_api_whose_prompt_stays_on_decode_fails_where_the_release_disaggregates_it(deployment):
+async def test_an_api_whose_prompt_stays_on_decode_fails_if_the_release_disaggregates_it(deployment):
     deployment.script = lambda number: Answer(remote=number < MEASURED)
     outcome = await result(deployment, OtherApi("responses", remote_prefill=True))
     assert [check.name for check in outcome.verdict.failed] == ["responses remote prefill"]

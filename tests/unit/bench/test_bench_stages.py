@@ -174,7 +174,7 @@ async def test_a_stage_whose_process_dies_is_tried_again_with_other_prompts(depl
     assert len({body["prompt"] for body in deployment.requests}) == 5 + 6
 
 
-async def test_a_stage_whose_process_dies_twice_is_no_measurement_and_keeps_its_other_requests(deployment):
+async def test_a_stage_whose_process_dies_twice_is_spoiled_and_keeps_its_other_requests(deployment):
     deployment.script = lambda number: Answer(hang=number in {4, 9})
     (result,) = await run(deployment, Stage(ClosedLoop(1), requests=6), on_records=killing(3, times=2))
     assert [record.index for record in result.records] == [0, 1, 2, 3]

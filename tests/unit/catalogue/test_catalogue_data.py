@@ -127,7 +127,7 @@ def test_the_published_figures_of_the_shape():
 
 
 @by_name
-def test_reduction_that_changes_answers_comes_with_an_evaluation_that_the_model_passed(model: catalogue.Model):
+def test_a_reduction_that_changes_answers_has_an_evaluation_that_the_model_passed(model: catalogue.Model):
     if model.quick_reduce is None:
         return
     passed = model.quick_reduce.evaluation

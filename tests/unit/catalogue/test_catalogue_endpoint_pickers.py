@@ -35,7 +35,7 @@ def test_every_plugin_of_a_profile_is_a_scorer_or_brings_what_scorers_read(picke
         assert not any(picker.plugins[name].experimental or picker.plugins[name].deprecated for name in weights)
 
 
-def test_parameters_that_moved_to_the_producer_are_refused_by_the_scorer_of_later_versions():
+def test_later_scorers_refuse_parameters_that_moved_to_the_producer():
     older = config(endpoint_picker("v0.8.0"))
     refusals = list(endpoint_picker("v0.10.0").refusals(older))
     assert "plugin prefix-cache-scorer has no parameter lruCapacityPerServer: it would be refused" in refusals
@@ -49,7 +49,7 @@ def test_the_older_api_group_is_read_by_later_versions_and_not_the_other_way_rou
     assert any("apiVersion" in refusal for refusal in endpoint_picker("v0.8.0").refusals(newer))
 
 
-def test_the_gate_that_prepares_prefix_data_is_named_where_it_exists_and_refused_elsewhere():
+def test_the_gate_for_prefix_data_is_named_where_it_exists_and_refused_elsewhere():
     written = config(endpoint_picker("v0.7.1"))
     assert written["featureGates"] == ["prepareDataPlugins"]
     for later in ("v0.8.0", "v0.10.0"):

@@ -74,7 +74,7 @@ def test_what_one_group_may_send_to_another_the_other_may_receive():
     assert [one for one in lost if one[2] != "icmp"] == []
 
 
-def test_nothing_is_open_to_the_internet_but_path_discovery_and_public_load_balancers():
+def test_only_path_discovery_and_public_load_balancers_are_open_to_the_internet():
     open_rules = [rule for rule in RULES if "ingress" in rule.directions and "internet" in rule.peers]
     assert all(rule.protocols == ("icmp",) for rule in open_rules)
     public = [rule for rule in RULES if "public-load-balancer-cidrs" in rule.peers]
@@ -97,7 +97,7 @@ def test_every_subnet_has_a_place_and_a_dns_label_of_its_own():
     assert all(label.isalnum() and len(label) <= 15 for label in labels)
 
 
-def test_larger_blocks_of_a_growing_subnet_contain_smaller_ones_so_that_oci_can_grow_it_in_place():
+def test_larger_blocks_of_a_subnet_contain_smaller_ones_so_that_it_grows_in_place():
     vcn = IPv4Network("10.0.0.0/16")
     for subnet in network.subnets().growing.values():
         blocks = [list(vcn.subnets(prefixlen_diff=block.newbits))[block.netnum] for block in subnet.blocks]

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from llmd_oke.cli import main
-from test_cli_up import STACK
+from stack_files import stack, write
 
 URN = "urn:pulumi:prod::llmd-oke::llmd-oke:index:GpuPool$oci:ContainerEngine/nodePool:NodePool::mi300x"
 SIZE = {
@@ -38,8 +37,7 @@ Command = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs `llmd-oke` where the engine's refresh has these events and status; gives exit code, output and errors."""
-    (tmp_path / "stacks").mkdir()
-    (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": STACK}}))
+    write(tmp_path, "prod", stack())
     (tmp_path / "pulumi").write_text(CLI)
     (tmp_path / "pulumi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")

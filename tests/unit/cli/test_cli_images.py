@@ -1,7 +1,6 @@
 """`llmd-oke images`, with a registry on the loopback interface."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +8,8 @@ import pytest
 from llmd_oke.catalogue.container_images import ContainerImage
 from llmd_oke.cli import images as images_cli
 from llmd_oke.cli.main import app
-from typer.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
 from registry_for_tests import Registry, served
+from typer.testing import CliRunner
 
 PROJECT = Path(__file__).resolve().parents[3]
 

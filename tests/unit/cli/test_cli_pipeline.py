@@ -1,19 +1,15 @@
 """`llmd-oke pipeline`: names of stack files only, and the Markdown that a reviewer reads."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from llmd_oke.cli.main import app
 from llmd_oke.cli.pipeline import PreviewSummary, headline, summarise
-from llmd_oke.config import validate
 from llmd_oke.operations.drift import Drift
 from llmd_oke.operations.previews import Preview, parse
-from llmd_oke.planning import plan
 from llmd_pods.errors import KitError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "operations"))
-from previews_for_tests import STACK, document, recorded, replaced_pool, step
+from previews_for_tests import PLAN, document, recorded, replaced_pool, step
+from stack_files import existing_pool, model, plan
 from typer.testing import CliRunner
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -32,9 +28,6 @@ def test_another_name_of_a_stack_is_refused(command: str, more: list[str], stack
     assert "reference" in str(ended.exception.remedy)
 
 
-PLAN = plan(validate(STACK))
-
-
 def judged(preview: Preview, *, allow_replace: bool = False) -> PreviewSummary:
     return summarise("prod", PLAN, preview, allow_replace=allow_replace)
 
@@ -47,10 +40,10 @@ def test_a_quiet_preview_says_so_and_what_the_stack_costs():
 
 
 def test_nodes_are_those_at_first_and_their_limits_are_told():
-    pool = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 3}
-    scaled = {**pool, "scaling": {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}}
+    pool = existing_pool(size=3)
+    scaled = existing_pool(size=3, scaling={"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9})
     for one, text in ((pool, "\n3 GPU nodes, 16 of 24 GPUs"), (scaled, "\n3 GPU nodes (2 to 9), 16 of 24 GPUs")):
-        new_plan = plan(validate({**STACK, "gpuPools": [one]}))
+        new_plan = plan(model("8p-tp1-2d-tp4"), gpuPools=[one])
         assert text in summarise("prod", new_plan, parse(document())).markdown
 
 

@@ -1,6 +1,5 @@
 """`up`, `destroy` and `tunnel` on the way to a private API endpoint. OCI, the Pulumi CLI and `ssh` are stand-ins."""
 
-import copy
 import os
 import sys
 from collections.abc import Callable
@@ -8,41 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from llmd_oke.access import tunnel
 from llmd_oke.access.sign_in import SignIn
 from llmd_oke.cli import main, token
 from llmd_oke.cli.tunnel import tunnel_options_of
 from llmd_oke.config import validate
 from llmd_pods.errors import KitError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
 from oci_for_tests import CLUSTER, FakeOci, Sequence
 from ssh_for_tests import free_port, put_ssh
+from stack_files import cluster_layer, existing_cluster, write
 
-PLACE: dict[str, Any] = {
-    "mode": "create",
-    "name": "prod",
-    "region": "us-ashburn-1",
-    "compartmentId": "ocid1.compartment.oc1..c",
-    "tenancyId": "ocid1.tenancy.oc1..t",
-    "kubernetesVersion": "v1.34.2",
-    "network": {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}},
-}
-STACK: dict[str, Any] = {
-    "layer": "cluster",
-    "cluster": PLACE,
-    "gpuPools": [
-        {
-            "name": "mi300x",
-            "shape": "BM.GPU.MI300X.8",
-            "size": 2,
-            "availabilityDomain": "Uocm:US-ASHBURN-AD-1",
-            "image": {"ocid": "ocid1.image.oc1.iad.i"},
-        }
-    ],
-    "release": "llm-d-0.9.0",
-}
+STACK = cluster_layer(cluster={"network": {"bastionService": {"clientCidrs": ["203.0.113.0/24"]}}})
 BASTION = {"id": "b", "targetVcnId": "vcn", "lifecycleState": "ACTIVE"}
 COMMAND = "ssh -i <privateKey> -N -L <localPort>:10.0.0.6:6443 -p 22 s@host"
 ANSWERS: dict[str, Any] = {
@@ -101,7 +76,6 @@ def oci(monkeypatch: pytest.MonkeyPatch) -> Tenancy:
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], port: int) -> Command:
     """Runs `llmd-oke` on a stack whose file has these keys too; gives exit code, the engine's log, standard error."""
-    (tmp_path / "stacks").mkdir()
     (tmp_path / "pulumi").write_text(CLI)
     (tmp_path / "pulumi").chmod(0o755)
     (tmp_path / "port").write_text(str(port))
@@ -110,9 +84,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     monkeypatch.setenv("COLUMNS", "300")
 
     def run(*words: str, **settings: str) -> tuple[int, list[str], str]:
-        keys = {key.replace("_", ":"): text for key, text in settings.items()}
-        document = {"config": {"llmd-oke:stack": copy.deepcopy(STACK), **keys}}
-        (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump(document))
+        write(tmp_path, "prod", STACK, {key.replace("_", ":"): text for key, text in settings.items()})
         monkeypatch.setattr(sys, "argv", ["llmd-oke", *words, "--stack", "prod", "--project", str(tmp_path)])
         with pytest.raises(SystemExit) as ended:
             main.main()
@@ -184,7 +156,7 @@ def test_a_tunnel_that_finds_nothing_ends_its_wait_with_what_is_missing(command:
 
 
 def test_a_cluster_without_an_ocid_needs_one_given() -> None:
-    stack = validate({**STACK, "cluster": {"mode": "existing", "identifier": "mine"}})
+    stack = validate({**STACK, "cluster": existing_cluster()})
     with pytest.raises(KitError, match="no OCID of its cluster"):
         tunnel_options_of(stack)
     assert tunnel_options_of(stack, "ocid1.cluster.oc1.iad.x").cluster_id == "ocid1.cluster.oc1.iad.x"

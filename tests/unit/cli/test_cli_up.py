@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from llmd_oke.cli import main, up
 from llmd_oke.config import validate
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
@@ -18,20 +17,9 @@ from llmd_oke.planning.plan import Pool
 from llmd_pods.errors import KitError
 from llmd_tuner.cli import smoke
 from llmd_tuner.experiments.deployed.smoke import Outcome
+from stack_files import stack, write
 
-STACK = {
-    "cluster": {"mode": "existing", "identifier": "here"},
-    "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
-    "release": "llm-d-0.9.0",
-    "models": [
-        {
-            "model": "gpt-oss-120b",
-            "topology": "8p-tp1-4d-tp2",
-            "workload": {"inputTokens": 4096, "outputTokens": 256},
-        }
-    ],
-    "smoke": {"where": "client"},
-}
+STACK = stack(nodes=2, smoke={"where": "client"})
 
 CLI = """#!/bin/sh
 here=$(dirname "$0")
@@ -53,8 +41,7 @@ Command = Callable[..., tuple[int, Any, str]]
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs `llmd-oke`, with a Pulumi CLI whose operations end with `status`; gives exit code, JSON, standard error."""
-    (tmp_path / "stacks").mkdir()
-    (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": STACK}}))
+    write(tmp_path, "prod", STACK)
     (tmp_path / "history").write_text("[]")
     (tmp_path / "state").write_text(json.dumps({"deployment": {"resources": []}}))
     (tmp_path / "pulumi").write_text(CLI)
@@ -135,7 +122,7 @@ def test_an_update_whose_gate_fails_says_what_nodes_cost_and_what_gives_them_bac
 def test_on_a_terminal_it_is_asked_whether_the_pool_shall_be_scaled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agreed: bool
 ) -> None:
-    (tmp_path / "Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": STACK}}))
+    write(tmp_path, "prod", STACK)
     asked: list[str] = []
     scaled: list[tuple[str, int]] = []
 
@@ -178,8 +165,7 @@ def test_a_benchmark_of_the_cluster_that_can_not_be_read_is_told_and_fails_nothi
     def fetched(*_: object) -> list[Outcome]:
         raise KitError("The Jobs of llm-d can't be read.", "Ask again.")
 
-    stack = {**STACK, "smoke": {"where": "cluster"}}
-    (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": stack}}))
+    write(tmp_path, "prod", stack(nodes=2, smoke={"where": "cluster"}))
     monkeypatch.setattr(smoke, "_fetched", fetched)
     code, document, _ = command("up", "--yes")
     assert (code, document["ok"], document["smoke"]) == (0, True, [])
@@ -187,8 +173,7 @@ def test_a_benchmark_of_the_cluster_that_can_not_be_read_is_told_and_fails_nothi
 
 
 def test_an_update_whose_client_evaluates_answers_can_not_leave_that_out(command: Command, tmp_path: Path) -> None:
-    stack = {**STACK, "override": {"quickReduce": "INT4"}}
-    (tmp_path / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": stack}}))
+    write(tmp_path, "prod", {**STACK, "override": {"quickReduce": "INT4"}})
     code, document, errors = command("up", "--yes", "--no-benchmark")
     assert (code, "engine at work" in errors) == (1, False)
     assert document["error"].startswith("INT4 in all-reduce changes answers (override.quickReduce)")

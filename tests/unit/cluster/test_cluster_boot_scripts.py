@@ -119,7 +119,7 @@ class TestPackages:
         sources = machine.read("sources")
         assert f"URIs: {cloud_init().packages.repository}/ubuntu-noble/kubernetes-1.34\n" in sources
 
-    def test_oracles_unsigned_repository_is_trusted_for_one_package_over_https_and_then_no_more(self, machine: Machine):
+    def test_oracles_unsigned_repository_is_trusted_for_one_package_over_https_only(self, machine: Machine):
         machine.command("apt-get", INSTALLS_OKE)
         assert machine.run(step("packages")).returncode == 0
         assert cloud_init().packages.repository.startswith("https://")

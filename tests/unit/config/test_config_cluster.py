@@ -6,37 +6,18 @@ import pytest
 from llmd_oke import config
 from llmd_oke.config import CreateCluster
 from llmd_pods.errors import Problem, Refused
-
-CLUSTER: dict[str, Any] = {
-    "mode": "create",
-    "name": "prod",
-    "region": "us-ashburn-1",
-    "compartmentId": "ocid1.compartment.oc1..c",
-    "tenancyId": "ocid1.tenancy.oc1..t",
-    "kubernetesVersion": "v1.34.2",
-}
-POOL: dict[str, Any] = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 9}
+from stack_files import cluster_layer, created_cluster, created_pool
 
 
-def stack(cluster: Any = None, pool: Any = None, **changes: Any) -> dict[str, Any]:
-    return {
-        "cluster": {**CLUSTER, **(cluster or {})},
-        "gpuPools": [{**POOL, **(pool or {})}],
-        "release": "llm-d-0.9.0",
-        "layer": "cluster",
-        **changes,
-    }
-
-
-def only(**changes: Any) -> Problem:
+def only(*, cluster: Any = None, pool: Any = None, **changes: Any) -> Problem:
     with pytest.raises(Refused) as refused:
-        config.validate(stack(**changes))
+        config.validate({**cluster_layer(created_pool(**(pool or {})), cluster=cluster), **changes})
     (problem,) = refused.value.problems
     return problem
 
 
 def test_the_safe_choice_is_the_default():
-    cluster = config.validate(stack()).cluster
+    cluster = config.validate(cluster_layer()).cluster
     assert isinstance(cluster, CreateCluster)
     assert cluster.protect
     assert cluster.api_endpoint.access == "private"
@@ -44,14 +25,14 @@ def test_the_safe_choice_is_the_default():
 
 
 def test_pools_are_launched_as_a_managed_compute_cluster_unless_asked_otherwise():
-    result = config.validate(stack())
+    result = config.validate(cluster_layer())
     assert result.gpu_pools[0].launch == "managed-compute-cluster"
     assert (result.system_pool.size, result.system_pool.shape) == (3, "VM.Standard.E5.Flex")
 
 
 def test_an_image_to_import_is_written_as_import():
     image = {"import": {"name": "ubuntu", "uri": "https://o/i.oci", "checksum": "sha256:" + "0" * 64}}
-    result = config.validate(stack(pool={"image": image})).gpu_pools[0].image
+    result = config.validate(cluster_layer(created_pool(image=image))).gpu_pools[0].image
     assert result is not None
     assert result.import_ is not None
     assert result.import_.name == "ubuntu"
@@ -101,6 +82,6 @@ def test_a_checksum_says_its_kind():
 
 def test_what_is_missing_of_a_cluster_is_told_at_once():
     with pytest.raises(Refused) as refused:
-        config.validate({**stack(), "cluster": {"mode": "create"}})
+        config.validate({**cluster_layer(), "cluster": {"mode": "create"}})
     paths = {problem.path for problem in refused.value.problems}
-    assert paths == {f"cluster.{key}" for key in CLUSTER if key != "mode"}
+    assert paths == {f"cluster.{key}" for key in created_cluster() if key != "mode"}

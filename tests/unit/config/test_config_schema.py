@@ -6,29 +6,19 @@ from typing import Any
 
 import jsonschema
 import pytest
+import stack_files
 import yaml
 from llmd_oke import config
 from llmd_oke.config.schema import schema_text, stack_file_schema
 from llmd_pods.errors import Refused
+from stack_files import model, stack
 
 STACKS = Path(__file__).parents[3] / "stacks"
-MODEL: dict[str, Any] = {
-    "model": "gpt-oss-120b",
-    "topology": "8p-tp1-2d-tp4",
-    "workload": {"inputTokens": 1, "outputTokens": 1},
-}
 LONG = {"prefill": {"replicas": 1, "tensorParallelSize": 1}, "decode": {"replicas": 1, "tensorParallelSize": 2}}
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    stack = {
-        "cluster": {"mode": "existing", "identifier": "here"},
-        "gpuPools": [{"name": "a", "shape": "BM.GPU.MI300X.8", "size": 1}],
-        "release": "llm-d-0.9.0",
-        "models": [MODEL],
-        **changes,
-    }
-    return {"config": {"llmd-oke:stack": stack, "llmd-oke:hfToken": {"secure": "x"}}, "encryptionsalt": "y"}
+    return stack_files.document(stack(**changes), {"llmd-oke:hfToken": {"secure": "x"}}, encryptionsalt="y")
 
 
 VALIDATORS = [jsonschema.Draft202012Validator, jsonschema.Draft7Validator]
@@ -57,14 +47,14 @@ def test_every_stack_file_satisfies_the_schema_and_names_it(path: Path, validato
     ("changes", "good"),
     [
         ({}, True),
-        ({"models": [{**MODEL, "topology": LONG}]}, True),
-        ({"models": [{**MODEL, "topology": {"aggregated": {"replicas": 1, "tensorParallelSize": 1}}}]}, True),
-        ({"models": [{**MODEL, "slo": None}]}, True),
-        ({"models": [{**MODEL, "engine": {"env": {"A": "1"}, "extraArgs": ["--seed=1"]}}]}, True),
-        ({"models": [{**MODEL, "topology": "8p"}]}, False),
-        ({"models": [{**MODEL, "topology": "08p-tp1-2d-tp4"}]}, False),
-        ({"models": [{**MODEL, "topology": {"prefill": {"replicas": 1}}}]}, False),
-        ({"models": [{**MODEL, "colour": "red"}]}, False),
+        ({"models": [model(LONG)]}, True),
+        ({"models": [model({"aggregated": {"replicas": 1, "tensorParallelSize": 1}})]}, True),
+        ({"models": [model(slo=None)]}, True),
+        ({"models": [model(engine={"env": {"A": "1"}, "extraArgs": ["--seed=1"]})]}, True),
+        ({"models": [model("8p")]}, False),
+        ({"models": [model("08p-tp1-2d-tp4")]}, False),
+        ({"models": [model({"prefill": {"replicas": 1}})]}, False),
+        ({"models": [model(colour="red")]}, False),
         ({"models": []}, False),
         ({"smoke": {"requests": "8"}}, False),
         ({"gpu_pools": []}, False),

@@ -10,20 +10,9 @@ from hypothesis import strategies as st
 from llmd_oke import config
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_pods.errors import Problem, Refused
+from stack_files import document, model, stack
 
-GOOD: dict[str, Any] = {
-    "cluster": {"mode": "existing", "identifier": "here"},
-    "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
-    "release": "llm-d-0.9.0",
-    "models": [
-        {
-            "model": "gpt-oss-120b",
-            "topology": "8p-tp1-2d-tp4",
-            "workload": {"inputTokens": 5000, "outputTokens": 250},
-            "engine": {"env": {"A": "1"}, "extraArgs": ["--seed=1"]},
-        }
-    ],
-}
+GOOD = stack(model("8p-tp1-2d-tp4", engine={"env": {"A": "1"}, "extraArgs": ["--seed=1"]}), nodes=2)
 
 
 def changed(*place: str | int, value: Any) -> dict[str, Any]:
@@ -240,7 +229,7 @@ def test_any_object_gives_a_config_or_problems(value: Any):
 
 
 def test_the_object_that_pulumi_gives_is_read_like_the_file():
-    assert config.validate(json.loads(json.dumps(GOOD))) == config.parse({"config": {"llmd-oke:stack": GOOD}})
+    assert config.validate(json.loads(json.dumps(GOOD))) == config.parse(document(GOOD))
 
 
 NAMES = ["BM.GPU.MI300X.8", "BM.GPU.H100.8", "llama-3.3-70b-instruct-fp8-dynamic-kv"]

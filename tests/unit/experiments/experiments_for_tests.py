@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from llmd_oke import config
@@ -15,6 +14,7 @@ from llmd_tuner.experiments.deployer import Deployed
 from llmd_tuner.experiments.preparation import Experiment, RunOptions
 from llmd_tuner.experiments.recipes import Recipe, Stage
 from llmd_tuner.experiments.runs import RunFolder
+from stack_files import StackObject, model, stack, write
 
 REHEARSED = RunOptions(rehearsed=True)
 
@@ -36,7 +36,7 @@ OPEN = {
 }
 
 
-def recipe_object(**changes: Any) -> dict[str, Any]:
+def recipe_object(**changes: object) -> dict[str, object]:
     return {
         "description": "two tiny deployments",
         "model": "gpt-oss-120b",
@@ -46,39 +46,30 @@ def recipe_object(**changes: Any) -> dict[str, Any]:
     }
 
 
-def recipe(**changes: Any) -> Recipe:
+def recipe(**changes: object) -> Recipe:
     return recipes.validate(recipe_object(**changes))
 
 
-def project(folder: Path, **changes: Any) -> Path:
+def small_model(topology: str = "agg-tp1-1r", **changes: object) -> StackObject:
+    """A model of 64 tokens in and 8 out."""
+    return model(topology, workload={"inputTokens": 64, "outputTokens": 8}, **changes)
+
+
+def project(folder: Path, **changes: object) -> Path:
     """A project with the stack `s` of one node, whose own model uses one GPU."""
-    stack = {
-        "cluster": {"mode": "existing", "identifier": "s"},
-        "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
-        "release": "llm-d-0.9.0",
-        "models": [
-            {
-                "model": "gpt-oss-120b",
-                "topology": "agg-tp1-1r",
-                "workload": {"inputTokens": 64, "outputTokens": 8},
-            }
-        ],
-        **changes,
-    }
-    (folder / "stacks").mkdir(exist_ok=True)
-    text = yaml.safe_dump({"encryptionsalt": "v1:salt", "config": {"llmd-oke:stack": stack, "llmd-oke:other": "kept"}})
-    (folder / "stacks" / "Pulumi.s.yaml").write_text(text)
+    own = {**stack(small_model(), nodes=1), **changes}
+    write(folder, "s", own, {"llmd-oke:other": "kept"}, encryptionsalt="v1:salt")
     return folder
 
 
-def experiment(folder: Path, asked: RunOptions = REHEARSED, **changes: Any) -> Experiment:
+def experiment(folder: Path, asked: RunOptions = REHEARSED, **changes: object) -> Experiment:
     file = folder / "tiny.yaml"
     file.write_text(yaml.safe_dump(recipe_object(**changes)))
     return preparation.prepare(project(folder), str(file), "s", asked)
 
 
-def row(deployment: str, stage: Stage, **changes: Any) -> Row:
-    values: dict[str, Any] = {
+def row(deployment: str, stage: Stage, **changes: object) -> Row:
+    values: dict[str, object] = {
         "subject": "end-to-end",
         "basis": Basis.CALIBRATED,
         "model": "gpt-oss-120b",
@@ -94,10 +85,10 @@ def row(deployment: str, stage: Stage, **changes: Any) -> Row:
         "ttft_ms": Quantiles(mean=100.0, p95=200.0),
         "requests": stage.requests,
     }
-    return Row(**{**values, **changes})
+    return Row.model_validate({**values, **changes})
 
 
-def fill(folder: RunFolder, deployment: str, stage: Stage, **changes: Any) -> None:
+def fill(folder: RunFolder, deployment: str, stage: Stage, **changes: object) -> None:
     """Stores a measurement as `measuring` does."""
     with folder.making(deployment, stage.name) as unfinished:
         (unfinished / "row.json").write_text(row(deployment, stage, **changes).model_dump_json(exclude_defaults=True))

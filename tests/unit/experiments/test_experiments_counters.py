@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments_for_tests import project
+from experiments_for_tests import project, small_model
 from llmd_oke import planning
 from llmd_oke.catalogue.endpoint_pickers import request_counters
 from llmd_pods.deployment import EndpointRole, HttpEndpoint, MetricsEndpoint, PodAddress, Reading, Snapshot
@@ -280,8 +280,7 @@ def test_percentiles_are_told_by_server_and_bucket():
 
 
 def rests_on(folder: Path, applied: Applied | None, **changes: Any) -> ModelAssumptions:
-    entry = {"model": "gpt-oss-120b", "topology": "agg-tp1-1r", "workload": {"inputTokens": 64, "outputTokens": 8}}
-    plan = planning.plan_stack_file(project(folder, models=[{**entry, **changes}]), "s")
+    plan = planning.plan_stack_file(project(folder, models=[small_model(**changes)]), "s")
     return model_assumptions(plan, plan.models[0], applied, 0.25, 0.1)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from experiments_for_tests import CLOSED, OPEN, experiment, project
+from experiments_for_tests import CLOSED, OPEN, experiment, project, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke import config, planning
@@ -12,6 +12,7 @@ from llmd_pods.errors import KitError, Refused
 from llmd_rehearsal import deployer as rehearsed
 from llmd_tuner.experiments import deployer, preparation
 from llmd_tuner.experiments.preparation import RunOptions, forecast_of, pack
+from stack_files import created_cluster
 
 
 def names(made: preparation.Experiment) -> list[str]:
@@ -38,7 +39,7 @@ def test_a_real_run_leaves_the_stacks_own_models_their_gpus(tmp_path: Path):
 
 def test_a_stack_without_free_gpus_says_how_to_go_on(tmp_path: Path):
     experiment(tmp_path, RunOptions())
-    own = {"model": "gpt-oss-120b", "topology": "agg-tp1-8r", "workload": {"inputTokens": 1, "outputTokens": 1}}
+    own = small_model("agg-tp1-8r")
     with pytest.raises(KitError) as error:
         preparation.prepare(project(tmp_path, models=[own]), str(tmp_path / "tiny.yaml"), "s", RunOptions())
     assert "--gpus" in (error.value.remedy or "")
@@ -80,15 +81,7 @@ def test_a_derived_stack_evaluates_what_changes_answers_when_it_is_measured(tmp_
 
 def test_models_of_a_created_cluster_are_deployed_through_its_stack(tmp_path: Path):
     made = experiment(tmp_path)
-    created = {
-        "mode": "create",
-        "name": "prod",
-        "region": "us-ashburn-1",
-        "compartmentId": "ocid1.compartment.oc1..a",
-        "tenancyId": "ocid1.tenancy.oc1..a",
-        "kubernetesVersion": "v1.34.2",
-    }
-    cluster = config.CreateCluster.model_validate(created, by_alias=True)
+    cluster = config.CreateCluster.model_validate(created_cluster(), by_alias=True)
     derived = deployer.derive(made.base.model_copy(update={"cluster": cluster}), "s", [])
     assert derived["clusterStack"] == "organization/llmd-oke/s"
     assert "cluster" not in derived

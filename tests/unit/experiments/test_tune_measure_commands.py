@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from experiments_for_tests import project
+from experiments_for_tests import project, small_model
 from llmd_oke.cli.main import app
 from llmd_pods.errors import KitError, Refused
 from llmd_tuner.experiments import recipes, records
@@ -60,8 +60,7 @@ def test_another_model_needs_its_workload(tmp_path: Path):
 
 
 def test_a_stack_without_free_gpus_is_refused_with_what_to_do(tmp_path: Path):
-    model = {"model": "gpt-oss-120b", "topology": "agg-tp8-1r", "workload": {"inputTokens": 64, "outputTokens": 8}}
-    ended = tune("plan", project(tmp_path, models=[model]))
+    ended = tune("plan", project(tmp_path, models=[small_model("agg-tp8-1r")]))
     assert isinstance(ended.exception, KitError)
     assert "--gpus" in (ended.exception.remedy or "")
 

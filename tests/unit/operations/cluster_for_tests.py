@@ -20,7 +20,7 @@ BUDGET = {
     },
 }
 
-KUBECONFIG = {
+KUBECONFIG: dict[str, Any] = {
     "current-context": "c",
     "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
     "clusters": [{"name": "c", "cluster": {"server": "http://cluster"}}],
@@ -28,13 +28,13 @@ KUBECONFIG = {
 }
 
 
-def node(name: str, provider_id: str = "", *, ready: bool = True, **spec: Any) -> dict[str, Any]:
+def node(name: str, provider_id: str = "", *, ready: bool = True, **spec: object) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
     provider = {"providerID": provider_id} if provider_id else {}
     return {"metadata": {"name": name}, "spec": {**provider, **spec}, "status": {"conditions": conditions}}
 
 
-def pod(name: str, on: str, owner: str = "ReplicaSet", phase: str = "Running", **metadata: Any) -> dict[str, Any]:
+def pod(name: str, on: str, owner: str = "ReplicaSet", phase: str = "Running", **metadata: object) -> dict[str, Any]:
     owners = [{"kind": owner, "name": "o", "uid": "u", "apiVersion": "apps/v1", "controller": True}]
     own = {"name": name, "namespace": "llm-d", "ownerReferences": owners, **metadata}
     return {"metadata": own, "spec": {"nodeName": on, "containers": []}, "status": {"phase": phase}}

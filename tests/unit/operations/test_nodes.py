@@ -4,14 +4,12 @@ from typing import Any
 
 import pytest
 from cluster_for_tests import ClusterForTests, node, pod
-from llmd_oke.config import validate
 from llmd_oke.operations import nodes
 from llmd_oke.operations.nodes import ReplaceOptions
-from llmd_oke.planning import plan
 from llmd_pods.errors import KitError
 from oci_for_tests import FakeOci
 from oci_for_tests import Sequence as Answers
-from previews_for_tests import STACK, Cli, document, step, urn
+from previews_for_tests import PLAN, Cli, document, step, urn
 
 
 def launched(index: int, *, current: bool, interrupted: bool = False) -> list[dict[str, Any]]:
@@ -244,17 +242,17 @@ def test_without_draining_nodes_of_a_cluster_network_are_detached_all_the_same()
     ],
 )
 def test_a_pool_with_nodes_whose_gate_nobody_has_passed_is_told(gate: list[dict[str, Any]], names: list[str]):
-    unready = nodes.unready_pools([MANAGED, SYSTEM, *gate], plan(validate(STACK)))
+    unready = nodes.unready_pools([MANAGED, SYSTEM, *gate], PLAN)
     assert [pool.name for pool in unready] == names
 
 
 def test_a_pool_that_the_stack_did_not_create_is_not_told():
-    assert nodes.unready_pools([SYSTEM], plan(validate(STACK))) == []
+    assert nodes.unready_pools([SYSTEM], PLAN) == []
 
 
 def scaled(resources: list[dict[str, Any]], answers: dict[str, Any], size: int = 0) -> tuple[FakeOci, list[str]]:
     cli, oci = Cli("{}", resources), FakeOci(answers)
-    (pool,) = plan(validate(STACK)).pools
+    (pool,) = PLAN.pools
     nodes.scale_pool(cli.pulumi, cli.progress, oci, pool, size, pause=lambda _: None)
     return oci, [words for words in cli.asked if words.startswith("refresh")]
 

@@ -1,41 +1,15 @@
 """What a look at a tenancy finds, with OCI as a table of answers."""
 
-import copy
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from llmd_oke.access.oci_client import OciError, StoredFile
 from llmd_oke.config import validate
 from llmd_oke.operations.preflight import Finding, Verdict, exit_code, preflight
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
 from oci_for_tests import FakeOci
+from stack_files import DOMAIN, created_pool, created_stack, existing_cluster, stack
 
-DOMAIN = "Uocm:US-ASHBURN-AD-1"
-IMAGE = "ocid1.image.oc1.iad.i"
-STACK: dict[str, Any] = {
-    "cluster": {
-        "mode": "create",
-        "name": "prod",
-        "region": "us-ashburn-1",
-        "compartmentId": "ocid1.compartment.oc1..c",
-        "tenancyId": "ocid1.tenancy.oc1..t",
-        "kubernetesVersion": "v1.34.2",
-    },
-    "gpuPools": [
-        {
-            "name": "mi300x",
-            "shape": "BM.GPU.MI300X.8",
-            "size": 9,
-            "availabilityDomain": DOMAIN,
-            "image": {"ocid": IMAGE},
-        }
-    ],
-    "release": "llm-d-0.9.0",
-    "models": [{"model": "gpt-oss-120b", "topology": "agg-tp1-1r", "workload": {"inputTokens": 1, "outputTokens": 1}}],
-}
+IMAGE = created_pool()["image"]["ocid"]
 
 
 def available(service: str, limit: str) -> str:
@@ -86,10 +60,8 @@ def read_index(uri: str) -> str:
 
 
 def look(answers: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **pool: Any) -> list[Finding]:
-    stack = copy.deepcopy(STACK)
-    stack["cluster"].update(cluster or {})
-    stack["gpuPools"][0].update(pool)
-    return preflight(FakeOci({**ANSWERS, **(answers or {})}), validate(stack), read_text=read_index)
+    config = validate(created_stack(created_pool(**pool), cluster=cluster))
+    return preflight(FakeOci({**ANSWERS, **(answers or {})}), config, read_text=read_index)
 
 
 def only(check: str, findings: list[Finding]) -> Finding:
@@ -167,9 +139,8 @@ def test_the_system_pool_needs_its_cores_in_the_domains_that_it_is_spread_over(f
 
 
 def test_pools_that_share_a_limit_are_judged_together():
-    stack = copy.deepcopy(STACK)
-    stack["cpuPools"] = [{"name": "more", "size": 1, "ocpus": 64, "memoryGib": 128, "availabilityDomains": [DOMAIN]}]
-    findings = preflight(FakeOci(ANSWERS), validate(stack), read_text=read_index)
+    more = {"name": "more", "size": 1, "ocpus": 64, "memoryGib": 128, "availabilityDomains": [DOMAIN]}
+    findings = preflight(FakeOci(ANSWERS), validate(created_stack(cpuPools=[more])), read_text=read_index)
     finding = limit("systemPool.ocpus", findings)
     assert finding.verdict is Verdict.PROBLEM
     assert "112 OCPUs wanted (systemPool.ocpus, cpuPools[0].ocpus)" in finding.value
@@ -213,7 +184,7 @@ def test_a_limit_without_a_published_name_is_left_to_the_user_with_similar_ones(
 
 def test_limits_of_a_domain_are_asked_with_it_and_those_of_the_region_without():
     client = FakeOci(ANSWERS)
-    preflight(client, validate(STACK), read_text=read_index)
+    preflight(client, validate(created_stack()), read_text=read_index)
     asked = {path: query for path, query in client.asked if "resourceAvailability" in path}
     assert asked[available("compute", "gpu-mi300x-count")]["availabilityDomain"] == DOMAIN
     assert "availabilityDomain" not in asked[available("vcn", "vcn-count")]
@@ -296,7 +267,7 @@ def test_a_repository_that_does_not_answer_is_unknown():
     def fail(uri: str) -> str:
         raise OciError(404, "", f"{uri} is answered with 404")
 
-    finding = only("packages", preflight(FakeOci(ANSWERS), validate(STACK), read_text=fail))
+    finding = only("packages", preflight(FakeOci(ANSWERS), validate(created_stack()), read_text=fail))
     assert finding.verdict is Verdict.UNKNOWN
 
 
@@ -360,7 +331,7 @@ def test_what_oci_does_not_answer_is_unknown_and_hides_nothing_else():
 
 def test_an_existing_cluster_must_be_active():
     ocid = "ocid1.cluster.oc1.iad.k"
-    config = validate({**STACK, "cluster": {"mode": "existing", "identifier": ocid}})
+    config = validate(stack(cluster=existing_cluster(identifier=ocid)))
     answers = {"name": "prod", "lifecycleState": "DELETED", "kubernetesVersion": "v1.34.2", "type": "ENHANCED_CLUSTER"}
     (finding,) = preflight(FakeOci({f"containerengine /clusters/{ocid}": answers}), config)
     assert (finding.path, finding.verdict) == ("cluster.identifier", Verdict.PROBLEM)
@@ -378,10 +349,9 @@ def look_at_import(file: StoredFile | OciError, *images: dict[str, Any]) -> Find
             raise file
         return file
 
-    stack = copy.deepcopy(STACK)
-    stack["gpuPools"][0]["image"] = {"import": {"name": ROCM, "uri": LINK, "checksum": MD5}}
+    pool = created_pool(image={"import": {"name": ROCM, "uri": LINK, "checksum": MD5}})
     oci = FakeOci({**ANSWERS, "compute /images": list(images)})
-    return only("image", preflight(oci, validate(stack), read, read_text=read_index))
+    return only("image", preflight(oci, validate(created_stack(pool)), read, read_text=read_index))
 
 
 def test_a_file_is_the_one_whose_checksum_the_stack_file_has():

@@ -1,28 +1,28 @@
 """What a look at registries finds for a stack's images, with a registry on the loopback interface."""
 
 import hashlib
-import sys
 from collections.abc import Iterator
+from datetime import date
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.access.registry import Answers, Refusal, RegistryError, StoredImage
+from llmd_oke.catalogue.container_images import ContainerImage, parse_reference
 from llmd_oke.catalogue.operators import HelmChart
 from llmd_oke.operations.preflight import Finding, Verdict
-from llmd_oke.operations.registries import chart_findings, refuse_other_archives, registry_findings
+from llmd_oke.operations.registries import (
+    LockUpdate,
+    chart_findings,
+    lock_update,
+    refuse_other_archives,
+    registry_findings,
+)
 from llmd_oke.planning.container_images import UsedImage
 from llmd_pods.errors import KitError
 from llmd_pods.progress import SilentProgress
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "access"))
-from datetime import date
-
-from llmd_oke.access.registry import Answers, Refusal, RegistryError, StoredImage
-from llmd_oke.catalogue.container_images import parse_reference
-from llmd_oke.operations.registries import LockUpdate, lock_update
 from registry_for_tests import ARM64, Registry, served
 
 REPOSITORY = "llm-d/vllm"

@@ -1,25 +1,19 @@
 """An update through the Pulumi CLI, which is a fake here: what it is asked, in which order."""
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from listening import Listener
 from llmd_oke import planning
-from llmd_oke.config import validate
 from llmd_oke.operations import updates
 from llmd_oke.operations.previews import UNKNOWN
 from llmd_oke.operations.pulumi_cli import CommandResult
 from llmd_oke.operations.updates import is_gone_after_failure, with_refresh
-from llmd_oke.planning import plan
 from llmd_pods.errors import KitError
-from previews_for_tests import DATA, STACK, Cli, document, replaced_pool, step, urn
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "planning"))
-from created_stacks import gpu_pool, validated
+from previews_for_tests import DATA, PLAN, Cli, document, replaced_pool, step, urn
+from stack_files import created_pool, created_stack
 
 POOL = replaced_pool()["urn"]
 PROTECTED = document(errors=(f'unable to replace resource "{POOL}"\nas it is currently marked for protection',))
@@ -140,8 +134,7 @@ def test_what_is_left_after_old_servers_went_is_judged_again():
 def test_without_a_plan_no_update_is_bound():
     cli = Cli(document())
     progress = Listener()
-    stack_plan = plan(validate(STACK))
-    updates.update(cli.pulumi, stack_plan, progress, lambda _: True, yes=True, allow_replace=False, bound=False)
+    updates.update(cli.pulumi, PLAN, progress, lambda _: True, yes=True, allow_replace=False, bound=False)
     assert cli.asked == ["preview --json --show-sames --non-interactive", "up --yes --skip-preview"]
 
 
@@ -213,10 +206,9 @@ def test_unprotected_on_request_they_are():
 NODE_POOL = "oci:ContainerEngine/nodePool:NodePool"
 ADD_ON = {"type": "oci:ContainerEngine/addon:Addon", "inputs": {"addonName": "ClusterAutoscaler"}}
 OTHER = {"type": "oci:ContainerEngine/addon:Addon", "inputs": {"addonName": "NvidiaGpuPlugin"}}
-FIXED = planning.plan(validated(gpu_pool(size=2)))
-REFRESHING_SCALED = planning.plan(
-    validated(gpu_pool(size=2, scaling={"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}))
-)
+SCALING = {"mode": "cluster-autoscaler", "minSize": 2, "maxSize": 9}
+FIXED = planning.plan_object(created_stack(created_pool(size=2)))
+REFRESHING_SCALED = planning.plan_object(created_stack(created_pool(size=2, scaling=SCALING)))
 
 
 def left(state: str, type_: str = NODE_POOL, **changes: Any) -> dict[str, Any]:
@@ -243,7 +235,7 @@ def test_a_stack_without_autoscaler_reads_nothing(resources: tuple[dict[str, Any
 
 def test_a_stack_that_creates_no_cluster_is_not_asked_for_its_state():
     cli = Cli("", [ADD_ON])
-    assert not with_refresh(cli.pulumi, planning.plan(validate(STACK))).refresh
+    assert not with_refresh(cli.pulumi, PLAN).refresh
     assert cli.asked == []
 
 

@@ -89,7 +89,7 @@ def test_tolerations_are_added_to_a_copy():
     assert chart_values(facts, [])["worker"] == facts.values["worker"]
 
 
-def test_the_gpu_operator_installs_no_driver_no_discovery_and_no_second_device_config():
+def test_the_gpu_operator_installs_no_driver_no_discovery_no_second_device_config():
     given = operators.operator("amd-gpu-operator").values
 
     assert given["kmm"] == {"enabled": False, "watch": False}

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from created_stacks import created, gpu_pool
+from created_stacks import created
 from llmd_oke import catalogue
 from llmd_oke.planning import Advice, merge_advice
-from stacks_for_tests import model, plan
+from stack_files import created_pool, existing_cluster, model, plan
 
 
 def advice(*models: dict[str, Any], **changes: Any) -> dict[str, str]:
@@ -18,7 +18,7 @@ CACHE = {"modelCache": {"kind": "node-disk"}}
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
 
-def test_a_fitting_stack_is_told_what_its_nodes_must_have_and_the_known_limits_of_its_release():
+def test_a_fitting_stack_is_told_what_its_nodes_need_and_the_limits_of_its_release():
     fitting = model("8p-tp1-4d-tp2", slo={"ttftMs": 2000, "itlMs": 25}, router={"profile": "token-load"})
     text = plan(fitting, nodes=2, storage=CACHE).advice
     limits = {(item.path, item.text.partition(":")[0]) for item in text if item.path != "gpuPools[0]"}
@@ -31,12 +31,11 @@ def test_a_fitting_stack_is_told_what_its_nodes_must_have_and_the_known_limits_o
 
 
 def test_policies_that_nothing_enforces_and_cache_that_none_sees_are_told():
-    existing = {"mode": "existing", "identifier": "x"}
-    text = advice(model("4p-tp1-2d-tp2"), cluster=existing)["cluster"]
+    text = advice(model("4p-tp1-2d-tp2"))["cluster"]
     assert "do nothing unless the cluster's network enforces them (OKE's own do not; Calico" in text
     assert "every pod reach servers and metrics, because the API server's addresses are unknown" in text
     assert text.endswith("KV cache over virtual functions is seen by no policy and unprotected")
-    known = {**existing, "controlPlaneCidrs": ["10.0.0.0/29"]}
+    known = existing_cluster(controlPlaneCidrs=["10.0.0.0/29"])
     assert "unknown" not in advice(model("4p-tp1-2d-tp2"), cluster=known)["cluster"]
     assert "virtual functions" not in advice(model("agg-tp1-2r"), cluster=known, rdma="none")["cluster"]
 
@@ -47,7 +46,7 @@ def test_neither_network_of_oke_enforces_policies(cni: str):
     assert f"OKE's {cni} network does not" in advice(*result.pop("models"), **result)["cluster"]
 
 
-def test_room_on_the_disks_of_nodes_that_are_there_already_is_told_by_the_fullest_of_them():
+def test_disk_space_on_existing_nodes_is_told_by_the_fullest_of_them():
     text = advice(model("8p-tp1-2d-tp4"), nodes=2)["gpuPools[0]"]
     assert "592 GiB of its disk (8 x 74 GiB)" in text
     assert text.endswith("a storage.modelCache keeps weights out of pods")
@@ -166,14 +165,12 @@ def test_nodes_without_a_way_to_the_internet_need_all_in_their_image():
 
 @pytest.mark.parametrize(("launch", "advised"), [("managed-compute-cluster", True), ("cluster-network", False)])
 def test_a_right_to_publish_metrics_that_no_node_may_use_is_told(launch: str, advised: bool):
-    result = created(gpu_pool(launch=launch), iam={"grants": ["oci-metrics"]})
+    result = created(created_pool(launch=launch), iam={"grants": ["oci-metrics"]})
     assert ("cluster.iam.grants" in advice(*result.pop("models"), **result)) is advised
 
 
 def test_ocids_of_an_example_are_told_once():
-    result = advice(
-        model("8p-tp1-4d-tp2"), nodes=2, cluster={"mode": "existing", "identifier": "ocid1.cluster.oc1.iad.example"}
-    )
+    result = advice(nodes=2, cluster=existing_cluster(identifier="ocid1.cluster.oc1.iad.example"))
     assert result["cluster.identifier"].startswith("the OCID is an example's")
 
 

@@ -9,7 +9,7 @@ from llmd_oke import config, planning
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import plan_object
 from llmd_pods.errors import Refused
-from stacks_for_tests import stack
+from stack_files import existing_pool, model, stack
 
 EXISTING = stack()
 CREATED = created()
@@ -58,19 +58,15 @@ def test_what_does_not_go_with_a_layer_is_refused(value: dict[str, Any], changes
 
 
 def test_pools_of_the_serving_layer_only_say_what_is_there():
-    pools = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 9, "launch": "plain", "cycling": {}}]
+    pools = [existing_pool(launch="plain", cycling={})]
     assert refused_paths(EXISTING, layer="serving", gpuPools=pools) == {}
 
 
 def test_a_missing_list_of_pools_hides_no_wrong_release() -> None:
-    stack = {
-        "cluster": {"mode": "existing", "identifier": "here"},
-        "gpuPool": [],
-        "release": "llm-d-9",
-        "models": [{"model": "gpt", "topology": "1p-tp1-1d-tp1", "workload": {"inputTokens": 1, "outputTokens": 1}}],
-    }
+    value = stack(model(model="gpt"), release="llm-d-9", gpuPool=[])
+    del value["gpuPools"]
     with pytest.raises(Refused) as refused:
-        plan_object(stack)
+        plan_object(value)
     assert {"gpuPools", "gpuPool", "release", "models[0].model"} <= {problem.path for problem in refused.value.problems}
 
 

@@ -14,7 +14,7 @@ from llmd_oke.planning.container_images import (
     tag_only_sentence,
     unchecked_archives_sentence,
 )
-from stacks_for_tests import model, plan, problems
+from stack_files import model, plan, problems
 
 NODE_DISK = {"modelCache": {"kind": "node-disk"}}
 

@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from created_stacks import created, gpu_pool, ocid, validated
+from created_stacks import created, validated
 from llmd_oke import config, planning
 from llmd_oke.catalogue.container_images import Lock, LockedDigest
 from llmd_oke.planning import estimates as bring_ups
 from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, Leg, bring_up, costs
-from stacks_for_tests import model, plan
+from stack_files import created_pool, model, ocid, plan
 
 
 def of(*pools: dict[str, Any], **changes: Any) -> Costs:
@@ -34,7 +34,8 @@ def test_the_sum_is_that_of_the_parts():
 
 def test_faster_boot_volumes_cost_more():
     slow, fast = (
-        by_part(of(gpu_pool(launch="cluster-network", bootVolumeVpusPerGb=vpus)))["boot volumes"] for vpus in (10, 20)
+        by_part(of(created_pool(launch="cluster-network", bootVolumeVpusPerGb=vpus)))["boot volumes"]
+        for vpus in (10, 20)
     )
     assert fast is not None
     assert slow is not None
@@ -42,7 +43,7 @@ def test_faster_boot_volumes_cost_more():
 
 
 def test_boot_volumes_of_a_pool_that_is_there_are_not_counted():
-    with_pool, without = (of(gpu_pool(**more)) for more in ({}, {"poolId": ocid("nodepool")}))
+    with_pool, without = (of(created_pool(**more)) for more in ({}, {"poolId": ocid("nodepool")}))
     assert (with_pool.usd_per_hour - without.usd_per_hour) == pytest.approx(9 * 512 * (0.0255 + 0.017) / 744)
 
 

@@ -4,26 +4,17 @@ import json
 from typing import Any
 
 import pytest
-from created_stacks import gpu_pool, refusals, validated
+import stack_files
+from created_stacks import refusals, validated
 from llmd_oke.config import CreateCluster, validate
 from llmd_oke.planning import plan
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, gpu_stack_kind, gpu_stack_problems
 from llmd_pods.errors import Refused
-from stacks_for_tests import model
-from stacks_for_tests import stack as stack_file
-
-CREATED = {
-    "mode": "create",
-    "name": "prod",
-    "region": "us-ashburn-1",
-    "compartmentId": "ocid1.compartment.oc1..x",
-    "tenancyId": "ocid1.tenancy.oc1..x",
-    "kubernetesVersion": "v1.34.2",
-}
+from stack_files import created_cluster, created_pool, existing_cluster, existing_pool
 
 
 def stack(*, created=True, **changes):
-    return validate(stack_file(model(), **{**({"cluster": CREATED} if created else {}), **changes}))
+    return validate(stack_files.stack(**{**({"cluster": created_cluster()} if created else {}), **changes}))
 
 
 def test_a_created_cluster_gets_the_operator_and_an_existing_one_is_left_alone():
@@ -50,7 +41,7 @@ def test_with_rdma_discovery_is_okes_add_on_and_nodes_are_selected_by_shape():
 
 
 def test_nodes_of_several_shapes_are_selected_by_what_all_of_them_have():
-    pools = [{"name": shape.lower(), "shape": f"BM.GPU.{shape}.8", "size": 1} for shape in ("MI300X", "MI355X-v1")]
+    pools = [existing_pool(name=name.lower(), shape=f"BM.GPU.{name}.8") for name in ("MI300X", "MI355X-v1")]
     plan = gpu_stack(stack(gpuPools=pools))
 
     assert dict(plan.gpu_selector) == {"amd.com/gpu": "true"}
@@ -115,27 +106,27 @@ def test_every_kind_is_fine_for_a_created_cluster(kind):
 
 
 def test_functions_of_another_maker_have_its_names_in_the_plan():
-    cluster = {"mode": "existing", "identifier": "here", "virtualFunctions": "oci-hpc-oke"}
-    (pool,) = plan(validate(stack_file(model(), cluster=cluster))).pools
+    cluster = existing_cluster(virtualFunctions="oci-hpc-oke")
+    (pool,) = plan(validate(stack_files.stack(cluster=cluster))).pools
 
     assert pool.shape.rdma.resource == "nvidia.com/rdma-vf"
 
 
 def test_names_of_functions_need_functions():
-    cluster = {"mode": "existing", "identifier": "here", "virtualFunctions": "oci-hpc-oke"}
-    (problem,) = gpu_stack_problems(validate(stack_file(model(), cluster=cluster, rdma="none")))
+    cluster = existing_cluster(virtualFunctions="oci-hpc-oke")
+    (problem,) = gpu_stack_problems(validate(stack_files.stack(cluster=cluster, rdma="none")))
 
     assert (problem.path, problem.value) == ("cluster.virtualFunctions", "oci-hpc-oke")
 
 
 def test_a_created_cluster_has_the_kits_own_names():
     with pytest.raises(Refused, match="virtualFunctions"):
-        stack(cluster={**CREATED, "virtualFunctions": "oci-hpc-oke"})
+        stack(cluster=created_cluster(virtualFunctions="oci-hpc-oke"))
 
 
 @pytest.mark.parametrize("created", [True, False])
 def test_adapters_that_pods_get_no_functions_of_are_refused(created):
-    pools = [{"name": "mi355x", "shape": "BM.GPU.MI355X.8", "size": 2}]
+    pools = [existing_pool(shape="BM.GPU.MI355X.8")]
     (problem,) = gpu_stack_problems(stack(created=created, gpuPools=pools))
 
     assert (problem.path, problem.value) == ("rdma", "sriov-vf")
@@ -143,12 +134,12 @@ def test_adapters_that_pods_get_no_functions_of_are_refused(created):
 
 
 def test_mi355x_with_adapters_of_mellanox_has_a_function_for_each_gpu():
-    pools = [{"name": "mi355x", "shape": "BM.GPU.MI355X-v1.8", "size": 2}]
+    pools = [existing_pool(shape="BM.GPU.MI355X-v1.8")]
     assert list(gpu_stack_problems(stack(gpuPools=pools))) == []
 
 
 def test_a_cluster_that_the_operators_chart_refuses_is_told_before_it_is_made():
-    config = stack(cluster={**CREATED, "kubernetesVersion": "v1.28.2"})
+    config = stack(cluster=created_cluster(kubernetesVersion="v1.28.2"))
 
     (result,) = gpu_stack_problems(config)
 
@@ -156,19 +147,19 @@ def test_a_cluster_that_the_operators_chart_refuses_is_told_before_it_is_made():
 
 
 def test_okes_plug_in_asks_for_no_version():
-    config = stack(cluster={**CREATED, "kubernetesVersion": "v1.28.2"}, gpuStack="oke-plugin")
+    config = stack(cluster=created_cluster(kubernetesVersion="v1.28.2"), gpuStack="oke-plugin")
     assert list(gpu_stack_problems(config)) == []
 
 
 def test_a_shape_without_virtual_functions_is_one_problem():
     with pytest.raises(Refused) as refused:
-        plan(stack(created=False, gpuPools=[{"name": "a", "shape": "BM.GPU.MI355X.8", "size": 9}]))
+        plan(stack(created=False, gpuPools=[existing_pool(shape="BM.GPU.MI355X.8")]))
     assert [problem.path for problem in refused.value.problems] == ["rdma"]
 
 
 def test_too_few_gpus_are_told_beside_virtual_functions_that_a_shape_lacks():
     with pytest.raises(Refused) as refused:
-        plan(stack(created=False, gpuPools=[{"name": "a", "shape": "BM.GPU.MI355X.8", "size": 1}]))
+        plan(stack(created=False, gpuPools=[existing_pool(shape="BM.GPU.MI355X.8", size=1)]))
     assert [problem.path for problem in refused.value.problems] == ["rdma", "gpuPools[0].size"]
 
 
@@ -234,11 +225,11 @@ TEAM = {"key": "example.com/team", "value": "a", "effect": "NoSchedule"}
     ],
 )
 def test_a_label_of_the_kit_keeps_its_value(label: str, value: str):
-    assert "the kit sets this label" in refusals(gpu_pool(labels={label: value}))[f"gpuPools[0].labels.{label}"]
+    assert "the kit sets this label" in refusals(created_pool(labels={label: value}))[f"gpuPools[0].labels.{label}"]
 
 
 def test_a_label_that_says_what_the_kit_says_is_accepted():
-    assert refusals(gpu_pool(labels={"amd.com/gpu": "true"})) == {}
+    assert refusals(created_pool(labels={"amd.com/gpu": "true"})) == {}
 
 
 @pytest.mark.parametrize(
@@ -253,7 +244,7 @@ def test_pools_without_gpus_keep_their_pools_name_too(changes: dict[str, Any], p
 
 
 def test_a_taint_of_the_shape_is_not_given_twice():
-    result = refusals(gpu_pool(taints=[{"key": "amd.com/gpu", "value": "mine"}]))
+    result = refusals(created_pool(taints=[{"key": "amd.com/gpu", "value": "mine"}]))
     assert "the shape has this key" in result["gpuPools[0].taints[0]"]
 
 
@@ -264,7 +255,7 @@ def test_a_key_may_have_each_effect_once():
 
 
 def test_operators_tolerate_the_taints_of_all_gpu_pools():
-    config = validated(gpu_pool(taints=[TEAM]), gpu_pool(name="other"))
+    config = validated(created_pool(taints=[TEAM]), created_pool(name="other"))
 
     taints = [(taint.key, taint.value) for taint in gpu_stack(config).tolerations]
 
@@ -273,5 +264,5 @@ def test_operators_tolerate_the_taints_of_all_gpu_pools():
 
 @pytest.mark.parametrize("changes", [{}, {"layer": "cluster", "models": []}])
 def test_a_pool_may_have_taints_of_its_own(changes: dict[str, Any]):
-    result = refusals(gpu_pool(taints=[TEAM]), stack_changes=changes)
+    result = refusals(created_pool(taints=[TEAM]), stack_changes=changes)
     assert [path for path in result if "taints" in path] == []

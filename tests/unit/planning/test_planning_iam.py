@@ -1,10 +1,11 @@
 """What a created cluster's parts are allowed to do, by the stack's choices."""
 
 import pytest
-from created_stacks import COMPARTMENT, gpu_pool, ocid, refusals, validated
+from created_stacks import refusals, validated
 from llmd_oke.catalogue.iam import policies
 from llmd_oke.planning.iam import Variables, groups_of, iam_needs, matching_rule, statements
 from llmd_pods.errors import KitError
+from stack_files import COMPARTMENT, created_pool, ocid
 
 KEY = ocid("key")
 
@@ -204,7 +205,7 @@ def test_a_right_waits_for_the_cluster_only_where_it_names_it(need):
     ],
 )
 def test_a_pool_needs_what_its_choices_need(pool, needs):
-    result = needs_of(gpu_pool(**pool))
+    result = needs_of(created_pool(**pool))
     assert {*result.cluster, *result.nodes} == set(needs)
 
 
@@ -226,7 +227,7 @@ def test_a_driver_that_makes_file_systems_on_demand_gets_its_rights_by_name():
     assert needs_of(iam={"grants": ["file-storage"]}).nodes == ("file-storage",)
 
 
-def test_secrets_are_encrypted_with_a_key_that_the_cluster_may_use_before_it_is_there():
+def test_the_cluster_may_use_the_key_of_its_secrets_before_it_is_there():
     result = needs_of(kmsKeyId=KEY)
     assert "cluster-encryption" in result.cluster
     assert result.each == {"cluster_key_id": (KEY,)}
@@ -238,9 +239,9 @@ def test_a_network_in_another_compartment_needs_rights_there():
     assert "network-elsewhere" not in needs_of(network={"compartmentId": COMPARTMENT}).nodes
 
 
-def test_an_autoscaler_needs_rights_in_both_compartments_where_the_network_is_elsewhere():
+def test_an_autoscaler_needs_rights_in_the_networks_compartment_too():
     elsewhere = {"network": {"compartmentId": "ocid1.compartment.oc1..network"}}
-    scaled = gpu_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9})
+    scaled = created_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9})
     for needs in (needs_of(scaled, **elsewhere), needs_of(iam={"grants": ["cluster-autoscaler"]}, **elsewhere)):
         assert "cluster-autoscaler-network-elsewhere" in needs.nodes
     for needs in (needs_of(scaled), needs_of(**elsewhere)):
@@ -252,7 +253,7 @@ def test_further_grants_are_by_name():
 
 
 def test_an_administrator_who_grants_everything_leaves_nothing_to_create():
-    result = needs_of(gpu_pool(launch="cluster-network"), kmsKeyId=KEY, iam={"create": False})
+    result = needs_of(created_pool(launch="cluster-network"), kmsKeyId=KEY, iam={"create": False})
     assert (result.cluster, result.nodes) == ((), ())
 
 

@@ -10,7 +10,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue.models import LatentAttention, key_value_copies
 from llmd_oke.config.engine import engine_settings
 from llmd_oke.planning.models import memory
-from stacks_for_tests import model, plan, problems
+from stack_files import existing_pool, model, plan, problems
 
 LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
 
@@ -170,7 +170,7 @@ def test_servers_that_ask_for_a_key_are_refused_without_showing_it(engine: dict[
     assert "=secret" not in str(problem)
 
 
-def test_a_connector_is_the_kits_own_where_cache_is_handed_over_and_the_users_elsewhere():
+def test_a_connector_is_the_kits_where_cache_is_handed_over_and_the_users_elsewhere():
     connector = {"extraArgs": ['--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}']}
     assert only(model(engine=connector)).path == "models[0].engine.extraArgs[0]"
     assert problems(model("agg-tp1-1r", engine=connector)) == []
@@ -253,7 +253,7 @@ def test_a_backend_has_one_argument(arguments: list[str]):
     assert problems(model(engine={"extraArgs": other})) == []
 
 
-def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_different_sizes():
+def test_a_layout_that_can_not_be_split_is_refused_between_servers_of_two_sizes():
     problem = only(model(MIXED, engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}}))
     assert (problem.path, problem.accepted) == ("models[0].engine.env.VLLM_KV_CACHE_LAYOUT", "HND, or nothing")
     assert problems(model("4p-tp2-4d-tp2", engine={"env": {"VLLM_KV_CACHE_LAYOUT": "NHD"}})) == []
@@ -310,7 +310,7 @@ def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
         model(model="openai/gpt-oss-120b"),
         model(model="gpt-oss-120", name="b"),
         release="llm-d-9",
-        gpuPools=[{"name": "a", "shape": "BM.GPU.MI300X.4", "size": 9}],
+        gpuPools=[existing_pool(shape="BM.GPU.MI300X.4")],
     )
     assert {problem.path: problem.accepted.split("?", 1)[0] for problem in result} == {
         "release": "llm-d-0.9.0",
@@ -321,14 +321,13 @@ def test_names_that_the_catalogue_lacks_are_answered_with_those_it_has():
 
 
 def test_names_that_would_collide_in_the_cluster_are_refused():
-    pools = [{"name": "a", "shape": "BM.GPU.MI300X.8", "size": 9}] * 2
     result = problems(
         model("agg-tp1-1r"),
         model("agg-tp1-1r"),
         model("agg-tp1-1r", name="gpt-oss-120b"),
         model("agg-tp1-1r", name="x", copies=2),
         model("agg-tp1-1r", name="x-1"),
-        gpuPools=pools,
+        gpuPools=[existing_pool(), existing_pool()],
     )
     assert [problem.path for problem in result] == [
         "gpuPools[1].name",
@@ -389,7 +388,7 @@ def test_many_problems_come_at_once():
 
 
 def test_on_mi355x_with_pollara_kv_cache_stays_on_a_node():
-    pools = [{"name": "mi355x", "shape": "BM.GPU.MI355X.8", "size": 2}]
+    pools = [existing_pool(shape="BM.GPU.MI355X.8", size=2)]
     assert problems(model("4p-tp1-2d-tp2"), gpuPools=pools, rdma="none") == []
     (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=pools, rdma="none")
     assert problem.path == "rdma"

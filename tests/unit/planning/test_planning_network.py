@@ -5,7 +5,7 @@ from ipaddress import IPv4Network
 from itertools import combinations, product
 
 import pytest
-from created_stacks import created, gpu_pool, ocid, refusals
+from created_stacks import created, refusals
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke.planning.network import (
@@ -18,7 +18,7 @@ from llmd_oke.planning.network import (
     pod_addresses,
     security_rules,
 )
-from stacks_for_tests import problems
+from stack_files import created_pool, ocid, problems
 
 VCN = ocid("vcn")
 
@@ -75,7 +75,7 @@ def test_a_vcn_without_room_for_the_pods_is_refused_with_figures():
 
 
 def test_pools_that_are_there_already_need_no_addresses():
-    assert refusals(gpu_pool(poolId=ocid("nodepool")), **network(cidr="10.0.0.0/21")) == {}
+    assert refusals(created_pool(poolId=ocid("nodepool")), **network(cidr="10.0.0.0/21")) == {}
 
 
 def test_subnets_that_are_there_already_take_no_room():
@@ -84,7 +84,7 @@ def test_subnets_that_are_there_already_take_no_room():
 
 
 def test_more_nodes_than_any_vcn_holds_are_told_so():
-    text = refusals(gpu_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/16"))["cluster.network.cidr"]
+    text = refusals(created_pool(size=1000, maxPods=110), **network(cidr="10.0.0.0/16"))["cluster.network.cidr"]
     assert "fewer nodes" in text
     assert "cni: flannel" in text
 
@@ -461,7 +461,7 @@ def test_a_public_endpoint_is_reached_by_its_allow_list_too_and_by_nobody_else()
 
 @pytest.mark.parametrize("cni", ["vcn-native", "flannel"])
 @pytest.mark.parametrize("everything", [{}, ALL_PARTS])
-def test_nothing_comes_in_from_anywhere_but_path_discovery_and_clients_of_public_services(cni, everything):
+def test_only_path_discovery_and_clients_of_public_services_come_in_from_anywhere(cni, everything):
     open_rules = {
         rule[:4]
         for rule in rows_of(NetworkChoices(cni=cni, **everything))

@@ -14,7 +14,7 @@ from llmd_oke.config.pools import SystemPool
 from llmd_oke.planning import placement
 from llmd_oke.planning.placement import FRONT_DOOR_REQUESTS, place, places_on_node
 from llmd_oke.planning.plan import Node, Server
-from stacks_for_tests import model, plan
+from stack_files import model, plan
 
 NODES = st.lists(st.integers(0, 8), min_size=1, max_size=6).map(
     lambda functions: [Node("pool", i, 8, (), count) for i, count in enumerate(functions)]
@@ -219,7 +219,7 @@ def of_pools(system: dict[str, Any], copies: int = 4, **changes: Any) -> dict[st
     return refusals(stack_changes={"systemPool": system, "models": models, **changes})
 
 
-def test_the_default_pool_holds_three_routers_and_an_envoy_of_a_front_door_on_each_node():
+def test_the_default_pool_holds_three_routers_and_a_front_doors_envoy_on_each_node():
     release = catalogue.release("llm-d-0.7.0")
     assert release is not None
     assert (release.router_requests.cpus, release.router_requests.memory_gib) == (8, 16)

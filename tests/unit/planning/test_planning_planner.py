@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from created_stacks import created, gpu_pool
+from created_stacks import created
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke import config, planning
 from llmd_pods.errors import Problem, Refused
-from stacks_for_tests import model, stack
+from stack_files import created_pool, existing_cluster, model, stack, write
 
 PROJECT = Path(__file__).parents[3]
 
@@ -58,7 +57,7 @@ def test_copies_are_units_with_names_of_their_own():
 
 def test_a_plan_says_what_the_creation_of_a_cluster_consists_of():
     taint = {"key": "team", "value": "a"}
-    pool = gpu_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 12}, taints=[taint])
+    pool = created_pool(scaling={"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 12}, taints=[taint])
     plan = planning.plan_object(created(pool, network={"bastion": False}))
     assert plan.created is not None
     assert "bastion" not in plan.created.network.subnet_roles
@@ -89,7 +88,7 @@ def test_errors_of_shape_and_of_meaning_come_together():
 
 def test_rules_of_a_created_cluster_are_told_beside_errors_of_shape():
     value = created(
-        gpu_pool(kubernetesVersion="v1.36.1"),
+        created_pool(kubernetesVersion="v1.36.1"),
         stack_changes={"smoke": {"requests": 0}, "systemPool": {"shape": "VM.GPU.A10.1"}},
         network={"cidr": "10.224.0.0/16"},
     )
@@ -98,7 +97,7 @@ def test_rules_of_a_created_cluster_are_told_beside_errors_of_shape():
 
 
 def test_what_a_wrong_cluster_is_judged_by_is_left_alone():
-    value = created(gpu_pool(), stack_changes={"gpuStack": "present"}, cni="calico")
+    value = created(created_pool(), stack_changes={"gpuStack": "present"}, cni="calico")
     assert {problem.path for problem in problems(value)} == {"cluster.cni"}
 
 
@@ -122,13 +121,10 @@ def test_nothing_is_made_up_that_follows_from_a_wrong_shape(changes: dict[str, A
 
 
 def test_problems_of_a_file_have_their_lines(tmp_path: Path):
-    (tmp_path / "stacks").mkdir()
     value = stack(model("8p-tp1-4d-tp2", copies=9), model({"prefill": {"replicas": 1, "tensorParallelSize": 3}}))
-    text = yaml.safe_dump({"config": {"llmd-oke:stack": value}}, sort_keys=False)
-    (tmp_path / "stacks" / "Pulumi.mine.yaml").write_text(text)
+    lines = write(tmp_path, "mine", value).read_text().splitlines()
     with pytest.raises(Refused) as caught:
         planning.plan_stack_file(tmp_path, "mine")
-    lines = text.splitlines()
     shown = {problem.path: lines[(problem.line or 0) - 1].strip() for problem in caught.value.problems}
     assert shown == {
         "gpuPools[0].size": "size: 9",
@@ -177,7 +173,7 @@ MODELS = st.fixed_dictionaries(
 )
 STACKS = st.fixed_dictionaries(
     {
-        "cluster": st.just({"mode": "existing", "identifier": "here"}),
+        "cluster": st.just(existing_cluster()),
         "gpuPools": st.lists(
             st.fixed_dictionaries(
                 {

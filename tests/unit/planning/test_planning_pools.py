@@ -4,7 +4,7 @@ from math import isfinite
 from typing import Any
 
 import pytest
-from created_stacks import created, gpu_pool, ocid, refusals, validated
+from created_stacks import created, refusals, validated
 from llmd_oke import catalogue, planning
 from llmd_oke.catalogue.operations import prices
 from llmd_oke.catalogue.shapes import flexible_shape
@@ -19,14 +19,14 @@ from llmd_oke.planning.pools import (
     node_scaling_problems,
     region_words,
 )
-from stacks_for_tests import model, plan, problems
+from stack_files import created_pool, existing_pool, model, ocid, plan, problems
 
 ROCM = "Canonical-Ubuntu-24.04-2026.02.28-0-KERNEL-ORACLE-6.8-DOCA-OFED-3.4.0-AMD-ROCM-724-2026.07.13-0"
 IMPORT = {"name": ROCM, "uri": "https://objectstorage/o/image.oci", "checksum": "md5:" + "0" * 32}
 
 
 def of_pool(**changes: Any) -> dict[str, str]:
-    return refusals(gpu_pool(**changes))
+    return refusals(created_pool(**changes))
 
 
 def of_stack(**changes: Any) -> dict[str, str]:
@@ -35,7 +35,7 @@ def of_stack(**changes: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("launch", ["managed-compute-cluster", "cluster-network", "compute-cluster-instances", "plain"])
 def test_every_launch_mode_is_accepted(launch: str):
-    result = refusals(gpu_pool(launch=launch), stack_changes={"rdma": "none" if launch == "plain" else "sriov-vf"})
+    result = refusals(created_pool(launch=launch), stack_changes={"rdma": "none" if launch == "plain" else "sriov-vf"})
     assert [path for path in result if path.startswith("gpuPools")] == []
 
 
@@ -75,13 +75,11 @@ def test_what_a_launch_mode_carries_is_accepted(launch: str, option: dict[str, A
 
 
 def test_a_pool_to_create_needs_a_place_and_an_image():
-    pool = {key: value for key, value in gpu_pool().items() if key not in {"availabilityDomain", "image"}}
-    assert set(refusals(pool)) == {"gpuPools[0].availabilityDomain", "gpuPools[0].image"}
+    assert set(refusals(existing_pool())) == {"gpuPools[0].availabilityDomain", "gpuPools[0].image"}
 
 
 def test_a_pool_that_is_there_needs_neither():
-    pool = {key: value for key, value in gpu_pool().items() if key not in {"availabilityDomain", "image"}}
-    assert refusals({**pool, "poolId": ocid("nodepool")}) == {}
+    assert refusals(existing_pool(poolId=ocid("nodepool"))) == {}
 
 
 def test_a_pool_that_is_there_keeps_its_compute_cluster():
@@ -136,9 +134,9 @@ def test_nodes_may_lag_behind(version: str):
 
 def test_self_managed_nodes_need_a_control_plane_that_knows_them():
     old: dict[str, Any] = {"stack_changes": {"gpuStack": "oke-plugin"}, "kubernetesVersion": "v1.27.2"}
-    result = refusals(gpu_pool(launch="cluster-network"), **old)
+    result = refusals(created_pool(launch="cluster-network"), **old)
     assert "at least v1.27.10" in result["cluster.kubernetesVersion"]
-    assert "cluster.kubernetesVersion" not in refusals(gpu_pool(), **old)
+    assert "cluster.kubernetesVersion" not in refusals(created_pool(), **old)
 
 
 def test_huge_pages_leave_memory_to_the_servers(monkeypatch: pytest.MonkeyPatch):
@@ -172,7 +170,7 @@ def test_names_of_pools_are_unique():
 
 
 def test_several_problems_are_told_at_once():
-    pool = gpu_pool(kubernetesVersion="v1.36.1", image={}, bootVolumeVpusPerGb=20)
+    pool = created_pool(kubernetesVersion="v1.36.1", image={}, bootVolumeVpusPerGb=20)
     result = refusals(pool, stack_changes={"systemPool": {"shape": "VM.GPU.A10.1"}})
     assert len(result) == 4
 
@@ -192,7 +190,7 @@ def test_a_name_tells_the_words_of_its_region_or_nothing(name: str, region: str 
 
 
 def test_a_pool_in_another_region_is_refused():
-    result = refusals(gpu_pool(availabilityDomain="Uocm:PHX-AD-1"))
+    result = refusals(created_pool(availabilityDomain="Uocm:PHX-AD-1"))
     assert list(result) == ["gpuPools[0].availabilityDomain"]
     assert "us-phoenix" in result["gpuPools[0].availabilityDomain"]
 
@@ -220,7 +218,7 @@ def test_every_place_of_an_availability_domain_is_judged():
     [("us-phoenix-1", "Uocm:PHX-AD-1"), ("ap-singapore-2", "x:AP-SINGAPORE-2-AD-1"), ("us-ashburn-1", "x:IAD-AD-1")],
 )
 def test_what_is_of_the_region_or_says_nothing_is_accepted(region: str, name: str):
-    assert refusals(gpu_pool(availabilityDomain=name), region=region) == {}
+    assert refusals(created_pool(availabilityDomain=name), region=region) == {}
 
 
 def of_system_pool(**changes: object) -> dict[str, str]:
@@ -276,11 +274,11 @@ GROWING = model("8p-tp1-4d-tp2", scaling={"decode": {"minReplicas": 2, "maxRepli
 
 
 def pool(size: int = 2, **changes: Any) -> dict[str, Any]:
-    return gpu_pool(size=size, **{"scaling": SCALED, **changes})
+    return created_pool(size=size, **{"scaling": SCALED, **changes})
 
 
-def existing_pool(size: int, scaling: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": size, "scaling": scaling}]
+def existing_pools(size: int, scaling: dict[str, Any]) -> list[dict[str, Any]]:
+    return [existing_pool(size=size, scaling=scaling)]
 
 
 @pytest.mark.parametrize("launch", ["managed-compute-cluster", "plain"])
@@ -315,43 +313,43 @@ def test_limits_of_cpu_pools_are_judged_too():
 
 def test_the_most_servers_need_room_on_the_most_nodes_only():
     few, many = {**SCALED, "maxSize": 3}, {**SCALED, "maxSize": 4}
-    assert problems(GROWING, gpuPools=existing_pool(2, many)) == []
-    (problem,) = problems(GROWING, gpuPools=existing_pool(2, few))
+    assert problems(GROWING, gpuPools=existing_pools(2, many)) == []
+    (problem,) = problems(GROWING, gpuPools=existing_pools(2, few))
     assert problem.path == "models[0].scaling.decode.maxReplicas"
 
 
 def test_what_is_started_with_needs_room_on_the_nodes_that_are_there_at_first():
-    (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(1, {**SCALED, "minSize": 1}))
+    (problem,) = problems(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(1, {**SCALED, "minSize": 1}))
     assert (problem.path, problem.value) == ("gpuPools[0].size", 1)
     assert problem.accepted.startswith("at least 2,")
 
 
 def test_models_that_not_even_the_most_nodes_hold_are_told_of_the_limit():
-    (problem,) = problems(model("8p-tp1-8d-tp2"), gpuPools=existing_pool(1, {**SCALED, "minSize": 1, "maxSize": 2}))
+    (problem,) = problems(model("8p-tp1-8d-tp2"), gpuPools=existing_pools(1, {**SCALED, "minSize": 1, "maxSize": 2}))
     assert (problem.path, problem.value) == ("gpuPools[0].scaling.maxSize", 2)
     assert problem.accepted.startswith("at least 3,")
 
 
 def test_updates_take_no_room_on_nodes_that_may_not_be_there():
-    scaled = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED))
+    scaled = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED))
     fixed = plan(model("8p-tp1-4d-tp2"), nodes=9)
     assert {role.rollout.max_surge for role in scaled.models[0].units[0].roles} == {0}
     assert all(role.rollout.max_surge for role in fixed.models[0].units[0].roles)
 
 
 def test_nodes_that_the_autoscaler_would_take_are_no_idle_nodes():
-    assert plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED)).idle_nodes == []
+    assert plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED)).idle_nodes == []
     stays = {**SCALED, "minSize": 4}
-    assert len(plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(4, stays)).idle_nodes) == 2
+    assert len(plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(4, stays)).idle_nodes) == 2
 
 
 def test_the_nodes_at_first_are_as_many_as_the_file_says():
-    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED))
+    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED))
     assert (len(result.nodes_at_first), len(result.nodes)) == (2, 9)
 
 
 def first_nodes(topology: str, scaling: dict[str, Any], *, size: int = 6) -> dict[str, int]:
-    return awaited_nodes(plan(model(topology), gpuPools=existing_pool(size, scaling)))
+    return awaited_nodes(plan(model(topology), gpuPools=existing_pools(size, scaling)))
 
 
 def test_the_first_servers_need_the_nodes_that_hold_them_and_at_least_the_fewest():
@@ -360,7 +358,7 @@ def test_the_first_servers_need_the_nodes_that_hold_them_and_at_least_the_fewest
 
 
 def test_servers_that_an_autoscaler_may_add_are_not_among_the_first():
-    assert awaited_nodes(plan(GROWING, gpuPools=existing_pool(5, SCALED))) == {"mi300x": 2}
+    assert awaited_nodes(plan(GROWING, gpuPools=existing_pools(5, SCALED))) == {"mi300x": 2}
 
 
 def test_all_nodes_of_a_fixed_pool_are_needed():
@@ -369,7 +367,7 @@ def test_all_nodes_of_a_fixed_pool_are_needed():
 
 def test_a_pool_whose_limits_are_its_size_is_the_autoscalers_all_the_same():
     pinned = {"mode": "cluster-autoscaler", "minSize": 4, "maxSize": 4}
-    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(4, pinned))
+    result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(4, pinned))
     assert [item.autoscaled for item in result.pools] == [True]
     assert {role.rollout.max_surge for role in result.models[0].units[0].roles} == {0}
 
@@ -377,7 +375,7 @@ def test_a_pool_whose_limits_are_its_size_is_the_autoscalers_all_the_same():
 def test_servers_wait_for_weights_where_nodes_come_later_and_have_them_to_themselves():
     def create_timeout_s(scaling: dict[str, Any], kind: str, **prewarm: Any) -> int:
         disks: dict[str, Any] = {"modelCache": {"kind": kind}, "prewarm": prewarm} if kind != "none" else {}
-        result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, scaling), storage=disks)
+        result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, scaling), storage=disks)
         return result.models[0].units[0].roles[0].create_timeout_s
 
     fixed = {"mode": "fixed"}
@@ -390,7 +388,7 @@ def test_servers_wait_for_weights_where_nodes_come_later_and_have_them_to_themse
 def test_a_shared_cache_is_advised_where_nodes_come_later():
     def advised(scaling: dict[str, Any]) -> list[str]:
         storage = {"modelCache": {"kind": "node-disk"}}
-        result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, scaling), storage=storage)
+        result = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, scaling), storage=storage)
         return [advice.path for advice in result.advice]
 
     assert "storage.modelCache.kind" in advised(SCALED)
@@ -398,7 +396,7 @@ def test_a_shared_cache_is_advised_where_nodes_come_later():
 
 
 def test_copies_are_advised_for_nodes_that_are_there_at_first_only():
-    pools = existing_pool(4, {**SCALED, "minSize": 4})
+    pools = existing_pools(4, {**SCALED, "minSize": 4})
     (text,) = [item.text for item in plan(model("8p-tp1-4d-tp2"), gpuPools=pools).advice if item.path == "gpuPools"]
     assert "models[0].copies of 2 would fit" in text
     assert problems(model("8p-tp1-4d-tp2", copies=2), gpuPools=pools) == []
@@ -417,7 +415,7 @@ def test_nodes_that_may_come_are_no_part_of_the_price_and_are_told():
 
 
 def test_the_autoscaler_may_change_pools_where_there_is_one():
-    for result, expected in ((pool(), True), (gpu_pool(), False)):
+    for result, expected in ((pool(), True), (created_pool(), False)):
         config = validated(result)
         assert config.cluster is not None
         assert config.cluster.mode == "create"
@@ -425,7 +423,7 @@ def test_the_autoscaler_may_change_pools_where_there_is_one():
 
 
 def test_a_stack_that_does_not_create_its_pools_leaves_the_autoscaler_to_others():
-    config = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pool(2, SCALED)).config
+    config = plan(model("8p-tp1-4d-tp2"), gpuPools=existing_pools(2, SCALED)).config
     assert autoscaled_pools(config) == []
 
 
@@ -435,7 +433,7 @@ def test_the_add_on_knows_each_pool_with_its_limits():
     assert autoscaler_nodes(autoscaled_pools(config), {"mi300x": "A", "more": "B"}) == "2:9:A, 1:3:B"
 
 
-def test_the_autoscaler_waits_for_bare_metal_as_long_as_the_gate_and_runs_on_the_system_pool():
+def test_the_autoscaler_waits_as_long_as_the_gate_and_runs_on_the_system_pool():
     settings = autoscaler_add_on(validated(pool(readyTimeoutMinutes=120))).configurations
     assert settings["maxNodeProvisionTime"] == "120m"
     assert settings["nodeSelectors"] == '{"oke.oraclecloud.com/pool.name": "system"}'

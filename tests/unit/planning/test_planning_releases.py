@@ -10,7 +10,7 @@ from llmd_oke.catalogue.models import PassedEvaluation, QuickReduce
 from llmd_oke.planning.checks import model_contexts
 from llmd_oke.planning.models import answer_changes
 from llmd_pods.errors import Problem, Refused
-from stacks_for_tests import model, plan, problems, stack
+from stack_files import model, plan, problems, stack
 
 EQUAL = "4p-tp2-4d-tp2"
 """Which every release can serve: KV cache of older ones can't be split by heads."""
@@ -21,7 +21,7 @@ def texts(*models: dict[str, object], **changes: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("former", "name"), [("llm-d-0.7", "llm-d-0.6.0"), ("llm-d-0.8", "llm-d-0.7.0")])
-def test_a_former_name_is_refused_with_the_name_that_it_has_now_and_one_that_can_be_pulled(former: str, name: str):
+def test_a_former_name_is_refused_with_its_present_name_and_one_that_can_be_pulled(former: str, name: str):
     (problem,) = problems(release=former)
     assert (problem.path, problem.accepted) == ("release", f"{name}, or llm-d-0.9.0, whose images can be pulled")
     assert f"what was called {former}" in problem.why
@@ -78,7 +78,7 @@ def test_known_limits_are_told_where_they_matter():
     assert not any("/v1/responses" in text for text in texts(llama, release="llm-d-0.7.0"))
 
 
-def test_what_vllm_does_wrong_is_told_of_the_releases_own_image_where_kv_cache_is_handed_over():
+def test_faults_of_the_releases_own_vllm_are_told_where_kv_cache_is_handed_over():
     (result,) = [text for text in texts(model(EQUAL), release="llm-d-0.9.0") if "vllm/issues/49238" in text]
     assert result.startswith("models[0]: vLLM v0.26.0: a decode server may crash")
     assert not any("49238" in text for text in texts(model("agg-tp1-1r"), release="llm-d-0.9.0"))
@@ -252,7 +252,7 @@ def test_what_changes_answers_is_refused_where_no_update_evaluates_it(
         ({"override": {"quickReduce": "NONE"}}, []),
     ],
 )
-def test_a_models_own_format_counts_as_evaluated_with_the_release_of_its_evaluation_only(changes, paths: list[str]):
+def test_a_models_own_format_is_evaluated_only_with_the_release_of_its_evaluation(changes, paths: list[str]):
     evaluated = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
     facts = catalogue.model("gpt-oss-120b").model_copy(
         update={"quick_reduce": QuickReduce(quantization="INT6", evaluation=evaluated)}

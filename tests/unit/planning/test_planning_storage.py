@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from created_stacks import gpu_pool, refusals
+from created_stacks import refusals
 from llmd_oke import catalogue
 from llmd_oke.config import GpuPool
 from llmd_oke.planning.storage import node_disk_gib
-from stacks_for_tests import model, plan, problems
+from stack_files import created_pool, model, plan, problems
 
 FILE_SYSTEM = {"fileSystemId": "ocid1.filesystem.oc1..f", "mountTargetIp": "10.0.0.9", "exportPath": "/models"}
 LLAMA = model("agg-tp1-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
@@ -144,15 +144,15 @@ def test_a_wrong_shape_is_told_at_its_place(cache: dict[str, Any], path: str):
     assert only(storage={"modelCache": cache}).path.startswith(path)
 
 
-def test_what_the_servers_of_a_node_write_must_fit_its_boot_volume_where_local_disks_are_left_alone():
-    small = refusals(gpu_pool(nvme="none", bootVolumeGib=512))
+def test_what_servers_write_must_fit_the_boot_volume_where_local_disks_stay_unused():
+    small = refusals(created_pool(nvme="none", bootVolumeGib=512))
     assert (
         "the servers of one node may write 592 GiB, its disks have 461 GiB for pods"
         in small["gpuPools[0].bootVolumeGib"]
     )
-    assert refusals(gpu_pool(nvme="none", bootVolumeGib=1024)) == refusals(gpu_pool()) == {}
+    assert refusals(created_pool(nvme="none", bootVolumeGib=1024)) == refusals(created_pool()) == {}
 
 
 def test_what_servers_write_goes_beside_the_weights_on_the_nodes_own_disks():
     changes = {"storage": storage("node-disk", capacityGib=100)}
-    assert refusals(gpu_pool(), stack_changes=changes) == {}
+    assert refusals(created_pool(), stack_changes=changes) == {}

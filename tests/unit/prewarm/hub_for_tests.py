@@ -44,7 +44,7 @@ class Hub:
             def do_HEAD(self) -> None:
                 hub.head(self)
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -128,7 +128,7 @@ class Hub:
         handler.end_headers()
         handler.wfile.write(body[: self.broken.pop(path, len(body))])
 
-    def _json(self, handler: BaseHTTPRequestHandler, document: Any) -> None:
+    def _json(self, handler: BaseHTTPRequestHandler, document: object) -> None:
         self._send(handler, json.dumps(document).encode(), 200)
 
     def _send(self, handler: BaseHTTPRequestHandler, body: bytes, status: int) -> None:

@@ -231,7 +231,7 @@ def test_another_commit_than_the_pinned_one_is_refused(hub: Hub, tmp_path: Path,
     assert f"it answers with commit {COMMIT}" in capfd.readouterr().err
 
 
-def test_the_sizes_of_parts_that_a_number_of_parts_leaves_are_tried_from_the_usual_on():
+def test_part_sizes_that_a_number_of_parts_allows_are_tried_from_the_usual_one_on():
     assert transfer.part_sizes(4_600 * 2**20, 36)[0] == 128 * 2**20
     assert transfer.part_sizes(7, 1) == [7]
     assert transfer.part_sizes(7, 2) == []

@@ -77,7 +77,7 @@ def load(environment: dict[str, str], temporary: Path) -> subprocess.CompletedPr
     )
 
 
-def test_the_package_reads_the_pre_warmed_file_and_insists_on_the_digest_of_the_catalogue(hub: Hub, tmp_path: Path):
+def test_the_package_reads_the_pre_warmed_file_and_insists_on_the_catalogues_digest(hub: Hub, tmp_path: Path):
     done = load(variables(prewarmed(hub, tmp_path / "cache")), tmp_path)
     small = hashlib.sha256(VOCABULARY).hexdigest()
     assert f"hash mismatch: computed={small}, expected={FACTS.sha256}" in done.stderr

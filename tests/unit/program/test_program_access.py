@@ -5,22 +5,17 @@ from llmd_oke.config import validate
 from llmd_oke.planning import plan
 from llmd_oke.program.access import unknown_taints
 from llmd_pods.errors import Problem
+from stack_files import existing_pool, stack
 
 OWN = {"key": "own", "value": "a", "effect": "NoSchedule"}
 
 
 def unknown(effect: str, *, own: bool = False) -> list[Problem]:
-    pool = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2, "taints": [OWN] if own else []}
-    workload = {"inputTokens": 4096, "outputTokens": 256}
-    stack = {
-        "layer": "serving",
-        "clusterStack": "org/llmd-oke/cluster",
-        "gpuPools": [pool],
-        "release": "llm-d-0.9.0",
-        "models": [{"model": "gpt-oss-120b", "topology": "8p-tp1-4d-tp2", "workload": workload}],
-    }
+    pool = existing_pool(taints=[OWN] if own else [])
+    serving = stack(layer="serving", clusterStack="org/llmd-oke/cluster", gpuPools=[pool])
+    del serving["cluster"]
     made = {"key": "team", "value": "search", "effect": effect}
-    return list(unknown_taints(plan(validate(stack)), {"mi300x": {"taints": [made]}}))
+    return list(unknown_taints(plan(validate(serving)), {"mi300x": {"taints": [made]}}))
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])

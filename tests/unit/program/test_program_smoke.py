@@ -1,33 +1,20 @@
 """What rows say of a deployment is what its servers are started with."""
 
-from typing import Any
-
 import pytest
-from llmd_oke import config, planning
+from llmd_oke import planning
 from llmd_oke.program.smoke import conditions, smoke_request
 from llmd_tuner.experiments.recipes import DECODE_BENCH
-
-
-def plan(topology: str, **changes: Any) -> planning.Plan:
-    model = {"model": "gpt-oss-120b", "topology": topology, "workload": {"inputTokens": 64, "outputTokens": 8}}
-    document = {
-        "cluster": {"mode": "existing", "identifier": "here"},
-        "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
-        "release": "llm-d-0.9.0",
-        "models": [{**model, **changes.pop("model", {})}],
-        **changes,
-    }
-    return planning.plan(config.validate(document))
+from stack_files import model, plan
 
 
 @pytest.mark.parametrize(
     ("made", "block_size", "profile"),
     [
-        (plan("1p-tp2-1d-tp2"), 128, "token-load"),
-        (plan("agg-tp2-1r"), 16, "token-load"),
-        (plan("agg-tp2-1r", model={"engine": {"extraArgs": [DECODE_BENCH]}, "router": {"mode": "none"}}), 128, "none"),
-        (plan("1p-tp2-1d-tp2", model={"engine": {"blockSize": 64}, "router": {"profile": "prefix"}}), 64, "prefix"),
-        (plan("1p-tp2-1d-tp2", override={"quickReduce": "INT4"}), 128, "token-load"),
+        (plan(model("1p-tp2-1d-tp2")), 128, "token-load"),
+        (plan(model("agg-tp2-1r")), 16, "token-load"),
+        (plan(model("agg-tp2-1r", engine={"extraArgs": [DECODE_BENCH]}, router={"mode": "none"})), 128, "none"),
+        (plan(model("1p-tp2-1d-tp2", engine={"blockSize": 64}, router={"profile": "prefix"})), 64, "prefix"),
+        (plan(model("1p-tp2-1d-tp2"), override={"quickReduce": "INT4"}), 128, "token-load"),
     ],
     ids=["hand-over", "aggregated", "decode alone", "asked for", "override"],
 )

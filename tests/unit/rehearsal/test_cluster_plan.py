@@ -1,12 +1,10 @@
 """What a local cluster is made of, by its plan."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import yaml
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
 from llmd_oke import config, planning
@@ -21,29 +19,10 @@ from llmd_rehearsal.cluster_plan import (
 )
 from llmd_rehearsal.cluster_spec import ClusterSpec, spec_differences
 from llmd_rehearsal.plugins import KubernetesPlugin
+from stack_files import StackObject, created_stack, read, stack
 
-MODEL = {
-    "model": "gpt-oss-120b",
-    "topology": "8p-tp1-4d-tp2",
-    "workload": {"inputTokens": 4096, "outputTokens": 256},
-}
-POOL = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}
-EXISTING = {"mode": "existing", "identifier": "here"}
-CREATED = {
-    "mode": "create",
-    "name": "prod",
-    "region": "us-ashburn-1",
-    "compartmentId": "ocid1.compartment.oc1..cluster",
-    "tenancyId": "ocid1.tenancy.oc1..tenancy",
-    "kubernetesVersion": "v1.34.2",
-}
-CREATED_POOL = {
-    **POOL,
-    "availabilityDomain": "Uocm:US-ASHBURN-AD-1",
-    "image": {"ocid": "ocid1.image.oc1.iad.there"},
-}
-
-
+EXISTING = stack(nodes=2)
+CREATED = created_stack()
 STAND_IN = KubernetesPlugin("4.30.0")
 
 
@@ -56,12 +35,10 @@ class _Programs(dict[str, Path]):
 
 def _spec(
     state: Path,
-    cluster: Mapping[str, Any],
-    pool: Mapping[str, Any],
+    stack: StackObject,
     plugin: KubernetesPlugin = STAND_IN,
     startup_s: float | None = None,
 ) -> ClusterSpec:
-    stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.9.0", "models": [MODEL]}
     created = planning.plan(config.validate(stack))
     return local_cluster_spec(state, created, _Programs(), 1, 1, plugin=plugin, startup_s=startup_s)
 
@@ -71,38 +48,38 @@ def _nodes(state: Path) -> list[str]:
 
 
 def test_nodes_of_an_existing_cluster_are_there_from_the_start(tmp_path: Path):
-    _spec(tmp_path, EXISTING, POOL)
+    _spec(tmp_path, EXISTING)
     assert _nodes(tmp_path) == ["mi300x-0", "mi300x-1", "system-0"]
 
 
 def test_another_time_to_start_makes_another_world_and_is_told(tmp_path: Path):
-    usual, slow = _spec(tmp_path, EXISTING, POOL), _spec(tmp_path, EXISTING, POOL, startup_s=60)
+    usual, slow = _spec(tmp_path, EXISTING), _spec(tmp_path, EXISTING, startup_s=60)
     assert spec_differences(usual, slow) == ["seconds to start usual becomes 60"]
     (simulator,) = [process for process in slow.processes if process.name == "vllm"]
     assert simulator.argv[simulator.argv.index("--startup-seconds") + 1] == "60"
 
 
 def test_nodes_of_a_created_cluster_come_with_its_pools(tmp_path: Path):
-    _spec(tmp_path, CREATED, CREATED_POOL)
+    _spec(tmp_path, CREATED)
     assert _nodes(tmp_path) == []
 
 
-@pytest.mark.parametrize(("cluster", "pool"), [(EXISTING, POOL), (CREATED, CREATED_POOL)])
-def test_every_world_has_both_stand_ins(tmp_path: Path, cluster: Mapping[str, Any], pool: Mapping[str, Any]):
-    processes = {process.name: process for process in _spec(tmp_path, cluster, pool).processes}
+@pytest.mark.parametrize("stack", [EXISTING, CREATED])
+def test_every_world_has_both_stand_ins(tmp_path: Path, stack: StackObject):
+    processes = {process.name: process for process in _spec(tmp_path, stack).processes}
     for name, port in PLUGIN_PORTS.items():
         assert str(port) in processes[f"{name}-plugin"].argv
 
 
 def test_the_engine_starts_a_real_plug_in_itself_and_another_choice_is_another_world(tmp_path: Path):
-    before = _spec(tmp_path, EXISTING, POOL)
-    now = _spec(tmp_path, EXISTING, POOL, KubernetesPlugin("4.30.0", Path("/there")))
+    before = _spec(tmp_path, EXISTING)
+    now = _spec(tmp_path, EXISTING, KubernetesPlugin("4.30.0", Path("/there")))
     assert "kubernetes-plugin" not in {process.name for process in now.processes}
     assert spec_differences(before, now) == ["kubernetes plugin stand-in 4.30.0 becomes real 4.30.0"]
 
 
 def test_ocis_stand_in_finds_cluster_nodes_and_faults_of_its_world(tmp_path: Path):
-    (plugin,) = [item for item in _spec(tmp_path, EXISTING, POOL).processes if item.name == "oci-plugin"]
+    (plugin,) = [item for item in _spec(tmp_path, EXISTING).processes if item.name == "oci-plugin"]
     agent = json.loads((tmp_path / "agent.json").read_text())
     options = dict(zip(plugin.argv[3::2], plugin.argv[4::2], strict=True))
     assert options["--kubeconfig"] == str(tmp_path / "kubeconfig.yaml")
@@ -110,7 +87,6 @@ def test_ocis_stand_in_finds_cluster_nodes_and_faults_of_its_world(tmp_path: Pat
     assert options["--nodes-url"] == f"http://127.0.0.1:{agent['control_port']}"
 
 
-STACK = Path(__file__).resolve().parents[3] / "stacks" / "Pulumi.rehearsal.yaml"
 SPEC = {"group": "g", "names": {"kind": "K", "plural": "ks"}, "scope": "Namespaced", "versions": []}
 DEFINITION = {"metadata": {"name": "ks.g"}, "spec": SPEC}
 
@@ -119,7 +95,7 @@ FOREIGN_STAND_IN = KubernetesPlugin("4.30.0")
 
 
 def planned(scaling: dict[str, Any] | None = None) -> planning.Plan:
-    stack = yaml.safe_load(STACK.read_text())["config"]["llmd-oke:stack"]
+    stack = read("rehearsal")
     if scaling is not None:
         stack["models"][0]["scaling"] = scaling
     return planning.plan(config.validate(stack))
@@ -153,7 +129,7 @@ def test_that_nothing_scales_is_told(scaled):
 
 
 def test_that_nothing_adds_nodes_is_told():
-    stack = yaml.safe_load(STACK.with_name("Pulumi.reference.yaml").read_text())["config"]["llmd-oke:stack"]
+    stack = read("reference")
     assert SIMULATED_NODE_SCALING not in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)
     stack["gpuPools"][0]["scaling"] = {"mode": "cluster-autoscaler", "minSize": 8, "maxSize": 12}
     assert SIMULATED_NODE_SCALING in simulated(planning.plan(config.validate(stack)), FOREIGN_STAND_IN)

@@ -3,38 +3,16 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from llmd_oke import config, planning
-from llmd_oke.planning import Plan
 from llmd_oke.sdk_modules import plugin_version
 from llmd_pods.errors import KitError
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN, simulated
 from llmd_rehearsal.plugins import EXECUTABLE, KubernetesPlugin, PluginChoice, choose_plugin
+from stack_files import created_stack, plan
 
 VERSION = plugin_version("pulumi_kubernetes")
-EXISTING = {"mode": "existing", "identifier": "here"}
-CREATED = {
-    "mode": "create",
-    "name": "prod",
-    "region": "us-ashburn-1",
-    "compartmentId": "ocid1.compartment.oc1..cluster",
-    "tenancyId": "ocid1.tenancy.oc1..tenancy",
-    "kubernetesVersion": "v1.34.2",
-}
-POOL = {"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}
-CREATED_POOL = {**POOL, "availabilityDomain": "Uocm:US-ASHBURN-AD-1", "image": {"ocid": "ocid1.image.oc1.iad.there"}}
-MODEL = {
-    "model": "gpt-oss-120b",
-    "topology": "8p-tp1-4d-tp2",
-    "workload": {"inputTokens": 4096, "outputTokens": 256},
-}
-
-
-def plan(cluster: dict[str, Any] = EXISTING, pool: dict[str, Any] = POOL) -> Plan:
-    stack = {"cluster": cluster, "gpuPools": [pool], "release": "llm-d-0.9.0", "models": [MODEL]}
-    return planning.plan(config.validate(stack))
 
 
 @pytest.fixture(autouse=True)
@@ -94,9 +72,9 @@ def test_one_on_path_that_says_nothing_is_not_used(tmp_path: Path):
     assert not choose_plugin(PluginChoice.AUTO, plan()).is_real
 
 
-def test_operators_are_the_stand_ins_because_the_real_one_would_download_their_charts(home: Path):
+def test_operators_are_the_stand_ins_as_the_real_one_would_download_their_charts(home: Path):
     in_folder(home)
-    created = plan(CREATED, CREATED_POOL)
+    created = planning.plan(config.validate(created_stack()))
     assert not choose_plugin(PluginChoice.AUTO, created).is_real
     with pytest.raises(KitError, match="no way out"):
         choose_plugin(PluginChoice.REAL, created)

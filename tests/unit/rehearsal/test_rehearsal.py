@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke import config, planning
 from llmd_oke.operations.locks import file_lock
 from llmd_pods.errors import KitError
 from llmd_pods.progress import SilentProgress
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.rehearsal import removed_servers
+from stack_files import model, plan
 
 
 @pytest.fixture(autouse=True)
@@ -123,22 +123,7 @@ def test_waiting_for_another_program_has_a_limit(tmp_path: Path):
         pass
 
 
-PLAN = planning.plan(
-    config.validate(
-        {
-            "cluster": {"mode": "existing", "identifier": "here"},
-            "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 1}],
-            "release": "llm-d-0.9.0",
-            "models": [
-                {
-                    "model": "gpt-oss-120b",
-                    "topology": "4p-tp1-2d-tp2",
-                    "workload": {"inputTokens": 1024, "outputTokens": 16},
-                }
-            ],
-        }
-    )
-)
+PLAN = plan(model("4p-tp1-2d-tp2"), nodes=1)
 
 
 def deployment(name: str, gpus: int) -> dict[str, Any]:

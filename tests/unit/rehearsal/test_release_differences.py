@@ -5,23 +5,11 @@ from llmd_oke import config, planning
 from llmd_oke.planning import Plan
 from llmd_oke.planning.releases import with_router
 from llmd_rehearsal.release_differences import release_differences
+from stack_files import model, stack
 
 
 def plan(release: str, **changes: object) -> Plan:
-    stack = {
-        "cluster": {"mode": "existing", "identifier": "here"},
-        "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 9}],
-        "release": "llm-d-0.9.0",
-        "models": [
-            {
-                "model": "gpt-oss-120b",
-                "topology": "8p-tp1-4d-tp2",
-                "workload": {"inputTokens": 4096, "outputTokens": 256},
-                **changes,
-            }
-        ],
-    }
-    return planning.plan(with_router(config.validate(stack), release))
+    return planning.plan(with_router(config.validate(stack(model(**changes))), release))
 
 
 @pytest.fixture(scope="module")

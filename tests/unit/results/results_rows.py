@@ -1,7 +1,5 @@
 """Rows for tests."""
 
-from typing import Any
-
 from llmd_bench.files import CatalogueNames
 from llmd_oke.catalogue import gpu_names
 from llmd_oke.catalogue.models import names_by_repository
@@ -11,10 +9,9 @@ NAMES = CatalogueNames(names_by_repository(), tuple(gpu_names()))
 """As commands give them to readers."""
 
 
-def row(**changes: Any) -> Row:
+def row(*, ttft: float = 500.0, **changes: object) -> Row:
     """A plausible row with some fields changed; `ttft` is its p95 in ms."""
-    ttft = changes.pop("ttft", 500.0)
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "subject": "end-to-end",
         "basis": Basis.MEASURED,
         "model": "gpt-oss-120b",
@@ -29,4 +26,4 @@ def row(**changes: Any) -> Row:
         "ttft_ms": Quantiles(mean=ttft / 2, p95=ttft),
         "requests": 100,
     }
-    return Row(**{**fields, **changes})
+    return Row.model_validate({**fields, **changes})

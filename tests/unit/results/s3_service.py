@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -14,20 +14,20 @@ PAGE = 2
 
 
 class Bucket(ThreadingHTTPServer):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.status = 200
 
     @property
-    def url(self):
+    def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Bucket
+    server: Bucket  # pyright: ignore[reportIncompatibleVariableOverride] - only a bucket makes one
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         parts = urlsplit(self.path)
         if not self._signed(b""):
             return
@@ -39,16 +39,16 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
-    def do_PUT(self):
+    def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         if self._signed(body):
             self.server.files[unquote(self.path).removeprefix("/").partition("/")[2]] = body
             self._answer(200, b"")
 
-    def log_message(self, *_):
-        pass
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Says nothing."""
 
-    def _list(self, query):
+    def _list(self, query: Mapping[str, str]) -> None:
         names = sorted(name for name in self.server.files if name.startswith(query["prefix"]))
         first = int(query.get("continuation-token", 0))
         keys = "".join(f"<Contents><Key>{escape(name)}</Key></Contents>" for name in names[first : first + PAGE])
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
         self._answer(200, f"<ListBucketResult {space}>{keys}{token}</ListBucketResult>".encode())
 
-    def _signed(self, body):
+    def _signed(self, body: bytes) -> bool:
         """Signs again what arrived, and compares."""
         if self.server.status != 200:
             self._answer(self.server.status, b"<Error><Code>SlowDown</Code></Error>")
@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
         return False
 
-    def _answer(self, status, body):
+    def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def bucket() -> Iterator[Bucket]:
+def bucket() -> Generator[Bucket]:
     with Bucket() as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -90,7 +90,7 @@ def pieces_of(model, block_tokens, regions_per_layer):
     return pieces.descriptor_bytes, pieces.descriptors
 
 
-def test_keys_and_values_in_regions_of_their_own_are_twice_the_pieces_of_half_the_size():
+def test_keys_and_values_in_separate_regions_are_twice_the_pieces_of_half_the_size():
     assert pieces_of(MODEL, 16, 2) == (16_384, 2 * 36 * 256)
 
 

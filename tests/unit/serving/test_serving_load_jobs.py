@@ -30,7 +30,7 @@ def of_kind(objects, kind):
     return [item for item in objects if item["kind"] == kind]
 
 
-def test_each_pod_has_an_index_and_one_that_fails_is_not_tried_again_and_ends_no_other():
+def test_each_pod_has_an_index_and_a_failed_one_is_not_retried_and_ends_no_other():
     spec = jobs.load_job(PLACE, REQUEST, bench_jobs())["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
     assert (spec["backoffLimitPerIndex"], spec["backoffLimit"]) == (0, 3)

@@ -21,7 +21,7 @@ def selectors(matches):
     return [peer["podSelector"] for peer in matches if "podSelector" in peer]
 
 
-def test_servers_behind_a_router_are_for_that_router_who_measures_the_monitoring_and_the_api_server():
+def test_servers_behind_a_router_admit_it_benchmarks_monitoring_and_the_api_server():
     (matches,) = peers(rules("aggregated"), VLLM)
     assert {"podSelector": {"matchLabels": labels.router_selector("u")}} in matches
     assert {"ipBlock": {"cidr": "10.140.0.0/29"}} in matches
@@ -36,7 +36,7 @@ def test_no_pod_reaches_servers_for_being_the_kits_alone():
 
 
 @pytest.mark.parametrize(("routed", "control_plane"), [(False, API), (True, None)])
-def test_servers_are_open_without_a_router_and_where_the_api_servers_addresses_are_unknown(routed, control_plane):
+def test_servers_are_open_without_a_router_or_without_the_api_servers_addresses(routed, control_plane):
     assert None in peers(rules(routed=routed, control_plane=control_plane), VLLM)
 
 
@@ -51,7 +51,7 @@ def test_servers_that_do_both_take_no_cache():
     assert peers(rules("aggregated"), SIDE_CHANNEL) == []
 
 
-def test_pods_without_a_policy_of_their_own_are_reached_by_nobody_and_those_of_operations_by_each_other():
+def test_pods_without_a_policy_are_reached_by_nobody_and_operations_by_each_other():
     default, operations = network_policies.defaults("llm-d")
     assert default["spec"]["podSelector"] == {"matchLabels": {"app.kubernetes.io/part-of": "llmd-oke"}}
     assert default["spec"]["ingress"] == []

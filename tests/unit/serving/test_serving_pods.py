@@ -50,7 +50,7 @@ DECODE_BENCH = '--kv-transfer-config={"kv_connector": "DecodeBenchConnector", "k
         ("aggregated", [DECODE_BENCH], "TRITON_ATTN"),
     ],
 )
-def test_servers_with_a_kv_connector_have_the_attention_backend_that_vllm_starts_with_one(role, extra_args, backend):
+def test_servers_with_a_kv_connector_have_an_attention_backend_that_vllm_accepts(role, extra_args, backend):
     arguments = vllm.arguments(spec(role, engine={"extra_args": extra_args}))
     assert f"--attention-backend={backend}" in arguments
 
@@ -94,7 +94,7 @@ def test_answers_are_reduced_exactly_unless_a_models_own_file_says_otherwise(siz
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "aggregated"])
-def test_the_kernels_of_the_image_are_used_and_further_ones_compiled_within_the_pods_share(role):
+def test_the_images_kernels_are_used_and_others_compiled_within_the_pods_share(role):
     environment = values(vllm.environment(spec(role, 2)))
     assert "AITER_JIT_DIR" not in environment
     assert environment["MAX_JOBS"] == vllm.resources(spec(role, 2))["requests"]["cpu"] == "32"
@@ -127,7 +127,7 @@ def test_only_servers_that_download_weights_have_the_token():
     assert "HF_TOKEN" in values(vllm.environment(spec(cache={"path": "/models"})))
 
 
-def test_a_sidecar_that_does_not_listen_keeps_vllm_from_starting_and_the_pod_from_being_ready():
+def test_a_sidecar_that_does_not_listen_keeps_vllm_from_starting_and_the_pod_unready():
     sidecar = units.routing_sidecar(spec(), ARGS)
     for probe in ("startupProbe", "readinessProbe"):
         assert sidecar[probe]["tcpSocket"] == {"port": "proxy"}

@@ -70,7 +70,7 @@ def test_prefill_and_decode_of_any_size_share_a_version():
     }
 
 
-def test_every_argument_and_variable_that_is_left_out_is_written_as_vllm_and_programs_write_it():
+def test_omitted_arguments_and_variables_are_written_as_vllm_and_programs_write_them():
     assert all(name.startswith("--") for name in handshake().arguments)
     names = {word.partition("=")[0] for word in vllm.arguments(BASE)}
     assert {"--port", "--tensor-parallel-size", "--max-num-seqs"} <= names & handshake().arguments

@@ -10,20 +10,13 @@ from llmd_tuner import search_inputs
 from llmd_tuner.cli.tune import app
 from llmd_tuner.figures import bound_figures, latency_model_of
 from llmd_tuner.latency import least_step_s
+from stack_files import existing_pool, model, stack, write
 from tuning_for_tests import MODEL, row, tpot
 from typer.testing import CliRunner
 
 GPT = ["--model", "gpt-oss-120b", "--gpus", "16", "--slo", "ttft=2000,itl=25,qps=20"]
 MI325X = search_inputs.known_gpu("MI325X")
 PROMPTS = {"gpu": "MI325X", "concurrency": 1, "input_tokens": 4096, "output_tokens": 1}
-STACK = """\
-config:
-  llmd-oke:stack:
-    cluster: {mode: existing, identifier: here}
-    gpuPools: [{name: mi355x, shape: BM.GPU.MI355X-v1.8, size: 1}]
-    release: llm-d-0.9.0
-    models: [{model: gpt-oss-120b, topology: agg-tp1-8r, workload: {inputTokens: 4096, outputTokens: 256}}]
-"""
 
 
 def run(*arguments):
@@ -88,8 +81,8 @@ def test_figures_of_another_gpu_are_refused_with_the_option_that_takes_them(tmp_
 
 
 def test_apply_does_not_deploy_by_bounds(tmp_path):
-    (tmp_path / "stacks").mkdir()
-    (tmp_path / "stacks" / "Pulumi.small.yaml").write_text(STACK)
+    pool = existing_pool(shape="BM.GPU.MI355X-v1.8", size=1)
+    write(tmp_path, "small", stack(model("agg-tp1-8r"), gpuPools=[pool]))
     told = refusal("apply", "--stack", "small", "--project", str(tmp_path), "--allow-extrapolation")
     assert "Nothing is measured of gpt-oss-120b on MI355X" in told
 

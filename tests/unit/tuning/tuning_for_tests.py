@@ -29,8 +29,8 @@ def question(targets: str = "ttft=2000,itl=25,qps=45", gpus: int = 16, workload:
     return search_inputs.question_of(MODEL, SHAPE, FIGURES, parse(workload), parse_targets(targets), gpus)
 
 
-def row(subject: Any = "decode", **changes: Any) -> Row:
-    fields: dict[str, Any] = {
+def row(subject: str = "decode", **changes: object) -> Row:
+    fields: dict[str, object] = {
         "subject": subject,
         "basis": Basis.MEASURED,
         "model": "gpt-oss-120b",
@@ -42,7 +42,7 @@ def row(subject: Any = "decode", **changes: Any) -> Row:
         "output_tokens": 256,
         "concurrency": 64,
     }
-    return Row(**{**fields, **changes})
+    return Row.model_validate({**fields, **changes})
 
 
 def tpot(mean_ms: float) -> Quantiles:

@@ -91,7 +91,7 @@ def test_yaml_is_decoded_and_lists_are_taken_apart(stub: Any):
     }
 
 
-def test_what_depends_on_something_that_is_made_anew_is_compared_without_knowing_any_of_it(stub: Any):
+def test_what_depends_on_a_replaced_object_is_compared_without_knowing_any_of_it(stub: Any):
     configured(stub)
     olds = create(stub, preview=True).properties
     news = encode({"apiVersion": "v1", "kind": "ConfigMap", "metadata": UNKNOWN, "data": UNKNOWN})

@@ -1,14 +1,15 @@
 """A simulated region in this process, and nodes that only a dictionary knows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.oci_plugin.bridge import check
 from llmd_rehearsal.oci_plugin.facts import resources
 from llmd_rehearsal.oci_plugin.faults import Faults
+from llmd_rehearsal.oci_plugin.local_cluster import EtcdStore
 from llmd_rehearsal.oci_plugin.nodes import Machines
 from llmd_rehearsal.oci_plugin.operations import Operations, ResourceRequest
 from llmd_rehearsal.oci_plugin.region import Clock, Records
@@ -54,7 +55,12 @@ class Region:
         machines = Machines(self.records, self.nodes)
         self.store = Store()
         self.operations = Operations(
-            self.records, machines, Faults(faults), Clock(0), lambda: "10.244.0.1:6443", store=self.store
+            self.records,
+            machines,
+            Faults(faults),
+            Clock(0),
+            lambda: "10.244.0.1:6443",
+            store=cast("EtcdStore", self.store),
         )
 
     def order(self, type_: str, inputs: dict[str, Any], name: str, timeout_s: float = 0) -> ResourceRequest:
@@ -63,10 +69,10 @@ class Region:
         assert not checked.failures
         return ResourceRequest(resource, name, "us-ashburn-1", checked.inputs, timeout_s=timeout_s)
 
-    def create(self, type_: str, **inputs: Any) -> dict[str, Any]:
+    def create(self, type_: str, **inputs: object) -> dict[str, Any]:
         return self.operations.create(self.order(type_, inputs, "it"))
 
-    def update(self, type_: str, state: dict[str, Any], **inputs: Any) -> dict[str, Any]:
+    def update(self, type_: str, state: dict[str, Any], **inputs: object) -> dict[str, Any]:
         return self.operations.update(state["id"], state, self.order(type_, inputs, "it"))
 
     def delete(self, state: dict[str, Any]) -> None:
@@ -74,16 +80,16 @@ class Region:
         assert record is not None
         self.operations.delete(record.id, ResourceRequest(record.resource, "it", "us-ashburn-1", record.state))
 
-    def vcn(self, *cidrs: str, **inputs: Any) -> dict[str, Any]:
+    def vcn(self, *cidrs: str, **inputs: object) -> dict[str, Any]:
         return self.create("Vcn", compartmentId=COMPARTMENT, cidrBlocks=list(cidrs or ("10.0.0.0/16",)), **inputs)
 
-    def subnet(self, vcn: dict[str, Any], cidr: str, **inputs: Any) -> dict[str, Any]:
+    def subnet(self, vcn: dict[str, Any], cidr: str, **inputs: object) -> dict[str, Any]:
         return self.create("Subnet", compartmentId=COMPARTMENT, vcnId=vcn["id"], cidrBlock=cidr, **inputs)
 
     def group(self, vcn: dict[str, Any]) -> dict[str, Any]:
         return self.create("NetworkSecurityGroup", compartmentId=COMPARTMENT, vcnId=vcn["id"])
 
-    def cluster(self, vcn: dict[str, Any], **inputs: Any) -> dict[str, Any]:
+    def cluster(self, vcn: dict[str, Any], **inputs: object) -> dict[str, Any]:
         usual = {
             "compartmentId": COMPARTMENT,
             "vcnId": vcn["id"],
@@ -95,14 +101,20 @@ class Region:
         return self.create("Cluster", **usual | inputs)
 
 
-def pool(cluster: dict[str, Any], subnet: dict[str, Any], size: int = 9, **inputs: Any) -> dict[str, Any]:
+def pool(
+    cluster: dict[str, Any],
+    subnet: dict[str, Any],
+    size: int = 9,
+    details: Mapping[str, object] | None = None,
+    **inputs: object,
+) -> dict[str, Any]:
     """Inputs of a node pool; `details` are added to its node config details."""
-    details = {"size": size, "placementConfigs": [{"availabilityDomain": DOMAIN, "subnetId": subnet["id"]}]}
-    usual = {
+    placements = [{"availabilityDomain": DOMAIN, "subnetId": subnet["id"]}]
+    return {
         "clusterId": cluster["id"],
         "compartmentId": COMPARTMENT,
         "name": "gpu",
         "nodeShape": RDMA_SHAPE,
-        "nodeConfigDetails": details | inputs.pop("details", {}),
+        "nodeConfigDetails": {"size": size, "placementConfigs": placements, **(details or {})},
+        **inputs,
     }
-    return usual | inputs

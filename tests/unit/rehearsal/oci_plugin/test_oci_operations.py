@@ -138,7 +138,7 @@ class TestFaults:
         region.create("NodePool", **inputs)
         assert len(region.nodes.there) == 9
 
-    def test_a_pool_that_can_not_grow_keeps_what_it_has_and_is_repaired_by_the_next_update(
+    def test_a_pool_that_can_not_grow_keeps_its_nodes_and_the_next_update_repairs_it(
         self, region: Region, faults: Path, inputs: dict[str, Any]
     ):
         before = region.create("NodePool", **inputs)
@@ -174,7 +174,7 @@ class TestFaults:
             region.vcn()
         assert failure.value.properties["state"] == "FAILED"
 
-    def test_a_network_whose_answer_is_lost_is_there_once_whether_or_not_the_answer_comes_later(
+    def test_a_network_whose_answer_is_lost_is_there_once_also_if_the_answer_comes_later(
         self, region: Region, faults: Path
     ):
         faults.write_text("faults: [{resource: Vcn, fault: answer-lost, times: 3}]")

@@ -9,7 +9,7 @@ from llmd_rehearsal.pods.environment import PodFacts
 FACTS = PodFacts("10.244.3.7", "10.244.0.12", "gpu-2", {"cpu": "112", "memory": "2048Gi"})
 
 
-def make_pod(containers: list[dict[str, Any]] | None = None, **spec: Any) -> Pod:
+def make_pod(containers: list[dict[str, Any]] | None = None, **spec: object) -> Pod:
     body = {
         "metadata": {
             "name": "decode-0",

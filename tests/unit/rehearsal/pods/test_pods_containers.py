@@ -294,9 +294,7 @@ def test_what_was_written_is_said_whatever_the_exit_code(tmp_path: Path, log: Pa
     assert termination_message(FALLBACK, 1, file, log) == "node-3 never joined"
 
 
-def test_a_failure_without_words_is_told_by_the_end_of_the_log_where_that_is_asked_for(
-    tmp_path: Path, log: Path
-) -> None:
+def test_a_failure_without_message_is_told_by_the_end_of_the_log_if_asked_for(tmp_path: Path, log: Path) -> None:
     file = empty_file(tmp_path / "c")
     text = termination_message(FALLBACK, 1, file, log)
     assert text is not None

@@ -1,17 +1,19 @@
 """Engines on virtual time: simulations of minutes that take milliseconds."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from llmd_oke.catalogue import model, shape
 from llmd_rehearsal.vllm.clocks import Lag
-from llmd_rehearsal.vllm.command import settings
+from llmd_rehearsal.vllm.command import KeyValueTransfer, settings
 from llmd_rehearsal.vllm.engine import Engine
 from llmd_rehearsal.vllm.metrics import ServerMetrics
 from llmd_rehearsal.vllm.nixl import Identity, Network
 from llmd_rehearsal.vllm.sequences import Prompt, RemoteBlocks, Sequence
 from llmd_rehearsal.vllm.startup import cache_size, splits_by_heads
 from llmd_tuner.figures import latency_model
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.search_inputs import known_model, known_shape
 from virtual_clock import VirtualClock
 
 
@@ -23,7 +25,7 @@ class Request:
     times: list[float] = field(default_factory=list)
 
     @property
-    def gaps(self):
+    def gaps(self) -> list[float]:
         return [after - before for before, after in zip(self.times, self.times[1:], strict=False)]
 
 
@@ -33,27 +35,29 @@ class Server:
 
     engine: Engine
     clock: VirtualClock
-    latency: object
-    transfer: object
+    latency: LatencyModel
+    transfer: KeyValueTransfer | None
     block_size: int
     log: list[str]
-    leave: object = None
+    leave: Callable[[], None] = lambda: None
 
     @property
-    def metrics(self):
+    def metrics(self) -> ServerMetrics:
         return self.engine.metrics
 
-    def request(self, tokens, outputs, start=0, remote=None, hold=False):
+    def request(
+        self, tokens: int, outputs: int, start: int = 0, remote: RemoteBlocks | None = None, hold: bool = False
+    ) -> Request:
         """Submit now a prompt of `tokens` ids that begin at `start`."""
         prompt = Prompt(tuple(range(start, start + tokens)))
-        request = Request(None)
+        times: list[float] = []
 
-        def emit(sequence):
+        def emit(sequence: Sequence) -> None:
             if sequence.finish in {None, "length"}:
-                request.times.append(self.clock.now())
+                times.append(self.clock.now())
 
-        request.sequence = Sequence(
-            f"request-{id(request)}",
+        sequence = Sequence(
+            f"request-{id(times)}",
             tokens,
             outputs,
             prompt.block_hashes(self.block_size),
@@ -62,39 +66,47 @@ class Server:
             remote=remote,
             hold=hold,
         )
-        self.engine.submit(request.sequence)
-        return request
+        self.engine.submit(sequence)
+        return Request(sequence, times)
 
-    def remote_blocks(self, request):
+    def remote_blocks(self, request: Request) -> RemoteBlocks:
         """What a decode server is told about a finished prefill here."""
         transfer = self.transfer
+        assert transfer is not None
         return RemoteBlocks(
             transfer.engine_id, request.sequence.request_id, transfer.side_channel_host, transfer.side_channel_port
         )
 
 
 @pytest.fixture(name="clock")
-def clock_fixture():
+def clock_fixture() -> VirtualClock:
     return VirtualClock()
 
 
 @pytest.fixture(name="network")
-def network_fixture():
+def network_fixture() -> Network:
     return Network()
 
 
 @pytest.fixture(name="serve")
-def serve_fixture(clock, network):
+def serve_fixture(clock: VirtualClock, network: Network) -> Callable[..., Server]:
     """Makes servers of gpt-oss-120b from flags, all on one clock and one network."""
 
-    def serve(*flags, host="10.244.0.2", name="gpt-oss-120b", image="vllm:v1", environment=None):
-        chosen, nodes = model(name), shape("BM.GPU.MI300X.8")
+    def serve(
+        *flags: str,
+        host: str = "10.244.0.2",
+        name: str = "gpt-oss-120b",
+        image: str = "vllm:v1",
+        environment: Mapping[str, str] | None = None,
+    ) -> Server:
+        chosen, nodes = known_model(name), known_shape("BM.GPU.MI300X.8")
         environment = {"VLLM_NIXL_SIDE_CHANNEL_HOST": host, **(environment or {})}
         options = settings(["vllm", "serve", chosen.repository, *flags], environment)
         cache = cache_size(options, chosen, nodes)
         latency = latency_model(chosen, nodes, key_value_bytes_per_token=cache.bytes_per_token)
+        assert latency is not None
         metrics = ServerMetrics("m", {}, connector=options.transfer is not None, lag=Lag())
-        log = []
+        log: list[str] = []
         engine = Engine(options, cache, latency, metrics, clock, network, log.append, lambda: log.append("crashed"))
         server = Server(engine, clock, latency, options.transfer, options.block_size, log)
         if options.transfer is not None and options.transfer.nixl:

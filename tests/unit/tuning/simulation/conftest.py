@@ -1,25 +1,26 @@
 """Deployments to simulate."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from llmd_oke.catalogue import model, shape
-from llmd_tuner.figures import latency_model
-from llmd_tuner.simulation.deployment import deployment
+from llmd_tuner.latency import LatencyModel
+from llmd_tuner.simulation.deployment import Deployment, Policy, deployment
+from tuning_for_tests import LATENCY, MODEL, SHAPE
 
 
 @pytest.fixture(name="latency", scope="session")
-def latency_fixture():
+def latency_fixture() -> LatencyModel:
     """The latency model of gpt-oss-120b on MI300X."""
-    return latency_model(model("gpt-oss-120b"), shape("BM.GPU.MI300X.8"))
+    return LATENCY
 
 
 @pytest.fixture(name="deploy", scope="session")
-def deploy_fixture():
+def deploy_fixture() -> Callable[..., Deployment]:
     """Makes deployments of gpt-oss-120b from short forms; `limits` change those of every server."""
 
-    def deploy(topology, *, copies=1, policy="queue", **limits):
-        made = deployment(model("gpt-oss-120b"), shape("BM.GPU.MI300X.8"), topology, copies=copies, policy=policy)
+    def deploy(topology: str, *, copies: int = 1, policy: Policy = "queue", **limits: int) -> Deployment:
+        made = deployment(MODEL, SHAPE, topology, copies=copies, policy=policy)
         return replace(made, limits={role: replace(limit, **limits) for role, limit in made.limits.items()})
 
     return deploy

@@ -4,7 +4,7 @@ distribution's token specification have them. Nothing else of a registry is need
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -55,7 +55,7 @@ class Registry:
 
 
 @contextmanager
-def served(registry: Registry) -> Iterator[Registry]:
+def served(registry: Registry) -> Generator[Registry]:
     """The registry at `registry.address`, until the end of the block."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"registry": registry}))
     registry.address = f"127.0.0.1:{server.server_address[1]}"
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer()
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Says nothing."""
 
     def _answer(self) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from listening import Listener
-from llmd_oke.config import validate
 from llmd_oke.operations import updates
 from llmd_oke.operations.previews import Preview, of_document
 from llmd_oke.operations.pulumi_cli import CommandResult, PulumiCli
-from llmd_oke.planning import plan
+from stack_files import model, plan
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "unit" / "operations" / "data"
 
 
 def recorded(name: str) -> Preview:
@@ -25,7 +24,7 @@ def urn(type_: str, name: str) -> str:
     return f"urn:pulumi:prod::llmd-oke::llmd-oke:index:Parent${type_}::{name}"
 
 
-def step(op: str, type_: str, name: str, **more: Any) -> dict[str, Any]:
+def step(op: str, type_: str, name: str, **more: object) -> dict[str, Any]:
     return {"op": op, "urn": urn(type_, name), "detailedDiff": None, **more}
 
 
@@ -48,19 +47,8 @@ def document(*steps: dict[str, Any], errors: tuple[str, ...] = ()) -> str:
     return json.dumps({"steps": list(steps), "diagnostics": diagnostics})
 
 
-STACK = {
-    "cluster": {"mode": "existing", "identifier": "here"},
-    "gpuPools": [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}],
-    "release": "llm-d-0.9.0",
-    "models": [
-        {
-            "model": "gpt-oss-120b",
-            "topology": "8p-tp1-2d-tp4",
-            "workload": {"inputTokens": 4096, "outputTokens": 256},
-        }
-    ],
-}
-
+PLAN = plan(model("8p-tp1-2d-tp4"), nodes=2)
+"""Two nodes, all of whose GPUs are in use."""
 
 LOOK = "refresh --preview-only --json --non-interactive --target **kubernetes:**"
 NOTHING_BY_HAND = CommandResult(0, "")
@@ -103,6 +91,4 @@ class Cli:
         return self._answers.get(words, self._answers.get(own[0], CommandResult(0))) if capture else CommandResult(0)
 
     def update(self, *, yes: bool = True, allow_replace: bool = False, agreed: bool = True) -> int:
-        return updates.update(
-            self.pulumi, plan(validate(STACK)), self.progress, lambda _: agreed, yes=yes, allow_replace=allow_replace
-        )
+        return updates.update(self.pulumi, PLAN, self.progress, lambda _: agreed, yes=yes, allow_replace=allow_replace)
