@@ -95,9 +95,9 @@ def write(
     return file
 
 
-def read(name: str, project: Path = PROJECT) -> StackObject:
-    """The stack of a file, by default of one of the kit's own."""
-    return yaml.safe_load((project / "stacks" / f"Pulumi.{name}.yaml").read_text())["config"]["llmd-oke:stack"]
+def read(name: str) -> StackObject:
+    """The stack of one of the kit's own files."""
+    return yaml.safe_load((PROJECT / "stacks" / f"Pulumi.{name}.yaml").read_text())["config"]["llmd-oke:stack"]
 
 
 def plan(*models: StackObject, nodes: int = 9, **changes: object) -> planning.Plan:
