@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from created_cluster import STACK, cluster_layer
+from created_cluster import cluster_layer
 from llmd_oke.testing import Rendered
 from render_support import by_urn, recorded
+from stack_files import created_pool
 
 NAMES = Path(__file__).parent / "names"
 RECORD = "LLMD_OKE_RECORD_NAMES"
@@ -23,7 +24,7 @@ Keep the names. Where one has to change, give the resource an alias of the old o
 takes over what runs. If running deployments are meant to change, or resources are new: say in CHANGELOG.md what an
 update does to a running deployment, and record the names anew with {RECORD}=1."""
 
-POOL = STACK["gpuPools"][0]
+POOL = created_pool()
 OPTIONS = cluster_layer(
     cluster={
         "apiEndpoint": {"access": "public", "allowedCidrs": ["203.0.113.0/24"]},
