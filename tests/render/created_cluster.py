@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-GIVEN = {
+LOOKUP_RESULTS = {
     "availabilityDomains": ["Uocm:US-ASHBURN-AD-1", "Uocm:US-ASHBURN-AD-2"],
     "systemImageId": "ocid1.image.oc1.iad.system",
     "servicesGatewayId": "ocid1.service.oc1.iad.all",
@@ -19,7 +19,7 @@ STACK: dict[str, Any] = {
         "tenancyId": "ocid1.tenancy.oc1..t",
         "kubernetesVersion": "v1.34.2",
         "iam": {"homeRegion": "us-ashburn-1", "domainUrl": "https://idcs-0a1b.identity.oraclecloud.com:443"},
-        "given": GIVEN,
+        "lookupResults": LOOKUP_RESULTS,
     },
     "gpuPools": [
         {

@@ -145,8 +145,8 @@ def _network(created: ClusterPlan, opts: pulumi.ResourceOptions) -> Network:
             "subnet_ids": _ocids(network.subnets),
             "nsg_ids": _ocids(network.security_groups),
             "route_table_ids": _ocids(network.route_tables),
-            "services_gateway_id": cluster.given.services_gateway_id,
-            "services_gateway_cidr": cluster.given.services_gateway_cidr,
+            "services_gateway_id": cluster.lookup_results.services_gateway_id,
+            "services_gateway_cidr": cluster.lookup_results.services_gateway_cidr,
             "display_name": cluster.name,
             "protect": cluster.protect if network.protect is None else network.protect,
         },
@@ -191,7 +191,7 @@ def _rights(
             "image_compartment_id": iam.image_compartment_id,
             "key_compartment_id": iam.key_compartment_id,
             "dynamic_group_ids": _ocids(iam.dynamic_groups),
-            "each": {key: list(ocids) for key, ocids in created.iam.each.items()},
+            "resource_ids": {key: list(ocids) for key, ocids in created.iam.resource_ids.items()},
             "display_name": f"{cluster.name}-{cluster.region}-{compartment}-{phase}",
         },
         opts,
@@ -234,7 +234,7 @@ def _oke(cluster: CreateCluster, network: Network, api_server: str | None, opts:
             },
             "oidc_discovery": cluster.oidc_discovery,
             "protect": cluster.protect,
-            "kubeconfig": cluster.given.kubeconfig,
+            "kubeconfig": cluster.lookup_results.kubeconfig,
             "api_server": api_server,
         },
         pulumi.ResourceOptions.merge(opts, renamed),
@@ -253,12 +253,14 @@ def _cpu_pools(
     neither a pool nor the stack file names any, and for the newest image where none is named.
     """
     pools = {SYSTEM_POOL: plan.config.system_pool, **{pool.name: pool for pool in plan.config.cpu_pools}}
-    domains: pulumi.Input[list[str]] = list(cluster.given.availability_domains)
-    if not cluster.given.availability_domains and any(not pool.availability_domains for pool in pools.values()):
+    domains: pulumi.Input[list[str]] = list(cluster.lookup_results.availability_domains)
+    if not cluster.lookup_results.availability_domains and any(
+        not pool.availability_domains for pool in pools.values()
+    ):
         domains = availability_domains(cluster.compartment_id, pulumi.InvokeOutputOptions(parent=oke))
     components: dict[str, SystemPool | CpuPool] = {}
     for name, pool in pools.items():
-        image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.given.system_image_id
+        image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.lookup_results.system_image_id
         own = pool if isinstance(pool, config.CpuPool) else None
         args: CpuPoolArgs = {
             "cluster": oke,

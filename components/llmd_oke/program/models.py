@@ -229,7 +229,7 @@ def engine_args(model: ModelPlan) -> EngineArgs:
 
 def _override(plan: Plan) -> OverrideArgs | None:
     """What the user put in place of the release's parts, where there is anything."""
-    override = used_override(plan.config).said()
+    override = used_override(plan.config).replacements()
     return OverrideArgs(**override) if override else None
 
 
