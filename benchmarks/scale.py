@@ -58,7 +58,7 @@ class Cost:
     nodes: int
     resources: int
     time_scale: float
-    world_s: float
+    cluster_s: float
     update_s: float
     again_s: float
     memory_mib: float
@@ -138,13 +138,13 @@ def _cost(project: BenchProject, models: int, nodes: int, progress: Progress) ->
     try:
         began_s = time.monotonic()
         prepared = rehearsal.prepare(project.folder, project.stack, Settings(plugin=PluginChoice.STAND_IN), progress)
-        world_s = time.monotonic() - began_s
+        cluster_s = time.monotonic() - began_s
         with _memory(prepared) as highest:
             update_s, again_s = (_update_s(prepared, progress) for _ in range(2))
         known = latest(checkpoint_file(prepared.state, project.stack)).get("resources") or ()
         largest = sorted(highest.items(), key=lambda program: program[1], reverse=True)[:MOST_PROGRAMS]
         scale, total_mib = prepared.time_scale.scale, sum(highest.values())
-        return Cost(models, nodes, len(known), scale, world_s, update_s, again_s, total_mib, dict(largest))
+        return Cost(models, nodes, len(known), scale, cluster_s, update_s, again_s, total_mib, dict(largest))
     finally:
         rehearsal.down(project.folder, project.stack)
 
@@ -205,7 +205,7 @@ def _pss_mib(process: Path) -> float:
 
 def _row(cost: Cost) -> str:
     return (
-        f"{cost.models:6} {cost.nodes:6} {cost.resources:10} {cost.time_scale:6g} {cost.world_s:8.1f} s "
+        f"{cost.models:6} {cost.nodes:6} {cost.resources:10} {cost.time_scale:6g} {cost.cluster_s:8.1f} s "
         f"{cost.update_s:8.1f} s {cost.update_s_per_100:8.2f} s {cost.again_s:8.1f} s {cost.memory_mib:8.0f} MiB "
         f"{cost.memory_mib_per_100:8.1f} MiB"
     )

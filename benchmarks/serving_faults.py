@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
-import httpx
 import httpx2
 from lightkube import ApiError, Client
 from lightkube.models.core_v1 import ContainerStatus
@@ -166,7 +165,7 @@ def _lose_node(client: Client, back_after_s: float | None) -> float:
 
 
 def _change_node(name: str | None, change: Literal["stop", "start"]) -> None:
-    httpx.post(f"http://127.0.0.1:{NODE_CONTROL_PORT}/nodes/{name}/{change}", timeout=60).raise_for_status()
+    httpx2.post(f"http://127.0.0.1:{NODE_CONTROL_PORT}/nodes/{name}/{change}", timeout=60).raise_for_status()
 
 
 def _servers(client: Client) -> list[Pod]:
@@ -231,7 +230,7 @@ def _kill(client: Client, place: Place) -> float:
         _end_program(place.program)
     else:
         server = str(before[0].containerID).removeprefix(SIMULATED)
-        httpx.post(f"{SIMULATOR_URL}/servers/{server}/kill").raise_for_status()
+        httpx2.post(f"{SIMULATOR_URL}/servers/{server}/kill").raise_for_status()
     while not _are_back(_containers(client, place), restarts):
         if time.monotonic() > began_s + BACK_LIMIT_S:
             what = f"{place.container} of pods with {place.label}={place.value}"

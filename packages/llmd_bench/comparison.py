@@ -373,8 +373,8 @@ def worst(figures: Sequence[ForecastError]) -> ForecastError:
     return max(figures, key=lambda figure: abs(figure.error))
 
 
-def difference_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
-    """The interval in which the mean of `b` minus that of `a` lies with this confidence.
+def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
+    """The interval in which the mean of `b` minus that of `a` lies with the confidence `LEVEL`.
 
     None where one of them has a single value, of which nothing can be said.
     """
@@ -385,7 +385,7 @@ def difference_interval(a: Sequence[float], b: Sequence[float], level: float = L
     if error == 0:
         return middle, middle
     freedom = (share_a + share_b) ** 2 / (share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1))
-    reach = error * t_quantile((1 + level) / 2, freedom)
+    reach = error * t_quantile((1 + LEVEL) / 2, freedom)
     return middle - reach, middle + reach
 
 
@@ -393,7 +393,8 @@ def difference_interval(a: Sequence[float], b: Sequence[float], level: float = L
 def t_quantile(share: float, freedom: float) -> float:
     """The value that Student's t with `freedom` degrees of freedom stays below with probability `share` (over 0.5).
 
-    Newton's method from the normal quantile: the distribution is concave there, so that it comes from below.
+    Newton's method from the normal quantile: the distribution is concave there, so that it comes from below. It is
+    right to 1e-11 at 0.975 and to 1e-6 at 0.995, and fails at 0.9995 with one degree of freedom (decision 0075).
     """
     value = NormalDist().inv_cdf(share)
     for _ in range(100):

@@ -290,7 +290,7 @@ def open_store(address: str) -> Store:
         KitError: it can't be used.
     """
     if address.startswith("s3://"):
-        from llmd_bench.s3 import s3_store  # noqa: PLC0415 - httpx is slow to import
+        from llmd_bench.s3 import s3_store  # noqa: PLC0415 - httpx2 is slow to import
 
         return s3_store(address, os.environ)
     return FolderStore(Path(address))

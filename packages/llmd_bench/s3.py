@@ -1,4 +1,4 @@
-"""A store of files in a bucket of an S3-compatible service, such as OCI Object Storage, over `httpx`.
+"""A store of files in a bucket of an S3-compatible service, such as OCI Object Storage, over `httpx2`.
 
 Requests are signed with AWS Signature Version 4 (AWS, "Signature Calculations for the Authorization Header"). Address
 and keys come from the variables that all S3 tools read: AWS_ENDPOINT_URL_S3, AWS_REGION, AWS_ACCESS_KEY_ID,
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree as ET
 
-import httpx
+import httpx2
 from llmd_pods.errors import KitError
 from llmd_pods.prewarm.places import relative
 
@@ -61,11 +61,11 @@ class Keys:
 class S3Store:
     """The files of a bucket whose names begin with a prefix."""
 
-    def __init__(self, endpoint: str, bucket: str, prefix: str, keys: Keys, http: httpx.Client | None = None) -> None:
+    def __init__(self, endpoint: str, bucket: str, prefix: str, keys: Keys, http: httpx2.Client | None = None) -> None:
         self._base = f"{endpoint.rstrip('/')}/{quote(bucket, safe='-_.~')}"
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         self._keys = keys
-        self._http = http or httpx.Client(timeout=TIMEOUT_S)
+        self._http = http or httpx2.Client(timeout=TIMEOUT_S)
 
     def names(self, below: str) -> list[str]:
         """The names of all files below a folder."""
@@ -101,7 +101,7 @@ class S3Store:
         try:
             with self._http.stream(method, url, content=body or None, headers=headers) as answer:
                 content = _bounded(answer, where)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise KitError(f"{where} does not answer: {error}") from error
         if answer.is_error:
             reason = _text(content, "Code") or answer.reason_phrase
@@ -109,7 +109,7 @@ class S3Store:
         return content
 
 
-def _bounded(answer: httpx.Response, where: str) -> bytes:
+def _bounded(answer: httpx2.Response, where: str) -> bytes:
     """The content of an answer, as far as a file of results goes."""
     content = bytearray()
     for piece in answer.iter_bytes():

@@ -32,34 +32,34 @@ def main() -> int:
     parser.add_argument("--device", required=True, type=_device, action="append", dest="devices")
     parser.add_argument("--timeout-s", required=True, type=float)
     parser.add_argument("--pause-s", default=5.0, type=float)
-    wanted = parser.parse_args()
-    problems = wait(wanted, lambda: nodes(wanted.selector))
+    arguments = parser.parse_args()
+    problems = wait(arguments, lambda: list_nodes(arguments.selector))
     if not problems:
-        each = " and ".join(f"{count} {resource}" for resource, count in wanted.devices)
-        print(f"{wanted.nodes} nodes are Ready with {each} each")
+        devices = " and ".join(f"{count} {resource}" for resource, count in arguments.devices)
+        print(f"{arguments.nodes} nodes are Ready with {devices} each")
         return 0
-    cause = f"after {wanted.timeout_s:.0f} s: " + "; ".join(problems)
+    cause = f"after {arguments.timeout_s:.0f} s: " + "; ".join(problems)
     print(cause, file=sys.stderr)
     if TERMINATION_LOG.exists():
         TERMINATION_LOG.write_text(cause[:4000])
     return 1
 
 
-def wait(wanted: argparse.Namespace, found: Callable[[], Nodes]) -> list[str]:
+def wait(arguments: argparse.Namespace, source: Callable[[], Nodes]) -> list[str]:
     """What is wrong when the time is up; nothing as soon as nothing is."""
-    deadline = time.monotonic() + wanted.timeout_s
-    said: list[str] = []
+    deadline = time.monotonic() + arguments.timeout_s
+    last_problems: list[str] = []
     while True:
         try:
-            problems = judge(found(), wanted.nodes, wanted.devices)
+            problems = judge(source(), arguments.nodes, arguments.devices)
         except (OSError, http.client.HTTPException, ValueError) as error:
             problems = [f"the API server does not answer: {error}"]
         if not problems or time.monotonic() > deadline:
             return problems
-        if problems != said:
+        if problems != last_problems:
             print("; ".join(problems), flush=True)
-            said = problems
-        time.sleep(wanted.pause_s)
+            last_problems = problems
+        time.sleep(arguments.pause_s)
 
 
 def _device(text: str) -> Device:
@@ -67,27 +67,27 @@ def _device(text: str) -> Device:
     return resource, int(count)
 
 
-def judge(found: Nodes, count: int, devices: Sequence[Device]) -> list[str]:
+def judge(nodes: Nodes, count: int, devices: Sequence[Device]) -> list[str]:
     """What keeps the nodes from being enough: fewer than `count` that are Ready with all their devices."""
-    problems = [f"{len(found)} of {count} nodes have joined"] if len(found) < count else []
-    whole = 0
-    for node in sorted(found, key=lambda node: node["metadata"]["name"]):
+    problems = [f"{len(nodes)} of {count} nodes have joined"] if len(nodes) < count else []
+    complete_nodes = 0
+    for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
         name, status = node["metadata"]["name"], node.get("status", {})
         conditions: list[dict[str, str]] = status.get("conditions", [])
         ready = next((condition for condition in conditions if condition["type"] == "Ready"), dict[str, str]())
         allocatable: dict[str, str] = status.get("allocatable", {})
-        has = [(int(allocatable.get(resource, 0)), needed, resource) for resource, needed in devices]
-        lacks = [f"{there} of {needed} {resource}" for there, needed, resource in has if there < needed]
+        quantities = [(int(allocatable.get(resource, 0)), need, resource) for resource, need in devices]
+        shortages = [f"{quantity} of {need} {resource}" for quantity, need, resource in quantities if quantity < need]
         if ready.get("status") != "True":
             problems.append(f"{name} is not Ready ({ready.get('reason', 'no status')}: {ready.get('message', '')})")
-        elif lacks:
-            problems.append(f"{name} has {' and '.join(lacks)}")
+        elif shortages:
+            problems.append(f"{name} has {' and '.join(shortages)}")
         else:
-            whole += 1
-    return problems if whole < count else []
+            complete_nodes += 1
+    return problems if complete_nodes < count else []
 
 
-def nodes(selector: str) -> Nodes:
+def list_nodes(selector: str) -> Nodes:
     """The nodes that a label selects."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     url = f"https://{host}:{port}/api/v1/nodes?labelSelector={urllib.parse.quote(selector)}"

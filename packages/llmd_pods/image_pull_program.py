@@ -20,7 +20,7 @@ from typing import Any
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TERMINATION_LOG = Path("/dev/termination-log")
 REQUEST_TIMEOUT_S = 30.0
-SETTLED_S = 30.0
+QUIET_S = 30.0
 """How long nothing may be under way before nodes that are still missing are given up."""
 
 Pods = list[dict[str, Any]]
@@ -34,59 +34,59 @@ def main() -> int:
     parser.add_argument("--limit-s", required=True, type=float)
     parser.add_argument("--pause-s", default=2.0, type=float)
     arguments = parser.parse_args()
-    having, text = wait(arguments, lambda: pods(arguments.selector))
+    node_count, text = wait(arguments, lambda: list_pods(arguments.selector))
     print(text, flush=True)
     if TERMINATION_LOG.exists():
         TERMINATION_LOG.write_text(text[:4000])
-    return 0 if having else 1
+    return 0 if node_count else 1
 
 
-def wait(arguments: argparse.Namespace, seen: Callable[[], Pods]) -> tuple[int, str]:
+def wait(arguments: argparse.Namespace, source: Callable[[], Pods]) -> tuple[int, str]:
     """How many nodes have the image when the waiting is over, and what there is to say of the others."""
-    began = quiet_since = time.monotonic()
-    said = ""
-    having = 0
+    start_s = quiet_since_s = time.monotonic()
+    last_text = ""
+    node_count = 0
     while True:
         try:
-            having, pulling = judge(seen())
+            node_count, pulls = judge(source())
         except (OSError, http.client.HTTPException, ValueError) as error:
-            pulling = [f"the API server does not answer: {error}"]
-        now = time.monotonic()
-        if pulling:
-            quiet_since = now
-        text = "; ".join([f"{having} of {arguments.nodes} nodes have the image", *pulling])
-        if having >= arguments.nodes and not pulling:
-            return having, text
-        if having and now - quiet_since >= SETTLED_S:
-            return having, f"{text}; the others are not there"
-        if now - began >= arguments.limit_s:
-            return having, f"{text}; not waited for after {arguments.limit_s:.0f} s"
-        if text != said:
+            pulls = [f"the API server does not answer: {error}"]
+        now_s = time.monotonic()
+        if pulls:
+            quiet_since_s = now_s
+        text = "; ".join([f"{node_count} of {arguments.nodes} nodes have the image", *pulls])
+        if node_count >= arguments.nodes and not pulls:
+            return node_count, text
+        if node_count and now_s - quiet_since_s >= QUIET_S:
+            return node_count, f"{text}; the others are not there"
+        if now_s - start_s >= arguments.limit_s:
+            return node_count, f"{text}; not waited for after {arguments.limit_s:.0f} s"
+        if text != last_text:
             print(text, flush=True)
-            said = text
+            last_text = text
         time.sleep(arguments.pause_s)
 
 
-def judge(found: Pods) -> tuple[int, list[str]]:
+def judge(pods: Pods) -> tuple[int, list[str]]:
     """On how many nodes the image is, and what is under way on others. A pod that its node has not taken says that
     the node doesn't answer, and that is no work to wait for.
     """
-    having, pulling = 0, list[str]()
-    for pod in sorted(found, key=lambda pod: pod["metadata"]["name"]):
+    node_count, pulls = 0, list[str]()
+    for pod in sorted(pods, key=lambda pod: pod["metadata"]["name"]):
         status, node = pod.get("status", {}), pod.get("spec", {}).get("nodeName", "a node")
         containers: list[dict[str, Any]] = status.get("containerStatuses") or []
         states: list[dict[str, dict[str, str]]] = [container.get("state", {}) for container in containers]
         if any("running" in state or "terminated" in state for state in states):
-            having += 1
+            node_count += 1
         elif status.get("startTime"):
-            waiting = next((state["waiting"] for state in states if "waiting" in state), dict[str, str]())
-            reason, message = waiting.get("reason", ""), waiting.get("message", "")
-            failing = f" ({reason}: {message})" if reason in {"ErrImagePull", "ImagePullBackOff"} else ""
-            pulling.append(f"{node} pulls it{failing}")
-    return having, pulling
+            wait_state = next((state["waiting"] for state in states if "waiting" in state), dict[str, str]())
+            reason, message = wait_state.get("reason", ""), wait_state.get("message", "")
+            failure = f" ({reason}: {message})" if reason in {"ErrImagePull", "ImagePullBackOff"} else ""
+            pulls.append(f"{node} pulls it{failure}")
+    return node_count, pulls
 
 
-def pods(selector: str) -> Pods:
+def list_pods(selector: str) -> Pods:
     """The pods of this namespace that a label selects."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     namespace, token = (ACCOUNT / "namespace").read_text(), (ACCOUNT / "token").read_text()

@@ -104,12 +104,12 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True)
 class GradedAnswer:
-    """What became of one question; `said` is the end of the answer, `error` why there was none."""
+    """What became of one question; `text` is the end of the answer, `error` why there was none."""
 
     id: str
     kind: str
     right: bool
-    said: str = ""
+    text: str = ""
     error: str | None = None
 
 
@@ -137,7 +137,7 @@ async def ask_builtin_set(
         wall_s=asyncio.get_running_loop().time() - began_s,
         answers="".join("1" if answer.right else "0" for answer in answered),
         unanswered=sum(answer.error is not None for answer in wrong),
-        examples=tuple(f"{answer.id}: {answer.error or repr(answer.said)}" for answer in wrong[:_EXAMPLES]),
+        examples=tuple(f"{answer.id}: {answer.error or repr(answer.text)}" for answer in wrong[:_EXAMPLES]),
     )
 
 

@@ -27,7 +27,7 @@ class Dialogues:
         self.remember = place is not None
         self._question = question
         self._place = place
-        self._said: dict[int, list[Turn]] = {}
+        self._turns: dict[int, list[Turn]] = {}
         self._tokens: dict[int, int] = {}
         self._asked: dict[int, Question] = {}
         self._ended: set[int] = set()
@@ -51,7 +51,7 @@ class Dialogues:
             return question, (), 0
         place = self._place(index)
         self._asked[index] = question
-        turns = self._said.setdefault(place.conversation, [])
+        turns = self._turns.setdefault(place.conversation, [])
         return question, turns, self._tokens.get(place.conversation, 0)
 
     def note_answer(self, index: int, text: str, tokens: int) -> None:
@@ -60,10 +60,10 @@ class Dialogues:
             return
         place, question = self._place(index), self._asked.pop(index)
         if place.is_last:
-            self._said.pop(place.conversation, None)
+            self._turns.pop(place.conversation, None)
             self._tokens.pop(place.conversation, None)
             return
-        self._said[place.conversation].append((question.text, text))
+        self._turns[place.conversation].append((question.text, text))
         before = self._tokens.get(place.conversation, 0)
         self._tokens[place.conversation] = before + question.input_tokens + tokens
         go = self._held.pop(index, None)

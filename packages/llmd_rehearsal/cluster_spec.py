@@ -173,17 +173,17 @@ class StateFolder:
     @property
     def record_file(self) -> Path:
         """Where the local cluster says how it is."""
-        return self.path / "world.json"
+        return self.path / "cluster.json"
 
     @property
     def spec_file(self) -> Path:
         """What the local cluster was asked to be."""
-        return self.path / "world-spec.json"
+        return self.path / "cluster-spec.json"
 
     @property
     def lock_file(self) -> Path:
         """Held while the local cluster is started or stopped."""
-        return self.path / "world.lock"
+        return self.path / "cluster.lock"
 
     @property
     def logs(self) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import lightkube
 from cryptography.hazmat.primitives.asymmetric import rsa
 from lightkube.config.kubeconfig import KubeConfig
@@ -34,7 +34,7 @@ def oci_client(rest_url: str) -> SignedOciClient:
     signer = Signer("rehearsal", rsa.generate_private_key(65537, 2048))
     versions = {service: urlsplit(host).path for service, host in HOSTS.items()}
     hosts = {service: rest_url + version for service, version in versions.items()}
-    return SignedOciClient(signer, "", httpx.Client(trust_env=False), hosts=hosts)
+    return SignedOciClient(signer, "", httpx2.Client(trust_env=False), hosts=hosts)
 
 
 def cli_of(stack: automation.Stack, project: Path, hear: Callable[[events.EngineEvent], Any]) -> PulumiCli:

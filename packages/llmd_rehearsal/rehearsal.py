@@ -132,7 +132,7 @@ def rehearsal_folder(project: Path, stack: str) -> Path:
 
 def rehearsed_stacks(project: Path) -> list[str]:
     """The stacks whose cluster is up, or has failed and not been taken down."""
-    return sorted(path.parent.name for path in (project / FOLDER).glob("*/world.json"))
+    return sorted(path.parent.name for path in (project / FOLDER).glob("*/cluster.json"))
 
 
 def stacks_with_files(project: Path) -> list[str]:

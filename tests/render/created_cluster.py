@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import stack_files
 from stack_files import DOMAIN, StackObject, created_pool, created_stack
 
-GIVEN = {
+LOOKUP_RESULTS = {
     "availabilityDomains": [DOMAIN, "Uocm:US-ASHBURN-AD-2"],
     "systemImageId": "ocid1.image.oc1.iad.system",
     "servicesGatewayId": "ocid1.service.oc1.iad.all",
@@ -13,7 +13,7 @@ GIVEN = {
 }
 _CLUSTER = {
     "iam": {"homeRegion": "us-ashburn-1", "domainUrl": "https://idcs-0a1b.identity.oraclecloud.com:443"},
-    "given": GIVEN,
+    "lookupResults": LOOKUP_RESULTS,
 }
 
 

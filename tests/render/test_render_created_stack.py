@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 import yaml
-from created_cluster import GIVEN, cluster_layer, created
+from created_cluster import LOOKUP_RESULTS, cluster_layer, created
 from llmd_oke.catalogue.operations import oci_resources as oci_resources_of_the_catalogue
 from llmd_oke.cluster.gpu_pool import Launch
 from llmd_oke.config import validate
@@ -157,7 +157,7 @@ def test_nothing_is_asked_of_oci_at_preview_where_answers_are_given():
         cluster={
             "clusterId": "ocid1.cluster.oc1.iad.there",
             "network": {"vcnId": "ocid1.vcn.oc1.iad.there", "cidr": "10.0.0.0/16"},
-            "given": {**GIVEN, "kubeconfig": KUBECONFIG},
+            "lookupResults": {**LOOKUP_RESULTS, "kubeconfig": KUBECONFIG},
         }
     )
     declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=Silent())
@@ -172,7 +172,7 @@ def test_what_oci_is_asked_otherwise():
             asked.add(args.token.rsplit(":", 1)[-1])
             return super().call(args)
 
-    config = cluster_layer(cluster={"given": {}, "iam": {}})
+    config = cluster_layer(cluster={"lookupResults": {}, "iam": {}})
     declared(program, config={"llmd-oke:stack": json.dumps(config)}, cluster=Asked())
     assert {"getClusterKubeConfig", "getNodePoolOption", "getServices", "getAvailabilityDomains"} <= asked
 
@@ -488,8 +488,11 @@ FRANKFURT = "Uocm:EU-FRANKFURT-1-AD-1"
 @pytest.mark.parametrize(
     ("cluster", "domain"),
     [
-        ({"region": "eu-frankfurt-1", "given": {**GIVEN, "availabilityDomains": [FRANKFURT]}}, FRANKFURT),
-        ({"compartmentId": "ocid1.compartment.oc1..other"}, GIVEN["availabilityDomains"][0]),
+        (
+            {"region": "eu-frankfurt-1", "lookupResults": {**LOOKUP_RESULTS, "availabilityDomains": [FRANKFURT]}},
+            FRANKFURT,
+        ),
+        ({"compartmentId": "ocid1.compartment.oc1..other"}, LOOKUP_RESULTS["availabilityDomains"][0]),
     ],
 )
 def test_clusters_of_one_name_in_other_places_have_rights_of_other_names(

@@ -21,7 +21,7 @@ BASE = {
 }
 ALL = {
     "needs": list(policies().needs),
-    "each": {
+    "resource_ids": {
         name: ["ocid1.key.oc1.iad.k"]
         for name in ("cluster_key_id", "boot_volume_key_id", "managed_boot_volume_key_id", "host_group_id")
     },

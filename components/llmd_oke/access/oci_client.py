@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from urllib.parse import urlencode
 
-import httpx
+import httpx2
 from llmd_pods.errors import KitError
 
 from llmd_oke.access.signing import Signer
@@ -46,15 +46,15 @@ class StoredFile:
     checksums: tuple[str, ...]
 
 
-def stored_file(uri: str, http: httpx.Client | None = None) -> StoredFile:
+def stored_file(uri: str, http: httpx2.Client | None = None) -> StoredFile:
     """What is behind a link (a pre-authenticated request, which needs no signature).
 
     Raises:
         OciError: the link leads nowhere, has expired, or nothing answers. It never says the link, which is a secret.
     """
     try:
-        answer = (http or httpx.Client(timeout=TIMEOUT_S)).head(uri, follow_redirects=True)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        answer = (http or httpx2.Client(timeout=TIMEOUT_S)).head(uri, follow_redirects=True)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise OciError(0, "NoAnswer", f"the image's link does not answer: {type(error).__name__}") from error
     if answer.is_error:
         raise OciError(answer.status_code, "", f"the image's link is answered with {answer.status_code}")
@@ -67,11 +67,11 @@ class TooLongError(ValueError):
     """A file is longer than anybody wants to read."""
 
 
-def bounded_content(http: httpx.Client, uri: str, most_bytes: int, *, raw: bool = False) -> bytes:
+def bounded_content(http: httpx2.Client, uri: str, most_bytes: int, *, raw: bool = False) -> bytes:
     """What anyone may read there; with `raw` as it was sent, where a server may have packed it for the way.
 
     Raises:
-        httpx.HTTPError: nothing answers, or with an error.
+        httpx2.HTTPError: nothing answers, or with an error.
         TooLongError: there is more than `most_bytes`.
     """
     content = bytearray()
@@ -84,7 +84,7 @@ def bounded_content(http: httpx.Client, uri: str, most_bytes: int, *, raw: bool 
     return bytes(content)
 
 
-def stored_text(uri: str, http: httpx.Client | None = None) -> str:
+def stored_text(uri: str, http: httpx2.Client | None = None) -> str:
     """A text that anyone may read, of at most `LONGEST_TEXT_BYTES`; what ends in `.gz` is unpacked.
 
     Raises:
@@ -93,15 +93,15 @@ def stored_text(uri: str, http: httpx.Client | None = None) -> str:
     packed = uri.endswith(".gz")
     too_long = OciError(0, "TooLong", f"{uri} is longer than {LONGEST_TEXT_BYTES} bytes")
     try:
-        content = bounded_content(http or httpx.Client(timeout=TIMEOUT_S), uri, LONGEST_TEXT_BYTES, raw=packed)
+        content = bounded_content(http or httpx2.Client(timeout=TIMEOUT_S), uri, LONGEST_TEXT_BYTES, raw=packed)
         if packed:
             content = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(content, LONGEST_TEXT_BYTES + 1)
     except TooLongError:
         raise too_long from None
-    except httpx.HTTPStatusError as error:
+    except httpx2.HTTPStatusError as error:
         status = error.response.status_code
         raise OciError(status, "", f"{uri} is answered with {status}") from error
-    except (httpx.HTTPError, httpx.InvalidURL, zlib.error) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, zlib.error) as error:
         raise OciError(0, "NoAnswer", f"{uri} can't be read: {type(error).__name__}") from error
     if len(content) > LONGEST_TEXT_BYTES:
         raise too_long
@@ -164,13 +164,13 @@ class SignedOciClient:
         self,
         signer: Signer,
         region: str,
-        http: httpx.Client | None = None,
+        http: httpx2.Client | None = None,
         pause: Callable[[float], None] = time.sleep,
         hosts: Mapping[str, str] | None = None,
     ) -> None:
         self._signer = signer
         self._region = region
-        self._http = http or httpx.Client(timeout=TIMEOUT_S)
+        self._http = http or httpx2.Client(timeout=TIMEOUT_S)
         self._pause = pause
         self._hosts = hosts or HOSTS
 
@@ -200,13 +200,13 @@ class SignedOciClient:
     def _url(self, service: str, path: str) -> str:
         return self._hosts[service].format(region=self._region) + path
 
-    def _ask(self, method: str, url: str, body: bytes | None) -> httpx.Response:
+    def _ask(self, method: str, url: str, body: bytes | None) -> httpx2.Response:
         """Asks again where OCI is busy; a request that may change something only where it was surely not taken."""
         for attempt in range(1, TRIES + 1):
             try:
                 headers = self._signer.headers(method, url, body=body)
                 answer = self._http.request(method, url, content=body, headers=headers)
-            except httpx.HTTPError as error:
+            except httpx2.HTTPError as error:
                 raise OciError(0, "NoAnswer", f"{url.split('?', maxsplit=1)[0]} does not answer: {error}") from error
             busy = answer.status_code in _AGAIN if method == "GET" else answer.status_code == 429
             if not busy or attempt == TRIES:
@@ -215,7 +215,7 @@ class SignedOciClient:
         raise AssertionError
 
 
-def _accepted(answer: httpx.Response, url: str) -> httpx.Response:
+def _accepted(answer: httpx2.Response, url: str) -> httpx2.Response:
     """The answer, or OCI's own reason where it refuses."""
     if not answer.is_error:
         return answer

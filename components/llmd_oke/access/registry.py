@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 from pydantic import BaseModel, ValidationError
@@ -121,8 +121,8 @@ class _Manifest:
 class RegistryClient:
     """Asks registries anonymously. Not for several threads."""
 
-    def __init__(self, http: httpx.Client | None = None, pause: Callable[[float], None] = time.sleep) -> None:
-        self._http = http or httpx.Client(timeout=TIMEOUT_S, follow_redirects=True, max_redirects=3)
+    def __init__(self, http: httpx2.Client | None = None, pause: Callable[[float], None] = time.sleep) -> None:
+        self._http = http or httpx2.Client(timeout=TIMEOUT_S, follow_redirects=True, max_redirects=3)
         self._pause = pause
         self._tokens: dict[tuple[str, str], str] = {}
 
@@ -168,7 +168,7 @@ class RegistryClient:
             raise RegistryError(Refusal.UNSOUND, message) from error
         return _Manifest(digest, body.mediaType or _media_type(answer), body)
 
-    def _ask(self, method: str, image: ContainerImage, name: str) -> httpx.Response:
+    def _ask(self, method: str, image: ContainerImage, name: str) -> httpx2.Response:
         """The answer to a request for a manifest; with a token if the registry wants one, again where it is busy."""
         host = _HOSTS.get(image.registry, image.registry)
         url = f"{_scheme(host)}://{host}/v2/{image.repository}/manifests/{name}"
@@ -198,7 +198,7 @@ class RegistryClient:
         query = {"scope": parameters.get("scope") or f"repository:{image.repository}:pull"}
         if "service" in parameters:
             query["service"] = parameters["service"]
-        answer = self._send("GET", str(httpx.URL(realm, params=query)), image, None)
+        answer = self._send("GET", str(httpx2.URL(realm, params=query)), image, None)
         _judge(answer, image, None)
         try:
             body = _Token.model_validate_json(answer.content)
@@ -207,7 +207,7 @@ class RegistryClient:
             raise RegistryError(Refusal.UNSOUND, message) from error
         return body.token or body.access_token
 
-    def _send(self, method: str, url: str, image: ContainerImage, token: str | None) -> httpx.Response:
+    def _send(self, method: str, url: str, image: ContainerImage, token: str | None) -> httpx2.Response:
         headers = {"Accept": _ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})}
         try:
             with self._http.stream(method, url, headers=headers) as answer:
@@ -216,11 +216,11 @@ class RegistryClient:
                     content += chunk
                     if len(content) > MOST_MANIFEST_BYTES:
                         raise RegistryError(Refusal.UNSOUND, f"{image.registry} answers with more than a manifest.")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = str(error) or type(error).__name__
             message = f"{urlsplit(url).netloc} does not answer within {TIMEOUT_S:.0f} s: {reason}."
             raise RegistryError(Refusal.UNREACHABLE, message) from error
-        return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=content)
+        return httpx2.Response(answer.status_code, headers=_plain(answer.headers), content=content)
 
 
 Answers = Mapping[str, StoredImage | RegistryError]
@@ -255,7 +255,7 @@ def stored_image(client: RegistryClient, image: ContainerImage) -> StoredImage |
         return error
 
 
-def _judge(answer: httpx.Response, image: ContainerImage, name: str | None) -> None:
+def _judge(answer: httpx2.Response, image: ContainerImage, name: str | None) -> None:
     """Raises what the status means; `name` is the tag or digest that was asked for, None where it was a token."""
     status, registry = answer.status_code, image.registry
     if answer.is_success:
@@ -274,7 +274,7 @@ def _judge(answer: httpx.Response, image: ContainerImage, name: str | None) -> N
     raise RegistryError(Refusal.UNREACHABLE, f"{registry} answers with status {status}.")
 
 
-def _pause_s(answer: httpx.Response, attempt: int) -> float | None:
+def _pause_s(answer: httpx2.Response, attempt: int) -> float | None:
     """How long to wait before asking again; None where that would not help, or not soon."""
     if answer.status_code == 429:
         after = answer.headers.get("retry-after", "")
@@ -291,11 +291,11 @@ def _for_platform(image: ContainerImage, index: _Manifest) -> str:
     raise RegistryError(Refusal.OTHER_PLATFORM, f"{image.reference} has no manifest for {'/'.join(PLATFORM)}.")
 
 
-def _media_type(answer: httpx.Response) -> str:
+def _media_type(answer: httpx2.Response) -> str:
     return answer.headers.get("content-type", "").partition(";")[0].strip()
 
 
-def _plain(headers: httpx.Headers) -> dict[str, str]:
+def _plain(headers: httpx2.Headers) -> dict[str, str]:
     """Headers without those of an encoding that is undone already."""
     return {key: value for key, value in headers.items() if key not in {"content-encoding", "content-length"}}
 

@@ -81,8 +81,8 @@ def of_environment(environment: Mapping[str, str]) -> tuple[str, str] | None:
     values = {name: environment[name] for name in ("OCI_AUTH", "TF_VAR_auth", "OCI_CLI_AUTH") if environment.get(name)}
     words = {name: _OF_OCI_CLI.get(value, value) if name == "OCI_CLI_AUTH" else value for name, value in values.items()}
     if len({word.lower() for word in words.values()}) > 1:
-        said = " and ".join(f"{name}={value}" for name, value in values.items())
-        raise KitError(f"{said} are two ways to sign in to OCI.", "Set one of them, or all to the same.")
+        settings = " and ".join(f"{name}={value}" for name, value in values.items())
+        raise KitError(f"{settings} are two ways to sign in to OCI.", "Set one of them, or all to the same.")
     return next(iter(words.items()), None)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-import httpx
+import httpx2
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -174,14 +174,14 @@ def instance_principal(
     *,
     metadata_url: str = METADATA_URL,
     federation_url: str | None = None,
-    client: httpx.Client | None = None,
+    client: httpx2.Client | None = None,
 ) -> Signer:
     """The signer of the instance that this runs on.
 
     Raises:
         KitError: this is no OCI instance, or OCI does not accept it.
     """
-    client = client or httpx.Client(timeout=TIMEOUT_S)
+    client = client or httpx2.Client(timeout=TIMEOUT_S)
     certificate, key, intermediate = (
         _text(client, f"{metadata_url}/identity/{name}.pem") for name in ("cert", "key", "intermediate")
     )
@@ -202,7 +202,7 @@ def instance_principal(
 
 
 def workload_identity(
-    *, account: Path = SERVICE_ACCOUNT, url: str | None = None, client: httpx.Client | None = None
+    *, account: Path = SERVICE_ACCOUNT, url: str | None = None, client: httpx2.Client | None = None
 ) -> Signer:
     """The signer of the pod that this runs in.
 
@@ -220,7 +220,7 @@ def workload_identity(
         import ssl  # noqa: PLC0415 - slow to load, and only pods need it
 
         authority = ssl.create_default_context(cafile=str(account / "ca.crt"))
-        client = httpx.Client(timeout=TIMEOUT_S, verify=authority)
+        client = httpx2.Client(timeout=TIMEOUT_S, verify=authority)
     session = _session_key()
     url = url or f"https://{host}:{WORKLOAD_PORT}/resourcePrincipalSessionTokens"
     body = json.dumps({"podKey": _public(session)}).encode()
@@ -232,20 +232,20 @@ def _session_key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
 
 
-def _text(client: httpx.Client, url: str) -> str:
+def _text(client: httpx2.Client, url: str) -> str:
     try:
         answer = client.get(url, headers={"Authorization": "Bearer Oracle"})
         return answer.raise_for_status().text
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         raise KitError(
             f"The metadata service of an OCI instance does not answer at {url}.", "Choose another --auth."
         ) from error
 
 
-def _post(client: httpx.Client, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+def _post(client: httpx2.Client, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
     try:
         answer = client.post(url, content=body, headers=dict(headers))
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         raise KitError(f"OCI's authentication does not answer at {url}: {type(error).__name__}.") from error
     if answer.is_error:
         remedy = "Workload identity needs an enhanced cluster; instances need a dynamic group and a policy."

@@ -394,14 +394,14 @@ def _is_final(error: KitError) -> bool:
 @contextmanager
 def _ssh_process(argv: Sequence[str]) -> Generator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
     """A program with what it last said; it is out of reach of Ctrl-C, which ends it only after all that needs it."""
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
+            list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
         )
 
         def last_words() -> str:
-            said.seek(0)
-            lines = said.read().decode(errors="replace").split("\n")
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").split("\n")
             return "; ".join([line.strip() for line in lines if line.strip()][-LAST_WORDS:]) or "it said nothing"
 
         try:

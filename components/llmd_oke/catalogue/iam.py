@@ -38,7 +38,7 @@ class DynamicGroup(Entry):
 
 
 class Statement(Entry):
-    """A policy statement, a template; repeated for each value of the variable `each` if there is one.
+    """A policy statement, a template; repeated for each value of its `variable` if there is one.
 
     `scope` says which compartment its policy is attached to: the cluster's, that of the network, of images or of keys,
     or the tenancy's root.
@@ -46,7 +46,7 @@ class Statement(Entry):
 
     scope: Scope = "compartment"
     text: str
-    each: str | None = None
+    variable: str | None = None
     source: str
 
 

@@ -289,12 +289,12 @@ def _download(crds: Crds, name: str) -> Path:
     path = cache_folder() / "crds" / crds.version / name
     if path.is_file():
         return path
-    import httpx  # noqa: PLC0415 - only where a file has to come over the network; it brings a command line with it
+    import httpx2  # noqa: PLC0415 - slow to load, and only where a file has to come over the network
 
     url = f"{crds.repository}/{crds.version}/{crds.folder}/{name}"
     try:
-        content = httpx.get(url, timeout=DOWNLOAD_TIMEOUT_S, follow_redirects=True).raise_for_status().content
-    except httpx.HTTPError as error:
+        content = httpx2.get(url, timeout=DOWNLOAD_TIMEOUT_S, follow_redirects=True).raise_for_status().content
+    except httpx2.HTTPError as error:
         raise KitError(
             f"{url} can't be read: {error}", f"Put the file at {path} by hand, or open the way to it."
         ) from error

@@ -94,17 +94,13 @@ def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
         line = f" [dim](line {problem.line})[/]" if problem.line else ""
         errors().print(f"\n  [bold]{escape(problem.path)}[/]{line}")
         for name, text in (
-            ("found", _value_text(problem)),
+            ("found", "nothing" if problem.value is None else problem.short_value),
             ("accepted", problem.accepted),
             ("because", problem.why),
         ):
             own_lines = wrap(text, max(errors().width - _MARGIN, 20), break_long_words=False, break_on_hyphens=False)
             shown = escape(f"\n{' ' * _MARGIN}".join(own_lines))  # a digest or an address is copied whole
             errors().print(f"    [dim]{name:<{_MARGIN - 5}}[/] {shown}", soft_wrap=True)
-
-
-def _value_text(problem: Problem) -> str:
-    return "nothing" if problem.value is None else problem.short_value
 
 
 class ConsoleProgress:

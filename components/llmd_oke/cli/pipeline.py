@@ -193,9 +193,10 @@ def summarise(
     lost = [] if allow_replace else [guards.describe(change) for change in guards.losses(preview)]
     refusals = [*preview.errors, *lost]
     first = displacement(preview, plan.gpus)
+    existing = Preview(tuple(change for change in preview.changes if _exists(change)))
     parts = [
         MARK.format(stack=stack),
-        f"### `{stack}`: {headline(_counts(preview))}",
+        f"### `{stack}`: {headline(existing.counts)}",
         *_listed("The update is refused", map(_plain, refusals)),
         *_listed("Changed by hand", [_plain(str(drift)) for drift in by_hand]),
         *_listed("Before the update", [str(first)] if first else []),
@@ -227,10 +228,6 @@ def headline(counts: Mapping[str, int]) -> str:
     """`2 to create, 1 to replace, 5 unchanged`. The parts of a replacement count as one."""
     known = [f"{counts[kind]} to {kind}" for kind in _ORDER if counts.get(kind)]
     return ", ".join([*known, f"{counts.get('same', 0)} unchanged"]) if known else "no changes"
-
-
-def _counts(preview: Preview) -> dict[str, int]:
-    return Preview(tuple(change for change in preview.changes if _exists(change))).counts
 
 
 def _exists(change: Change) -> bool:

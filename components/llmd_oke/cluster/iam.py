@@ -48,7 +48,7 @@ class IamArgs(TypedDict):
     """Compartment of keys; the cluster's if left out."""
     dynamic_group_ids: NotRequired[dict[str, pulumi.Input[str]] | None]
     """Dynamic groups that are there already: `nodes` and `clusters`."""
-    each: NotRequired[dict[str, pulumi.Input[list[str]]] | None]
+    resource_ids: NotRequired[dict[str, pulumi.Input[list[str]]] | None]
     """OCIDs that statements are repeated for: `cluster_key_id`, `boot_volume_key_id`, `managed_boot_volume_key_id`,
     `host_group_id`."""
     display_name: NotRequired[str | None]
@@ -154,13 +154,13 @@ def _statements(
         values["cluster_id"] = cluster_id
 
     def fill_in(resolved: Any) -> dict[Scope, list[str]]:
-        variables = Variables(resolved["values"], resolved["groups"], resolved["each"])
+        variables = Variables(resolved["values"], resolved["groups"], resolved["resource_ids"])
         by_policy: dict[Scope, list[str]] = {}
         for scope, texts in statements(needs, variables).items():
             by_policy.setdefault(_policy_scope(args, scope), []).extend(texts)
         return by_policy
 
-    unresolved: Any = {"values": values, "groups": groups, "each": args.get("each") or {}}
+    unresolved: Any = {"values": values, "groups": groups, "resource_ids": args.get("resource_ids") or {}}
     return pulumi.Output.from_input(unresolved).apply(fill_in)
 
 

@@ -266,7 +266,7 @@ def _newest_image(
         image = newest_oke_image(images, version)
         if image is None:
             message = f"OKE offers no image for Kubernetes {version}."
-            raise pulumi.RunError(f"{message} Give systemPool.image or cluster.given.systemImageId.")
+            raise pulumi.RunError(f"{message} Give systemPool.image or cluster.lookupResults.systemImageId.")
         return images[image]
 
     options = invoke(

@@ -281,8 +281,8 @@ class AddOn(Part):
         return self.model_copy(update={"configurations": filled})
 
 
-class Given(Part):
-    """Answers that OCI would give at preview. With all of them a preview needs no credentials."""
+class LookupResults(Part):
+    """Results of what a preview looks up in OCI. With all of them a preview needs no credentials."""
 
     availability_domains: Items[str] = ()
     """The region's availability domains, by their whole names."""
@@ -363,8 +363,8 @@ class CreateCluster(Part):
     ssh_public_key: str | None = None
     """Key that may sign in to nodes; nobody may if left out."""
 
-    given: Given = Given()
-    """Answers that OCI would give at preview."""
+    lookup_results: LookupResults = LookupResults()
+    """Results of what a preview looks up in OCI."""
 
 
 class ExistingCluster(Part):

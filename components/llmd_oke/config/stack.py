@@ -51,7 +51,7 @@ class Override(Part):
     """Number format of all-reduce between the GPUs of a server (`VLLM_ROCM_QUICK_REDUCE_QUANTIZATION`). All but `NONE`
     change answers, which the benchmark of each update then evaluates (`smoke.thresholds.minAccuracy`)."""
 
-    def said(self) -> dict[str, str]:
+    def replacements(self) -> dict[str, str]:
         """What is replaced, by its field's name."""
         return self.model_dump(exclude_none=True)
 

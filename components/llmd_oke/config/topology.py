@@ -35,7 +35,7 @@ class Topology(Part):
     aggregated: Servers | None = None
     """Servers that do both."""
 
-    _written: str | None = None
+    _source_text: str | None = None
 
     @model_validator(mode="wrap")
     @classmethod
@@ -43,13 +43,13 @@ class Topology(Part):
         if not isinstance(value, str):
             return handler(value)
         topology = handler(parse_short_form(value))
-        topology._written = value
+        topology._source_text = value
         return topology
 
     @property
-    def written(self) -> str | None:
+    def source_text(self) -> str | None:
         """The text of the short form, where the stack file has that; problems then name the topology as a whole."""
-        return self._written
+        return self._source_text
 
     def __eq__(self, other: object) -> bool:
         """Whether the servers are equal, in whichever form they were written."""

@@ -250,5 +250,5 @@ def _is_ready(node: Node) -> bool:
 def _cause(error: ApiError) -> str:
     """Kubernetes' own words, with the budget that does not allow it."""
     causes = (error.status.details.causes if error.status.details else None) or ()
-    said = [cause.message for cause in causes if cause.message]
-    return "; ".join([error.status.message or str(error), *said])
+    messages = [cause.message for cause in causes if cause.message]
+    return "; ".join([error.status.message or str(error), *messages])

@@ -148,7 +148,12 @@ def displacement(preview: Preview, gpus: int, resource: str = GPU) -> Displaceme
     """The servers that have to go first on nodes with that many GPUs; None where there is room for all at once."""
     deployments = [change for change in preview.changes if change.type == DEPLOYMENT]
     created = sum(gpus_of(change.new, resource) for change in deployments if change.operation == "create")
-    held = sum(_gpus_needed(change, resource) for change in deployments if change.operation != "create")
+    # What stays needs at most this while it changes; what is replaced goes before it comes anew.
+    held = sum(
+        max(gpus_of(change.old, resource), gpus_of(change.new, resource))
+        for change in deployments
+        if change.operation != "create"
+    )
     leaving = [change for change in deployments if change.operation == "delete" and gpus_of(change.old, resource)]
     free = max(0, gpus - held)
     return Displacement(leaving, created, free) if created > free and leaving else None
@@ -160,11 +165,6 @@ def gpus_of(deployment: Mapping[str, Any], resource: str = GPU) -> int:
     containers: list[Mapping[str, Any]] = _nested(spec, "template", "spec").get("containers") or []
     limits = [_nested(container, "resources", "limits") for container in containers]
     return int(spec.get("replicas", 1)) * sum(int(limit.get(resource, 0)) for limit in limits)
-
-
-def _gpus_needed(change: Change, resource: str) -> int:
-    """What a Deployment that stays needs at most while it changes; one that is replaced goes before it comes anew."""
-    return max(gpus_of(change.old, resource), gpus_of(change.new, resource))
 
 
 def _nested(value: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:

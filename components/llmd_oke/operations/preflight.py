@@ -121,8 +121,8 @@ class Tenancy:
         Raises:
             OciError: OCI doesn't tell.
         """
-        if self.cluster.given.availability_domains:
-            return tuple(self.cluster.given.availability_domains)
+        if self.cluster.lookup_results.availability_domains:
+            return tuple(self.cluster.lookup_results.availability_domains)
         domains = self.client.get("identity", "/availabilityDomains", compartmentId=self.cluster.tenancy_id)
         return tuple(str(domain["name"]) for domain in domains)
 
@@ -264,7 +264,7 @@ def _add_ons(tenancy: Tenancy) -> Iterator[Finding]:
 def _node_images(tenancy: Tenancy) -> Iterator[Finding]:
     """Whether OKE has an image of its own for the pools that name none, each for its version of Kubernetes."""
     cluster = tenancy.cluster
-    if cluster.given.system_image_id is not None:
+    if cluster.lookup_results.system_image_id is not None:
         return
     pools = [("systemPool", tenancy.config.system_pool)]
     pools += [(f"cpuPools[{i}]", pool) for i, pool in enumerate(tenancy.config.cpu_pools)]
@@ -341,18 +341,18 @@ class Demand:
     service: str
     names: tuple[str, ...]
     unit: str
-    each: float = 1
+    per_node: float = 1
     nodes: int = 1
     domains: tuple[str, ...] = ()
 
     @property
     def total(self) -> float:
         """For all nodes."""
-        return self.each * self.nodes
+        return self.per_node * self.nodes
 
     def of_one(self, domain: str) -> float:
         """The most in one of the domains, if nodes are spread evenly."""
-        return self.each * ceil(self.nodes / max(1, len(self.domains))) if domain in self.domains else 0.0
+        return self.per_node * ceil(self.nodes / max(1, len(self.domains))) if domain in self.domains else 0.0
 
 
 def limit_findings(tenancy: Tenancy) -> Iterator[Finding]:

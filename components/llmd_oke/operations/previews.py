@@ -102,8 +102,8 @@ def parse(text: str) -> Preview:
     try:
         return of_document(json.loads(text))
     except (ValueError, AttributeError, TypeError, KeyError) as error:
-        said = text.strip()[-500:] or "nothing"
-        raise KitError(f"`pulumi preview --json` answered with no preview: {said}") from error
+        excerpt = text.strip()[-500:] or "nothing"
+        raise KitError(f"`pulumi preview --json` answered with no preview: {excerpt}") from error
 
 
 def of_events(text: str) -> tuple[Change, ...]:

@@ -10,7 +10,7 @@ from datetime import date
 from typing import Any, cast
 from urllib.parse import urljoin
 
-import httpx
+import httpx2
 import yaml
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
@@ -101,7 +101,7 @@ def _locked_image_finding(client: RegistryClient, image: ContainerImage, digest:
 def chart_findings(charts: Sequence[HelmChart], progress: Progress) -> list[Finding]:
     """A finding for each chart of a repository: whether its archive is the one of the catalogue."""
     findings: list[Finding] = []
-    with httpx.Client(timeout=CHART_TIMEOUT_S, follow_redirects=True, max_redirects=3) as client:
+    with httpx2.Client(timeout=CHART_TIMEOUT_S, follow_redirects=True, max_redirects=3) as client:
         for chart in charts:
             progress.step(f"asking {chart.repository} for {chart.reference} {chart.version}")
             findings.append(_chart_finding(client, chart))
@@ -119,11 +119,11 @@ def refuse_other_archives(charts: Sequence[HelmChart], progress: Progress) -> No
             raise KitError(f"{finding.value}.", finding.remedy)
 
 
-def _chart_finding(client: httpx.Client, chart: HelmChart) -> Finding:
+def _chart_finding(client: httpx2.Client, chart: HelmChart) -> Finding:
     name = f"chart {chart.reference} {chart.version}"
     try:
         sha256 = _archive_sha256(client, chart)
-    except (httpx.HTTPError, httpx.InvalidURL, ValidationError, yaml.YAMLError, ValueError, RecursionError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValidationError, yaml.YAMLError, ValueError, RecursionError) as error:
         why = "its index has another form" if isinstance(error, ValidationError) else str(error) or type(error).__name__
         remedy = "Try again, or from a machine with a way to it."
         return Finding(
@@ -140,7 +140,7 @@ def _chart_finding(client: httpx.Client, chart: HelmChart) -> Finding:
     return Finding(CHECK, "gpuStack", Verdict.FINE, f"{name} is the archive of the catalogue")
 
 
-def _archive_sha256(client: httpx.Client, chart: HelmChart) -> str:
+def _archive_sha256(client: httpx2.Client, chart: HelmChart) -> str:
     """The SHA-256 of what Helm would install, which finds it by the index of the repository."""
     index_url = f"{chart.repository}/index.yaml"
     text = bounded_content(client, index_url, MOST_CHART_BYTES)

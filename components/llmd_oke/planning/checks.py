@@ -86,8 +86,8 @@ def layer_problems(config: StackConfig) -> Iterator[Problem]:
         if config.cluster_stack is not None:
             why = f"layer {config.layer} has the cluster in its own stack"
             yield Problem("clusterStack", config.cluster_stack, "nothing, or layer: serving", why)
-        if isinstance(cluster, CreateCluster) and cluster.given.kubeconfig is not None:
-            yield from _kubeconfig(cluster.given.kubeconfig)
+        if isinstance(cluster, CreateCluster) and cluster.lookup_results.kubeconfig is not None:
+            yield from _kubeconfig(cluster.lookup_results.kubeconfig)
     if config.layer == "cluster" and config.models:
         names = [model.object_name for model in config.models]
         yield Problem("models", names, "nothing, or layer: all", "the cluster layer deploys no models")
@@ -97,7 +97,7 @@ def layer_problems(config: StackConfig) -> Iterator[Problem]:
 
 def _kubeconfig(text: str) -> Iterator[Problem]:
     """Its text is never shown: it may hold credentials."""
-    path, accepted = "cluster.given.kubeconfig", "the kubeconfig that OKE gives for the cluster, as text"
+    path, accepted = "cluster.lookupResults.kubeconfig", "the kubeconfig that OKE gives for the cluster, as text"
     try:
         user = kubeconfig.read(text).user
     except KitError:

@@ -20,7 +20,7 @@ class Variables:
 
     values: Mapping[str, str]
     groups: Mapping[Group, str]
-    each: Mapping[str, Sequence[str]]
+    resource_ids: Mapping[str, Sequence[str]]
 
 
 def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
@@ -110,12 +110,14 @@ def _statement_texts(statement: Statement, need: Need, variables: Variables) -> 
     names = {group: f"dynamic-group {name}" for group, name in variables.groups.items()}
     values = {**variables.values, **names}
     text = Template(statement.text).safe_substitute(facts.policies().principals)
-    repeated = variables.each.get(statement.each, ()) if statement.each else [""]
+    repeated = variables.resource_ids.get(statement.variable, ()) if statement.variable else [""]
     if not repeated:
-        raise KitError(f"The need {need} must know {statement.each}.", f"Give it at least one {statement.each}.")
+        raise KitError(
+            f"The need {need} must know {statement.variable}.", f"Give it at least one {statement.variable}."
+        )
     for ocid in repeated:
         try:
-            yield Template(text).substitute({**values, **({statement.each: ocid} if statement.each else {})})
+            yield Template(text).substitute({**values, **({statement.variable: ocid} if statement.variable else {})})
         except KeyError as missing:
             name = missing.args[0]
             raise KitError(f"The need {need} must know {name}.", f"Give {name}.") from missing

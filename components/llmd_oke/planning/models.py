@@ -62,9 +62,11 @@ class ModelContext:
 
     def size_problem(self, role: Role, accepted: str, why: str) -> Problem:
         """A problem with the tensor parallel size of a role, at the place where the stack file has it."""
-        if self.model.topology.written is not None:
+        if self.model.topology.source_text is not None:
             why_of_role = f"{role} servers with tp{self.size(role)}: {why}"
-            return Problem(f"{self.path}.topology", self.model.topology.written, f"for {role}: {accepted}", why_of_role)
+            return Problem(
+                f"{self.path}.topology", self.model.topology.source_text, f"for {role}: {accepted}", why_of_role
+            )
         return Problem(f"{self.path}.topology.{role}.tensorParallelSize", self.size(role), accepted, why)
 
 

@@ -282,7 +282,7 @@ class IamNeeds:
 
     cluster: tuple[Need, ...]
     nodes: tuple[Need, ...]
-    each: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    resource_ids: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
 @dataclass(frozen=True)

@@ -283,7 +283,7 @@ def _domains(config: StackConfig, cluster: CreateCluster) -> Iterator[tuple[str,
             yield f"gpuPools[{i}].availabilityDomain", pool.availability_domain
     lists = {"systemPool": config.system_pool.availability_domains}
     lists |= {f"cpuPools[{i}]": pool.availability_domains for i, pool in enumerate(config.cpu_pools)}
-    lists["cluster.given"] = cluster.given.availability_domains
+    lists["cluster.lookupResults"] = cluster.lookup_results.availability_domains
     for path, names in lists.items():
         yield from ((f"{path}.availabilityDomains[{i}]", name) for i, name in enumerate(names))
     cache = config.storage.model_cache

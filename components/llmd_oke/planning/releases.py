@@ -33,7 +33,7 @@ def used_override(config: StackConfig) -> Override:
 
 def override_words(override: Override) -> dict[str, str]:
     """What runs instead of the release's own, by the names of the stack file's `override`."""
-    return {to_camel(name): value for name, value in override.said().items()}
+    return {to_camel(name): value for name, value in override.replacements().items()}
 
 
 def used_release(config: StackConfig) -> Release | None:
@@ -194,7 +194,7 @@ def release_advice(plan: Plan) -> Iterator[Advice]:
         for other, why in facts.vllm.other_images.items():
             if parse_reference(other).is_copied_by(override.vllm_image):
                 yield Advice("override.vllmImage", f"{facts.name} does without it: {why}")
-    for name, value in override.said().items():
+    for name, value in override.replacements().items():
         text = f"{name.replace('_', ' ')} {value} is not what {plan.release.name} was released with"
         yield Advice("override", text)
     for model in plan.models:

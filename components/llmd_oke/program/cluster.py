@@ -136,8 +136,8 @@ def _network(created: ClusterPlan, opts: pulumi.ResourceOptions) -> Network:
             "subnet_ids": _ocids(network.subnets),
             "nsg_ids": _ocids(network.security_groups),
             "route_table_ids": _ocids(network.route_tables),
-            "services_gateway_id": cluster.given.services_gateway_id,
-            "services_gateway_cidr": cluster.given.services_gateway_cidr,
+            "services_gateway_id": cluster.lookup_results.services_gateway_id,
+            "services_gateway_cidr": cluster.lookup_results.services_gateway_cidr,
             "display_name": cluster.name,
             "protect": cluster.protect if network.protect is None else network.protect,
         },
@@ -182,7 +182,7 @@ def _rights(
             "image_compartment_id": iam.image_compartment_id,
             "key_compartment_id": iam.key_compartment_id,
             "dynamic_group_ids": _ocids(iam.dynamic_groups),
-            "each": {key: list(ocids) for key, ocids in created.iam.each.items()},
+            "resource_ids": {key: list(ocids) for key, ocids in created.iam.resource_ids.items()},
             "display_name": f"{cluster.name}-{cluster.region}-{compartment}-{phase}",
         },
         opts,
@@ -225,7 +225,7 @@ def _oke(cluster: CreateCluster, network: Network, api_server: str | None, opts:
             },
             "oidc_discovery": cluster.oidc_discovery,
             "protect": cluster.protect,
-            "kubeconfig": cluster.given.kubeconfig,
+            "kubeconfig": cluster.lookup_results.kubeconfig,
             "api_server": api_server,
         },
         pulumi.ResourceOptions.merge(opts, renamed),
@@ -249,7 +249,7 @@ def _cpu_pools(
     components: dict[str, SystemPool | CpuPool] = {}
     for planned in created.cpu_pools:
         name, pool = planned.name, planned.config
-        image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.given.system_image_id
+        image_id = _image(name, pool.image, cluster, image_links, opts) or cluster.lookup_results.system_image_id
         own = pool if isinstance(pool, config.CpuPool) else None
         args: CpuPoolArgs = {
             "cluster": oke,

@@ -230,7 +230,7 @@ def engine_args(model: ModelPlan) -> EngineArgs:
 
 def _override(plan: Plan) -> OverrideArgs | None:
     """What the user put in place of the release's parts, where there is anything."""
-    override = plan.override.said()
+    override = plan.override.replacements()
     return OverrideArgs(**override) if override else None
 
 

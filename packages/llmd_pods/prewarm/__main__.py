@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .places import Place, UnsafeNameError, sole
+from .places import Place, UnsafeNameError, fill_lock
 from .sources import ENCODINGS, REHEARSED_VOCABULARY, Listing, RemoteFile, list_hugging_face, list_object_storage
 from .transfer import Transfer
 from .web import PrewarmError, Web, say, secret_of
@@ -34,7 +34,7 @@ def fill(place: Place, listing: Listing, web: Web, connections: int) -> None:
 
 def ensure(
     place: Place,
-    listed: Callable[[], Listing],
+    list_files: Callable[[], Listing],
     web: Web,
     connections: int,
     vocabulary: Sequence[RemoteFile] = (),
@@ -42,12 +42,12 @@ def ensure(
 ) -> None:
     """Returns as soon as the model is complete, whoever completed it. No token goes to where the vocabulary is."""
     while not (place.is_complete() and place.has(vocabulary)):
-        with sole(place) as mine:
-            if mine and not place.is_complete():
-                fill(place, listed(), web, connections)
-            if mine and not place.has(vocabulary):
+        with fill_lock(place) as is_holder:
+            if is_holder and not place.is_complete():
+                fill(place, list_files(), web, connections)
+            if is_holder and not place.has(vocabulary):
                 Transfer(Web(), place.cache, place.cache, "vocabulary", vocabulary).run(connections)
-        if not mine:
+        if not is_holder:
             say(f"{place.repository}: another pod fills the cache")
             time.sleep(poll_s)
     say(f"{place.repository}: complete in {place.folder}, commit {place.commit}")
@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     place = Place(options.cache, options.repository, options.revision)
     try:
-        web, listed = _source(options)
-        ensure(place, listed, web, options.connections, _wanted_vocabulary(options))
+        web, list_files = _source(options)
+        ensure(place, list_files, web, options.connections, _vocabulary_files(options))
     except PermissionError as error:
         folder = Path(error.filename or place.cache).parent
         print(f"error user {os.getuid()} can't write to {folder}: {WRITABLE} ({error})", file=sys.stderr, flush=True)
@@ -83,7 +83,7 @@ def _vocabulary(text: str) -> RemoteFile:
     return RemoteFile(f"{ENCODINGS}/{facts['file']}", facts["bytes"], facts["url"], "sha256", sha256)
 
 
-def _wanted_vocabulary(options: argparse.Namespace) -> list[RemoteFile]:
+def _vocabulary_files(options: argparse.Namespace) -> list[RemoteFile]:
     """Where weights come from a bucket, the vocabulary does too: such pods may reach nothing else."""
     if options.vocabulary is None:
         return []
@@ -102,8 +102,8 @@ def _source(options: argparse.Namespace) -> tuple[Web, Callable[[], Listing]]:
             raise PrewarmError(
                 "MODEL_SOURCE_URL is no address as https://host/p/.../n/.../b/.../o/ (its value isn't shown)"
             )
-        plain = Web()
-        return plain, lambda: list_object_storage(plain, url, options.repository, options.revision)
+        web = Web()
+        return web, lambda: list_object_storage(web, url, options.repository, options.revision)
     web = Web(secret_of(os.environ, "HF_TOKEN") or None)
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     return web, lambda: list_hugging_face(web, endpoint, options.repository, options.revision)

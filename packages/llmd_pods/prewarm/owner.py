@@ -25,13 +25,13 @@ def give(folder: Path, user: int) -> int:
     Returns:
         The number of files and folders that belonged to somebody else.
     """
-    given = 0
-    for _, folders, files, here in os.fwalk(folder):
-        given += _give_folder(here, user)
+    count = 0
+    for _, folders, files, folder_descriptor in os.fwalk(folder):
+        count += _give_folder(folder_descriptor, user)
         for name in [*files, *folders]:
             with suppress(FileNotFoundError):  # another pod fills the cache
-                given += _give_entry(here, name, user)
-    return given
+                count += _give_entry(folder_descriptor, name, user)
+    return count
 
 
 def _give_entry(folder: int, name: str, user: int) -> bool:
@@ -60,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--user", type=int, required=True)
     options = parser.parse_args(argv)
     try:
-        given = give(options.cache, options.user)
+        count = give(options.cache, options.user)
     except OSError as error:
         say(f"{options.cache} stays as it is, because its owner can't be changed: {error}")
         return 0
-    say(f"{options.cache}: {given} files and folders were given to user {options.user}")
+    say(f"{options.cache}: {count} files and folders were given to user {options.user}")
     return 0
 
 

@@ -36,11 +36,11 @@ def relative(name: str) -> PurePosixPath:
         "has a backslash": "\\" in name,
         "has a control character": not name.isprintable(),
     }
-    why = next((reason for reason, applies in reasons.items() if applies), None)
-    if why is None and max(len(part.encode()) for part in parts) > LONGEST_PART:
-        why = f"has a part of more than {LONGEST_PART} bytes"
-    if why:
-        raise UnsafeNameError(f"{name[:LONGEST_PART]!r} {why}")
+    reason = next((reason for reason, applies in reasons.items() if applies), None)
+    if reason is None and max(len(part.encode()) for part in parts) > LONGEST_PART:
+        reason = f"has a part of more than {LONGEST_PART} bytes"
+    if reason:
+        raise UnsafeNameError(f"{name[:LONGEST_PART]!r} {reason}")
     return PurePosixPath(name)
 
 
@@ -142,7 +142,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def sole(place: Place) -> Generator[bool]:
+def fill_lock(place: Place) -> Generator[bool]:
     """Whether this program is the one that fills the model's folder. The lock of one that died is taken over.
 
     It is a file with a pulse, because locks of the operating system don't reach over every network file system.
@@ -151,13 +151,13 @@ def sole(place: Place) -> Generator[bool]:
     if not _take(place.lock):
         yield False
         return
-    ended = threading.Event()
-    pulse = threading.Thread(target=_beat, args=(place.lock, ended), daemon=True)
+    end = threading.Event()
+    pulse = threading.Thread(target=_beat, args=(place.lock, end), daemon=True)
     pulse.start()
     try:
         yield True
     finally:
-        ended.set()
+        end.set()
         pulse.join()
         place.lock.unlink(missing_ok=True)
 
@@ -185,7 +185,7 @@ def _age_s(lock: Path) -> float:
         probe.unlink()
 
 
-def _beat(lock: Path, ended: threading.Event) -> None:
-    while not ended.wait(HEARTBEAT_S):
+def _beat(lock: Path, end: threading.Event) -> None:
+    while not end.wait(HEARTBEAT_S):
         if lock.exists():
             lock.touch()

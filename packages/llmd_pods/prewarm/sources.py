@@ -59,7 +59,7 @@ class Listing:
 def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -> Listing:
     """The files of a repository at a revision."""
     model = f"{endpoint}/api/models/{repository}"
-    with _expected(f"{model}/revision/{revision}"):
+    with _listing_errors(f"{model}/revision/{revision}"):
         commit = str(web.read_json(f"{model}/revision/{urllib.parse.quote(revision, safe='')}")[0]["sha"])
         if not _COMMIT.fullmatch(commit):
             raise ValueError(f"{commit[:80]!r} is no commit")
@@ -68,28 +68,28 @@ def list_hugging_face(web: Web, endpoint: str, repository: str, revision: str) -
     files: list[RemoteFile] = []
     page = f"{model}/tree/{commit}?recursive=true"
     for _ in range(MOST_PAGES):
-        with _expected(page):
-            entries, following = web.read_json(page)
+        with _listing_errors(page):
+            entries, next_page = web.read_json(page)
             files += [
                 _of_hugging_face(entry, f"{endpoint}/{repository}/resolve/{commit}")
                 for entry in entries
                 if entry["type"] == "file" and entry["path"].split("/")[0] not in SKIPPED_FOLDERS
             ]
-            if following and not following.startswith(f"{endpoint}/"):
+            if next_page and not next_page.startswith(f"{endpoint}/"):
                 raise ValueError("its next page lies with another host, which the token is not for")
-        if not following:
+        if not next_page:
             return Listing(commit, tuple(files))
-        page = following
+        page = next_page
     raise PrewarmError(f"{model} has more than {MOST_PAGES} pages of files")
 
 
 @contextmanager
-def _expected(what: str) -> Generator[None]:
+def _listing_errors(url: str) -> Generator[None]:
     """What is no listing is refused in words."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise PrewarmError(f"{without_secrets(what)} is no listing of files: {error!r}") from error
+        raise PrewarmError(f"{without_secrets(url)} is no listing of files: {error!r}") from error
 
 
 def _size(value: object) -> int:
@@ -100,9 +100,9 @@ def _size(value: object) -> int:
 
 def _of_hugging_face(entry: dict[str, Any], base: str) -> RemoteFile:
     url = f"{base}/{urllib.parse.quote(entry['path'])}"
-    large = entry.get("lfs")
-    if large:
-        return RemoteFile(entry["path"], _size(large["size"]), url, "sha256", large["oid"])
+    lfs = entry.get("lfs")
+    if lfs:
+        return RemoteFile(entry["path"], _size(lfs["size"]), url, "sha256", lfs["oid"])
     return RemoteFile(entry["path"], _size(entry["size"]), url, "git", entry["oid"])
 
 
@@ -120,7 +120,7 @@ def list_object_storage(web: Web, source_url: str, repository: str, revision: st
     start = prefix
     for _ in range(MOST_PAGES):
         query = urllib.parse.urlencode({"prefix": prefix, "start": start, "fields": "name,size,md5"})
-        with _expected(base):
+        with _listing_errors(base):
             document, _ = web.read_json(f"{base}?{query}")
             files += [_of_object_storage(entry, base, prefix) for entry in document["objects"] if entry["size"]]
             start = document.get("nextStartWith") or ""

@@ -29,7 +29,7 @@ MOST_PART_SIZES = 32
 """Each is another reading of the file."""
 
 CURE = "upload them in one part, or put a SHA256SUMS (as sha256sum writes it) beside them"
-NAMED = 5
+MOST_NAMES = 5
 _UNITS = ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -49,30 +49,30 @@ class Transfer:
         self._name = name
         self._files = files
         self._targets = _targets(cache, folder, files)
-        self._total = sum(file.size for file in files)
-        self._present = 0
-        self._of_unknown_parts: list[str] = []
+        self._total_bytes = sum(file.size for file in files)
+        self._present_bytes = 0
+        self._unknown_part_files: list[str] = []
         self._lock = threading.Lock()
-        self._began = time.monotonic()
-        self._before = 0
+        self._start_s = time.monotonic()
+        self._initial_bytes = 0
 
     def run(self, connections: int) -> None:
         """Downloads what is missing."""
-        self._present = self._before = sum(self._bytes_of(file) for file in self._files)
+        self._present_bytes = self._initial_bytes = sum(self._bytes_of(file) for file in self._files)
         self._check_room()
-        ended = threading.Event()
-        reporter = threading.Thread(target=self._report_until, args=(ended,), daemon=True)
+        end = threading.Event()
+        reporter = threading.Thread(target=self._report_until, args=(end,), daemon=True)
         reporter.start()
         try:
             with ThreadPoolExecutor(connections) as pool:
                 largest_first = sorted(self._files, key=lambda file: -file.size)
-                for done in [pool.submit(self._fetch, file) for file in largest_first]:
-                    done.result()
+                for future in [pool.submit(self._fetch, file) for file in largest_first]:
+                    future.result()
         finally:
-            ended.set()
+            end.set()
             reporter.join()
-        why = "were uploaded in parts of a size that was not found"
-        _refuse_unverifiable(sorted(self._of_unknown_parts), len(self._files), why)
+        reason = "were uploaded in parts of a size that was not found"
+        _refuse_unverifiable(sorted(self._unknown_part_files), len(self._files), reason)
         say(self.report())
         counts = Counter(file.check for file in self._files)
         by_check = ", ".join(f"{count} by {check}" for check, count in sorted(counts.items()))
@@ -81,23 +81,24 @@ class Transfer:
     def report(self) -> str:
         """How far it is, in a line."""
         with self._lock:
-            present = self._present
-        seconds = max(0.001, time.monotonic() - self._began)
-        speed = (present - self._before) / seconds
-        left = f", about {(self._total - present) / speed:.0f} s left" if speed > 0 and present < self._total else ""
-        share = 100 * present / self._total if self._total else 100
-        return f"{self._name}: {amount(present)} of {amount(self._total)} ({share:.0f} %), {amount(speed)}/s{left}"
+            present = self._present_bytes
+        total = self._total_bytes
+        seconds = max(0.001, time.monotonic() - self._start_s)
+        speed = (present - self._initial_bytes) / seconds
+        forecast = f", about {(total - present) / speed:.0f} s left" if speed > 0 and present < total else ""
+        share = 100 * present / total if total else 100
+        return f"{self._name}: {amount(present)} of {amount(total)} ({share:.0f} %), {amount(speed)}/s{forecast}"
 
-    def _report_until(self, ended: threading.Event) -> None:
-        while not ended.wait(REPORT_PERIOD_S):
+    def _report_until(self, end: threading.Event) -> None:
+        while not end.wait(REPORT_PERIOD_S):
             say(self.report())
 
     def _check_room(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         room = os.statvfs(self._folder)
-        free, needed = room.f_bavail * room.f_frsize, self._total - self._present
-        if free < needed:
-            raise PrewarmError(f"{needed / GIB:.1f} GiB are needed in {self._folder}, {free / GIB:.1f} GiB are free")
+        free, need = room.f_bavail * room.f_frsize, self._total_bytes - self._present_bytes
+        if free < need:
+            raise PrewarmError(f"{need / GIB:.1f} GiB are needed in {self._folder}, {free / GIB:.1f} GiB are free")
 
     def _bytes_of(self, file: RemoteFile) -> int:
         target = self._targets[file.path]
@@ -116,36 +117,36 @@ class Transfer:
             _partial(target).rename(target)
 
     def _fetch_once(self, file: RemoteFile, partial: Path) -> None:
-        have = partial.stat().st_size if partial.is_file() else 0
-        if have < file.size:
-            self._append(file, partial, have)
+        offset = partial.stat().st_size if partial.is_file() else 0
+        if offset < file.size:
+            self._append(file, partial, offset)
         elif not partial.is_file():
             partial.touch()
-        found = partial.stat().st_size
-        if found < file.size:
-            raise OSError(f"the answer ended after {found} of {file.size} bytes")
-        if found == file.size and is_announced(partial, file):
+        size = partial.stat().st_size
+        if size < file.size:
+            raise OSError(f"the answer ended after {size} of {file.size} bytes")
+        if size == file.size and has_digest(partial, file):
             return
         partial.unlink()
-        self._count(-min(found, file.size))
-        if found == file.size and file.check == "md5-of-parts" and have == 0:
-            self._of_unknown_parts.append(file.path)
+        self._count(-min(size, file.size))
+        if size == file.size and file.check == "md5-of-parts" and offset == 0:
+            self._unknown_part_files.append(file.path)
             return
         raise OSError("the content is not what was announced")
 
-    def _append(self, file: RemoteFile, partial: Path, have: int) -> None:
-        with self._web.open(file.url, {"Range": f"bytes={have}-"} if have else {}) as answer:
-            resumed = answer.status == 206
-            if not resumed:
-                self._count(-have)
-            with partial.open("ab" if resumed else "wb") as out:
+    def _append(self, file: RemoteFile, partial: Path, offset: int) -> None:
+        with self._web.open(file.url, {"Range": f"bytes={offset}-"} if offset else {}) as answer:
+            is_partial = answer.status == 206
+            if not is_partial:
+                self._count(-offset)
+            with partial.open("ab" if is_partial else "wb") as out:
                 while chunk := answer.read(CHUNK_BYTES):
                     out.write(chunk)
                     self._count(len(chunk))
 
     def _count(self, size: int) -> None:
         with self._lock:
-            self._present += size
+            self._present_bytes += size
 
 
 def amount(size: float) -> str:
@@ -169,13 +170,13 @@ def _partial(target: Path) -> Path:
     return target.with_name(target.name + PARTIAL)
 
 
-def _refuse_unverifiable(paths: Sequence[str], count: int, why: str) -> None:
+def _refuse_unverifiable(paths: Sequence[str], count: int, reason: str) -> None:
     if paths:
-        names = ", ".join(paths[:NAMED]) + (", ..." if len(paths) > NAMED else "")
-        raise PrewarmError(f"{len(paths)} of {count} files can't be verified, because they {why}: {names}; {CURE}")
+        names = ", ".join(paths[:MOST_NAMES]) + (", ..." if len(paths) > MOST_NAMES else "")
+        raise PrewarmError(f"{len(paths)} of {count} files can't be verified, because they {reason}: {names}; {CURE}")
 
 
-def is_announced(path: Path, file: RemoteFile) -> bool:
+def has_digest(path: Path, file: RemoteFile) -> bool:
     """Whether a file has the content that its source announced. Parts have one size, all but the last."""
     if file.check != "md5-of-parts":
         return content_digest(path, file.check) == file.digest
@@ -189,8 +190,8 @@ def part_sizes(size: int, parts: int) -> list[int]:
         return [size]
     smallest, above = -(-size // parts), -(-size // (parts - 1))
     usual = [mib * MIB for mib in USUAL_PART_MIB]
-    others = range(-(-smallest // MIB) * MIB, above, MIB)
-    return [part for part in dict.fromkeys([*usual, *others]) if smallest <= part < above][:MOST_PART_SIZES]
+    all_sizes = range(-(-smallest // MIB) * MIB, above, MIB)
+    return [part for part in dict.fromkeys([*usual, *all_sizes]) if smallest <= part < above][:MOST_PART_SIZES]
 
 
 def digest_of_parts(path: Path, part_bytes: int) -> str:
@@ -205,11 +206,11 @@ def digest_of_parts(path: Path, part_bytes: int) -> str:
 
 def _md5_of_part(content: BinaryIO, part_bytes: int) -> bytes:
     """The MD5 of what comes next; empty at the end."""
-    digest, left = hashlib.md5(usedforsecurity=False), part_bytes
-    while left and (chunk := content.read(min(CHUNK_BYTES, left))):
+    digest, rest_bytes = hashlib.md5(usedforsecurity=False), part_bytes
+    while rest_bytes and (chunk := content.read(min(CHUNK_BYTES, rest_bytes))):
         digest.update(chunk)
-        left -= len(chunk)
-    return digest.digest() if left < part_bytes else b""
+        rest_bytes -= len(chunk)
+    return digest.digest() if rest_bytes < part_bytes else b""
 
 
 def content_digest(path: Path, check: str) -> str:

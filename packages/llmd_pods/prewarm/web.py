@@ -31,10 +31,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Takes a token to no other host than the one that it is for."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following and urllib.parse.urlsplit(newurl).netloc != urllib.parse.urlsplit(req.full_url).netloc:
-            following.remove_header("Authorization")
-        return following
+        redirect = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if redirect and urllib.parse.urlsplit(newurl).netloc != urllib.parse.urlsplit(req.full_url).netloc:
+            redirect.remove_header("Authorization")
+        return redirect
 
 
 @dataclass(frozen=True)
@@ -53,29 +53,29 @@ class Web:
     def read_json(self, url: str) -> tuple[Any, str]:
         """The document, and the URL of its next page if there is one."""
 
-        def once() -> tuple[Any, str]:
+        def request() -> tuple[Any, str]:
             with self.open(url) as answer:
                 return json.load(answer), _next_page(answer.headers.get("Link", ""))
 
-        return with_tries(once, without_secrets(url))
+        return with_tries(request, without_secrets(url))
 
     def read_text(self, url: str, most_bytes: int) -> str:
         """The text of a small file, at most as many bytes of it."""
 
-        def once() -> str:
+        def request() -> str:
             with self.open(url) as answer:
                 return answer.read(most_bytes).decode()
 
-        return with_tries(once, without_secrets(url))
+        return with_tries(request, without_secrets(url))
 
     def head(self, url: str) -> dict[str, str]:
         """The headers of a file without its content, names in small letters."""
 
-        def once() -> dict[str, str]:
+        def request() -> dict[str, str]:
             with self.open(url, method="HEAD") as answer:
                 return {name.lower(): value for name, value in answer.headers.items()}
 
-        return with_tries(once, without_secrets(url))
+        return with_tries(request, without_secrets(url))
 
 
 def _next_page(link: str) -> str:
@@ -102,24 +102,24 @@ def secret_of(environment: Mapping[str, str], name: str) -> str:
     return secret
 
 
-def with_tries(once: Callable[[], T], what: str) -> T:
+def with_tries(request: Callable[[], T], label: str) -> T:
     """Does something, again where the network or the other side failed."""
     for attempt in range(1, TRIES + 1):
         try:
-            return once()
+            return request()
         except urllib.error.HTTPError as error:
             if error.code in _FINAL or attempt == TRIES:
-                raise PrewarmError(f"{what}: HTTP {error.code} {error.reason}{_hint(error.code)}") from error
+                raise PrewarmError(f"{label}: HTTP {error.code} {error.reason}{_hint(error.code)}") from error
             problem: Exception = error
         except http.client.HTTPException as error:  # some of them have the address in their words
             if attempt == TRIES:
-                raise PrewarmError(f"{what}: {type(error).__name__}") from error
+                raise PrewarmError(f"{label}: {type(error).__name__}") from error
             problem = OSError(type(error).__name__)
         except (OSError, ValueError) as error:
             if attempt == TRIES:
-                raise PrewarmError(f"{what}: {error}") from error
+                raise PrewarmError(f"{label}: {error}") from error
             problem = error
-        say(f"{what}: {problem}; try {attempt + 1} of {TRIES}")
+        say(f"{label}: {problem}; try {attempt + 1} of {TRIES}")
         time.sleep(pause_s(attempt))
     raise AssertionError
 

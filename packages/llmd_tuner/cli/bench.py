@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import typer
 import yaml
 from llmd_bench.files import REQUESTS_FILE, make_folder, write_rows
@@ -364,11 +364,11 @@ def _authority(certificates: Path) -> ssl.SSLContext:
 def _only_model(url: str, headers: Mapping[str, str], verify: ssl.SSLContext | bool) -> str:
     remedy = "Is the address right, and --certificates? With --model NAME its models are not asked for."
     try:
-        answer = httpx.get(
+        answer = httpx2.get(
             f"{url.rstrip('/')}/v1/models", headers=headers, verify=verify, timeout=MODELS_TIMEOUT_S, trust_env=False
         )
         models = [str(entry["id"]) for entry in answer.raise_for_status().json()["data"]]
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError, TypeError) as error:
         raise KitError(f"{url} does not tell its models: {error}", remedy) from error
     if len(models) != 1:
         raise KitError(f"{url} serves {len(models)} models: {', '.join(models)}", "Give --model.")

@@ -101,7 +101,7 @@ class WatchOptions:
             raise KitError("--once and --for exclude each other.", "Two readings are --every apart.")
         for_s = self.duration or FOR_S
         if for_s < self.every and not self.once:
-            whole, part = times.written(for_s), times.written(self.every)
+            whole, part = times.time_text(for_s), times.time_text(self.every)
             raise KitError(f"--for {whole} is shorter than --every {part}.", "Give --once, or more time.")
         return Pace(self.every, self.every if self.once else for_s, time_scale)
 

@@ -86,7 +86,7 @@ def test_the_deployment_gets_a_passport_with_its_evidence(life: Life, project: P
 def test_no_planted_secret_is_in_reports_passports_state_or_logs(life: Life, project: Project) -> None:
     files = [file for file in project.folder.rglob("*") if file.is_file() and not file.is_symlink()]
     names = {file.name for file in files}
-    assert {"passport.json", "rows.jsonl", "summary.json", "world.json"} <= names
+    assert {"passport.json", "rows.jsonl", "summary.json", "cluster.json"} <= names
     texts = {str(file): file.read_bytes() for file in files}
     texts["said"] = "".join(item.output + item.errors for item in (life.made, life.scaled, life.changed)).encode()
     assert [
@@ -97,7 +97,7 @@ def test_no_planted_secret_is_in_reports_passports_state_or_logs(life: Life, pro
 def test_no_process_of_the_cluster_has_a_planted_secret_as_argument_or_in_its_environment(
     life: Life, project: Project
 ) -> None:
-    record = json.loads((project.folder / ".rehearsal" / DISAGGREGATED / "world.json").read_text())
+    record = json.loads((project.folder / ".rehearsal" / DISAGGREGATED / "cluster.json").read_text())
     processes = members_of(record["namespaces"])
     assert len(processes) > 10
     for pid in processes:
@@ -172,7 +172,7 @@ def test_after_down_nothing_is_left(project: Project) -> None:
     project.write("brief")
     before = _links()
     assert project.command("rehearse", "--stack", "brief", "--no-benchmark", "--json").status == 0
-    record = json.loads((project.folder / ".rehearsal/brief/world.json").read_text())
+    record = json.loads((project.folder / ".rehearsal/brief/cluster.json").read_text())
     assert project.command("rehearse", "down", "--stack", "brief").status == 0
     assert not Path(f"/proc/{record['supervisor']['pid']}").exists()
     assert members_of(record["namespaces"]) == []

@@ -19,7 +19,7 @@ def seen(tmp_path_factory):
     if envoy is None:
         pytest.skip("there is no `envoy` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
     log = tmp_path_factory.mktemp("front-door") / "envoy.log"
-    script = Path(__file__).with_name("front_door_world.py")
+    script = Path(__file__).with_name("front_door_clients.py")
     argv = namespaces.create_command([sys.executable, str(script), str(envoy.path)], user_namespace=os.geteuid() != 0)
     with log.open("w") as errors:
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=240, check=False)

@@ -30,7 +30,7 @@ def test_nothing_outside_can_be_reached(inside, python):
     assert inside(f'{python} -c "{code}"') == "101\n"
 
 
-def test_names_are_resolved_by_the_worlds_own_server(inside):
+def test_names_are_resolved_by_the_clusters_own_server(inside):
     assert inside("cat /etc/resolv.conf").startswith("nameserver 10.96.0.10\n")
 
 
@@ -44,7 +44,7 @@ def test_a_command_has_a_clean_environment_and_its_folder(inside, tmp_path, monk
     assert inside("echo $KUBECONFIG$EXTRA; pwd", env={"EXTRA": "set"}, folder=tmp_path) == f"set\n{tmp_path}\n"
 
 
-def test_a_pods_namespace_can_be_made_and_goes_with_the_world(inside):
+def test_a_pods_namespace_can_be_made_and_goes_with_the_cluster(inside):
     assert inside(
         "ip netns add pod && ip link add a type veth peer name b && ip link set b netns pod; ls /run/netns"
     ) == ("pod\n")
@@ -74,7 +74,7 @@ def test_ended_orphans_do_not_stay(inside):
     assert until(lambda: inside("ps -eo stat,comm | grep -c -e ^Z -e sleep || true") == "0\n", 10)
 
 
-def test_what_is_entered_ends_with_the_world(inside, cluster):
+def test_what_is_entered_ends_with_the_cluster(inside, cluster):
     held = subprocess.Popen(cluster.enter_command(["sleep", "1000"]), env=cluster.environment())
     assert until(lambda: "sleep" in inside("ps -eo comm"), 10)
     cluster.stop()

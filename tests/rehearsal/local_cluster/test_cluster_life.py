@@ -42,7 +42,7 @@ def test_processes_start_in_order_and_stop_the_other_way_round(cluster, small):
     assert cluster.status() is None
 
 
-def test_a_running_world_is_used_again_and_a_changed_one_started_anew(cluster, small):
+def test_a_running_cluster_is_used_again_and_a_changed_one_started_anew(cluster, small):
     data = cluster.folder.path / "data"
     first = cluster.start(ClusterSpec(processes=(small("a"),)))
     data.mkdir()
@@ -56,7 +56,7 @@ def test_a_running_world_is_used_again_and_a_changed_one_started_anew(cluster, s
     assert not data.exists()
 
 
-def test_a_world_outlives_the_program_that_started_it(cluster, python, tmp_path):
+def test_a_cluster_outlives_the_program_that_started_it(cluster, python, tmp_path):
     code = (
         "import sys, pathlib; from llmd_rehearsal.local_cluster import LocalCluster; "
         "from llmd_rehearsal.cluster_spec import ClusterSpec; "
@@ -83,7 +83,7 @@ def test_a_process_that_is_never_ready_is_named(cluster):
     assert failed(cluster)
 
 
-def test_ctrl_c_while_a_world_starts_leaves_none_and_says_so(cluster, small):
+def test_ctrl_c_while_a_cluster_starts_leaves_none_and_says_so(cluster, small):
     listener = Impatient()
     with pytest.raises(KeyboardInterrupt):
         cluster.start(ClusterSpec(processes=(small("a"),)), listener)
@@ -96,7 +96,7 @@ def test_a_program_that_is_missing_is_named(cluster):
         cluster.start(ClusterSpec(processes=(ProcessSpec("ghost", ("/no/ghost",)),)))
 
 
-def test_a_process_that_dies_later_ends_the_world_and_is_named(cluster, small):
+def test_a_process_that_dies_later_ends_the_cluster_and_is_named(cluster, small):
     cluster.start(ClusterSpec(processes=(small("a"), small("b"))))
     cluster.run_inside(["pkill", "-KILL", "-f", "process.sh a"])
     assert until(lambda: failed(cluster), 10)
@@ -122,7 +122,7 @@ def test_a_process_that_may_be_started_again_is_until_it_ends_too_often(cluster,
     assert cluster.status().failure.startswith("a was ended by SIGKILL after 1 restarts within 300 s; the end of ")
 
 
-def test_a_world_whose_first_process_was_killed_is_gone_and_can_be_started_again(cluster, small):
+def test_a_cluster_whose_first_process_was_killed_is_gone_and_can_be_started_again(cluster, small):
     spec = ClusterSpec(processes=(small("a"),))
     first = cluster.start(spec)
     os.kill(first.supervisor.pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import yaml
 from llmd_rehearsal import control_plane
 from llmd_rehearsal.agent_config import AgentConfig, BackOffConfig, NodeConfig, Taint
@@ -85,7 +85,7 @@ def cluster_spec(state: Path) -> ClusterSpec:
 class PodCluster:
     cluster: LocalCluster
     state: Path
-    api: httpx.Client
+    api: httpx2.Client
 
     @classmethod
     def started(cls, state: Path) -> "PodCluster":
@@ -94,9 +94,9 @@ class PodCluster:
         keys = control_plane.prepare(state, programs()).pki
         context = ssl.create_default_context(cafile=str(keys.authority.certificate))
         context.load_cert_chain(keys.admin.certificate, keys.admin.key)
-        transport = httpx.HTTPTransport(verify=context, uds=str(state / "api.sock"))
+        transport = httpx2.HTTPTransport(verify=context, uds=str(state / "api.sock"))
         url = f"https://localhost:{control_plane.API_SERVER_PORT}"
-        return cls(cluster, state, httpx.Client(base_url=url, transport=transport, timeout=LIMIT_S + 10))
+        return cls(cluster, state, httpx2.Client(base_url=url, transport=transport, timeout=LIMIT_S + 10))
 
     def create(self, path: str, manifest: str) -> Object:
         """Create what the manifest (YAML) describes in the collection `path`."""
@@ -137,7 +137,7 @@ class PodCluster:
     def wait_gone(self, path: str, name: str) -> None:
         """Wait until the object is deleted."""
         version = self.get(path)["metadata"]["resourceVersion"]
-        if self.api.get(f"{path}/{name}").status_code == 404:
+        if self.api.get(f"{path}/{name}").status_code == httpx2.codes.NOT_FOUND:
             return
         query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": str(LIMIT_S)}
         with self.api.stream("GET", path, params={**query, "resourceVersion": version}) as events:
@@ -149,7 +149,7 @@ class PodCluster:
     def change_node(self, name: str, change: str) -> None:
         """Have the node agent `stop` or `start` a node."""
         url = f"http://127.0.0.1:{NODE_CONTROL_PORT}/nodes/{name}/{change}"
-        self.inside(sys.executable, "-c", f"import httpx; httpx.post({url!r}).raise_for_status()")
+        self.inside(sys.executable, "-c", f"import httpx2; httpx2.post({url!r}).raise_for_status()")
 
     def log(self, namespace: str, pod: str, container: str) -> str:
         return (self.state / "logs" / "pods" / namespace / pod / f"{container}.log").read_text()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-import httpx
+import httpx2
 from llmd_rehearsal.plugin_values import is_list, is_map
 from prometheus_client.parser import text_string_to_metric_families
 from vllm_conformance import Case, Request
@@ -16,7 +16,7 @@ ABSENT = "absent"
 _RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-def seen(case: Case, client: httpx.Client) -> dict[str, Any]:
+def seen(case: Case, client: httpx2.Client) -> dict[str, Any]:
     """What the case looks at."""
     if case.see == "metric":
         return _metric(case, client)
@@ -39,7 +39,7 @@ def seen(case: Case, client: httpx.Client) -> dict[str, Any]:
             return _values(case, response)
 
 
-def _send(request: Request, client: httpx.Client) -> httpx.Response:
+def _send(request: Request, client: httpx2.Client) -> httpx2.Response:
     if request.body is None and request.text is None:
         return client.get(request.path, headers=request.headers)
     content = request.text
@@ -49,14 +49,14 @@ def _send(request: Request, client: httpx.Client) -> httpx.Response:
     return client.post(request.path, content=content, headers=headers)
 
 
-def _json(response: httpx.Response) -> Any:
+def _json(response: httpx2.Response) -> Any:
     try:
         return response.json()
     except ValueError:
         return None
 
 
-def _error(response: httpx.Response) -> dict[str, Any]:
+def _error(response: httpx2.Response) -> dict[str, Any]:
     body = _json(response)
     error = body.get("error") if is_map(body) else None
     if not is_map(error):
@@ -64,7 +64,7 @@ def _error(response: httpx.Response) -> dict[str, Any]:
     return {"status": response.status_code, **{key: error.get(key) for key in ("type", "param", "code")}}
 
 
-def _stream(response: httpx.Response) -> Iterator[tuple[str, Any]]:
+def _stream(response: httpx2.Response) -> Iterator[tuple[str, Any]]:
     """The events of a stream: name, or nothing, and data."""
     for part in response.text.split("\n\n"):
         lines = dict(line.split(": ", 1) for line in part.splitlines() if ": " in line)
@@ -73,7 +73,7 @@ def _stream(response: httpx.Response) -> Iterator[tuple[str, Any]]:
             yield lines.get("event", ""), data if data == "[DONE]" else json.loads(data)
 
 
-def _events(response: httpx.Response) -> list[str]:
+def _events(response: httpx2.Response) -> list[str]:
     if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
         return [f"no stream, {response.headers.get('Content-Type')}"]
     kinds = [name or _kind(data) for name, data in _stream(response)]
@@ -93,7 +93,7 @@ def _kind(data: Any) -> str:
     return "role" if "role" in choice.get("delta", {}) else "token"
 
 
-def _answer(case: Case, response: httpx.Response) -> Any:
+def _answer(case: Case, response: httpx2.Response) -> Any:
     """The body, or one event of a stream."""
     if case.event is None:
         return _json(response)
@@ -101,7 +101,7 @@ def _answer(case: Case, response: httpx.Response) -> Any:
     return events[case.event] if -len(events) <= case.event < len(events) else None
 
 
-def _fields(case: Case, response: httpx.Response) -> dict[str, Any]:
+def _fields(case: Case, response: httpx2.Response) -> dict[str, Any]:
     present = {path for path, _ in _leaves(_answer(case, response)) if path.startswith(case.under)}
     missing, more = sorted(set(case.fields) - present), sorted(present - set(case.fields))
     differences = {"missing": missing, "more": more}
@@ -119,7 +119,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _values(case: Case, response: httpx.Response) -> dict[str, Any]:
+def _values(case: Case, response: httpx2.Response) -> dict[str, Any]:
     body = _answer(case, response)
     own = {"status": response.status_code, "content": response.text}
     return {path: _at(body, path, own.get(path, ABSENT)) for path in case.vllm}
@@ -136,7 +136,7 @@ def _at(value: Any, path: str, default: Any) -> Any:
     return _RANDOM.sub("UUID", value) if isinstance(value, str) else value
 
 
-def _metric(case: Case, client: httpx.Client) -> dict[str, Any]:
+def _metric(case: Case, client: httpx2.Client) -> dict[str, Any]:
     name = (case.metric or "").removesuffix("_total")
     families = text_string_to_metric_families(client.get("/metrics").text)
     family = next((family for family in families if family.name == name and family.samples), None)
@@ -146,7 +146,7 @@ def _metric(case: Case, client: httpx.Client) -> dict[str, Any]:
     return {"type": family.type, "labels": sorted(labels & set(case.some_labels) if case.some_labels else labels)}
 
 
-def _samples(client: httpx.Client) -> dict[str, float]:
+def _samples(client: httpx2.Client) -> dict[str, float]:
     """The sum of all samples of each name."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families(client.get("/metrics").text):

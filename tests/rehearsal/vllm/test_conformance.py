@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from conformance_client import MODEL, seen
 from llmd_rehearsal.programs import locate
@@ -53,9 +53,9 @@ def wait_for(url: str, log: Path, running: subprocess.Popen[bytes] | None = None
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:
-            if httpx.get(url, timeout=5).status_code == 200:
+            if httpx2.get(url, timeout=5).status_code == 200:
                 return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             time.sleep(0.1)
         if running is not None and running.poll() is not None:
             break
@@ -79,7 +79,7 @@ def ours(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict
         port = str(free_port())
         own = ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", port, "--max-model-len", CONTEXT]
         container = {"id": name, "argv": ["vllm", "serve", REPOSITORY, *own, *flags], "image": "vllm:v0.26.0"}
-        httpx.post(f"http://{control}/servers", json=container).raise_for_status()
+        httpx2.post(f"http://{control}/servers", json=container).raise_for_status()
         addresses[name] = f"http://127.0.0.1:{port}"
         wait_for(f"{addresses[name]}/health", log)
     return addresses
@@ -106,9 +106,11 @@ def server(request: pytest.FixtureRequest) -> tuple[Server, dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def clients(processes: ExitStack, server: tuple[Server, dict[str, str]]) -> dict[str, httpx.Client]:
+def clients(processes: ExitStack, server: tuple[Server, dict[str, str]]) -> dict[str, httpx2.Client]:
     """A client of each kind of server, which has answered a request so that its metrics are there."""
-    clients = {kind: processes.enter_context(httpx.Client(base_url=url, timeout=30)) for kind, url in server[1].items()}
+    clients = {
+        kind: processes.enter_context(httpx2.Client(base_url=url, timeout=30)) for kind, url in server[1].items()
+    }
     for client in clients.values():
         client.post("/v1/completions", json={"model": MODEL, "prompt": "hello", "max_tokens": 2}).raise_for_status()
     return clients
@@ -116,7 +118,7 @@ def clients(processes: ExitStack, server: tuple[Server, dict[str, str]]) -> dict
 
 @pytest.mark.parametrize("name", conformance().cases)
 def test_a_server_answers_as_vllm_does_or_as_the_list_says(
-    name: str, server: tuple[Server, dict[str, str]], clients: dict[str, httpx.Client]
+    name: str, server: tuple[Server, dict[str, str]], clients: dict[str, httpx2.Client]
 ) -> None:
     case = conformance().cases[name]
     answered: dict[str, Any] = seen(case, clients[case.server])

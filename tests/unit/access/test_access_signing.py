@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -128,22 +128,22 @@ class Authentication:
     def __init__(self, certificate: str, key: str, status: int = 200) -> None:
         self.identity = {"cert.pem": certificate, "key.pem": key, "intermediate.pem": certificate}
         self.status = status
-        self.asked: list[httpx.Request] = []
+        self.asked: list[httpx2.Request] = []
 
-    def client(self) -> httpx.Client:
-        return httpx.Client(transport=httpx.MockTransport(self.answer))
+    def client(self) -> httpx2.Client:
+        return httpx2.Client(transport=httpx2.MockTransport(self.answer))
 
-    def answer(self, request: httpx.Request) -> httpx.Response:
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
         name = request.url.path.rsplit("/", 1)[-1]
         if request.method == "GET":
             assert request.headers["authorization"] == "Bearer Oracle"
-            return httpx.Response(200, text=self.identity[name])
+            return httpx2.Response(200, text=self.identity[name])
         self.asked.append(request)
         if self.status != 200:
-            return httpx.Response(self.status)
+            return httpx2.Response(self.status)
         if name == "x509":
-            return httpx.Response(200, json={"token": "for-the-instance"})
-        return httpx.Response(200, content=base64.b64encode(json.dumps({"token": "ST$for-the-pod"}).encode()))
+            return httpx2.Response(200, json={"token": "for-the-instance"})
+        return httpx2.Response(200, content=base64.b64encode(json.dumps({"token": "ST$for-the-pod"}).encode()))
 
 
 @pytest.fixture
@@ -174,11 +174,11 @@ def test_the_exchange_is_signed_by_the_instances_own_key(authentication: Authent
 
 
 def test_a_machine_elsewhere_is_no_instance():
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("no route")
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("no route")
 
     with pytest.raises(KitError, match="metadata service"):
-        signing.instance_principal("us-ashburn-1", client=httpx.Client(transport=httpx.MockTransport(refuse)))
+        signing.instance_principal("us-ashburn-1", client=httpx2.Client(transport=httpx2.MockTransport(refuse)))
 
 
 def test_a_refused_exchange_is_told_with_its_status(certificate_pem: str, key_pem: str):

@@ -5,7 +5,7 @@ import gzip
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from llmd_oke.access.addresses import region_of
@@ -26,20 +26,20 @@ SIGNER = Signer("tenancy/user/fingerprint", rsa.generate_private_key(public_expo
 
 
 class Transport:
-    def __init__(self, *answers: httpx.Response) -> None:
-        self.requests: list[httpx.Request] = []
+    def __init__(self, *answers: httpx2.Response) -> None:
+        self.requests: list[httpx2.Request] = []
         self.pauses: list[float] = []
         self._answers = list(answers)
-        http = httpx.Client(transport=httpx.MockTransport(self._answer))
+        http = httpx2.Client(transport=httpx2.MockTransport(self._answer))
         self.client = SignedOciClient(SIGNER, "us-ashburn-1", http, self.pauses.append)
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(request)
         return self._answers.pop(0)
 
 
-def answer(document: Any, status: int = 200, **headers: str) -> httpx.Response:
-    return httpx.Response(status, json=document, headers={key.replace("_", "-"): v for key, v in headers.items()})
+def answer(document: Any, status: int = 200, **headers: str) -> httpx2.Response:
+    return httpx2.Response(status, json=document, headers={key.replace("_", "-"): v for key, v in headers.items()})
 
 
 def test_a_question_is_signed_and_goes_to_the_services_host():
@@ -111,11 +111,11 @@ DIGEST = bytes(range(32))
 
 
 def behind(status: int = 200, **headers: str) -> StoredFile:
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         assert (request.method, str(request.url)) == ("HEAD", LINK)
-        return httpx.Response(status, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        return httpx2.Response(status, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
-    return stored_file(LINK, httpx.Client(transport=httpx.MockTransport(answer)))
+    return stored_file(LINK, httpx2.Client(transport=httpx2.MockTransport(answer)))
 
 
 def test_a_file_that_was_uploaded_at_once_has_an_md5():
@@ -141,17 +141,17 @@ def test_a_link_that_leads_nowhere_is_told_without_the_link(status: int):
 
 
 def test_a_server_that_does_not_answer_is_told_without_the_link():
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("no route to objectstorage.example/p/secret")
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("no route to objectstorage.example/p/secret")
 
     with pytest.raises(OciError) as caught:
-        stored_file(LINK, httpx.Client(transport=httpx.MockTransport(refuse)))
+        stored_file(LINK, httpx2.Client(transport=httpx2.MockTransport(refuse)))
     assert "secret" not in str(caught.value)
 
 
 def text_of(uri: str, content: bytes) -> str:
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(content)))
-    return stored_text(uri, httpx.Client(transport=transport))
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, stream=httpx2.ByteStream(content)))
+    return stored_text(uri, httpx2.Client(transport=transport))
 
 
 def test_a_packed_text_is_unpacked():

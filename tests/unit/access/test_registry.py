@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import pytest
 from llmd_oke.access import registry as registries
 from llmd_oke.access.registry import Refusal, RegistryClient, RegistryError, StoredImage, query_registries
@@ -142,11 +142,11 @@ def test_an_endless_answer_is_cut_off(registry: Registry, monkeypatch: pytest.Mo
 def test_registries_elsewhere_are_asked_over_https_and_docker_hub_at_its_own_address():
     asked: list[str] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(str(request.url))
-        return httpx.Response(404)
+        return httpx2.Response(404)
 
-    client = RegistryClient(httpx.Client(transport=httpx.MockTransport(answer)))
+    client = RegistryClient(httpx2.Client(transport=httpx2.MockTransport(answer)))
     with pytest.raises(RegistryError):
         client.stored(ContainerImage(registry="docker.io", repository="library/python", tag="3.12"))
     assert asked == ["https://registry-1.docker.io/v2/library/python/manifests/3.12"]
@@ -154,9 +154,9 @@ def test_registries_elsewhere_are_asked_over_https_and_docker_hub_at_its_own_add
 
 def test_tokens_are_not_asked_for_over_plain_http_elsewhere():
     challenge = {"www-authenticate": 'Bearer realm="http://example.com/token"'}
-    transport = httpx.MockTransport(lambda _: httpx.Response(401, headers=challenge))
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(401, headers=challenge))
     with pytest.raises(RegistryError) as caught:
-        RegistryClient(httpx.Client(transport=transport)).stored(
+        RegistryClient(httpx2.Client(transport=transport)).stored(
             ContainerImage(registry="example.com", repository="a/b", tag="v1")
         )
     assert caught.value.refusal is Refusal.UNSOUND

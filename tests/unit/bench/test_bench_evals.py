@@ -109,7 +109,7 @@ async def test_answers_come_in_the_order_of_the_questions(ask):
 async def test_a_wrong_answer_is_kept_to_be_shown(ask):
     answered, _ = await ask(lambda prompt: (200, "7 bananas" if number(prompt) == 0 else str(number(prompt) + 1)))
     assert [item.right for item in answered] == [False, True, True, True, True, True]
-    assert answered[0].said == "7 bananas"
+    assert answered[0].text == "7 bananas"
 
 
 async def test_a_question_without_an_answer_is_wrong_and_says_why(ask):

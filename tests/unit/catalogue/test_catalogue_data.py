@@ -244,8 +244,8 @@ def test_every_statement_has_ocis_grammar_and_a_source(need, statement):
 def test_every_variable_is_one_that_is_filled_in(need, statement):
     variables = set(Template(statement.text).get_identifiers())
     known = KNOWN | set(policies().groups) | set(policies().principals)
-    assert variables <= known | ({statement.each} if statement.each else set())
-    assert statement.each is None or statement.each in variables
+    assert variables <= known | ({statement.variable} if statement.variable else set())
+    assert statement.variable is None or statement.variable in variables
 
 
 @pytest.mark.parametrize(("need", "statement"), STATEMENTS, ids=ids)

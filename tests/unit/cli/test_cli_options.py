@@ -48,7 +48,7 @@ def test_no_time_is_endless():
     ("time_s", "text"), [(0, "0s"), (0.001, "0.001s"), (15, "15s"), (90, "90s"), (600, "10m"), (10_800, "3h")]
 )
 def test_a_time_is_shown_in_its_largest_whole_unit(time_s: float, text: str):
-    assert times.written(time_s) == text
+    assert times.time_text(time_s) == text
 
 
 @pytest.mark.parametrize(

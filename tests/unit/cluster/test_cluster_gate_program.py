@@ -97,7 +97,7 @@ def test_the_cause_is_the_pods_last_word(tmp_path: Any, monkeypatch: pytest.Monk
     log = tmp_path / "termination-log"
     log.touch()
     monkeypatch.setattr(gate_program, "TERMINATION_LOG", log)
-    monkeypatch.setattr(gate_program, "nodes", lambda selector: [node("a", 7)])
+    monkeypatch.setattr(gate_program, "list_nodes", lambda selector: [node("a", 7)])
     arguments = ["gate", "--selector=a=b", "--nodes=1", "--device=amd.com/gpu=8", "--timeout-s=-1"]
     monkeypatch.setattr("sys.argv", arguments)
     assert gate_program.main() == 1

@@ -19,7 +19,7 @@ def test_the_short_form_says_the_same_as_the_long_form(topology: Topology):
     assert again == topology
     assert hash(again) == hash(topology)
     assert str(again) == str(topology)
-    assert (again.written, topology.written) == (str(topology), None)
+    assert (again.source_text, topology.source_text) == (str(topology), None)
 
 
 @given(SERVERS, SERVERS)

@@ -22,7 +22,7 @@ VARIABLES = Variables(
         "key_compartment_id": "V",
     },
     groups={"nodes": "'Default'/'prod-nodes'", "clusters": "id G"},
-    each={
+    resource_ids={
         "cluster_key_id": ["KEY"],
         "boot_volume_key_id": ["KEY"],
         "managed_boot_volume_key_id": ["KEY"],
@@ -161,7 +161,7 @@ def test_the_default_pool_needs_its_compute_cluster_and_its_image():
 def test_a_right_waits_for_the_cluster_only_where_it_names_it(need):
     """OCI needs a while to act on a policy, so that all that can be granted is granted before the cluster is made."""
     knows_all_but = {name: value for name, value in VARIABLES.values.items() if name != "cluster_id"}
-    without_cluster = Variables(knows_all_but, VARIABLES.groups, VARIABLES.each)
+    without_cluster = Variables(knows_all_but, VARIABLES.groups, VARIABLES.resource_ids)
     try:
         statements([need], without_cluster)
         names_it = False
@@ -230,7 +230,7 @@ def test_a_driver_that_makes_file_systems_on_demand_gets_its_rights_by_name():
 def test_the_cluster_may_use_the_key_of_its_secrets_before_it_is_there():
     result = needs_of(kmsKeyId=KEY)
     assert "cluster-encryption" in result.cluster
-    assert result.each == {"cluster_key_id": (KEY,)}
+    assert result.resource_ids == {"cluster_key_id": (KEY,)}
 
 
 def test_a_network_in_another_compartment_needs_rights_there():

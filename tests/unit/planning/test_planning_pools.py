@@ -203,12 +203,12 @@ def test_every_place_of_an_availability_domain_is_judged():
             "cpuPools": [{"name": "more", "availabilityDomains": other}],
             "storage": {"modelCache": {"kind": "file-storage", "availabilityDomain": other[0]}},
         },
-        given={"availabilityDomains": other},
+        lookupResults={"availabilityDomains": other},
     )
     assert {
         "systemPool.availabilityDomains[1]",
         "cpuPools[0].availabilityDomains[0]",
-        "cluster.given.availabilityDomains[0]",
+        "cluster.lookupResults.availabilityDomains[0]",
         "storage.modelCache.availabilityDomain",
     } <= set(result)
 

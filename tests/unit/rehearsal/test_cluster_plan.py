@@ -52,7 +52,7 @@ def test_nodes_of_an_existing_cluster_are_there_from_the_start(tmp_path: Path):
     assert _nodes(tmp_path) == ["mi300x-0", "mi300x-1", "system-0"]
 
 
-def test_another_time_to_start_makes_another_world_and_is_told(tmp_path: Path):
+def test_another_time_to_start_makes_another_cluster_and_is_told(tmp_path: Path):
     usual, slow = _spec(tmp_path, EXISTING), _spec(tmp_path, EXISTING, startup_s=60)
     assert spec_differences(usual, slow) == ["seconds to start usual becomes 60"]
     (simulator,) = [process for process in slow.processes if process.name == "vllm"]
@@ -65,20 +65,20 @@ def test_nodes_of_a_created_cluster_come_with_its_pools(tmp_path: Path):
 
 
 @pytest.mark.parametrize("stack", [EXISTING, CREATED])
-def test_every_world_has_both_stand_ins(tmp_path: Path, stack: StackObject):
+def test_every_cluster_has_both_stand_ins(tmp_path: Path, stack: StackObject):
     processes = {process.name: process for process in _spec(tmp_path, stack).processes}
     for name, port in PLUGIN_PORTS.items():
         assert str(port) in processes[f"{name}-plugin"].argv
 
 
-def test_the_engine_starts_a_real_plug_in_itself_and_another_choice_is_another_world(tmp_path: Path):
+def test_the_engine_starts_a_real_plug_in_itself_and_another_choice_is_another_cluster(tmp_path: Path):
     before = _spec(tmp_path, EXISTING)
     now = _spec(tmp_path, EXISTING, KubernetesPlugin("4.30.0", Path("/there")))
     assert "kubernetes-plugin" not in {process.name for process in now.processes}
     assert spec_differences(before, now) == ["kubernetes plugin stand-in 4.30.0 becomes real 4.30.0"]
 
 
-def test_ocis_stand_in_finds_cluster_nodes_and_faults_of_its_world(tmp_path: Path):
+def test_ocis_stand_in_finds_cluster_nodes_and_faults_of_its_cluster(tmp_path: Path):
     (plugin,) = [item for item in _spec(tmp_path, EXISTING).processes if item.name == "oci-plugin"]
     agent = json.loads((tmp_path / "agent.json").read_text())
     options = dict(zip(plugin.argv[3::2], plugin.argv[4::2], strict=True))

@@ -53,25 +53,25 @@ def test_a_record_survives_being_written_and_read(tmp_path, record):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "ready"}', '{"supervisor": {}, "processes": {}}'])
 def test_a_record_that_cannot_be_read_is_none(tmp_path, text):
-    (tmp_path / "world.json").write_text(text)
+    (tmp_path / "cluster.json").write_text(text)
     assert LocalCluster(tmp_path).status() is None
 
 
-def test_a_world_whose_process_number_belongs_to_another_process_now_is_none(tmp_path, record):
+def test_a_cluster_whose_process_number_belongs_to_another_process_now_is_none(tmp_path, record):
     reused = replace(record.supervisor, start_ticks=record.supervisor.start_ticks + 1)
     StateFolder(tmp_path).write_record(replace(record, supervisor=reused))
     assert LocalCluster(tmp_path).status() is None
 
 
-def test_a_world_from_before_a_restart_of_the_machine_is_none(tmp_path, record):
+def test_a_cluster_from_before_a_restart_of_the_machine_is_none(tmp_path, record):
     before = replace(record.supervisor, boot_id="another")
     StateFolder(tmp_path).write_record(replace(record, supervisor=before))
     assert LocalCluster(tmp_path).status() is None
     LocalCluster(tmp_path).stop()
-    assert not (tmp_path / "world.json").exists()
+    assert not (tmp_path / "cluster.json").exists()
 
 
-def test_a_failed_world_can_still_be_asked_why(tmp_path, record):
+def test_a_failed_cluster_can_still_be_asked_why(tmp_path, record):
     removed = replace(record.supervisor, start_ticks=0)
     StateFolder(tmp_path).write_record(replace(record, supervisor=removed, phase="failed", failure="etcd ended"))
     status = LocalCluster(tmp_path).status()
@@ -81,7 +81,7 @@ def test_a_failed_world_can_still_be_asked_why(tmp_path, record):
         LocalCluster(tmp_path).enter_command(["true"])
 
 
-def test_a_state_folder_that_a_world_would_hide_is_refused():
+def test_a_state_folder_that_a_cluster_would_hide_is_refused():
     with pytest.raises(KitError, match="lies in /run, which a local cluster hides"):
         LocalCluster(Path("/run/rehearsal"))._prepare_folder()
 
@@ -129,7 +129,7 @@ def test_a_process_can_only_start_after_one_listed_before_it():
         ClusterSpec(processes=(ProcessSpec("a", ("x",), after=("b",)), ProcessSpec("b", ("y",))))
 
 
-def test_what_makes_another_world_is_told_by_the_facts_that_differ():
+def test_what_makes_another_cluster_is_told_by_the_facts_that_differ():
     before, now = (ClusterSpec((), facts={"time_scale": scale, "agent_digest": scale}) for scale in ("1.0", "3.0"))
     assert spec_differences(before, now) == ["time scale 1.0 becomes 3.0"]
 
@@ -151,7 +151,7 @@ def test_a_command_hears_of_its_end_first_and_has_time(number: signal.Signals) -
         assert (process.stdout.read(), process.wait()) == ("heard\n", 7)
 
 
-def test_nothing_that_leads_to_a_cloud_a_cluster_or_a_proxy_gets_into_a_world(monkeypatch):
+def test_nothing_that_leads_to_a_cloud_a_cluster_or_a_proxy_gets_into_a_rehearsal(monkeypatch):
     for name in ("OCI_CLI_PROFILE", "KUBECONFIG", "PULUMI_ACCESS_TOKEN", "HTTPS_PROXY", "SSH_AUTH_SOCK"):
         monkeypatch.setenv(name, "real")
     monkeypatch.setenv("PATH", "/home/user/bin")

@@ -31,8 +31,8 @@ def wait(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], nodes: i
     monkeypatch.setattr(image_pull_program.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
     answers = list(looks)
     arguments = argparse.Namespace(nodes=nodes, limit_s=600.0, pause_s=2.0)
-    having, text = image_pull_program.wait(arguments, lambda: answers.pop(0) if len(answers) > 1 else answers[0])
-    return having, text, clock[0]
+    node_count, text = image_pull_program.wait(arguments, lambda: answers.pop(0) if len(answers) > 1 else answers[0])
+    return node_count, text, clock[0]
 
 
 def test_no_gpu_is_held_and_every_node_of_the_shape_is_reached():
@@ -61,28 +61,28 @@ def test_nothing_waits_for_the_daemon_set_itself():
 
 def test_it_ends_as_soon_as_all_nodes_have_the_image(monkeypatch: pytest.MonkeyPatch):
     pulling = [pod("a", RUNNING), pod("b", PULLING)]
-    having, text, seconds = wait(monkeypatch, pulling, pulling, [pod("a", RUNNING), pod("b", RUNNING)])
-    assert (having, text, seconds) == (2, "2 of 2 nodes have the image", 4.0)
+    node_count, text, seconds = wait(monkeypatch, pulling, pulling, [pod("a", RUNNING), pod("b", RUNNING)])
+    assert (node_count, text, seconds) == (2, "2 of 2 nodes have the image", 4.0)
 
 
 def test_a_node_that_never_comes_is_given_up_once_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch):
-    having, text, seconds = wait(monkeypatch, [pod("a", RUNNING)])
-    assert (having, seconds) == (1, 30.0)
+    node_count, text, seconds = wait(monkeypatch, [pod("a", RUNNING)])
+    assert (node_count, seconds) == (1, 30.0)
     assert text.endswith("the others are not there")
 
 
 def test_a_node_that_does_not_answer_is_given_up_too(monkeypatch: pytest.MonkeyPatch):
-    having, _, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", taken=False)])
-    assert (having, seconds) == (1, 30.0)
+    node_count, _, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", taken=False)])
+    assert (node_count, seconds) == (1, 30.0)
 
 
 def test_a_slow_node_is_waited_for_until_the_limit(monkeypatch: pytest.MonkeyPatch):
-    having, text, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", PULLING)])
-    assert (having, seconds) == (1, 600.0)
+    node_count, text, seconds = wait(monkeypatch, [pod("a", RUNNING), pod("b", PULLING)])
+    assert (node_count, seconds) == (1, 600.0)
     assert "b pulls it; not waited for after 600 s" in text
 
 
 def test_an_image_that_no_node_gets_ends_with_the_kubelets_words(monkeypatch: pytest.MonkeyPatch):
-    having, text, seconds = wait(monkeypatch, [pod("a", REFUSED), pod("b", REFUSED)])
-    assert (having, seconds) == (0, 600.0)
+    node_count, text, seconds = wait(monkeypatch, [pod("a", REFUSED), pod("b", REFUSED)])
+    assert (node_count, seconds) == (0, 600.0)
     assert "a pulls it (ErrImagePull: manifest unknown)" in text

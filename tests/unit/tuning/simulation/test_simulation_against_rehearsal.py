@@ -25,7 +25,7 @@ WARM_S = 20.0
 """Prefill and decode have met by then; the handshake of a pair is no part of the event simulation."""
 
 
-class Rehearsed:
+class RehearsedServers:
     """Servers of gpt-oss-120b on one virtual clock."""
 
     def __init__(self):
@@ -66,25 +66,27 @@ def load(count, rate, seed=1):
 
 def rehearsed_aggregated(requests, flags):
     """First and last token of each request, as the rehearsal's engine has them."""
-    world = Rehearsed()
-    engine, _ = world.server("10.0.0.1", *flags)
+    rehearsal = RehearsedServers()
+    engine, _ = rehearsal.server("10.0.0.1", *flags)
     times = [[] for _ in requests]
     for number, (time_s, tokens, outputs) in enumerate(requests):
 
         def submit(number=number, tokens=tokens, outputs=outputs):
-            engine.submit(world.request(number, tokens, outputs, lambda _: times[number].append(world.clock.now())))
+            engine.submit(
+                rehearsal.request(number, tokens, outputs, lambda _: times[number].append(rehearsal.clock.now()))
+            )
 
-        world.clock.call_at(time_s, submit)
-    world.clock.run()
+        rehearsal.clock.call_at(time_s, submit)
+    rehearsal.clock.run()
     return [(result[0], result[-1]) for result in times]
 
 
 def rehearsed_pair(requests, block_size):
     """The same for one prefill server with one GPU and one decode server with two, with a sidecar's part played."""
-    world = Rehearsed()
+    rehearsal = RehearsedServers()
     flags = ("--kv-transfer-config", NIXL, "--block-size", str(block_size))
-    prefill, transfer = world.server("10.0.0.1", *flags)
-    decode, _ = world.server("10.0.0.2", "-tp", "2", *flags)
+    prefill, transfer = rehearsal.server("10.0.0.1", *flags)
+    decode, _ = rehearsal.server("10.0.0.2", "-tp", "2", *flags)
     times = [[] for _ in range(len(requests) + 1)]  # the last is the one by which they meet
 
     def start(number, tokens, outputs):
@@ -95,20 +97,20 @@ def rehearsed_pair(requests, block_size):
                 transfer.engine_id, sequence.request_id, transfer.side_channel_host, transfer.side_channel_port
             )
             # The holder knows of it only after this call.
-            world.clock.call_at(world.clock.now(), lambda: second(remote))
+            rehearsal.clock.call_at(rehearsal.clock.now(), lambda: second(remote))
 
         def second(remote):
-            decode.submit(world.request(number, tokens, outputs, seen, remote=remote))
+            decode.submit(rehearsal.request(number, tokens, outputs, seen, remote=remote))
 
         def seen(_):
-            times[number].append(world.clock.now())
+            times[number].append(rehearsal.clock.now())
 
-        prefill.submit(world.request(number, tokens, 1, prefilled, hold=True))
+        prefill.submit(rehearsal.request(number, tokens, 1, prefilled, hold=True))
 
-    world.clock.call_at(0.0, lambda: start(len(requests), 100, 1))
+    rehearsal.clock.call_at(0.0, lambda: start(len(requests), 100, 1))
     for number, (time_s, tokens, outputs) in enumerate(requests):
-        world.clock.call_at(WARM_S + time_s, lambda item=(number, tokens, outputs): start(*item))
-    world.clock.run()
+        rehearsal.clock.call_at(WARM_S + time_s, lambda item=(number, tokens, outputs): start(*item))
+    rehearsal.clock.run()
     return [(result[0] - WARM_S, result[-1] - WARM_S) for result in times[:-1]]
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from created_cluster import GIVEN, cluster_layer
+from created_cluster import LOOKUP_RESULTS, cluster_layer
 from llmd_oke.config import validate
 from llmd_oke.planning.checks import layer_problems
 from llmd_oke.testing import KUBECONFIG
@@ -14,9 +14,11 @@ PLANTED = "planted-credential"
 
 
 def problems(text: str) -> list[Problem]:
-    given = {**GIVEN, "kubeconfig": text}
+    results = {**LOOKUP_RESULTS, "kubeconfig": text}
     return list(
-        layer_problems(validate(cluster_layer(cluster={"clusterId": "ocid1.cluster.oc1.iad.c", "given": given})))
+        layer_problems(
+            validate(cluster_layer(cluster={"clusterId": "ocid1.cluster.oc1.iad.c", "lookupResults": results}))
+        )
     )
 
 
@@ -49,7 +51,7 @@ def changed(**cluster: Any) -> str:
 )
 def test_a_text_that_is_no_kubeconfig_is_refused_by_its_path(text: str):
     (problem,) = problems(text)
-    assert problem.path == "cluster.given.kubeconfig"
+    assert problem.path == "cluster.lookupResults.kubeconfig"
     assert PLANTED not in repr(problem)
 
 
