@@ -142,7 +142,7 @@ def content(name: str, text: str) -> Any:
     """A file of a ConfigMap. What the benchmark says of servers is held to their containers (`test_render_smoke`)."""
     if name.endswith(".py"):
         return "a program"
-    value = json.loads(text) if text.startswith("{") else text
+    value: Any = json.loads(text) if text.startswith("{") else text
     if name == "request.json":
         for servers in value["topology"]["servers"]:
             del servers["args"], servers["env"]
@@ -158,9 +158,10 @@ def compact(value: Any) -> str:
 
 def lay_out(node: yaml.Node) -> int:
     """Puts each mapping and list that fits into one line; the answer is about how wide the node is there."""
-    if isinstance(node, yaml.ScalarNode):
+    if not isinstance(node, yaml.CollectionNode):
         return LINE + 1 if "\n" in node.value else len(node.value)
-    parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+    items: list[Any] = node.value
+    parts = [part for pair in items for part in pair] if isinstance(node, yaml.MappingNode) else items
     width = sum(lay_out(part) + 2 for part in parts)
     node.flow_style = width <= LINE
     return width

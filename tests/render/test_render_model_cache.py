@@ -149,7 +149,13 @@ def test_file_storage_is_mounted_by_its_driver(cached):
     assert spec["claimRef"] == {"namespace": "llm-d", "name": "model-cache"}
     assert spec["accessModes"] == ["ReadWriteMany"]
     assert spec["mountOptions"] == ["nconnect=16", "nosuid", "nodev"]
-    assert stack.kubernetes("PersistentVolumeClaim", "model-cache")["spec"]["volumeName"] == "llm-d-model-cache"
+    assert stack.kubernetes("PersistentVolumeClaim", "model-cache")["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "volumeName": "llm-d-model-cache",
+        "resources": {"requests": spec["capacity"]},
+    }
+    assert spec["capacity"].keys() == {"storage"}
     assert volume(stack, DECODE)["persistentVolumeClaim"] == {"claimName": "model-cache"}
 
 

@@ -134,7 +134,7 @@ SERVERS = {"gpt-prefill": {"llmd-oke/version": "9a8f352e"}}
             SERVERS,
             f"{VCN} 'net-vcn' is now under M$N instead of N: an update replaces it in a running deployment.",
         ),
-        (set(), SERVERS, f"{VCN} 'net-vcn' is registered no more: an update deletes it."),
+        (set[Urn](), SERVERS, f"{VCN} 'net-vcn' is registered no more: an update deletes it."),
         (
             {(f"N${VCN}", "net-vcn"), ("Stash", "s")},
             SERVERS,
