@@ -148,7 +148,7 @@ def _cpu_pool(cluster: CreateCluster, pool: SystemPool) -> CpuPoolPlan:
         name=pool.name if isinstance(pool, CpuPool) else SYSTEM_POOL,
         config=pool,
         kubernetes_version=pool.kubernetes_version or cluster.kubernetes_version,
-        availability_domains=pool.availability_domains or cluster.given.availability_domains,
+        availability_domains=pool.availability_domains or cluster.lookup_results.availability_domains,
     )
 
 

@@ -137,7 +137,7 @@ class PodCluster:
     def wait_gone(self, path: str, name: str) -> None:
         """Wait until the object is deleted."""
         version = self.get(path)["metadata"]["resourceVersion"]
-        if self.api.get(f"{path}/{name}").status_code == httpx2.codes.NOT_FOUND:
+        if self.api.get(f"{path}/{name}").status_code == 404:
             return
         query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": str(LIMIT_S)}
         with self.api.stream("GET", path, params={**query, "resourceVersion": version}) as events:
