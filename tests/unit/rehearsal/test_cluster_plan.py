@@ -71,7 +71,7 @@ def test_every_cluster_has_both_stand_ins(tmp_path: Path, stack: StackObject):
         assert str(port) in processes[f"{name}-plugin"].argv
 
 
-def test_the_engine_starts_a_real_plug_in_itself_and_another_choice_is_another_cluster(tmp_path: Path):
+def test_the_engine_starts_a_real_plug_in_and_another_choice_is_another_cluster(tmp_path: Path):
     before = _spec(tmp_path, EXISTING)
     now = _spec(tmp_path, EXISTING, KubernetesPlugin("4.30.0", Path("/there")))
     assert "kubernetes-plugin" not in {process.name for process in now.processes}
