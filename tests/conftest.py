@@ -11,12 +11,57 @@ from hypothesis import HealthCheck, settings
 from llmd_oke.cli import console
 from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 from llmd_rehearsal.programs import locate
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 _FOLDER = "LLMD_OKE_PROGRAMS"
 
 # A machine that others use may stall for any time; how long an example takes says nothing.
 settings.register_profile("kit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kit")
+
+SHARED = ("tests/rehearsal/kubernetes_plugin", "tests/rehearsal/pods")
+"""Folders whose tests share a control plane; side by side, each of them runs in one process."""
+
+END_TO_END = "tests/rehearsal/end_to_end"
+LONGEST = (
+    f"{END_TO_END}/test_rollouts.py",
+    f"{END_TO_END}/test_created_cluster.py",
+    f"{END_TO_END}/test_rehearse.py",
+    "tests/rehearsal/oci_plugin/test_oci_engine.py",
+    *SHARED,
+    f"{END_TO_END}/test_created_under_load.py",
+    f"{END_TO_END}/test_prefill_restarts.py",
+    f"{END_TO_END}/test_tuning_loop.py",
+    f"{END_TO_END}/test_experiments.py",
+    f"{END_TO_END}/test_accuracy.py",
+    f"{END_TO_END}/test_engine_kills.py",
+    f"{END_TO_END}/test_real_plugin.py",
+    f"{END_TO_END}/test_smoke_job.py",
+)
+"""What takes longest. Side by side it begins first, so that none of it is left for the end."""
+
+
+def _unit(nodeid: str) -> str:
+    """What runs in one process: a test's file, or the folder that shares a control plane."""
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in SHARED if file.startswith(f"{folder}/")), file)
+
+
+class _Scheduling(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return _unit(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Hands out units with `--dist loadfile`."""
+    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with what takes longest."""
+    places = {unit: place for place, unit in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(_unit(item.nodeid), len(places)))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -132,7 +132,7 @@ def run(
     loading = _start_loading(modules)
     reporter = EventReporter(progress, is_preview=operation == "preview")
     steps = StepRecorder(reporter.hear)
-    workspace = _Workspace(work_dir=str(project), program=lambda: _program(project, loading))
+    workspace = Workspace(work_dir=str(project), program=lambda: _program(project, loading))
     checkpoint = checkpoint_file(project.parent, stack)
     remove_unfinished_locks(checkpoint)
     if copy := mend(checkpoint):
@@ -157,10 +157,11 @@ def run(
     )
 
 
-class _Workspace(automation.LocalWorkspace):
+class Workspace(automation.LocalWorkspace):
     """Asks for a stack's outputs once, not once more for which of them are secret: all are treated as if they were."""
 
     def stack_outputs(self, stack_name: str) -> automation.OutputMap:
+        """The outputs of a stack, by name."""
         words = ["stack", "output", "--json", "--show-secrets", "--stack", stack_name]
         output = self.pulumi_command.run(words, self.work_dir, self.env_vars)
         return {key: automation.OutputValue(value, secret=True) for key, value in json.loads(output.stdout).items()}

@@ -79,7 +79,7 @@ def test_state_preview_and_log_show_no_planted_secret(tmp_path: Path, monkeypatc
     events: list[automation.EngineEvent] = []
     with serving(RecordingPlugin()) as address:
         port = address.rpartition(":")[2]
-        options = engine_options(f"{address},oci:{port}", tmp_path, monkeypatch)
+        options = engine_options(f"{address},oci:{port}", tmp_path, monkeypatch, logs=True)
         stack = automation.create_stack("test", "llmd-oke", lambda: program(links), opts=options)
         told += [stack.preview(diff=True, on_output=told.append).stdout]
         told += [stack.up(diff=True, on_output=told.append, on_error=told.append, on_event=events.append).stdout]

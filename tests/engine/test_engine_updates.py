@@ -16,6 +16,7 @@ from llmd_oke import AggregatedUnit
 from llmd_rehearsal.programs import locate
 from pulumi import automation
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi_home import home_without_logs
 
 pytestmark = pytest.mark.engine
 
@@ -102,15 +103,17 @@ def serving(plugin: RecordingPlugin):
     server.stop(None).wait(10)
 
 
-def engine_options(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> automation.LocalWorkspaceOptions:
-    """An engine with a state of its own and one plug-in."""
+def engine_options(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, logs: bool = False
+) -> automation.LocalWorkspaceOptions:
+    """An engine with a state of its own and one plug-in; it keeps logs of its operations only if `logs` says so."""
     engine = locate("pulumi")
     if engine is None:
         pytest.skip("there is no `pulumi` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
     monkeypatch.setenv("PATH", f"{Path(engine.path).parent}{os.pathsep}{os.environ['PATH']}")
     settings = {
         "PULUMI_BACKEND_URL": f"file://{tmp_path}",
-        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_HOME": str(tmp_path / "home") if logs else home_without_logs(tmp_path / "home"),
         "PULUMI_CONFIG_PASSPHRASE": "none",
         "PULUMI_DEBUG_PROVIDERS": address,
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",

@@ -9,19 +9,21 @@ pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 STACK, BASELINE = "accuracy", "accuracy-baseline"
 TOPOLOGY = "1p-tp2-1d-tp2"
+TIME_SCALE = ("--time-scale", "0.1")
+NO_SMOKE = {"where": "none"}
 
 
 def test_a_corrupted_kv_transfer_is_caught_by_floor_and_baseline(project: Project) -> None:
-    project.write(BASELINE, models=[model(topology="agg-tp1-2r")])
-    assert project.command("rehearse", "--stack", BASELINE, "--no-benchmark", "--time-scale", "0.3").status == 0
+    project.write(BASELINE, models=[model(topology="agg-tp1-2r")], smoke=NO_SMOKE)
+    assert project.command("rehearse", "--stack", BASELINE, *TIME_SCALE).status == 0
     sound = project.command("eval", "--stack", BASELINE, "--rehearse", "--json")
     assert sound.status == 0, sound.errors
     assert sound.document[0]["score"] == 1.0
     assert project.command("rehearse", "down", "--stack", BASELINE).status == 0
 
     fault = {"env": {"LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT": "30"}}
-    project.write(STACK, models=[model(topology=TOPOLOGY, engine=fault)])
-    assert project.command("rehearse", "--stack", STACK, "--no-benchmark", "--time-scale", "0.3").status == 0
+    project.write(STACK, models=[model(topology=TOPOLOGY, engine=fault)], smoke=NO_SMOKE)
+    assert project.command("rehearse", "--stack", STACK, *TIME_SCALE).status == 0
     broken = project.command("eval", "--stack", STACK, "--rehearse", "--against", BASELINE, "--json")
     assert broken.status == 1
     (outcome,) = json.loads(broken.output)
@@ -35,12 +37,12 @@ def test_an_override_that_changes_answers_is_deployed_only_with_right_ones(proje
     changes = {"override": {"quickReduce": "INT4"}, "smoke": {"requests": 8, "concurrency": 2}}
     fault = {"env": {"LLMD_OKE_REHEARSED_CORRUPT_KV_PERCENT": "30"}}
     project.write(STACK, models=[model(topology=TOPOLOGY, engine=fault)], **changes)
-    wrong = project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "0.3")
+    wrong = project.command("rehearse", "--stack", STACK, "--json", *TIME_SCALE)
     assert wrong.status == 1
     assert "failed its smoke benchmark: accuracy 0." in " ".join(wrong.errors.split())
 
     project.write(STACK, models=[model(topology=TOPOLOGY)], **changes)
-    right = project.command("rehearse", "--stack", STACK, "--json", "--time-scale", "0.3")
+    right = project.command("rehearse", "--stack", STACK, "--json", *TIME_SCALE)
     assert right.status == 0, right.errors
     (accuracy,) = [check for check in right.document["smoke"][0]["checks"] if check["name"] == "accuracy"]
     assert (accuracy["value"], accuracy["limit"], accuracy["passed"]) == (1.0, 0.95, True)

@@ -30,15 +30,12 @@ def write(project: Project, stack: str, launch: str, version: str = "v1.34.2", *
     servers = [model(topology="2p-tp1-2d-tp1")]
     storage = {"modelCache": {"kind": "node-disk"}}
     base = {**BASE, "cluster": cluster, "gpuPools": [pool]}
-    project.write(
-        stack, **base, models=servers, storage=storage, smoke={"where": "client", "requests": 8, "concurrency": 2}
-    )
+    project.write(stack, **base, models=servers, storage=storage, smoke={"where": "none"})
 
 
 def deploy(project: Project, stack: str) -> None:
     """Until it answers."""
-    own = ("--json", "--time-scale", "0.5", "--startup-seconds", str(STARTUP_S))
-    created = project.command("rehearse", "--stack", stack, *own)
+    created = rehearse(project, stack, STARTUP_S)
     assert created.status == 0, created.errors
 
 
@@ -49,7 +46,9 @@ def gpu_nodes(project: Project, stack: str) -> dict[str, list[Any]]:
     return json.loads(listed.output)
 
 
-@pytest.mark.parametrize("launch", ["compute-cluster-instances", "cluster-network"])
+@pytest.mark.parametrize(
+    "launch", ["compute-cluster-instances", pytest.param("cluster-network", marks=pytest.mark.nightly)]
+)
 def test_nodes_are_drained_and_replaced_one_after_the_other_while_requests_flow(
     project: Project, tmp_path: Path, launch: str
 ) -> None:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.rehearsal
 LIMIT_S = 1500
 
 
-def test_nothing_is_orphaned_or_locked_after_engines_and_control_planes_that_were_killed(project: Project):
+def test_nothing_is_orphaned_or_locked_after_killed_engines_and_control_planes(project: Project):
     project.write("killed")
     chosen = ("--only", "engine", "--kills", "3", "--only", "control-plane", "--restarts", "2")
     measured = subprocess.run(

@@ -67,7 +67,7 @@ def restarts(project: Project, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_prefill_servers_that_are_killed_take_only_requests_with_them_that_were_on_their_way(
+def test_killed_prefill_servers_take_only_requests_with_them_that_were_on_their_way(
     restarts: dict[str, Restart], how: str
 ) -> None:
     load = restarts[how].load
@@ -81,7 +81,7 @@ def test_decode_servers_run_on(restarts: dict[str, Restart]) -> None:
     assert restarts["pod"].restarts == {}
 
 
-def test_a_benchmark_during_which_decode_servers_crash_over_a_prefill_server_is_no_clean_measurement(
+def test_a_benchmark_with_decode_servers_crashing_over_a_prefill_server_is_not_clean(
     restarts: dict[str, Restart], project: Project
 ) -> None:
     assert restarts

@@ -3,7 +3,6 @@ an executable in Pulumi's plug-in folder that is the stand-in.
 """
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from llmd_pods.progress import SilentProgress
 from llmd_rehearsal import rehearsal
 from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN
 from llmd_rehearsal.plugins import EXECUTABLE, PluginChoice, installed
-from user_project import ROOT, Ended, Project
+from user_project import Ended, Project
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
-STACK = "rehearsal"
+STACK = "attached"
 VERSION = plugin_version("pulumi_kubernetes")
 
 
@@ -46,7 +45,7 @@ def life(request: pytest.FixtureRequest, project: Project, tmp_path_factory: pyt
             home = tmp_path_factory.mktemp("pulumi-home")
             path = shaped_like_a_plugin(home / "plugins" / f"resource-kubernetes-v{VERSION}" / EXECUTABLE)
             environment.setenv("PULUMI_HOME", str(home))
-        shutil.copyfile(ROOT / "stacks" / f"Pulumi.{STACK}.yaml", project.folder / "stacks" / f"Pulumi.{STACK}.yaml")
+        project.write(STACK, smoke={"where": "none"})
         created, left_alone = rehearse(project, "real"), rehearse(project, "auto")
         settings = rehearsal.running_settings(project.folder, STACK)
         assert settings.plugin is PluginChoice.REAL

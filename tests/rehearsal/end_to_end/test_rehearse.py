@@ -6,6 +6,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from user_project import PLANTED, Ended, Project, model
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
 DISAGGREGATED = "disaggregated"
-AGGREGATED = "aggregated"
+FULL = "full"
 
 
 SCALE_BY_HAND = """
@@ -94,7 +95,7 @@ def test_no_planted_secret_is_in_reports_passports_state_or_logs(life: Life, pro
     ] == []
 
 
-def test_no_process_of_the_cluster_has_a_planted_secret_as_argument_or_in_its_environment(
+def test_no_process_of_the_cluster_has_a_planted_secret_in_arguments_or_environment(
     life: Life, project: Project
 ) -> None:
     record = json.loads((project.folder / ".rehearsal" / DISAGGREGATED / "cluster.json").read_text())
@@ -132,26 +133,13 @@ def test_the_engine_met_no_plug_in_but_the_stand_in(life: Life) -> None:
     assert life.made.document["update"]["plugins"].keys() == {"kubernetes", "oci"}
 
 
-def test_aggregated_servers_are_served_behind_a_plain_service(project: Project) -> None:
-    project.write(AGGREGATED, models=[model(topology="agg-tp1-4r", router={"mode": "none"})])
-    ended = project.rehearse(AGGREGATED)
-    assert ended.status == 0, ended.errors
-    (smoke,) = ended.document["smoke"]
-    assert smoke["passed"]
-    assert smoke["remote_prefill"] is None
-    assert project.command("rehearse", "down", "--stack", AGGREGATED).status == 0
-
-
-def test_a_release_without_programs_is_rehearsed_with_the_nearest(project: Project) -> None:
+def test_a_release_without_programs_is_rehearsed_with_the_nearest(life: Life) -> None:
     """Its router is; vLLM stays the release's own, and what differs is listed."""
-    project.write("newer")
-    ended = project.command("rehearse", "--stack", "newer", "--json", "--time-scale", "0.5", "--no-benchmark")
-    assert ended.status == 0, ended.errors
-    assert (ended.document["asked_release"], ended.document["release"]) == ("llm-d-0.9.0", "llm-d-0.6.0")
-    assert ended.document["plan"]["release"] == "llm-d-0.9.0"
-    differing = {difference["name"].split(" ")[0] for difference in ended.document["release_differences"]}
+    document = life.made.document
+    assert (document["asked_release"], document["release"]) == ("llm-d-0.9.0", "llm-d-0.6.0")
+    assert document["plan"]["release"] == "llm-d-0.9.0"
+    differing = {difference["name"].split(" ")[0] for difference in document["release_differences"]}
     assert {"Deployment", "ConfigMap", "Container"} <= differing
-    assert project.command("rehearse", "down", "--stack", "newer").status == 0
 
 
 def test_a_bad_stack_file_never_reaches_the_engine(project: Project) -> None:
@@ -168,16 +156,29 @@ def test_a_bad_stack_file_never_reaches_the_engine(project: Project) -> None:
     assert not (project.folder / ".rehearsal" / "bad").exists()
 
 
-def test_after_down_nothing_is_left(project: Project) -> None:
-    project.write("brief")
+@dataclass(frozen=True)
+class FullNode:
+    """Aggregated servers on all GPUs of a node, half of them without a router; others in their place; `down`."""
+
+    aggregated: Ended
+    disaggregated: Ended
+    down: Ended
+    record: dict[str, Any]
+    links_before: list[str]
+    links_after: list[str]
+
+
+@pytest.fixture(scope="module")
+def full_node(project: Project) -> FullNode:
     before = _links()
-    assert project.command("rehearse", "--stack", "brief", "--no-benchmark", "--json").status == 0
-    record = json.loads((project.folder / ".rehearsal/brief/cluster.json").read_text())
-    assert project.command("rehearse", "down", "--stack", "brief").status == 0
-    assert not Path(f"/proc/{record['supervisor']['pid']}").exists()
-    assert members_of(record["namespaces"]) == []
-    assert _links() == before
-    assert str(project.folder / ".rehearsal/brief") not in Path("/proc/self/mountinfo").read_text()
+    plain = model(name="plain", topology="agg-tp1-4r", router={"mode": "none"})
+    project.write(FULL, models=[model(topology="agg-tp1-4r"), plain])
+    aggregated = project.rehearse(FULL)
+    project.write(FULL, models=[model(topology="4p-tp1-2d-tp2")])
+    disaggregated = project.rehearse(FULL)
+    record = json.loads((project.folder / ".rehearsal" / FULL / "cluster.json").read_text())
+    down = project.command("rehearse", "down", "--stack", FULL)
+    return FullNode(aggregated, disaggregated, down, record, before, _links())
 
 
 def _links() -> list[str]:
@@ -185,13 +186,24 @@ def _links() -> list[str]:
     return sorted(line.split()[0] for line in output.splitlines())
 
 
-def test_on_a_full_node_servers_of_another_kind_come_after_the_old_ones_are_gone(project: Project) -> None:
-    project.write("full", models=[model(topology="agg-tp1-8r")])
-    assert project.command("rehearse", "--stack", "full", "--no-benchmark", "--time-scale", "0.5").status == 0
-    project.write("full", models=[model(topology="4p-tp1-2d-tp2")])
-    ended = project.rehearse("full")
+def test_aggregated_servers_are_served_behind_a_plain_service(full_node: FullNode) -> None:
+    assert full_node.aggregated.status == 0, full_node.aggregated.errors
+    assert [smoke["passed"] for smoke in full_node.aggregated.document["smoke"]] == [True, True]
+    assert [smoke["remote_prefill"] for smoke in full_node.aggregated.document["smoke"]] == [None, None]
+
+
+def test_on_a_full_node_servers_of_another_kind_come_after_the_old_ones_are_gone(full_node: FullNode) -> None:
+    ended = full_node.disaggregated
     assert ended.status == 0, ended.errors
-    assert "gpt-oss-120b-aggregated must go before they come" in ended.errors
+    output = " ".join(ended.errors.split())
+    assert "gpt-oss-120b-aggregated, plain-aggregated must go before they come" in output
     (smoke,) = ended.document["smoke"]
     assert smoke["passed"]
-    assert project.command("rehearse", "down", "--stack", "full").status == 0
+
+
+def test_after_down_nothing_is_left(full_node: FullNode, project: Project) -> None:
+    assert full_node.down.status == 0, full_node.down.errors
+    assert not Path(f"/proc/{full_node.record['supervisor']['pid']}").exists()
+    assert members_of(full_node.record["namespaces"]) == []
+    assert full_node.links_after == full_node.links_before
+    assert str(project.folder / ".rehearsal" / FULL) not in Path("/proc/self/mountinfo").read_text()

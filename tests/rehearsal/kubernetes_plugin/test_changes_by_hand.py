@@ -17,6 +17,7 @@ from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_rehearsal.engine import read_drift
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
+from pulumi_home import home_without_logs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -83,7 +84,7 @@ def make(
         "PULUMI_BACKEND_URL": f"file://{tmp_path}",
         "PULUMI_CONFIG_PASSPHRASE": "none",
         "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{server.port}",
-        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_HOME": home_without_logs(tmp_path / "home"),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
     }
     for name, value in environment.items():

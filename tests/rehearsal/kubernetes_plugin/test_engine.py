@@ -15,6 +15,7 @@ from llmd_oke.catalogue.serving import scaling
 from llmd_oke.values import module_folder
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
+from pulumi_home import home_without_logs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -32,12 +33,13 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
     environment = {
         "PULUMI_CONFIG_PASSPHRASE": "none",
         "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{server.port}",
-        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_HOME": home_without_logs(tmp_path / "home"),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
     }
     backend = automation.ProjectBackend(f"file://{tmp_path}")
     settings = automation.ProjectSettings("stand-in", "python", backend=backend)
     options = automation.LocalWorkspaceOptions(str(tmp_path), project_settings=settings, env_vars=environment)
+    stack = automation.create_stack("dev", "stand-in", lambda: None, opts=options, work_dir=str(tmp_path))
 
     def run_(operation: str, program_: Program) -> Any:
         def inline() -> None:
@@ -46,7 +48,7 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
             provider = k8s.Provider("k", kubeconfig=control_plane.kubeconfig_text())
             program_(pulumi.ResourceOptions(provider=provider))
 
-        stack = automation.create_or_select_stack("dev", "stand-in", inline, opts=options, work_dir=str(tmp_path))
+        stack.workspace.program = inline
         return getattr(stack, operation)()
 
     yield run_

@@ -12,6 +12,7 @@ from kubernetes_control_plane import ControlPlane, program
 from llmd_rehearsal.kubernetes_plugin import charts
 from llmd_rehearsal.kubernetes_plugin.server import start
 from pulumi import automation
+from pulumi_home import home_without_logs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -46,7 +47,7 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
     environment = {
         "PULUMI_CONFIG_PASSPHRASE": "none",
         "PULUMI_DEBUG_PROVIDERS": f"kubernetes:{server.port}",
-        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_HOME": home_without_logs(tmp_path / "home"),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
     }
     backend = automation.ProjectBackend(f"file://{tmp_path}")
@@ -58,8 +59,9 @@ def run(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
         gpu_stack(pulumi.ResourceOptions(provider=k8s.Provider("k", kubeconfig=control_plane.kubeconfig_text())))
 
+    stack = automation.create_stack("dev", "operators", inline, opts=options, work_dir=str(tmp_path))
+
     def run_(operation: str) -> Any:
-        stack = automation.create_or_select_stack("dev", "operators", inline, opts=options, work_dir=str(tmp_path))
         return getattr(stack, operation)()
 
     yield run_

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from llmd_oke.operations.updates import is_gone_after_failure
 from llmd_pods.errors import KitError
 from llmd_pods.progress import SilentProgress
 from llmd_rehearsal.agent_config import NodeConfig
+from llmd_rehearsal.engine import Workspace
 from llmd_rehearsal.engine_nodes import cli_of, oci_client
 from llmd_rehearsal.oci_plugin.server import PluginOptions, start
 from pulumi import automation
+from pulumi_home import home_without_logs
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.engine]
 
@@ -141,7 +144,15 @@ class Kit:
         return (self._stack().export_stack().deployment or {})["resources"]
 
     def _stack(self, **inputs: Any) -> automation.Stack:
-        return automation.create_or_select_stack("dev", "oci", self.program(**inputs), opts=self.options)
+        stack = self._made
+        stack.workspace.program = self.program(**inputs)
+        return stack
+
+    @cached_property
+    def _made(self) -> automation.Stack:
+        own = self.options
+        workspace = Workspace(own.work_dir, project_settings=own.project_settings, env_vars=own.env_vars)
+        return automation.Stack.create("dev", workspace)
 
     def outputs_of(self, type_: str, name: str = "") -> dict[str, Any]:
         """The outputs of a resource, by its type and by its `name` in OCI where there are several."""
@@ -203,7 +214,7 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int, time_sc
     environment = {
         "PULUMI_CONFIG_PASSPHRASE": "none",
         "PULUMI_DEBUG_PROVIDERS": f"oci:{server.port}",
-        "PULUMI_HOME": str(tmp_path / "home"),
+        "PULUMI_HOME": home_without_logs(tmp_path / "home"),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
     }
     backend = automation.ProjectBackend(f"file://{tmp_path}")
