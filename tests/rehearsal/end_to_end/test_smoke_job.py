@@ -62,9 +62,7 @@ def test_the_jobs_report_says_what_was_simulated_and_what_ran(life: Life) -> Non
     assert smoke["provenance"]["time_scale"] == 0.5
 
 
-def test_failed_prefills_are_counted_by_the_pickers_choices_and_finished_prefills(
-    life: Life, project: Project
-) -> None:
+def test_failed_prefills_are_counted_by_the_pickers_choices_and_finished_prefills(life: Life, project: Project) -> None:
     """The routing sidecar counts nothing. Half of them fail: 500 of the prefill server, after which decode does it all
     (or which is the client's, with a later sidecar)."""
     assert life.again.status == 0
