@@ -6,13 +6,17 @@ from typing import Any
 import pulumi
 import pulumi_kubernetes as k8s
 import pytest
+import stack_files
 from google.protobuf import json_format
 from llmd_oke.operations.recovery import Pending, Recovery, State, recovered_state
+from llmd_oke.program.models import declare_address
 from pulumi import automation
 from pulumi.runtime.proto import provider_pb2
 from test_engine_updates import DEPLOYMENT, RecordingPlugin, engine_options, serving
 
 pytestmark = pytest.mark.engine
+
+NONE = {"mode": "none"}
 
 
 class ReadingPlugin(RecordingPlugin):
@@ -86,3 +90,31 @@ def test_the_update_goes_on_with_the_successor_and_deletes_the_old_one_alone(
 def ids(deployment: State | None) -> list[str]:
     """The ids of the Deployments of a state."""
     return [each["id"] for each in (deployment or {})["resources"] if each["type"] == DEPLOYMENT]
+
+
+class ServicePlugin(RecordingPlugin):
+    """Remembers what becomes of Services."""
+
+    remembered = "kubernetes:core/v1:Service"
+
+
+def test_the_service_of_a_model_stays_where_routers_come_or_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another Service of that name can't be made beside it."""
+    routed, plain = (
+        stack_files.plan(stack_files.model()),
+        stack_files.plan(stack_files.model("agg-tp1-8r", router=NONE)),
+    )
+    plans = iter([plain, routed, plain])
+
+    def program() -> None:
+        plan, cluster = next(plans), k8s.Provider("cluster", cluster_identifier="test")
+        declare_address(plan, plan.models[0], pulumi.ResourceOptions(provider=cluster), [])
+
+    plugin = ServicePlugin()
+    with serving(plugin) as address:
+        stack = automation.create_stack(
+            "test", "llmd-oke", program, opts=engine_options(address, tmp_path, monkeypatch)
+        )
+        for _ in range(3):
+            stack.up()
+    assert [step for step, _ in plugin.calls] == ["create", "update", "update"]

@@ -191,11 +191,8 @@ def _rights(
 
 
 def _oke(cluster: CreateCluster, network: Network, api_server: str | None, opts: pulumi.ResourceOptions) -> OkeCluster:
-    """The cluster. Its name changes in place, so that its component has a name of its own; states of earlier versions
-    know it by the cluster's.
-    """
+    """The cluster. Its name changes in place, so that its component has a name of its own."""
     flannel = cluster.cni == "flannel"
-    renamed = pulumi.ResourceOptions(aliases=[pulumi.Alias(name=cluster.name)])
     return OkeCluster(
         "oke",
         {
@@ -228,7 +225,7 @@ def _oke(cluster: CreateCluster, network: Network, api_server: str | None, opts:
             "kubeconfig": cluster.lookup_results.kubeconfig,
             "api_server": api_server,
         },
-        pulumi.ResourceOptions.merge(opts, renamed),
+        opts,
     )
 
 

@@ -64,30 +64,38 @@ def declare_model(
             own.append(Router(f"{name}-router", router_args(plan, model, unit), needed))
         declared += own
         turn = _next_unit_opts(served, own)
-    if model.routed:
-        routers = [service_name(unit_name(plan, model, unit)) for unit in model.units]
-        address = FrontDoor(
-            f"{model.name}-front-door",
-            {
-                "namespace": plan.namespace,
-                "release": plan.release.name,
-                "override": _override(plan),
-                "model": model.name,
-                "routers": routers,
-            },
-            after(inside, *declared),
-        )
-    else:
-        address = ModelEndpoint(
-            f"{model.name}-endpoint",
+    address = declare_address(plan, model, inside, declared)
+    return DeclaredModel(address.url, [*declared, address])
+
+
+def declare_address(
+    plan: Plan, model: ModelPlan, opts: pulumi.ResourceOptions, units: Sequence[pulumi.Resource]
+) -> FrontDoor | ModelEndpoint:
+    """Where requests go: to Envoys before the routers, or to all servers. Either takes the other's Service over."""
+    front_door, endpoint = f"{model.name}-front-door", f"{model.name}-endpoint"
+    if not model.routed:
+        other = pulumi.Alias(name=front_door, type_="llmd-oke:index:FrontDoor")
+        return ModelEndpoint(
+            endpoint,
             {
                 "namespace": plan.namespace,
                 "model": model.name,
                 "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
             },
-            inside,
+            pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(aliases=[other])),
         )
-    return DeclaredModel(address.url, [*declared, address])
+    other = pulumi.Alias(name=endpoint, type_="llmd-oke:index:ModelEndpoint")
+    return FrontDoor(
+        front_door,
+        {
+            "namespace": plan.namespace,
+            "release": plan.release.name,
+            "override": _override(plan),
+            "model": model.name,
+            "routers": [service_name(unit_name(plan, model, unit)) for unit in model.units],
+        },
+        pulumi.ResourceOptions.merge(after(opts, *units), pulumi.ResourceOptions(aliases=[other])),
+    )
 
 
 def _served_already(model: ModelPlan) -> pulumi.Output[bool] | None:
