@@ -15,7 +15,7 @@ LIMIT_S = 120
 
 
 class Connections:
-    """Connections that are kept open, as clients keep them."""
+    """Connections that are kept open, as clients keep them: none that the server has closed since is used again."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -23,6 +23,7 @@ class Connections:
 
     async def ask(self, number: int) -> int:
         """Streams an answer and counts its tokens; OSError with what was wrong."""
+        self.idle = [connection for connection in self.idle if not connection[0].at_eof()]
         reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection(self.host, 80)
         prompt = f"{number} " * 300
         body = json.dumps(

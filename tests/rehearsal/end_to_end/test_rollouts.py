@@ -147,6 +147,7 @@ def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(
     assert load.failures == []
     assert load.longest_gap_s < STARTUP_S / 2
     assert rollouts.pairings
+    project.command("rehearse", "down", "--stack", "rollouts")
 
 
 def test_on_full_nodes_units_are_updated_one_after_the_other_and_the_others_answer(
