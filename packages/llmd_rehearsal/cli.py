@@ -98,14 +98,12 @@ def _document(prepared: Prepared, update: Mapping[str, Any], report: Path | None
 
 
 def _show_programs(programs: Iterable[Program]) -> None:
-    """A table of programs."""
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("program", "version", "from"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("path", overflow="fold")
-    for program in programs:
-        table.add_row(program.name, program.version, program.origin, str(program.path))
-    console.output().print(table)
+    """A line for each program; paths are whole in narrow terminals too."""
+    rows = [(program.name, program.version, program.origin, str(program.path)) for program in programs]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        console.output().print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 def substitution_text(choice: ReleaseChoice) -> str | None:
