@@ -3,9 +3,10 @@ disruption budgets hold. DaemonSets' and static pods stay, as with `kubectl drai
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import cast
 
 import httpx2
@@ -37,6 +38,11 @@ _FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError)
 
 Instances = Mapping[str, str]
 """The names of instances by their OCIDs."""
+
+Devices = Mapping[str, int]
+"""How many of each extended resource a node offers, such as `amd.com/gpu`."""
+
+NO_DEVICES: Devices = MappingProxyType({})
 
 
 def drain_limit_s() -> float:
@@ -73,9 +79,9 @@ class Drain:
             raise KitError(f"The API server can't be reached: {error}") from error
 
     @contextmanager
-    def drained(self, instances: Instances) -> Generator[None]:
-        """Their nodes are drained before the block. Where draining or the block fails, those that are left take pods
-        again.
+    def drained(self, instances: Instances) -> Generator[Devices]:
+        """Their nodes are drained before the block, which gets the devices that they offer, the most of each. Where
+        draining or the block fails, those that are left take pods again.
 
         Raises:
             KitError: the time is over, or the API server refuses.
@@ -94,31 +100,33 @@ class Drain:
             for name in [name for node, name in nodes if not _is_ready(node)]:
                 self.progress.step(f"{name} is not Ready: nothing there can end its pods in peace, they go with it")
             self._empty([(node, name) for node, name in nodes if _is_ready(node)])
-            yield
+            yield _most(_devices(node) for node, _ in nodes)
         except BaseException:  # Ctrl-C gives up too
             self._take_pods_again(instances)
             raise
 
-    def await_ready(self, instances: Instances) -> None:
-        """Waits until these instances are nodes that are Ready and take pods.
+    def await_ready(self, instances: Instances, devices: Devices = NO_DEVICES) -> None:
+        """Waits until these instances are nodes that are Ready, offer so many devices each, and take pods.
 
         Raises:
             KitError: they are not in time.
         """
         ends_s, ticker = self.clock() + JOIN_S, Ticker(self.progress, clock=self.clock)
-        while missing := self._not_ready(instances):
+        offer = "".join(f" with {count} {name}" for name, count in sorted(devices.items()))
+        while missing := self._not_ready(instances, devices):
             if self.clock() >= ends_s:
                 raise KitError(
-                    f"{', '.join(missing)}: no node is Ready after {JOIN_S / 60:.0f} minutes.",
+                    f"{', '.join(missing)}: no node is Ready{offer} after {JOIN_S / 60:.0f} minutes.",
                     "The instance's serial console says why it doesn't join. The same command goes on from there.",
                 )
-            ticker.tell(f"waiting for nodes to be Ready: {', '.join(missing)}", "joining")
+            ticker.tell(f"waiting for nodes to be Ready{offer}: {', '.join(missing)}", "joining")
             self.pause(POLL_S)
         self._take_pods_again(instances)
 
-    def _not_ready(self, instances: Instances) -> list[str]:
+    def _not_ready(self, instances: Instances, devices: Devices) -> list[str]:
         try:
-            ready = {name for node, name in self._nodes(instances) if _is_ready(node)}
+            nodes = [(node, name) for node, name in self._nodes(instances) if _is_ready(node)]
+            ready = {name for node, name in nodes if _most([devices, _devices(node)]) == _devices(node)}
         except KitError:
             ready = set[str]()  # the API server may restart meanwhile
         return sorted(set(instances.values()) - ready)
@@ -245,6 +253,20 @@ def _instance_name(node: Node, instances: Instances) -> str:
 def _is_ready(node: Node) -> bool:
     conditions = (node.status.conditions if node.status else None) or ()
     return any(condition.type == "Ready" and condition.status == "True" for condition in conditions)
+
+
+def _devices(node: Node) -> Devices:
+    """The extended resources that a node offers; Kubernetes gives all of its own names without a slash."""
+    allocatable = cast("Mapping[str, str]", (node.status.allocatable if node.status else None) or {})
+    return {name: int(count) for name, count in allocatable.items() if "/" in name and int(count)}
+
+
+def _most(offers: Iterable[Devices]) -> Devices:
+    """The most of each."""
+    most: dict[str, int] = {}
+    for offer in offers:
+        most |= {name: max(count, most.get(name, 0)) for name, count in offer.items()}
+    return most
 
 
 def _cause(error: ApiError) -> str:

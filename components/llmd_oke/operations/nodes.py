@@ -129,11 +129,12 @@ def _replace_batch(
     batch: Sequence[LaunchedNode],
     drain: "Drain | None",
 ) -> None:
-    """Ends these nodes, drained, and waits for those in their place."""
+    """Ends these nodes, drained, and waits for those in their place until they offer the same devices."""
     names = ", ".join(node.name for node in batch)
     instances = [node for node in batch if node.urns]
     pooled = [node for node in batch if node.instance_pool]
-    with drain.drained({node.identifier: node.name for node in batch}) if drain else nullcontext():
+    old = {node.identifier: node.name for node in batch}
+    with drain.drained(old) if drain else nullcontext(dict[str, int]()) as devices:
         progress.step(f"launching anew: {names}")
         for node in pooled:
             pools.detach(node)
@@ -148,7 +149,7 @@ def _replace_batch(
     ]
     there += pools.successors(pooled)
     if drain:
-        drain.await_ready({node.identifier: node.name for node in there})
+        drain.await_ready({node.identifier: node.name for node in there}, devices)
 
 
 class _ClusterNetworks:

@@ -1,8 +1,10 @@
 """An API server as far as draining asks it: nodes, pods, and budgets that allow evictions or don't."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -28,10 +30,18 @@ KUBECONFIG: dict[str, Any] = {
 }
 
 
-def node(name: str, provider_id: str = "", *, ready: bool = True, **spec: object) -> dict[str, Any]:
+def node(
+    name: str,
+    provider_id: str = "",
+    *,
+    ready: bool = True,
+    devices: Mapping[str, str] = MappingProxyType({}),
+    **spec: object,
+) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": "True" if ready else "Unknown"}]
     provider = {"providerID": provider_id} if provider_id else {}
-    return {"metadata": {"name": name}, "spec": {**provider, **spec}, "status": {"conditions": conditions}}
+    status = {"conditions": conditions, "allocatable": dict(devices)}
+    return {"metadata": {"name": name}, "spec": {**provider, **spec}, "status": status}
 
 
 def pod(name: str, on: str, owner: str = "ReplicaSet", phase: str = "Running", **metadata: object) -> dict[str, Any]:

@@ -117,6 +117,16 @@ def test_a_new_node_is_waited_for_until_it_is_ready_and_no_longer_than_an_hour()
     there.drain().await_ready(INSTANCES)
 
 
+def test_a_new_node_is_waited_for_until_it_offers_the_devices_of_the_old_one():
+    there = ClusterForTests([node("n", "ocid1.instance.a", devices={"amd.com/gpu": "8", "cpu": "112"})])
+    with there.drain().drained(INSTANCES) as devices:
+        there.nodes[0] = node("n", "ocid1.instance.a", devices={"amd.com/gpu": "7"})
+    with pytest.raises(KitError, match=r"mi300x-0: no node is Ready with 8 amd\.com/gpu after 60 minutes"):
+        there.drain().await_ready(INSTANCES, devices)
+    there.nodes[0] = node("n", "ocid1.instance.a", devices={"amd.com/gpu": "8"})
+    there.drain().await_ready(INSTANCES, devices)
+
+
 def test_an_api_server_that_can_not_be_reached_is_told():
     there = cluster()
     there.drain().require_cluster()
