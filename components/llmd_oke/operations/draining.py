@@ -15,6 +15,7 @@ from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
+from lightkube.utils.quantity import parse_quantity
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress, Ticker
 
@@ -125,8 +126,7 @@ class Drain:
 
     def _not_ready(self, instances: Instances, devices: Devices) -> list[str]:
         try:
-            nodes = [(node, name) for node, name in self._nodes(instances) if _is_ready(node)]
-            ready = {name for node, name in nodes if _most([devices, _devices(node)]) == _devices(node)}
+            ready = {name for node, name in self._nodes(instances) if _is_ready(node) and _offers(node, devices)}
         except KitError:
             ready = set[str]()  # the API server may restart meanwhile
         return sorted(set(instances.values()) - ready)
@@ -258,7 +258,14 @@ def _is_ready(node: Node) -> bool:
 def _devices(node: Node) -> Devices:
     """The extended resources that a node offers; Kubernetes gives all of its own names without a slash."""
     allocatable = cast("Mapping[str, str]", (node.status.allocatable if node.status else None) or {})
-    return {name: int(count) for name, count in allocatable.items() if "/" in name and int(count)}
+    counts = {name: int(parse_quantity(text) or 0) for name, text in allocatable.items() if "/" in name}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _offers(node: Node, devices: Devices) -> bool:
+    """Whether a node offers at least so many of each."""
+    there = _devices(node)
+    return all(there.get(name, 0) >= count for name, count in devices.items())
 
 
 def _most(offers: Iterable[Devices]) -> Devices:

@@ -127,6 +127,14 @@ def test_a_new_node_is_waited_for_until_it_offers_the_devices_of_the_old_one():
     there.drain().await_ready(INSTANCES, devices)
 
 
+def test_devices_are_counted_as_kubernetes_writes_them():
+    shared = "rdma/shared"
+    there = ClusterForTests([node("n", "ocid1.instance.a", devices={shared: "1k", "amd.com/gpu": "0"})])
+    with there.drain().drained(INSTANCES) as devices:
+        assert devices == {shared: 1000}
+    there.drain().await_ready(INSTANCES, devices)
+
+
 def test_an_api_server_that_can_not_be_reached_is_told():
     there = cluster()
     there.drain().require_cluster()
