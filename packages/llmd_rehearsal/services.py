@@ -10,6 +10,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -225,7 +226,8 @@ class Listener:
         The socket is closed once the loop has forgotten it: it would else forget what gets the same number next.
         """
         self._accepting.cancel()
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is closed already where the loop has ended the task
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """End everything."""

@@ -249,3 +249,11 @@ async def test_what_is_watched_after_a_listener_closed_keeps_being_watched() -> 
     await asyncio.sleep(0)
     listener.close()
     assert await asyncio.wait_for(ChildProcess(["true"]).wait(), 5) == 0
+
+
+async def test_a_listener_may_be_closed_again() -> None:
+    listener = Listener(Address("127.0.0.1", 0), [], lambda _source, _target: True)
+    listener.close()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    listener.close()
