@@ -155,6 +155,7 @@ def displacement(preview: Preview, gpus: int, resource: str = GPU) -> Displaceme
         if change.operation != "create"
     )
     leaving = [change for change in deployments if change.operation == "delete" and gpus_of(change.old, resource)]
+    leaving.sort(key=lambda change: change.name)
     free = max(0, gpus - held)
     return Displacement(leaving, created, free) if created > free and leaving else None
 

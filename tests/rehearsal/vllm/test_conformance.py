@@ -82,22 +82,24 @@ def ours(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict
         httpx2.post(f"http://{control}/servers", json=container).raise_for_status()
         addresses[name] = f"http://127.0.0.1:{port}"
         wait_for(f"{addresses[name]}/health", log)
-    return addresses
+    return {**addresses, "uncached": addresses["plain"]}
 
 
 @pytest.fixture(scope="module")
 def other(processes: ExitStack, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The address of llm-d-inference-sim, which needs no connector for prefill and decode."""
+    """The addresses of llm-d-inference-sim, which needs no connector for prefill and decode."""
     program = locate("llm-d-inference-sim")
     if program is None:
         pytest.skip("no llm-d-inference-sim: llmd-oke rehearse programs --tests builds it")
-    log, port = tmp_path_factory.mktemp("other") / "log", str(free_port())
-    own = ["--port", port, "--model", MODEL, "--max-model-len", CONTEXT, "--max-num-seqs", "8", "--seed", "1"]
-    address = f"http://127.0.0.1:{port}"
-    # With its KV cache, without which it has no metrics of prefix caching; that asks for the pod's address.
-    argv = [str(program.path), *own, "--enable-kvcache"]
-    processes.enter_context(process(argv, log, f"{address}/health", POD_IP="127.0.0.1"))
-    return {"plain": address, "nixl": address}
+    addresses: dict[str, str] = {}
+    # Metrics of prefix caching are there only with its KV cache, which asks for the pod's address.
+    for name, flags in (("plain", ["--enable-kvcache"]), ("uncached", [])):
+        log, port = tmp_path_factory.mktemp(name) / "log", str(free_port())
+        own = ["--port", port, "--model", MODEL, "--max-model-len", CONTEXT, "--max-num-seqs", "8", "--seed", "1"]
+        addresses[name] = f"http://127.0.0.1:{port}"
+        argv = [str(program.path), *own, *flags]
+        processes.enter_context(process(argv, log, f"{addresses[name]}/health", POD_IP="127.0.0.1"))
+    return {**addresses, "nixl": addresses["plain"]}
 
 
 @pytest.fixture(scope="module", params=SERVERS)

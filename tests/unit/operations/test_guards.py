@@ -4,7 +4,15 @@ import json
 from typing import Any
 
 import pytest
-from llmd_oke.operations.guards import displacement, losses, refuse_losses, refuse_skipped_versions, value_at
+from llmd_oke.operations.guards import (
+    DEPLOYMENT,
+    GPU,
+    displacement,
+    losses,
+    refuse_losses,
+    refuse_skipped_versions,
+    value_at,
+)
 from llmd_oke.operations.previews import of_document, parse
 from llmd_pods.errors import KitError
 from previews_for_tests import document, recorded, replaced_pool, step
@@ -112,6 +120,18 @@ def test_on_full_nodes_the_old_servers_go_first():
     assert [change.name for change in servers.first] == ["m-aggregated"]
     assert (servers.wanted_gpus, servers.free_gpus) == (16, 0)
     assert "m-aggregated must go before they come" in str(servers)
+
+
+def test_servers_that_go_first_are_named_in_one_order():
+    def deployment(operation: str, name: str) -> dict[str, Any]:
+        state = {"inputs": {"spec": {"template": {"spec": {"containers": [{"resources": {"limits": {GPU: "1"}}}]}}}}}
+        return step(operation, DEPLOYMENT, name, **{"newState" if operation == "create" else "oldState": state})
+
+    steps = [deployment("delete", "m-b"), deployment("create", "m-c"), deployment("delete", "m-a")]
+    for order in (steps, steps[::-1]):
+        servers = displacement(parse(document(*order)), gpus=2)
+        assert servers is not None
+        assert [change.name for change in servers.first] == ["m-a", "m-b"]
 
 
 def test_with_some_room_but_not_enough_they_go_first_too():
