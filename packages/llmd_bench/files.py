@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
-from llmd_pods.documents import in_words
+from llmd_pods.documents import explain
 from llmd_pods.errors import KitError
 from llmd_pods.metrics import LATENCIES
 from llmd_pods.row import Arrival, Basis, Origin, Quantiles, Row, Scope
@@ -235,13 +235,6 @@ def read_text(path: Path) -> str:
         return read_bytes(path, MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise KitError(f"{path} is no text: {error.reason} at byte {error.start}") from error
-
-
-def explain(error: ValidationError, whole: str = "row") -> str:
-    """What pydantic found wrong, in one line; `whole` is what the thing itself is called."""
-    return "; ".join(
-        f"{'.'.join(map(str, problem['loc'])) or whole}: {in_words(problem)}" for problem in error.errors()
-    )
 
 
 def _json_entries(text: str) -> Iterator[tuple[int, object]]:

@@ -5,7 +5,7 @@ from datetime import date
 from typing import Any, cast
 
 import yaml
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, ValidationError
 
 PATTERNS_IN_WORDS: dict[str, str] = {}
 """What patterns ask for, by the pattern; whoever declares one adds its words."""
@@ -76,6 +76,13 @@ def in_words(details: ErrorDetails) -> str:
             return f"must be {PARSED[kind]}"
         case _:
             return details["msg"].removeprefix("Value error, ")
+
+
+def explain(error: ValidationError, whole: str = "row") -> str:
+    """What pydantic found wrong, in one line; `whole` is what the thing itself is called."""
+    return "; ".join(
+        f"{'.'.join(map(str, problem['loc'])) or whole}: {in_words(problem)}" for problem in error.errors()
+    )
 
 
 MOST_BYTES = 4 * 2**20

@@ -34,7 +34,7 @@ from llmd_rehearsal.cluster_spec import POLICIES_FILE
 from llmd_rehearsal.devices import DeviceProvider
 from llmd_rehearsal.nodes import Change, ChangeNode, Fleet, NodeControl, serve_control
 from llmd_rehearsal.pods import images, network_policies
-from llmd_rehearsal.pods.container_worker import BackOff
+from llmd_rehearsal.pods.container_worker import BackOff, Starts
 from llmd_rehearsal.pods.containers import simulator_client
 from llmd_rehearsal.pods.images import ContainerFactory, load
 from llmd_rehearsal.pods.network_policies import NetworkPolicyFilter
@@ -174,6 +174,7 @@ class Agent:
             state_folder=config.state_folder,
             resolver=Resolver(config.dns_address, config.cluster_domain),
             probes=ProbeCount(),
+            starts=Starts(),
             probe_time_scale=config.probe_time_scale,
             back_off=BackOff(config.back_off.first_s, config.back_off.longest_s),
         )

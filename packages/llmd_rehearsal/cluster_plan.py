@@ -87,7 +87,7 @@ def local_cluster_spec(
         plugin: the engine's Kubernetes plug-in; the engine starts a real one by itself.
         startup_s: wall seconds that each simulated vLLM takes to start; None for the default of its process.
     """
-    control = control_plane.prepare(state, programs, probe_time_scale)
+    control = control_plane.prepare(state, programs, probe_time_scale, len(plan.nodes))
     authority, scales = control.pki.authority.certificate, (time_scale, probe_time_scale)
     agent = _agent_config(state, plan, programs, authority, scales, pod_environment or {})
     agent_text = agent.model_dump_json(indent=2)

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import yaml
-from llmd_bench.files import explain
 from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.shapes import Gpu, Node
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.planning.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_oke.values import Entry, entry, read_yaml, required_entry
-from llmd_pods.documents import require_bounded
+from llmd_pods.documents import explain, require_bounded
 from llmd_pods.errors import KitError
 from llmd_pods.row import Basis
 from pydantic import Field, ValidationError

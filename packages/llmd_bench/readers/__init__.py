@@ -9,10 +9,11 @@ from itertools import groupby
 from operator import add
 from pathlib import Path
 
+from llmd_pods.documents import explain
 from llmd_pods.errors import KitError
 from pydantic import ValidationError
 
-from llmd_bench.files import REQUESTS_FILE, Hints, ReadResults, Rejection, explain, scan_rows
+from llmd_bench.files import REQUESTS_FILE, Hints, ReadResults, Rejection, scan_rows
 from llmd_bench.readers import inference_perf, j_pareto, llm_d_report, vllm_bench
 from llmd_bench.readers.source import Source
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from llmd_pods.documents import require_bounded
+from llmd_pods.documents import explain, require_bounded
 from llmd_pods.row import CONDITIONS, Origin, Row
 from llmd_pods.topology import parse_short_form
 from pydantic import ValidationError
 
-from llmd_bench.files import Hints, ReadResults, Rejection, explain, read_text
+from llmd_bench.files import Hints, ReadResults, Rejection, read_text
 
 MOST = 1e300
 """A figure beyond it is none: not finite, or too large to be computed with."""

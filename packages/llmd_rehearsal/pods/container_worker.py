@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ _log = logging.getLogger(__name__)
 _RETRY_START_S = 1.0
 _RESET_AFTER_S = 600.0  # kubelet forgets back-off after ten minutes of running
 
+_STARTS_PER_PROCESSOR = 3
+_LONGEST_START_S = 20.0
+
 
 @dataclass(frozen=True)
 class BackOff:
@@ -37,6 +41,42 @@ class BackOff:
         if restarts == 0:
             return 0.0
         return min(self.first_s * 2.0 ** min(restarts - 1, 30), self.longest_s)
+
+
+class Starts:
+    """The programs of a machine that start at the same time: few, so that each answers before its liveness probe gives
+    it up. All simulated nodes share that machine; 77 endpoint pickers that started together on two processors took
+    longer than their 35 s, were started again, and so on.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._free = asyncio.Semaphore(most or _STARTS_PER_PROCESSOR * len(os.sched_getaffinity(0)))
+
+    async def turn(self, stopping: asyncio.Event) -> "Turn | None":
+        """Wait for a turn; None where the container is stopped before."""
+        taken, stopped = asyncio.create_task(self._free.acquire()), asyncio.create_task(stopping.wait())
+        await asyncio.wait({taken, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if taken.done():
+            return Turn(self._free)
+        taken.cancel()
+        return None
+
+
+class Turn:
+    """One program's start: over with its first good answer, its end, or after 20 s."""
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free = free
+        self._limit = asyncio.get_running_loop().call_later(_LONGEST_START_S, self.end)
+        self._over = False
+
+    def end(self) -> None:
+        """Let the next one start; nothing where that has happened."""
+        if not self._over:
+            self._over = True
+            self._limit.cancel()
+            self._free.release()
 
 
 @dataclass(frozen=True)
@@ -54,6 +94,7 @@ class ContainerOptions:
     """Called with reason and message of what a kubelet would report as an event."""
     address: str
     probes: ProbeCount
+    starts: Starts
     time_scale: float
     back_off: BackOff
     grace_s: float
@@ -78,6 +119,7 @@ class ContainerWorker:
         self._stopping = asyncio.Event()
         self._container: Container | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._turn: Turn | None = None
 
     async def run(self) -> None:
         """Run until the container is over."""
@@ -121,6 +163,7 @@ class ContainerWorker:
             code = await container.wait()
         finally:
             probing.cancel()
+            self._end_turn()
             self._container = None
         self._note_end(code, since, container.identity)
         return code
@@ -128,16 +171,24 @@ class ContainerWorker:
     async def _start(self) -> Container | None:
         try:
             container = self._options.make()
-            await container.start()
+            if container.own_program and _answers(self._model):
+                self._turn = await self._options.starts.turn(self._stopping)
+            if not self._stopping.is_set():
+                await container.start()
+                return container
         except StartError as error:
             self._waiting(error.reason, str(error))
         except MissingSourceError as error:
             self._waiting("CreateContainerConfigError", str(error))
         except (OSError, KitError) as error:
             self._waiting("CreateContainerError", str(error))
-        else:
-            return container
+        self._end_turn()
         return None
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.end()
+            self._turn = None
 
     def _waiting(self, reason: str, message: str) -> None:
         state = Waiting(reason, message)
@@ -222,6 +273,8 @@ class ContainerWorker:
         while True:
             await asyncio.sleep(pause_s)
             passed = await run_probe(probe, self._model, container, self._options.address, times.timeout_s)
+            if passed:
+                self._end_turn()
             verdict = tally.record(passed=passed)
             if verdict is not None:
                 return verdict
@@ -232,3 +285,8 @@ class ContainerWorker:
         _log.info("%s", message)
         self._options.warn("Killing", message)
         self._ending = start_task(self._end(container, self._options.grace_s), f"end of container {self.record.name}")
+
+
+def _answers(model: ContainerModel) -> bool:
+    """Whether there is a first good answer to wait for."""
+    return bool(model.startupProbe or model.readinessProbe or model.livenessProbe)

@@ -49,6 +49,11 @@ class Container(Protocol):
         """Whether there is something to probe; otherwise it counts as started and ready."""
         ...
 
+    @property
+    def own_program(self) -> bool:
+        """Whether a program of its own is started for it."""
+        ...
+
     async def start(self) -> None:
         """Start; OSError or KitError when it can't be."""
         ...
@@ -97,6 +102,7 @@ class PlaceholderContainer:
     """Nothing runs; `completes` is true for containers that are expected to end, such as a Job's."""
 
     probed = False
+    own_program = False
 
     def __init__(self, *, completes: bool) -> None:
         self._end_event = asyncio.Event()
@@ -137,6 +143,7 @@ class ProcessContainer:
     """Runs a program by bubblewrap; its output goes straight to its log file."""
 
     probed = True
+    own_program = True
 
     def __init__(self, spec: ProcessContainerSpec) -> None:
         self._spec = spec
@@ -232,6 +239,7 @@ class SimulatorContainer:
     """A simulated model server; its log is fetched when it ends."""
 
     probed = True
+    own_program = False
 
     def __init__(self, spec: SimulatorSpec, client: httpx2.AsyncClient) -> None:
         self._spec = spec

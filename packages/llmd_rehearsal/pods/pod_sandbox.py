@@ -18,7 +18,7 @@ from llmd_pods.errors import KitError
 
 from llmd_rehearsal.nodes import Fleet
 from llmd_rehearsal.pods import volumes
-from llmd_rehearsal.pods.container_worker import BackOff
+from llmd_rehearsal.pods.container_worker import BackOff, Starts
 from llmd_rehearsal.pods.containers import Mount, termination_message
 from llmd_rehearsal.pods.environment import (
     MissingSourceError,
@@ -88,6 +88,7 @@ class AgentContext:
     state_folder: Path
     resolver: Resolver
     probes: ProbeCount
+    starts: Starts
     probe_time_scale: float
     back_off: BackOff
 

@@ -202,6 +202,7 @@ class PodWorker:
             warn=self._warn,
             address=facts.pod_ip if facts else "",
             probes=self._context.probes,
+            starts=self._context.starts,
             time_scale=self._context.probe_time_scale,
             back_off=self._context.back_off,
             grace_s=self.grace_s,

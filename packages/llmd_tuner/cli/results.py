@@ -10,12 +10,13 @@ import typer
 from llmd_bench import comparison, texts
 from llmd_bench import history as runs
 from llmd_bench.comparison import Comparison, LoadComparison
-from llmd_bench.files import Hints, Rejection, explain
+from llmd_bench.files import Hints, Rejection
 from llmd_bench.history import Run, SideResults, load_side, open_store
 from llmd_bench.loads import Load, deployment, pace
 from llmd_bench.texts import number
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable, plain_cells
+from llmd_pods.documents import explain
 from llmd_pods.errors import KitError
 from llmd_pods.metrics import METRICS
 from llmd_pods.row import Row

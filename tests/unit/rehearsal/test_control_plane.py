@@ -120,3 +120,11 @@ def test_preparing_again_changes_nothing(prepared):
         prepared.kubeconfig.parent, {name: Path("/programs") / name for name in control_plane.PROGRAMS}
     )
     assert again == prepared
+
+
+@pytest.mark.parametrize(("nodes", "grace"), [(0, "50s"), (100, "50s"), (256, "128s")])
+def test_nodes_count_as_lost_later_where_they_are_many(tmp_path: Path, nodes: int, grace: str):
+    programs = dict.fromkeys(control_plane.PROGRAMS, Path("/bin/true"))
+    processes = control_plane.prepare(tmp_path, programs, nodes=nodes).processes
+    (manager,) = (process for process in processes if process.name == "kube-controller-manager")
+    assert f"--node-monitor-grace-period={grace}" in manager.argv

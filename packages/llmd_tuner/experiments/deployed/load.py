@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 from llmd_bench import rows
-from llmd_bench.files import REQUESTS_FILE, CatalogueNames, Hints, ReadResults, explain, make_folder, write_rows
+from llmd_bench.files import REQUESTS_FILE, CatalogueNames, Hints, ReadResults, make_folder, write_rows
 from llmd_bench.history import ROWS_FILE, safe_names, stack_folder
 from llmd_bench.readers import read
 from llmd_bench.readers.inference_perf import ToolLoad, config
@@ -32,6 +32,7 @@ from llmd_pods import pod_load
 from llmd_pods.circumstances import Circumstances
 from llmd_pods.config_maps import PART_KEY, count_of, join_pieces
 from llmd_pods.deployment import Stability, stability
+from llmd_pods.documents import explain
 from llmd_pods.errors import KitError
 from llmd_pods.load_job import LEAD_S
 from llmd_pods.notation import read_trim

@@ -8,8 +8,9 @@ from typing import Any, cast
 import httpx2
 import pytest
 from lightkube.models.core_v1 import Container as ContainerModel
+from lightkube.models.core_v1 import ExecAction, Probe
 from llmd_rehearsal.pods import containers
-from llmd_rehearsal.pods.container_worker import BackOff, ContainerOptions, ContainerWorker, pre_stop_sleep_s
+from llmd_rehearsal.pods.container_worker import BackOff, ContainerOptions, ContainerWorker, Starts, pre_stop_sleep_s
 from llmd_rehearsal.pods.containers import (
     Container,
     PlaceholderContainer,
@@ -123,10 +124,12 @@ def test_a_sandbox_mounts_outer_folders_before_inner_ones_and_keeps_few_capabili
 class ScriptedContainer:
     """Ends with the given code when told to, or when stopped."""
 
-    probed = False
+    probed = True
+    own_program = True
     identity = "scripted://1"
 
-    def __init__(self, code: int | None) -> None:
+    def __init__(self, code: int | None, answers: asyncio.Event | None = None) -> None:
+        self._answers = answers or asyncio.Event()
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if code is not None:
             self._ended.set_result(code)
@@ -141,7 +144,7 @@ class ScriptedContainer:
             self._ended.set_result(143)
 
     async def execute(self, argv: list[str], timeout_s: float) -> tuple[int, str]:
-        return 0, ""
+        return (0 if self._answers.is_set() else 1), ""
 
 
 class Watched:
@@ -160,6 +163,7 @@ class Watched:
             warn=lambda _reason, _message: None,
             address="127.0.0.1",
             probes=ProbeCount(),
+            starts=Starts(),
             time_scale=1.0,
             back_off=BackOff(first_s=wait_s, longest_s=wait_s),
             grace_s=1.0,
@@ -213,6 +217,72 @@ async def test_stop_ends_a_container_that_waits_to_be_restarted() -> None:
     await watched.worker.stop(1.0)
     await asyncio.wait_for(running, 5)
     assert watched.record.over
+
+
+class Starting:
+    """A worker of a program that is asked for its answer by its start-up probe."""
+
+    def __init__(self, name: str, starts: Starts) -> None:
+        self.begun, self.answers = asyncio.Event(), asyncio.Event()
+        self.record = ContainerRecord(name, "x", Role.MAIN)
+        probe = Probe(exec=ExecAction(["ask"]), periodSeconds=1, failureThreshold=3600)
+        options = ContainerOptions(
+            make=self._make,
+            restarts=lambda _code: False,
+            termination_message=lambda _code: None,
+            changed=lambda: self.begun.set() if isinstance(self.record.state, Running) else None,
+            warn=lambda _reason, _message: None,
+            address="127.0.0.1",
+            probes=ProbeCount(),
+            starts=starts,
+            time_scale=0.001,
+            back_off=BackOff(),
+            grace_s=1.0,
+        )
+        self.worker = ContainerWorker(ContainerModel(name=name, startupProbe=probe), self.record, options)
+        self.running = asyncio.create_task(self.worker.run())
+
+    def _make(self) -> Container:
+        return ScriptedContainer(None, self.answers)
+
+    async def end(self) -> None:
+        await asyncio.wait_for(self.worker.stop(1.0), 5)
+        await asyncio.wait_for(self.running, 5)
+
+
+async def test_a_program_starts_once_one_before_it_has_answered() -> None:
+    starts = Starts(most=1)
+    first, second = Starting("first", starts), Starting("second", starts)
+    await asyncio.wait_for(first.begun.wait(), 5)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not second.begun.is_set()
+    first.answers.set()
+    await asyncio.wait_for(second.begun.wait(), 5)
+    await first.end()
+    await second.end()
+
+
+async def test_a_program_starts_once_one_that_never_answered_has_ended() -> None:
+    starts = Starts(most=1)
+    first, second = Starting("first", starts), Starting("second", starts)
+    await asyncio.wait_for(first.begun.wait(), 5)
+    await first.end()
+    await asyncio.wait_for(second.begun.wait(), 5)
+    await second.end()
+
+
+async def test_a_program_that_waits_for_its_turn_can_be_stopped() -> None:
+    starts = Starts(most=1)
+    first, second = Starting("first", starts), Starting("second", starts)
+    await asyncio.wait_for(first.begun.wait(), 5)
+    await second.end()
+    assert second.record.over
+    assert not second.begun.is_set()
+    await first.end()
+    third = Starting("third", starts)
+    await asyncio.wait_for(third.begun.wait(), 5)
+    await third.end()
 
 
 def simulator(answers: Callable[[httpx2.Request], httpx2.Response]) -> httpx2.AsyncClient:
