@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from llmd_oke.cli import console
+from llmd_oke.values import open_project
 from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 from llmd_rehearsal.programs import locate
 from xdist.remote import Producer
@@ -81,6 +82,13 @@ def _own_consoles() -> None:
     """Each test sees consoles of its own width: those of a process are kept from the first command on."""
     console.output.cache_clear()
     console.errors.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _no_open_project() -> Iterator[None]:
+    """What a test's project has in its own `values/` is gone with it."""
+    yield
+    open_project(None)
 
 
 @pytest.fixture(scope="session", autouse=True)

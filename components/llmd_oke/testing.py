@@ -217,7 +217,7 @@ def render(
     Args:
         config: the stack's config, the object under `llmd-oke:stack`, or the name of a stack.
         secrets: the stack's secret keys, for example `{"huggingFaceToken": "..."}`.
-        project: folder with `stacks/`; the working directory if left out. Needed for a stack's name only.
+        project: folder with `stacks/`, and `values/` if it has entries of its own; the working directory if left out.
         limit_s: longest that the program may run, in seconds.
 
     Raises:
@@ -230,7 +230,7 @@ def render(
         config = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     plain = {f"{PROJECT}:stack": json.dumps(config), f"{PROJECT}:rehearsed": "true"}
     hidden = {f"{PROJECT}:{key}": secret for key, secret in (secrets or {}).items()}
-    return declared(program, config={**plain, **hidden}, secret_keys=tuple(hidden), limit_s=limit_s)
+    return declared(lambda: program(project), config={**plain, **hidden}, secret_keys=tuple(hidden), limit_s=limit_s)
 
 
 def declared(

@@ -1,11 +1,14 @@
-"""Where the kit's data lies: the files of `values/`, how one is read, and the folder of downloads."""
+"""Where data lies: the kit's files of `values/`, how one is read, the project's own beside them, and downloads."""
 
 import os
-from functools import cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import yaml
+from llmd_pods.errors import KitError
 from pydantic import BaseModel, ConfigDict
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -53,6 +56,108 @@ def entry(kind: str, name: str, type_: type[EntryType]) -> EntryType | None:
 def required_entry(kind: str, name: str, type_: type[EntryType]) -> EntryType:
     """The entry of that name, which is part of the kit."""
     return type_.model_validate(read_yaml(values_folder() / kind / f"{name}.yaml"))
+
+
+VALUES = "values"
+"""The folder beside `Pulumi.yaml`."""
+
+_MOST_LEVELS = 3
+"""Of a file in it (`latency/MI300X/mine.yaml`); deeper ones are not looked for."""
+
+_MOST_FILES = 2000
+
+
+@dataclass(frozen=True)
+class ProjectFile:
+    """What lies in a project's `values/`, by its path from there. What is `outside` is a link out of the folder, or
+    neither a file nor a folder.
+    """
+
+    path: str
+    is_folder: bool
+    outside: bool
+    size_bytes: int
+    changed_ns: int
+
+
+@dataclass(frozen=True)
+class ProjectValues:
+    """The `values/` of a project, whose entries stand beside and over the kit's."""
+
+    folder: Path
+    files: tuple[ProjectFile, ...] = ()
+
+
+_project = ProjectValues(Path())
+_cleared: list[Callable[[], None]] = []
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def open_project(project: Path | None) -> None:
+    """Has all of this process read the entries of a project's own `values/` beside the kit's; None for the kit's alone.
+
+    Opened again, a project's files are read again where they have changed. In a checkout of the kit `values/` is the
+    kit's.
+
+    Raises:
+        KitError: the folder can't be read, or has more files than a catalogue ever has.
+    """
+    global _project  # noqa: PLW0603 - one process works on one project
+    opened = ProjectValues(Path()) if project is None else _values_of(project)
+    if opened == _project:
+        return
+    _project = opened
+    for clear in _cleared:
+        clear()
+
+
+def project_values() -> ProjectValues:
+    """What the open project has; without files where none is open."""
+    return _project
+
+
+def follows_project(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function with a memory for its results, until another project is opened or files of the open one change."""
+    results: dict[object, Result] = {}
+
+    @wraps(function)
+    def remembered(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        key = (args, tuple(options.items()))
+        if key not in results:
+            results[key] = function(*args, **options)
+        return results[key]
+
+    _cleared.append(results.clear)
+    return remembered
+
+
+def _values_of(project: Path) -> ProjectValues:
+    folder = project.resolve() / VALUES
+    if not folder.is_dir() or (project / "components" / "llmd_oke").is_dir():
+        return ProjectValues(Path())
+    if not folder.resolve().is_relative_to(project.resolve()):
+        return ProjectValues(folder, (ProjectFile("", is_folder=True, outside=True, size_bytes=0, changed_ns=0),))
+    try:
+        return ProjectValues(folder, tuple(sorted(_files(folder, "", 1), key=lambda file: file.path)))
+    except OSError as error:
+        raise KitError(f"{folder} can't be read: {error.strerror}.") from error
+
+
+def _files(folder: Path, within: str, level: int) -> Iterator[ProjectFile]:
+    for count, entry in enumerate(os.scandir(folder / within)):
+        if count >= _MOST_FILES:
+            raise KitError(f"{folder / within} has more than {_MOST_FILES:,} files.", "Keep other files elsewhere.")
+        path = f"{within}/{entry.name}".removeprefix("/")
+        outside = entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(folder.resolve())
+        is_folder = not outside and entry.is_dir()
+        unreadable = outside or not (is_folder or entry.is_file())
+        stat = entry.stat(follow_symlinks=not unreadable)
+        changed_ns = 0 if is_folder else stat.st_mtime_ns
+        yield ProjectFile(path, is_folder, unreadable, stat.st_size if not is_folder else 0, changed_ns)
+        if is_folder and level < _MOST_LEVELS and not entry.name.startswith("."):
+            yield from _files(folder, path, level + 1)
 
 
 def cache_folder() -> Path:

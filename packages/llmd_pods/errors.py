@@ -47,10 +47,11 @@ class KitError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing in a stack file that can't be deployed.
+    """One thing in a stack file that can't be deployed, or in another file of its project.
 
     `path` is where (`models[0].topology`), `value` what stands there (None where nothing does), `accepted` what would
-    be accepted, `why` the reason with its figures, `line` the line of the stack file where that is known.
+    be accepted, `why` the reason with its figures, `line` the line of the file where that is known. `file` is the other
+    file, as seen from the project (`values/models/mine.yaml`).
     """
 
     path: str
@@ -58,11 +59,17 @@ class Problem:
     accepted: str
     why: str
     line: int | None = None
+    file: str | None = None
 
     def __str__(self) -> str:
-        where = self.path if self.line is None else f"line {self.line}: {self.path}"
+        where = self.place if self.line is None else f"line {self.line}: {self.place}"
         value = "" if self.value is None else f" = {self.short_value}"
         return f"{where}{value}: {self.why} (accepted: {self.accepted})"
+
+    @property
+    def place(self) -> str:
+        """The path, after the file where that is not the stack file."""
+        return ": ".join(part for part in (self.file, self.path) if part)
 
     @property
     def short_value(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.catalogue.serving import scaling
-from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
 from llmd_oke.planning import Node, Plan
 from llmd_oke.values import cache_folder, values_folder
@@ -63,6 +63,7 @@ SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are k
 
 def local_cluster_spec(
     state: Path,
+    project: Path,
     plan: Plan,
     programs: Mapping[str, Path],
     time_scale: float,
@@ -74,10 +75,11 @@ def local_cluster_spec(
 ) -> ClusterSpec:
     """The processes of the local cluster of a plan. Writes keys and the agent's config into the state folder.
 
-    The spec carries a digest of that config: other nodes make another local cluster.
+    The spec carries digests of that config and of the project's own shapes: other nodes make another local cluster.
 
     Args:
         state: folder of the local cluster.
+        project: folder of the project, whose own entries of `values/` what is simulated goes by too.
         plan: which nodes there are.
         programs: path of each program of the control plane, and of those that run in pods.
         time_scale: wall seconds for a second of model time in the simulated vLLM.
@@ -96,9 +98,9 @@ def local_cluster_spec(
     return ClusterSpec(
         processes=(
             *control.processes,
-            _simulator(plan, time_scale, startup_s),
-            _outside(control.pki),
-            *_plugins(state, programs["helm"], plugin),
+            _simulator(project, plan, time_scale, startup_s),
+            _outside(project, control.pki),
+            *_plugins(state, project, programs["helm"], plugin),
             ProcessSpec(
                 "agent",
                 (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(agent_file)),
@@ -111,6 +113,7 @@ def local_cluster_spec(
         nameserver=control_plane.DNS_SERVICE,
         facts={
             "agent_digest": hashlib.sha256(agent_text.encode()).hexdigest(),
+            "shapes_digest": _shapes_digest(plan),
             "nodes": str(len(agent.nodes)),
             "kubernetes_plugin": str(plugin),
             "time_scale": str(time_scale),
@@ -177,24 +180,42 @@ def _node(plan: Plan, node: Node) -> NodeConfig:
     )
 
 
-def _simulator(plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
-    options = ("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(time_scale))
+def _shapes_digest(plan: Plan) -> str:
+    """Of the project's own entries that say what nodes have."""
+    own = [entry.sha256 for entry in plan.project_entries if entry.kind in {SHAPES.folder, GPUS.folder}]
+    return hashlib.sha256("".join(own).encode()).hexdigest()
+
+
+def _simulator(project: Path, plan: Plan, time_scale: float, startup_s: float | None) -> ProcessSpec:
+    options = (
+        *("--listen", f"127.0.0.1:{SIMULATOR_PORT}", "--time-scale", str(time_scale)),
+        *("--project", str(project)),
+    )
     startup = () if startup_s is None else ("--startup-seconds", str(startup_s))
     argv = (sys.executable, "-m", "llmd_rehearsal.vllm", *options, *startup, "--shape", plan.pools[0].shape.name)
     return ProcessSpec("vllm", argv, readiness=HttpReady(f"{SIMULATOR_URL}/healthz"))
 
 
-def _outside(keys: Pki) -> ProcessSpec:
+def _outside(project: Path, keys: Pki) -> ProcessSpec:
     command = (sys.executable, "-m", "llmd_rehearsal.model_server", "--address", control_plane.NODE_ADDRESS)
-    argv = (*command, "--certificate", str(keys.outside.certificate), "--key", str(keys.outside.key))
+    argv = (
+        *command,
+        "--project",
+        str(project),
+        "--certificate",
+        str(keys.outside.certificate),
+        "--key",
+        str(keys.outside.key),
+    )
     return ProcessSpec("outside", argv, readiness=TcpReady(PORT, control_plane.NODE_ADDRESS))
 
 
-def _plugins(state: Path, helm: Path, plugin: KubernetesPlugin) -> list[ProcessSpec]:
+def _plugins(state: Path, project: Path, helm: Path, plugin: KubernetesPlugin) -> list[ProcessSpec]:
     """The stand-in plug-ins. Both install charts with Helm, and find those of modules in the user's cache."""
     charts, tool = {"LLMD_OKE_CACHE": str(cache_folder())}, ("--helm", str(helm))
     oci = (
         *(sys.executable, "-m", "llmd_rehearsal.oci_plugin", "--port", str(OCI_PLUGIN_PORT)),
+        *("--project", str(project)),
         *("--kubeconfig", str(state / "kubeconfig.yaml"), "--journal", str(journal_file(state))),
         *("--faults", str(state / OCI_FAULTS_FILE), "--nodes-url", f"http://127.0.0.1:{NODE_CONTROL_PORT}"),
         *("--etcd", control_plane.ETCD, "--rest-port", str(OCI_REST_PORT), *tool),

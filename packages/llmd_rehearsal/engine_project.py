@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmd_oke.config import CONFIG_KEY, stack_file
+from llmd_oke.config import CONFIG_KEY, project_name, stack_file
 from llmd_oke.config.yaml_files import read, text_of
+from llmd_oke.values import VALUES, open_project, project_values
 from llmd_pods.errors import KitError
 
 from llmd_rehearsal.model_sources import source_hosts
@@ -59,6 +60,7 @@ def copy_project(project: Path, stack: str, state: Path, router: str, kind: str 
         folder.mkdir(parents=True, exist_ok=True)
     for name in _FILES:
         shutil.copyfile(project / name, copy.folder / name)
+    _copy_values(project, copy.folder)
     # Pulumi logs each operation in all detail, compressed and encrypted: measured, 2.5 of 13 s of an update without
     # changes, and up to 500 MB. It does without where it can't make its folder.
     logs = copy.pulumi_home / "logs"
@@ -70,6 +72,19 @@ def copy_project(project: Path, stack: str, state: Path, router: str, kind: str 
     salt_source = stack_file(state / DEPLOYED, stack)
     _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), router, salt_source)
     return copy
+
+
+def _copy_values(project: Path, copy: Path) -> None:
+    """Brings the entries of the project's own `values/` along, without those that are gone. Links are not followed out
+    of the folder, and planning has refused what is no entry.
+    """
+    open_project(project)
+    shutil.rmtree(copy / VALUES, ignore_errors=True)
+    for file in project_values().files:
+        if not (file.outside or file.is_folder) and file.path.endswith(".yaml"):
+            target = copy / VALUES / file.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(project_values().folder / file.path, target)
 
 
 def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path) -> None:
@@ -86,8 +101,10 @@ def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path
 
 
 def checkpoint_file(state: Path, stack: str) -> Path:
-    """What the engine knows of a stack."""
-    return state / "backend" / ".pulumi" / "stacks" / "llmd-oke" / f"{stack}.json"
+    """What the engine knows of a stack. Nothing is there before a project was copied, whose name it lies under."""
+    copies = (state / kind for kind in (DEPLOYED, PREVIEWED))
+    name = next((project_name(copy) for copy in copies if (copy / "Pulumi.yaml").is_file()), "none")
+    return state / "backend" / ".pulumi" / "stacks" / name / f"{stack}.json"
 
 
 def journal_file(state: Path) -> Path:

@@ -8,12 +8,13 @@ import asyncio
 import logging
 import signal
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
 from llmd_oke import catalogue
-from llmd_oke.catalogue import Model
+from llmd_oke.catalogue import Model, open_project
 
 from llmd_rehearsal import model_sources
 from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
@@ -22,10 +23,18 @@ from llmd_rehearsal.model_sources import PORT, SourceHosts, source_hosts
 class ModelSources:
     """Answers for the repositories and vocabularies of models; everything else is not found, as in the real places."""
 
-    def __init__(self, hosts: SourceHosts, models: Sequence[Model]) -> None:
+    def __init__(self, hosts: SourceHosts, models: Callable[[], Sequence[Model]]) -> None:
+        """`models` are asked for anew with each request: an update may bring another one."""
         self._hosts = hosts
-        self._repositories = [model.repository for model in models]
-        self._vocabularies = {model.vocabulary.file: model.vocabulary.bytes for model in models if model.vocabulary}
+        self._models = models
+
+    @property
+    def _repositories(self) -> list[str]:
+        return [model.repository for model in self._models()]
+
+    @property
+    def _vocabularies(self) -> dict[str, int]:
+        return {model.vocabulary.file: model.vocabulary.bytes for model in self._models() if model.vocabulary}
 
     def application(self) -> web.Application:
         """All routes."""
@@ -65,9 +74,10 @@ class ModelSources:
         return self._vocabulary_content(request.match_info["path"])
 
     def _vocabulary_content(self, file: str) -> web.Response:
-        if file not in self._vocabularies:
+        size = self._vocabularies.get(file)
+        if size is None:
             raise web.HTTPNotFound
-        return web.Response(body=model_sources.vocabulary(file, self._vocabularies[file]))
+        return web.Response(body=model_sources.vocabulary(file, size))
 
     def _repository(self, request: web.Request) -> str:
         repository = f"{request.match_info['owner']}/{request.match_info['name']}"
@@ -81,13 +91,21 @@ class ModelSources:
         return web.Response(body=model_sources.content(repository, path, self._hosts.files[path]))
 
 
-async def serve(address: str, context: ssl.SSLContext) -> None:
-    """Serves the repositories of the catalogue until SIGTERM or SIGINT; OSError when the address can't be had."""
+def _models(project: Path | None) -> Sequence[Model]:
+    """All models of the kit and of the project, as they are now."""
+    open_project(project)
+    models = (catalogue.model(name) for name in catalogue.model_names())
+    return [model for model in models if model]
+
+
+async def serve(address: str, context: ssl.SSLContext, project: Path | None) -> None:
+    """Serves the repositories of the catalogue, with those of the project's own, until SIGTERM or SIGINT; OSError when
+    the address can't be had.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    models = (catalogue.model(name) for name in catalogue.model_names())
-    sources = ModelSources(source_hosts(), [model for model in models if model])
+    sources = ModelSources(source_hosts(), partial(_models, project))
     runner = web.AppRunner(sources.application(), access_log_format='%s "%r"')
     await runner.setup()
     await web.TCPSite(runner, address, PORT, ssl_context=context).start()
@@ -99,13 +117,14 @@ def main() -> None:
     """Serves with the certificate that the command line names."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.model_server", description=__doc__)
     parser.add_argument("--address", required=True, help="address that the hosts' names lead to")
+    parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")
     parser.add_argument("--certificate", type=Path, required=True, help="PEM file for all of the hosts")
     parser.add_argument("--key", type=Path, required=True, help="its private key")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(arguments.certificate, arguments.key)
-    asyncio.run(serve(arguments.address, context))
+    asyncio.run(serve(arguments.address, context, arguments.project))
 
 
 if __name__ == "__main__":

@@ -222,7 +222,14 @@ def _start(prepared: Prepared, progress: Progress) -> None:
     variables = pod_environment(prepared.plan, prepared.inventory.programs, prepared.plugin, scale)
     scales = (scale, prepared.probe_time_scale)
     spec = local_cluster_spec(
-        state, prepared.plan, paths, *scales, variables, plugin=prepared.plugin, startup_s=prepared.startup_s
+        state,
+        prepared.project,
+        prepared.plan,
+        paths,
+        *scales,
+        variables,
+        plugin=prepared.plugin,
+        startup_s=prepared.startup_s,
     )
     prepared.cluster.start(spec, progress, discard=[state / name for name in _CLUSTER_FOLDERS])
 

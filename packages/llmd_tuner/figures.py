@@ -9,18 +9,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import yaml
+from llmd_oke.catalogue import entries
+from llmd_oke.catalogue.entries import SUFFIX, Kind
 from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.project import LATENCY, latency_files
 from llmd_oke.catalogue.shapes import Gpu, Node
 from llmd_oke.config.stack import QuickReduceFormat
 from llmd_oke.planning.conditions import UNKNOWN_CONDITIONS, Conditions
-from llmd_oke.values import Entry, entry, read_yaml, required_entry
+from llmd_oke.values import VALUES, Entry, follows_project, read_yaml, required_entry
 from llmd_pods.documents import explain, require_bounded
-from llmd_pods.errors import KitError
+from llmd_pods.errors import KitError, Problem
 from llmd_pods.row import Basis
-from pydantic import Field, ValidationError
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, ValidationError
 
 from llmd_tuner.conditions import all_reduce_shares, common_first, differences, key_value_regions
 from llmd_tuner.latency import Factors, Hardware, LatencyModel, Sizes
@@ -38,7 +41,7 @@ class Fit(Entry):
     source: str
     """Where the measurements are from."""
     points: int
-    tensor_parallel_sizes: tuple[int, ...]
+    tensor_parallel_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     most_sequences: float
     """The largest batch, or concurrency of prompts, that was measured."""
     most_tokens: float
@@ -57,9 +60,9 @@ class PrefillFigures(Entry):
     """Factors of a prefill."""
 
     basis: Basis
-    overhead_s: float
-    compute_efficiency: float
-    all_reduce_efficiency: float
+    overhead_s: NonNegativeFloat
+    compute_efficiency: PositiveFloat
+    all_reduce_efficiency: PositiveFloat
     fit: Fit | None = None
 
 
@@ -67,10 +70,10 @@ class DecodeFigures(Entry):
     """Factors of a decode step."""
 
     basis: Basis
-    layer_s: float
-    bytes_factor: float
-    flops_factor: float
-    sequence_s: float
+    layer_s: NonNegativeFloat
+    bytes_factor: NonNegativeFloat
+    flops_factor: NonNegativeFloat
+    sequence_s: NonNegativeFloat
     fixed_s: dict[int, float] = Field(default_factory=dict[int, float])
     """Beside the rest, by tensor parallel size."""
     fit: Fit | None = None
@@ -80,9 +83,9 @@ class TransferFigures(Entry):
     """Factors of a KV transfer."""
 
     basis: Basis
-    efficiency: float
-    descriptor_s: float
-    handshake_s: float
+    efficiency: PositiveFloat
+    descriptor_s: NonNegativeFloat
+    handshake_s: NonNegativeFloat
 
 
 @cache
@@ -123,10 +126,32 @@ class LatencyFigures(Entry):
         )
 
 
-@cache
+def latency_kind(gpu: str) -> Kind[LatencyFigures]:
+    """Where the figures of models on a GPU product are."""
+    return Kind(f"{LATENCY}/{gpu}", LatencyFigures, key="model")
+
+
+@follows_project
 def latency_figures(model_name: str, gpu: str) -> LatencyFigures | None:
-    """The kit's own figures of a model on a GPU product, or None where it has none."""
-    return entry(f"latency/{gpu}", model_name, LatencyFigures)
+    """The catalogue's figures of a model on a GPU product, or None where it has none.
+
+    Raises:
+        Refused: they are the project's own, and something is wrong with them.
+    """
+    return entries.entry(latency_kind(gpu), model_name)
+
+
+def project_problems() -> list[Problem]:
+    """All that is wrong with the latency figures of the open project's own `values/`."""
+    return [problem for gpu, model in latency_files() for problem in _of_file(gpu, model)]
+
+
+def _of_file(gpu: str, model: str) -> Iterator[Problem]:
+    figures, problems = entries.judged(latency_kind(gpu), model)
+    yield from problems
+    if figures is not None and figures.gpu != gpu:
+        file = f"{VALUES}/{LATENCY}/{gpu}/{model}{SUFFIX}"
+        yield Problem("gpu", figures.gpu, gpu, "the folder is called so", file=file)
 
 
 def bound_figures(model: Model, gpu: Gpu) -> LatencyFigures:

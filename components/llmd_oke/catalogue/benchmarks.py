@@ -6,7 +6,7 @@ from typing import Literal
 from llmd_pods.evals import BuiltinSet
 
 from llmd_oke.catalogue.container_images import LockedImage
-from llmd_oke.values import Entry, read_yaml, required_entry, values_folder
+from llmd_oke.values import Entry, follows_project, read_yaml, required_entry, values_folder
 
 
 class Amounts(Entry):
@@ -52,7 +52,7 @@ class InferencePerf(Entry):
     user_id: int
 
 
-@cache
+@follows_project
 def inference_perf() -> InferencePerf:
     """The facts of `values/bench/inference-perf.yaml`."""
     return required_entry("bench", "inference-perf", InferencePerf)

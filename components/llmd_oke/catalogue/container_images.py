@@ -2,16 +2,14 @@
 (`values/releases`, `values/container-images/jobs.yaml` and others); the lock has the digest of each."""
 
 import re
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
-from llmd_oke.values import Entry, required_entry, values_folder
-
-LOCK = ("container-images", "lock")
-"""Folder and name of the lock in `values/`."""
+from llmd_oke.catalogue import entries
+from llmd_oke.catalogue.entries import Kind
+from llmd_oke.values import Entry, follows_project, required_entry, values_folder
 
 DIGEST = r"sha256:[0-9a-f]{64}"
 _HOST = r"localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+(?=:[0-9])"
@@ -80,15 +78,25 @@ class Lock(Entry):
     images: dict[str, LockedDigest]
 
 
+LOCK = Kind("container-images", Lock, files=("lock",))
+
+
 def lock_file() -> Path:
-    """Where the lock lies."""
-    return values_folder() / LOCK[0] / f"{LOCK[1]}.yaml"
+    """Where the kit's lock lies."""
+    return values_folder() / LOCK.folder / "lock.yaml"
 
 
-@cache
+@follows_project
+def kit_lock() -> Lock:
+    """The digests of the kit's `values/container-images/lock.yaml`."""
+    return required_entry(LOCK.folder, "lock", Lock)
+
+
+@follows_project
 def lock() -> Lock:
-    """The digests of `values/container-images/lock.yaml`."""
-    return required_entry(*LOCK, Lock)
+    """The digests of the kit's lock, and those of the project's own beside them and in their place."""
+    own = entries.project_entry(LOCK, "lock")
+    return kit_lock() if own is None else Lock(images={**kit_lock().images, **own.images})
 
 
 def parse_reference(reference: str) -> ContainerImage:
@@ -131,7 +139,11 @@ def _locked(value: object) -> object:
     return locked_image(value) if isinstance(value, str) else value
 
 
-LockedImage = Annotated[ContainerImage, BeforeValidator(_locked)]
+LockedImage = Annotated[
+    ContainerImage,
+    BeforeValidator(_locked),
+    WithJsonSchema({"type": "string", "description": "registry/repository:tag, with @sha256:… where it is pinned"}),
+]
 """An image that a record of `values/` names by its reference, with its digest from the lock."""
 
 
@@ -141,7 +153,7 @@ class JobImages(Entry):
     python: LockedImage
 
 
-@cache
+@follows_project
 def job_images() -> JobImages:
     """The images of `values/container-images/jobs.yaml`."""
     return required_entry("container-images", "jobs", JobImages)

@@ -1,13 +1,15 @@
 """Endpoint pickers: what each version of llm-d's reads in its config, and the kit's scheduling profiles for it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from llmd_oke.catalogue import entries
+from llmd_oke.catalogue.entries import Kind
+from llmd_oke.config.base import matching
 from llmd_oke.config.model import Decider, RouterProfileName
-from llmd_oke.values import Entry, names, required_entry
+from llmd_oke.values import Entry, follows_project
 
 Api = Literal["completions", "chat", "responses", "messages"]
 """The APIs of vLLM that answer prompts: `/v1/completions`, `/v1/chat/completions`, `/v1/responses`, `/v1/messages`."""
@@ -71,7 +73,7 @@ class EndpointPickerVersion(Entry):
     profile has them. `disaggregating_apis` are the APIs whose prompts may be prefilled remotely.
     """
 
-    version: str
+    version: Annotated[str, matching(r"^v[0-9]+\.[0-9]+\.[0-9]+$", "a version such as v0.10.0")]
     api_versions: tuple[str, ...]
     top_level: tuple[str, ...]
     feature_gates: tuple[str, ...]
@@ -182,10 +184,13 @@ def _is(value: JsonValue, type_: JsonType) -> bool:
     return isinstance(value, _PYTHON_TYPES[type_])
 
 
-@cache
+ENDPOINT_PICKERS = Kind("endpoint-pickers", EndpointPickerVersion, key="version")
+
+
+@follows_project
 def endpoint_picker(version: str) -> EndpointPickerVersion:
     """The endpoint picker of that version, which some release of the catalogue has."""
-    return required_entry("endpoint-pickers", version, EndpointPickerVersion)
+    return entries.required_entry(ENDPOINT_PICKERS, version)
 
 
 def request_counters() -> tuple[str, ...]:
@@ -193,7 +198,7 @@ def request_counters() -> tuple[str, ...]:
     names too.
     """
     versions = sorted(
-        names("endpoint-pickers"),
+        entries.names(ENDPOINT_PICKERS),
         key=lambda version: [int(part) for part in version.removeprefix("v").split(".")],
         reverse=True,
     )

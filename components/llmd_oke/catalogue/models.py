@@ -1,44 +1,57 @@
 """Models that the kit knows: their architecture, the memory that they take, and how vLLM is started for them."""
 
-from functools import cache
+from typing import Annotated
 
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.endpoint_pickers import Api
+from llmd_oke.catalogue.entries import Kind
 from llmd_oke.catalogue.shapes import Node
+from llmd_oke.config.base import EnvironmentName, HttpsUrl, matching
 from llmd_oke.config.stack import Commit, QuantizedReduce
-from llmd_oke.values import Entry, entry, names
+from llmd_oke.values import Entry, follows_project
+
+Repository = Annotated[
+    str,
+    matching(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$", "a repository of Hugging Face such as owner/model"
+    ),
+]
+"""A repository of Hugging Face."""
 
 
 class SlidingWindow(Entry):
     """Layers that attend to the last tokens only."""
 
-    tokens: int
-    layers: int
+    tokens: PositiveInt
+    layers: PositiveInt
 
 
 class Experts(Entry):
     """A mixture of experts: how many there are in a layer and how many a token uses."""
 
-    count: int
-    active: int
+    count: PositiveInt
+    active: PositiveInt
 
 
 class LatentAttention(Entry):
     """Multi-head latent attention (MLA): one compressed cache instead of key and value heads."""
 
-    key_value_rank: int
-    rope_dim: int
+    key_value_rank: PositiveInt
+    rope_dim: PositiveInt
 
 
 class Architecture(Entry):
     """Sizes from the model's config.json, and whether its attention has sinks, a learned weight for each head."""
 
-    layers: int
-    hidden_size: int
-    attention_heads: int
-    key_value_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocabulary_size: int
+    layers: PositiveInt
+    hidden_size: PositiveInt
+    attention_heads: PositiveInt
+    key_value_heads: PositiveInt
+    head_dim: PositiveInt
+    intermediate_size: PositiveInt
+    vocabulary_size: PositiveInt
     sliding_window: SlidingWindow | None = None
     experts: Experts | None = None
     latent_attention: LatentAttention | None = None
@@ -48,15 +61,15 @@ class Architecture(Entry):
 class Parameters(Entry):
     """Parameters in billions; `active_billions` are those that one token passes through."""
 
-    total_billions: float
-    active_billions: float
+    total_billions: PositiveFloat
+    active_billions: PositiveFloat
 
 
 class Weights(Entry):
     """The published weights: their number format and their size in GiB."""
 
     format: str
-    gib: float
+    gib: PositiveFloat
 
 
 class Work(Entry):
@@ -66,26 +79,26 @@ class Work(Entry):
     that its tokens are routed to, of the dense weights all.
     """
 
-    prefill_parameters_billions: float
-    decode_parameters_billions: float
-    dense_weight_gb: float
-    expert_weight_gb: float
+    prefill_parameters_billions: PositiveFloat
+    decode_parameters_billions: PositiveFloat
+    dense_weight_gb: PositiveFloat
+    expert_weight_gb: NonNegativeFloat
 
 
 class KeyValueCache(Entry):
     """The KV cache of one token, over all layers, in bytes."""
 
-    bytes_per_token: int
+    bytes_per_token: PositiveInt
 
 
 class Vocabulary(Entry):
     """A file beside the weights that a model's API needs to start, and the variable that names its folder."""
 
-    variable: str
-    file: str
-    url: str
-    sha256: str
-    bytes: int
+    variable: EnvironmentName
+    file: Annotated[str, matching(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", "the name of a file without folders")]
+    url: HttpsUrl
+    sha256: Annotated[str, matching(r"^[0-9a-f]{64}$", "64 hexadecimal digits")]
+    bytes: PositiveInt
 
 
 class PassedEvaluation(Entry):
@@ -114,32 +127,35 @@ class Model(Entry):
     """
 
     name: str
-    repository: str
+    repository: Repository
     architecture: Architecture
     parameters: Parameters
     weights: Weights
     work: Work
     kv_cache: KeyValueCache
-    apis: tuple[Api, ...]
-    max_model_len: int
-    activation_gib_per_gpu: float
-    startup_budget_s: int
+    apis: Annotated[tuple[Api, ...], Field(min_length=1)]
+    max_model_len: PositiveInt
+    activation_gib_per_gpu: NonNegativeFloat
+    startup_budget_s: PositiveInt
     arguments: tuple[str, ...]
-    environment: dict[str, str]
+    environment: dict[EnvironmentName, str]
     vocabulary: Vocabulary | None = None
     quick_reduce: QuickReduce | None = None
     revision: Commit | None = None
 
 
-@cache
+MODELS = Kind("models", Model, key="name")
+
+
+@follows_project
 def model(name: str) -> Model | None:
     """The model of that name, or None."""
-    return entry("models", name, Model)
+    return entries.entry(MODELS, name)
 
 
 def model_names() -> list[str]:
     """All models of the catalogue."""
-    return names("models")
+    return entries.names(MODELS)
 
 
 def model_of_repository(repository: str) -> Model | None:

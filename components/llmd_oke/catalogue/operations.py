@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from functools import cache
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from llmd_oke.values import Entry, required_entry
+from llmd_oke.catalogue import entries
+from llmd_oke.catalogue.entries import Kind
+from llmd_oke.values import Entry, follows_project, required_entry
 
 
 class OciResource(Entry):
@@ -176,16 +178,16 @@ def pipeline_limits() -> PipelineLimits:
 class FlexiblePrice(Entry):
     """What a flexible shape costs by the hour, for each OCPU and each GB of memory."""
 
-    usd_per_ocpu_hour: float
-    usd_per_gb_hour: float
+    usd_per_ocpu_hour: NonNegativeFloat
+    usd_per_gb_hour: NonNegativeFloat
 
 
 class BlockVolumePrice(Entry):
     """What a block or boot volume costs by the month, for each GB, and for each performance unit (VPU) of each GB."""
 
-    usd_per_gb_month: float
-    usd_per_vpu_gb_month: float
-    default_vpus_per_gb: int
+    usd_per_gb_month: NonNegativeFloat
+    usd_per_vpu_gb_month: NonNegativeFloat
+    default_vpus_per_gb: NonNegativeInt
 
     def usd_per_gb_month_at(self, vpus_per_gb: int | None) -> float:
         """The price of one GB with that many VPUs; OCI's default if None."""
@@ -198,13 +200,16 @@ class Prices(Entry):
 
     as_of: str
     flexible_shapes: dict[str, FlexiblePrice]
-    enhanced_cluster_usd_per_hour: float
+    enhanced_cluster_usd_per_hour: NonNegativeFloat
     block_volume: BlockVolumePrice
-    hours_per_month: int
+    hours_per_month: PositiveInt
     not_included: tuple[str, ...]
 
 
-@cache
+PRICES = Kind("prices", Prices, files=("oci",))
+
+
+@follows_project
 def prices() -> Prices:
-    """The list prices of the catalogue."""
-    return required_entry("prices", "oci", Prices)
+    """The list prices of the catalogue, or what the project pays instead of them."""
+    return entries.required_entry(PRICES, "oci")

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from llmd_oke.catalogue.container_images import ContainerImage, LockedImage, locked_image
 from llmd_oke.catalogue.shapes import NetworkAttachment, Shape
 from llmd_oke.config.cluster import AddOn
-from llmd_oke.values import Entry, entry, required_entry
+from llmd_oke.values import Entry, entry, follows_project, required_entry
 
 _OCI = "oci://"
 
@@ -192,7 +192,7 @@ class ClusterAutoscaler(Entry):
     follows: tuple[str, ...]
 
 
-@cache
+@follows_project
 def operator(name: str) -> Operator:
     """The operator of that name.
 
@@ -204,7 +204,7 @@ def operator(name: str) -> Operator:
     return result
 
 
-@cache
+@follows_project
 def device_config() -> DeviceConfig:
     """The DeviceConfig of AMD GPU nodes."""
     return required_entry("operators", "device-config", DeviceConfig)

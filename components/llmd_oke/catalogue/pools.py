@@ -2,7 +2,9 @@
 
 from functools import cache
 
-from llmd_oke.values import Entry, entry, names, required_entry, values_folder
+from llmd_oke.catalogue import entries
+from llmd_oke.catalogue.entries import Kind
+from llmd_oke.values import Entry, follows_project, required_entry, values_folder
 
 
 class AgentPlugins(Entry):
@@ -75,15 +77,18 @@ class Image(Entry):
     shapes: tuple[str, ...]
 
 
-@cache
+IMAGES = Kind("images", Image, key="name")
+
+
+@follows_project
 def image(name: str) -> Image | None:
     """The image of that name, or None."""
-    return entry("images", name, Image)
+    return entries.entry(IMAGES, name)
 
 
 def image_names() -> list[str]:
     """All images of the catalogue."""
-    return names("images")
+    return entries.names(IMAGES)
 
 
 class Eviction(Entry):

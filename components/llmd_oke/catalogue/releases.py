@@ -2,17 +2,18 @@
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from llmd_pods.errors import KitError
 from pydantic import Field
 
+from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.container_images import LockedImage, locked_image, parse_reference, removal_reason
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
+from llmd_oke.catalogue.entries import Kind
 from llmd_oke.config.stack import Override, QuickReduceFormat
-from llmd_oke.values import Entry, cache_folder, entry, module_folder, names, read_yaml
+from llmd_oke.values import Entry, cache_folder, follows_project, module_folder, read_yaml
 
 
 class Program(Entry):
@@ -221,15 +222,18 @@ def vllm_release(base: Release, override: Override) -> Release:
     return (release_of_vllm(override.vllm_image) if override.vllm_image else None) or base
 
 
-@cache
+RELEASES = Kind("releases", Release, key="name")
+
+
+@follows_project
 def release(name: str) -> Release | None:
     """The release of that name, or None."""
-    return entry("releases", name, Release)
+    return entries.entry(RELEASES, name)
 
 
 def _releases() -> list[Release]:
     """All releases of the catalogue, oldest first."""
-    return sorted((item for name in names("releases") if (item := release(name))), key=lambda item: item.order)
+    return sorted((item for name in entries.names(RELEASES) if (item := release(name))), key=lambda item: item.order)
 
 
 def release_names() -> list[str]:

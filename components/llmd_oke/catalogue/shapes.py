@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Protocol
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, WithJsonSchema
 
+from llmd_oke.catalogue import entries
+from llmd_oke.catalogue.entries import Kind
 from llmd_oke.config.pools import Taint
-from llmd_oke.values import Entry, entry, names, required_entry
+from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.values import Entry, follows_project, required_entry
 
 POOL_LABEL = "oke.oraclecloud.com/pool.name"
 """The label that says which pool a node is of."""
@@ -20,28 +23,28 @@ INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
 class Link(Entry):
     """How the GPUs of a node are joined: GB/s in one direction, to each other GPU, or to all together if `switched`."""
 
-    gb_per_s: float
+    gb_per_s: PositiveFloat
     switched: bool
 
 
 class DenseTflops(Entry):
     """Peak rates of matrix units by number format, without sparsity; None for a format that they don't have."""
 
-    bf16: float
-    fp8: float | None = None
-    mxfp4: float | None = None
+    bf16: PositiveFloat
+    fp8: PositiveFloat | None = None
+    mxfp4: PositiveFloat | None = None
 
     def of(self, number_format: str) -> float:
         """The rate for weights in that format; that of BF16 where matrix units lack it, so that it is only stored."""
-        return getattr(self, number_format, None) or self.bf16
+        return {"fp8": self.fp8, "mxfp4": self.mxfp4}.get(number_format) or self.bf16
 
 
 class OtherNode(Entry):
     """The nodes of a GPU without a shape in the catalogue; no price where OCI's public list has none."""
 
-    gpus: int
-    port_gbit_per_s: float
-    price_usd_per_gpu_hour: float | None = None
+    gpus: PositiveInt
+    port_gbit_per_s: PositiveFloat
+    price_usd_per_gpu_hour: PositiveFloat | None = None
 
 
 class Gpu(Entry):
@@ -51,27 +54,42 @@ class Gpu(Entry):
     vendor: str
     resource: str
     architecture: str
-    memory_gib: float
-    memory_bandwidth_gb_per_s: float
+    memory_gib: PositiveFloat
+    memory_bandwidth_gb_per_s: PositiveFloat
     dense_tflops: DenseTflops
     link: Link
     node: OtherNode | None = None
 
 
-@cache
+GPUS = Kind("gpus", Gpu, key="product")
+
+
+@follows_project
 def gpu(product: str) -> Gpu | None:
     """The GPU of that product, or None."""
-    return entry("gpus", product, Gpu)
+    return entries.entry(GPUS, product)
 
 
 def gpu_names() -> list[str]:
     """All GPU products of the catalogue."""
-    return names("gpus")
+    return entries.names(GPUS)
 
 
 def _known_gpu(product: object) -> object:
     """The GPU that a shape names."""
-    return gpu(product) if isinstance(product, str) else product
+    if not isinstance(product, str):
+        return product
+    if (known := gpu(product)) is None:
+        raise ValueError(f"the catalogue has no such GPU: {did_you_mean(product, gpu_names())}")
+    return known
+
+
+KnownGpu = Annotated[
+    Gpu,
+    BeforeValidator(_known_gpu),
+    WithJsonSchema({"type": "string", "description": "a GPU of values/gpus"}),
+]
+"""A GPU that a shape names by its product."""
 
 
 class NetworkAttachment(Entry):
@@ -95,8 +113,8 @@ class RdmaNetwork(Entry):
     nobody is known to have split.
     """
 
-    virtual_functions: int
-    port_gbit_per_s: float
+    virtual_functions: NonNegativeInt
+    port_gbit_per_s: PositiveFloat
     resource: str
     network_attachment: NetworkAttachment
     environment: dict[str, str]
@@ -108,8 +126,8 @@ class RdmaNetwork(Entry):
 class LocalDisks(Entry):
     """A node's own disks; each of that many TB (10^12 bytes)."""
 
-    count: int
-    terabytes: float
+    count: PositiveInt
+    terabytes: PositiveFloat
 
 
 class NodeDefaults(Entry):
@@ -122,8 +140,8 @@ class NodeDefaults(Entry):
 class ServerRequests(Entry):
     """What a server asks of the node for each of its GPUs."""
 
-    cpus: int
-    memory_gib: int
+    cpus: PositiveInt
+    memory_gib: PositiveInt
 
 
 class Shape(Entry):
@@ -132,12 +150,12 @@ class Shape(Entry):
     """
 
     name: str
-    gpus: int
-    gpu: Annotated[Gpu, BeforeValidator(_known_gpu)]
+    gpus: PositiveInt
+    gpu: KnownGpu
     limit: str | None = None
-    cpus: int
-    memory_gib: int
-    price_usd_per_hour: float
+    cpus: PositiveInt
+    memory_gib: PositiveInt
+    price_usd_per_hour: PositiveFloat
     rdma: RdmaNetwork
     node: NodeDefaults
     disks: LocalDisks | None = None
@@ -159,15 +177,18 @@ class Shape(Entry):
         return self.price_usd_per_hour / self.gpus
 
 
-@cache
+SHAPES = Kind("shapes", Shape, key="name")
+
+
+@follows_project
 def shape(name: str) -> Shape | None:
     """The shape of that name, or None."""
-    return entry("shapes", name, Shape)
+    return entries.entry(SHAPES, name)
 
 
 def shape_names() -> list[str]:
     """All shapes of the catalogue."""
-    return names("shapes")
+    return entries.names(SHAPES)
 
 
 class Node(Protocol):

@@ -1,6 +1,7 @@
 """`llmd-oke check` and `schema`: whether a stack file is right, what it would deploy, and the schema for editors."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -23,7 +24,7 @@ from llmd_oke.planning.estimates import ASSUMED, BringUp, Costs, bring_up, costs
 def check(stack: options.Stack, project: options.Project = options.HERE, as_json: options.Json = False) -> None:
     """Check a stack file without touching anything: all problems at once, or the plan and advice."""
     try:
-        plan = planning.plan_stack_file(project, stack, nodes_pull=True)
+        plan = _plan(project, stack)
     except Refused as refused:
         if not as_json:
             raise
@@ -37,6 +38,17 @@ def check(stack: options.Stack, project: options.Project = options.HERE, as_json
     show_plan(stack, plan)
     for name, texts in differences.items():
         console.output().print(f"\n[dim]forecasts[/] {escape(name)}: not as measured: {escape('; '.join(texts))}")
+
+
+def _plan(project: Path, stack: str) -> Plan:
+    """The plan of a stack, whose project has no wrong latency figures either."""
+    try:
+        plan = planning.plan_stack_file(project, stack, nodes_pull=True)
+    except Refused as refused:
+        raise Refused([*extensions.forecasts().problems(), *refused.problems]) from refused
+    if problems := extensions.forecasts().problems():
+        raise Refused(problems)
+    return plan
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -67,6 +79,9 @@ def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
             Padding(f"[dim]{escape('; '.join(published))}[/]", (0, 0, 0, 2)),
         )
     )
+    for entry in plan.project_entries:
+        instead = ", instead of the kit's" if entry.replaces_kit else ""
+        console.output().print(f"\n  [dim]{entry.kind}[/] {escape(entry.name)}: {escape(entry.file)}{instead}")
     for note in merge_advice(Advice(model.name, model.update_note) for model in plan.models):
         console.output().print(f"\n  [dim]updates of {escape(note.path)}:[/] {escape(note.text)}")
     if sentence := tag_only_sentence(images_of(plan)):
@@ -102,6 +117,10 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "images": [
             {"image": used.image.reference, "digest": used.image.digest, "used_by": used.used_by, "path": used.path}
             for used in images_of(plan)
+        ],
+        "project_entries": [
+            {"kind": entry.kind, "name": entry.name, "file": entry.file, "replaces_kit": entry.replaces_kit}
+            for entry in plan.project_entries
         ],
         "advice": [{"path": advice.path, "text": advice.text} for advice in plan.advice],
     }

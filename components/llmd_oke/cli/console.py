@@ -92,7 +92,7 @@ def show_problems(problems: tuple[Problem, ...], verdict: str) -> None:
     errors().print(f"[red bold]error[/] {escape(verdict)}: {count}")
     for problem in problems:
         line = f" [dim](line {problem.line})[/]" if problem.line else ""
-        errors().print(f"\n  [bold]{escape(problem.path)}[/]{line}")
+        errors().print(f"\n  [bold]{escape(problem.place)}[/]{line}")
         for name, text in (
             ("found", "nothing" if problem.value is None else problem.short_value),
             ("accepted", problem.accepted),
@@ -170,6 +170,7 @@ def error_document(error: KitError) -> dict[str, Any]:
 def problem_document(problem: Problem) -> dict[str, Any]:
     """One problem of a file as plain data."""
     return {
+        "file": problem.file,
         "path": problem.path,
         "line": problem.line,
         "value": _plain(problem),

@@ -11,6 +11,7 @@ from llmd_pods.errors import KitError
 from llmd_oke.cli.loading import load
 
 if TYPE_CHECKING:  # `check` loads no Pulumi CLI
+    from llmd_pods.errors import Problem
     from llmd_pods.progress import Progress
 
     from llmd_oke.operations.drift import Drift
@@ -93,6 +94,10 @@ class Forecasts(Protocol):
 
     def differences(self, plan: "Plan") -> Mapping[str, Sequence[str]]:
         """By model, how its servers differ from those that the kit's latency figures were measured of."""
+        ...
+
+    def problems(self) -> "Sequence[Problem]":
+        """All that is wrong with the latency figures of the open project's own `values/`."""
         ...
 
 

@@ -11,10 +11,18 @@ from typing import Annotated, Any, cast, get_type_hints
 import typer
 
 from llmd_oke.cli import console
+from llmd_oke.values import open_project
 
 Stack = Annotated[str, typer.Option("--stack", "-s", help="Stack, of the file `Pulumi.<stack>.yaml` in `stacks`.")]
 
 HERE = Path()
+
+
+def _opened(project: Path) -> Path:
+    """The project, with its own entries of `values/` open."""
+    open_project(project)
+    return project
+
 
 Project = Annotated[
     Path,
@@ -25,6 +33,7 @@ Project = Annotated[
         exists=True,
         resolve_path=True,
         envvar="LLMD_OKE_PROJECT",
+        callback=_opened,
     ),
 ]
 

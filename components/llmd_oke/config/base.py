@@ -1,5 +1,6 @@
 """What the parts of the stack file have in common: their base class, and the forms of names."""
 
+import re
 from typing import Annotated, TypeVar
 
 from llmd_pods.documents import PATTERNS_IN_WORDS
@@ -43,17 +44,20 @@ def matching(pattern: str, in_words: str, max_length: int | None = None) -> Stri
     return StringConstraints(pattern=pattern, max_length=max_length)
 
 
-DnsLabel = Annotated[
-    str,
-    matching(
-        r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
-        "lower-case letters, digits and dashes, the first a letter and the last no dash",
-        max_length=36,
-    ),
-]
+_DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+DNS_LABEL_FORM = "lower-case letters, digits and dashes, the first a letter and the last no dash"
+DNS_LABEL_LENGTH = 36
+
+DnsLabel = Annotated[str, matching(_DNS_LABEL, DNS_LABEL_FORM, max_length=DNS_LABEL_LENGTH)]
 """A DNS label (RFC 1035, as Services want it), short enough that a unit's number, a version and a role still fit the 63
 characters of a Service's name.
 """
+
+
+def is_dns_label(name: str) -> bool:
+    """Whether a name that nobody wrote is such a label."""
+    return len(name) <= DNS_LABEL_LENGTH and re.fullmatch(_DNS_LABEL, name) is not None
+
 
 EnvironmentName = Annotated[
     str, matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and underscores, the first no digit")

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from llmd_oke.config import shape_problems, yaml_files
 from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
+from llmd_oke.values import open_project
 
 _NAME = re.compile(r"(?:\w[\w.-]*/){0,2}\w[\w.-]*", re.ASCII)
 """Of a stack, with organization and project before it where they are given."""
@@ -72,13 +73,15 @@ def load(project: Path, stack: str) -> StackConfig:
 
 
 def read(project: Path, stack: str) -> Any:
-    """The object of a stack's file under `llmd-oke:stack`, not judged yet.
+    """The object of a stack's file under `llmd-oke:stack`, not judged yet. Opens the project: what its `values/` have
+    counts from now on.
 
     Raises:
         KitError: there is no such file, or it is not YAML.
         Refused: the object is not there, or has a key twice.
     """
     path = stack_file(project, stack)
+    open_project(project)
     if not path.is_file():
         known = stacks(project)
         if not known:

@@ -67,9 +67,12 @@ class Document:
         if path == "config":
             return _walk(self.root, ["config"])[1]
         node, line = _walk(self.root, ["config", CONFIG_KEY])
-        steps = [int(match[1]) if match[1] else match[2] for match in _STEP.finditer(path)]
-        inner = None if node is None else _walk(node, steps)[1]
+        inner = None if node is None else _walk(node, _steps(path))[1]
         return inner or line
+
+    def line_of_part(self, path: str) -> int | None:
+        """The same in a file that is not a stack's, whose paths start at its root."""
+        return None if self.root is None else _walk(self.root, _steps(path))[1]
 
     def problems(self) -> Iterator[Problem]:
         """Keys that an object has twice (YAML forbids them, and readers disagree about which one counts), endless
@@ -78,15 +81,16 @@ class Document:
         return _scan(self.root, "", (), set()) if self.root is not None else iter(())
 
 
-def read(path: Path) -> Document:
-    """The content of a YAML file.
+def read(path: Path, most_values: float = math.inf) -> Document:
+    """The content of a YAML file; with its aliases it may stand for `most_values`. Without a limit they stay shared,
+    and `problems` looks at each once.
 
     Raises:
         KitError: it can't be read, or it is not YAML.
     """
     try:
         text = path.read_text(encoding="utf-8")
-        require_bounded(text, math.inf)  # aliases stay shared, and `problems` looks at each once
+        require_bounded(text, most_values)
         loader = Loader(text)
         root = loader.get_single_node()
         return Document(None if root is None else loader.construct_document(root), root)
@@ -98,10 +102,15 @@ def read(path: Path) -> Document:
 
 
 def locate(problems: Iterable[Problem], path: Path) -> list[Problem]:
-    """The problems with their lines in a stack file, in the order of the lines."""
+    """The problems with their lines in a stack file, in the order of the lines; those of other files first, as they
+    are.
+    """
     document = read(path)
-    located = [replace(problem, line=problem.line or document.line(problem.path)) for problem in problems]
-    return sorted(located, key=lambda problem: problem.line or 0)
+    located = [
+        problem if problem.file or problem.line else replace(problem, line=document.line(problem.path))
+        for problem in problems
+    ]
+    return sorted(located, key=lambda problem: (problem.file is None, problem.line or 0 if problem.file is None else 0))
 
 
 def text_of(document: Any) -> str:
@@ -193,6 +202,10 @@ def _construct_number(loader: Any, node: yaml.ScalarNode) -> int | float | str:
 
 Loader.add_constructor(f"{_TAG}int", _construct_number)
 Loader.add_constructor(f"{_TAG}float", _construct_number)
+
+
+def _steps(path: str) -> list[str | int]:
+    return [int(match[1]) if match[1] else match[2] for match in _STEP.finditer(path)]
 
 
 def _walk(node: yaml.Node, steps: Iterable[str | int]) -> tuple[yaml.Node | None, int | None]:

@@ -8,6 +8,7 @@ from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.catalogue.benchmarks import BUILTIN, evals
 from llmd_oke.config import CreateCluster, Model, StackConfig, kubeconfig
+from llmd_oke.config.base import DNS_LABEL_FORM, DNS_LABEL_LENGTH, is_dns_label
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.gpu_stack import (
     add_on_problems,
@@ -183,6 +184,11 @@ def _names(config: StackConfig) -> Iterator[Problem]:
     for i, model in enumerate(config.models):
         if catalogue.model(model.model) is None:
             yield _unknown(f"models[{i}].model", model.model, catalogue.model_names())
+        elif not is_dns_label(model.object_name):
+            why = (
+                f"objects can't be called {model.object_name}: {DNS_LABEL_FORM}, at most {DNS_LABEL_LENGTH} characters"
+            )
+            yield Problem(f"models[{i}].name", None, "a name for the model's objects", why)
     names = [pool.name for pool in config.gpu_pools]
     for i, name in enumerate(names):
         if (first := names.index(name)) < i:

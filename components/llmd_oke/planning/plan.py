@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llmd_oke.catalogue import Model, Release, Shape
+from llmd_oke.catalogue.entries import ProjectEntry
 from llmd_oke.catalogue.iam import Need
 from llmd_oke.config import (
     Cluster,
@@ -399,7 +400,7 @@ class Plan:
     `model_cache` is None where servers keep weights in their pods. `virtual_functions_owner` says whose names virtual
     functions have, where not the kit's own. `created` is None where the cluster is there already or another stack's.
     `control_plane_cidrs` are the addresses that the API server speaks to pods from, None where they can't be known
-    beforehand.
+    beforehand. `project_entries` are those that come from the project's own `values/`.
     """
 
     config: StackConfig
@@ -419,11 +420,15 @@ class Plan:
     created: ClusterPlan | None
     control_plane_cidrs: tuple[str, ...] | None
     advice: tuple[Advice, ...]
+    project_entries: tuple[ProjectEntry, ...]
 
     @property
     def config_hash(self) -> str:
-        """Names what is deployed: equal for stack files that say the same, whatever benchmark they ask for."""
+        """Names what is deployed: equal for stack files that say the same, whatever benchmark they ask for, with equal
+        entries of the project's own.
+        """
         text = self.config.model_dump_json(by_alias=True, exclude={"smoke"})
+        text += "".join(f"\n{entry.file} {entry.sha256}" for entry in self.project_entries if entry.is_deployed)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

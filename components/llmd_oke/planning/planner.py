@@ -8,6 +8,7 @@ from typing import Any, cast
 from llmd_pods.errors import Problem, Refused
 
 from llmd_oke import catalogue
+from llmd_oke.catalogue.project import project_problems
 from llmd_oke.config import (
     CpuPool,
     CreateCluster,
@@ -42,6 +43,7 @@ from llmd_oke.planning.plan import (
     UpdateWay,
 )
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaled_pools, autoscaler_add_on
+from llmd_oke.planning.project_entries import project_entries
 from llmd_oke.planning.releases import (
     pull_problems,
     router_of,
@@ -77,7 +79,8 @@ def plan_object(value: Any, *, nodes_pull: bool = False) -> Plan:
     try:
         config = validate(value)
     except Refused as refused:
-        raise Refused([*refused.problems, *_problems_of_other_parts(value, refused.problems)]) from refused
+        others = project_problems() or _problems_of_other_parts(value, refused.problems)
+        raise Refused([*refused.problems, *others]) from refused
     return plan(config, nodes_pull=nodes_pull)
 
 
@@ -87,7 +90,8 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
     Raises:
         Refused: the stack can't be deployed; carries every problem that was found.
     """
-    if problems := [*checks.problems(config), *(pull_problems(config) if nodes_pull else ())]:
+    problems = project_problems() or [*checks.problems(config), *(pull_problems(config) if nodes_pull else ())]
+    if problems:
         raise Refused(problems)
     pools = checks.pools(config)
     nodes, _ = place(servers(config, config.models), empty_nodes(pools))
@@ -112,8 +116,9 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         created=None if config.created_cluster is None else _cluster(config, config.created_cluster),
         control_plane_cidrs=None if cidrs is None else tuple(cidrs),
         advice=(),
+        project_entries=(),
     )
-    return replace(draft, advice=advice(draft))
+    return replace(draft, advice=advice(draft), project_entries=project_entries(draft))
 
 
 def _cluster(config: StackConfig, cluster: CreateCluster) -> ClusterPlan:

@@ -1,6 +1,7 @@
 """The Pulumi program, and what each layer of a stack declares."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -17,17 +18,20 @@ from llmd_oke.program.access import ClusterAccess, existing_cluster
 from llmd_oke.program.models import declare_image_pull, declare_model, declare_model_cache, keda_namespace
 from llmd_oke.program.smoke import declare_smoke
 from llmd_oke.serving.namespace import ServingNamespace
+from llmd_oke.values import open_project
 
 _LINKS = TypeAdapter(dict[str, HttpsUrl])
 
 
-def program() -> None:
+def program(project: Path | None = None) -> None:
     """The Pulumi program: plans the stack's config, declares all of it and exports the outputs. The key `rehearsed`
-    says that no node pulls an image.
+    says that no node pulls an image. `project` is the folder of Pulumi.yaml; if left out, what the engine says it
+    is, or the working directory.
 
     Raises:
-        Refused: the config can't be deployed.
+        Refused: the config, or the project's own `values/`, can't be deployed.
     """
+    open_project(project or Path(pulumi.get_root_directory() or "."))
     settings = pulumi.Config("llmd-oke")
     nodes_pull = not settings.get_bool("rehearsed")
     plan = planning.plan(config.validate(settings.require_object("stack")), nodes_pull=nodes_pull)

@@ -7,7 +7,6 @@ with its reason in `values/router/deviations.yaml`.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, NotRequired, TypedDict, cast
 
 import pulumi
@@ -28,6 +27,7 @@ from llmd_oke.serving.manifests import (
     timeouts,
 )
 from llmd_oke.serving.vllm import SERVER_PORT
+from llmd_oke.values import follows_project
 
 DEFAULT_NON_CACHED_TOKENS = 16
 """llm-d-inference-scheduler, deploy/config/pd-epp-config.yaml."""
@@ -369,7 +369,7 @@ def endpoint_picker_config(facts: Release, args: RouterArgs) -> str:
     )
 
 
-@cache
+@follows_project
 def _config_text(version: str, profile: str, disaggregated: bool, decider: str, non_cached_tokens: int) -> str:
     """All units of a model have the same; there may be hundreds of them in a preview."""
     config = endpoint_picker(version).config(

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from llmd_oke.values import open_project
+
 from llmd_rehearsal.oci_plugin.local_cluster import AgentNodes
 from llmd_rehearsal.oci_plugin.region import DEFAULT_TIME_SCALE
 from llmd_rehearsal.oci_plugin.server import PluginOptions, start
@@ -13,6 +15,7 @@ def main() -> None:
     """Serves on a port of 127.0.0.1 and logs every call to standard error."""
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.oci_plugin", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="the port on 127.0.0.1")
+    parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")
     parser.add_argument("--kubeconfig", type=Path, help="of the one cluster behind all of OKE's")
     parser.add_argument("--journal", type=Path, help="file that keeps the records")
     parser.add_argument("--faults", type=Path, help="file that says which requests fail")
@@ -22,6 +25,7 @@ def main() -> None:
     parser.add_argument("--etcd", default="", help="address of etcd, whose objects go with an OKE cluster")
     parser.add_argument("--rest-port", type=int, help="the port on 127.0.0.1 where OCI's own API answers")
     arguments = parser.parse_args()
+    open_project(arguments.project)
     options = PluginOptions(
         kubeconfig=arguments.kubeconfig,
         journal=arguments.journal,

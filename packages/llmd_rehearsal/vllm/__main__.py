@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from aiohttp import web
-from llmd_oke.catalogue import shape, shape_names
+from llmd_oke.catalogue import open_project, shape, shape_names
 from llmd_pods.errors import KitError
 
 from llmd_rehearsal.vllm.clocks import WallClock
@@ -42,6 +42,7 @@ def _arguments() -> argparse.Namespace:
         help="wall seconds that each server takes to start, for any model",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the lengths of answers that have no limit")
+    parser.add_argument("--project", type=Path, help="folder of the project whose own values/ count too")
     parser.add_argument("--shape", default="BM.GPU.MI300X.8", help="shape of the nodes, by its name in values/shapes")
     parser.add_argument("--log", type=Path, default=None, metavar="FILE", help="log file (default: standard error)")
     return parser.parse_args()
@@ -49,12 +50,20 @@ def _arguments() -> argparse.Namespace:
 
 async def _serve(arguments: argparse.Namespace) -> None:
     host, _, port = str(arguments.listen).rpartition(":")
+    open_project(arguments.project)
     nodes = shape(arguments.shape)
     if nodes is None:
         raise KitError(f"There is no shape {arguments.shape}.", f"Known shapes: {', '.join(shape_names())}.")
     loop = asyncio.get_running_loop()
     clock = WallClock(loop, arguments.time_scale)
-    simulation = Simulation(clock, nodes, arguments.startup_scale, arguments.seed, startup_s=arguments.startup_seconds)
+    simulation = Simulation(
+        clock,
+        nodes,
+        arguments.startup_scale,
+        arguments.seed,
+        startup_s=arguments.startup_seconds,
+        project=arguments.project,
+    )
     runner = web.AppRunner(Control(simulation).application(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, host, int(port)).start()

@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, cast
 
 from aiohttp import web
-from llmd_oke.catalogue import Model, Shape
+from llmd_oke.catalogue import Model, Shape, open_project
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.planning.conditions import Conditions
+from llmd_pods.errors import KitError
 from llmd_tuner.figures import latency_model
 from llmd_tuner.latency import LatencyModel
 
@@ -76,13 +78,16 @@ class Container:
 
 @dataclass
 class Simulation:
-    """What all servers share. `startup_s` is the wall time that each takes to start, in place of its loading time."""
+    """What all servers share. `startup_s` is the wall time that each takes to start, in place of its loading time.
+    `project` is the project whose own `values/` each server reads as it starts.
+    """
 
     clock: WallClock
     shape: Shape
     startup_scale: float
     seed: int
     startup_s: float | None = None
+    project: Path | None = None
     network: Network = field(default_factory=Network)
 
 
@@ -177,6 +182,9 @@ class SimulatedServer:
         except OSError as error:
             self._write(f"OSError: {error}")
             self._exit(1)
+        except KitError as error:  # of the project's own entries
+            self._write(f"llmd-oke rehearsal: {error}")
+            self._exit(1)
 
     def _prepare(self) -> _Parts:
         """Everything but the listening.
@@ -184,6 +192,7 @@ class SimulatedServer:
         Raises:
             Refusal: vLLM would not start.
         """
+        open_project(self._simulation.project)
         container, shape = self.container, self._simulation.shape
         options = settings(container.argv, container.environment)
         check_backend(options, container.image)

@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -38,9 +39,11 @@ def catalogue_model(name: str) -> Model:
         Refusal: there is none.
     """
     folder = name.rstrip("/").rpartition("/")[2]
-    for model in filter(None, map(model_of_name, model_names())):
-        if name in {model.repository, model.name} or folder in {model.repository.rpartition("/")[2], model.name}:
-            return model
+    models = [model for known in model_names() if (model := model_of_name(known))]
+    named = (model for model in models if name in {model.repository, model.name})
+    called_so = (model for model in models if folder in {model.repository.rpartition("/")[2], model.name})
+    if (model := next(chain(named, called_so), None)) is not None:
+        return model
     raise Refusal(
         1,
         f"OSError: {name} is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'\n"

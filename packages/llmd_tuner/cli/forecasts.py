@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from llmd_oke.planning import Plan
 from llmd_oke.planning.conditions import deployed_conditions
+from llmd_pods.errors import Problem
 
-from llmd_tuner.figures import latency_figures
+from llmd_tuner.figures import latency_figures, project_problems
 
 
 def differences(plan: Plan) -> Mapping[str, Sequence[str]]:
@@ -17,3 +18,8 @@ def differences(plan: Plan) -> Mapping[str, Sequence[str]]:
         if figures is not None:
             by_model[model.name] = figures.differences(started.of(str(model.topology)))
     return {name: texts for name, texts in by_model.items() if texts}
+
+
+def problems() -> Sequence[Problem]:
+    """All that is wrong with the latency figures of the open project's own `values/`."""
+    return project_problems()

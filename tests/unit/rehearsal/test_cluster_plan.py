@@ -40,7 +40,7 @@ def _spec(
     startup_s: float | None = None,
 ) -> ClusterSpec:
     created = planning.plan(config.validate(stack))
-    return local_cluster_spec(state, created, _Programs(), 1, 1, plugin=plugin, startup_s=startup_s)
+    return local_cluster_spec(state, state, created, _Programs(), 1, 1, plugin=plugin, startup_s=startup_s)
 
 
 def _nodes(state: Path) -> list[str]:

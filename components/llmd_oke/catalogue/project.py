@@ -1,0 +1,138 @@
+"""A project's own `values/` as a whole: what may lie there, and all that is wrong with it."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from llmd_pods.errors import Problem
+
+from llmd_oke.catalogue.container_images import LOCK
+from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
+from llmd_oke.catalogue.entries import NAME, NAME_FORM, SUFFIX, Kind, judged, names, project_names
+from llmd_oke.catalogue.models import MODELS, Model, model
+from llmd_oke.catalogue.operations import PRICES
+from llmd_oke.catalogue.pools import IMAGES
+from llmd_oke.catalogue.releases import RELEASES
+from llmd_oke.catalogue.shapes import GPUS, SHAPES
+from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.values import VALUES, ProjectFile, follows_project, project_values, values_folder
+
+KINDS: tuple[Kind[Any], ...] = (MODELS, SHAPES, GPUS, RELEASES, ENDPOINT_PICKERS, IMAGES, PRICES, LOCK)
+"""What a project may have in folders of their names."""
+
+LATENCY = "latency"
+"""The folder of latency figures, `latency/<GPU>/<model>.yaml`. The tuner reads and judges them."""
+
+_FOLDERS = tuple(sorted((*(kind.folder for kind in KINDS), LATENCY)))
+_BESIDE = frozenset(("README.md",))
+"""Files that may lie in any folder; so may those whose names begin with a dot."""
+
+
+@follows_project
+def project_problems() -> Sequence[Problem]:
+    """All that is wrong with the values of the open project but its latency figures; nothing where it has none."""
+    files = [file for file in project_values().files if not _is_beside(file)]
+    broken: list[Problem] = []
+    for problem in chain(chain.from_iterable(map(_misplaced, files)), _of_entries()):
+        if problem not in broken:  # an entry that names a broken one is broken for the same reasons
+            broken.append(problem)
+    return broken or [*_repositories(), *_endpoint_pickers()]
+
+
+def latency_files() -> Iterator[tuple[str, str]]:
+    """GPU and model of each file of latency figures that the project has."""
+    for file in project_values().files:
+        folder, _, rest = file.path.partition("/")
+        gpu, _, name = rest.partition("/")
+        stem = name.removesuffix(SUFFIX)
+        if folder == LATENCY and stem in project_names(f"{LATENCY}/{gpu}"):
+            yield gpu, stem
+
+
+def _is_beside(file: ProjectFile) -> bool:
+    parts = file.path.split("/")
+    return parts[-1] in _BESIDE or any(part.startswith(".") for part in parts)
+
+
+def _misplaced(file: ProjectFile) -> Iterator[Problem]:
+    """What is wrong with a path: folders and files that mean nothing, and links that lead elsewhere."""
+    where = f"{VALUES}/{file.path}".rstrip("/")
+    folder, _, rest = file.path.partition("/")
+    if file.outside:
+        yield Problem("", None, "a file or folder of its own", "it leads out of the folder, or is no file", file=where)
+    elif folder not in _FOLDERS:
+        if not rest:
+            only = (values_folder() / folder).is_dir()
+            why = "only the kit has entries of this kind" if only else "it means nothing here"
+            yield Problem("", None, f"a folder: {did_you_mean(folder, _FOLDERS)}", why, file=where)
+    elif not rest:
+        if not file.is_folder:
+            yield Problem("", None, f"the folder {folder} with a file for each entry", "it is a file", file=where)
+    elif (accepted := _accepted(folder, rest, file.is_folder)) is not None:
+        yield Problem("", None, accepted, "there is no such entry", file=where)
+
+
+def _accepted(folder: str, rest: str, is_folder: bool) -> str | None:
+    """What would be right in the place of a path within a folder; None where it is right."""
+    if folder == LATENCY:
+        gpu, _, name = rest.partition("/")
+        if not name:
+            known = names(GPUS)
+            return None if is_folder and gpu in known else f"a folder for a GPU: {did_you_mean(gpu, known)}"
+        return _file(name, names(MODELS), is_folder)
+    files = next(kind.files for kind in KINDS if kind.folder == folder)
+    return _file(rest, files, is_folder)
+
+
+def _file(name: str, known: Sequence[str], is_folder: bool) -> str | None:
+    """The same for a file, whose name is any where none are `known`."""
+    stem, dot, suffix = name.rpartition(".")
+    if is_folder:
+        return "a file for each entry, and no folder"
+    if f"{dot}{suffix}" != SUFFIX:
+        return f"{(stem if suffix in {'yml', 'json'} else name)}{SUFFIX}"
+    if known and stem not in known:
+        return did_you_mean(name, [f"{item}{SUFFIX}" for item in known])
+    return None if NAME.fullmatch(stem) else NAME_FORM
+
+
+def _of_entries() -> Iterator[Problem]:
+    for kind in KINDS:
+        for name in project_names(kind.folder):
+            if not kind.files or name in kind.files:
+                yield from judged(kind, name)[1]
+
+
+def _repositories() -> Iterator[Problem]:
+    """Models of one repository: rows of results go by it, and so does a rehearsal."""
+    own = project_names(MODELS.folder)
+    others = [name for name in names(MODELS) if name not in own]
+    first: dict[str, str] = {}
+    for name in (*others, *own):
+        known = _known_model(name)
+        other = first.setdefault(known.repository, name)
+        if other != name:
+            accepted = "another repository" if other in own else f"another repository, or the name {other} for the file"
+            why = f"the model {other} has it already"
+            yield Problem(
+                "repository", known.repository, accepted, why, file=f"{VALUES}/{MODELS.folder}/{name}{SUFFIX}"
+            )
+
+
+def _known_model(name: str) -> Model:
+    known = model(name)
+    assert known is not None  # noqa: S101 - it is one of the names
+    return known
+
+
+def _endpoint_pickers() -> Iterator[Problem]:
+    """Releases whose endpoint picker nobody knows."""
+    known = names(ENDPOINT_PICKERS)
+    for name in project_names(RELEASES.folder):
+        record, _ = judged(RELEASES, name)
+        version = record.endpoint_picker.program.version if record else known[0]
+        if version not in known:
+            accepted = f"{did_you_mean(version, known)}, or a file of its own in {VALUES}/{ENDPOINT_PICKERS.folder}"
+            why = "the catalogue has no such endpoint picker"
+            file = f"{VALUES}/{RELEASES.folder}/{name}{SUFFIX}"
+            yield Problem("endpoint_picker.program.version", version, accepted, why, file=file)

@@ -1,0 +1,45 @@
+"""The example project with a model of its own: what it deploys that the kit doesn't know."""
+
+import json
+from pathlib import Path
+
+import pytest
+from llmd_oke.cli.main import app
+from llmd_oke.testing import Rendered, render
+from llmd_pods.errors import Refused
+from render_support import PROJECT, vllm
+from typer.testing import CliRunner
+
+EXAMPLE = PROJECT / "examples" / "own-model"
+
+
+@pytest.fixture(scope="module")
+def made() -> Rendered:
+    return render("rehearsal", project=EXAMPLE)
+
+
+def test_servers_start_the_repository_of_the_projects_own_model(made: Rendered):
+    server = vllm(made, "support-8b-decode")
+    assert "acme/support-8b" in json.dumps(server)
+
+
+def test_the_same_stack_means_nothing_in_another_project(tmp_path: Path):
+    (tmp_path / "stacks").mkdir()
+    file = tmp_path / "stacks" / "Pulumi.rehearsal.yaml"
+    file.write_text((EXAMPLE / "stacks" / "Pulumi.rehearsal.yaml").read_text())
+    with pytest.raises(Refused, match="the catalogue has no such entry"):
+        render("rehearsal", project=tmp_path)
+
+
+def test_check_names_the_files_of_the_project():
+    checked = CliRunner().invoke(app, ["check", "--stack", "rehearsal", "--project", str(EXAMPLE)])
+    assert checked.exit_code == 0, checked.output
+    assert "models support-8b: values/models/support-8b.yaml\n" in checked.output
+    assert "latency/MI300X support-8b: values/latency/MI300X/support-8b.yaml\n" in checked.output
+
+
+def test_check_has_the_files_of_the_project_as_json():
+    checked = CliRunner().invoke(app, ["check", "--stack", "rehearsal", "--project", str(EXAMPLE), "--json"])
+    entries = json.loads(checked.stdout)["project_entries"]
+    assert [entry["kind"] for entry in entries] == ["models", "latency/MI300X"]
+    assert not any(entry["replaces_kit"] for entry in entries)

@@ -1,0 +1,250 @@
+"""A project's own `values/`: entries beside and over the kit's, and what is refused of them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue.container_images import kit_lock, lock, locked_image
+from llmd_oke.catalogue.entries import MOST_BYTES, origin
+from llmd_oke.catalogue.operations import prices
+from llmd_oke.catalogue.project import project_problems
+from llmd_oke.values import open_project, values_folder
+from llmd_pods.errors import KitError, Problem, Refused
+from project_entries import kit_entry, model_entry, write_entry
+
+MINE = "support-70b"
+ROOT = Path(__file__).parents[3]
+
+
+def problem(project: Path, path: str, content: object) -> Problem:
+    """The one problem of a project with one file."""
+    write_entry(project, path, content)
+    (only,) = project_problems()
+    return only
+
+
+def test_an_entry_of_the_project_stands_beside_those_of_the_kit(tmp_path: Path):
+    write_entry(tmp_path, f"models/{MINE}", model_entry(MINE))
+    mine = catalogue.model(MINE)
+    assert mine is not None
+    assert mine.repository == f"acme/{MINE}"
+    assert set(catalogue.model_names()) >= {MINE, "gpt-oss-120b"}
+    assert catalogue.model_of_repository(f"acme/{MINE}") == mine
+    assert not project_problems()
+
+
+def test_an_entry_of_the_project_takes_the_place_of_the_kits_whole(tmp_path: Path):
+    write_entry(tmp_path, "gpus/MI300X", kit_entry("gpus/MI300X", memory_gib=100.0, node=None))
+    shape = catalogue.shape("BM.GPU.MI300X.8")
+    assert shape is not None
+    assert shape.gpu.memory_gib == 100.0
+    own = origin("gpus", "MI300X")
+    assert own is not None
+    assert (own.file, own.replaces_kit) == ("values/gpus/MI300X.yaml", True)
+    assert origin("shapes", "BM.GPU.MI300X.8") is None
+
+
+def test_another_project_has_none_of_the_entries_of_the_one_before(tmp_path: Path):
+    write_entry(tmp_path / "first", f"models/{MINE}", model_entry(MINE))
+    write_entry(tmp_path / "second", "prices/oci", kit_entry("prices/oci", enhanced_cluster_usd_per_hour=0.05))
+    assert catalogue.model(MINE) is None
+    assert prices().enhanced_cluster_usd_per_hour == 0.05
+    open_project(tmp_path / "first")
+    assert catalogue.model(MINE) is not None
+    assert prices().enhanced_cluster_usd_per_hour == 0.10
+    open_project(None)
+    assert catalogue.model(MINE) is None
+
+
+def test_a_file_that_changed_is_read_again_where_the_project_is_opened_again(tmp_path: Path):
+    file = write_entry(tmp_path, f"models/{MINE}", model_entry(MINE))
+    first = catalogue.model(MINE)
+    open_project(tmp_path)
+    assert catalogue.model(MINE) is first
+    write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, max_model_len=4096))
+    os.utime(file, ns=(1, 1))
+    open_project(tmp_path)
+    second = catalogue.model(MINE)
+    assert second is not None
+    assert second.max_model_len == 4096
+
+
+def test_a_checkout_of_the_kit_has_no_entries_of_its_own():
+    open_project(ROOT)
+    assert not project_problems()
+    assert origin("models", "gpt-oss-120b") is None
+
+
+def test_a_copy_of_all_entries_of_the_kit_is_right(tmp_path: Path):
+    for kind in ("models", "shapes", "gpus", "releases", "endpoint-pickers", "images", "prices"):
+        for file in (values_folder() / kind).glob("*.yaml"):
+            write_entry(tmp_path, f"{kind}/{file.stem}", file.read_text())
+    write_entry(tmp_path, "container-images/lock", (values_folder() / "container-images/lock.yaml").read_text())
+    assert not project_problems()
+    assert catalogue.release_names()[-1] == "llm-d-0.9.0"
+
+
+def test_digests_of_the_projects_lock_stand_beside_the_kits(tmp_path: Path):
+    digest = f"sha256:{'a' * 64}"
+    write_entry(tmp_path, "container-images/lock", {"images": {"r.io/a/b:1": {"digest": digest, "source": "asked"}}})
+    assert locked_image("r.io/a/b:1").digest == digest
+    assert lock().images.keys() > kit_lock().images.keys()
+
+
+def test_a_broken_entry_is_refused_where_it_is_used(tmp_path: Path):
+    write_entry(tmp_path, f"models/{MINE}", model_entry(MINE, max_model_len=0))
+    with pytest.raises(Refused, match=r"line 28: values/models/support-70b.yaml: max_model_len = 0"):
+        catalogue.model(MINE)
+
+
+def test_a_key_that_is_no_key_has_its_file_and_its_line(tmp_path: Path):
+    entry = model_entry(MINE)
+    entry["maxModelLen"] = entry.pop("max_model_len")
+    file = write_entry(tmp_path, f"models/{MINE}", entry)
+    missing, extra = sorted(project_problems(), key=lambda one: one.path, reverse=True)
+    assert (missing.path, missing.why) == ("max_model_len", "the key is missing")
+    assert (extra.path, extra.file) == ("maxModelLen", f"values/models/{MINE}.yaml")
+    assert extra.accepted.startswith("max_model_len?")
+    assert extra.line == 1 + file.read_text().splitlines().index("maxModelLen: 131072")
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "accepted"),
+    [
+        ({"max_model_len": "4096"}, "max_model_len", "a whole number without quotes"),
+        ({"max_model_len": 0}, "max_model_len", "more than 0"),
+        ({"startup_budget_s": True}, "startup_budget_s", "a whole number without quotes"),
+        ({"activation_gib_per_gpu": float("inf")}, "activation_gib_per_gpu", "a finite number"),
+        ({"repository": "../../etc"}, "repository", "a repository of Hugging Face such as owner/model"),
+        ({"apis": ["chats"]}, "apis[0]", "'completions', 'chat', 'responses' or 'messages'"),
+        ({"apis": []}, "apis", "at least 1 item"),
+        ({"weights": [1]}, "weights", "an object with the keys format, gib"),
+        ({"name": "other"}, "name", MINE),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_would_be_right(
+    tmp_path: Path, change: dict[str, Any], path: str, accepted: str
+):
+    told = problem(tmp_path, f"models/{MINE}", model_entry(MINE, **change))
+    assert (told.path, told.accepted, told.file) == (path, accepted, f"values/models/{MINE}.yaml")
+    assert told.line
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("name: [", "is not YAML"),
+        ("", "it is nothing"),
+        ("- name", "it is a list"),
+        ("name: a\nname: b\n", "the key is in line 1 already"),
+        ("a: &a [*a]\n", "the alias contains itself"),
+        ("? [1]\n: 2\n", "is not YAML"),
+        ("x: " + "a" * MOST_BYTES, f"it has {MOST_BYTES + 3:,} bytes"),
+    ],
+)
+def test_a_file_that_is_no_entry_says_why(tmp_path: Path, content: str, why: str):
+    assert why in problem(tmp_path, f"models/{MINE}", content).why
+
+
+def test_a_shape_with_a_gpu_that_nobody_knows_names_those_that_there_are(tmp_path: Path):
+    told = problem(tmp_path, "shapes/BM.MINE", kit_entry("shapes/BM.GPU.MI300X.8", name="BM.MINE", gpu="MI300"))
+    assert told.path == "gpu"
+    assert "MI300X" in told.why
+    assert told.accepted == "text: a GPU of values/gpus"
+
+
+def test_a_shape_is_not_refused_a_second_time_for_its_broken_gpu(tmp_path: Path):
+    write_entry(tmp_path, "shapes/BM.MINE", kit_entry("shapes/BM.GPU.MI300X.8", name="BM.MINE", gpu="MI999"))
+    told = problem(tmp_path, "gpus/MI999", kit_entry("gpus/MI300X", product="MI999", memory_gib=0))
+    assert (told.file, told.path) == ("values/gpus/MI999.yaml", "memory_gib")
+
+
+def test_a_release_needs_an_endpoint_picker_that_is_known(tmp_path: Path):
+    release = kit_entry("releases/llm-d-0.9.0", name="mine", order=10)
+    release["endpoint_picker"]["program"]["version"] = "v0.11.0"
+    told = problem(tmp_path, "releases/mine", release)
+    assert (told.path, told.value) == ("endpoint_picker.program.version", "v0.11.0")
+    assert "values/endpoint-pickers" in told.accepted
+
+
+def test_two_models_of_one_repository_are_refused(tmp_path: Path):
+    write_entry(tmp_path, "models/first", model_entry("first", repository="acme/one"))
+    told = problem(tmp_path, "models/second", model_entry("second", repository="acme/one"))
+    assert (told.path, told.file) == ("repository", "values/models/second.yaml")
+    assert told.why == "the model first has it already"
+
+
+def test_a_model_of_the_kits_repository_has_to_have_its_name(tmp_path: Path):
+    told = problem(tmp_path, f"models/{MINE}", model_entry(MINE, repository="openai/gpt-oss-120b"))
+    assert told.accepted == "another repository, or the name gpt-oss-120b for the file"
+
+
+@pytest.mark.parametrize(
+    ("path", "accepted"),
+    [
+        ("model/mine.yaml", "a folder: models?"),
+        ("tuning/mine.yaml", "a folder: one of container-images"),
+        ("models/mine.yml", "mine.yaml"),
+        ("models/mine", "mine.yaml"),
+        ("models/-mine.yaml", "letters, digits"),
+        ("models/more/mine.yaml", "a file for each entry, and no folder"),
+        ("prices/ocj.yaml", "oci.yaml"),
+        ("container-images/locks.yaml", "lock.yaml"),
+        ("latency/MI300/gpt-oss-120b.yaml", "a folder for a GPU: MI300X?"),
+        ("latency/MI300X/gpt-oss.yaml", "gpt-oss-120b.yaml?"),
+        ("models.yaml", "a folder: models?"),
+    ],
+)
+def test_a_file_that_means_nothing_has_the_likeliest_place(tmp_path: Path, path: str, accepted: str):
+    file = tmp_path / "values" / path
+    file.parent.mkdir(parents=True)
+    file.touch()
+    open_project(tmp_path)
+    assert [one for one in project_problems() if one.accepted.startswith(accepted)], project_problems()
+
+
+def test_hidden_files_and_read_mes_may_lie_beside_entries(tmp_path: Path):
+    for path in (".gitkeep", "README.md", "models/README.md", "models/.mine.yaml.swp", ".git/x"):
+        file = tmp_path / "values" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    open_project(tmp_path)
+    assert not project_problems()
+
+
+def test_a_link_out_of_the_folder_is_refused_and_not_read(tmp_path: Path):
+    outside = tmp_path / "outside.yaml"
+    outside.write_text("secret: 1")
+    models = tmp_path / "project" / "values" / "models"
+    models.mkdir(parents=True)
+    (models / f"{MINE}.yaml").symlink_to(outside)
+    open_project(tmp_path / "project")
+    assert {one.why for one in project_problems()} == {"it leads out of the folder, or is no file"}
+    assert catalogue.model(MINE) is None
+
+
+def test_a_folder_that_leads_out_of_the_project_is_refused(tmp_path: Path):
+    (tmp_path / "elsewhere" / "models").mkdir(parents=True)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "values").symlink_to(tmp_path / "elsewhere")
+    open_project(tmp_path / "project")
+    assert [one.file for one in project_problems()] == ["values"]
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path):
+    models = tmp_path / "values" / "models"
+    models.mkdir(parents=True)
+    os.mkfifo(models / f"{MINE}.yaml")
+    open_project(tmp_path)
+    assert project_problems()
+
+
+def test_more_files_than_a_catalogue_has_are_not_looked_through(tmp_path: Path):
+    models = tmp_path / "values" / "models"
+    models.mkdir(parents=True)
+    for number in range(2001):
+        (models / f"{number}.yaml").touch()
+    with pytest.raises(KitError, match="more than 2,000 files"):
+        open_project(tmp_path)
