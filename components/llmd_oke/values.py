@@ -113,6 +113,11 @@ def open_project(project: Path | None) -> None:
         clear()
 
 
+def is_checkout(project: Path) -> bool:
+    """Whether a project is a checkout of the kit, whose `values/` are the kit's own."""
+    return (project / "components" / "llmd_oke").is_dir()
+
+
 def project_values() -> ProjectValues:
     """What the open project has; without files where none is open."""
     return _project
@@ -135,7 +140,7 @@ def follows_project(function: Callable[Parameters, Result]) -> Callable[Paramete
 
 def _values_of(project: Path) -> ProjectValues:
     folder = project.resolve() / VALUES
-    if not folder.is_dir() or (project / "components" / "llmd_oke").is_dir():
+    if not folder.is_dir() or is_checkout(project):
         return ProjectValues(Path())
     if not folder.resolve().is_relative_to(project.resolve()):
         return ProjectValues(folder, (ProjectFile("", is_folder=True, outside=True, size_bytes=0, changed_ns=0),))

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema, model_validator
 
 from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.entries import Kind
@@ -72,10 +72,16 @@ class LockedDigest(Entry):
         return self
 
 
+def _tagged(reference: str) -> str:
+    if parse_reference(reference).digest is not None:
+        raise ValueError("the digest is the value, and no part of the name: registry/repository:tag")
+    return reference
+
+
 class Lock(Entry):
     """Digests by reference (`registry/repository:tag`)."""
 
-    images: dict[str, LockedDigest]
+    images: dict[Annotated[str, AfterValidator(_tagged)], LockedDigest]
 
 
 LOCK = Kind("container-images", Lock, files=("lock",))
@@ -84,6 +90,11 @@ LOCK = Kind("container-images", Lock, files=("lock",))
 def lock_file() -> Path:
     """Where the kit's lock lies."""
     return values_folder() / LOCK.folder / "lock.yaml"
+
+
+def project_lock() -> Lock:
+    """The digests of the open project's own lock; none where it has none."""
+    return entries.project_entry(LOCK, "lock") or Lock(images={})
 
 
 @follows_project
@@ -95,8 +106,7 @@ def kit_lock() -> Lock:
 @follows_project
 def lock() -> Lock:
     """The digests of the kit's lock, and those of the project's own beside them and in their place."""
-    own = entries.project_entry(LOCK, "lock")
-    return kit_lock() if own is None else Lock(images={**kit_lock().images, **own.images})
+    return Lock(images={**kit_lock().images, **project_lock().images})
 
 
 def parse_reference(reference: str) -> ContainerImage:

@@ -12,6 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 
 from llmd_oke import planning
+from llmd_oke.catalogue.entries import names, project_names
+from llmd_oke.catalogue.models import MODELS
+from llmd_oke.catalogue.releases import RELEASES
+from llmd_oke.catalogue.shapes import SHAPES
 from llmd_oke.cli import console, extensions, options
 from llmd_oke.cli.console import problem_document
 from llmd_oke.cli.tables import FittingTable
@@ -55,9 +59,14 @@ def _print(document: dict[str, Any]) -> None:
     typer.echo(json.dumps(document, indent=2, default=str))
 
 
-def schema() -> None:
-    """Print the JSON Schema of stack files (committed as stacks/schema.json)."""
-    typer.echo(json.dumps(stack_file_schema(), indent=2))
+def schema(project: options.Project = options.HERE) -> None:
+    """Print the JSON Schema of stack files (committed as stacks/schema.json). With it, editors suggest the names of a
+    project's own entries too.
+    """
+    del project  # its option has opened it
+    places = {("Model", "model"): MODELS, ("GpuPool", "shape"): SHAPES, ("StackConfig", "release"): RELEASES}
+    suggested = {place: names(kind) for place, kind in places.items() if project_names(kind.folder)}
+    typer.echo(json.dumps(stack_file_schema(suggested), indent=2))
 
 
 def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:

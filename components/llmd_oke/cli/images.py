@@ -5,13 +5,17 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from llmd_pods.errors import Refused
 from rich.table import Table
 
-from llmd_oke.catalogue.container_images import lock, lock_file
+from llmd_oke.catalogue.container_images import LOCK, lock, lock_file
+from llmd_oke.catalogue.entries import VERDICT
+from llmd_oke.catalogue.project import project_problems
 from llmd_oke.cli import console, options
 from llmd_oke.cli.tables import FittingTable
 from llmd_oke.planning import plan_stack_file
-from llmd_oke.planning.container_images import UsedImage, images_of, kit_images, tag_only_sentence
+from llmd_oke.planning.container_images import UsedImage, images_of, kit_images, project_images, tag_only_sentence
+from llmd_oke.values import VALUES, is_checkout
 
 app = typer.Typer(no_args_is_help=True, help="Container images: what a stack pulls, and the lock of their digests.")
 
@@ -43,18 +47,26 @@ def list_images(stack: options.Stack, project: options.Project = options.HERE, a
 
 
 @app.command("update")
-def update(dry_run: DryRun = False, check: Check = False, moved: Moved = False) -> None:
-    """Ask the registries of all images that the kit deploys for digests, and write the lock.
+def update(
+    project: options.Project = options.HERE, dry_run: DryRun = False, check: Check = False, moved: Moved = False
+) -> None:
+    """Ask the registries of all images that the kit deploys for digests, and write the lock. A project has one of its
+    own, `values/container-images/lock.yaml`, with what the kit's lock has no digest of; without a project, and in a
+    checkout of the kit, it is the kit's.
 
     Comments and order of the file stay. A tag that names another image than the lock has is told and not taken without
     `--moved`. Ends with 1 where such a tag was found, or a registry gave no answer; the rest is written all the same.
     """
     from llmd_oke.access.registry import query_registries, stored_image  # noqa: PLC0415 - other commands ask no registry
     from llmd_oke.config.yaml_files import difference  # noqa: PLC0415
-    from llmd_oke.operations.registries import lock_update  # noqa: PLC0415
+    from llmd_oke.operations.registries import lock_update, new_lock  # noqa: PLC0415
 
     path, images = lock_file(), kit_images()
-    before = path.read_text(encoding="utf-8")
+    if (project / "Pulumi.yaml").is_file() and not is_checkout(project):
+        if problems := project_problems():
+            raise Refused(problems, VERDICT)
+        path, images = project / VALUES / LOCK.folder / path.name, project_images()
+    before = path.read_text(encoding="utf-8") if path.is_file() else new_lock(images)
     answers = query_registries(images, stored_image, console.progress())
     new = lock_update(before, images, answers, datetime.now(UTC).date(), take_moved=moved)
     changes = difference(before, new.text, str(path))
@@ -64,6 +76,7 @@ def update(dry_run: DryRun = False, check: Check = False, moved: Moved = False) 
     for reference, reason in new.unanswered.items():
         _complain(f"{reference}: {reason}")
     if changes and not (dry_run or check):
+        path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.unfinished")  # a reader finds the lock whole
         unfinished.write_text(new.text, encoding="utf-8")
         unfinished.replace(path)

@@ -3,8 +3,9 @@
 import ast
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from llmd_pods.topology import SHORT_FORM_PATTERN, SHORT_FORMS
@@ -16,10 +17,11 @@ from llmd_oke.config.stack import StackConfig
 from llmd_oke.config.yaml_files import CONFIG_KEY
 
 
-def stack_file_schema() -> dict[str, Any]:
+def stack_file_schema(suggested: Mapping[tuple[str, str], Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
     """The schema of `stacks/Pulumi.<stack>.yaml`: our object is described, everything else of Pulumi's is let through.
 
-    It says 2020-12 and uses nothing that a reader of draft 7 doesn't know.
+    `suggested` are names that editors offer, by type and key. The schema says 2020-12 and uses nothing that a reader
+    of draft 7 doesn't know.
     """
     stack = StackConfig.model_json_schema(by_alias=True)
     definitions = stack.pop("$defs")
@@ -28,6 +30,9 @@ def stack_file_schema() -> dict[str, Any]:
             described.pop("title", None)
     for model in (StackConfig, *_parts(Part)):
         _describe(stack if model is StackConfig else definitions.get(model.__name__, {}), model)
+    for (part, key), names in suggested.items():
+        described = stack if part == StackConfig.__name__ else definitions[part]
+        described["properties"][key]["examples"] = list(names)
     short_form = {"type": "string", "pattern": SHORT_FORM_PATTERN, "description": SHORT_FORMS}
     definitions["Topology"] = {"title": "Topology", "anyOf": [short_form, definitions["Topology"]]}
     return {

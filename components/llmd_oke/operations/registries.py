@@ -184,6 +184,11 @@ class LockUpdate:
     unanswered: Mapping[str, str]
 
 
+def new_lock(images: Sequence[ContainerImage]) -> str:
+    """A lock of images whose registries were not asked."""
+    return yaml_files.text_of({"images": {image.reference: {"digest": None, "reason": NOT_ASKED} for image in images}})
+
+
 def lock_update(
     text: str, images: Sequence[ContainerImage], answers: Answers, today: date, *, take_moved: bool = False
 ) -> LockUpdate:

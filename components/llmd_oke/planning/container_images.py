@@ -8,7 +8,7 @@ from pydantic.alias_generators import to_camel
 
 from llmd_oke.catalogue import Release, operators, release, release_names
 from llmd_oke.catalogue.benchmarks import inference_perf
-from llmd_oke.catalogue.container_images import ContainerImage, job_images
+from llmd_oke.catalogue.container_images import ContainerImage, job_images, kit_lock, parse_reference, project_lock
 from llmd_oke.config import NoModelCache
 from llmd_oke.planning.plan import Plan
 
@@ -34,12 +34,22 @@ def images_of(plan: Plan) -> tuple[UsedImage, ...]:
 
 
 def kit_images() -> tuple[ContainerImage, ...]:
-    """All images that `values/` names, by their references."""
+    """All images that the kit's `values/` and the project's name, by their references."""
     releases = (item for name in release_names() if (item := release(name)))
     images = [used.image for item in releases for used in _of_release(item)]
     images += [used.image for name in _OPERATORS for used in _of_operator(name)]
     images += [job_images().python, inference_perf().image]
     return tuple(sorted({image.reference: image for image in images}.values(), key=lambda image: image.reference))
+
+
+def project_images() -> tuple[ContainerImage, ...]:
+    """The images that the lock of the open project is to have: those that the kit's lock knows no digest of, and those
+    that it has already.
+    """
+    own = {reference: parse_reference(reference) for reference in project_lock().images}
+    known = {reference for reference, digest in kit_lock().images.items() if digest.digest is not None}
+    others = {image.reference: image for image in kit_images() if image.reference not in known}
+    return tuple(image for _, image in sorted({**others, **own}.items()))
 
 
 def chart_archives(plan: Plan) -> tuple[operators.HelmChart, ...]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from llmd_oke.catalogue.container_images import LOCK
+from llmd_oke.catalogue.container_images import LOCK, project_lock
 from llmd_oke.catalogue.endpoint_pickers import ENDPOINT_PICKERS
-from llmd_oke.catalogue.entries import ProjectEntry, origin, project_entry
+from llmd_oke.catalogue.entries import ProjectEntry, origin
 from llmd_oke.catalogue.models import MODELS
 from llmd_oke.catalogue.operations import PRICES
 from llmd_oke.catalogue.pools import IMAGES
@@ -33,7 +33,6 @@ def _used(plan: Plan) -> Iterator[tuple[str, str]]:
     yield ENDPOINT_PICKERS.folder, plan.release.endpoint_picker.program.version
     imports = (pool.image.import_ for pool in plan.config.gpu_pools if pool.image)
     yield from ((IMAGES.folder, item.name) for item in imports if item)
-    own_lock = project_entry(LOCK, "lock")
-    if own_lock and any(used.image.reference in own_lock.images for used in images_of(plan)):
+    if any(used.image.reference in project_lock().images for used in images_of(plan)):
         yield LOCK.folder, "lock"
     yield PRICES.folder, "oci"

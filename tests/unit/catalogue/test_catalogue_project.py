@@ -248,3 +248,9 @@ def test_more_files_than_a_catalogue_has_are_not_looked_through(tmp_path: Path):
         (models / f"{number}.yaml").touch()
     with pytest.raises(KitError, match="more than 2,000 files"):
         open_project(tmp_path)
+
+
+def test_a_lock_names_images_by_tag(tmp_path: Path):
+    told = problem(tmp_path, "container-images/lock", {"images": {"vllm": {"digest": None, "reason": "none"}}})
+    assert told.path.startswith("images")
+    assert "registry/repository:tag" in told.why

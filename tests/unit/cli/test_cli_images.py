@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmd_oke.catalogue.container_images import ContainerImage
+from llmd_oke.catalogue.container_images import ContainerImage, locked_image
 from llmd_oke.cli import images as images_cli
 from llmd_oke.cli.main import app
+from llmd_oke.planning import container_images
+from llmd_oke.values import open_project
+from project_entries import write_entry
 from registry_for_tests import Registry, served
 from typer.testing import CliRunner
 
@@ -95,3 +98,31 @@ def test_the_table_names_images_without_a_digest():
     result = CliRunner().invoke(app, ["images", "list", "--stack", "reference", "--project", str(PROJECT)])
     assert result.exit_code == 0
     assert "tag alone" in result.output
+
+
+@pytest.fixture
+def project(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of its own, and an image of that registry that the kit's lock doesn't know."""
+    (tmp_path / "Pulumi.yaml").write_text("name: mine\n")
+    image = ContainerImage(registry=registry.address, repository="llm-d/vllm", tag="v1")
+    monkeypatch.setattr(container_images, "kit_images", lambda: (image,))
+    return tmp_path
+
+
+def test_a_project_gets_a_lock_of_its_own_which_counts_from_then_on(project: Path, registry: Registry):
+    digest, before = registry.push("llm-d/vllm", "v1", 10), container_images.kit_lock()
+    assert update("--project", str(project))[0] == 0
+    open_project(project)
+    assert locked_image(f"{registry.address}/llm-d/vllm:v1").digest == digest
+    assert container_images.kit_lock() == before
+    assert update("--project", str(project), "--check")[0] == 0
+
+
+def test_images_that_a_projects_lock_has_by_hand_stay_in_it(project: Path, registry: Registry):
+    digest = registry.push("own/vllm", "v2", 10)
+    registry.push("llm-d/vllm", "v1", 10)
+    reference = f"{registry.address}/own/vllm:v2"
+    write_entry(project, "container-images/lock", {"images": {reference: {"digest": None, "reason": "new"}}})
+    assert update("--project", str(project))[0] == 0
+    open_project(project)
+    assert locked_image(reference).digest == digest

@@ -9,9 +9,12 @@ import pytest
 import stack_files
 import yaml
 from llmd_oke import config
+from llmd_oke.cli.main import app
 from llmd_oke.config.schema import schema_text, stack_file_schema
 from llmd_pods.errors import Refused
+from project_entries import model_entry, write_entry
 from stack_files import model, stack
+from typer.testing import CliRunner
 
 STACKS = Path(__file__).parents[3] / "stacks"
 LONG = {"prefill": {"replicas": 1, "tensorParallelSize": 1}, "decode": {"replicas": 1, "tensorParallelSize": 2}}
@@ -77,3 +80,11 @@ def test_every_key_is_described():
         for key, described in part.get("properties", {}).items():
             text = json.dumps(described)
             assert "description" in text or "$ref" in text, f"{name}.{key}"
+
+
+def test_names_of_a_projects_own_entries_are_suggested_beside_the_kits(tmp_path: Path):
+    write_entry(tmp_path, "models/mine", model_entry("mine"))
+    printed = CliRunner().invoke(app, ["schema", "--project", str(tmp_path)])
+    definitions = json.loads(printed.stdout)["$defs"]
+    assert {"mine", "gpt-oss-120b"} <= set(definitions["Model"]["properties"]["model"]["examples"])
+    assert "examples" not in definitions["GpuPool"]["properties"]["shape"]

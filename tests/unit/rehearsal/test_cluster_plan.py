@@ -19,6 +19,7 @@ from llmd_rehearsal.cluster_plan import (
 )
 from llmd_rehearsal.cluster_spec import ClusterSpec, spec_differences
 from llmd_rehearsal.plugins import KubernetesPlugin
+from project_entries import kit_entry, write_entry
 from stack_files import StackObject, created_stack, read, stack
 
 EXISTING = stack(nodes=2)
@@ -150,3 +151,16 @@ async def test_a_cluster_that_refuses_them_is_told_of():
 def test_stacks_without_scaling_keep_the_name_of_what_they_deploy(scaled):
     assert "scaling" not in json.loads(planned().config.model_dump_json(by_alias=True))["models"][0]
     assert planned().config_hash != scaled.config_hash
+
+
+def test_what_is_simulated_goes_by_the_projects_own_entries_too(tmp_path: Path):
+    processes = {process.name: process.argv for process in _spec(tmp_path, EXISTING).processes}
+    readers = [name for name, argv in processes.items() if "--project" in argv]
+    assert readers == ["vllm", "outside", "oci-plugin"]
+
+
+def test_another_shape_of_the_projects_own_makes_another_cluster(tmp_path: Path):
+    usual = _spec(tmp_path, EXISTING)
+    shape = "shapes/BM.GPU.MI300X.8"
+    write_entry(tmp_path / "project", shape, kit_entry(shape, price_usd_per_hour=40.0))
+    assert _spec(tmp_path, EXISTING).digest() != usual.digest()

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 from llmd_oke.config import stack_file
-from llmd_rehearsal.engine_project import PREVIEWED, copy_project
+from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_project
+from project_entries import model_entry, write_entry
 
 
 @pytest.fixture
@@ -35,3 +36,25 @@ def test_the_engine_keeps_no_logs_of_its_own_in_a_rehearsal(project: Path, tmp_p
     copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0")
     with pytest.raises(FileExistsError):
         (copy.pulumi_home / "logs").mkdir(parents=True)
+
+
+def test_the_copy_has_the_projects_own_entries_and_none_that_are_gone(project: Path, tmp_path: Path):
+    first = write_entry(project, "models/first", model_entry("first"))
+    write_entry(project, "latency/MI300X/second", "model: second")
+    (project / "values" / "link.yaml").symlink_to("/etc/hostname")
+    (project / "values" / "notes.txt").touch()
+    copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0").folder / "values"
+    assert {str(file.relative_to(copy)) for file in copy.rglob("*.*")} == {
+        "models/first.yaml",
+        "latency/MI300X/second.yaml",
+    }
+    first.unlink()
+    copy_project(project, "s", tmp_path / "state", "llm-d-0.6.0")
+    assert not (copy / "models").exists()
+
+
+def test_the_engines_state_lies_under_the_name_of_the_project(project: Path, tmp_path: Path):
+    (project / "Pulumi.yaml").write_text("name: mine")
+    state = tmp_path / "state"
+    copy_project(project, "s", state, "llm-d-0.6.0")
+    assert checkpoint_file(state, "s") == state / "backend/.pulumi/stacks/mine/s.json"

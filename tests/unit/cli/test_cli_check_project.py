@@ -1,0 +1,116 @@
+"""`llmd-oke check` and other commands in a project with entries of its own."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_oke.cli.main import app
+from llmd_oke.planning import plan_stack_file
+from llmd_pods.errors import KitError, Refused
+from project_entries import kit_entry, model_entry, write_entry
+from stack_files import existing_pool, model, stack, write
+from typer.testing import CliRunner
+
+MINE = "support-70b"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "Pulumi.yaml").write_text("name: mine\n")
+    write_entry(tmp_path, f"models/{MINE}", model_entry(MINE))
+    write(tmp_path, "s", stack(model("1p-tp8-1d-tp8", model=MINE)))
+    return tmp_path
+
+
+def run(project: Path, *words: str) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, [*words, "--project", str(project)])
+    if isinstance(ended.exception, KitError):
+        return 1, str(ended.exception)
+    return ended.exit_code, ended.output
+
+
+def check(project: Path) -> dict[str, Any]:
+    return json.loads(run(project, "check", "--stack", "s", "--json")[1])
+
+
+def test_an_entry_in_the_place_of_the_kits_is_told_as_such(project: Path):
+    write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))
+    assert "prices oci: values/prices/oci.yaml, instead of the kit's" in run(project, "check", "--stack", "s")[1]
+
+
+def test_the_projects_price_of_a_shape_is_what_check_counts(project: Path):
+    shape = "shapes/BM.GPU.MI300X.8"
+    write_entry(project, shape, kit_entry(shape, price_usd_per_hour=1.0))
+    assert check(project)["price_usd_per_hour"] == 9.0
+
+
+def test_what_is_wrong_with_values_and_with_the_stack_file_is_told_at_once(project: Path):
+    write_entry(project, f"models/{MINE}", model_entry(MINE, max_model_len=0))
+    write_entry(project, f"latency/MI300X/{MINE}", {"model": MINE})
+    write(project, "s", stack(model("8p", model=MINE)))
+    problems = check(project)["problems"]
+    assert {(one["file"], one["path"]) for one in problems} >= {
+        (f"values/models/{MINE}.yaml", "max_model_len"),
+        (f"values/latency/MI300X/{MINE}.yaml", "gpu"),
+        (None, "models[0].topology"),
+    }
+    assert all(one["line"] for one in problems if one["path"] in {"max_model_len", "models[0].topology"})
+
+
+def test_latency_figures_of_another_gpu_than_their_folders_are_refused(project: Path):
+    write_entry(project, f"latency/MI300X/{MINE}", kit_entry("latency/H100/gpt-oss-120b", model=MINE))
+    (problem,) = check(project)["problems"]
+    assert (problem["path"], problem["value"], problem["accepted"]) == ("gpu", "H100", "MI300X")
+
+
+def test_a_misspelt_name_may_mean_the_projects_entry(project: Path):
+    write(project, "s", stack(model("1p-tp8-1d-tp8", model="suport-70b")))
+    (problem,) = check(project)["problems"]
+    assert problem["accepted"].startswith(f"{MINE}? or another of gpt-oss-120b")
+
+
+def test_a_name_that_makes_no_name_of_objects_asks_for_another(project: Path):
+    name = "a-model-whose-name-has-many-more-than-thirty-six-characters"
+    write_entry(project, f"models/{name}", model_entry(name))
+    write(project, "s", stack(model("1p-tp8-1d-tp8", model=name)))
+    (problem,) = check(project)["problems"]
+    assert problem["path"] == "models[0].name"
+    write(project, "s", stack(model("1p-tp8-1d-tp8", model=name, name="short")))
+    assert check(project)["ok"]
+
+
+def test_equal_stack_files_with_other_entries_are_other_deployments(project: Path):
+    before = plan_stack_file(project, "s").config_hash
+    write_entry(project, "prices/oci", kit_entry("prices/oci", as_of="2026-02-02"))
+    assert plan_stack_file(project, "s").config_hash == before
+    write_entry(project, f"models/{MINE}", model_entry(MINE, startup_budget_s=60))
+    assert plan_stack_file(project, "s").config_hash != before
+
+
+def test_a_search_knows_the_projects_model(project: Path):
+    status, output = run(project, "tune", "rank", "--model", MINE, "--gpus", "8", "--allow-extrapolation")
+    assert status == 0, output
+
+
+def test_a_search_refuses_a_model_that_is_broken(project: Path):
+    write_entry(project, f"models/{MINE}", model_entry(MINE, max_model_len=0))
+    assert f"values/models/{MINE}.yaml: max_model_len = 0" in run(project, "tune", "rank", "--model", MINE)[1]
+
+
+def test_sixty_four_models_of_the_projects_own_are_planned_in_a_second(project: Path):
+    models = [f"mine-{number}" for number in range(64)]
+    for name in models:
+        write_entry(project, f"models/{name}", model_entry(name))
+    pool = existing_pool(size=64)
+    write(project, "s", stack(*(model("1p-tp2-1d-tp2", model=name) for name in models), gpuPools=[pool]))
+    began_s = time.process_time()
+    plan_stack_file(project, "s")
+    assert time.process_time() - began_s < 1.0
+
+
+def test_a_broken_stack_file_is_told_beside_a_project_without_problems(project: Path):
+    write(project, "s", stack(model("1p-tp8-1d-tp8", model=MINE), release="llm-d-9"))
+    with pytest.raises(Refused, match="llm-d-9"):
+        plan_stack_file(project, "s")
