@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from llmd_oke.catalogue import open_project
 from llmd_oke.cli.main import app
+from llmd_oke.objects import resolve_model
 from llmd_oke.testing import Rendered, render
-from llmd_pods.errors import Refused
+from llmd_pods.errors import KitError, Refused
 from render_support import PROJECT, vllm
 from typer.testing import CliRunner
 
@@ -43,3 +45,11 @@ def test_check_has_the_files_of_the_project_as_json():
     entries = json.loads(checked.stdout)["project_entries"]
     assert [entry["kind"] for entry in entries] == ["models", "latency/MI300X"]
     assert not any(entry["replaces_kit"] for entry in entries)
+
+
+def test_components_of_another_program_take_names_of_a_project_that_it_opened():
+    open_project(EXAMPLE)
+    assert resolve_model("support-8b").repository == "acme/support-8b"
+    open_project(None)
+    with pytest.raises(KitError, match="no model 'support-8b'"):
+        resolve_model("support-8b")

@@ -5,6 +5,7 @@ The budget is small, so that it runs each time; `LLMD_OKE_EXAMPLES=5000 pytest` 
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from llmd_oke.planning import plan
 from llmd_oke.values import values_folder
 from llmd_pods.errors import KitError
 from mutations import ODD_TEXTS, mutated
+from project_entries import write_entry
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +83,25 @@ def test_a_torn_stack_file_is_planned_or_refused(project: Path, content: bytes):
         plan(load(project, "dev"))
     except KitError:
         return
+
+
+OWN = {
+    f"{kind}/{file.stem}": yaml.safe_load(file.read_text())
+    for kind in ("models", "shapes", "gpus", "releases", "endpoint-pickers", "images", "prices", "latency/MI300X")
+    for file in sorted((values_folder() / kind).glob("*.yaml"))
+} | {"container-images/lock": yaml.safe_load((values_folder() / "container-images/lock.yaml").read_text())}
+
+
+@BOUNDED
+@given(document=mutated([{path: entry} for path, entry in OWN.items()]), stack=st.sampled_from(["guide", "reference"]))
+def test_a_mutated_entry_of_the_projects_own_is_used_or_refused(project: Path, document: Any, stack: str):
+    (project / "stacks" / f"Pulumi.{stack}.yaml").write_text((ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text())
+    shutil.rmtree(project / "values", ignore_errors=True)
+    entries = document if isinstance(document, dict) else {}
+    for path, entry in entries.items():
+        if path in OWN:
+            write_entry(project, path, entry)
+    words("check", "--stack", stack, "--project", str(project))
 
 
 QUANTILES = {"mean": 9.0, "p50": 8.0, "p95": 20.0, "p99": 30.0}

@@ -193,12 +193,13 @@ def endpoint_picker(version: str) -> EndpointPickerVersion:
     return entries.required_entry(ENDPOINT_PICKERS, version)
 
 
+@follows_project
 def request_counters() -> tuple[str, ...]:
     """The names under which endpoint pickers count requests, that of the newest version first: it counts under older
     names too.
     """
     versions = sorted(
-        entries.names(ENDPOINT_PICKERS),
+        entries.names(ENDPOINT_PICKERS.folder),
         key=lambda version: [int(part) for part in version.removeprefix("v").split(".")],
         reverse=True,
     )

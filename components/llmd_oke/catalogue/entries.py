@@ -66,9 +66,9 @@ class ProjectEntry:
         return self.kind.partition("/")[0] not in {"prices", "latency"}
 
 
-def names(kind: Kind[EntryType]) -> list[str]:
-    """The names of all entries of a kind, sorted."""
-    return sorted({*values.names(kind.folder), *_project_files(kind.folder)})
+def names(folder: str) -> list[str]:
+    """The names of all entries in a folder of `values/`, the kit's and the project's own, sorted."""
+    return sorted({*values.names(folder), *_project_files(folder)})
 
 
 def entry(kind: Kind[EntryType], name: str) -> EntryType | None:

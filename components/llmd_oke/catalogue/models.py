@@ -155,7 +155,7 @@ def model(name: str) -> Model | None:
 
 def model_names() -> list[str]:
     """All models of the catalogue."""
-    return entries.names(MODELS)
+    return entries.names(MODELS.folder)
 
 
 def model_of_repository(repository: str) -> Model | None:

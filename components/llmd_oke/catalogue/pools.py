@@ -88,7 +88,7 @@ def image(name: str) -> Image | None:
 
 def image_names() -> list[str]:
     """All images of the catalogue."""
-    return entries.names(IMAGES)
+    return entries.names(IMAGES.folder)
 
 
 class Eviction(Entry):

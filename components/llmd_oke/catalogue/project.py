@@ -77,9 +77,9 @@ def _accepted(folder: str, rest: str, is_folder: bool) -> str | None:
     if folder == LATENCY:
         gpu, _, name = rest.partition("/")
         if not name:
-            known = names(GPUS)
+            known = names(GPUS.folder)
             return None if is_folder and gpu in known else f"a folder for a GPU: {did_you_mean(gpu, known)}"
-        return _file(name, names(MODELS), is_folder)
+        return _file(name, names(MODELS.folder), is_folder)
     files = next(kind.files for kind in KINDS if kind.folder == folder)
     return _file(rest, files, is_folder)
 
@@ -106,7 +106,7 @@ def _of_entries() -> Iterator[Problem]:
 def _repositories() -> Iterator[Problem]:
     """Models of one repository: rows of results go by it, and so does a rehearsal."""
     own = project_names(MODELS.folder)
-    others = [name for name in names(MODELS) if name not in own]
+    others = [name for name in names(MODELS.folder) if name not in own]
     first: dict[str, str] = {}
     for name in (*others, *own):
         known = _known_model(name)
@@ -127,7 +127,7 @@ def _known_model(name: str) -> Model:
 
 def _endpoint_pickers() -> Iterator[Problem]:
     """Releases whose endpoint picker nobody knows."""
-    known = names(ENDPOINT_PICKERS)
+    known = names(ENDPOINT_PICKERS.folder)
     for name in project_names(RELEASES.folder):
         record, _ = judged(RELEASES, name)
         version = record.endpoint_picker.program.version if record else known[0]

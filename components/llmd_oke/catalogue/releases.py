@@ -233,7 +233,9 @@ def release(name: str) -> Release | None:
 
 def _releases() -> list[Release]:
     """All releases of the catalogue, oldest first."""
-    return sorted((item for name in entries.names(RELEASES) if (item := release(name))), key=lambda item: item.order)
+    return sorted(
+        (item for name in entries.names(RELEASES.folder) if (item := release(name))), key=lambda item: item.order
+    )
 
 
 def release_names() -> list[str]:

@@ -72,7 +72,7 @@ def gpu(product: str) -> Gpu | None:
 
 def gpu_names() -> list[str]:
     """All GPU products of the catalogue."""
-    return entries.names(GPUS)
+    return entries.names(GPUS.folder)
 
 
 def _known_gpu(product: object) -> object:
@@ -188,7 +188,7 @@ def shape(name: str) -> Shape | None:
 
 def shape_names() -> list[str]:
     """All shapes of the catalogue."""
-    return entries.names(SHAPES)
+    return entries.names(SHAPES.folder)
 
 
 class Node(Protocol):

@@ -64,8 +64,12 @@ def schema(project: options.Project = options.HERE) -> None:
     project's own entries too.
     """
     del project  # its option has opened it
-    places = {("Model", "model"): MODELS, ("GpuPool", "shape"): SHAPES, ("StackConfig", "release"): RELEASES}
-    suggested = {place: names(kind) for place, kind in places.items() if project_names(kind.folder)}
+    folders = {
+        ("Model", "model"): MODELS.folder,
+        ("GpuPool", "shape"): SHAPES.folder,
+        ("StackConfig", "release"): RELEASES.folder,
+    }
+    suggested = {place: names(folder) for place, folder in folders.items() if project_names(folder)}
     typer.echo(json.dumps(stack_file_schema(suggested), indent=2))
 
 

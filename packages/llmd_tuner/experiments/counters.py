@@ -70,7 +70,6 @@ _COUNTERS: Mapping[str, Counter] = {
 }
 
 ASKED = "asked"
-_ASKED = Counter(request_counters())
 
 _RUNNING = Counter(("vllm:num_requests_running",))
 _WAITING = Counter(("vllm:num_requests_waiting",))
@@ -173,7 +172,7 @@ def _changes(before: Snapshot, after: Snapshot) -> Iterator[tuple[Key, Change]]:
             for part in ("sum", "count"):
                 counter = Counter(tuple(f"{counter_name}_{part}" for counter_name in names))
                 yield (role, f"{name} {part}"), change(before, after, role, counter)
-    yield ("router", ASKED), change(before, after, "router", _ASKED)
+    yield ("router", ASKED), change(before, after, "router", Counter(request_counters()))
 
 
 def _buckets(before: Snapshot, after: Snapshot, role: EndpointRole, name: str) -> dict[float, float]:
