@@ -63,6 +63,8 @@ class Passport(_Part):
     release: str
     override: dict[str, str] = {}
     """What runs instead of the release's own, by the names of the stack file's `override`."""
+    project_values: dict[str, str] = {}
+    """Files of the project's own `values/` that the stack goes by, each with its SHA-256."""
     topology: str
     copies: int
     gpus: int
@@ -142,6 +144,9 @@ def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
     yield "configuration", f"`{passport.config_hash}`, {passport.release}"
     if passport.override:
         yield "instead of the release's own", "; ".join(f"{name} {value}" for name, value in passport.override.items())
+    if passport.project_values:
+        files = (f"{code(file)} ({digest[:12]})" for file, digest in passport.project_values.items())
+        yield "of the project's own", ", ".join(files)
     yield "topology", f"{copies}{passport.topology}, {passport.gpus} GPUs"
     yield "numbers are", f"{passport.basis}{not_real}"
     yield "smoke benchmark", "passed" if passport.smoke_passed else "**failed**"

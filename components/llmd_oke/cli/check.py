@@ -93,8 +93,9 @@ def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
         )
     )
     for entry in plan.project_entries:
+        first = "\n" if entry is plan.project_entries[0] else ""
         instead = ", instead of the kit's" if entry.replaces_kit else ""
-        console.output().print(f"\n  [dim]{entry.kind}[/] {escape(entry.name)}: {escape(entry.file)}{instead}")
+        console.output().print(f"{first}  [dim]{entry.kind}[/] {escape(entry.name)}: {escape(entry.file)}{instead}")
     for note in merge_advice(Advice(model.name, model.update_note) for model in plan.models):
         console.output().print(f"\n  [dim]updates of {escape(note.path)}:[/] {escape(note.text)}")
     if sentence := tag_only_sentence(images_of(plan)):

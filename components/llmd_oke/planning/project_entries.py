@@ -33,6 +33,7 @@ def _used(plan: Plan) -> Iterator[tuple[str, str]]:
     yield ENDPOINT_PICKERS.folder, plan.release.endpoint_picker.program.version
     imports = (pool.image.import_ for pool in plan.config.gpu_pools if pool.image)
     yield from ((IMAGES.folder, item.name) for item in imports if item)
-    if any(used.image.reference in project_lock().images for used in images_of(plan)):
+    own_digests = project_lock().images
+    if own_digests and any(used.image.reference in own_digests for used in images_of(plan)):
         yield LOCK.folder, "lock"
     yield PRICES.folder, "oci"

@@ -83,6 +83,11 @@ def test_what_runs_instead_of_the_releases_own_is_told():
     assert "instead of" not in markdown(passport())
 
 
+def test_files_of_the_projects_own_are_told_with_their_digests():
+    text = markdown(passport(project_values={"values/models/mine.yaml": "0123456789ab" + "c" * 52}))
+    assert "| of the project's own | `values/models/mine.yaml` (0123456789ab) |" in text
+
+
 def test_what_is_unknown_is_called_so():
     text = markdown(passport(remote_prefill=None, accuracy=None, cold_start=None))
     assert "not evaluated in this configuration" in text

@@ -1,11 +1,14 @@
 """Factors that no hardware has are told, and nothing is extrapolated along them."""
 
+from pathlib import Path
+
 import pytest
 from llmd_pods.errors import KitError
 from llmd_tuner import search_inputs
 from llmd_tuner.calibration import calibrate
 from llmd_tuner.confidence import confine
-from llmd_tuner.figures import LatencyFigures, unphysical
+from llmd_tuner.figures import LatencyFigures, figures_text, latency_figures, project_problems, unphysical
+from project_entries import write_entry
 from tuning_for_tests import FIGURES, MODEL, SHAPE, question, row, tpot
 
 
@@ -95,3 +98,11 @@ def test_other_sizes_are_left_out_where_steps_would_take_nothing_for_their_layer
     fit = FIGURES.decode.fit.model_copy(update={"tensor_parallel_sizes": (1, 2)})
     asked, _ = confine(question(), decode(fixed_s={}, fit=fit), allow_extrapolation=True)
     assert asked.sizes == (1, 2)
+
+
+def test_a_fit_that_lies_in_the_project_is_what_forecasts_go_by(tmp_path: Path):
+    write_entry(tmp_path, "latency/MI300X/gpt-oss-120b", figures_text(prefill(overhead_s=0.5)))
+    assert not project_problems()
+    used = latency_figures("gpt-oss-120b", "MI300X")
+    assert used is not None
+    assert used.prefill.overhead_s == 0.5

@@ -69,6 +69,7 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
         config_hash=plan.config_hash,
         release=plan.release.name,
         override=override_words(plan.override),
+        project_values={entry.file: entry.sha256 for entry in plan.project_entries},
         topology=str(model.topology),
         copies=len(model.units),
         gpus=model.gpus,
