@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from created_cluster import created
+from llmd_oke.cli.main import app
 from llmd_oke.gitops import rendering
 from llmd_oke.gitops.folder import write_folder
 from llmd_oke.gitops.manifests import files
@@ -15,6 +16,7 @@ from llmd_oke.testing import Rendered, without_hash
 from llmd_pods.errors import KitError, Refused
 from render_support import PROJECT, STACKS, need_definitions
 from stack_files import model, stack, write
+from typer.testing import CliRunner
 
 SECURE = {"secure": "v1:bm9uY2U=:Y2lwaGVydGV4dA=="}
 BUCKET = {"modelCache": {"kind": "node-disk"}, "prewarm": {"source": "object-storage"}}
@@ -171,3 +173,47 @@ def test_outputs_that_are_no_json_object_are_refused(tmp_path: Path, text: str):
     (tmp_path / "outputs.json").write_text(text)
     with pytest.raises(KitError, match="no JSON object"):
         rendering.read_outputs(tmp_path / "outputs.json")
+
+
+def test_each_of_several_models_has_its_servers_router_address_and_benchmark(render: Render):
+    llama = "llama-3.3-70b-instruct-fp8-dynamic"
+    plain = model("agg-tp1-2r", name="plain", router={"mode": "none"})
+    result = render(stack(model("2p-tp1-1d-tp2"), model("1p-tp2-1d-tp4", model=llama), plain, nodes=2))
+    names = [item.name for item in result.objects if item.kind == "Deployment"]
+    assert sorted(map(without_hash, names)) == [
+        *(f"gpt-oss-120b-{part}" for part in ("decode", "epp", "front-door", "prefill")),
+        *(f"llama-3-3-70b-instruct-fp8-dynamic-{part}" for part in ("decode", "epp", "front-door", "prefill")),
+        "plain-aggregated",
+    ]
+    addresses = {item.name for item in result.objects if item.kind == "Service"}
+    assert addresses > {"gpt-oss-120b", "llama-3-3-70b-instruct-fp8-dynamic", "plain"}
+    classes = [item.manifest for item in result.objects if item.kind == "PriorityClass"]
+    assert [(entry["value"], entry["preemptionPolicy"]) for entry in classes] == [
+        (1000, "Never"),
+        (2000, "Never"),
+        (4000, "Never"),
+    ]
+    benchmarks = [item.wave for item in result.objects if item.kind == "Job" and "-smoke" in item.name]
+    others = [item.wave for item in result.objects if "smoke" not in item.name]
+    assert len(benchmarks) == 3
+    assert min(benchmarks) > max(others)
+
+
+def test_the_command_says_what_it_wrote_and_what_creates_secrets(tmp_path: Path):
+    need_definitions("llm-d-0.9.0")
+    write(tmp_path, "prod", stack(storage=BUCKET), {"llmd-oke:modelSourceUrl": SECURE})
+    words = ["render", "--stack", "prod", "--project", str(tmp_path), "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*words, "--argo-cd", "--json"])
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["objects"]) == (0, len(document["files"]["written"]) - 1)
+    assert [secret["name"] for secret in document["secrets"]] == ["model-source"]
+    again = CliRunner().invoke(app, [*words, "--argo-cd"])
+    assert f"0 files written, {document['objects'] + 1} unchanged, 0 removed" in again.stderr
+    assert "kubectl create secret generic model-source" in again.stderr
+    stream = CliRunner().invoke(app, [*words[:-1], "-"]).stdout
+    assert stream.count("\n---\n") == document["objects"] - 1
+
+
+def test_a_stream_and_json_are_not_mixed(tmp_path: Path):
+    result = CliRunner().invoke(app, ["render", "--stack", "prod", "--project", str(tmp_path), "-o", "-", "--json"])
+    assert "both be on standard output" in str(result.exception)
