@@ -126,6 +126,11 @@ def test_outputs_of_the_clusters_stack_complete_the_objects(render: Render):
     assert volume["spec"]["csi"]["volumeHandle"] == OUTPUTS["model_cache_handle"]
 
 
+def test_outputs_are_refused_where_no_other_stack_made_the_cluster(render: Render):
+    with pytest.raises(KitError, match="takes nothing from another stack"):
+        render(stack(), outputs=OUTPUTS)
+
+
 def test_taints_that_the_stack_file_does_not_know_are_told(render: Render):
     taint = {"key": "a", "value": "b", "effect": "NoSchedule"}
     outputs = {**OUTPUTS, "gpu_pools": {"mi300x": {"taints": [taint]}}}

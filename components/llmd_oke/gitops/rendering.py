@@ -131,9 +131,11 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
     Raises:
         Refused: the stack can't be deployed, or its objects have values that are not known before a cloud has made
             something; carries every problem, with lines.
-        KitError: there is no such stack.
+        KitError: there is no such stack, or outputs are given of no other stack.
     """
     plan = plan_stack_file(project, stack, nodes_pull=True)
+    if outputs is not None and plan.cluster_stack is None:
+        raise KitError(f"{stack} takes nothing from another stack, so that outputs mean nothing.", "Leave them out.")
     resources = _declarations(project, stack, plan, outputs or {})
     rendering = rendering_of(stack, resources)
     if problems := list(_unknown_values(rendering, plan)):
