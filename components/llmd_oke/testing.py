@@ -239,6 +239,7 @@ def declared(
     config: Mapping[str, str] | None = None,
     secret_keys: tuple[str, ...] = (),
     cluster: mocks.Mocks | None = None,
+    stack: str = "test",
     limit_s: float = LIMIT_S,
 ) -> Rendered:
     """What a Pulumi program declares.
@@ -248,12 +249,13 @@ def declared(
         config: Pulumi config by full key (`project:key`).
         secret_keys: which of these keys are secret.
         cluster: answers to what the program declares and calls; `ClusterMocks` if left out.
+        stack: the stack's name, without organization and project.
         limit_s: longest that the program may run, in seconds.
 
     Raises:
         KitError: the program does not end.
     """
-    recorder = _Recorder(cluster or ClusterMocks())
+    recorder = _Recorder(cluster or ClusterMocks(), stack)
     failures: list[BaseException] = []
 
     def attempt() -> None:
@@ -284,15 +286,16 @@ def _outputs(type_: str, inputs: dict[str, Any]) -> dict[str, Any]:
 class _Recorder(mocks.MockMonitor):
     """Pulumi's mock of the engine, which forgets resource options, with a memory for them."""
 
-    def __init__(self, cluster: mocks.Mocks) -> None:
+    def __init__(self, cluster: mocks.Mocks, stack: str) -> None:
         super().__init__(cluster)
+        self._stack = stack
         self._declared: list[Declared] = []
         self._outputs: dict[str, Any] = {}
 
     def run(self, program: Callable[[], object], config: dict[str, str], secret_keys: list[str]) -> None:
         with _event_loops():
             pulumi.runtime.set_all_config(config, secret_keys)
-            mocks.set_mocks(self.mocks, project=PROJECT, stack="test", preview=False, monitor=self)
+            mocks.set_mocks(self.mocks, project=PROJECT, stack=self._stack, preview=False, monitor=self)
             mocks.test(lambda: self._exports(program))()
 
     def rendered(self) -> Rendered:

@@ -14,19 +14,26 @@ VARIABLE = "LLMD_OKE_CIRCUMSTANCES"
 class Circumstances:
     """Real servers on the wall clock, unless it is said otherwise.
 
-    `time_scale` is wall seconds for a second of model time, `simulated` lists what was not real, and `ran` has the
-    versions of programs that ran instead of the release's own.
+    `time_scale` is wall seconds for a second of model time, `simulated` lists what was not real, `ran` has the versions
+    of programs that ran instead of the release's own, and `bounds` are the models, by repository, whose simulated
+    servers take times that were fitted to nothing.
     """
 
     time_scale: float = 1.0
     basis: Basis = Basis.MEASURED
     simulated: tuple[str, ...] = ()
     ran: Mapping[str, str] = field(default_factory=dict[str, str])
+    bounds: tuple[str, ...] = ()
+
+    def basis_of(self, model: str) -> Basis:
+        """What figures of a model are, named by its repository."""
+        return Basis.BOUND if model in self.bounds else self.basis
 
     def to_text(self) -> str:
         """The value of the environment variable."""
         document = {"time_scale": self.time_scale, "basis": self.basis.value}
-        return json.dumps({**document, "simulated": list(self.simulated), "ran": dict(self.ran)}, sort_keys=True)
+        parts = {"simulated": list(self.simulated), "ran": dict(self.ran), "bounds": list(self.bounds)}
+        return json.dumps({**document, **parts}, sort_keys=True)
 
 
 def from_environment(environment: Mapping[str, str]) -> Circumstances:
@@ -43,4 +50,5 @@ def from_text(text: str) -> Circumstances:
         basis=Basis(document["basis"]),
         simulated=tuple(document["simulated"]),
         ran=dict(document["ran"]),
+        bounds=tuple(document.get("bounds", ())),
     )

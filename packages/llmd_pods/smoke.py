@@ -445,7 +445,7 @@ def bare_plan(request: SmokeRequest, how: Circumstances) -> SmokePlan:
         other_apis=request.other_apis,
         questions=request.questions,
         time_scale=how.time_scale,
-        basis=how.basis,
+        basis=how.basis_of(request.model),
         simulated=how.simulated,
         timeout_s=request.timeout_s,
         facts=request.facts,

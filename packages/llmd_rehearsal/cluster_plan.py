@@ -248,7 +248,10 @@ def simulated(
     """What is not real in a rehearsal of a plan with that plug-in, whose pods have these images without a program, with
     their number.
     """
+    from llmd_tuner.figures import bound_models  # noqa: PLC0415 - other parts of a rehearsal do without
+
     has_weights = plan.model_cache is not None and plan.model_cache.prewarm is not None
+    bounds = bound_models(plan)
     return (
         *SIMULATED,
         *([] if plugin.is_real else [SIMULATED_PLUGIN]),
@@ -256,6 +259,7 @@ def simulated(
         *([SIMULATED_SCALING] if is_scaled(plan) else []),
         *([SIMULATED_NODE_SCALING] if plan.created and plan.created.autoscaler else []),
         *([SIMULATED_WEIGHTS] if has_weights else []),
+        *(f"times of {repository} (bounds: a role of it has no figures for this GPU)" for repository in bounds),
         *(f"{image} (no program, pods: {count})" for image, count in placeholders.items()),
     )
 
@@ -266,9 +270,10 @@ def pod_environment(
     """What programs in pods must know of the rehearsal: a benchmark reports it and measures in model time."""
     from llmd_pods.circumstances import VARIABLE, Circumstances  # noqa: PLC0415 - words alone do without the bench
     from llmd_pods.row import Basis  # noqa: PLC0415 - the same
+    from llmd_tuner.figures import bound_models  # noqa: PLC0415 - the same
 
     versions = {name: programs[name].version for name in IN_PODS}
-    circumstances = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions)
+    circumstances = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
     variables = {VARIABLE: circumstances.to_text()}
     for model in plan.models:
         if (file := model.model.vocabulary) is not None:

@@ -68,7 +68,6 @@ def confine(
     faults = unphysical(figures)
     beyond = tuple(_beyond(question, figures))
     fits = {"prefill": figures.prefill.fit, "decode": figures.decode.fit}
-    bound = Basis.BOUND in {figures.prefill.basis, figures.decode.basis}
     _refuse_blind(beyond, faults)
     if beyond and not allow_extrapolation:
         listed = "\n".join(f"  {item.text}" for item in beyond)
@@ -80,7 +79,7 @@ def confine(
         remedy = "Measure sizes that both roles share, or add --allow-extrapolation: all results will say so."
         raise KitError("No tensor parallel size was measured for prefill and decode both.", remedy)
     return question, Confidence(
-        basis=Basis.BOUND if bound else Basis.CALIBRATED,
+        basis=figures.basis,
         prefill_error=_error(figures.prefill.fit),
         decode_error=_error(figures.decode.fit),
         fitted_errors=tuple(name for name, fit in fits.items() if fit and not _held_out(fit)),

@@ -18,6 +18,7 @@ from llmd_oke.catalogue.models import Model
 from llmd_oke.catalogue.project import LATENCY, latency_files
 from llmd_oke.catalogue.shapes import Gpu, Node
 from llmd_oke.config.stack import QuickReduceFormat
+from llmd_oke.planning import Plan
 from llmd_oke.planning.conditions import UNKNOWN_CONDITIONS, Conditions
 from llmd_oke.values import VALUES, Entry, follows_project, read_yaml, required_entry
 from llmd_pods.documents import explain, require_bounded
@@ -109,6 +110,11 @@ class LatencyFigures(Entry):
     transfer: TransferFigures = Field(default_factory=assumed_transfer)
 
     @property
+    def basis(self) -> Basis:
+        """What latencies by these figures are: bounds where a role's are limits or assumptions."""
+        return Basis.BOUND if Basis.BOUND in {self.prefill.basis, self.decode.basis} else Basis.CALIBRATED
+
+    @property
     def measured(self) -> bool:
         """Whether a role was fitted to anything; else they are bounds or assumptions, all of them."""
         return self.prefill.fit is not None or self.decode.fit is not None
@@ -152,6 +158,17 @@ def _of_file(gpu: str, model: str) -> Iterator[Problem]:
     if figures is not None and figures.gpu != gpu:
         file = f"{VALUES}/{LATENCY}/{gpu}/{model}{SUFFIX}"
         yield Problem("gpu", figures.gpu, gpu, "the folder is called so", file=file)
+
+
+def simulated_figures(model: Model, gpu: Gpu) -> LatencyFigures:
+    """What simulated servers of a model go by: the kit's own figures, or bounds where it has none."""
+    return latency_figures(model.name, gpu.product) or bound_figures(model, gpu)
+
+
+def bound_models(plan: Plan) -> tuple[str, ...]:
+    """The models, by repository, whose simulated servers take times that are bounds."""
+    figures = {model.model.repository: simulated_figures(model.model, plan.pools[0].shape.gpu) for model in plan.models}
+    return tuple(sorted(repository for repository, known in figures.items() if known.basis is Basis.BOUND))
 
 
 def bound_figures(model: Model, gpu: Gpu) -> LatencyFigures:

@@ -204,9 +204,7 @@ class _Simulations:
             if isinstance(evaluation, Latency)
             else self.findings.sweeps[evaluation.sweep]
         )
-        figures = known_figures(known_model(setup.model), known_shape(setup.shape))
-        calibrated = figures.prefill.basis is figures.decode.basis is Basis.CALIBRATED
-        return Basis.CALIBRATED if calibrated else Basis.BOUND
+        return known_figures(known_model(setup.model), known_shape(setup.shape)).basis
 
     def result(self, load: str, served: ServedDeployment, requests_per_s: float) -> SimulationResult:
         """What a deployment does at a rate."""

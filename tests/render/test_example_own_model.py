@@ -33,18 +33,23 @@ def test_the_same_stack_means_nothing_in_another_project(tmp_path: Path):
         render("rehearsal", project=tmp_path)
 
 
-def test_check_names_the_files_of_the_project():
+def test_check_names_the_file_of_the_projects_own_model():
     checked = CliRunner().invoke(app, ["check", "--stack", "rehearsal", "--project", str(EXAMPLE)])
     assert checked.exit_code == 0, checked.output
     assert "models support-8b: values/models/support-8b.yaml\n" in checked.output
-    assert "latency/MI300X support-8b: values/latency/MI300X/support-8b.yaml\n" in checked.output
 
 
-def test_check_has_the_files_of_the_project_as_json():
+def test_check_has_the_entries_of_the_project_as_json():
     checked = CliRunner().invoke(app, ["check", "--stack", "rehearsal", "--project", str(EXAMPLE), "--json"])
     entries = json.loads(checked.stdout)["project_entries"]
-    assert [entry["kind"] for entry in entries] == ["models", "latency/MI300X"]
-    assert not any(entry["replaces_kit"] for entry in entries)
+    assert entries == [
+        {
+            "kind": "models",
+            "name": "support-8b",
+            "file": "values/models/support-8b.yaml",
+            "replaces_kit": False,
+        }
+    ]
 
 
 def test_components_of_another_program_take_names_of_a_project_that_it_opened():
@@ -53,3 +58,9 @@ def test_components_of_another_program_take_names_of_a_project_that_it_opened():
     open_project(None)
     with pytest.raises(KitError, match="no model 'support-8b'"):
         resolve_model("support-8b")
+
+
+def test_yaml_for_gitops_has_the_projects_own_model():
+    written = CliRunner().invoke(app, ["render", "--stack", "rehearsal", "--project", str(EXAMPLE), "--output", "-"])
+    assert written.exit_code == 0, written.output
+    assert "acme/support-8b" in written.stdout

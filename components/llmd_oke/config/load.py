@@ -99,9 +99,22 @@ def settings(project: Path, stack: str) -> dict[str, str]:
     Raises:
         KitError: the file is not YAML, or can't be read.
     """
+    return {key: value for key, value in _settings(project, stack).items() if isinstance(value, str)}
+
+
+def setting_names(project: Path, stack: str) -> frozenset[str]:
+    """The keys of a stack's file, those of secrets too.
+
+    Raises:
+        KitError: the file is not YAML, or can't be read.
+    """
+    return frozenset(_settings(project, stack))
+
+
+def _settings(project: Path, stack: str) -> Mapping[str, Any]:
     path = stack_file(project, stack)
     content = yaml_files.read(path).value if path.is_file() else None
-    return {key: value for key, value in _mapping(_mapping(content).get("config")).items() if isinstance(value, str)}
+    return _mapping(_mapping(content).get("config"))
 
 
 def parse(document: Any) -> StackConfig:

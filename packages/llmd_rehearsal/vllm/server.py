@@ -20,7 +20,7 @@ from llmd_oke.catalogue import Model, Shape, open_project
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.planning.conditions import Conditions
 from llmd_pods.errors import KitError
-from llmd_tuner.figures import latency_model
+from llmd_tuner.figures import latency_model_of, simulated_figures
 from llmd_tuner.latency import LatencyModel
 
 from llmd_rehearsal.sockets import bound_socket, network_of
@@ -205,9 +205,10 @@ class SimulatedServer:
         conditions = Conditions(
             release=release and release.name, quick_reduce=options.quick_reduce, block_size=options.block_size
         )
-        latency = latency_model(model, shape, conditions, cache.bytes_per_token)
-        if latency is None:
-            raise Refusal(1, f"llmd-oke rehearsal: values/latency has no figures for {model.name} on this shape.")
+        figures = simulated_figures(model, shape.gpu)
+        latency = latency_model_of(figures, model, shape, conditions, cache.bytes_per_token)
+        if not figures.measured:
+            self._write(f"INFO llmd-oke rehearsal: times of {model.name} are bounds; there are no figures for this GPU")
         self._write(f"INFO Available KV cache memory: {cache.available_gib_per_gpu:.2f} GiB")
         self._write(f"INFO GPU KV cache size: {cache.tokens:,} tokens")
         return _Parts(options, model, self._engine(options, model, cache, latency))

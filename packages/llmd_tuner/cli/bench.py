@@ -173,11 +173,6 @@ class ClockOptions:
     time_scale: options.TimeScale = 1.0
     simulated: options.Simulated = None
 
-    @property
-    def basis(self) -> Basis:
-        """How far figures may be trusted."""
-        return Basis.CALIBRATED if self.simulated else Basis.MEASURED
-
 
 @dataclass(frozen=True)
 class SenderOptions:
@@ -258,14 +253,15 @@ class BenchTarget:
     """What is loaded.
 
     `input_tokens` and `output_tokens` are for options that are left out; `facts` belong into rows, None where not
-    enough is known for any; the files are where its results are kept by default, and `servers` lists the pods of its
-    servers.
+    enough is known for any; `simulated_basis` is what figures of simulated servers are; the files are where its results
+    are kept by default, and `servers` lists the pods of its servers.
     """
 
     target: Target
     input_tokens: str = "1024"
     output_tokens: str = "128"
     facts: Mapping[str, Any] | None = None
+    simulated_basis: Basis = Basis.CALIBRATED
     requests_file: Path | None = None
     rows_file: Path | None = None
     servers: Callable[[], ServerPods] = _no_servers
@@ -280,6 +276,7 @@ def target_of_stack(project: Path, stack: str, name: str | None, api: Api, repor
     from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess  # noqa: PLC0415
     from llmd_tuner.experiments.deployed.load import new_folder  # noqa: PLC0415
     from llmd_tuner.experiments.deployed.smoke import running_servers  # noqa: PLC0415
+    from llmd_tuner.figures import simulated_figures  # noqa: PLC0415
 
     plan = planning.plan_stack_file(project, stack)
     model = choose_model(plan.models, name)
@@ -293,6 +290,7 @@ def target_of_stack(project: Path, stack: str, name: str | None, api: Api, repor
         input_tokens=str(model.workload.input_tokens),
         output_tokens=str(model.workload.output_tokens),
         facts=_facts(plan, model),
+        simulated_basis=simulated_figures(model.model, plan.pools[0].shape.gpu).basis,
         requests_file=folder / REQUESTS_FILE,
         rows_file=folder / ROWS_FILE,
         servers=lambda: running_servers(plan, model, access),
@@ -407,11 +405,12 @@ def run_here(
     results = [mark_restarts(result, stable) for result in results]
     if any(result.second_try_because for result in results) and requests_file and requests_file.is_file():
         write_file(requests_file, *(result.records for result in results))  # without those of first tries
-    rows = _rows(results, target, clock.basis, load.seed, workload.run)
+    basis = target.simulated_basis if clock.simulated else Basis.MEASURED
+    rows = _rows(results, target, basis, load.seed, workload.run)
     if output.as_json:
-        typer.echo(_json(results, rows, clock.basis))
+        typer.echo(_json(results, rows, basis))
     else:
-        console.output().print(FittingTable(bench_view.table(results, clock.basis)))
+        console.output().print(FittingTable(bench_view.table(results, basis)))
     if rows_file and rows:
         write_rows(rows, rows_file)
     _show_files(results, rows, requests_file, rows_file)
@@ -501,7 +500,7 @@ def run_in_pods(
 
     plan = planning.plan_stack_file(output.project, stack)
     model = choose_model(plan.models, name)
-    how = circumstances(clock.time_scale, tuple(clock.simulated or ()), ())
+    how = circumstances(plan, clock.time_scale, tuple(clock.simulated or ()), ())
     pod_load = _pod_load(load, clock, sender)
     if sender.dry_run:
         typer.echo(as_yaml(pod_loads.manifests(plan, model, pod_load, sender.tool)))

@@ -20,7 +20,6 @@ from llmd_oke.operations.pulumi_cli import PulumiCli
 from llmd_oke.planning import Plan
 from llmd_pods.circumstances import Circumstances
 from llmd_pods.errors import KitError
-from llmd_pods.row import Basis
 from rich.markdown import Markdown
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ def smoke(
         scale = ["--time-scale", str(rehearsals().time_scale(project, stack))]
         words = ["smoke", *(["--json"] if as_json else []), *(["--fetch"] if fetch else []), *scale]
         raise console.ChildExit(rehearsals().run_inside(project, stack, words, reports))
-    how = circumstances(time_scale, tuple(simulated or ()), ran or ())
     plan = planning.plan_stack_file(project, stack, router)
+    how = circumstances(plan, time_scale, tuple(simulated or ()), ran or ())
     folder = reports or project / "reports"
     make_folder(folder)
     if if_failed:
@@ -85,7 +84,7 @@ def after_update(pulumi: PulumiCli, plan: Plan, *, failed: bool, as_json: bool) 
         with cluster_kubeconfig(pulumi, plan):
             if by_client:
                 make_folder(reports)
-                outcomes = _measured(pulumi.stack, plan, circumstances(1.0, (), ()), reports)
+                outcomes = _measured(pulumi.stack, plan, circumstances(plan, 1.0, (), ()), reports)
             else:
                 outcomes = _fetched(pulumi.stack, plan, reports)
             if failed and all(outcome.passed for outcome in outcomes):
@@ -142,7 +141,7 @@ def _measured(stack: str, plan: Plan, how: Circumstances, reports: Path) -> list
     return run_all(stack, plan, how, reports, datetime.now(UTC), console.progress())
 
 
-def circumstances(time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> Circumstances:
+def circumstances(plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Sequence[str]) -> Circumstances:
     """What a benchmark from this machine must know; `ran` has the versions of programs, NAME=VERSION.
 
     Raises:
@@ -150,8 +149,10 @@ def circumstances(time_scale: float, simulated: tuple[str, ...], ran: Sequence[s
     """
     if wrong := [text for text in ran if "=" not in text]:
         raise KitError(f"--ran {wrong[0]!r} says no version.", "Give NAME=VERSION.")
+    from llmd_tuner.experiments.deployed.smoke import circumstances_of  # noqa: PLC0415
+
     versions = dict(text.split("=", 1) for text in ran)
-    return Circumstances(time_scale, Basis.CALIBRATED if simulated else Basis.MEASURED, simulated, versions)
+    return circumstances_of(plan, time_scale, simulated, versions)
 
 
 def passport(

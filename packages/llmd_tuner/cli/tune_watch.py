@@ -131,7 +131,7 @@ def watch(
     applied = find_applied(applied_file(project, stack, reports), model.name)
     load_share = tolerances().load_share if how.tolerance is None else how.tolerance
     assumed = model_assumptions(plan, model, applied, verifying().tolerance, load_share)
-    state = _watch_until_end(plan, model, pace, smoke.circumstances(time_scale, tuple(simulated or ()), ()))
+    state = _watch_until_end(plan, model, pace, smoke.circumstances(plan, time_scale, tuple(simulated or ()), ()))
     about = f"{len(model.units)} x {model.topology}" if len(model.units) > 1 else str(model.topology)
     place = StackModel(stack, model.name if len(plan.models) > 1 else None, assumed.targets)
     watched = Watched(model.name, about, assumed, state.seen, place, bool(simulated), state.broken_off)
@@ -164,7 +164,7 @@ def _watch_until_end(plan: Plan, model: ModelPlan, pace: Pace, how: Circumstance
     progress = console.progress()
     progress.step(f"watching {model.name}, a reading every {pace.every_s:g} s, for {pace.for_s:g} s")
     request = smoke_request(plan, model)
-    readings = counters.watch(counters.Reader(plan, model), pace, request.evidence, how.basis)
+    readings = counters.watch(counters.Reader(plan, model), pace, request.evidence, how.basis_of(request.model))
     state = _until_the_end(readings, progress)
     if state.seen.duration_s:
         return state

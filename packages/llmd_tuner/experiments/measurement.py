@@ -18,7 +18,6 @@ from llmd_bench.rows import smoke_row
 from llmd_oke import planning
 from llmd_oke.catalogue.models import model_name
 from llmd_oke.operations.locks import file_lock
-from llmd_pods.circumstances import Circumstances
 from llmd_pods.deployment import Snapshot, change
 from llmd_pods.errors import KitError
 from llmd_pods.evidence import VLLM_COUNTERS
@@ -28,7 +27,7 @@ from llmd_pods.progress import Progress, Ticker
 from llmd_pods.records import RequestRecord, Trim, classify, write_file
 from llmd_pods.report import build_report, summarize_result, to_yaml
 from llmd_pods.report_format import BenchmarkReport
-from llmd_pods.row import Basis, Row
+from llmd_pods.row import Row
 from llmd_pods.smoke import (
     WARMUP_OUTPUT_TOKENS,
     SmokePlan,
@@ -45,7 +44,7 @@ from llmd_pods.stages import Stage as LoadStage
 from llmd_pods.workload import ClosedLoop, Fixed, PromptSource, Workload
 
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
-from llmd_tuner.experiments.deployed.smoke import smoke_plan
+from llmd_tuner.experiments.deployed.smoke import circumstances_of, smoke_plan
 from llmd_tuner.experiments.recipes import Stage
 from llmd_tuner.experiments.runs import FAILURE_FILE, Assignment, RunFolder
 
@@ -86,8 +85,7 @@ def base_plan(assignment: Assignment) -> SmokePlan:
     """Where the deployment is, what it consists of, and what its servers have to say."""
     planned = planning.plan_stack_file(assignment.project, assignment.stack, assignment.router)
     model = next(model for model in planned.models if model.name == assignment.deployment)
-    basis = Basis.CALIBRATED if assignment.simulated else Basis.MEASURED
-    how = Circumstances(assignment.time_scale, basis, assignment.simulated, assignment.ran)
+    how = circumstances_of(planned, assignment.time_scale, assignment.simulated, assignment.ran)
     access = ClusterAccess(planned.kubeconfig_context)
     plan = smoke_plan(assignment.stack, planned, model, access, how)
     return replace(plan, questions=None) if assignment.subject == "decode-only" else plan  # its prompts are made up

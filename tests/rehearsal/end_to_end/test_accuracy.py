@@ -13,6 +13,7 @@ TIME_SCALE = ("--time-scale", "0.1")
 NO_SMOKE = {"where": "none"}
 
 
+@pytest.mark.nightly
 def test_a_corrupted_kv_transfer_is_caught_by_floor_and_baseline(project: Project) -> None:
     project.write(BASELINE, models=[model(topology="agg-tp1-2r")], smoke=NO_SMOKE)
     assert project.command("rehearse", "--stack", BASELINE, *TIME_SCALE).status == 0

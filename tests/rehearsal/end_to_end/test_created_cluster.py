@@ -157,14 +157,8 @@ def test_kubernetes_goes_up_in_order_and_an_upgrade_that_failed_half_way_goes_on
     project.command("rehearse", "down", "--stack", STACK)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "file-storage",
-        pytest.param("lustre", marks=pytest.mark.nightly),
-        pytest.param("none", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["file-storage", "lustre", "none"])
 def test_a_stack_is_destroyed_whatever_its_weights_are_kept_on(project: Project, kind: str) -> None:
     cache = {"modelCache": {"kind": kind}, **({} if kind == "none" else {"prewarm": {"source": "none"}})}
     stack = f"on-{kind}"

@@ -74,6 +74,7 @@ def test_nodes_are_drained_and_replaced_one_after_the_other_while_requests_flow(
     project.command("rehearse", "down", "--stack", launch)
 
 
+@pytest.mark.nightly
 def test_no_request_is_lost_while_kubernetes_is_upgraded(project: Project, tmp_path: Path) -> None:
     """Nodes keep their version until they are replaced; what is upgraded serves nobody."""
     stack = "upgraded-under-load"

@@ -2,10 +2,8 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from project_entries import write_entry
 from user_project import ROOT, Project, model
 
@@ -21,8 +19,9 @@ def test_a_model_of_the_projects_own_is_deployed_and_serves(project: Project, tm
         (smoke,) = ended.document["smoke"]
         assert smoke["passed"]
         assert ended.document["update"]["outputs"]["topologies"] == {"support-8b": "2p-tp1-1d-tp1"}
-        for folder in ("models", "latency/MI300X"):  # servers of a rehearsal that is up know what an update brings
-            write_entry(example.folder, f"{folder}/support-9b", _renamed(example.folder / "values" / folder))
+        # Servers of a rehearsal that is up know what an update brings.
+        entry = (example.folder / "values/models/support-8b.yaml").read_text()
+        write_entry(example.folder, "models/support-9b", entry.replace("support-8b", "support-9b"))
         cluster = {"mode": "existing", "identifier": "support"}
         example.write("rehearsal", cluster=cluster, models=[model(model="support-9b")])
         ended = example.rehearse("rehearsal")
@@ -30,10 +29,3 @@ def test_a_model_of_the_projects_own_is_deployed_and_serves(project: Project, tm
         assert ended.document["smoke"][0]["passed"]
     finally:
         assert example.command("rehearse", "down").status == 0
-
-
-def _renamed(folder: Path) -> dict[str, Any]:
-    """The entry of the example in that folder under another name."""
-    entry = yaml.safe_load((folder / "support-8b.yaml").read_text())
-    names = {"name": "support-9b", "repository": "acme/support-9b", "model": "support-9b"}
-    return {**entry, **{key: value for key, value in names.items() if key in entry}}

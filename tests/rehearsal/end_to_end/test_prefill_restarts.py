@@ -5,13 +5,12 @@ what becomes of decode servers, and what a benchmark says of it.
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from llmd_rehearsal.cluster_plan import SIMULATOR_URL
-from test_rollouts import REQUESTS_PER_S, Load, loaded
+from test_rollouts import REQUESTS_PER_S, loaded
 from user_project import Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -19,18 +18,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 STACK = "restarts"
 STARTUP_S = 10
 MOST_ON_THEIR_WAY = 8
-HOWS = ("container", "pod")
 TIME_SCALE = "0.5"
 RESTART = Path(__file__).with_name("server_restart.py")
 FAULT = {"LLMD_OKE_REHEARSED_CRASH_AFTER_PREFILL_RESTART": "1"}
-
-
-@dataclass(frozen=True)
-class Restart:
-    """What a load saw of a restart, and the restarts of containers by role."""
-
-    load: Load
-    restarts: dict[str, int]
 
 
 def rehearse(project: Project, **engine: Any) -> None:
@@ -53,38 +43,31 @@ def restart(project: Project, how: str) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def restarts(project: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Restart]:
-    """Containers that are killed, then pods, each prefill server in turn."""
+def deployed(project: Project) -> None:
+    """A model without the fault."""
     rehearse(project)
-    seen: dict[str, Restart] = {}
-    for how in HOWS:
-        with loaded(project, STACK, tmp_path_factory.mktemp("load")) as load:
-            counted = restart(project, how)
-        seen[how] = Restart(load, counted)
-        failed, gap_s = len(load.failures), load.longest_gap_s
-        print(f"{how}: {len(load.rows)} requests, {failed} failed, {gap_s:.1f} s without an answer, {counted}")
-    return seen
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.usefixtures("deployed")
+@pytest.mark.parametrize(
+    ("how", "restarts"), [("container", {"prefill": 2}), pytest.param("pod", {}, marks=pytest.mark.nightly)]
+)
 def test_killed_prefill_servers_take_only_requests_with_them_that_were_on_their_way(
-    restarts: dict[str, Restart], how: str
+    project: Project, tmp_path: Path, how: str, restarts: dict[str, int]
 ) -> None:
-    load = restarts[how].load
+    """Each in turn; decode servers run on."""
+    with loaded(project, STACK, tmp_path) as load:
+        counted = restart(project, how)
+    failed, gap_s = len(load.failures), load.longest_gap_s
+    print(f"{how}: {len(load.rows)} requests, {failed} failed, {gap_s:.1f} s without an answer, {counted}")
     assert len(load.rows) > STARTUP_S * REQUESTS_PER_S
-    assert len(load.failures) <= MOST_ON_THEIR_WAY, load.failures
-    assert load.longest_gap_s < STARTUP_S
+    assert failed <= MOST_ON_THEIR_WAY, load.failures
+    assert gap_s < STARTUP_S
+    assert counted == restarts
 
 
-def test_decode_servers_run_on(restarts: dict[str, Restart]) -> None:
-    assert restarts["container"].restarts == {"prefill": 2}
-    assert restarts["pod"].restarts == {}
-
-
-def test_a_benchmark_with_decode_servers_crashing_over_a_prefill_server_is_not_clean(
-    restarts: dict[str, Restart], project: Project
-) -> None:
-    assert restarts
+@pytest.mark.nightly
+def test_a_benchmark_with_decode_servers_crashing_over_a_prefill_server_is_not_clean(project: Project) -> None:
     rehearse(project, env=FAULT)
     argv = [sys.executable, "-m", "llmd_oke", "smoke", "--stack", STACK, "--rehearse", "--json"]
     with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as smoke:

@@ -18,7 +18,7 @@ from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
-STARTUP_S = 30
+STARTUP_S = 20
 SERVERS_WORDS = "KV load failed|Shutting down|startup complete|expired"
 """What the simulated servers say of failures, and when they come and go."""
 
@@ -85,52 +85,55 @@ def pairings(project: Project, stack: str) -> list[dict[str, Any]]:
     return json.loads(request.output)
 
 
-@dataclass(frozen=True)
-class Rollouts:
-    """The loads by what changed, and which servers paired, with how many pulls."""
+def roll_out(project: Project, change: str, folder: Path) -> Load:
+    """Another version, while requests flow."""
+    project.write("rollouts", gpuPools=POOLS, **CHANGES[change])
+    with loaded(project, "rollouts", folder) as load:
+        changed = rehearse(project, "rollouts")
+    assert changed.status == 0, changed.errors
+    print(f"{change}: {len(load.rows)} requests, {len(load.failures)} failed, gap {load.longest_gap_s:.1f} s")
+    return load
 
-    loads: Mapping[str, Load]
-    pairings: list[dict[str, Any]]
+
+def assert_unnoticed(load: Load) -> None:
+    """No request failed, and answers did not wait for a start."""
+    assert len(load.rows) > STARTUP_S * REQUESTS_PER_S
+    assert load.failures == []
+    assert load.longest_gap_s < STARTUP_S / 2
+
+
+def assert_own_pairs(project: Project, versions: int) -> None:
+    """Only servers of one version ever paired."""
+    paired = pairings(project, "rollouts")
+    assert len(paired) == versions
+    assert all(pair["prefill"] == pair["decode"] for pair in paired)
 
 
 @pytest.fixture(scope="module")
-def rollouts(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Rollouts:
-    """A model that is deployed, then changed three times; two nodes have room for all servers twice."""
+def rollouts(project: Project) -> None:
+    """A model of an earlier release; two nodes have room for all servers twice."""
     project.write("rollouts", gpuPools=POOLS, **{**CHANGES["image"], "release": "llm-d-0.7.0"})
     created = rehearse(project, "rollouts")
     assert created.status == 0, created.errors
-    loads: dict[str, Load] = {}
-    for name, change in CHANGES.items():
-        project.write("rollouts", gpuPools=POOLS, **change)
-        with loaded(project, "rollouts", tmp_path_factory.mktemp("load")) as loads[name]:
-            changed = rehearse(project, "rollouts")
-        assert changed.status == 0, changed.errors
-    print("change, requests, failed, longest time without an answer")
-    for name, load in loads.items():
-        print(f"{name}: {len(load.rows)}, {len(load.failures)}, {load.longest_gap_s:.1f} s")
-    return Rollouts(loads, pairings(project, "rollouts"))
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_no_request_fails_while_another_version_takes_the_place_of_the_old_one(rollouts: Rollouts, change: str):
-    load = rollouts.loads[change]
-    assert len(load.rows) > STARTUP_S * REQUESTS_PER_S
-    assert load.failures == []
+@pytest.mark.usefixtures("rollouts")
+def test_no_request_fails_while_another_image_takes_the_place_of_the_old_one(project: Project, tmp_path: Path):
+    assert_unnoticed(roll_out(project, "image", tmp_path))
+    assert_own_pairs(project, 2)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_answers_do_not_wait_for_a_start(rollouts: Rollouts, change: str):
-    assert rollouts.loads[change].longest_gap_s < STARTUP_S / 2
+@pytest.mark.nightly
+@pytest.mark.usefixtures("rollouts")
+def test_no_request_fails_while_blocks_and_then_the_topology_change(project: Project, tmp_path: Path):
+    for change in ("block size", "topology"):
+        (tmp_path / change).mkdir()
+        assert_unnoticed(roll_out(project, change, tmp_path / change))
+    assert_own_pairs(project, 2)  # a change of topology is none of version
 
 
-def test_only_servers_of_one_version_ever_pair(rollouts: Rollouts):
-    assert len(rollouts.pairings) == 3  # a change of topology is none of version
-    assert all(pair["prefill"] == pair["decode"] for pair in rollouts.pairings)
-
-
-def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(
-    rollouts: Rollouts, project: Project, tmp_path: Path
-):
+@pytest.mark.usefixtures("rollouts")
+def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(project: Project, tmp_path: Path):
     """Whatever it had done by then."""
     with loaded(project, "rollouts", tmp_path) as load:
         project.write("rollouts", gpuPools=POOLS, release="llm-d-0.9.0", models=[model(engine={"blockSize": 32})])
@@ -141,19 +144,18 @@ def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(
                 begun.wait(STARTUP_S * 0.7)
             begun.send_signal(signal.SIGINT)
             begun.wait(180)
-        project.write("rollouts", gpuPools=POOLS, **CHANGES["topology"])
+        project.write("rollouts", gpuPools=POOLS, **CHANGES["image"])
         back = rehearse(project, "rollouts")
     assert back.status == 0, back.errors
     assert load.failures == []
     assert load.longest_gap_s < STARTUP_S / 2
-    assert rollouts.pairings
     project.command("rehearse", "down", "--stack", "rollouts")
 
 
 def test_on_full_nodes_units_are_updated_one_after_the_other_and_the_others_answer(
     project: Project, tmp_path: Path
 ) -> None:
-    startup_s, full = 12, {"topology": "1p-tp2-1d-tp2", "copies": 2}  # all GPUs of one node
+    startup_s, full = 16, {"topology": "1p-tp2-1d-tp2", "copies": 2}  # all GPUs of one node
     smoke = {"where": "none"}
     project.write("full", smoke=smoke, models=[model(**full)])
     created = rehearse(project, "full", startup_s)

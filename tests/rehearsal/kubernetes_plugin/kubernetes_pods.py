@@ -83,7 +83,7 @@ class PodPlayer:
     def _status(self, pod: dict[str, Any]) -> dict[str, Any]:
         sim = pod["metadata"].get("labels", {}).get("sim", "")
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        if pod["spec"]["restartPolicy"] == "Never":
+        if pod["spec"]["restartPolicy"] != "Always":
             return _ended(pod, 1 if sim == "fail" else 0, now)
         address = None if sim in {"crash", "imagepull"} else next(self._addresses)
         state = {"crash": CRASHED, "notready": CRASHED, "imagepull": NOT_PULLED}.get(sim, RUNNING)

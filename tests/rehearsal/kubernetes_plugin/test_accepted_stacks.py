@@ -4,27 +4,24 @@ each object that they declare, by its dry-run, with every field known to it."""
 import copy
 import json
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import reduce
 from operator import getitem
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx2
 import pytest
 import yaml
+from kubernetes_api import ApiServer, need_definitions
 from kubernetes_control_plane import ControlPlane
 from llmd_oke import catalogue
 from llmd_oke.catalogue.releases import crd_manifests
 from llmd_oke.config import StackConfig, load, stacks
 from llmd_oke.planning import plan
 from llmd_oke.testing import render
-from llmd_oke.values import module_folder
 from llmd_pods.errors import KitError
 from mutations import places
 from stack_files import read
@@ -36,7 +33,6 @@ FIXED = 1
 SEED = int(os.environ.get("LLMD_OKE_SEED", str(FIXED)))
 """Another one looks at other stacks."""
 ACCEPTED, TRIED = 40, 2000
-ESTABLISHED_S = 30
 STACKS = [read(name) for name in stacks(ROOT)]
 FRAGMENTS: list[Any] = [
     {"namespace": "x" * 63},
@@ -114,9 +110,7 @@ def digest(config: StackConfig) -> str:
 def accepted(tmp_path_factory: pytest.TempPathFactory) -> list[StackConfig]:
     """The first accepted ones of a fixed sequence."""
     for name in catalogue.release_names():
-        release = catalogue.release(name)
-        if release and not (module_folder(release.crds.module, release.crds.version) / release.crds.folder).is_dir():
-            pytest.skip(f"the definitions of {name} are not on this machine")
+        need_definitions(name)
     project = tmp_path_factory.mktemp("accepted")
     (project / "stacks").mkdir()
     (project / "Pulumi.yaml").write_text((ROOT / "Pulumi.yaml").read_text())
@@ -135,66 +129,6 @@ def accepted(tmp_path_factory: pytest.TempPathFactory) -> list[StackConfig]:
         if len(accepted) == ACCEPTED:
             break
     return accepted
-
-
-@dataclass
-class ApiServer:
-    """The API server, asked for dry-runs with unknown fields refused."""
-
-    client: httpx2.Client
-    served: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
-    namespaces: set[str] = field(default_factory=set)
-
-    def resource(self, api_version: str, kind: str) -> dict[str, Any] | None:
-        """How the server serves a kind; None where it doesn't."""
-        if api_version not in self.served:
-            answer = self.client.get(f"{_root(api_version)}")
-            names = answer.json()["resources"] if answer.is_success else []
-            self.served[api_version] = {item["kind"]: item for item in names if "/" not in item["name"]}
-        return self.served[api_version].get(kind)
-
-    def namespace(self, name: str) -> str:
-        """A namespace that is really there, without which not even a dry-run is taken."""
-        if name not in self.namespaces:
-            answer = self.client.post("/api/v1/namespaces", json={"metadata": {"name": name}})
-            assert answer.is_success or answer.status_code == 409, answer.text
-            self.namespaces.add(name)
-        return name
-
-    def define(self, definition: dict[str, Any]) -> None:
-        """Makes a custom resource definition, and waits until it is served."""
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
-        answer = self._apply(path, definition, {"force": "true"})
-        assert answer.is_success, answer.text
-        ends_at = time.monotonic() + ESTABLISHED_S
-        while "Established" not in self._conditions(path):
-            assert time.monotonic() < ends_at, f"{path} is not established"
-
-    def _conditions(self, path: str) -> list[str]:
-        conditions = self.client.get(path).json().get("status", {}).get("conditions") or []
-        return [condition["type"] for condition in conditions if condition["status"] == "True"]
-
-    def refusal(self, manifest: dict[str, Any]) -> str | None:
-        """Why the server would not take an object."""
-        resource = self.resource(manifest["apiVersion"], manifest["kind"])
-        assert resource is not None, f"{manifest['apiVersion']} {manifest['kind']} is not served"
-        metadata = manifest["metadata"]
-        place = f"/namespaces/{self.namespace(metadata['namespace'])}" if resource["namespaced"] else ""
-        path = f"{_root(manifest['apiVersion'])}{place}/{resource['name']}/{metadata['name']}"
-        answer = self._apply(path, manifest, {"force": "true", "dryRun": "All", "fieldValidation": "Strict"})
-        return None if answer.is_success else answer.json()["message"]
-
-    def _apply(self, path: str, manifest: dict[str, Any], parameters: dict[str, str]) -> httpx2.Response:
-        return self.client.patch(
-            path,
-            params={"fieldManager": "test", **parameters},
-            content=json.dumps(manifest),
-            headers={"Content-Type": "application/apply-patch+yaml"},
-        )
-
-
-def _root(api_version: str) -> str:
-    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
 
 
 @pytest.fixture(scope="module")

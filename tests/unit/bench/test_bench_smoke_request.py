@@ -86,7 +86,7 @@ def test_a_pod_that_is_told_nothing_measures_real_servers():
 
 @pytest.mark.parametrize("basis", list(Basis))
 def test_what_a_rehearsal_tells_its_pods_arrives(basis):
-    how = Circumstances(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"})
+    how = Circumstances(0.3, basis, ("vLLM", "nodes, and their GPUs"), {"epp": "v0.7.1"}, ("some/model",))
     assert from_environment({VARIABLE: how.to_text()}) == how
 
 

@@ -20,7 +20,7 @@ from llmd_rehearsal.cluster_plan import (
 from llmd_rehearsal.cluster_spec import ClusterSpec, spec_differences
 from llmd_rehearsal.plugins import KubernetesPlugin
 from project_entries import kit_entry, write_entry
-from stack_files import StackObject, created_stack, read, stack
+from stack_files import StackObject, created_stack, model, plan, read, stack
 
 EXISTING = stack(nodes=2)
 CREATED = created_stack()
@@ -151,6 +151,13 @@ async def test_a_cluster_that_refuses_them_is_told_of():
 def test_stacks_without_scaling_keep_the_name_of_what_they_deploy(scaled):
     assert "scaling" not in json.loads(planned().config.model_dump_json(by_alias=True))["models"][0]
     assert planned().config_hash != scaled.config_hash
+
+
+def test_a_model_whose_times_are_bounds_is_named_and_others_are_not():
+    llama = model("agg-tp2-1r", model="llama-3.3-70b-instruct-fp8-dynamic")
+    words = " ".join(simulated(plan(model("agg-tp1-1r"), llama), STAND_IN))
+    assert "times of RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic (bounds" in words
+    assert "gpt-oss" not in words
 
 
 def test_what_is_simulated_goes_by_the_projects_own_entries_too(tmp_path: Path):

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 from llmd_pods.errors import KitError
+from llmd_pods.row import Basis
 from llmd_tuner import search_inputs
 from llmd_tuner.calibration import calibrate
 from llmd_tuner.confidence import confine
-from llmd_tuner.figures import LatencyFigures, figures_text, latency_figures, project_problems, unphysical
+from llmd_tuner.figures import (
+    LatencyFigures,
+    figures_text,
+    latency_figures,
+    project_problems,
+    simulated_figures,
+    unphysical,
+)
 from project_entries import write_entry
 from tuning_for_tests import FIGURES, MODEL, SHAPE, question, row, tpot
 
@@ -98,6 +106,12 @@ def test_other_sizes_are_left_out_where_steps_would_take_nothing_for_their_layer
     fit = FIGURES.decode.fit.model_copy(update={"tensor_parallel_sizes": (1, 2)})
     asked, _ = confine(question(), decode(fixed_s={}, fit=fit), allow_extrapolation=True)
     assert asked.sizes == (1, 2)
+
+
+def test_simulated_servers_of_a_model_without_figures_go_by_bounds():
+    own, other = (simulated_figures(model, SHAPE.gpu) for model in (MODEL, MODEL.model_copy(update={"name": "other"})))
+    assert (own.basis, other.basis) == (Basis.CALIBRATED, Basis.BOUND)
+    assert (own.measured, other.measured) == (True, False)
 
 
 def test_a_fit_that_lies_in_the_project_is_what_forecasts_go_by(tmp_path: Path):

@@ -111,7 +111,7 @@ def hints(plan: Plan, model: ModelPlan, how: Circumstances) -> Hints:
         topology=str(model.topology),
         copies=len(model.units),
         **conditions(plan, model),
-        basis=how.basis,
+        basis=how.basis_of(model.model.repository),
     )
 
 
@@ -481,7 +481,7 @@ def _row(
         model=model_name(model.model.repository),
         gpu=plan.pools[0].shape.gpu.product,
         gpus_counted=model.gpus,
-        basis=how.basis,
+        basis=how.basis_of(model.model.repository),
         topology=str(model.topology),
         copies=len(model.units),
         **conditions(plan, model),

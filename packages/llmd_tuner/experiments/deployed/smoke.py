@@ -19,6 +19,7 @@ from llmd_pods.deployment import ServerPods
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress, Ticker
 from llmd_pods.report import summarize_result
+from llmd_pods.row import Basis
 from llmd_pods.smoke import SmokePlan, SmokeResult, resolve, run_smoke, server_pods
 from llmd_pods.smoke_job import RESULT_KEY, unpack
 from rich.console import RenderableType
@@ -27,6 +28,16 @@ from rich.text import Text
 from llmd_tuner.experiments.deployed import evals
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
 from llmd_tuner.experiments.deployed.jobs import JobReader, ended, name_of, why_failed
+from llmd_tuner.figures import bound_models
+
+
+def circumstances_of(
+    plan: Plan, time_scale: float, simulated: tuple[str, ...], ran: Mapping[str, str]
+) -> Circumstances:
+    """What is not real of what is measured; nothing is where `simulated` names nothing."""
+    if not simulated:
+        return Circumstances(time_scale, Basis.MEASURED, simulated, ran)
+    return Circumstances(time_scale, Basis.CALIBRATED, simulated, ran, bound_models(plan))
 
 
 def smoke_plan(stack: str, plan: Plan, model: ModelPlan, access: ClusterAccess, how: Circumstances) -> SmokePlan:

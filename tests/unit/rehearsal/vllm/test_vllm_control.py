@@ -74,6 +74,14 @@ async def test_a_server_serves_once_it_has_loaded(control, run, client):
     assert "Application startup complete." in await log(control)
 
 
+async def test_a_model_without_latency_figures_is_served_with_bounds(control, run, client, monkeypatch):
+    monkeypatch.setattr("llmd_tuner.figures.latency_figures", lambda model, gpu: None)
+    assert await run() == {"state": "running", "exit_code": None}
+    assert "times of gpt-oss-120b are bounds" in await log(control)
+    body = {"model": "openai/gpt-oss-120b", "prompt": "hello", "max_tokens": 2}
+    assert (await client.post("/v1/completions", json=body)).status == 200
+
+
 @pytest.mark.parametrize(("startup_scale", "startup_s"), [(1.0, None), (0.0001, 60.0)])
 async def test_a_server_does_not_listen_while_it_loads(control, client, port):
     """Connection refused, as vLLM."""

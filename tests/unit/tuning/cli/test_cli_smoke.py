@@ -5,18 +5,28 @@ from llmd_oke.cli.main import app
 from llmd_pods.errors import KitError
 from llmd_pods.row import Basis
 from llmd_tuner.cli.smoke import circumstances
+from stack_files import model, plan
 from typer.testing import CliRunner
+
+GPT, LLAMA = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
 
 
 def test_simulated_servers_make_figures_calibrated():
-    how = circumstances(0.5, ("vLLM",), ["epp=v0.7.1"])
-    assert (how.basis, how.ran) == (Basis.CALIBRATED, {"epp": "v0.7.1"})
-    assert circumstances(1.0, (), []).basis is Basis.MEASURED
+    how = circumstances(plan(), 0.5, ("vLLM",), ["epp=v0.7.1"])
+    assert (how.basis_of(GPT), how.ran) == (Basis.CALIBRATED, {"epp": "v0.7.1"})
+    assert circumstances(plan(), 1.0, (), []).basis_of(GPT) is Basis.MEASURED
+
+
+def test_figures_of_a_model_are_bounds_where_its_times_were_fitted_to_nothing():
+    two = plan(model("agg-tp1-1r"), model("agg-tp2-1r", model="llama-3.3-70b-instruct-fp8-dynamic"))
+    how = circumstances(two, 0.5, ("vLLM",), [])
+    assert (how.basis_of(GPT), how.basis_of(LLAMA)) == (Basis.CALIBRATED, Basis.BOUND)
+    assert circumstances(two, 1.0, (), []).basis_of(LLAMA) is Basis.MEASURED
 
 
 def test_a_program_without_a_version_is_refused():
     with pytest.raises(KitError, match="no version"):
-        circumstances(1.0, (), ["epp"])
+        circumstances(plan(), 1.0, (), ["epp"])
 
 
 @pytest.mark.parametrize(

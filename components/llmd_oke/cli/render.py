@@ -1,0 +1,113 @@
+"""`llmd-oke render`: a stack's Kubernetes objects as YAML files, for GitOps."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from llmd_pods.errors import KitError
+
+from llmd_oke.cli import console, options
+
+if TYPE_CHECKING:  # they load Pulumi, which `--help` does without
+    from llmd_oke.gitops.folder import FolderChanges
+    from llmd_oke.gitops.rendering import Rendering
+
+STREAM = "-"
+
+Output = Annotated[
+    str, typer.Option("--output", "-o", help="Folder for the files; `-` for one stream on standard output.")
+]
+ArgoCd = Annotated[
+    bool, typer.Option("--argo-cd", help="Give each object its sync wave, and make an Application of each chart.")
+]
+Outputs = Annotated[
+    Path | None,
+    typer.Option(
+        "--outputs",
+        help="Outputs of the stack that made the cluster (`clusterStack`): `pulumi stack output --json` of it.",
+        dir_okay=False,
+        exists=True,
+    ),
+]
+
+
+def render(
+    stack: options.Stack,
+    output: Output,
+    project: options.Project = options.HERE,
+    argo_cd: ArgoCd = False,
+    outputs: Outputs = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write what a stack deploys into its cluster as YAML, in the order of `kubectl apply`. It needs neither engine nor
+    cluster. Secrets are not written; what creates them is said.
+    """
+    from llmd_oke.gitops import folder, manifests, rendering  # noqa: PLC0415 - they load Pulumi
+
+    if output == STREAM and as_json:
+        raise KitError("A stream and --json would both be on standard output.", "Give --output a folder.")
+    rendered = rendering.render(project, stack, rendering.read_outputs(outputs) if outputs else None)
+    if output == STREAM:
+        typer.echo(manifests.stream(rendered, argo_cd=argo_cd), nl=False)
+        changes = None
+    else:
+        changes = folder.write_folder(Path(output), manifests.files(rendered, argo_cd=argo_cd))
+    if as_json:
+        typer.echo(json.dumps(_document(rendered, output, changes, argo_cd=argo_cd), indent=2))
+        return
+    _show(rendered, output, changes, argo_cd=argo_cd)
+
+
+def _document(rendered: "Rendering", output: str, changes: "FolderChanges | None", *, argo_cd: bool) -> dict[str, Any]:
+    """The rendering as plain data."""
+    from llmd_oke.gitops.manifests import helm_command  # noqa: PLC0415
+
+    charts = rendered.charts if not argo_cd else ()
+    return {
+        "stack": rendered.stack,
+        "output": output,
+        "objects": len(rendered.objects),
+        "waves": rendered.waves,
+        "files": {
+            "written": list(changes.written if changes else ()),
+            "unchanged": list(changes.unchanged if changes else ()),
+            "removed": list(changes.removed if changes else ()),
+        },
+        "secrets": [
+            {
+                "namespace": secret.namespace,
+                "name": secret.name,
+                "key": secret.key,
+                "command": secret.command(rendered.stack),
+            }
+            for secret in rendered.secrets
+        ],
+        "charts": [
+            {"name": chart.name, "before_wave": chart.wave + 1, "command": helm_command(chart, output)}
+            for chart in charts
+        ],
+        "left_out": [{"name": item.name, "reason": item.reason} for item in rendered.left_out],
+    }
+
+
+def _show(rendered: "Rendering", output: str, changes: "FolderChanges | None", *, argo_cd: bool) -> None:
+    """What was written, and what is left to do: on standard error, because a stream has standard output."""
+    document = _document(rendered, output, changes, argo_cd=argo_cd)
+    lines = [f"{document['objects']} objects of {rendered.stack} in {document['waves']} waves"]
+    if changes:
+        lines += [
+            f"{output}: {len(changes.written)} files written, {len(changes.unchanged)} unchanged, "
+            f"{len(changes.removed)} removed"
+        ]
+    lines += [
+        f"Secret {item['name']} is not written. Create it after its namespace:\n  {item['command']}"
+        for item in document["secrets"]
+    ]
+    lines += [
+        f"Chart {item['name']} comes before wave {item['before_wave']}:\n  {item['command']}"
+        for item in document["charts"]
+    ]
+    lines += [f"Not rendered: {item['name']}: {item['reason']}" for item in document["left_out"]]
+    for line in lines:
+        console.errors().print(line, markup=False, soft_wrap=True)

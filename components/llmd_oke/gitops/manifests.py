@@ -1,0 +1,150 @@
+"""Rendered objects as YAML files: what kubectl and Argo CD need to know of their order, and how texts are quoted.
+
+Readers of Kubernetes' YAML take more plain words for numbers and truth values than PyYAML quotes: `1e3` and `y` among
+others (https://github.com/kubernetes-sigs/yaml/blob/master/goyaml.v2/resolve.go). Digests look like such numbers.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from llmd_pods.errors import KitError
+
+from llmd_oke.gitops.rendering import ChartRelease, RenderedObject, Rendering
+
+KUSTOMIZATION = "kustomization.yaml"
+
+_ARGO_CD = "argocd.argoproj.io"
+_FIRST = ("apiVersion", "kind", "metadata")
+_AMBIGUOUS = re.compile(r"[-+.]?\d.*|[yYnN]")
+_NO_FILE_NAME = re.compile(r"[^a-z0-9.-]")
+_OCI = "oci://"
+_UNFOLDED = 1 << 20
+"""Columns of a line: texts are never folded, so that a change of one word is a change of one line."""
+
+
+def files(rendering: Rendering, *, argo_cd: bool = False) -> dict[str, str]:
+    """The files of a rendering by their names, whose order is that of `kubectl apply`.
+
+    `argo_cd` gives each object its sync wave, and makes an Application of each chart; without it a chart is a file of
+    values for Helm.
+
+    Raises:
+        KitError: two objects have one kind, namespace and name.
+    """
+    result: dict[str, str] = {}
+    last = max((part.wave for part in (*rendering.objects, *rendering.charts)), default=0)
+    digits = max(2, len(str(last)))
+    for item in rendering.objects:
+        name = _file_name(item, digits)
+        if name in result:
+            raise KitError(f"There are two objects {item.kind} {item.name}.", "Give the models other names.")
+        result[name] = dump(_for_argo_cd(item) if argo_cd else item.manifest)
+    for chart in rendering.charts:
+        if argo_cd:
+            result[f"{chart.wave:0{digits}d}-application-{chart.name}.yaml"] = dump(_application(chart))
+    resources = sorted(result)
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "sortOptions": {"order": "fifo"},
+        "resources": resources,
+    }
+    values = {values_file(chart): dump(chart.values) for chart in rendering.charts if not argo_cd}
+    return {KUSTOMIZATION: dump(kustomization), **values, **{name: result[name] for name in resources}}
+
+
+def stream(rendering: Rendering, *, argo_cd: bool = False) -> str:
+    """All objects as one stream of documents, in order.
+
+    Raises:
+        KitError: there are charts, whose values are no objects.
+    """
+    if rendering.charts and not argo_cd:
+        names = ", ".join(chart.name for chart in rendering.charts)
+        raise KitError(
+            f"A stream has no place for the values of charts ({names}).", "Write a folder, or add --argo-cd."
+        )
+    texts = files(rendering, argo_cd=argo_cd)
+    return "---\n".join(text for name, text in texts.items() if name != KUSTOMIZATION)
+
+
+def values_file(chart: ChartRelease) -> str:
+    """The file with what Helm is told of a chart."""
+    return f"helm-values-{chart.name}.yaml"
+
+
+def helm_command(chart: ChartRelease, folder: str) -> str:
+    """What installs a chart as the engine does, with its values in `folder`."""
+    words = ["helm", "upgrade", "--install", chart.name, chart.chart, "--version", chart.version]
+    words += ["--repo", chart.repository] if chart.repository else []
+    words += ["--namespace", chart.namespace, "--values", f"{folder}/{values_file(chart)}"]
+    return shlex.join([*words, "--wait", "--timeout", f"{chart.timeout_s}s"])
+
+
+def dump(document: Mapping[str, Any]) -> str:
+    """A document as YAML: what says which object it is first, texts of several lines as blocks, and no text that
+    another reader takes for a number or a truth value.
+    """
+    first = {key: document[key] for key in _FIRST if key in document}
+    return yaml.dump({**first, **document}, Dumper=_Dumper, sort_keys=False, width=_UNFOLDED, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes each text in the way that fits it, and never refers to an equal part."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's method
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else "'" if _AMBIGUOUS.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _file_name(item: RenderedObject, digits: int) -> str:
+    parts = (f"{item.wave:0{digits}d}", item.kind, item.namespace, item.name)
+    return f"{_NO_FILE_NAME.sub('_', '-'.join(part for part in parts if part).lower())}.yaml"
+
+
+def _for_argo_cd(item: RenderedObject) -> dict[str, Any]:
+    """The object with its sync wave. Objects are too large for the annotation that a client-side apply makes, and what
+    is replaced by something of another name goes last.
+    """
+    options = ["ServerSideApply=true", "PruneLast=true", *(["Prune=false"] if item.outlives else [])]
+    own = {f"{_ARGO_CD}/sync-wave": str(item.wave), f"{_ARGO_CD}/sync-options": ",".join(options)}
+    metadata = item.manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), **own}
+    return {**item.manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _application(chart: ChartRelease) -> dict[str, Any]:
+    """An Application of Argo CD that installs a chart by its version."""
+    repository, name = chart.repository, chart.chart
+    if repository is None:
+        repository, _, name = chart.chart.removeprefix(_OCI).partition("@")[0].rpartition("/")
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Application",
+        "metadata": {
+            "name": chart.name,
+            "namespace": "argocd",
+            "annotations": {f"{_ARGO_CD}/sync-wave": str(chart.wave)},
+        },
+        "spec": {
+            "project": "default",
+            "destination": {"server": "https://kubernetes.default.svc", "namespace": chart.namespace},
+            "source": {
+                "repoURL": repository,
+                "chart": name,
+                "targetRevision": chart.version,
+                "helm": {"releaseName": chart.name, "valuesObject": chart.values},
+            },
+            "syncPolicy": {"automated": {}, "syncOptions": ["ServerSideApply=true"]},
+        },
+    }

@@ -1,0 +1,224 @@
+"""What `llmd-oke render` writes, beside what the program declares."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from created_cluster import created
+from llmd_oke.cli.main import app
+from llmd_oke.gitops import rendering
+from llmd_oke.gitops.folder import write_folder
+from llmd_oke.gitops.manifests import files
+from llmd_oke.gitops.rendering import Rendering
+from llmd_oke.testing import Rendered, without_hash
+from llmd_pods.errors import KitError, Refused
+from render_support import PROJECT, STACKS, need_definitions
+from stack_files import model, stack, write
+from typer.testing import CliRunner
+
+SECURE = {"secure": "v1:bm9uY2U=:Y2lwaGVydGV4dA=="}
+BUCKET = {"modelCache": {"kind": "node-disk"}, "prewarm": {"source": "object-storage"}}
+OUTPUTS = {"cluster_id": "ocid1.cluster.oc1.iad.a", "model_cache_handle": "ocid1.fs:10.0.0.9:/models"}
+SERVING: Mapping[str, Any] = {
+    "layer": "serving",
+    "clusterStack": "organization/llmd-oke/cluster",
+    "storage": {"modelCache": {"kind": "file-storage"}},
+}
+
+Render = Callable[..., Rendering]
+
+
+@pytest.fixture
+def render(tmp_path: Path) -> Render:
+    """Renders a stack from a file of its own."""
+    need_definitions("llm-d-0.9.0")
+
+    def render_(
+        config: Mapping[str, Any], settings: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None
+    ) -> Rendering:
+        write(tmp_path, "prod", config, settings)
+        return rendering.render(tmp_path, "prod", outputs)
+
+    return render_
+
+
+def serving(**changes: Any) -> dict[str, Any]:
+    config = {**stack(), **SERVING, **changes}
+    del config["cluster"]
+    return config
+
+
+def without_pulumi(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without annotations for Pulumi, and without a Job's name, which is another one in plain YAML."""
+    metadata = dict(manifest["metadata"])
+    annotations = {
+        key: value for key, value in metadata.pop("annotations", {}).items() if not key.startswith("pulumi.com/")
+    }
+    if manifest["kind"] == "Job":
+        metadata.pop("name")
+    return {**manifest, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}
+
+
+def as_texts(manifests: list[Mapping[str, Any]]) -> list[str]:
+    return sorted(json.dumps(without_pulumi(manifest), sort_keys=True) for manifest in manifests)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_each_object_that_the_program_declares_is_rendered_as_it_is(rendered: Callable[..., Rendered], name: str):
+    declared = rendered(name)
+    result = rendering.render(PROJECT, name)
+    named = [manifest for manifest in declared.manifests() if not manifest["metadata"]["name"].endswith("-facts")]
+    facts = [item.manifest for item in result.objects if item.name.endswith("-facts")]
+    others = [item.manifest for item in result.objects if not item.name.endswith("-facts")]
+    assert as_texts(others) == as_texts(named)
+    assert all(json.loads(manifest["data"]["facts.json"])["stack"] == name for manifest in facts)
+
+
+def waves_of(result: Rendering, kind: str) -> dict[str, int]:
+    return {without_hash(item.name): item.wave for item in result.objects if item.kind == kind}
+
+
+def test_objects_come_after_what_the_program_has_them_wait_for(render: Render):
+    result = render(stack(model("2p-tp1-1d-tp2"), storage={"modelCache": {"kind": "node-disk"}}))
+    jobs, deployments = waves_of(result, "Job"), waves_of(result, "Deployment")
+    servers, front_door = deployments["gpt-oss-120b-decode"], deployments["gpt-oss-120b-front-door"]
+    assert 0 == waves_of(result, "Namespace")["llm-d"] < jobs["prewarm-gpt-oss-120b"] < servers < front_door
+    assert max(waves_of(result, "PriorityClass").values()) < servers
+    assert front_door < jobs["gpt-oss-120b-smoke"] == max(item.wave for item in result.objects)
+
+
+def test_two_runs_write_the_same_bytes(render: Render, tmp_path: Path):
+    config = stack()
+    write_folder(tmp_path / "out", files(render(config)))
+    again = write_folder(tmp_path / "out", files(render(config)))
+    assert (again.written, again.removed) == ((), ())
+
+
+def test_secrets_are_named_and_not_rendered(render: Render):
+    settings = {"llmd-oke:huggingFaceToken": SECURE, "llmd-oke:modelSourceUrl": SECURE}
+    result = render(stack(storage=BUCKET), settings)
+    assert [(secret.setting, secret.namespace) for secret in result.secrets] == [
+        ("modelSourceUrl", "llm-d"),
+        ("huggingFaceToken", "llm-d"),
+    ]
+    assert [item for item in result.objects if item.kind == "Secret"] == []
+    assert not [text for text in files(result).values() if "llmd-oke-secret" in text or "v1:" in text]
+
+
+def test_without_their_settings_there_are_no_secrets(render: Render):
+    assert render(stack()).secrets == ()
+
+
+def test_a_value_that_only_the_clusters_stack_knows_is_refused_with_the_way_to_it(render: Render):
+    with pytest.raises(Refused) as refused:
+        render(serving())
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.line is not None) == ("clusterStack", True)
+    assert "PersistentVolume llm-d-model-cache" in problem.why
+    assert "pulumi stack output --json --stack organization/llmd-oke/cluster" in problem.accepted
+
+
+def test_outputs_of_the_clusters_stack_complete_the_objects(render: Render):
+    result = render(serving(), outputs=OUTPUTS)
+    (volume,) = [item.manifest for item in result.objects if item.kind == "PersistentVolume"]
+    assert volume["spec"]["csi"]["volumeHandle"] == OUTPUTS["model_cache_handle"]
+
+
+def test_outputs_are_refused_where_no_other_stack_made_the_cluster(render: Render):
+    with pytest.raises(KitError, match="takes nothing from another stack"):
+        render(stack(), outputs=OUTPUTS)
+
+
+def test_taints_that_the_stack_file_does_not_know_are_told(render: Render):
+    taint = {"key": "a", "value": "b", "effect": "NoSchedule"}
+    outputs = {**OUTPUTS, "gpu_pools": {"mi300x": {"taints": [taint]}}}
+    with pytest.raises(KitError, match="a=b:NoSchedule"):
+        render(serving(), outputs=outputs)
+
+
+def test_servers_that_an_autoscaler_counts_have_no_number(render: Render):
+    scaling = {"aggregated": {"minReplicas": 1, "maxReplicas": 4, "requests": 40}}
+    result = render(stack(model("agg-tp1-2r", scaling=scaling)))
+    (servers,) = [
+        item.manifest for item in result.objects if (item.kind, item.name[-10:]) == ("Deployment", "aggregated")
+    ]
+    assert "replicas" not in servers["spec"]
+    (scaled,) = [item.manifest for item in result.objects if item.kind == "ScaledObject"]
+    assert scaled["spec"]["minReplicaCount"] == 1
+
+
+def test_a_created_cluster_renders_its_operators_and_leaves_gates_to_updates(render: Render):
+    result = render(created())
+    assert [chart.name for chart in result.charts] == ["cert-manager", "amd-gpu-operator"]
+    assert {item.name.split(" ")[0] for item in result.left_out} >= {"Job", "ConfigMap", "ServiceAccount"}
+    assert all("only an update" in item.reason for item in result.left_out)
+    device_config = next(item for item in result.objects if item.kind == "DeviceConfig")
+    assert device_config.wave > result.charts[-1].wave
+    assert [item.name for item in result.objects if item.outlives and item.kind != "CustomResourceDefinition"] == []
+
+
+def test_a_file_system_that_is_still_to_be_created_is_refused(render: Render):
+    with pytest.raises(Refused) as refused:
+        render(created(storage={"modelCache": {"kind": "file-storage", "availabilityDomain": "Uocm:US-ASHBURN-AD-1"}}))
+    (problem,) = refused.value.problems
+    assert problem.path == "storage.modelCache"
+    assert "storage.modelCache.existing" in problem.accepted
+
+
+def test_units_that_change_one_by_one_stand_one_by_one(render: Render):
+    config = stack(model(topology="2p-tp1-1d-tp2", copies=2), nodes=1)
+    waves = waves_of(render(config), "Deployment")
+    assert waves["gpt-oss-120b-1-decode"] > waves["gpt-oss-120b-0-decode"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "text"])
+def test_outputs_that_are_no_json_object_are_refused(tmp_path: Path, text: str):
+    (tmp_path / "outputs.json").write_text(text)
+    with pytest.raises(KitError, match="no JSON object"):
+        rendering.read_outputs(tmp_path / "outputs.json")
+
+
+def test_each_of_several_models_has_its_servers_router_address_and_benchmark(render: Render):
+    llama = "llama-3.3-70b-instruct-fp8-dynamic"
+    plain = model("agg-tp1-2r", name="plain", router={"mode": "none"})
+    result = render(stack(model("2p-tp1-1d-tp2"), model("1p-tp2-1d-tp4", model=llama), plain, nodes=2))
+    names = [item.name for item in result.objects if item.kind == "Deployment"]
+    assert sorted(map(without_hash, names)) == [
+        *(f"gpt-oss-120b-{part}" for part in ("decode", "epp", "front-door", "prefill")),
+        *(f"llama-3-3-70b-instruct-fp8-dynamic-{part}" for part in ("decode", "epp", "front-door", "prefill")),
+        "plain-aggregated",
+    ]
+    addresses = {item.name for item in result.objects if item.kind == "Service"}
+    assert addresses > {"gpt-oss-120b", "llama-3-3-70b-instruct-fp8-dynamic", "plain"}
+    classes = [item.manifest for item in result.objects if item.kind == "PriorityClass"]
+    assert [(entry["value"], entry["preemptionPolicy"]) for entry in classes] == [
+        (1000, "Never"),
+        (2000, "Never"),
+        (4000, "Never"),
+    ]
+    benchmarks = [item.wave for item in result.objects if item.kind == "Job" and "-smoke" in item.name]
+    others = [item.wave for item in result.objects if "smoke" not in item.name]
+    assert len(benchmarks) == 3
+    assert min(benchmarks) > max(others)
+
+
+def test_the_command_says_what_it_wrote_and_what_creates_secrets(tmp_path: Path):
+    need_definitions("llm-d-0.9.0")
+    write(tmp_path, "prod", stack(storage=BUCKET), {"llmd-oke:modelSourceUrl": SECURE})
+    words = ["render", "--stack", "prod", "--project", str(tmp_path), "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*words, "--argo-cd", "--json"])
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["objects"]) == (0, len(document["files"]["written"]) - 1)
+    assert [secret["name"] for secret in document["secrets"]] == ["model-source"]
+    again = CliRunner().invoke(app, [*words, "--argo-cd"])
+    assert f"0 files written, {document['objects'] + 1} unchanged, 0 removed" in again.stderr
+    assert "kubectl create secret generic model-source" in again.stderr
+    stream = CliRunner().invoke(app, [*words[:-1], "-"]).stdout
+    assert stream.count("\n---\n") == document["objects"] - 1
+
+
+def test_a_stream_and_json_are_not_mixed(tmp_path: Path):
+    result = CliRunner().invoke(app, ["render", "--stack", "prod", "--project", str(tmp_path), "-o", "-", "--json"])
+    assert "both be on standard output" in str(result.exception)

@@ -1,0 +1,117 @@
+"""Rendered objects as YAML."""
+
+from typing import Any
+
+import pytest
+import yaml
+from llmd_oke.gitops.manifests import KUSTOMIZATION, dump, files, helm_command, stream
+from llmd_oke.gitops.rendering import ChartRelease, RenderedObject, Rendering, RequiredSecret
+from llmd_pods.errors import KitError
+
+CHART = ChartRelease(
+    wave=1,
+    name="cert-manager",
+    namespace="cert-manager",
+    chart="oci://quay.io/jetstack/charts/cert-manager@sha256:" + "a" * 64,
+    version="v1.19.1",
+    repository=None,
+    values={"crds": {"enabled": True}},
+    timeout_s=600,
+)
+
+
+def config_map(name: str, wave: int = 0, **changes: Any) -> RenderedObject:
+    metadata = {"name": name, "namespace": "llm-d", "annotations": {"own": "1"}}
+    return RenderedObject(wave, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, **changes)
+
+
+def rendering(*objects: RenderedObject, charts: tuple[ChartRelease, ...] = ()) -> Rendering:
+    return Rendering("prod", objects, charts, (), ())
+
+
+AMBIGUOUS = ["1234567e89", "1e3", "y", "N", "012", "1_000", ".5", "12:30", "true", "null", "~", ""]
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS)
+def test_texts_that_other_readers_take_for_something_else_are_quoted(text: str):
+    assert dump({"a": text}) in {f"a: '{text}'\n", f'a: "{text}"\n'}
+
+
+def test_texts_of_several_lines_are_blocks_and_long_ones_stay_whole():
+    assert dump({"a": "one\ntwo\n"}) == "a: |\n  one\n  two\n"
+    assert dump({"a": "word " * 100 + "end"}).count("\n") == 1
+
+
+@pytest.mark.parametrize("value", [{"a": [{}, [], None, True, 1.5, " x ", "a: b", "é\n\t#"]}])
+def test_yaml_says_what_the_object_says(value: dict[str, Any]):
+    assert yaml.safe_load(dump(value)) == value
+
+
+def test_files_are_in_the_order_of_waves_and_kustomize_keeps_it():
+    written = files(rendering(config_map("a", 1), config_map("b", 0)))
+    assert list(written) == [KUSTOMIZATION, "00-configmap-llm-d-b.yaml", "01-configmap-llm-d-a.yaml"]
+    kustomization = yaml.safe_load(written[KUSTOMIZATION])
+    assert kustomization["sortOptions"] == {"order": "fifo"}
+    assert kustomization["resources"] == list(written)[1:]
+
+
+def test_files_of_more_than_a_hundred_waves_are_in_order_too():
+    names = list(files(rendering(config_map("a", 9), config_map("b", 11), config_map("c", 100))))[1:]
+    assert names == ["009-configmap-llm-d-a.yaml", "011-configmap-llm-d-b.yaml", "100-configmap-llm-d-c.yaml"]
+
+
+def test_argo_cd_gets_waves_and_keeps_what_outlives_the_stack():
+    written = files(rendering(config_map("a", 3, outlives=True)), argo_cd=True)
+    annotations = yaml.safe_load(written["03-configmap-llm-d-a.yaml"])["metadata"]["annotations"]
+    assert annotations == {
+        "own": "1",
+        "argocd.argoproj.io/sync-wave": "3",
+        "argocd.argoproj.io/sync-options": "ServerSideApply=true,PruneLast=true,Prune=false",
+    }
+
+
+def test_an_objects_name_never_leaves_the_folder():
+    (_, name) = files(rendering(config_map("../a/b:c")))
+    assert name == "00-configmap-llm-d-.._a_b_c.yaml"
+
+
+def test_two_objects_of_one_name_are_refused():
+    with pytest.raises(KitError, match="two objects ConfigMap a"):
+        files(rendering(config_map("a"), config_map("a")))
+
+
+def test_a_chart_is_a_file_of_values_and_a_command():
+    written = files(rendering(charts=(CHART,)))
+    assert yaml.safe_load(written["helm-values-cert-manager.yaml"]) == CHART.values
+    assert yaml.safe_load(written[KUSTOMIZATION])["resources"] == []
+    assert helm_command(CHART, "out dir") == (
+        f"helm upgrade --install cert-manager {CHART.chart} --version v1.19.1 --namespace cert-manager"
+        " --values 'out dir/helm-values-cert-manager.yaml' --wait --timeout 600s"
+    )
+
+
+def test_a_chart_is_an_application_of_argo_cd():
+    application = yaml.safe_load(files(rendering(charts=(CHART,)), argo_cd=True)["01-application-cert-manager.yaml"])
+    assert application["spec"]["source"] == {
+        "repoURL": "quay.io/jetstack/charts",
+        "chart": "cert-manager",
+        "targetRevision": "v1.19.1",
+        "helm": {"releaseName": "cert-manager", "valuesObject": CHART.values},
+    }
+    assert application["metadata"]["annotations"] == {"argocd.argoproj.io/sync-wave": "1"}
+
+
+def test_a_stream_has_all_objects_in_order_and_no_charts():
+    text = stream(rendering(config_map("a", 1), config_map("b", 0)))
+    assert [document["metadata"]["name"] for document in yaml.safe_load_all(text)] == ["b", "a"]
+    with pytest.raises(KitError, match="no place for the values of charts"):
+        stream(rendering(charts=(CHART,)))
+
+
+def test_the_command_of_a_secret_has_its_value_in_no_argument():
+    command = RequiredSecret("llm-d", "hf-token", "token", "huggingFaceToken").command("prod")
+    assert command == (
+        'printf %s "$(pulumi config get --stack prod llmd-oke:huggingFaceToken)"'
+        " | kubectl create secret generic hf-token --namespace llm-d --from-file=token=/dev/stdin"
+        " --dry-run=client --output yaml | kubectl apply --server-side -f -"
+    )

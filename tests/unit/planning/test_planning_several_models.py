@@ -1,0 +1,55 @@
+"""Several models of one stack on one set of nodes."""
+
+from collections import Counter
+
+import pytest
+from llmd_oke.planning.plan import Plan
+from stack_files import StackObject, model, plan, problems
+
+LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
+MODELS = (
+    model("2p-tp1-1d-tp2"),
+    model("1p-tp2-1d-tp4", model=LLAMA),
+    model("agg-tp1-2r", name="plain", router={"mode": "none"}),
+)
+"""Prefill and decode of different sizes, and aggregated servers without a router of a model that is there twice."""
+
+
+@pytest.fixture(scope="module")
+def three() -> Plan:
+    return plan(*MODELS, nodes=2)
+
+
+def test_all_servers_are_placed_on_the_nodes_together(three: Plan):
+    placed = Counter(server.unit for node in three.nodes for server in node.servers)
+    assert placed == {"gpt-oss-120b": 3, LLAMA.replace(".", "-"): 2, "plain": 2}
+    assert (three.used_gpus, three.gpus) == (12, 16)
+
+
+def test_no_node_has_more_servers_than_gpus(three: Plan):
+    for node in three.nodes:
+        assert sum(server.gpus for server in node.servers) + node.free_gpus == 8
+
+
+def test_servers_that_find_no_room_beside_those_of_other_models_are_refused():
+    (problem,) = problems(*MODELS, nodes=1)
+    assert (problem.path, problem.accepted) == ("gpuPools[0].size", "at least 2, or fewer or smaller servers")
+    assert "the models need 12 GPUs and 10 virtual functions" in problem.why
+
+
+def test_room_for_another_version_is_what_all_models_leave(three: Plan):
+    assert {entry.name: entry.update_way for entry in three.models}["gpt-oss-120b"] == "outage"
+    assert plan(*MODELS, nodes=4).models[0].update_way == "beside"
+
+
+@pytest.mark.parametrize(
+    ("models", "path", "value"),
+    [
+        ([model(), model("agg-tp1-1r")], "models[1].model", "gpt-oss-120b"),
+        ([model(name="a"), model("agg-tp1-1r", name="a")], "models[1].name", "a"),
+        ([model(name="gpt-oss-120b-1"), model("agg-tp1-1r", copies=2)], "models[1].model", "gpt-oss-120b"),
+    ],
+)
+def test_models_of_one_name_are_refused(models: list[StackObject], path: str, value: str):
+    (problem,) = problems(*models)
+    assert (problem.path, problem.value, problem.accepted) == (path, value, "a name of its own (key name)")
