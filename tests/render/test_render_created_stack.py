@@ -145,6 +145,26 @@ def test_oci_is_asked_in_the_clusters_region_whatever_the_user_configured(whole:
         assert resource.provider.startswith(provider.urn), resource.name
 
 
+def test_subnets_groups_and_routes_that_are_there_are_used_and_not_created(rendered: Any):
+    network = {
+        "vcnId": "ocid1.vcn.oc1.iad.there",
+        "cidr": "10.0.0.0/16",
+        "subnets": {"workers": "ocid1.subnet.oc1.iad.workers", "pods": "ocid1.subnet.oc1.iad.pods"},
+        "securityGroups": {"workers": "ocid1.networksecuritygroup.oc1.iad.workers"},
+        "routeTables": {"private": "ocid1.routetable.oc1.iad.private"},
+    }
+    stack = rendered(cluster_layer(cluster={"network": network}))
+    created_names = {resource.name for resource in oci_resources(stack)}
+    assert "network-api-subnet" in created_names
+    existing = {"network-workers-subnet", "network-pods-subnet", "network-workers-nsg", "network-private-routes"}
+    assert not existing & created_names
+    details = next(item.inputs["nodeConfigDetails"] for item in oci_resources(stack) if item.type == NODE_POOL)
+    assert details["placementConfigs"][0]["subnetId"] == network["subnets"]["workers"]
+    assert details["nsgIds"] == [network["securityGroups"]["workers"]]
+    pods = details["nodePoolPodNetworkOptionDetails"]
+    assert pods["podSubnetIds"] == [network["subnets"]["pods"]]
+
+
 def test_nothing_is_asked_of_oci_at_preview_where_answers_are_given():
     asked: list[str] = []
 

@@ -273,6 +273,7 @@ def test_pods_take_whole_vnics_of_31_pods_and_one_address_of_the_vnics_own(max_p
 
 def test_three_addresses_of_each_subnet_are_ocis():
     assert addresses(IPv4Network("10.0.0.0/29")) == 5
+    assert addresses(IPv4Network("10.0.0.0/31")) == 0
 
 
 def test_pods_that_find_no_room_are_told_with_figures():
