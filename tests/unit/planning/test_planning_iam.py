@@ -209,6 +209,18 @@ def test_a_pool_needs_what_its_choices_need(pool, needs):
     assert {*result.cluster, *result.nodes} == set(needs)
 
 
+def test_rights_to_the_keys_of_boot_volumes_are_to_those_that_pools_name():
+    managed, own = ocid("key", "managed"), ocid("key", "own")
+    pools = (
+        created_pool(bootVolumeKmsKeyId=managed),
+        created_pool(name="other", launch="cluster-network", bootVolumeKmsKeyId=own),
+    )
+    assert needs_of(*pools).resource_ids == {
+        "boot_volume_key_id": (managed, own),
+        "managed_boot_volume_key_id": (managed,),
+    }
+
+
 @pytest.mark.parametrize(
     ("storage", "needs"),
     [

@@ -5,7 +5,7 @@ from ipaddress import IPv4Network
 from itertools import combinations, product
 
 import pytest
-from created_stacks import created, refusals
+from created_stacks import created, refusals, validated
 from hypothesis import given
 from hypothesis import strategies as st
 from llmd_oke.planning.network import (
@@ -14,6 +14,7 @@ from llmd_oke.planning.network import (
     PoolSize,
     addresses,
     layout,
+    network_choices,
     nodes_with_surge,
     pod_addresses,
     security_rules,
@@ -42,6 +43,34 @@ def test_other_ranges_are_sound(cidr):
 def test_a_vcn_keeps_clear_of_the_ranges_of_rdma(range_):
     result = refusals(**network(cidr=range_))
     assert "overlaps" in result["cluster.network.cidr"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "changes"),
+    [
+        ("public_load_balancers", {"publicLoadBalancers": True}),
+        ("public_load_balancers", {"subnets": {"publicLoadBalancers": ocid("subnet")}}),
+        ("bastion_host", {"bastionHostCidrs": ["203.0.113.0/24"]}),
+        ("bastion_host", {"securityGroups": {"bastionHost": ocid("networksecuritygroup")}}),
+        ("operator", {"operator": True}),
+        ("operator", {"subnets": {"operator": ocid("subnet")}}),
+    ],
+)
+def test_a_part_of_the_network_is_there_where_it_is_asked_for_or_given(choice, changes):
+    def part(**changes):
+        config = validated(**network(**changes))
+        return getattr(network_choices(config, config.created_cluster), choice)
+
+    assert (part(), part(vcnId=VCN, cidr="10.0.0.0/16", **changes)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bastion"),
+    [({"bastion": True}, True), ({"bastion": False}, False)],
+)
+def test_the_bastion_service_can_be_left_out(changes, bastion):
+    config = validated(**network(**changes))
+    assert network_choices(config, config.created_cluster).bastion == bastion
 
 
 def test_services_keep_clear_of_the_ranges_of_rdma():
