@@ -92,4 +92,6 @@ def key_value_regions(model: Model, release: str | None) -> int:
     """
     by_release = kv_path().regions_per_layer
     per_layer = by_release[release if release in by_release else release_names()[-1]]
-    return model.architecture.layers * (1 if model.architecture.latent_attention else per_layer)
+    linear = model.architecture.linear_attention
+    layers = model.architecture.layers - (linear.layers if linear else 0)
+    return layers * (1 if model.architecture.latent_attention else per_layer)

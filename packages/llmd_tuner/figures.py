@@ -243,7 +243,7 @@ def _rounded(value: Any) -> Any:
 
 def _sizes(model: Model, key_value_bytes_per_token: float, regions: int) -> Sizes:
     architecture, work = model.architecture, model.work
-    experts, window = architecture.experts, architecture.sliding_window
+    experts, window, linear = architecture.experts, architecture.sliding_window, architecture.linear_attention
     return Sizes(
         layers=architecture.layers,
         hidden_size=architecture.hidden_size,
@@ -256,7 +256,10 @@ def _sizes(model: Model, key_value_bytes_per_token: float, regions: int) -> Size
         experts=experts.count if experts else 0,
         active_experts=experts.active if experts else 0,
         key_value_bytes_per_token=key_value_bytes_per_token,
+        key_value_parts=1 if architecture.latent_attention else architecture.key_value_heads,
         key_value_regions=regions,
+        linear_layers=linear.layers if linear else 0,
+        state_bytes=linear.state_bytes_per_sequence if linear else 0.0,
         window_tokens=window.tokens if window else 0,
         window_layers=window.layers if window else 0,
     )

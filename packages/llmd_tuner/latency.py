@@ -30,10 +30,25 @@ class Sizes:
     active_experts: int = 0
     key_value_bytes_per_token: float = 0.0
     """KV cache of a token over all layers."""
+    key_value_parts: int = 0
+    """GPUs that it can be split over: KV heads, one with latent attention; more GPUs have copies. 0 is any number."""
     key_value_regions: int = 1
     """Pieces of memory that a block of tokens is spread over: layers, twice where keys and values are apart."""
     window_tokens: int = 0
     window_layers: int = 0
+    linear_layers: int = 0
+    """Layers of linear attention, without KV cache."""
+    state_bytes: float = 0.0
+    """Their state of a sequence, which each step reads and writes."""
+
+    @property
+    def full_layers(self) -> int:
+        """Layers that attend to all tokens."""
+        return self.layers - self.window_layers - self.linear_layers
+
+    def key_value_copies(self, gpus: int) -> int:
+        """How many of that many GPUs have the same part of the KV cache."""
+        return max(1, gpus // self.key_value_parts) if self.key_value_parts else 1
 
 
 @dataclass(frozen=True)
@@ -90,10 +105,11 @@ class LatencyModel:
     def key_value_transfer_s(self, tokens: int, rails: int, block_size: int) -> float:
         """Hand-over of the KV cache of `tokens` from prefill to decode through `rails` ports, in seconds.
 
-        t = bytes / (port rate x efficiency x rails) + descriptors x time of one. Each GPU of a server has as many
-        descriptors, of its own heads. The handshake before the first transfer of a pair is not in it.
+        t = copies x bytes / (port rate x efficiency x rails) + descriptors x time of one. Each GPU of a server has as
+        many descriptors, of its own heads or of its copy. The handshake before a pair's first transfer is not in it.
         """
-        rate = self.hardware.port_bytes_per_s * self.factors.transfer_efficiency * rails
+        copies = self.sizes.key_value_copies(rails)
+        rate = self.hardware.port_bytes_per_s * self.factors.transfer_efficiency * rails / copies
         descriptors = self.descriptors(tokens, block_size)
         return self.sizes.key_value_bytes_per_token * tokens / rate + descriptors * self.factors.transfer_descriptor_s
 
@@ -120,7 +136,7 @@ class ServerLatency:
         F = 2 n parameters + 4 heads head_dim (L_full (n context + n^2 / 2) + L_window min(window, context + n) n).
         """
         sizes = self.model.sizes
-        full = (sizes.layers - sizes.window_layers) * tokens * (context_tokens + tokens / 2)
+        full = sizes.full_layers * tokens * (context_tokens + tokens / 2)
         window = sizes.window_layers * min(sizes.window_tokens, context_tokens + tokens) * tokens
         return tokens * self._prefill_token_s + (full + window) * self._attention_s
 
@@ -128,11 +144,12 @@ class ServerLatency:
         """One token for each of `batch` sequences with a mean context of `context_tokens`, in seconds.
 
         t = a1 layers + fixed(tp) + a2 bytes / bandwidth + a3 flops / peak + a4 batch, where
-        bytes = (dense + experts (1 - (1 - k/E)^batch) + batch KV) / tp and flops = 2 batch parameters / tp.
+        bytes = (dense + experts (1 - (1 - k/E)^batch) + batch (copies KV + 2 state)) / tp and
+        flops = 2 batch parameters / tp.
         """
         sizes = self.model.sizes
         weights = self._dense_s + (self._experts_s * (1.0 - self._miss**batch) if sizes.experts else 0.0)
-        full = (sizes.layers - sizes.window_layers) * context_tokens
+        full = sizes.full_layers * context_tokens
         window = sizes.window_layers * min(context_tokens, sizes.window_tokens)
         return self._start_s + weights + batch * (self._sequence_s + (full + window) * self._key_value_s)
 
@@ -193,14 +210,17 @@ class ServerLatency:
 
     @cached_property
     def _key_value_s(self) -> float:
-        """Reading the KV cache of one token of context in one layer."""
-        return self.model.sizes.key_value_bytes_per_token / self.model.sizes.layers * self._byte_s
+        """Reading the KV cache of one token of context in one layer that has one."""
+        sizes = self.model.sizes
+        copies = sizes.key_value_copies(self.tensor_parallel_size)
+        return copies * sizes.key_value_bytes_per_token / max(1, sizes.layers - sizes.linear_layers) * self._byte_s
 
     @cached_property
     def _sequence_s(self) -> float:
         factors, sizes = self.model.factors, self.model.sizes
         compute = 2 * sizes.decode_parameters / self.model.hardware.flops / self.tensor_parallel_size
-        return factors.decode_sequence_s + factors.decode_flops_factor * compute
+        state = 2 * sizes.state_bytes * self._byte_s
+        return factors.decode_sequence_s + factors.decode_flops_factor * compute + state
 
 
 @lru_cache(maxsize=256)

@@ -6,7 +6,7 @@ from functools import cache
 from llmd_oke.catalogue import Model, Node, Shape, gpu_names, model_names, node_of_gpu, shape_names
 from llmd_oke.catalogue import model as model_of_name
 from llmd_oke.catalogue import shape as shape_of_name
-from llmd_oke.catalogue.models import key_value_tokens
+from llmd_oke.catalogue.models import blocks_allow, heads_allow, key_value_tokens, state_tokens
 from llmd_oke.config.engine import DEFAULT_ENGINE
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.planning.conditions import VLLM_DEFAULTS, DeployedConditions
@@ -167,9 +167,11 @@ def checked_figures(figures: LatencyFigures, model: Model, node: Node) -> Latenc
 
 
 def sizes_of(model: Model, node: Node) -> tuple[int, ...]:
-    """Tensor parallel sizes that split the model's heads evenly within a node: powers of two."""
+    """Tensor parallel sizes that the model's heads and blocks of weights allow within a node: powers of two."""
     powers = (1 << power for power in range(node.gpus.bit_length()))
-    return tuple(size for size in powers if size <= node.gpus and model.architecture.attention_heads % size == 0)
+    return tuple(
+        size for size in powers if size <= node.gpus and heads_allow(model, size) and blocks_allow(model, size)
+    )
 
 
 def question_of(
@@ -201,6 +203,7 @@ def question_of(
             max_num_seqs,
             started.handing_over.block_size or DEFAULT_BLOCK_SIZE,
             started.aggregated.block_size or DEFAULT_BLOCK_SIZE,
+            {size: state_tokens(model, size) for size in sizes},
         ),
         sizes=sizes,
         profile=profile,

@@ -6,7 +6,7 @@ in a batch of B, which takes t(B) for a step, the others are the (B - 1) = rate 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from llmd_oke.config.engine import DEFAULT_ENGINE
@@ -35,12 +35,15 @@ class Room:
     """Tokens of a KV block of servers that hand caches over."""
     aggregated_block_size: int = DEFAULT_BLOCK_SIZE
     """Tokens of a KV block of servers that do both."""
+    state_tokens: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Tokens whose room the state of a sequence takes, by tensor parallel size, where layers keep one."""
 
     def sequences(self, tensor_parallel_size: int, workload: Workload, *, aggregated: bool) -> int:
         """Sequences of the workload that fit a server of that size, each in whole blocks."""
         tokens = self.key_value_tokens.get(tensor_parallel_size, 0)
         block_size = self.aggregated_block_size if aggregated else self.block_size
-        return min(self.max_num_seqs, int(tokens // workload.kept_tokens(block_size)))
+        kept = workload.kept_tokens(block_size) + self.state_tokens.get(tensor_parallel_size, 0)
+        return min(self.max_num_seqs, int(tokens // kept))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Models that the kit knows: their architecture, the memory that they take, and how vLLM is started for them."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -29,10 +30,11 @@ class SlidingWindow(Entry):
 
 
 class Experts(Entry):
-    """A mixture of experts: how many there are in a layer and how many a token uses."""
+    """A mixture of experts: how many there are in a layer, how many a token uses, and the inner size of one."""
 
     count: PositiveInt
     active: PositiveInt
+    intermediate_size: PositiveInt | None = None
 
 
 class LatentAttention(Entry):
@@ -42,8 +44,18 @@ class LatentAttention(Entry):
     rope_dim: PositiveInt
 
 
+class LinearAttention(Entry):
+    """Layers that keep a state for each sequence instead of a KV cache; its bytes over all of them."""
+
+    layers: PositiveInt
+    state_bytes_per_sequence: PositiveInt
+
+
 class Architecture(Entry):
-    """Sizes from the model's config.json, and whether its attention has sinks, a learned weight for each head."""
+    """Sizes from the model's config.json, and whether its attention has sinks, a learned weight for each head.
+
+    `head_dim` is the mean of keys and values where they differ.
+    """
 
     layers: PositiveInt
     hidden_size: PositiveInt
@@ -55,6 +67,7 @@ class Architecture(Entry):
     sliding_window: SlidingWindow | None = None
     experts: Experts | None = None
     latent_attention: LatentAttention | None = None
+    linear_attention: LinearAttention | None = None
     attention_sinks: bool = False
 
 
@@ -66,10 +79,21 @@ class Parameters(Entry):
 
 
 class Weights(Entry):
-    """The published weights: their number format and their size in GiB."""
+    """The published weights: their number format, and their size in GiB in the memory of servers.
+
+    `stored_gib` is that of the files where servers don't load all of them. `block_size` are the weights of a row that
+    share a scale, where a matrix is scaled by blocks: what a GPU has of it are whole blocks.
+    """
 
     format: str
     gib: PositiveFloat
+    stored_gib: PositiveFloat | None = None
+    block_size: PositiveInt | None = None
+
+    @property
+    def files_gib(self) -> float:
+        """What the files take on a disk."""
+        return self.stored_gib or self.gib
 
 
 class Work(Entry):
@@ -118,23 +142,28 @@ class QuickReduce(Entry):
     evaluation: PassedEvaluation
 
 
-class Model(Entry):
-    """A model of the catalogue.
+class ComputedModel(Entry):
+    """What follows from a model's files (`llmd_oke.catalogue.model_configs`); `max_model_len` in tokens."""
 
-    `revision` is the commit of the repository that servers and pre-warming read, the head of `main` if left out; `apis`
-    are those that it is used by, the main one first; `max_model_len` in tokens; `startup_budget_s` in seconds, from the
-    start of the container to readiness.
-    """
-
-    name: str
-    repository: Repository
     architecture: Architecture
     parameters: Parameters
     weights: Weights
     work: Work
     kv_cache: KeyValueCache
-    apis: Annotated[tuple[Api, ...], Field(min_length=1)]
     max_model_len: PositiveInt
+
+
+class Model(ComputedModel):
+    """A model of the catalogue: beside what is computed, what only sources and measurements can tell.
+
+    `revision` is the commit of the repository that servers and pre-warming read, the head of `main` if left out; `apis`
+    are those that it is used by, the main one first; `startup_budget_s` in seconds, from the start of the container to
+    readiness.
+    """
+
+    name: str
+    repository: Repository
+    apis: Annotated[tuple[Api, ...], Field(min_length=1)]
     activation_gib_per_gpu: NonNegativeFloat
     startup_budget_s: PositiveInt
     arguments: tuple[str, ...]
@@ -191,6 +220,47 @@ def key_value_copies(model: Model, tensor_parallel_size: int) -> int:
     if model.architecture.latent_attention is not None:
         return tensor_parallel_size
     return max(1, tensor_parallel_size // model.architecture.key_value_heads)
+
+
+def heads_allow(model: Model, tensor_parallel_size: int) -> bool:
+    """Whether so many GPUs share the attention heads evenly, and each has whole KV heads; a latent cache is copied."""
+    sizes, gpus = model.architecture, tensor_parallel_size
+    shared = sizes.key_value_heads % gpus == 0 or gpus % sizes.key_value_heads == 0
+    return sizes.attention_heads % gpus == 0 and (shared or sizes.latent_attention is not None)
+
+
+_EXPERT_PARALLEL = frozenset({"--enable-expert-parallel", "-ep"})
+
+
+def shared_size(model: Model, arguments: Iterable[str] = ()) -> int | None:
+    """The inner size of what a server's GPUs share: an expert's, or a dense layer's. None where the model's or further
+    arguments of vLLM keep experts whole.
+    """
+    experts = model.architecture.experts
+    if experts is None:
+        return model.architecture.intermediate_size
+    whole = any(item.replace("_", "-") in _EXPERT_PARALLEL for item in (*model.arguments, *arguments))
+    return None if whole else experts.intermediate_size
+
+
+def blocks_allow(model: Model, tensor_parallel_size: int, arguments: Iterable[str] = ()) -> bool:
+    """Whether each GPU has whole blocks of weights that are scaled by blocks: vLLM starts with nothing else."""
+    inner, block = shared_size(model, arguments), model.weights.block_size
+    return block is None or inner is None or inner % (tensor_parallel_size * block) == 0
+
+
+def state_tokens(model: Model, tensor_parallel_size: int) -> int:
+    """Tokens whose KV cache takes as much room as the state of a sequence in layers of linear attention, rounded up.
+
+    The state is split over all GPUs of a server, its KV cache as `key_value_copies` says.
+    """
+    linear = model.architecture.linear_attention
+    if linear is None:
+        return 0
+    return -(
+        -linear.state_bytes_per_sequence
+        // (model.kv_cache.bytes_per_token * key_value_copies(model, tensor_parallel_size))
+    )
 
 
 def names_by_repository() -> dict[str, str]:

@@ -12,6 +12,7 @@ from llmd_oke.catalogue import entries
 from llmd_oke.catalogue.container_images import LockedImage, locked_image, parse_reference, removal_reason
 from llmd_oke.catalogue.endpoint_pickers import EndpointPickerVersion, KnownLimit, endpoint_picker
 from llmd_oke.catalogue.entries import Kind
+from llmd_oke.catalogue.models import Model
 from llmd_oke.config.stack import Override, QuickReduceFormat
 from llmd_oke.values import Entry, cache_folder, follows_project, module_folder, read_yaml
 
@@ -106,10 +107,12 @@ class AttentionBackend(Entry):
     Not every backend's layout of the KV cache can be handed over: vLLM doesn't start with a KV connector and one of
     `refused_with_kv_connector`. Only those of `split_by_heads` can be handed over between servers of different tensor
     parallel sizes; with another one answers are garbage. Those `without_sinks` don't run models with attention sinks.
+    Models with latent attention run with `latent` alone, whether or not they hand their cache over.
     """
 
     default: str
     kv_connector: str
+    latent: str
     refused_with_kv_connector: tuple[str, ...]
     split_by_heads: tuple[str, ...]
     without_sinks: tuple[str, ...]
@@ -117,7 +120,14 @@ class AttentionBackend(Entry):
     @property
     def named(self) -> frozenset[str]:
         """The backends of which something is known."""
-        return frozenset((self.default, self.kv_connector, *self.refused_with_kv_connector, *self.split_by_heads))
+        chosen = (self.default, self.kv_connector, self.latent)
+        return frozenset((*chosen, *self.refused_with_kv_connector, *self.split_by_heads))
+
+    def chosen(self, model: Model, *, kv_connector: bool) -> str:
+        """That of a model's servers, with or without a KV connector."""
+        if model.architecture.latent_attention is not None:
+            return self.latent
+        return self.kv_connector if kv_connector else self.default
 
 
 class BlockSize(Entry):
@@ -200,8 +210,8 @@ def with_override(base: Release, override: Override) -> Release:
     if source is base and vllm.image != base.vllm.image:
         vllm = vllm.model_copy(update={"limits": ()})  # known of the release's own image
     if backend := override.attention_backend:
-        both = vllm.attention_backend.model_copy(update={"default": backend, "kv_connector": backend})
-        vllm = vllm.model_copy(update={"attention_backend": both})
+        replaced: dict[str, str] = dict.fromkeys(("default", "kv_connector", "latent"), backend)
+        vllm = vllm.model_copy(update={"attention_backend": vllm.attention_backend.model_copy(update=replaced)})
     return base.model_copy(
         update={
             "endpoint_picker": _with_image(router.endpoint_picker, override.endpoint_picker_image),

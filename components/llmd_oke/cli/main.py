@@ -16,7 +16,7 @@ from llmd_oke.cli import console
 from llmd_oke.cli.loading import LoadingGroup
 
 _PANELS = {
-    "Plan": ("check", "preflight", "images", "render", "rehearse", "schema"),
+    "Plan": ("check", "preflight", "model", "images", "render", "rehearse", "schema"),
     "Deploy": ("up", "destroy", "drift", "recover", "nodes", "pipeline", "tunnel", "token"),
     "Measure what is deployed": ("smoke", "bench", "eval", "passport", "kv-path"),
     "Compare and tune": ("compare", "history", "experiment", "tune"),

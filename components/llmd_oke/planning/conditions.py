@@ -73,6 +73,6 @@ def deployed_conditions(release: Release, model: Model, engine: Engine) -> Deplo
 
     backend, block_size = release.vllm.attention_backend, release.vllm.block_size
     return DeployedConditions(
-        handing_over=conditions(backend.kv_connector, block_size.kv_connector),
-        aggregated=conditions(backend.default, block_size.default),
+        handing_over=conditions(backend.chosen(model, kv_connector=True), block_size.kv_connector),
+        aggregated=conditions(backend.chosen(model, kv_connector=False), block_size.default),
     )

@@ -1,5 +1,6 @@
 """What a model's config must satisfy: its servers, memory, arguments and scaling, each alone and among all others."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,16 @@ from llmd_pods.errors import Problem
 from llmd_pods.topology import SHORT_FORMS
 
 from llmd_oke import catalogue
-from llmd_oke.catalogue.models import key_value_gib, key_value_tokens
+from llmd_oke.catalogue.models import (
+    BYTES_PER_GIB,
+    blocks_allow,
+    heads_allow,
+    key_value_copies,
+    key_value_gib,
+    key_value_tokens,
+    shared_size,
+    state_tokens,
+)
 from llmd_oke.catalogue.releases import AttentionBackend
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config import Engine, Model, Role, ServersScaling, StackConfig, Topology
@@ -78,6 +88,7 @@ def memory(model: catalogue.Model, shape: catalogue.Shape, tensor_parallel_size:
         activation_gib=model.activation_gib_per_gpu * tensor_parallel_size,
         key_value_gib=key_value_gib(model, shape, tensor_parallel_size, utilization),
         key_value_tokens=key_value_tokens(model, shape, tensor_parallel_size, utilization),
+        state_tokens=state_tokens(model, tensor_parallel_size),
     )
 
 
@@ -162,8 +173,9 @@ def has_kv_connector(topology: Topology, engine: Engine) -> bool:
 
 
 def possible_sizes(context: ModelContext, role: Role) -> list[int]:
-    """Tensor parallel sizes that the model's heads and the node's GPUs and virtual functions allow."""
-    sizes = [size for size in range(1, context.shape.gpus + 1) if _heads_allow(context.facts, size)]
+    """Tensor parallel sizes that the model's heads and blocks and the node's GPUs and virtual functions allow."""
+    sizes = range(1, context.shape.gpus + 1)
+    sizes = [size for size in sizes if heads_allow(context.facts, size) and _blocks_allow(context, size)]
     if lacks_virtual_functions(context.stack, context.shape):  # `rdma` is refused for that, once
         return sizes
     most = context.shape.rdma.virtual_functions
@@ -172,9 +184,7 @@ def possible_sizes(context: ModelContext, role: Role) -> list[int]:
 
 def fitting_sizes(context: ModelContext, role: Role) -> list[int]:
     """Those of the possible sizes whose memory holds at least one sequence of full length."""
-    return [
-        size for size in possible_sizes(context, role) if context.memory(size).key_value_tokens >= context.max_model_len
-    ]
+    return [size for size in possible_sizes(context, role) if context.memory(size).sequences(context.max_model_len)]
 
 
 def _roles(context: ModelContext) -> Iterator[Problem]:
@@ -199,25 +209,35 @@ def _parallelism(context: ModelContext, role: Role) -> Iterator[Problem]:
         why = f"a node has {context.shape.gpus} GPUs, and a server can't span nodes"
     elif architecture.attention_heads % size:
         why = f"{architecture.attention_heads} attention heads can't be divided by {size}"
-    elif not _heads_allow(context.facts, size):
+    elif not heads_allow(context.facts, size):
         why = (
             f"{architecture.key_value_heads} KV heads can neither be divided by {size} nor copied evenly to {size} GPUs"
         )
+    elif not _blocks_allow(context, size):
+        why = _split_blocks(context, size)
     else:
         functions = context.shape.rdma.virtual_functions
         why = f"a node has {functions} virtual functions, and the server needs one for each of its {size} GPUs"
     yield context.size_problem(role, _sizes(fitting_sizes(context, role) or possible_sizes(context, role)), why)
 
 
-def _heads_allow(facts: catalogue.Model, size: int) -> bool:
-    key_value_heads = facts.architecture.key_value_heads
-    fit = facts.architecture.latent_attention is not None or key_value_heads % size == 0 or size % key_value_heads == 0
-    return facts.architecture.attention_heads % size == 0 and fit
+def _blocks_allow(context: ModelContext, size: int) -> bool:
+    return blocks_allow(context.facts, size, context.model.engine.extra_args)
+
+
+def _split_blocks(context: ModelContext, size: int) -> str:
+    """Why a size is refused that would split blocks (vllm issue 17569)."""
+    experts = context.facts.architecture.experts is not None
+    what, way = ("an expert", "; --enable-expert-parallel keeps experts whole") if experts else ("a layer", "")
+    return (
+        f"the inner size of {what}, {shared_size(context.facts)}, can't be shared by {size} GPUs in whole blocks of"
+        f" {context.facts.weights.block_size} weights, which have a scale each{way}"
+    )
 
 
 def _memory(context: ModelContext, role: Role) -> Iterator[Problem]:
     fit = context.memory(context.size(role))
-    if fit.key_value_tokens >= context.max_model_len:
+    if fit.sequences(context.max_model_len):
         return
     ways = [_sizes(sizes)] if (sizes := fitting_sizes(context, role)) else []
     workload = context.model.workload
@@ -225,11 +245,28 @@ def _memory(context: ModelContext, role: Role) -> Iterator[Problem]:
         ways.append(f"engine.maxModelLen of at most {fit.key_value_tokens}")
     yield context.size_problem(
         role,
-        ", or ".join(ways) or "a smaller model or larger GPUs",
+        ", or ".join(ways) or _room_needed(context),
         f"{fit.weights_gib:.0f} GiB of weights and {fit.activation_gib:.0f} GiB of activations leave"
         f" {max(0.0, fit.key_value_gib):.1f} GiB of {fit.gpu_gib:.0f} GiB for the KV cache, room for"
         f" {fit.key_value_tokens} tokens where one sequence may have {context.max_model_len}",
     )
+
+
+def _room_needed(context: ModelContext) -> str:
+    """What would hold a model and one sequence of full length that no server of a node holds."""
+    facts, shape, share = context.facts, context.shape, context.model.engine.gpu_memory_utilization
+    sequence_gib = context.max_model_len * facts.kv_cache.bytes_per_token / BYTES_PER_GIB
+    taken_gib = sequence_gib * key_value_copies(facts, shape.gpus) / shape.gpus + facts.activation_gib_per_gpu
+    each_gib = (facts.weights.gib / shape.gpus + taken_gib) / share
+    usable_gib = share * shape.gpu.memory_gib - taken_gib
+    larger = f"narrower weights, or a node with {shape.gpus} GPUs of at least {each_gib:.0f} GiB"
+    if usable_gib <= 0:
+        return larger
+    gpus = math.ceil(facts.weights.gib / usable_gib)
+    if gpus <= shape.gpus:
+        return f"{larger}, or a shorter engine.maxModelLen"
+    nodes = math.ceil(gpus / shape.gpus)
+    return f"{larger}; of {shape.gpu.product} it takes {gpus} GPUs on {nodes} nodes, and a server can't span nodes"
 
 
 def _transfer(context: ModelContext) -> Iterator[Problem]:
@@ -328,7 +365,7 @@ def _attention_backend(context: ModelContext) -> Iterator[Problem]:
         return
     backends, connected = release.vllm.attention_backend, has_kv_connector(context.model.topology, context.model.engine)
     i, argument = _backend_argument(context.model)
-    used = argument or (backends.kv_connector if connected else backends.default)
+    used = argument or backends.chosen(context.facts, kv_connector=connected)
     path, value = "override.attentionBackend", used
     if argument:
         path, value = f"{context.path}.engine.extraArgs[{i}]", context.model.engine.extra_args[i]
@@ -410,11 +447,13 @@ def _changed_backend(
     """Another backend than the release's, or one that is named and whose KV cache can't be split where it has to be."""
     connected = has_kv_connector(context.model.topology, context.model.engine)
     i, argument = _backend_argument(context.model)
-    used = argument or (backends.kv_connector if connected else backends.default)
+    used = argument or backends.chosen(context.facts, kv_connector=connected)
     named = context.stack.override is not None and context.stack.override.attention_backend is not None
     sizes = {servers.tensor_parallel_size for servers in context.model.topology.servers().values()}
-    own = (base.kv_connector,) if connected else (base.default, base.kv_connector)
-    if used not in own or (named and len(sizes) > 1 and used not in base.split_by_heads):
+    latent = context.facts.architecture.latent_attention is not None
+    own = {base.chosen(context.facts, kv_connector=True)}
+    own |= set() if connected else {base.chosen(context.facts, kv_connector=False)}
+    if used not in own or (named and not latent and len(sizes) > 1 and used not in base.split_by_heads):
         path = "override.attentionBackend" if named else "override.vllmImage"
         yield AnswerChange(f"{context.path}.engine.extraArgs[{i}]" if argument else path, f"attention backend {used}")
 

@@ -38,7 +38,7 @@ from llmd_oke.planning.network import NetworkChoices, PoolSize
 @dataclass(frozen=True)
 class Memory:
     """How one server of a role fits its GPUs, in GiB over all of them; `key_value_tokens` is a bound, not a
-    measurement.
+    measurement. `state_tokens` are those whose room the state of a sequence takes, in layers of linear attention.
     """
 
     gpu_gib: float
@@ -46,10 +46,11 @@ class Memory:
     activation_gib: float
     key_value_gib: float
     key_value_tokens: int
+    state_tokens: int = 0
 
     def sequences(self, tokens: int) -> int:
         """Sequences of that many tokens that the KV cache holds at a time."""
-        return self.key_value_tokens // tokens
+        return self.key_value_tokens // (tokens + self.state_tokens)
 
 
 @dataclass(frozen=True)

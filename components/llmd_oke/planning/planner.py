@@ -258,8 +258,9 @@ def _with_placeholders(value: dict[str, Any], wrong: set[str]) -> StackConfig:
     pools, models = part("gpuPools", []), part("models", [])
     shapes = [pool["shape"] for i, pool in enumerate(pools) if f"gpuPools[{i}]" not in wrong]
     pool = {"shape": (shapes or catalogue.shape_names())[0], "size": 1}
+    known = (item for name in catalogue.model_names() if (item := catalogue.model(name)))
     model = {
-        "model": catalogue.model_names()[0],
+        "model": min(known, key=lambda item: item.weights.gib).name,
         "topology": "agg-tp1-1r",
         "workload": {"inputTokens": 1, "outputTokens": 1},
     }

@@ -48,14 +48,14 @@ def storage_problems(config: StackConfig) -> Iterator[Problem]:
 def weights_gib(config: StackConfig) -> float:
     """Room in GiB that the weights of all models of the catalogue take in a cache, each model once."""
     models = (catalogue.model(name) for name in {model.model for model in config.models})
-    return sum(model.weights.gib for model in models if model is not None) * (1 + SPARE_SHARE)
+    return sum(model.weights.files_gib for model in models if model is not None) * (1 + SPARE_SHARE)
 
 
 def server_disk_gib(release: catalogue.Release, model: catalogue.Model, *, own_weights: bool) -> int:
     """Room in GiB that a server may fill on its node's disk: compiled kernels and logs, and weights of its own where
     there is no model cache.
     """
-    weights = model.weights.gib * (1 + SPARE_SHARE) if own_weights else 0.0
+    weights = model.weights.files_gib * (1 + SPARE_SHARE) if own_weights else 0.0
     return release.vllm.scratch_gib + math.ceil(weights)
 
 

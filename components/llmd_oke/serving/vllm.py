@@ -161,8 +161,7 @@ def _block_size(spec: ServerSpec) -> int:
 
 def _attention_backend(spec: ServerSpec) -> str:
     """The release's for what the server is; a user's own argument comes later and wins."""
-    backend = spec.release.vllm.attention_backend
-    return backend.kv_connector if spec.has_kv_connector else backend.default
+    return spec.release.vllm.attention_backend.chosen(spec.model, kv_connector=spec.has_kv_connector)
 
 
 def kv_transfer_config() -> str:

@@ -249,7 +249,8 @@ class SimulatedServer:
 
     async def _serve(self, parts: _Parts, listener: socket.socket) -> None:
         version = self.container.image.partition("@")[0].rpartition(":")[2]
-        harmony, created = parts.model.name.startswith("gpt-oss"), int(time.time())
+        harmony = parts.model.vocabulary is not None  # of Harmony, the form of its answers
+        created = int(time.time())
         api = Api(parts.settings, parts.engine, version, self._simulation.seed, created, harmony=harmony)
         idle_s = parts.settings.keep_alive_s
         server = web.Server(api.handle, handler_cancellation=True, access_log=None, keepalive_timeout=idle_s)

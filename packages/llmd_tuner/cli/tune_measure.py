@@ -85,17 +85,19 @@ def _servers(selection: ServerOptions, base: config.StackConfig, shape: catalogu
     if selection.model:
         if given is None:
             raise KitError("The stack doesn't say how that model is used.", "Add --workload ISL/OSL.")
-        engine = _handing_over(config.Engine(max_num_seqs=most), base)
-        return Servers(search_inputs.known_model(selection.model), shape, given, engine, rehearsed)
+        model = search_inputs.known_model(selection.model)
+        engine = _handing_over(config.Engine(max_num_seqs=most), base, model)
+        return Servers(model, shape, given, engine, rehearsed)
     own = base.models[model_index([model.object_name for model in base.models], selection.name)]
     load = given or workloads.of_lengths(own.workload.input_tokens, own.workload.output_tokens)
-    engine = _handing_over(own.engine.model_copy(update={"max_num_seqs": most}), base)
-    return Servers(search_inputs.known_model(own.model), shape, load, engine, rehearsed)
+    model = search_inputs.known_model(own.model)
+    engine = _handing_over(own.engine.model_copy(update={"max_num_seqs": most}), base, model)
+    return Servers(model, shape, load, engine, rehearsed)
 
 
-def _handing_over(engine: config.Engine, base: config.StackConfig) -> config.Engine:
+def _handing_over(engine: config.Engine, base: config.StackConfig, model: catalogue.Model) -> config.Engine:
     release = used_release(base)
-    return engine if release is None else handing_over(engine, release)
+    return engine if release is None else handing_over(engine, release, model)
 
 
 def _gpus(run: RunOptions, base: config.StackConfig, shape: catalogue.Shape) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 from llmd_oke import catalogue, config
-from llmd_oke.catalogue.models import key_value_tokens
+from llmd_oke.catalogue.models import key_value_tokens, state_tokens
 from llmd_oke.values import Entry, required_entry
 from llmd_pods.errors import KitError
 
@@ -130,15 +130,15 @@ class Servers:
 
     def _room(self, size: int) -> Room:
         tokens = key_value_tokens(self.model, self.shape, size, self.engine.gpu_memory_utilization)
-        return Room({size: tokens}, self.engine.max_num_seqs)
+        return Room({size: tokens}, self.engine.max_num_seqs, state_tokens={size: state_tokens(self.model, size)})
 
 
-def handing_over(engine: config.Engine, release: catalogue.Release) -> config.Engine:
+def handing_over(engine: config.Engine, release: catalogue.Release, model: catalogue.Model) -> config.Engine:
     """The settings of servers that hand KV cache over, for servers without a KV connector too: block size and attention
     backend are the release's for such, where `engine` names no other. Prefill is measured alone, and is to be forecast
     beside decode.
     """
-    backend = f"--attention-backend={release.vllm.attention_backend.kv_connector}"
+    backend = f"--attention-backend={release.vllm.attention_backend.chosen(model, kv_connector=True)}"
     named = engine.argument("--attention-backend") is not None
     return engine.model_copy(
         update={

@@ -120,7 +120,7 @@ def test_a_key_that_is_no_key_has_its_file_and_its_line(tmp_path: Path):
         ({"repository": "../../etc"}, "repository", "a repository of Hugging Face such as owner/model"),
         ({"apis": ["chats"]}, "apis[0]", "'completions', 'chat', 'responses' or 'messages'"),
         ({"apis": []}, "apis", "at least 1 item"),
-        ({"weights": [1]}, "weights", "an object with the keys format, gib"),
+        ({"weights": [1]}, "weights", "an object with the keys block_size, format, gib, stored_gib"),
         ({"name": "other"}, "name", MINE),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_model_of_the_kits_repository_has_to_have_its_name(tmp_path: Path):
         ("prices/ocj.yaml", "oci.yaml"),
         ("container-images/locks.yaml", "lock.yaml"),
         ("latency/MI300/gpt-oss-120b.yaml", "a folder for a GPU: MI300X?"),
-        ("latency/MI300X/gpt-oss.yaml", "gpt-oss-120b.yaml?"),
+        ("latency/MI300X/gpt-oss-120.yaml", "gpt-oss-120b.yaml?"),
         ("models.yaml", "a folder: models?"),
     ],
 )

@@ -68,7 +68,7 @@ def test_latency_figures_of_another_gpu_than_their_folders_are_refused(project: 
 def test_a_misspelt_name_may_mean_the_projects_entry(project: Path):
     write(project, "s", stack(model("1p-tp8-1d-tp8", model="suport-70b")))
     (problem,) = check(project)["problems"]
-    assert problem["accepted"].startswith(f"{MINE}? or another of gpt-oss-120b")
+    assert problem["accepted"].startswith(f"{MINE}? or another of ")
 
 
 def test_a_name_that_makes_no_name_of_objects_asks_for_another(project: Path):

@@ -109,11 +109,13 @@ def test_servers_that_prefill_answer_with_one_token_and_others_fill_their_prompt
 
 def test_servers_are_measured_with_the_settings_of_those_that_hand_kv_cache_over():
     release = catalogue.release("llm-d-0.9.0")
-    engine = handing_over(config.Engine(), release)
+    model, latent = catalogue.model("gpt-oss-120b"), catalogue.model("deepseek-r1")
+    engine = handing_over(config.Engine(), release, model)
     assert engine.block_size == 128
     assert engine.argument("--attention-backend") == (0, "TRITON_ATTN")
     own = config.Engine(block_size=64, extra_args=("--attention-backend=ROCM_ATTN",))
-    assert handing_over(own, release) == own
+    assert handing_over(own, release, model) == own
+    assert handing_over(config.Engine(), release, latent).argument("--attention-backend") == (0, "TRITON_MLA")
 
 
 def test_the_largest_batch_is_the_servers_own_limit():

@@ -1,0 +1,242 @@
+"""`llmd-oke model`: entries of the catalogue for further models."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from llmd_pods.errors import KitError, Refused
+
+from llmd_oke.cli import console, options
+
+if TYPE_CHECKING:  # `--help` loads neither pydantic nor an HTTP client
+    from llmd_oke.access.hugging_face import ModelFile
+    from llmd_oke.catalogue.models import Model
+
+app = typer.Typer(no_args_is_help=True, help="Models of the catalogue: compute the entry of a further one.")
+
+Source = Annotated[str, typer.Argument(help="Repository of Hugging Face, config.json, or a folder with it.")]
+IndexFile = Annotated[
+    Path | None, typer.Option("--index", help="model.safetensors.index.json beside a config.json that is a file.")
+]
+Repository = Annotated[str | None, typer.Option(help="Repository that a config.json that is a file belongs to.")]
+Name = Annotated[str | None, typer.Option(help="Name in stack files; the repository's in small letters if left out.")]
+Revision = Annotated[
+    str | None, typer.Option(help="Commit, tag or branch; `main` if left out. Servers read the commit that it is now.")
+]
+Write = Annotated[bool, typer.Option("--write", help="Write values/models/NAME.yaml in the project.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+_ASSUMED: Mapping[str, tuple[Any, str]] = {
+    "apis": (["chat", "completions"], "assumed; responses where the model is at its best by it"),
+    "activation_gib_per_gpu": (6.0, "bound: room that vLLM's profiling run takes beside weights and KV cache"),
+    "startup_budget_s": (3600, "assumed; llm-d guides, amd/vllm/nixl/base: startup probe of 120 x 30 s"),
+    "arguments": ([], "to be filled in: what vLLM's or AMD's documents start this model with"),
+    "environment": ({}, "to be filled in, likewise"),
+}
+"""What no file of a model says: the value that an entry has at first, and why."""
+
+
+@dataclass(frozen=True)
+class ComputedEntry:
+    """An entry, the files that it was computed from, and its text with a source beside each figure."""
+
+    model: "Model"
+    files: "tuple[ModelFile, ...]"
+    text: str
+
+
+@app.callback()
+def _model() -> None:
+    """Typer takes a single command for the group itself without this."""
+
+
+@app.command("add")
+def add(
+    source: Source,
+    index: IndexFile = None,
+    repository: Repository = None,
+    name: Name = None,
+    revision: Revision = None,
+    write: Write = False,
+    force: Force = False,
+    project: options.Project = options.HERE,
+    as_json: options.Json = False,
+) -> None:
+    """Compute the entry of a model from its config.json, and print or write it.
+
+    From a repository of Hugging Face, or of a mirror that HF_ENDPOINT names, with HF_TOKEN for one that isn't public;
+    or from files on this machine. What can't be computed is assumed, and said to be.
+    """
+    files, repository, revision = _files(source, index, repository, revision)
+    entry = computed_entry(files, repository, revision, name)
+    path = project / "values" / "models" / f"{entry.model.name}.yaml"
+    if write:
+        _write(path, entry.text, force=force)
+    if as_json:
+        typer.echo(json.dumps(_as_plain(entry, path if write else None), indent=2))
+        return
+    if not write:
+        typer.echo(entry.text, nl=False)
+    out = console.output() if write else console.errors()
+    out.print("\n".join(_summary(entry, path if write else None)), markup=False, soft_wrap=True)
+
+
+def computed_entry(
+    files: "tuple[ModelFile, ...]", repository: str, revision: str | None, name: str | None
+) -> ComputedEntry:
+    """The entry that follows from config.json and the index, if that is there.
+
+    Raises:
+        KitError: a file is no JSON object, can't be understood, or the name is none.
+    """
+    from llmd_oke.catalogue.model_configs import compute_model  # noqa: PLC0415
+    from llmd_oke.catalogue.models import Model  # noqa: PLC0415
+
+    documents = [_document(file) for file in files]
+    try:
+        computed = compute_model(*documents)
+    except Refused as error:
+        raise Refused(error.problems, f"no entry can be computed of {files[0].address}") from error
+    own = {"name": _checked_name(name, repository), "repository": repository}
+    if revision is not None and _COMMIT.fullmatch(revision):
+        own["revision"] = revision
+    plain = {name: value for name, (value, _) in _ASSUMED.items()}
+    model = Model.model_validate(own | computed.model_dump() | plain)
+    return ComputedEntry(model, files, _text(model, own, files))
+
+
+def _files(
+    source: str, index: Path | None, repository: str | None, revision: str | None
+) -> "tuple[tuple[ModelFile, ...], str, str | None]":
+    from llmd_oke.access.hugging_face import CONFIG, INDEX, download_model_files  # noqa: PLC0415
+
+    path = Path(source)
+    if path.is_dir():
+        beside = path / INDEX
+        path, index = path / CONFIG, index or (beside if beside.is_file() else None)
+    if path.is_file() or source.endswith(".json"):
+        if repository is None:
+            remedy = "--repository OWNER/NAME: servers read the model from there."
+            raise KitError(f"Which repository {source} belongs to is not said.", remedy)
+        paths = (path,) if index is None else (path, index)
+        return tuple(_local_file(item) for item in paths), repository, revision
+    if index is not None or repository is not None:
+        message = f"--index and --repository belong to a config.json on this machine; {source!r} is none."
+        raise KitError(message, "A path to config.json, or the repository alone.")
+    config, listed = download_model_files(source, revision or "main")
+    return (config,) if listed is None else (config, listed), source, config.commit or revision
+
+
+def _local_file(path: Path) -> "ModelFile":
+    from llmd_oke.access.hugging_face import LONGEST_INDEX_BYTES, ModelFile  # noqa: PLC0415
+
+    try:
+        if path.stat().st_size > LONGEST_INDEX_BYTES:
+            raise KitError(f"{path} has more than {LONGEST_INDEX_BYTES // 2**20} MiB, which no such file has.")
+        return ModelFile(path.name, str(path), path.read_bytes())
+    except OSError as error:
+        raise KitError(f"{path} can't be read: {error.strerror}.") from error
+
+
+def _document(file: "ModelFile") -> Mapping[str, object]:
+    try:
+        document = json.loads(file.content)
+    except (ValueError, RecursionError) as error:
+        raise KitError(f"{file.address} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise KitError(f"{file.address} is no JSON object.", "The config.json of a model, as Hugging Face has it.")
+    return cast("Mapping[str, object]", document)
+
+
+def _checked_name(name: str | None, repository: str) -> str:
+    chosen = name or re.sub(r"[^a-z0-9.-]+", "-", repository.rpartition("/")[2].lower()).strip("-.")
+    if not _NAME.fullmatch(chosen):
+        remedy = "Small letters, digits, dots and hyphens, 63 at most."
+        raise KitError(f"{chosen!r} can't be the name of a model.", remedy if name else f"--name. {remedy}")
+    return chosen
+
+
+def _text(model: "Model", own: Mapping[str, str], files: "tuple[ModelFile, ...]") -> str:
+    """The entry as YAML, in the order of the kit's own: what is named, what is computed, what is assumed."""
+    plain = model.model_dump(mode="json", exclude_defaults=True)
+    told = f"{files[0].address}, sha256 {files[0].sha256}"
+    sources = {
+        "architecture": told,
+        "parameters": "computed from config.json",
+        "weights": "computed from " + " and ".join(file.name for file in files),
+        "work": "computed from config.json: matrices, without norms and biases",
+        "kv_cache": "computed from config.json, in BF16",
+        "max_model_len": "config.json: max_position_embeddings",
+    }
+    lines = ["# A comment beside a figure is its source; `llmd-oke model add` computed what says so."]
+    lines += [_line(name, value, None) for name, value in own.items()]
+    for name, text in sources.items():
+        value = plain[name]
+        if name in {"architecture", "work"}:
+            lines += [_line(name, None, text), *(f"  {_line(key, item, None)}" for key, item in value.items())]
+        else:
+            lines.append(_line(name, value, text))
+    lines.append("# What the files of a model don't say.")
+    lines += [_line(name, value, why) for name, (value, why) in _ASSUMED.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: object, comment: str | None) -> str:
+    import yaml  # noqa: PLC0415
+
+    text = (
+        ""
+        if value is None
+        else yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).removesuffix("...\n").strip()
+    )
+    line = f"{name}: {text}".rstrip()
+    return line if comment is None else f"{line:<35}   # {comment}"
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    if path.exists() and not force:
+        raise KitError(f"{path} is there already.", "--force replaces it, --name gives the entry another name.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _summary(entry: ComputedEntry, path: Path | None) -> Iterator[str]:
+    model = entry.model
+    yield f"{model.name}, {model.repository}" + (f" at {model.revision}" if model.revision else ", the head of main")
+    if path:
+        yield f"written to {path}"
+    for file in entry.files:
+        yield f"read: {file.address}, sha256 {file.sha256}"
+    parameters = model.parameters
+    yield (
+        f"computed: {parameters.total_billions:g} billion parameters, {parameters.active_billions:g} of them"
+        f" for a token; {model.weights.gib:g} GiB of {model.weights.format} weights;"
+        f" {model.kv_cache.bytes_per_token:,} bytes of KV cache for a token"
+    )
+    for name, (value, why) in _ASSUMED.items():
+        yield f"not computed: {name} {json.dumps(value)} ({why})"
+    yield "latencies of it are bounds until some are measured: `llmd-oke tune`"
+
+
+def _as_plain(entry: ComputedEntry, path: Path | None) -> dict[str, Any]:
+    from llmd_oke.catalogue.models import ComputedModel  # noqa: PLC0415
+
+    files = [{"name": f.name, "address": f.address, "sha256": f.sha256, "commit": f.commit} for f in entry.files]
+    return {
+        "name": entry.model.name,
+        "repository": entry.model.repository,
+        "revision": entry.model.revision,
+        "written": str(path) if path else None,
+        "read": files,
+        "computed": entry.model.model_dump(mode="json", include=set(ComputedModel.model_fields)),
+        "assumed": {name: {"value": value, "why": why} for name, (value, why) in _ASSUMED.items()},
+    }

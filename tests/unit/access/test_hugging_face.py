@@ -1,0 +1,130 @@
+"""What is read of Hugging Face or a mirror, and how it ends where it can't be."""
+
+from collections.abc import Callable
+
+import httpx2
+import pytest
+from llmd_oke.access import hugging_face
+from llmd_oke.access.hugging_face import ModelFile, download_model_files
+from llmd_pods.errors import KitError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+Answer = Callable[[httpx2.Request], httpx2.Response]
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+
+
+def download(
+    answer: Answer, repository: str = "acme/large", revision: str = "main"
+) -> tuple[ModelFile, ModelFile | None]:
+    return download_model_files(repository, revision, httpx2.Client(transport=httpx2.MockTransport(answer)))
+
+
+def files(request: httpx2.Request) -> httpx2.Response:
+    return httpx2.Response(200, headers={"x-repo-commit": COMMIT}, content=request.url.path.encode())
+
+
+def refusal(answer: Answer, repository: str = "acme/large", revision: str = "main") -> str:
+    with pytest.raises(KitError) as caught:
+        download(answer, repository, revision)
+    return str(caught.value)
+
+
+def test_the_index_is_read_at_the_commit_of_the_config():
+    config, index = download(files)
+    assert config.address == "https://huggingface.co/acme/large/resolve/main/config.json"
+    assert config.commit == COMMIT
+    assert index is not None
+    assert index.content == f"/acme/large/resolve/{COMMIT}/model.safetensors.index.json".encode()
+
+
+def test_a_model_in_one_file_has_no_index():
+    _, index = download(lambda request: httpx2.Response(404) if "index" in request.url.path else files(request))
+    assert index is None
+
+
+def test_a_mirror_is_asked_instead(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/hf/")
+    assert download(files)[0].address.startswith("https://mirror.example/hf/acme/large/resolve/")
+
+
+@pytest.mark.parametrize("endpoint", ["ftp://mirror.example", "mirror", "https://user:secret@mirror.example"])
+def test_a_mirror_that_is_no_server_is_refused_without_its_password(endpoint: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    told = refusal(files)
+    assert "HF_ENDPOINT" in told
+    assert "secret" not in told
+
+
+def test_a_token_goes_over_tls_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    seen: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers.get("authorization"))
+        return files(request)
+
+    download(answer)
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
+    download(answer)
+    assert seen == ["Bearer hf_secret"] * 2 + [None] * 2
+
+
+def test_a_token_does_not_follow_to_another_host(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    tokens: dict[str, str | None] = {}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        tokens[request.url.host] = request.headers.get("authorization")
+        if request.url.host == "huggingface.co":
+            return httpx2.Response(302, headers={"location": f"https://cdn.example{request.url.path}"})
+        return files(request)
+
+    download(answer)
+    assert tokens == {"huggingface.co": "Bearer hf_secret", "cdn.example": None}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_gated_model_says_how_a_token_is_given(status: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    told = refusal(lambda _: httpx2.Response(status))
+    assert "HF_TOKEN" in told
+    assert "hf_secret" not in told
+
+
+def test_where_nothing_answers_the_way_without_network_is_told():
+    def unreachable(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("no route", request=request)
+
+    told = refusal(unreachable)
+    assert "https://huggingface.co can't be reached" in told
+    assert "llmd-oke model add config.json --index model.safetensors.index.json --repository acme/large" in told
+
+
+def test_a_server_that_fails_is_told_with_its_status():
+    assert "is answered with 503" in refusal(lambda _: httpx2.Response(503))
+
+
+def test_a_repository_without_a_config_is_no_model():
+    assert "has no config.json at main" in refusal(lambda _: httpx2.Response(404))
+
+
+def test_a_file_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hugging_face, "LONGEST_CONFIG_BYTES", 2**20)
+    assert "more than 1 MiB" in refusal(lambda _: httpx2.Response(200, content=b"x" * (2**20 + 1)))
+
+
+@pytest.mark.parametrize(
+    "repository", ["large", "acme/", "../etc/passwd", "acme/..", "acme/a/b", "acme/a?b", "a b/c", ""]
+)
+def test_what_is_no_repository_is_never_asked_for(repository: str):
+    assert "repository of Hugging Face" in refusal(files, repository)
+
+
+@pytest.mark.parametrize("revision", ["../main", "a/../b", "main?x", "", "a b"])
+def test_what_is_no_revision_is_never_asked_for(revision: str):
+    assert "revision" in refusal(files, revision=revision)

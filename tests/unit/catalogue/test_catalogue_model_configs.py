@@ -1,0 +1,183 @@
+"""What is computed of a model's config.json, held to public models and to the kit's own entries."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llmd_oke import catalogue
+from llmd_oke.catalogue.model_configs import compute_model, families
+from llmd_oke.catalogue.models import ComputedModel, LinearAttention, SlidingWindow
+from llmd_pods.errors import Problem, Refused
+from model_configs import FOLDER, config_of
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def refused(config: dict, index: dict | None = None) -> tuple[Problem, ...]:
+    with pytest.raises(Refused) as caught:
+        compute_model(config, index)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("name", catalogue.model_names())
+def test_the_computed_part_of_every_model_of_the_kit_follows_from_its_config(name: str):
+    entry = catalogue.model(name)
+    assert entry is not None
+    kept = {field: getattr(entry, field) for field in ComputedModel.model_fields}
+    assert compute_model(config_of(name)) == ComputedModel(**kept)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_every_configuration_has_its_provenance(path):
+    assert f"| {path.name} |" in (FOLDER / "PROVENANCE.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("gpt-oss-120b", 116.83, 5.13),  # model card
+        ("gpt-oss-20b", 20.91, 3.61),  # model card
+        ("deepseek-v3", 671.0, 36.6),  # README_WEIGHTS.md of deepseek-ai/DeepSeek-V3: 671B, 36.6B with the head
+        ("qwen3-32b", 32.8, 32.8),  # model card
+        ("mixtral-8x22b", 141, 39),  # mistral.ai, Cheaper, Better, Faster, Stronger
+        ("kimi-k2-instruct", 1000, 32),  # model card: 1T, 32B
+        ("glm-4.7", 358, 32),  # vLLM recipes: 358B with the layer that predicts a further token, 32B
+        ("qwen3-next-80b-a3b-thinking", 80, 3.5),  # model card: 3B, without the head of 0.3
+        ("llama-3.1-405b-instruct-fp8-dynamic", 405.85, 405.85),  # model card
+    ],
+)
+def test_parameters_are_those_that_publishers_name(name: str, total: float, active: float):
+    computed = compute_model(config_of(name)).parameters
+    assert computed.total_billions == pytest.approx(total, rel=0.03)
+    assert computed.active_billions == pytest.approx(active, rel=0.07)
+
+
+def test_latent_attention_caches_the_rank_and_the_rotated_part_once():
+    computed = compute_model(config_of("deepseek-v3"))
+    assert computed.kv_cache.bytes_per_token == 61 * (512 + 64) * 2
+    assert computed.architecture.latent_attention is not None
+
+
+def test_window_layers_are_counted_apart_and_cached_all_the_same():
+    computed = compute_model(config_of("gpt-oss-20b"))
+    assert computed.architecture.sliding_window == SlidingWindow(tokens=128, layers=12)
+    assert computed.kv_cache.bytes_per_token == 2 * 24 * 8 * 64 * 2
+
+
+def test_layers_of_linear_attention_have_a_state_and_no_kv_cache():
+    computed = compute_model(config_of("qwen3-next-80b-a3b-thinking"))
+    state = 3 * (2 * 2048 + 4096) * 2 + 32 * 128 * 128 * 2
+    assert computed.architecture.linear_attention == LinearAttention(layers=36, state_bytes_per_sequence=36 * state)
+    assert computed.kv_cache.bytes_per_token == 2 * 12 * 2 * 256 * 2
+
+
+def test_a_model_without_head_dim_shares_its_hidden_size_among_its_heads():
+    assert compute_model(config_of("mixtral-8x22b")).architecture.head_dim == 6144 // 48
+
+
+def test_a_window_of_all_layers_needs_no_list_of_kinds():
+    computed = compute_model(
+        config_of(
+            "qwen3-32b", model_type="mistral", sliding_window=4096, use_sliding_window=None, max_window_layers=None
+        )
+    )
+    assert computed.architecture.sliding_window == SlidingWindow(tokens=4096, layers=64)
+
+
+def test_a_window_that_is_off_is_none():
+    computed = compute_model(config_of("qwen3-32b", sliding_window=4096, use_sliding_window=False))
+    assert computed.architecture.sliding_window is None
+
+
+def test_embeddings_that_are_the_head_too_are_stored_once():
+    tied = compute_model(config_of("qwen3-32b", tie_word_embeddings=True))
+    apart = compute_model(config_of("qwen3-32b"))
+    saved = apart.parameters.total_billions - tied.parameters.total_billions
+    assert saved == pytest.approx(151936 * 5120 / 1e9, abs=0.01)
+    assert tied.work == apart.work
+
+
+def test_modules_that_are_not_quantized_keep_two_bytes():
+    config = config_of("qwen3-32b-fp8")
+    attention = config["quantization_config"] | {"modules_to_not_convert": ["re:.*self_attn.*"]}
+    layer = compute_model(config | {"quantization_config": attention}).weights.gib - compute_model(config).weights.gib
+    assert layer == pytest.approx(64 * (2 * 5120 * 8192 + 2 * 5120 * 1024) / 2**30, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["model.layers.*.self_attn", "model.layers.0.self_attn", "self_attn", "model.layers.0"]
+)
+def test_names_of_unquantized_modules_are_globs_parents_or_parts(pattern: str):
+    config = config_of("qwen3-32b-fp8")
+    quantization = config["quantization_config"] | {"modules_to_not_convert": [pattern]}
+    assert compute_model(config | {"quantization_config": quantization}).weights.gib > compute_model(config).weights.gib
+
+
+def test_the_index_says_what_files_take():
+    config, index = config_of("qwen3-32b"), {"metadata": {"total_size": 65_524_246_528}, "weight_map": {}}
+    assert compute_model(config, index).weights.gib == 61.0
+
+
+def test_layers_that_predict_further_tokens_are_stored_and_not_loaded():
+    config = config_of("deepseek-v3")
+    computed = compute_model(config, {"metadata": {"total_size": 688_586_727_753}})
+    assert computed.weights.stored_gib == 641.3
+    assert computed.weights.gib == compute_model(config).weights.gib == 626.9
+
+
+def test_an_unknown_architecture_is_refused_with_those_that_are_known():
+    (problem,) = refused(config_of("qwen3-32b", model_type="mamba2"))
+    assert (problem.path, problem.value) == ("model_type", "mamba2")
+    assert set(families()) <= set(problem.accepted.split(", "))
+
+
+def test_every_problem_of_a_config_is_told_at_once():
+    config = config_of("deepseek-v3", hidden_size="7168", kv_lora_rank=None, num_experts_per_tok=0)
+    config["quantization_config"] = {"quant_method": "awq"}
+    paths = ["hidden_size", "num_experts_per_tok", "kv_lora_rank", "quantization_config.quant_method"]
+    assert [problem.path for problem in refused(config)] == paths
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"num_key_value_heads": 7}, "num_key_value_heads"),
+        ({"head_dim": None, "num_attention_heads": 48, "num_key_value_heads": 8}, "head_dim"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.quant_method"),
+        ({"quantization_config": {}}, "quantization_config.quant_method"),
+        ({"torch_dtype": "float32"}, "torch_dtype"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ({"quantization_config": {"quant_method": "fp8", "ignore": ["re:(a+)+$"]}}, "quantization_config.ignore[0]"),
+        ({"quantization_config": {"quant_method": "fp8", "ignore": ["re:("]}}, "quantization_config.ignore[0]"),
+    ],
+)
+def test_sizes_that_do_not_go_together_are_refused_by_their_key(changes: dict, path: str):
+    assert path in {problem.path for problem in refused(config_of("qwen3-32b") | changes)}
+
+
+def test_more_active_experts_than_there_are_are_refused():
+    (problem,) = refused(config_of("mixtral-8x22b", num_experts_per_tok=9))
+    assert problem.path == "num_experts_per_tok"
+
+
+def test_a_malformed_index_is_refused_by_its_key():
+    (problem,) = refused(config_of("qwen3-32b"), {"metadata": {"total_size": -1}})
+    assert problem.path == "model.safetensors.index.json: metadata.total_size"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(name=st.sampled_from(NAMES), data=st.data())
+def test_a_config_with_anything_in_a_key_is_computed_or_refused(name: str, data: st.DataObject):
+    config = config_of(name)
+    key = data.draw(st.sampled_from(sorted(config)))
+    with suppress(Refused):
+        compute_model(config | {key: data.draw(JSON)})

@@ -1,0 +1,132 @@
+"""`llmd-oke model add`, with files on this machine and a Hugging Face that is a function."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+from llmd_oke import catalogue
+from llmd_oke.access.hugging_face import ModelFile
+from llmd_oke.catalogue.models import Model
+from llmd_oke.catalogue.project import project_problems
+from llmd_oke.cli.model import app
+from llmd_oke.values import open_project
+from llmd_pods.errors import KitError, Refused
+from model_configs import FOLDER, config_of
+from typer.testing import CliRunner
+
+REPOSITORY = ["--repository", "acme/Large_Model-32B"]
+CONFIG = str(FOLDER / "qwen3-32b.json")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["add", *arguments])
+
+
+def refusal(*arguments: str) -> str:
+    error = run(*arguments).exception
+    assert isinstance(error, KitError)
+    return str(error)
+
+
+def test_the_entry_is_printed_with_a_source_beside_each_figure():
+    result = run(CONFIG, *REPOSITORY)
+    assert result.exit_code == 0
+    entry = Model.model_validate(yaml.safe_load(result.stdout))
+    assert (entry.name, entry.repository) == ("large-model-32b", "acme/Large_Model-32B")
+    assert entry.architecture == catalogue.model("qwen3-32b").architecture
+    assert f"architecture:                         # {CONFIG}, sha256 " in result.stdout
+
+
+def test_what_is_assumed_is_told_apart_from_what_is_computed():
+    told = run(CONFIG, *REPOSITORY).stderr
+    assert "computed: 32.76 billion parameters" in told
+    assert "not computed: activation_gib_per_gpu 6.0 (bound:" in told
+    assert "not computed: arguments [] (to be filled in" in told
+    assert "bounds until some are measured" in told
+
+
+def test_the_entry_of_every_configuration_reads_back_as_it_was_computed():
+    for path in FOLDER.glob("*.json"):
+        result = run(str(path), *REPOSITORY, "--name", path.stem)
+        entry = Model.model_validate(yaml.safe_load(result.stdout))
+        kept = catalogue.model(path.stem)
+        assert kept is None or (entry.work, entry.weights, entry.kv_cache) == (kept.work, kept.weights, kept.kv_cache)
+
+
+def test_an_entry_is_written_into_the_project_and_not_twice(tmp_path: Path):
+    arguments = [CONFIG, *REPOSITORY, "--write", "--project", str(tmp_path)]
+    assert run(*arguments).exit_code == 0
+    path = tmp_path / "values" / "models" / "large-model-32b.yaml"
+    path.write_text("mine")
+    assert "--force replaces it" in refusal(*arguments)
+    assert path.read_text() == "mine"
+    assert run(*arguments, "--force").exit_code == 0
+    assert yaml.safe_load(path.read_text())["name"] == "large-model-32b"
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+
+
+def test_a_written_entry_is_one_of_the_projects_own(tmp_path: Path):
+    assert run(CONFIG, *REPOSITORY, "--write", "--project", str(tmp_path)).exit_code == 0
+    open_project(tmp_path)
+    assert project_problems() == []
+    entry = catalogue.model("large-model-32b")
+    assert entry is not None
+    assert entry.repository == "acme/Large_Model-32B"
+
+
+def test_a_folder_with_config_and_index_is_read_whole(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(config_of("qwen3-32b")))
+    index = {"metadata": {"total_size": 70 * 2**30}, "weight_map": {}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    result = json.loads(run(str(tmp_path), *REPOSITORY, "--json").stdout)
+    assert result["computed"]["weights"]["gib"] == 70.0
+    assert [file["name"] for file in result["read"]] == ["config.json", "model.safetensors.index.json"]
+
+
+def test_the_commit_that_was_read_is_the_one_that_servers_read(monkeypatch: pytest.MonkeyPatch):
+    config = ModelFile("config.json", "https://huggingface.co/acme/x", Path(CONFIG).read_bytes(), "a" * 40)
+    monkeypatch.setattr("llmd_oke.access.hugging_face.download_model_files", lambda *_: (config, None))
+    result = json.loads(run("acme/x", "--json").stdout)
+    assert (result["name"], result["revision"], result["written"]) == ("x", "a" * 40, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([CONFIG], "--repository OWNER/NAME"),
+        (["missing.json", *REPOSITORY], "missing.json can't be read"),
+        ([CONFIG, *REPOSITORY, "--name", "../up"], "can't be the name of a model"),
+        ([CONFIG, "--repository", "acme/__"], "--name"),
+        (["acme/large", *REPOSITORY], "belong to a config.json on this machine"),
+        (["no-such-thing"], "neither a file nor a repository"),
+    ],
+)
+def test_what_can_not_be_read_is_told_with_what_would_be_right(arguments: list[str], told: str):
+    assert told in refusal(*arguments)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '"text"', "[" * 100_000])
+def test_a_file_that_is_no_json_object_is_refused_by_its_name(content: str, tmp_path: Path):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    assert str(path) in refusal(str(path), *REPOSITORY)
+
+
+def test_an_unknown_architecture_is_refused_with_path_and_remedy(tmp_path: Path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_of("qwen3-32b", model_type="jamba")))
+    error = run(str(path), *REPOSITORY).exception
+    assert isinstance(error, Refused)
+    assert error.verdict == f"no entry can be computed of {path}"
+    told = str(error)
+    assert "model_type = 'jamba'" in told
+    assert "deepseek_v3" in told
+
+
+def test_help_is_there_at_once():
+    began_s = time.process_time()
+    assert run("--help").exit_code == 0
+    assert time.process_time() - began_s < 1.0

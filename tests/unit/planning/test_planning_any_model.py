@@ -1,0 +1,116 @@
+"""Models of every kind: what their servers may have, what a node too small is told, and whether P/D pays."""
+
+from typing import Any
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue.models import LinearAttention, blocks_allow, heads_allow, state_tokens
+from llmd_oke.planning.conditions import deployed_conditions
+from llmd_oke.planning.models import memory
+from stack_files import model, plan, problems
+
+SHAPE = catalogue.shape("BM.GPU.MI300X.8")
+assert SHAPE is not None
+QWEN = "qwen3-235b-a22b-fp8"
+FULL = {
+    "deepseek-r1": "agg-tp8-1r",
+    "deepseek-v3": "1p-tp8-1d-tp8",
+    "gpt-oss-20b": "4p-tp1-2d-tp2",
+    "llama-3.1-405b-instruct-fp8-dynamic": "1p-tp4-1d-tp8",
+    "mixtral-8x22b": "1p-tp4-1d-tp4",
+    QWEN: "2p-tp2-1d-tp4",
+    "qwen3-32b": "2p-tp1-1d-tp2",
+}
+WORKLOAD = {"inputTokens": 4096, "outputTokens": 256}
+
+
+def known(name: str) -> catalogue.Model:
+    entry = catalogue.model(name)
+    assert entry is not None
+    return entry
+
+
+@pytest.mark.parametrize("name", sorted(FULL))
+def test_every_model_of_the_catalogue_can_be_deployed_on_a_node_or_two(name: str):
+    assert problems(model(FULL[name], model=name, workload=WORKLOAD)) == []
+
+
+def test_gpus_that_would_share_a_block_of_weights_are_refused_with_the_way_out():
+    (problem,) = problems(model("agg-tp8-1r", model=QWEN, workload=WORKLOAD))
+    assert problem.path == "models[0].topology"
+    assert problem.accepted == "for aggregated: one of 2, 4"
+    assert "1536" in problem.why
+    assert "whole blocks of 128" in problem.why
+    assert "--enable-expert-parallel" in problem.why
+
+
+@pytest.mark.parametrize("argument", ["--enable-expert-parallel", "--enable_expert_parallel", "-ep"])
+def test_experts_that_stay_whole_are_on_any_number_of_gpus(argument: str):
+    assert problems(model("agg-tp8-1r", model=QWEN, workload=WORKLOAD, engine={"extraArgs": [argument]})) == []
+
+
+def test_a_dense_layer_has_blocks_too():
+    dense = known("qwen3-32b")
+    scaled = dense.model_copy(update={"weights": dense.weights.model_copy(update={"block_size": 128})})
+    assert [size for size in (1, 2, 4, 8) if blocks_allow(scaled, size)] == [1, 2, 4, 8]
+    narrow = scaled.architecture.model_copy(update={"intermediate_size": 128 * 6})
+    assert [
+        size for size in (1, 2, 4, 8) if blocks_allow(scaled.model_copy(update={"architecture": narrow}), size)
+    ] == [1, 2]
+
+
+def test_kv_heads_are_copied_to_more_gpus_than_there_are_heads():
+    assert heads_allow(known(QWEN), 8)
+    assert not heads_allow(known("mixtral-8x22b"), 3)
+
+
+def test_a_model_that_no_node_holds_is_refused_with_what_it_would_take(monkeypatch: pytest.MonkeyPatch):
+    large = known("deepseek-r1")
+    weights = large.weights.model_copy(update={"gib": 2500.0})
+    monkeypatch.setattr(catalogue, "model", lambda name: large.model_copy(update={"weights": weights}))
+    (problem,) = problems(model("agg-tp8-1r", model="deepseek-r1", workload=WORKLOAD))
+    assert problem.path == "models[0].topology"
+    assert "2500 GiB of weights" in problem.why
+    assert "a node with 8 GPUs of at least" in problem.accepted
+    assert "of MI300X it takes 16 GPUs on 2 nodes" in problem.accepted
+
+
+def test_servers_of_latent_attention_have_its_backend():
+    release = catalogue.release("llm-d-0.9.0")
+    assert release is not None
+    backends = release.vllm.attention_backend
+    assert backends.chosen(known("deepseek-r1"), kv_connector=True) == "TRITON_MLA"
+    assert backends.chosen(known("deepseek-r1"), kv_connector=False) == "TRITON_MLA"
+    assert backends.chosen(known("qwen3-32b"), kv_connector=True) == "TRITON_ATTN"
+    planned = plan(model("1p-tp8-1d-tp8", model="deepseek-r1", workload=WORKLOAD)).models[0]
+    started = deployed_conditions(release, planned.model, planned.engine)
+    assert started.handing_over.attention_backend == started.aggregated.attention_backend == "TRITON_MLA"
+
+
+def test_the_state_of_a_sequence_takes_room_of_its_kv_cache():
+    dense = known("qwen3-32b")
+    linear = LinearAttention(layers=48, state_bytes_per_sequence=100 * dense.kv_cache.bytes_per_token)
+    hybrid = dense.model_copy(
+        update={"architecture": dense.architecture.model_copy(update={"linear_attention": linear})}
+    )
+    assert (state_tokens(dense, 1), state_tokens(hybrid, 1), state_tokens(hybrid, 8)) == (0, 100, 100)
+    assert memory(hybrid, SHAPE, 1, 0.95).sequences(900) == memory(dense, SHAPE, 1, 0.95).sequences(1000)
+
+
+def advice(topology: str, name: str, input_tokens: int) -> dict[str, str]:
+    entry: dict[str, Any] = model(topology, model=name, workload={"inputTokens": input_tokens, "outputTokens": 256})
+    return {item.path: item.text for item in plan(entry).advice}
+
+
+@pytest.mark.parametrize(
+    ("topology", "name", "tokens", "pays"),
+    [
+        ("agg-tp4-2r", QWEN, 8000, True),
+        ("agg-tp4-1r", QWEN, 8000, False),  # one server can't be two
+        ("agg-tp4-2r", QWEN, 500, False),
+        ("agg-tp1-2r", "qwen3-32b", 8000, False),
+        ("agg-tp8-2r", "llama-3.1-405b-instruct-fp8-dynamic", 8000, False),  # dense
+    ],
+)
+def test_large_models_with_experts_and_long_prompts_are_told_of_pd(topology: str, name: str, tokens: int, pays: bool):
+    assert ("P/D pays" in advice(topology, name, tokens).get("models[0].topology", "")) is pays

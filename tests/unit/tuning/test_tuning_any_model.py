@@ -1,0 +1,103 @@
+"""The tuner ranks every model of the catalogue: by bounds where nothing was measured, and said to be."""
+
+import json
+
+import pytest
+from llmd_oke import catalogue
+from llmd_oke.catalogue.models import LinearAttention
+from llmd_tuner.cli.tune import app
+from llmd_tuner.figures import bound_figures, latency_figures, latency_model_of
+from llmd_tuner.search import Targets
+from llmd_tuner.search_inputs import question_of, sizes_of
+from llmd_tuner.workload import of_lengths
+from typer.testing import CliRunner
+
+NODE = catalogue.shape("BM.GPU.MI300X.8")
+assert NODE is not None
+UNMEASURED = [name for name in catalogue.model_names() if latency_figures(name, "MI300X") is None]
+
+
+def known(name: str) -> catalogue.Model:
+    entry = catalogue.model(name)
+    assert entry is not None
+    return entry
+
+
+def bound(model: catalogue.Model):
+    return latency_model_of(bound_figures(model, NODE.gpu), model, NODE)
+
+
+@pytest.mark.parametrize("name", UNMEASURED)
+def test_a_model_without_measurements_is_ranked_by_bounds(name: str):
+    arguments = ["rank", "--model", name, "--workload", "4096/256", "--gpus", "16", "--allow-extrapolation"]
+    result = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert result["confidence"]["basis"] == "bound"
+    assert result["best"]["gpus"] <= 16
+
+
+def test_a_table_of_bounds_says_that_they_are_no_forecasts():
+    arguments = ["rank", "--model", "qwen3-32b", "--workload", "4096/256", "--gpus", "4", "--allow-extrapolation"]
+    assert "no forecasts: bound" in CliRunner().invoke(app, arguments, env={"COLUMNS": "120"}).stdout
+
+
+def test_a_table_without_leave_to_show_bounds_is_refused_in_words():
+    error = CliRunner().invoke(app, ["rank", "--model", "deepseek-r1", "--workload", "4096/256"]).exception
+    assert "nothing was fitted" in str(error)
+
+
+def test_sizes_that_would_split_blocks_of_weights_are_not_ranked():
+    assert sizes_of(known("qwen3-235b-a22b-fp8"), NODE) == (1, 2, 4)
+    assert sizes_of(known("deepseek-r1"), NODE) == (1, 2, 4, 8)  # its experts stay whole
+
+
+def test_a_latent_cache_is_read_whole_by_each_gpu():
+    latency = bound(known("deepseek-r1"))
+
+    def context_s(size: int) -> float:
+        return latency.decode_step_s(1, 8192, size) - latency.decode_step_s(1, 0, size)
+
+    assert context_s(8) == pytest.approx(context_s(1))
+    dense = bound(known("qwen3-32b"))
+    assert dense.decode_step_s(1, 8192, 8) - dense.decode_step_s(1, 0, 8) == pytest.approx(
+        (dense.decode_step_s(1, 8192, 1) - dense.decode_step_s(1, 0, 1)) / 8
+    )
+
+
+def test_a_latent_cache_is_handed_over_to_each_gpu():
+    latency = bound(known("deepseek-r1"))
+    assert latency.key_value_transfer_s(4096, 8, 128) == pytest.approx(latency.key_value_transfer_s(4096, 1, 128))
+    heads = bound(known("qwen3-32b"))
+    assert heads.key_value_transfer_s(4096, 8, 128) < heads.key_value_transfer_s(4096, 1, 128)
+
+
+def test_kv_heads_that_more_gpus_have_copies_of_are_read_by_each():
+    latency = bound(known("qwen3-235b-a22b-fp8"))
+    assert [latency.sizes.key_value_copies(size) for size in (1, 2, 4, 8)] == [1, 1, 1, 2]
+
+
+def test_layers_of_linear_attention_read_a_state_instead_of_a_cache():
+    dense = known("qwen3-32b")
+    linear = LinearAttention(layers=48, state_bytes_per_sequence=10**8)
+    cache = dense.kv_cache.model_copy(update={"bytes_per_token": dense.kv_cache.bytes_per_token // 4})
+    architecture = dense.architecture.model_copy(update={"linear_attention": linear})
+    hybrid = bound(dense.model_copy(update={"architecture": architecture, "kv_cache": cache}))
+    whole = bound(dense)
+    by_token = [latency.decode_step_s(1, 8192) - latency.decode_step_s(1, 0) for latency in (hybrid, whole)]
+    assert by_token[0] == pytest.approx(by_token[1] / 4)
+    assert hybrid.decode_step_s(1, 0) - whole.decode_step_s(1, 0) == pytest.approx(2e8 / 5.3e12)
+    assert hybrid.descriptors(4096, 128) == whole.descriptors(4096, 128) // 4
+
+
+def test_the_state_of_a_sequence_leaves_room_for_fewer():
+    dense = known("qwen3-32b")
+    linear = LinearAttention(layers=48, state_bytes_per_sequence=4352 * dense.kv_cache.bytes_per_token)
+    architecture = dense.architecture.model_copy(update={"linear_attention": linear})
+    hybrid = dense.model_copy(update={"architecture": architecture})
+    load, targets = of_lengths(4096, 256), Targets()
+    fitting = [
+        question_of(model, NODE, bound_figures(model, NODE.gpu), load, targets, 8).room.sequences(
+            1, load, aggregated=True
+        )
+        for model in (dense, hybrid)
+    ]
+    assert fitting[1] == pytest.approx(fitting[0] / 2, abs=1)
