@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from llmd_pods.records import RequestRecord, read_lines
 from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
@@ -84,7 +84,7 @@ def door(project: Project, created: Ended) -> Door:
 class Drain:
     """Requests during an update that takes the first copy's weight away, and what the update changed."""
 
-    rows: list[dict[str, Any]]
+    requests: list[RequestRecord]
     changed: Ended
 
 
@@ -109,7 +109,7 @@ def drain(project: Project, door: Door, tmp_path_factory: pytest.TempPathFactory
         changed = project.command(*REHEARSE)
         output, _ = load.communicate(timeout=300)
     assert load.returncode == 0, output.decode()
-    return Drain([json.loads(line) for line in requests.read_text().splitlines()], changed)
+    return Drain([record for _, record in read_lines(requests.read_text().splitlines())], changed)
 
 
 def test_each_model_answers_at_the_one_address(door: Door):
@@ -120,8 +120,8 @@ def test_each_model_answers_at_the_one_address(door: Door):
 
 def test_a_copy_is_drained_by_weight_without_a_failed_request(drain: Drain):
     assert drain.changed.status == 0, drain.changed.errors
-    assert len(drain.rows) > 100
-    assert Counter(row["failure"] for row in drain.rows) == {None: len(drain.rows)}
+    assert len(drain.requests) > 100
+    assert [request.error for request in drain.requests if not request.succeeded] == []
 
 
 def test_a_shift_of_weights_changes_one_object(drain: Drain):
