@@ -84,6 +84,7 @@ def door(project: Project, created: Ended) -> Door:
 class Drain:
     """Requests during an update that takes the first copy's weight away, and what the update changed."""
 
+    project: Project
     requests: list[RequestRecord]
     changed: Ended
 
@@ -109,7 +110,7 @@ def drain(project: Project, door: Door, tmp_path_factory: pytest.TempPathFactory
         changed = project.command(*REHEARSE)
         output, _ = load.communicate(timeout=300)
     assert load.returncode == 0, output.decode()
-    return Drain([record for _, record in read_lines(requests.read_text().splitlines())], changed)
+    return Drain(project, [record for _, record in read_lines(requests.read_text().splitlines())], changed)
 
 
 def test_each_model_answers_at_the_one_address(door: Door):
@@ -124,9 +125,24 @@ def test_a_copy_is_drained_by_weight_without_a_failed_request(drain: Drain):
     assert [request.error for request in drain.requests if not request.succeeded] == []
 
 
+def test_requests_move_to_the_unit_that_has_the_weight(drain: Drain):
+    """As the access logs of both Envoys say."""
+    logs = drain.project.folder / ".rehearsal" / STACK / "logs" / "pods" / "llm-d"
+    lines = [line for log in logs.glob("front-door-*/envoy.log") for line in log.read_text().splitlines()]
+    entries: list[dict[str, Any]] = [json.loads(line) for line in lines if line.startswith("{")]
+    units = [
+        entry["unit"].partition(".")[0]
+        for entry in sorted(entries, key=lambda entry: entry["start_time"])
+        if entry["model"] == GPT and entry["status"] == 200
+    ]
+    assert set(units) == {"gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"}
+    assert set(units[-20:]) == {"gpt-oss-120b-1-epp"}
+
+
 def test_a_shift_of_weights_changes_one_object(drain: Drain):
     changes = drain.changed.document["update"]["changes"]
-    assert {kind: number for kind, number in changes.items() if kind != "same"} == {"update": 1}
+    assert set(changes) <= {"same", "read", "update"}
+    assert changes["update"] == 2  # the ConfigMap, and the component whose arguments these are
 
 
 def test_a_wrong_key_is_answered_in_words(door: Door):
