@@ -1,6 +1,7 @@
 """What a front door declares for keys, tokens and certificates, and where its load balancer is."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -124,6 +125,8 @@ def test_a_load_balancer_is_in_the_subnet_and_group_that_the_stack_creates(rende
 
 
 def test_an_expired_certificate_is_refused_before_anything_is_declared(rendered: Any):
-    door = {"host": "other.example.com", "tls": {"kind": "config"}}
-    with pytest.raises(Refused, match=r"frontDoorCertificate\.chain: it is for llm\.example\.com"):
-        rendered(stack(frontDoor=door), **secrets())
+    key, end = private_key(), datetime(2026, 1, 31, tzinfo=UTC)
+    pair = {"chain": certificate(key, HOST, end).chain, "key": key.pem}
+    door = {"host": HOST, "tls": {"kind": "config"}}
+    with pytest.raises(Refused, match=r"frontDoorCertificate\.chain: .* expired on 2026-01-31"):
+        rendered(stack(frontDoor=door), frontDoorCertificate=json.dumps(pair))
