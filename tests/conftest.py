@@ -29,6 +29,7 @@ LONGEST = (
     f"{END_TO_END}/test_rollouts.py",
     f"{END_TO_END}/test_created_cluster.py",
     f"{END_TO_END}/test_rehearse.py",
+    f"{END_TO_END}/test_one_address.py",
     "tests/rehearsal/oci_plugin/test_oci_engine.py",
     *SHARED,
     f"{END_TO_END}/test_created_under_load.py",

@@ -50,12 +50,28 @@ if TYPE_CHECKING:
     )
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, PrewarmArgs, ServersArgs, UnitArgs
-    from llmd_oke.serving.front_door import FrontDoor, FrontDoorArgs, ModelEndpoint, ModelEndpointArgs
+    from llmd_oke.serving.front_door import (
+        FrontDoor,
+        FrontDoorArgs,
+        FrontDoorPortArgs,
+        ModelEndpoint,
+        ModelEndpointArgs,
+    )
     from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.router import Router, RouterArgs
     from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
+    from llmd_oke.serving.stack_front_door import (
+        FrontDoorCertificateArgs,
+        FrontDoorIssuerArgs,
+        FrontDoorLoadBalancerArgs,
+        FrontDoorModelArgs,
+        FrontDoorTokensArgs,
+        FrontDoorUnitArgs,
+        StackFrontDoor,
+        StackFrontDoorArgs,
+    )
     from llmd_oke.serving.units import (
         AggregatedUnit,
         AggregatedUnitArgs,
@@ -141,6 +157,7 @@ REGISTRY = {
     "llmd_oke.serving.front_door": (
         "FrontDoor",
         "FrontDoorArgs",
+        "FrontDoorPortArgs",
         "ModelEndpoint",
         "ModelEndpointArgs",
     ),
@@ -163,6 +180,16 @@ REGISTRY = {
     "llmd_oke.serving.smoke_benchmark": (
         "SmokeBenchmark",
         "SmokeBenchmarkArgs",
+    ),
+    "llmd_oke.serving.stack_front_door": (
+        "FrontDoorCertificateArgs",
+        "FrontDoorIssuerArgs",
+        "FrontDoorLoadBalancerArgs",
+        "FrontDoorModelArgs",
+        "FrontDoorTokensArgs",
+        "FrontDoorUnitArgs",
+        "StackFrontDoor",
+        "StackFrontDoorArgs",
     ),
     "llmd_oke.serving.units": (
         "ModelScaling",
@@ -195,6 +222,13 @@ __all__ = [
     "EngineArgs",
     "FrontDoor",
     "FrontDoorArgs",
+    "FrontDoorCertificateArgs",
+    "FrontDoorIssuerArgs",
+    "FrontDoorLoadBalancerArgs",
+    "FrontDoorModelArgs",
+    "FrontDoorPortArgs",
+    "FrontDoorTokensArgs",
+    "FrontDoorUnitArgs",
     "GpuPool",
     "GpuPoolArgs",
     "Iam",
@@ -238,6 +272,8 @@ __all__ = [
     "ServingNamespaceArgs",
     "SmokeBenchmark",
     "SmokeBenchmarkArgs",
+    "StackFrontDoor",
+    "StackFrontDoorArgs",
     "Storage",
     "StorageArgs",
     "SystemPool",

@@ -1,7 +1,8 @@
 """The Pulumi project that a rehearsal's engine works in: a copy of the user's, with a state of its own.
 
 The user's project is never written to, and nothing of its stack file but our own config comes along: secrets that are
-encrypted for the real stack mean nothing here. Only the address of a bucket has a stand-in of the rehearsal's own.
+encrypted for the real stack mean nothing here. Only the address of a bucket and the secrets of a front door have
+stand-ins of the rehearsal's own.
 """
 
 import json
@@ -17,6 +18,7 @@ from llmd_oke.config.yaml_files import read, text_of
 from llmd_oke.values import VALUES, open_project, project_values
 from llmd_pods.errors import KitError
 
+from llmd_rehearsal import front_door
 from llmd_rehearsal.model_sources import source_hosts
 
 DEPLOYED, PREVIEWED = "project", "preview"
@@ -70,7 +72,7 @@ def copy_project(project: Path, stack: str, state: Path, router: str, kind: str 
         copy.passphrase_file.touch(mode=0o600)
         copy.passphrase_file.write_text(secrets.token_urlsafe(32))
     salt_source = stack_file(state / DEPLOYED, stack)
-    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), router, salt_source)
+    _write_stack_file(stack_file(project, stack), stack_file(copy.folder, stack), router, salt_source, state)
     return copy
 
 
@@ -87,16 +89,17 @@ def _copy_values(project: Path, copy: Path) -> None:
             shutil.copyfile(project_values().folder / file.path, target)
 
 
-def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path) -> None:
+def _write_stack_file(source: Path, target: Path, router: str, salt_source: Path, state: Path) -> None:
     """Writes a copy's stack file, with the encryption salt of the last update's."""
     document: dict[str, Any] = read(source).value
-    stack: dict[str, Any] = document["config"][CONFIG_KEY]
+    stack: dict[str, Any] = front_door.rehearsed_front_door(document["config"][CONFIG_KEY])
     override: dict[str, Any] = stack.get("override") or {}
     if router != override.get("router", stack.get("release")):
         stack = {**stack, "override": {**override, "router": router}}
     deployed: dict[str, Any] = read(salt_source).value if salt_source.exists() else {}
     salt = {key: deployed[key] for key in ("encryptionsalt",) if key in deployed}
-    config = {CONFIG_KEY: stack, SOURCE_URL_KEY: source_hosts().bucket_url, REHEARSED_KEY: True}
+    own = {SOURCE_URL_KEY: source_hosts().bucket_url, REHEARSED_KEY: True}
+    config = {CONFIG_KEY: stack, **own, **front_door.settings(stack, state)}
     target.write_text(text_of({**salt, "config": config}))
 
 

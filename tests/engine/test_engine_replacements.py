@@ -9,6 +9,8 @@ import pytest
 import stack_files
 from google.protobuf import json_format
 from llmd_oke.operations.recovery import Pending, Recovery, State, recovered_state
+from llmd_oke.program.access import ClusterAccess
+from llmd_oke.program.front_door import declare_front_door
 from llmd_oke.program.models import declare_address
 from pulumi import automation
 from pulumi.runtime.proto import provider_pb2
@@ -118,3 +120,25 @@ def test_the_service_of_a_model_stays_where_routers_come_or_go(tmp_path: Path, m
         for _ in range(3):
             stack.up()
     assert [step for step, _ in plugin.calls] == ["create", "update", "update"]
+
+
+def test_the_service_of_a_model_stays_where_the_stack_gets_a_front_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, shared = stack_files.plan(stack_files.model()), stack_files.plan(stack_files.model(), frontDoor={})
+    plans = iter([own, shared, own])
+
+    def program() -> None:
+        plan, access = next(plans), ClusterAccess("test")
+        opts = access.options(access.provider("cluster"))
+        door = plan.front_door and declare_front_door(plan, plan.front_door, access, pulumi.Config("llmd-oke"), [])
+        declare_address(plan, plan.models[0], opts, [], door)
+
+    plugin = ServicePlugin()
+    with serving(plugin) as address:
+        stack = automation.create_stack(
+            "test", "llmd-oke", program, opts=engine_options(address, tmp_path, monkeypatch)
+        )
+        for _ in range(3):
+            stack.up()
+    assert [step for step, name in plugin.calls if "gpt-oss-120b" in name] == ["create", "update", "update"]

@@ -222,3 +222,24 @@ def test_the_command_says_what_it_wrote_and_what_creates_secrets(tmp_path: Path)
 def test_a_stream_and_json_are_not_mixed(tmp_path: Path):
     result = CliRunner().invoke(app, ["render", "--stack", "prod", "--project", str(tmp_path), "-o", "-", "--json"])
     assert "both be on standard output" in str(result.exception)
+
+
+def test_a_front_door_is_rendered_with_its_weights(render: Render):
+    door = {"host": "llm.example.com", "tls": {"kind": "issuer", "name": "internal"}, "weights": {"gpt-oss-120b": 100}}
+    kinds = [item.kind for item in render(stack(frontDoor=door)).objects if item.name.startswith("front-door")]
+    assert sorted(kinds) == [
+        "Certificate",
+        "ConfigMap",
+        "ConfigMap",
+        "Deployment",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Service",
+    ]
+
+
+def test_a_front_door_whose_secrets_the_engine_makes_is_refused(render: Render):
+    door = {"host": "llm.example.com", "tls": {"kind": "config"}, "authentication": {"kind": "api-keys"}}
+    with pytest.raises(Refused) as refused:
+        render(stack(frontDoor=door))
+    assert {problem.path for problem in refused.value.problems} == {"frontDoor.authentication", "frontDoor.tls.kind"}

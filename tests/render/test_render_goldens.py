@@ -36,6 +36,20 @@ SCALING = {
     "decode": {"minReplicas": 2, "maxReplicas": 8, "requests": 40, "kvCacheUsage": 0.8},
 }
 
+FRONT_DOOR: Choice = {
+    "copies": 2,
+    "topology": "2p-tp1-2d-tp2",
+    "stack": {
+        "frontDoor": {
+            "exposure": "internal",
+            "host": "llm.example.com",
+            "hosts": {"gpt.example.com": "gpt-oss-120b"},
+            "tls": {"kind": "issuer", "name": "internal"},
+            "weights": {"gpt-oss-120b-0": 90, "gpt-oss-120b-1": 10},
+        }
+    },
+}
+
 COMPONENTS: dict[str, Choice] = {
     "AggregatedUnit": BASELINE,
     "FrontDoor": {},
@@ -47,6 +61,7 @@ COMPONENTS: dict[str, Choice] = {
     "Router": {},
     "ServingNamespace": {},
     "SmokeBenchmark": {},
+    "StackFrontDoor": FRONT_DOOR,
 }
 
 CHOICES: dict[str, tuple[tuple[str, ...], Choice]] = {
@@ -61,6 +76,7 @@ CHOICES: dict[str, tuple[tuple[str, ...], Choice]] = {
         {"model": "llama-3.3-70b-instruct-fp8-dynamic", "name": "gpt-oss-120b"},
     ),
     "copies": (("FrontDoor", "SmokeBenchmark"), {"copies": 2}),
+    "front-door-of-the-stack": (("ModelEndpoint",), FRONT_DOOR),
     "full-nodes": (("ImagePull", "PrefillDecodeUnit", "Router"), {"stack": {"gpuPools": TWO_NODES}}),
     "larger-decode-servers": (("PrefillDecodeUnit", "ServingNamespace"), {"topology": "8p-tp1-2d-tp4"}),
     "model-cache": (("PrefillDecodeUnit",), NODE_DISK),

@@ -6,6 +6,7 @@ from pydantic import Field, StringConstraints
 
 from llmd_oke.config.base import DnsLabel, Items, Part, is_absent, matching
 from llmd_oke.config.cluster import Cluster, CreateCluster
+from llmd_oke.config.front_door import FrontDoor
 from llmd_oke.config.model import Model
 from llmd_oke.config.pools import CpuPool, GpuPool, SystemPool
 
@@ -288,6 +289,9 @@ class StackConfig(Part):
 
     models: Annotated[Items[Model], Field(min_length=1)] = ()
     """The models to serve. Only `layer: cluster` can do without."""
+
+    front_door: Annotated[FrontDoor | None, Field(exclude_if=is_absent)] = None
+    """One address for all models of this stack; each has only one of its own if left out."""
 
     storage: Storage = Storage()
     """Where the weights of models are kept."""

@@ -136,11 +136,26 @@ def render(project: Path, stack: str, outputs: Mapping[str, Any] | None = None) 
     plan = plan_stack_file(project, stack, nodes_pull=True)
     if outputs is not None and plan.cluster_stack is None:
         raise KitError(f"{stack} takes nothing from another stack, so that outputs mean nothing.", "Leave them out.")
+    if problems := list(_front_door_problems(plan)):
+        raise Refused(locate(problems, stack_file(project, stack)))
     resources = _declarations(project, stack, plan, outputs or {})
     rendering = rendering_of(stack, resources)
     if problems := list(_unknown_values(rendering, plan)):
         raise Refused(locate(problems, stack_file(project, stack)))
     return rendering
+
+
+def _front_door_problems(plan: Plan) -> Iterator[Problem]:
+    """What of a front door the engine alone makes: Secrets whose texts are worked out from several settings."""
+    door = plan.front_door
+    if door is None:
+        return
+    if door.authentication is not None:
+        why = "the engine makes the Secret of the front door from the stack's config, and no secret is rendered"
+        yield Problem("frontDoor.authentication", door.authentication.kind, "nothing, or llmd-oke up", why)
+    if door.tls is not None and door.tls.kind == "config":
+        why = "the certificate's key is a secret, and no secret is rendered"
+        yield Problem("frontDoor.tls.kind", "config", "issuer or secret, or llmd-oke up", why)
 
 
 def read_outputs(path: Path) -> Mapping[str, Any]:

@@ -41,6 +41,7 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
         "custom-images": bool(managed) or any(image is not None for image in cpu_images),
         "boot-volume-encryption": any(pool.boot_volume_kms_key_id for pool in pools),
         "boot-volume-encryption-of-managed-pools": any(pool.boot_volume_kms_key_id for pool in managed),
+        "load-balancer-security-groups": config.front_door is not None and config.front_door.exposure != "cluster",
         "network-elsewhere": elsewhere,
         "cluster-autoscaler": autoscaled,
         "cluster-autoscaler-network-elsewhere": elsewhere

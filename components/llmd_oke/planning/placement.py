@@ -25,7 +25,7 @@ SCHEDULING_S = 600
 """Time to schedule pods and pull a large image; ours."""
 
 FRONT_DOOR_REPLICAS = 2
-"""Envoys in front of the routers of a model; ours."""
+"""Envoys in front of the routers of a model, or of all models of a stack; ours."""
 
 FRONT_DOOR_REQUESTS = Requests(cpus=1, memory_gib=1)
 """What each of them asks of its node; ours. They pass bytes on, and each request's body once."""
@@ -168,7 +168,8 @@ def router_problems(config: StackConfig) -> Iterator[Problem]:
     if not routers or any(not pool.shape.endswith(".Flex") for pool in pools):
         return
     requests = release.router_requests
-    doors = FRONT_DOOR_REPLICAS * sum(model.router.mode != "none" for model in config.models)
+    routed = sum(model.router.mode != "none" for model in config.models)
+    doors = FRONT_DOOR_REPLICAS * (routed if config.front_door is None else 1)
     on_node = -(-doors // sum(pool.size for pool in pools))  # they spread
     places = sum(pool.size * places_on_node(pool, requests, on_node) for pool in pools)
     if places < routers:

@@ -29,6 +29,7 @@ from llmd_oke.config import (
     Workload,
 )
 from llmd_oke.config.cluster import AddOn
+from llmd_oke.config.front_door import Authentication, Exposure, LoadBalancer, Tls
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.config.pools import Taint
 from llmd_oke.config.stack import GpuStack, Override
@@ -375,6 +376,35 @@ class ClusterPlan:
 
 
 @dataclass(frozen=True)
+class FrontDoorModel:
+    """A model behind the front door: the `name` of its objects, the `served_name` that requests say in their body, the
+    hosts that lead to it alone, and its `units`: where servers have no routers, all of them together are one.
+    """
+
+    name: str
+    served_name: str
+    hosts: tuple[str, ...]
+    units: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FrontDoorPlan:
+    """One address for all models. `weights` has percents by the names of units; units of models that have none are
+    missing. Requests in a minute are those of one client at one of the Envoys, `client_limits` by their names.
+    """
+
+    exposure: Exposure
+    host: str | None
+    tls: Tls | None
+    authentication: Authentication | None
+    requests_per_minute: int | None
+    client_limits: Mapping[str, int]
+    models: tuple[FrontDoorModel, ...]
+    weights: Mapping[str, int]
+    load_balancer: LoadBalancer
+
+
+@dataclass(frozen=True)
 class Advice:
     """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
 
@@ -420,6 +450,7 @@ class Plan:
     gpu_stack: GpuStackPlan
     created: ClusterPlan | None
     control_plane_cidrs: tuple[str, ...] | None
+    front_door: FrontDoorPlan | None
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 
@@ -428,7 +459,7 @@ class Plan:
         """Names what is deployed: equal for stack files that say the same, whatever benchmark they ask for, with equal
         entries of the project's own.
         """
-        text = self.config.model_dump_json(by_alias=True, exclude={"smoke"})
+        text = self.config.model_dump_json(by_alias=True, exclude={"smoke": True, "front_door": {"weights"}})
         text += "".join(f"\n{entry.file} {entry.sha256}" for entry in self.project_entries if entry.is_deployed)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

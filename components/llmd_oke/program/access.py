@@ -1,7 +1,7 @@
 """Which cluster a stack deploys into, and how its Kubernetes provider gets there."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pulumi
@@ -20,11 +20,20 @@ REPELLING = frozenset({"NoSchedule", "NoExecute"})
 
 
 @dataclass(frozen=True)
+class LoadBalancerNetwork:
+    """Where load balancers of a network go: a subnet, and a security group."""
+
+    subnet_id: pulumi.Input[str]
+    security_group_id: pulumi.Input[str]
+
+
+@dataclass(frozen=True)
 class ClusterAccess:
     """What identifies a cluster, and a kubeconfig's text or the context of the user's own.
 
     `created` is the cluster as a resource of this stack, `ready` what has to be there before models are deployed,
-    `model_cache_handle` what the storage driver knows the created file system of model caches by.
+    `model_cache_handle` what the storage driver knows the created file system of model caches by, `load_balancers`
+    where in the created network `internal` and `public` load balancers go.
     """
 
     identifier: pulumi.Input[str]
@@ -33,13 +42,15 @@ class ClusterAccess:
     created: pulumi.Resource | None = None
     ready: tuple[pulumi.Resource, ...] = ()
     model_cache_handle: pulumi.Input[str] | None = None
+    load_balancers: Mapping[str, LoadBalancerNetwork] = field(default_factory=dict[str, LoadBalancerNetwork])
 
-    def provider(self, name: str, *, upsert: bool = False) -> k8s.Provider:
+    def provider(self, name: str, *, upsert: bool = False, mutable: bool = False) -> k8s.Provider:
         """A provider of the cluster.
 
         Its identity is the cluster's, so that a changed kubeconfig (a tunnel, CI) replaces nothing. Fields that
         somebody has set by hand are taken back where the program says something else, except those that are ignored
-        because an autoscaler sets them; without force the API server would refuse the update as a conflict.
+        because an autoscaler sets them; without force the API server would refuse the update as a conflict. With
+        `mutable` ConfigMaps and Secrets are changed in place; otherwise others come in their stead.
         """
         return k8s.Provider(
             name,
@@ -48,6 +59,8 @@ class ClusterAccess:
             context=self.context,
             enable_patch_force=True,
             upsert_existing_objects=upsert or None,
+            enable_config_map_mutable=mutable or None,
+            enable_secret_mutable=mutable or None,
         )
 
     def options(self, provider: k8s.Provider) -> pulumi.ResourceOptions:

@@ -27,7 +27,7 @@ from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import ClusterPlan, GpuPoolPlan, GpuStackPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
-from llmd_oke.program.access import ClusterAccess, taint_outputs
+from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, taint_outputs
 
 _API_SERVER_PROBE: Manifest = {
     "apiVersion": "v1",
@@ -101,7 +101,12 @@ def create_cluster(
     oke = _oke(cluster, network, api_server, after(opts, network, *rights))
     node_rights = _rights("nodes-iam", created, created.iam.nodes, oke, opts)
     ready = after(opts, network, *rights, *node_rights)
-    access = ClusterAccess(identifier=oke.cluster_id, kubeconfig=oke.kubeconfig, created=oke.created)
+    access = ClusterAccess(
+        identifier=oke.cluster_id,
+        kubeconfig=oke.kubeconfig,
+        created=oke.created,
+        load_balancers=_load_balancers(network),
+    )
     inside = access.options(access.provider("operators"))
     reached = KubernetesObject("api-server", _API_SERVER_PROBE, inside)
     cpu_pools = _cpu_pools(created, network, oke, image_links, ready)
@@ -143,6 +148,14 @@ def _network(created: ClusterPlan, opts: pulumi.ResourceOptions) -> Network:
         },
         opts,
     )
+
+
+def _load_balancers(network: Network) -> dict[str, LoadBalancerNetwork]:
+    networks = {"internal": LoadBalancerNetwork(network.load_balancer_subnet_id, network.load_balancers_nsg_id)}
+    subnet_id, group_id = network.public_load_balancer_subnet_id, network.public_load_balancers_nsg_id
+    if subnet_id is not None and group_id is not None:
+        networks["public"] = LoadBalancerNetwork(subnet_id, group_id)
+    return networks
 
 
 def _ocids(part: Part) -> dict[str, pulumi.Input[str]]:

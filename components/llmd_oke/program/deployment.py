@@ -15,7 +15,14 @@ from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import Advice, Plan, merge_advice
 from llmd_oke.planning.plan import ClusterPlan
 from llmd_oke.program.access import ClusterAccess, existing_cluster
-from llmd_oke.program.models import declare_image_pull, declare_model, declare_model_cache, keda_namespace
+from llmd_oke.program.front_door import declare_front_door
+from llmd_oke.program.models import (
+    declare_address,
+    declare_image_pull,
+    declare_model_cache,
+    declare_units,
+    keda_namespace,
+)
 from llmd_oke.program.smoke import declare_smoke
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.values import open_project
@@ -45,10 +52,10 @@ def program(project: Path | None = None) -> None:
 def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     """Declares what the stack's layer has of a plan; the answer is the stack's outputs.
 
-    `settings` are the stack's keys beside the stack file's object: `huggingFaceToken`, `modelSourceUrl` and
-    `imageLinks` (secrets), `apiServer`, the address of a created cluster's API server at the end of a tunnel, and
-    `allowReplace`, true to take the protection of cluster, network and pools away, so that the update after this one
-    may replace them.
+    `settings` are the stack's keys beside the stack file's object: `huggingFaceToken`, `modelSourceUrl`, `imageLinks`,
+    `frontDoorKeys`, `frontDoorKeySet` and `frontDoorCertificate` (secrets), `apiServer`, the address of a created
+    cluster's API server at the end of a tunnel, and `allowReplace`, true to take the protection of cluster, network and
+    pools away, so that the update after this one may replace them.
     """
     outputs: dict[str, Any] = {}
     if plan.created is not None:
@@ -102,14 +109,20 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
     cache = declare_model_cache(plan, namespace, source_url, inside, access.model_cache_handle)
     image = declare_image_pull(plan, namespace, inside)
     keda = keda_namespace(plan, access, namespace)
-    models = {
-        model.name: declare_model(plan, model, namespace, cache, image, crds, inside, keda) for model in plan.models
+    units = {
+        model.name: declare_units(plan, model, namespace, cache, image, crds, inside, keda) for model in plan.models
     }
-    serving = [resource for model in models.values() for resource in model.resources]
-    declare_smoke(plan, pulumi.get_stack(), after(inside, *serving))
+    serving = [resource for resources in units.values() for resource in resources]
+    door = None
+    if plan.front_door is not None:
+        door = declare_front_door(plan, plan.front_door, access, settings, [namespace, *serving])
+    behind = after(inside, namespace)
+    addresses = {model.name: declare_address(plan, model, behind, units[model.name], door) for model in plan.models}
+    declare_smoke(plan, pulumi.get_stack(), after(inside, *serving, *addresses.values()))
     return {
         "namespace": plan.namespace,
-        "endpoints": {name: model.url for name, model in models.items()},
+        "endpoints": {name: address.url for name, address in addresses.items()},
+        **({"front_door": door.url} if door is not None else {}),
         "topologies": {model.name: str(model.topology) for model in plan.models},
     }
 

@@ -1,7 +1,6 @@
 """The models of a plan: their caches and images, units, routers and front doors, and what scales them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pulumi
 
@@ -14,26 +13,20 @@ from llmd_oke.planning.plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
 from llmd_oke.program.access import ClusterAccess
 from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, NodeTaintArgs, ServersArgs, UnitArgs
-from llmd_oke.serving.front_door import FrontDoor, ModelEndpoint
+from llmd_oke.serving.front_door import FrontDoor, FrontDoorPortArgs, ModelEndpoint
 from llmd_oke.serving.image_pull import ImagePull
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.serving.router import Router, RouterArgs, service_name
+from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT
+from llmd_oke.serving.stack_front_door import StackFrontDoor
 from llmd_oke.serving.units import AggregatedUnit, ModelScaling, PrefillDecodeUnit, ScaledServersArgs, server_spec
 from llmd_oke.serving.vllm import ServerSpec, revision, version
 
 NAME = "model-cache"
 
 
-@dataclass(frozen=True)
-class DeclaredModel:
-    """A model's address inside the cluster, and everything that serves it."""
-
-    url: pulumi.Output[str]
-    resources: Sequence[pulumi.Resource]
-
-
-def declare_model(
+def declare_units(
     plan: Plan,
     model: ModelPlan,
     namespace: ServingNamespace,
@@ -42,9 +35,8 @@ def declare_model(
     crds: Crds | None,
     opts: pulumi.ResourceOptions,
     keda: pulumi.Input[str] | None = None,
-) -> DeclaredModel:
-    """Units and routers are declared side by side: each waits for its own pods only. The front door comes after them,
-    because it takes requests from what served before; an endpoint without routers comes beside.
+) -> list[pulumi.Resource]:
+    """Everything that serves a model. Units and routers are declared side by side: each waits for its own pods only.
 
     `keda` is the models' namespace, known once ScaledObjects can be declared in it.
     """
@@ -64,16 +56,22 @@ def declare_model(
             own.append(Router(f"{name}-router", router_args(plan, model, unit), needed))
         declared += own
         turn = _next_unit_opts(served, own)
-    address = declare_address(plan, model, inside, declared)
-    return DeclaredModel(address.url, [*declared, address])
+    return declared
 
 
 def declare_address(
-    plan: Plan, model: ModelPlan, opts: pulumi.ResourceOptions, units: Sequence[pulumi.Resource]
+    plan: Plan,
+    model: ModelPlan,
+    opts: pulumi.ResourceOptions,
+    units: Sequence[pulumi.Resource],
+    door: StackFrontDoor | None = None,
 ) -> FrontDoor | ModelEndpoint:
-    """Where requests go: to Envoys before the routers, or to all servers. Either takes the other's Service over."""
+    """Where requests go: to Envoys before the routers, those of the model or of the stack (`door`), or to all servers.
+    Either takes the other's Service over. Envoys come after the units, because they take requests from what served
+    before; an endpoint without routers comes beside.
+    """
     front_door, endpoint = f"{model.name}-front-door", f"{model.name}-endpoint"
-    if not model.routed:
+    if not model.routed or door is not None:
         other = pulumi.Alias(name=front_door, type_="llmd-oke:index:FrontDoor")
         return ModelEndpoint(
             endpoint,
@@ -81,6 +79,7 @@ def declare_address(
                 "namespace": plan.namespace,
                 "model": model.name,
                 "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
+                "front_door": _front_door_port(plan, model, door) if model.routed and door is not None else None,
             },
             pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(aliases=[other])),
         )
@@ -90,12 +89,16 @@ def declare_address(
         {
             "namespace": plan.namespace,
             "release": plan.release.name,
-            "override": _override(plan),
+            "override": override_args(plan),
             "model": model.name,
             "routers": [service_name(unit_name(plan, model, unit)) for unit in model.units],
         },
         pulumi.ResourceOptions.merge(after(opts, *units), pulumi.ResourceOptions(aliases=[other])),
     )
+
+
+def _front_door_port(plan: Plan, model: ModelPlan, door: StackFrontDoor) -> FrontDoorPortArgs:
+    return {"version": door.version, "port": FIRST_MODEL_PORT + plan.models.index(model)}
 
 
 def _served_already(model: ModelPlan) -> pulumi.Output[bool] | None:
@@ -150,7 +153,7 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
     disaggregated = model.topology.disaggregated
     return {
         "release": plan.release.name,
-        "override": _override(plan),
+        "override": override_args(plan),
         "namespace": plan.namespace,
         "model": model.name,
         "unit": unit_name(plan, model, unit),
@@ -190,7 +193,7 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
     """What the units of a model have in common, but for a model cache."""
     return {
         "release": plan.release.name,
-        "override": _override(plan),
+        "override": override_args(plan),
         "model": model.model.name,
         "shape": plan.pools[0].shape.name,
         "namespace": plan.namespace,
@@ -236,7 +239,7 @@ def engine_args(model: ModelPlan) -> EngineArgs:
     }
 
 
-def _override(plan: Plan) -> OverrideArgs | None:
+def override_args(plan: Plan) -> OverrideArgs | None:
     """What the user put in place of the release's parts, where there is anything."""
     override = plan.override.replacements()
     return OverrideArgs(**override) if override else None

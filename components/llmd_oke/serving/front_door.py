@@ -7,7 +7,8 @@ test.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 import pulumi
@@ -37,7 +38,8 @@ READY_PORT = 19001
 DRAIN_PORT = 19002
 """Answers `/drain` when the last request has its answer; for the kubelet, before it ends the pod."""
 
-_ADMIN_PORT = 19000
+ADMIN_PORT = 19000
+"""Envoy's own interface, inside the pod only."""
 
 DRAIN_LIMIT_S = 300
 """How long requests may still take when their pod is told to end; ours. 256 tokens of the slowest target take 13 s."""
@@ -90,13 +92,24 @@ end
 
 DEFAULT_READY_TIMEOUT_S = 600
 
-_CONFIG_FOLDER = "/etc/envoy"
-_CONFIG_FILE = "envoy.yaml"
+CONFIG_FOLDER = "/etc/envoy"
+CONFIG_FILE = "envoy.yaml"
 
 _NOBODY = 65532
 """`nonroot` of the distroless images, which Envoy's is one of."""
 
 _GRACE_S = DRAIN_LIMIT_S + 15
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """What answers requests: its host name and port. Of several with weights each gets its share of what has equal
+    load.
+    """
+
+    host: str
+    port: int
+    weight: int | None = None
 
 
 class FrontDoorArgs(TypedDict):
@@ -114,6 +127,15 @@ class FrontDoorArgs(TypedDict):
     """Services of the units' routers, in the same namespace; port 80 takes requests."""
 
 
+class FrontDoorPortArgs(TypedDict):
+    """Where the front door of a stack takes requests of one model from inside the cluster."""
+
+    version: pulumi.Input[str]
+    """Label of its Envoys."""
+    port: int
+    """Port of theirs."""
+
+
 class ModelEndpointArgs(TypedDict):
     """What a model's endpoint needs."""
 
@@ -123,6 +145,8 @@ class ModelEndpointArgs(TypedDict):
     """Name that the model's objects carry as label, and name of the Service."""
     ready_timeout_s: NotRequired[int | None]
     """Limit of the wait for what stands behind the Service to be ready, in seconds; 600 if left out."""
+    front_door: NotRequired[FrontDoorPortArgs | None]
+    """The front door of the stack that spreads its requests; connections are spread over servers if left out."""
 
 
 class FrontDoor(pulumi.ComponentResource):
@@ -154,7 +178,8 @@ class FrontDoor(pulumi.ComponentResource):
 
 
 class ModelEndpoint(pulumi.ComponentResource):
-    """A Service that spreads connections over the servers of all units of a model, as the published baseline does.
+    """A Service that spreads connections over the servers of all units of a model, as the published baseline does, or
+    that leads to the front door of the stack.
 
     Declare it beside the units, not after them: the Kubernetes plug-in gives every Service ten seconds to settle.
     """
@@ -173,7 +198,11 @@ class ModelEndpoint(pulumi.ComponentResource):
 
 def endpoint_service(args: ModelEndpointArgs) -> Manifest:
     """The Service."""
-    model = args["model"]
+    model, door = args["model"], args.get("front_door")
+    selector: Mapping[str, pulumi.Input[str]] = labels.model_selector(model)
+    if door is not None:
+        selector = {**labels.stack_front_door_selector(), labels.FRONT_DOOR: door["version"]}
+    port = SERVER_PORT if door is None else door["port"]
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -184,8 +213,8 @@ def endpoint_service(args: ModelEndpointArgs) -> Manifest:
         },
         "spec": {
             "type": "ClusterIP",
-            "selector": labels.model_selector(model),
-            "ports": [{"name": "http", "port": 80, "targetPort": SERVER_PORT, "protocol": "TCP"}],
+            "selector": selector,
+            "ports": [{"name": "http", "port": 80, "targetPort": port, "protocol": "TCP"}],
         },
     }
 
@@ -202,7 +231,7 @@ def config_map(args: FrontDoorArgs) -> Manifest:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(args, _versioned_name(args)),
-        "data": {_CONFIG_FILE: text},
+        "data": {CONFIG_FILE: text},
     }
 
 
@@ -212,8 +241,33 @@ def _bootstrap(args: FrontDoorArgs, namespace: str) -> str:
 
 
 def deployment(args: FrontDoorArgs) -> Manifest:
-    """The Envoys, on different nodes where there are several."""
-    chosen = labels.front_door_selector(args["model"], version(args))
+    """The Envoys."""
+    name = _versioned_name(args)
+    return envoys(
+        _metadata(args, name),
+        labels.front_door_selector(args["model"], version(args)),
+        resolve_release(args["release"], args.get("override")).proxy.image.pinned,
+        {"http": REQUEST_PORT},
+        {"config": (CONFIG_FOLDER, {"configMap": {"name": name}})},
+    )
+
+
+def envoys(
+    metadata: Mapping[str, Any],
+    chosen: Mapping[str, str],
+    image: str,
+    ports: Mapping[str, int],
+    volumes: Mapping[str, tuple[str, Mapping[str, Any]]],
+) -> Manifest:
+    """The Deployment of a front door's Envoys, on different nodes where there are several.
+
+    Args:
+        metadata: of the Deployment.
+        chosen: labels that select its pods.
+        image: Envoy's.
+        ports: on which they take requests, by name.
+        volumes: by their names where they are mounted and what is in them; `config` has the bootstrap.
+    """
     spread = [
         {
             "maxSkew": 1,
@@ -234,13 +288,13 @@ def deployment(args: FrontDoorArgs) -> Manifest:
             "runAsGroup": _NOBODY,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(args)],
-        "volumes": [{"name": "config", "configMap": {"name": _versioned_name(args)}}],
+        "containers": [_container(image, ports, {name: folder for name, (folder, _) in volumes.items()})],
+        "volumes": [{"name": name, **source} for name, (_, source) in volumes.items()],
     }
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(args, _versioned_name(args)),
+        "metadata": metadata,
         "spec": {
             "replicas": FRONT_DOOR_REPLICAS,
             "selector": {"matchLabels": chosen},
@@ -250,22 +304,22 @@ def deployment(args: FrontDoorArgs) -> Manifest:
     }
 
 
-def _container(args: FrontDoorArgs) -> dict[str, Any]:
+def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str]) -> dict[str, Any]:
     """Envoy. Its readiness ends with `/drain`; whether it lives is asked by connecting to it."""
     requests = FRONT_DOOR_REQUESTS
     return {
         "name": "envoy",
-        "image": resolve_release(args["release"], args.get("override")).proxy.image.pinned,
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["envoy"],
         "args": [
-            *("--config-path", f"{_CONFIG_FOLDER}/{_CONFIG_FILE}"),
+            *("--config-path", f"{CONFIG_FOLDER}/{CONFIG_FILE}"),
             *("--log-level", "warn"),
             *("--concurrency", str(requests.cpus * 2)),
             "--disable-hot-restart",
         ],
         "ports": [
-            {"name": "http", "containerPort": REQUEST_PORT, "protocol": "TCP"},
+            *({"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()),
             {"name": "metrics", "containerPort": READY_PORT, "protocol": "TCP"},
         ],
         "resources": {
@@ -280,7 +334,7 @@ def _container(args: FrontDoorArgs) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "config", "mountPath": _CONFIG_FOLDER, "readOnly": True}],
+        "volumeMounts": [{"name": name, "mountPath": folder, "readOnly": True} for name, folder in folders.items()],
     }
 
 
@@ -343,49 +397,55 @@ def bootstrap(upstreams: Sequence[str], port: int) -> str:
         port: their port.
     """
     config: Config = {
-        "admin": {"address": envoy.socket_address("127.0.0.1", _ADMIN_PORT)},
+        "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT)},
         "static_resources": {
-            "listeners": [_requests_listener(), _ready_listener(), _drain_listener()],
+            "listeners": [requests_listener("requests", REQUEST_PORT, "units"), ready_listener(), drain_listener()],
             "clusters": [
-                _units_cluster(upstreams, port),
-                _local_cluster("admin", _ADMIN_PORT),
-                _local_cluster("second", DRAIN_PORT),
+                units_cluster("units", [Upstream(host, port) for host in upstreams]),
+                local_cluster("admin", ADMIN_PORT),
+                local_cluster("second", DRAIN_PORT),
             ],
         },
     }
     return json.dumps(config, indent=1)
 
 
-def _requests_listener() -> Config:
+def requests_listener(name: str, port: int, cluster: str, **routes: object) -> Config:
+    """What takes requests of one model; `routes` are further settings of its routes."""
+    host: Config = {
+        "name": "model",
+        "domains": ["*"],
+        "routes": [{"match": {"prefix": "/"}, "route": route_to(cluster)}],
+        "request_headers_to_remove": list(DESTINATION_HEADERS),
+    }
+    config = {"name": "requests", "virtual_hosts": [host], **routes}
+    return _listener(name, port, _manager("requests", config, [], **connection_settings()))
+
+
+def route_to(cluster: str) -> Config:
     """Whole answers and streams alike may take as long as bytes come now and then. Nothing is held back: only the
     request is kept, while it may have to be sent again."""
-    route = {
-        "cluster": "units",
+    return {
+        "cluster": cluster,
         "timeout": "0s",
         "idle_timeout": f"{IDLE_TIMEOUT_S}s",
         "retry_policy": _retry_policy(),
     }
-    host: Config = {
-        "name": "model",
-        "domains": ["*"],
-        "routes": [{"match": {"prefix": "/"}, "route": route}],
-        "request_headers_to_remove": list(DESTINATION_HEADERS),
-    }
-    return _listener(
-        "requests",
-        REQUEST_PORT,
-        host,
-        [],
-        use_remote_address=True,
-        normalize_path=True,
-        merge_slashes=True,
-        path_with_escaped_slashes_action="UNESCAPE_AND_REDIRECT",
-        server_header_transformation="PASS_THROUGH",
-        common_http_protocol_options={
+
+
+def connection_settings() -> Config:
+    """How the connections of clients are taken."""
+    return {
+        "use_remote_address": True,
+        "normalize_path": True,
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "UNESCAPE_AND_REDIRECT",
+        "server_header_transformation": "PASS_THROUGH",
+        "common_http_protocol_options": {
             "idle_timeout": f"{IDLE_TIMEOUT_S}s",
             "headers_with_underscores_action": "REJECT_REQUEST",
         },
-    )
+    }
 
 
 def _retry_policy() -> Config:
@@ -404,8 +464,8 @@ def _retry_policy() -> Config:
     }
 
 
-def _units_cluster(upstreams: Sequence[str], port: int) -> Config:
-    """The units: of two by chance the one with fewer requests. One that fails is left out for a while, never all.
+def units_cluster(name: str, upstreams: Sequence[Upstream]) -> Config:
+    """Units: of two by chance the one with fewer requests. One that fails is left out for a while, never all.
 
     Whether a unit is there is asked by connecting to it: a Service without ready pods refuses. A request would be
     routed to its servers and counted. It is left out for a second only: when units change one by one, the next one goes
@@ -418,17 +478,17 @@ def _units_cluster(upstreams: Sequence[str], port: int) -> Config:
         "retry_budget": {"budget_percent": {"value": 100}},  # a unit that refuses at once has the fewest requests
     }
     return {
-        "name": "units",
+        "name": name,
         "type": "STRICT_DNS",
         "dns_lookup_family": "V4_PREFERRED",
         "connect_timeout": f"{_CONNECT_TIMEOUT_S}s",
-        "load_assignment": _endpoints("units", [(host, port) for host in upstreams]),
+        "load_assignment": _endpoints(name, upstreams),
         "load_balancing_policy": {
             "policies": [
                 {
                     "typed_extension_config": {
                         "name": "envoy.load_balancing_policies.least_request",
-                        "typed_config": _typed("load_balancing_policies.least_request.v3.LeastRequest")
+                        "typed_config": typed("load_balancing_policies.least_request.v3.LeastRequest")
                         | {"choice_count": 2},
                     }
                 }
@@ -463,7 +523,7 @@ def _units_cluster(upstreams: Sequence[str], port: int) -> Config:
     }
 
 
-def _ready_listener() -> Config:
+def ready_listener() -> Config:
     """Readiness, and Envoy's metrics."""
     host: Config = {
         "name": "metrics",
@@ -472,10 +532,10 @@ def _ready_listener() -> Config:
     }
     path = {"name": ":path", "string_match": {"exact": "/ready"}}
     health = envoy.http_filter("health_check", "health_check", "HealthCheck", pass_through_mode=False, headers=[path])
-    return _listener("ready", READY_PORT, host, [health])
+    return _listener("ready", READY_PORT, _manager("ready", {"name": "ready", "virtual_hosts": [host]}, [health]))
 
 
-def _drain_listener() -> Config:
+def drain_listener() -> Config:
     """The end of a pod: `/drain` answers when all requests have their answer. `/second` takes a second, for `/drain`.
 
     Envoy itself ends at once when it is told to, and its image has no shell that a hook could run.
@@ -498,21 +558,22 @@ def _drain_listener() -> Config:
                 "match": {"path": "/second"},
                 "direct_response": answer,
                 "typed_per_filter_config": {
-                    "envoy.filters.http.lua": _typed("filters.http.lua.v3.LuaPerRoute") | {"disabled": True}
+                    "envoy.filters.http.lua": typed("filters.http.lua.v3.LuaPerRoute") | {"disabled": True}
                 },
             },
             {"match": {"path": "/drain"}, "direct_response": answer},
         ],
     }
-    return _listener("drain", DRAIN_PORT, host, [lua, fault])
+    return _listener("drain", DRAIN_PORT, _manager("drain", {"name": "drain", "virtual_hosts": [host]}, [lua, fault]))
 
 
-def _listener(name: str, port: int, host: Config, filters: Sequence[Config], **settings: object) -> Config:
-    router = envoy.http_filter("router", "router", "Router", suppress_envoy_headers=True)
-    routes = {"name": name, "virtual_hosts": [host]}
-    manager = envoy.connection_manager(
-        stat_prefix=name, route_config=routes, http_filters=[*filters, router], **settings
+def _manager(name: str, routes: Config, filters: Sequence[Config], **settings: object) -> Config:
+    return envoy.connection_manager(
+        stat_prefix=name, route_config=routes, http_filters=[*filters, router_filter()], **settings
     )
+
+
+def _listener(name: str, port: int, manager: Config) -> Config:
     return {
         "name": name,
         "address": envoy.socket_address("0.0.0.0", port),  # noqa: S104 - a pod's own address
@@ -520,19 +581,30 @@ def _listener(name: str, port: int, host: Config, filters: Sequence[Config], **s
     }
 
 
-def _local_cluster(name: str, port: int) -> Config:
+def router_filter() -> Config:
+    """What sends requests on, the last of all filters."""
+    return envoy.http_filter("router", "router", "Router", suppress_envoy_headers=True)
+
+
+def local_cluster(name: str, port: int) -> Config:
+    """A port of the same pod."""
     return {
         "name": name,
         "type": "STATIC",
         "connect_timeout": "1s",
-        "load_assignment": _endpoints(name, [("127.0.0.1", port)]),
+        "load_assignment": _endpoints(name, [Upstream("127.0.0.1", port)]),
     }
 
 
-def _endpoints(name: str, addresses: Sequence[tuple[str, int]]) -> Config:
-    endpoints = [{"endpoint": {"address": envoy.socket_address(host, port)}} for host, port in addresses]
+def _endpoints(name: str, upstreams: Sequence[Upstream]) -> Config:
+    endpoints = [
+        {"endpoint": {"address": envoy.socket_address(to.host, to.port)}}
+        | ({} if to.weight is None else {"load_balancing_weight": to.weight})
+        for to in upstreams
+    ]
     return {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}
 
 
-def _typed(name: str) -> Config:
+def typed(name: str) -> Config:
+    """What names the type of a message."""
     return {"@type": f"type.googleapis.com/envoy.extensions.{name}"}

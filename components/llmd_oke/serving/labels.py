@@ -52,3 +52,9 @@ def front_door_selector(model: str, version: str | None = None) -> dict[str, str
     """Selects the front door of a model: that of one version, or all."""
     chosen = {MODEL: model, "app.kubernetes.io/component": "front-door"}
     return chosen if version is None else {**chosen, FRONT_DOOR: version}
+
+
+def stack_front_door_selector(version: str | None = None) -> dict[str, str]:
+    """Selects the front door of all models of a stack: that of one version, or all."""
+    chosen = {"app.kubernetes.io/component": "stack-front-door"}
+    return chosen if version is None else {**chosen, FRONT_DOOR: version}

@@ -42,7 +42,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 _API_ACCESS = "api-access"
 
-_CUSTOM_GROUPS = ("inference.networking.k8s.io", "inference.networking.x-k8s.io", "keda.sh")
+_CUSTOM_GROUPS = ("cert-manager.io", "inference.networking.k8s.io", "inference.networking.x-k8s.io", "keda.sh")
 
 
 def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> KubernetesObject:

@@ -47,10 +47,10 @@ def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
 def router_rules(pods: Mapping[str, str], metrics_port: int, control_plane: Sequence[str] | None) -> list[Rule]:
     """Requests come from everywhere, questions to the picker from the Envoys of its own router alone."""
     return [
-        {"ports": _ports(envoy.REQUESTS_PORT)},
-        {"ports": _ports(metrics_port, envoy.METRICS_PORT), **readers(control_plane)},
+        {"ports": tcp_ports(envoy.REQUESTS_PORT)},
+        {"ports": tcp_ports(metrics_port, envoy.METRICS_PORT), **readers(control_plane)},
         {
-            "ports": _ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT),
+            "ports": tcp_ports(envoy.PICKER_PORT, envoy.PICKER_HEALTH_PORT),
             "from": [{"podSelector": {"matchLabels": pods}}],
         },
     ]
@@ -61,7 +61,7 @@ def servers_rules(unit: str, role: str, routed: bool, control_plane: Sequence[st
     free ones). Requests come from the unit's router, and who may read metrics has the same port; from everywhere where
     servers have no router before them.
     """
-    requests: Rule = {"ports": _ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
+    requests: Rule = {"ports": tcp_ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
     if routed and (read := readers(control_plane)):
         router = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
         requests["from"] = [router, *read["from"]]
@@ -102,7 +102,8 @@ def _label_exists(label: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": label, "operator": "Exists"}]}
 
 
-def _ports(*numbers: int) -> list[dict[str, Any]]:
+def tcp_ports(*numbers: int) -> list[dict[str, Any]]:
+    """TCP ports of a rule."""
     return [{"protocol": "TCP", "port": number} for number in numbers]
 
 

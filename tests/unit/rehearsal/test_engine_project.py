@@ -1,12 +1,17 @@
 """The project that a rehearsal's engine works in."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from llmd_oke.config import stack_file
+from llmd_oke import planning
+from llmd_oke.config import stack_file, validate
+from llmd_oke.planning.front_door_secrets import read_secrets
 from llmd_rehearsal.engine_project import PREVIEWED, checkpoint_file, copy_project
 from project_entries import model_entry, write_entry
+from stack_files import stack
 
 
 @pytest.fixture
@@ -30,6 +35,26 @@ def test_a_preview_works_on_a_copy_of_its_own_with_the_salt_of_what_is_deployed(
     assert written["config"]["llmd-oke:rehearsed"] is True
     assert stack == {"release": "llm-d-0.7.0", "override": {"router": "llm-d-0.6.0"}}
     assert deployed.read_text() == before
+
+
+def test_a_front_door_is_rehearsed_with_secrets_of_its_own(project: Path, tmp_path: Path):
+    door = {"exposure": "public", "host": "llm.example.com", "tls": {"kind": "issuer", "name": "x"}}
+    front = {**stack(frontDoor={**door, "authentication": {"kind": "api-keys"}})}
+    stack_file(project, "s").write_text(yaml.safe_dump({"config": {"llmd-oke:stack": front}}))
+
+    def written() -> dict[str, Any]:
+        copy = copy_project(project, "s", tmp_path / "state", "llm-d-0.9.0")
+        return yaml.safe_load(stack_file(copy.folder, "s").read_text())["config"]
+
+    config = written()
+    plan = planning.plan(validate(config["llmd-oke:stack"])).front_door
+    assert plan is not None
+    assert plan.exposure == "cluster"
+    texts = {key.partition(":")[2]: json.dumps(value) for key, value in config.items()}
+    secrets = read_secrets(plan, texts)
+    assert secrets.certificate is not None
+    assert set(secrets.keys or ()) == {"rehearsal"}
+    assert written() == config
 
 
 def test_the_engine_keeps_no_logs_of_its_own_in_a_rehearsal(project: Path, tmp_path: Path):

@@ -1,0 +1,143 @@
+"""The front door of a stack: one address for all its models, who may ask, how much, and what share a unit gets."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from llmd_oke.config.base import DnsLabel, HttpsUrl, Items, Ocid, Part, is_absent, matching
+
+Exposure = Literal["cluster", "internal", "public"]
+
+HostName = Annotated[
+    str,
+    matching(
+        r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$",
+        "a host name of lower-case letters, digits, dashes and dots, such as llm.example.com",
+        max_length=253,
+    ),
+]
+"""A name in the DNS with at least one dot."""
+
+RequestsPerMinute = Annotated[int, Field(ge=1, le=1_000_000)]
+Weight = Annotated[int, Field(ge=0, le=100)]
+
+CLIENT_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+"""Names of clients; they stand in headers and access logs."""
+
+ClientName = Annotated[
+    str, matching(CLIENT_PATTERN, "at most 63 letters, digits, dashes, dots and underscores", max_length=63)
+]
+
+
+class ConfigCertificate(Part):
+    """The certificate is a secret of the stack's config."""
+
+    kind: Literal["config"]
+    """`config`: certificate chain and private key (PEM) are `llmd-oke:frontDoorCertificate.chain` and
+    `llmd-oke:frontDoorCertificate.key`, set with `pulumi config set --secret --path`."""
+
+
+class SecretCertificate(Part):
+    """The certificate is in a Secret that something else makes and renews."""
+
+    kind: Literal["secret"]
+    """`secret`: a Secret of type kubernetes.io/tls in the namespace of the models."""
+
+    name: DnsLabel
+    """Name of the Secret."""
+
+
+class IssuerCertificate(Part):
+    """cert-manager, which must be in the cluster, gets and renews the certificate."""
+
+    kind: Literal["issuer"]
+    """`issuer`: an issuer of cert-manager."""
+
+    name: DnsLabel
+    """Name of the issuer."""
+
+    scope: Literal["Issuer", "ClusterIssuer"] = "ClusterIssuer"
+    """`ClusterIssuer`, or an `Issuer` of the namespace of the models."""
+
+
+Tls = Annotated[ConfigCertificate | SecretCertificate | IssuerCertificate, Field(discriminator="kind")]
+
+
+class ApiKeys(Part):
+    """Clients send a key of their own: `Authorization: Bearer KEY`."""
+
+    kind: Literal["api-keys"]
+    """`api-keys`: the secrets `llmd-oke:frontDoorKeys.CLIENT`, one for each client, set with
+    `pulumi config set --secret --path`."""
+
+
+class Jwt(Part):
+    """Clients send a token (JWT) that an identity provider has signed: `Authorization: Bearer TOKEN`."""
+
+    kind: Literal["jwt"]
+    """`jwt`: the public keys of the provider are `llmd-oke:frontDoorKeySet`, a JSON Web Key Set."""
+
+    issuer: HttpsUrl
+    """Issuer that tokens must name (`iss`)."""
+
+    audiences: Annotated[Items[str], Field(min_length=1)]
+    """Audiences of which tokens must name one (`aud`)."""
+
+
+Authentication = Annotated[ApiKeys | Jwt, Field(discriminator="kind")]
+
+
+class Limits(Part):
+    """What one client may ask of all models together. Each of the two Envoys allows half of it."""
+
+    requests_per_minute: RequestsPerMinute
+    """Requests of one client in a minute."""
+
+    clients: dict[ClientName, RequestsPerMinute] = Field(default_factory=dict[str, int])
+    """Other limits for single clients, by the name of their key or the subject (`sub`) of their token."""
+
+
+class LoadBalancer(Part):
+    """Where OCI's load balancer is. What is left out is that of the stack's own network, or else the cluster's."""
+
+    subnet_id: Ocid | None = None
+    """Subnet."""
+
+    security_group_ids: Items[Ocid] = ()
+    """Network security groups."""
+
+
+class FrontDoor(Part):
+    """One address for all models of the stack.
+
+    A request goes to the model that its host (`hosts`), its path (`/models/NAME/v1/…`, where NAME is that of the
+    model's objects) or the `model` of its body names.
+    """
+
+    exposure: Exposure = "cluster"
+    """Who reaches it. `cluster`: pods. `internal`: the VCN and what is joined to it, through a network load balancer of
+    OCI. `public`: the internet too; it needs `tls` and `authentication`."""
+
+    host: HostName | None = None
+    """Its name in the DNS, which you point to it; needed with `tls`."""
+
+    tls: Annotated[Tls | None, Field(exclude_if=is_absent)] = None
+    """Its certificate; plain HTTP if left out. A renewed one is taken without a restart."""
+
+    authentication: Annotated[Authentication | None, Field(exclude_if=is_absent)] = None
+    """Who may ask; everybody who reaches it if left out."""
+
+    limits: Annotated[Limits | None, Field(exclude_if=is_absent)] = None
+    """How much each client may ask; only with `authentication`."""
+
+    hosts: dict[HostName, DnsLabel] = Field(default_factory=dict[str, str])
+    """Further names in the DNS, each of which leads to one model (by the name of its objects)."""
+
+    weights: dict[DnsLabel, Weight] = Field(default_factory=dict[str, int])
+    """Percent of the requests that name a model by the body, for each unit that serves it (copies, and other entries of
+    `models` with the same model), by the names of the units: `gpt-oss-120b`, or `gpt-oss-120b-0` and so on where there
+    are copies. They add up to 100 for each model; a model without weights is spread by least load. They move while
+    requests flow."""
+
+    load_balancer: LoadBalancer = LoadBalancer()
+    """The load balancer of an `internal` or `public` front door."""

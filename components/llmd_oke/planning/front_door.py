@@ -1,0 +1,147 @@
+"""The front door of a stack: what it leads to, with which weights, and what is wrong with it."""
+
+from collections.abc import Iterator
+
+from llmd_pods.errors import Problem
+
+from llmd_oke import catalogue
+from llmd_oke.config import CreateCluster, Model, StackConfig
+from llmd_oke.config.front_door import FrontDoor
+from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.planning.placement import FRONT_DOOR_REPLICAS, unit_names
+from llmd_oke.planning.plan import FrontDoorModel, FrontDoorPlan
+
+NAME = "front-door"
+"""Name of its objects in the cluster."""
+
+_PATH = "frontDoor"
+
+
+def front_door(config: StackConfig) -> FrontDoorPlan | None:
+    """The front door of a stack whose models the catalogue has; None where it has none."""
+    door = config.front_door
+    if door is None:
+        return None
+    limits = door.limits
+    return FrontDoorPlan(
+        exposure=door.exposure,
+        host=door.host,
+        tls=door.tls,
+        authentication=door.authentication,
+        requests_per_minute=limits.requests_per_minute // FRONT_DOOR_REPLICAS if limits else None,
+        client_limits={name: rate // FRONT_DOOR_REPLICAS for name, rate in limits.clients.items()} if limits else {},
+        models=tuple(_model(door, model) for model in config.models),
+        weights=door.weights,
+        load_balancer=door.load_balancer,
+    )
+
+
+def _model(door: FrontDoor, model: Model) -> FrontDoorModel:
+    hosts = tuple(host for host, name in door.hosts.items() if name == model.object_name)
+    return FrontDoorModel(model.object_name, _served_name(model), hosts, tuple(_units(model)))
+
+
+def _served_name(model: Model) -> str:
+    facts = catalogue.model(model.model)
+    return facts.repository if facts else model.model
+
+
+def _units(model: Model) -> list[str]:
+    return [model.object_name] if model.router.mode == "none" else unit_names(model)
+
+
+def front_door_problems(config: StackConfig) -> Iterator[Problem]:
+    """Everything that is wrong with the front door of a stack, as far as its secrets aren't needed to see it."""
+    door = config.front_door
+    if door is None:
+        return
+    if config.layer == "cluster":
+        why = "the cluster layer deploys no models"
+        yield Problem(_PATH, "a front door", "nothing, or the stack of the serving layer", why)
+    yield from _name_problems(config, door)
+    yield from _access_problems(door)
+    yield from _limit_problems(door)
+    yield from _load_balancer_problems(config, door)
+    yield from _weight_problems(config, door)
+
+
+def _name_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
+    names = [model.object_name for model in config.models]
+    for i, name in enumerate(names):
+        if name == NAME:
+            yield Problem(f"models[{i}].name", name, "another name", "the front door of the stack has it")
+    for host, name in door.hosts.items():
+        if name not in names:
+            why = "the stack has no model whose objects have this name"
+            yield Problem(f"{_PATH}.hosts.{host}", name, did_you_mean(name, names), why)
+        if host == door.host:
+            why = "it is the front door's own host, which leads to all models"
+            yield Problem(f"{_PATH}.hosts.{host}", name, "another host", why)
+
+
+def _access_problems(door: FrontDoor) -> Iterator[Problem]:
+    """A certificate is for a name; keys travel encrypted; the internet has neither plain nor free access."""
+    if door.tls is not None and door.host is None:
+        yield Problem(f"{_PATH}.host", None, "the name that the certificate is for", "the key is missing")
+    outside = door.exposure != "cluster"
+    if door.tls is None and (door.exposure == "public" or (outside and door.authentication is not None)):
+        what = "requests" if door.authentication is None else "keys and requests"
+        why = f"{what} would pass in plain text outside of the cluster"
+        yield Problem(f"{_PATH}.tls", None, "a certificate: kind config, secret or issuer", why)
+    if door.authentication is None and door.exposure == "public":
+        why = "everybody on the internet could use the models"
+        yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or exposure: internal", why)
+
+
+def _limit_problems(door: FrontDoor) -> Iterator[Problem]:
+    limits = door.limits
+    if limits is None:
+        return
+    if door.authentication is None:
+        why = "without it clients can't be told apart"
+        yield Problem(f"{_PATH}.authentication", None, "kind api-keys or jwt, or no limits", why)
+    rates = {"requestsPerMinute": limits.requests_per_minute}
+    rates |= {f"clients.{name}": rate for name, rate in limits.clients.items()}
+    for key, rate in rates.items():
+        if rate % FRONT_DOOR_REPLICAS:
+            why = f"each of {FRONT_DOOR_REPLICAS} Envoys allows its share"
+            accepted = f"a multiple of {FRONT_DOOR_REPLICAS}"
+            yield Problem(f"{_PATH}.limits.{key}", rate, accepted, why)
+
+
+def _load_balancer_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
+    """Where a public load balancer goes must be known; OKE takes the subnet of internal ones where nothing is said."""
+    balancer, path = door.load_balancer, f"{_PATH}.loadBalancer"
+    if door.exposure == "cluster":
+        if balancer.subnet_id is not None or balancer.security_group_ids:
+            why = "a front door for pods has no load balancer"
+            yield Problem(path, "a subnet or groups", "nothing, or exposure: internal or public", why)
+        return
+    if door.exposure == "public" and balancer.subnet_id is None:
+        cluster = config.cluster if config.layer == "all" else None
+        if not isinstance(cluster, CreateCluster):
+            why = "the stack doesn't create the network, and OKE's own choice is the subnet of internal load balancers"
+            yield Problem(f"{path}.subnetId", None, "OCID of a public subnet", why)
+        elif not cluster.network.public_load_balancers and cluster.network.subnets.public_load_balancers is None:
+            why = "the network has no subnet for a public load balancer"
+            yield Problem("cluster.network.publicLoadBalancers", None, "true, or frontDoor.loadBalancer.subnetId", why)
+
+
+def _weight_problems(config: StackConfig, door: FrontDoor) -> Iterator[Problem]:
+    units: dict[str, list[str]] = {}
+    for model in config.models:
+        units.setdefault(_served_name(model), []).extend(_units(model))
+    known = [unit for names in units.values() for unit in names]
+    for unit, weight in door.weights.items():
+        if unit not in known:
+            yield Problem(f"{_PATH}.weights.{unit}", weight, did_you_mean(unit, known), "the stack has no such unit")
+    for served, names in units.items():
+        weights = {unit: door.weights[unit] for unit in names if unit in door.weights}
+        if not weights:
+            continue
+        if missing := [unit for unit in names if unit not in weights]:
+            why = f"{served} is served by {', '.join(names)}, and each needs a weight (0 for none)"
+            yield Problem(f"{_PATH}.weights", weights, f"also {', '.join(missing)}", why)
+        elif (total := sum(weights.values())) != 100:
+            why = f"those of {served} add up to {total}"
+            yield Problem(f"{_PATH}.weights", weights, "weights that add up to 100", why)

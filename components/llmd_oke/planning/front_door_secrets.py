@@ -1,0 +1,171 @@
+"""The secrets of a front door, from the stack's config: keys of clients, an identity provider's keys, a certificate.
+
+They are read when the program runs, before anything is declared. What is wrong with them is told without any of them.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509.oid import ExtensionOID
+from llmd_pods.errors import Problem, Refused
+from pydantic import TypeAdapter, ValidationError
+
+from llmd_oke.config.front_door import CLIENT_PATTERN
+from llmd_oke.planning.plan import FrontDoorPlan
+
+KEYS, KEY_SET, CERTIFICATE = "frontDoorKeys", "frontDoorKeySet", "frontDoorCertificate"
+"""Keys of the stack's config, below `llmd-oke:`."""
+
+_SHORTEST_KEY = 20
+"""Characters; ours. With letters and digits by chance these are 119 bits."""
+
+_TEXTS = TypeAdapter(dict[str, str])
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Certificates, the host's own first, and their private key: PEM."""
+
+    chain: str
+    key: str
+
+
+@dataclass(frozen=True)
+class FrontDoorSecrets:
+    """What the front door needs; None where the stack has no use for it. `keys` are those of clients by their names,
+    `key_set` is a JSON Web Key Set.
+    """
+
+    keys: Mapping[str, str] | None = None
+    key_set: str | None = None
+    certificate: Certificate | None = None
+
+
+def read_secrets(
+    door: FrontDoorPlan, settings: Mapping[str, str | None], now: datetime | None = None
+) -> FrontDoorSecrets:
+    """The secrets that a front door needs, of `settings`: JSON texts by their keys.
+
+    Raises:
+        Refused: one is missing or can't be used; carries every problem, without the secrets.
+    """
+    authentication = door.authentication.kind if door.authentication else None
+    keys = _texts(settings.get(KEYS)) if authentication == "api-keys" else None
+    key_set = settings.get(KEY_SET) or "" if authentication == "jwt" else None
+    pair = _texts(settings.get(CERTIFICATE)) if door.tls is not None and door.tls.kind == "config" else None
+    problems = [
+        *(_key_problems(keys, door) if keys is not None else ()),
+        *(_key_set_problems(key_set) if key_set is not None else ()),
+        *(_certificate_problems(pair, door, now or datetime.now(UTC)) if pair is not None else ()),
+    ]
+    if problems:
+        raise Refused(problems)
+    return FrontDoorSecrets(keys, key_set, Certificate(pair["chain"], pair["key"]) if pair is not None else None)
+
+
+def _texts(text: str | None) -> dict[str, str]:
+    """An object of texts; empty where it is none, so that what is missing is told."""
+    try:
+        return _TEXTS.validate_json(text or "{}")
+    except ValidationError:
+        return {}
+
+
+def _key_problems(keys: Mapping[str, str], door: FrontDoorPlan) -> Iterator[Problem]:
+    path = f"llmd-oke:{KEYS}"
+    command = f"pulumi config set --secret --path {path}.CLIENT for each client"
+    if not keys:
+        yield Problem(path, None, command, "the front door asks for keys, and no client has one")
+    owners: dict[str, str] = {}
+    for client, key in keys.items():
+        place = f"{path}.{client}"
+        if not re.match(CLIENT_PATTERN, client):
+            accepted = "at most 63 letters, digits, dashes, dots and underscores"
+            yield Problem(place, client, accepted, "clients stand by their names in headers and logs")
+        if key in owners:
+            why = f"{owners[key]} has the same key, so that they can't be told apart"
+            yield Problem(place, None, "a key of its own", why)
+        elif len(key) < _SHORTEST_KEY or not re.fullmatch(r"[!-~]+", key):
+            accepted = f"at least {_SHORTEST_KEY} letters, digits and signs of ASCII without blanks"
+            yield Problem(place, None, accepted, "the key can be guessed, or not be sent in a header")
+        owners.setdefault(key, client)
+    for client in door.client_limits:
+        if client not in keys:
+            why = "no client of this name has a key"
+            yield Problem(f"frontDoor.limits.clients.{client}", None, ", ".join(keys) or "none", why)
+
+
+def _key_set_problems(text: str) -> Iterator[Problem]:
+    path, accepted = f"llmd-oke:{KEY_SET}", 'a JSON Web Key Set: {"keys": [{"kty": "RSA", ...}]}, public keys only'
+    try:
+        document = json.loads(text)
+        keys: list[dict[str, object]] = list(document["keys"])
+        kinds = [key["kty"] for key in keys]
+    except (ValueError, KeyError, TypeError):
+        yield Problem(path, None, accepted, "it is missing, or no such set")
+        return
+    if not kinds:
+        yield Problem(path, None, accepted, "it has no key")
+    if any(kind == "oct" or "d" in key for kind, key in zip(kinds, keys, strict=True)):
+        yield Problem(path, None, accepted, "it has a key that tokens can be signed with")
+
+
+def _certificate_problems(pair: Mapping[str, str], door: FrontDoorPlan, now: datetime) -> Iterator[Problem]:
+    path = f"llmd-oke:{CERTIFICATE}"
+    try:
+        chain = x509.load_pem_x509_certificates(pair.get("chain", "").encode())
+    except ValueError:
+        why = "it is missing, or no certificate"
+        yield Problem(f"{path}.chain", None, "certificates as PEM, the host's own first", why)
+        return
+    own = chain[0]
+    try:
+        key = load_pem_private_key(pair.get("key", "").encode(), password=None)
+    except (ValueError, TypeError):
+        why = "it is missing, encrypted, or no private key"
+        yield Problem(f"{path}.key", None, "the private key as PEM, without a password", why)
+    else:
+        if _public(key.public_key()) != _public(own.public_key()):
+            yield Problem(f"{path}.key", None, "the key that the certificate was made for", "it is another's key")
+    yield from _time_problems(f"{path}.chain", chain, now)
+    names = _host_names(own)
+    for host in (*([door.host] if door.host else []), *(host for model in door.models for host in model.hosts)):
+        if not _covers(names, host):
+            why = f"it is for {', '.join(sorted(names)) or 'no host'}, not for {host}"
+            yield Problem(f"{path}.chain", None, f"a certificate for {host}", why)
+
+
+def _time_problems(path: str, chain: Sequence[x509.Certificate], now: datetime) -> Iterator[Problem]:
+    for certificate in chain:
+        name = certificate.subject.rfc4514_string() or "the certificate"
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if end <= now:
+            yield Problem(path, None, "a renewed certificate", f"{name} expired on {end:%Y-%m-%d %H:%M} UTC")
+        if begin > now:
+            yield Problem(path, None, "a certificate of now", f"{name} is valid from {begin:%Y-%m-%d %H:%M} UTC on")
+
+
+def _public(key: object) -> bytes:
+    encode = getattr(key, "public_bytes")  # noqa: B009 - every kind of public key has it, their union has no name
+    encoded: bytes = encode(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return encoded
+
+
+def _host_names(certificate: x509.Certificate) -> set[str]:
+    try:
+        extension = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME)
+    except x509.ExtensionNotFound:
+        return set()
+    value = extension.value
+    names = value.get_values_for_type(x509.DNSName) if isinstance(value, x509.SubjectAlternativeName) else []
+    return {name.lower() for name in names}
+
+
+def _covers(names: Collection[str], host: str) -> bool:
+    """Whether a certificate is for a host: by its name, or with `*` for the first label."""
+    return host in names or f"*.{host.partition('.')[2]}" in names

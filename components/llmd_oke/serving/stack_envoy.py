@@ -1,0 +1,444 @@
+"""The Envoy of a stack's front door: which model a request is for, who may ask, how much, and what is answered instead.
+
+Three files say so. The bootstrap is read at the start, so that other models or another access bring other Envoys. Where
+requests go with which weights (`clusters`), and who may ask (`authentication`), are read again whenever they change.
+Field names are those of Envoy's API v3; the whole is read by the real Envoy in a test.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmd_oke.serving import envoy
+from llmd_oke.serving.front_door import (
+    ADMIN_PORT,
+    DESTINATION_HEADERS,
+    DRAIN_PORT,
+    Config,
+    Upstream,
+    connection_settings,
+    drain_listener,
+    local_cluster,
+    ready_listener,
+    requests_listener,
+    route_to,
+    router_filter,
+    typed,
+    units_cluster,
+)
+
+STACK_PORT = 8443
+"""Where requests for all models come in, encrypted or not."""
+
+FIRST_MODEL_PORT = 8100
+"""Where requests for the first model come in from inside the cluster, plain and without a key; then the next ones."""
+
+CLIENT_HEADER = "x-llmd-oke-client"
+"""Says routers and servers who asks: the name of the key, or the subject of the token. Clients can't set it."""
+
+TRAFFIC_FOLDER, TRAFFIC_FILE = "/etc/front-door/traffic", "clusters.json"
+ACCESS_FOLDER, ACCESS_FILE = "/etc/front-door/access", "authentication.json"
+CERTIFICATE_FOLDER = "/etc/front-door/certificate"
+"""Mounted folders of what changes without a restart."""
+
+CERTIFICATE_FILE = "certificate.json"
+"""Beside the bootstrap: where Envoy finds the certificate."""
+
+LARGEST_BODY_MIB = 32
+"""Of a request, which is held until its model is known; ours. A million tokens of text are about 5 MiB."""
+
+_MOST_CLIENTS = 4096
+"""Clients whose requests are counted at a time; ours. Of more, those that ask least often begin anew."""
+
+_MODEL = "llmd-oke.model"
+"""Namespace and key of what the body says."""
+
+_CHOOSE_ROUTE = """
+function envoy_on_request(handle)
+  handle:clearRouteCache()
+end
+"""
+"""The route is chosen anew once the body is read; no filter of Envoy's own does that."""
+
+_READ_LATER: Config = {"validate_clusters": False}
+"""Of routes: the clusters that they name come from a file."""
+
+_CODES = {
+    400: ("invalid_request_error", "bad_request"),
+    401: ("invalid_request_error", "invalid_api_key"),
+    403: ("invalid_request_error", "permission_denied"),
+    404: ("invalid_request_error", "not_found"),
+    408: ("invalid_request_error", "request_timeout"),
+    413: ("invalid_request_error", "request_too_large"),
+    429: ("requests", "rate_limit_exceeded"),
+}
+"""Type and code of errors as OpenAI's API has them, by status (platform.openai.com/docs/guides/error-codes)."""
+
+_WORDS = {
+    401: "The key or token is missing, unknown or expired (%LOCAL_REPLY_BODY%)",
+    413: f"The request is larger than {LARGEST_BODY_MIB} MiB.",
+    429: "The key's requests of this minute are used up.",
+    503: "No server of the model can be reached at the moment.",
+}
+"""What is told in place of Envoy's own words."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model behind the front door: the `name` of its objects, the `served_name` of requests' bodies, hosts that lead
+    to it alone, and its units, of which those with the weight 0 get requests only where all have it.
+    """
+
+    name: str
+    served_name: str
+    hosts: tuple[str, ...]
+    upstreams: tuple[Upstream, ...]
+
+
+@dataclass(frozen=True)
+class EnvoySettings:
+    """What the bootstrap says. Requests in a minute are those of one client at one Envoy; None without limits."""
+
+    models: tuple[ServedModel, ...]
+    encrypted: bool
+    authenticated: bool
+    requests_per_minute: int | None = None
+    client_limits: Mapping[str, int] | None = None
+
+
+def bootstrap(settings: EnvoySettings) -> str:
+    """Envoy's bootstrap, as JSON, which is YAML too."""
+    models = [
+        requests_listener(f"model-{model.name}", FIRST_MODEL_PORT + i, _own_cluster(model), **_READ_LATER)
+        for i, model in enumerate(settings.models)
+    ]
+    return _json(
+        {
+            "node": {"id": "front-door", "cluster": "front-door"},
+            "admin": {"address": envoy.socket_address("127.0.0.1", ADMIN_PORT)},
+            "dynamic_resources": {"cds_config": _watched(TRAFFIC_FOLDER, TRAFFIC_FILE)},
+            "static_resources": {
+                "listeners": [_stack_listener(settings), *models, ready_listener(), drain_listener()],
+                "clusters": [local_cluster("admin", ADMIN_PORT), local_cluster("second", DRAIN_PORT)],
+            },
+        }
+    )
+
+
+def clusters(models: Sequence[ServedModel]) -> str:
+    """Where requests go with which weights: units by the name that bodies say, and those of each entry by its own."""
+    by_name: dict[str, list[Upstream]] = {}
+    for model in models:
+        by_name.setdefault(model.served_name, []).extend(model.upstreams)
+    served = [_weighted(_served_cluster(name), upstreams) for name, upstreams in by_name.items()]
+    return _resources([*served, *(_weighted(_own_cluster(model), model.upstreams) for model in models)])
+
+
+def api_keys(keys: Mapping[str, str]) -> str:
+    """Who may ask: clients with these keys, by their names."""
+    credentials = [{"key": key, "client": client} for client, key in sorted(keys.items())]
+    return _resources(
+        [
+            _extension(
+                envoy.http_filter(
+                    "api_key_auth",
+                    "api_key_auth",
+                    "ApiKeyAuth",
+                    credentials=credentials,
+                    key_sources=[{"header": "authorization"}],
+                    forwarding={"header": CLIENT_HEADER, "hide_credentials": True},
+                )
+            )
+        ]
+    )
+
+
+def tokens(issuer: str, audiences: Sequence[str], key_set: str) -> str:
+    """Who may ask: clients with a token of this issuer for one of the audiences, signed with a key of the set."""
+    provider = {
+        "issuer": issuer,
+        "audiences": list(audiences),
+        "local_jwks": {"inline_string": key_set},
+        "require_expiration": True,
+        "claim_to_headers": [{"header_name": CLIENT_HEADER, "claim_name": "sub"}],
+    }
+    rules = [{"match": {"prefix": "/"}, "requires": {"provider_name": "issuer"}}]
+    return _resources(
+        [
+            _extension(
+                envoy.http_filter(
+                    "jwt_authn", "jwt_authn", "JwtAuthentication", providers={"issuer": provider}, rules=rules
+                )
+            )
+        ]
+    )
+
+
+def certificate() -> str:
+    """Where Envoy finds the certificate; it is read again when the folder's files change."""
+    files = {
+        "certificate_chain": {"filename": f"{CERTIFICATE_FOLDER}/tls.crt"},
+        "private_key": {"filename": f"{CERTIFICATE_FOLDER}/tls.key"},
+        "watched_directory": {"path": CERTIFICATE_FOLDER},
+    }
+    return _resources([typed("transport_sockets.tls.v3.Secret") | {"name": "certificate", "tls_certificate": files}])
+
+
+def _stack_listener(settings: EnvoySettings) -> Config:
+    connections = connection_settings()
+    manager = envoy.connection_manager(
+        stat_prefix="requests",
+        route_config={"name": "models", "virtual_hosts": _hosts(settings.models), **_READ_LATER},
+        http_filters=_filters(settings),
+        strip_any_host_port=True,
+        always_set_request_id_in_response=True,
+        access_log=[_access_log()],
+        local_reply_config={"mappers": _errors()},
+        **connections,
+    )
+    chain: Config = {"filters": [manager]}
+    if settings.encrypted:
+        chain["transport_socket"] = _tls()
+    return {
+        "name": "requests",
+        "address": envoy.socket_address("0.0.0.0", STACK_PORT),  # noqa: S104 - a pod's own address
+        "per_connection_buffer_limit_bytes": LARGEST_BODY_MIB * 1024 * 1024,
+        "filter_chains": [chain],
+    }
+
+
+def _tls() -> Config:
+    context = {
+        "alpn_protocols": ["h2", "http/1.1"],
+        "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
+        "tls_certificate_sds_secret_configs": [
+            {
+                "name": "certificate",
+                "sds_config": {"path_config_source": {"path": f"/etc/envoy/{CERTIFICATE_FILE}"}},
+            }
+        ],
+    }
+    kind = typed("transport_sockets.tls.v3.DownstreamTlsContext")
+    return {"name": "envoy.transport_sockets.tls", "typed_config": {**kind, "common_tls_context": context}}
+
+
+def _filters(settings: EnvoySettings) -> list[Config]:
+    """In the order in which requests go through them: who asks, how much, for which model."""
+    removals = [{"remove": header} for header in (*DESTINATION_HEADERS, CLIENT_HEADER)]
+    clean = envoy.http_filter(
+        "header_mutation", "header_mutation", "HeaderMutation", mutations={"request_mutations": removals}
+    )
+    filters: list[Config] = [clean]
+    if settings.authenticated:
+        filters.append(_authentication_filter())
+    if settings.requests_per_minute is not None:
+        filters.append(_limit_filter(settings.requests_per_minute, settings.client_limits or {}))
+    chosen = envoy.http_filter("lua", "lua", "Lua", default_source_code={"inline_string": _CHOOSE_ROUTE})
+    return [*filters, _body_filter(), chosen, router_filter()]
+
+
+def _authentication_filter() -> Config:
+    """Read from a file. Until there is one that can be read, the listener takes no request."""
+    kinds = ("api_key_auth.v3.ApiKeyAuth", "jwt_authn.v3.JwtAuthentication")
+    return {
+        "name": "authentication",
+        "config_discovery": {
+            "config_source": _watched(ACCESS_FOLDER, ACCESS_FILE),
+            "type_urls": [f"type.googleapis.com/envoy.extensions.filters.http.{kind}" for kind in kinds],
+        },
+    }
+
+
+def _limit_filter(requests_per_minute: int, clients: Mapping[str, int]) -> Config:
+    """Each client by its own limit or by that of all; requests without a name share one."""
+    own = [
+        {"entries": [{"key": "client", "value": client}], "token_bucket": _bucket(limit)}
+        for client, limit in sorted(clients.items())
+    ]
+    others = {"entries": [{"key": "client"}], "token_bucket": _bucket(requests_per_minute)}
+    named = {"request_headers": {"header_name": CLIENT_HEADER, "descriptor_key": "client"}}
+    always = {"default_value": {"numerator": 100}}
+    return envoy.http_filter(
+        "local_ratelimit",
+        "local_ratelimit",
+        "LocalRateLimit",
+        stat_prefix="limits",
+        token_bucket=_bucket(requests_per_minute),
+        filter_enabled=always,
+        filter_enforced=always,
+        descriptors=[*own, others],
+        rate_limits=[{"actions": [named]}],
+        always_consume_default_token_bucket=False,
+        max_dynamic_descriptors=_MOST_CLIENTS,
+    )
+
+
+def _bucket(requests_per_minute: int) -> Config:
+    return {"max_tokens": requests_per_minute, "tokens_per_fill": requests_per_minute, "fill_interval": "60s"}
+
+
+def _body_filter() -> Config:
+    """The body's `model`. The body is parsed as it comes, and held until it is whole."""
+    namespace, _, key = _MODEL.partition(".")
+    rule = {"selectors": [{"key": "model"}], "on_present": {"metadata_namespace": namespace, "key": key}}
+    return envoy.http_filter(
+        "json_to_metadata",
+        "json_to_metadata",
+        "JsonToMetadata",
+        request_rules={
+            "rules": [rule],
+            "allow_content_types_regex": {"regex": r"(?i)application/json(\s*;.*)?"},
+        },
+    )
+
+
+def _hosts(models: Sequence[ServedModel]) -> list[Config]:
+    """Hosts that lead to one model, and all others, where the path or the body says the model."""
+    own = [
+        _host(f"model-{model.name}", list(model.hosts), [_models_route([model]), *_own_routes(model, "/")])
+        for model in models
+        if model.hosts
+    ]
+    names = ", ".join(sorted({model.served_name for model in models}))
+    by_body: list[Config] = [
+        {"match": _body_match({"exact": name}), "route": route_to(_served_cluster(name))}
+        for name in dict.fromkeys(model.served_name for model in models)
+    ]
+    routes: list[Config] = [
+        _models_route(models),
+        *(route for model in models for route in _own_routes(model, f"/models/{model.name}/")),
+        *by_body,
+        _answer({"prefix": "/v1/", **_any_model()}, 404, f"The model doesn't exist. The models are: {names}."),
+        _answer({"prefix": "/v1/"}, 400, f"The body is no JSON object with a model. The models are: {names}."),
+        _answer({"prefix": "/"}, 404, "There is no such path: the API is below /v1/."),
+    ]
+    return [*own, _host("all", ["*"], routes)]
+
+
+def _host(name: str, domains: Sequence[str], routes: Sequence[Config]) -> Config:
+    return {"name": name, "domains": list(domains), "routes": list(routes)}
+
+
+def _own_routes(model: ServedModel, prefix: str) -> list[Config]:
+    """What leads to one model, whatever the body says: nothing of it has to be read."""
+    route = {**route_to(_own_cluster(model)), "prefix_rewrite": "/v1/"}
+    disabled = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": True}
+    unread = {f"envoy.filters.http.{name}": disabled for name in ("json_to_metadata", "lua")}
+    return [
+        {"match": {"prefix": f"{prefix}v1/"}, "route": route, "typed_per_filter_config": unread},
+        _answer({"prefix": prefix}, 404, f"There is no such path: the API of the model is below {prefix}v1/."),
+    ]
+
+
+def _body_match(value: Mapping[str, str]) -> Config:
+    return {"prefix": "/v1/", "dynamic_metadata": [_metadata({"string_match": dict(value)})]}
+
+
+def _any_model() -> Config:
+    return {"dynamic_metadata": [_metadata({"present_match": True})]}
+
+
+def _metadata(value: Config) -> Config:
+    namespace, _, key = _MODEL.partition(".")
+    return {"filter": namespace, "path": [{"key": key}], "value": value}
+
+
+def _models_route(models: Sequence[ServedModel]) -> Config:
+    """`/v1/models`: all names, as OpenAI's API lists them."""
+    names = dict.fromkeys(model.served_name for model in models)
+    entries = [{"id": name, "object": "model", "created": 0, "owned_by": "llmd-oke"} for name in names]
+    text = json.dumps({"object": "list", "data": entries})
+    return {
+        **_answer({"path": "/v1/models"}, 200, text),
+        "response_headers_to_add": [_content_type()],
+    }
+
+
+def _content_type() -> Config:
+    header = {"key": "content-type", "value": "application/json"}
+    return {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+
+
+def _answer(match: Config, status: int, text: str) -> Config:
+    return {"match": match, "direct_response": {"status": status, "body": {"inline_string": text}}}
+
+
+def _errors() -> list[Config]:
+    """What Envoy itself answers, in the form of OpenAI's API. What servers answer passes as it is."""
+    unknown = _error(404, "EQ", "invalid_request_error", "model_not_found")
+    below = {"header_filter": {"header": {"name": ":path", "string_match": {"prefix": "/v1/"}}}}
+    unknown["filter"] = {"and_filter": {"filters": [unknown["filter"], below]}}
+    known = [_error(status, "EQ", *_CODES[status]) for status in _CODES]
+    busy = _error(503, "EQ", "server_error", "service_unavailable")
+    return [unknown, *known, busy, _error(500, "GE", "server_error", "server_error")]
+
+
+def _error(status: int, comparison: str, kind: str, code: str) -> Config:
+    value = {"default_value": status, "runtime_key": f"front_door.{status}"}
+    message = _WORDS.get(status, "%LOCAL_REPLY_BODY%")
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    mapper: Config = {
+        "filter": {"status_code_filter": {"comparison": {"op": comparison, "value": value}}},
+        "body_format_override": {"json_format": {"error": error}, "content_type": "application/json"},
+    }
+    if status == 429:
+        mapper["headers_to_add"] = [{"header": {"key": "retry-after", "value": "60"}}]
+    return mapper
+
+
+def _access_log() -> Config:
+    """One line for each request, without what was asked or answered, and without keys."""
+    fields = {
+        "start_time": "%START_TIME%",
+        "request_id": "%REQ(X-REQUEST-ID)%",
+        "client": f"%REQ({CLIENT_HEADER}):63%",
+        "method": "%REQ(:METHOD)%",
+        "host": "%REQ(:AUTHORITY):253%",
+        "path": "%PATH(NQ):200%",
+        "model": f"%DYNAMIC_METADATA({_MODEL.replace('.', ':')}):200%",
+        "status": "%RESPONSE_CODE%",
+        "details": "%RESPONSE_CODE_DETAILS%",
+        "flags": "%RESPONSE_FLAGS%",
+        "duration_ms": "%DURATION%",
+        "first_byte_ms": "%RESPONSE_DURATION%",
+        "bytes_received": "%BYTES_RECEIVED%",
+        "bytes_sent": "%BYTES_SENT%",
+        "unit": "%UPSTREAM_HOST_NAME%",
+        "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+        "address": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
+    }
+    kind = typed("access_loggers.stream.v3.StdoutAccessLog")
+    return {"name": "envoy.access_loggers.stdout", "typed_config": {**kind, "log_format": {"json_format": fields}}}
+
+
+def _served_cluster(served_name: str) -> str:
+    return f"served/{served_name}"
+
+
+def _own_cluster(model: ServedModel) -> str:
+    return f"model/{model.name}"
+
+
+def _weighted(name: str, upstreams: Sequence[Upstream]) -> Config:
+    """A cluster of the units that get requests."""
+    used = [upstream for upstream in upstreams if upstream.weight != 0]
+    rest = used or [Upstream(upstream.host, upstream.port) for upstream in upstreams]
+    return {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", **units_cluster(name, rest)}
+
+
+def _extension(http_filter: Config) -> Config:
+    kind = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+    return {"@type": kind, "name": "authentication", "typed_config": http_filter["typed_config"]}
+
+
+def _watched(folder: str, file: str) -> Config:
+    """A file of a mounted ConfigMap or Secret: Kubernetes changes all of them by moving one link of their folder."""
+    return {"path_config_source": {"path": f"{folder}/{file}", "watched_directory": {"path": folder}}}
+
+
+def _resources(resources: Sequence[Config]) -> str:
+    return _json({"resources": list(resources)})
+
+
+def _json(message: Config) -> str:
+    return json.dumps(message, indent=1)

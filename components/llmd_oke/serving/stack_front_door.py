@@ -1,0 +1,361 @@
+"""One address for all models of a stack: Envoys that know who asks and for which model, and the Service before them."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+
+from llmd_oke.objects import (
+    PART_OF,
+    Manifest,
+    OverrideArgs,
+    ReleaseRef,
+    after,
+    inputs,
+    resolve_release,
+    when_declared,
+)
+from llmd_oke.serving import labels, network_policies, stack_envoy
+from llmd_oke.serving.front_door import CONFIG_FILE, CONFIG_FOLDER, READY_PORT, Upstream, envoys
+from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
+from llmd_oke.serving.stack_envoy import EnvoySettings, ServedModel
+
+NAME = "front-door"
+"""Name of its objects, or what their names begin with."""
+
+CERTIFICATE_SECRET, ACCESS_SECRET = f"{NAME}-certificate", f"{NAME}-access"
+"""Secrets that the front door itself has, or cert-manager fills."""
+
+_ANNOTATIONS = "oci-network-load-balancer.oraclecloud.com"
+"""What annotations of network load balancers begin with (docs.oracle.com, ContEng, "Summary of Annotations for Load
+Balancers and Network Load Balancers")."""
+
+
+class FrontDoorUnitArgs(TypedDict):
+    """A unit behind the front door."""
+
+    service: str
+    """Service that takes its requests at port 80, in the same namespace."""
+    weight: NotRequired[int | None]
+    """Its share, of what all units of the model have together; equal shares if left out. With 0 it gets none."""
+
+
+class FrontDoorModelArgs(TypedDict):
+    """A model behind the front door. Several may have one served name: requests are spread over the units of all."""
+
+    name: str
+    """Name in paths: `/models/NAME/v1/…`."""
+    served_name: str
+    """Name that requests say in their body."""
+    hosts: NotRequired[list[str] | None]
+    """Host names that lead to this model alone."""
+    units: list[FrontDoorUnitArgs]
+    """What serves it."""
+
+
+class FrontDoorCertificateArgs(TypedDict):
+    """A certificate and its key."""
+
+    chain: pulumi.Input[str]
+    """Certificates as PEM, the host's own first."""
+    key: pulumi.Input[str]
+    """Private key as PEM."""
+
+
+class FrontDoorIssuerArgs(TypedDict):
+    """An issuer of cert-manager."""
+
+    name: str
+    """Its name."""
+    kind: str
+    """`Issuer` or `ClusterIssuer`."""
+
+
+class FrontDoorTokensArgs(TypedDict):
+    """Tokens (JWT) that clients may send."""
+
+    issuer: str
+    """Issuer that they name."""
+    audiences: list[str]
+    """Audiences of which they name one."""
+    key_set: pulumi.Input[str]
+    """JSON Web Key Set with the public keys that they are signed with."""
+
+
+class FrontDoorLoadBalancerArgs(TypedDict):
+    """A network load balancer of OCI."""
+
+    public: bool
+    """Whether it has an address of the internet."""
+    subnet_id: NotRequired[pulumi.Input[str] | None]
+    """Its subnet; the cluster's choice if left out."""
+    security_group_ids: NotRequired[list[pulumi.Input[str]] | None]
+    """Its network security groups; none if left out."""
+
+
+class StackFrontDoorArgs(TypedDict):
+    """What the front door of a stack needs."""
+
+    namespace: str
+    """Namespace of the models."""
+    release: ReleaseRef
+    """llm-d release of the catalogue, whose Envoy this is."""
+    override: NotRequired[OverrideArgs | None]
+    """Parts of the release that others take the place of; none if left out."""
+    models: list[FrontDoorModelArgs]
+    """The models."""
+    host: NotRequired[str | None]
+    """Host name of the address; that of the Service if left out."""
+    certificate: NotRequired[FrontDoorCertificateArgs | None]
+    """Certificate. Of `certificate`, `certificate_secret` and `issuer` at most one; plain HTTP with none."""
+    certificate_secret: NotRequired[str | None]
+    """Name of a Secret of type kubernetes.io/tls that is there already."""
+    issuer: NotRequired[FrontDoorIssuerArgs | None]
+    """Issuer of cert-manager that gives the certificate; needs `host`."""
+    api_keys: NotRequired[dict[str, pulumi.Input[str]] | None]
+    """Keys of clients, by their names. Of `api_keys` and `tokens` at most one; everybody may ask with none."""
+    tokens: NotRequired[FrontDoorTokensArgs | None]
+    """Tokens of clients."""
+    requests_per_minute: NotRequired[int | None]
+    """Requests of each client in a minute at each of the two Envoys; as many as it likes if left out."""
+    client_limits: NotRequired[dict[str, int] | None]
+    """Other limits of single clients, by their names."""
+    load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
+    """Load balancer; pods of the cluster alone reach the address if left out."""
+    control_plane_cidrs: NotRequired[list[str] | None]
+    """Addresses that the API server speaks to pods from."""
+
+
+class StackFrontDoor(pulumi.ComponentResource):
+    """Two Envoys, what they read, and the Service that leads to them.
+
+    Weights, keys, tokens and certificate change in place, which a provider has to allow (`enable_config_map_mutable`,
+    `enable_secret_mutable`), and Envoy takes them without a restart. Everything else brings other Envoys beside the
+    old, which answer what they took. Declare it after the units.
+    """
+
+    url: pulumi.Output[str]
+    """Base URL, without `/v1`."""
+    version: pulumi.Output[str]
+    """Label of the Envoys, once they are ready."""
+
+    def __init__(self, name: str, args: StackFrontDoorArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        secrets = ("certificate", "api_keys", "tokens")
+        super().__init__("llmd-oke:index:StackFrontDoor", name, inputs(args, *secrets), opts)
+        child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
+        units = pulumi.ResourceOptions(depends_on=opts.depends_on if opts else None)
+        key = f"{name}-{version(args)}"
+        declare(name, disruption_budget(args), child)
+        declare(name, network_policy(args), child)
+        read = [
+            declare(key, config_map(args), child),
+            declare(f"{key}-traffic", traffic_config_map(args), child),
+            *(declare(f"{name}-{suffix}", manifest, child) for suffix, manifest in secret_objects(args).items()),
+        ]
+        pods = declare(key, deployment(args), after(pulumi.ResourceOptions.merge(child, units), *read))
+        service = declare(name, front_service(args), after(child, pods))
+        self.url = when_declared(service, address(args))
+        self.version = when_declared(pods, version(args))
+        self.register_outputs({"url": self.url, "version": self.version})
+
+
+def encrypted(args: StackFrontDoorArgs) -> bool:
+    """Whether the address has a certificate."""
+    return bool(args.get("certificate") or args.get("certificate_secret") or args.get("issuer"))
+
+
+def authenticated(args: StackFrontDoorArgs) -> bool:
+    """Whether clients must say who they are."""
+    return args.get("api_keys") is not None or args.get("tokens") is not None
+
+
+def address(args: StackFrontDoorArgs) -> str:
+    """The base URL."""
+    host = args.get("host") or f"{NAME}.{args['namespace']}.svc.cluster.local"
+    return f"{'https' if encrypted(args) else 'http'}://{host}"
+
+
+def version(args: StackFrontDoorArgs) -> str:
+    """A short name of what the Envoys read only when they start, and of where requests go; not of weights."""
+    models = _models(args, weighted=False)
+    texts = [stack_envoy.bootstrap(_settings(args)), stack_envoy.clusters(models)]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
+
+
+def config_map(args: StackFrontDoorArgs) -> Manifest:
+    """Envoy's bootstrap, and where its certificate is."""
+    data = {CONFIG_FILE: stack_envoy.bootstrap(_settings(args))}
+    if encrypted(args):
+        data[stack_envoy.CERTIFICATE_FILE] = stack_envoy.certificate()
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(args, _versioned_name(args)), "data": data}
+
+
+def traffic_config_map(args: StackFrontDoorArgs) -> Manifest:
+    """Where requests go with which weights."""
+    data = {stack_envoy.TRAFFIC_FILE: stack_envoy.clusters(_models(args))}
+    metadata = _metadata(args, f"{_versioned_name(args)}-traffic")
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def secret_objects(args: StackFrontDoorArgs) -> dict[str, Manifest]:
+    """The certificate and who may ask, by what their resources' names end with."""
+    objects: dict[str, Manifest] = {}
+    if (pair := args.get("certificate")) is not None:
+        data = {"tls.crt": pair["chain"], "tls.key": pair["key"]}
+        objects["certificate"] = _secret(args, CERTIFICATE_SECRET, "kubernetes.io/tls", data)
+    elif (issuer := args.get("issuer")) is not None:
+        objects["certificate"] = _issued_certificate(args, issuer)
+    if (text := _authentication(args)) is not None:
+        objects["access"] = _secret(args, ACCESS_SECRET, "Opaque", {stack_envoy.ACCESS_FILE: text})
+    return objects
+
+
+def _authentication(args: StackFrontDoorArgs) -> pulumi.Output[str] | None:
+    keys, tokens = args.get("api_keys"), args.get("tokens")
+    if keys is not None:
+        return pulumi.Output.all(**keys).apply(stack_envoy.api_keys)
+    if tokens is None:
+        return None
+    issuer, audiences = tokens["issuer"], tokens["audiences"]
+    return pulumi.Output.from_input(tokens["key_set"]).apply(lambda text: stack_envoy.tokens(issuer, audiences, text))
+
+
+def _secret(args: StackFrontDoorArgs, name: str, kind: str, data: Mapping[str, pulumi.Input[str]]) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(args, name),
+        "type": kind,
+        "stringData": {key: pulumi.Output.secret(value) for key, value in data.items()},
+    }
+
+
+def _issued_certificate(args: StackFrontDoorArgs, issuer: FrontDoorIssuerArgs) -> Manifest:
+    """What cert-manager is asked for: a certificate in a Secret, each time with a new key."""
+    hosts = [args.get("host"), *(host for model in args["models"] for host in model.get("hosts") or ())]
+    return {
+        "apiVersion": "cert-manager.io/v1",
+        "kind": "Certificate",
+        "metadata": _metadata(args, NAME),
+        "spec": {
+            "secretName": CERTIFICATE_SECRET,
+            "dnsNames": [host for host in hosts if host],
+            "issuerRef": {"group": "cert-manager.io", "kind": issuer["kind"], "name": issuer["name"]},
+            "privateKey": {"algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always"},
+        },
+    }
+
+
+def deployment(args: StackFrontDoorArgs) -> Manifest:
+    """The Envoys."""
+    name = _versioned_name(args)
+    volumes: dict[str, tuple[str, Mapping[str, Any]]] = {
+        "config": (CONFIG_FOLDER, {"configMap": {"name": name}}),
+        "traffic": (stack_envoy.TRAFFIC_FOLDER, {"configMap": {"name": f"{name}-traffic"}}),
+    }
+    if authenticated(args):
+        volumes["access"] = (stack_envoy.ACCESS_FOLDER, {"secret": {"secretName": ACCESS_SECRET}})
+    if encrypted(args):
+        secret = args.get("certificate_secret") or CERTIFICATE_SECRET
+        volumes["certificate"] = (stack_envoy.CERTIFICATE_FOLDER, {"secret": {"secretName": secret}})
+    models = {f"model-{i}": stack_envoy.FIRST_MODEL_PORT + i for i, _ in enumerate(args["models"])}
+    return envoys(
+        _metadata(args, name),
+        labels.stack_front_door_selector(version(args)),
+        resolve_release(args["release"], args.get("override")).proxy.image.pinned,
+        {_scheme(args): stack_envoy.STACK_PORT, **models},
+        volumes,
+    )
+
+
+def front_service(args: StackFrontDoorArgs) -> Manifest:
+    """The address of all models. It is declared when the Envoys are ready, so that nothing but a load balancer is left
+    to wait for."""
+    balancer = args.get("load_balancer")
+    metadata = _metadata(args, NAME)
+    if balancer is None:
+        metadata["annotations"] = {"pulumi.com/skipAwait": "true"}
+    else:
+        metadata["annotations"] = _annotations(balancer)
+    port = 443 if encrypted(args) else 80
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "type": "ClusterIP" if balancer is None else "LoadBalancer",
+            "selector": labels.stack_front_door_selector(version(args)),
+            "ports": [{"name": _scheme(args), "port": port, "targetPort": stack_envoy.STACK_PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def _annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, pulumi.Input[str]]:
+    """What OKE makes of the Service. With security groups of its own no security list is changed."""
+    annotations: dict[str, pulumi.Input[str]] = {
+        "oci.oraclecloud.com/load-balancer-type": "nlb",
+        f"{_ANNOTATIONS}/internal": "false" if balancer["public"] else "true",
+    }
+    if (subnet := balancer.get("subnet_id")) is not None:
+        annotations[f"{_ANNOTATIONS}/subnet"] = subnet
+    if (groups := balancer.get("security_group_ids")) is not None:
+        annotations[f"{_ANNOTATIONS}/oci-network-security-groups"] = pulumi.Output.all(*groups).apply(",".join)
+        annotations[f"{_ANNOTATIONS}/security-list-management-mode"] = "None"
+    return annotations
+
+
+def disruption_budget(args: StackFrontDoorArgs) -> Manifest:
+    """Draining nodes takes one Envoy away at a time."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(args, NAME),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels.stack_front_door_selector()}},
+    }
+
+
+def network_policy(args: StackFrontDoorArgs) -> Manifest:
+    """Requests come from everywhere. Where they need a key, only pods that measure, monitoring and the API server come
+    in without one; nobody but the pod's own node may ask it to drain.
+    """
+    models = [stack_envoy.FIRST_MODEL_PORT + i for i, _ in enumerate(args["models"])]
+    known = network_policies.readers(args.get("control_plane_cidrs") or []) if authenticated(args) else {}
+    rules = [
+        {"ports": network_policies.tcp_ports(stack_envoy.STACK_PORT, READY_PORT)},
+        {"ports": network_policies.tcp_ports(*models), **known},
+    ]
+    return network_policies.policy(_metadata(args, NAME), labels.stack_front_door_selector(), rules)
+
+
+def _settings(args: StackFrontDoorArgs) -> EnvoySettings:
+    return EnvoySettings(
+        models=_models(args, weighted=False),
+        encrypted=encrypted(args),
+        authenticated=authenticated(args),
+        requests_per_minute=args.get("requests_per_minute"),
+        client_limits=args.get("client_limits"),
+    )
+
+
+def _models(args: StackFrontDoorArgs, *, weighted: bool = True) -> tuple[ServedModel, ...]:
+    def upstreams(units: Sequence[FrontDoorUnitArgs]) -> tuple[Upstream, ...]:
+        hosts = ((f"{unit['service']}.{args['namespace']}.svc.cluster.local", unit.get("weight")) for unit in units)
+        return tuple(Upstream(host, 80, weight if weighted else None) for host, weight in hosts)
+
+    return tuple(
+        ServedModel(model["name"], model["served_name"], tuple(model.get("hosts") or ()), upstreams(model["units"]))
+        for model in args["models"]
+    )
+
+
+def _scheme(args: StackFrontDoorArgs) -> str:
+    return "https" if encrypted(args) else "http"
+
+
+def _metadata(args: StackFrontDoorArgs, name: str) -> dict[str, Any]:
+    return {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+
+
+def _versioned_name(args: StackFrontDoorArgs) -> str:
+    return f"{NAME}-{version(args)}"

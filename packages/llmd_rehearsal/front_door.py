@@ -1,0 +1,85 @@
+"""The front door of a rehearsed stack: keys, provider's keys and a certificate of the rehearsal's own, made once.
+
+A rehearsal has neither OCI's load balancers nor cert-manager, and what is encrypted for the real stack means nothing
+here: the address is for pods, and its certificate is one of the config.
+"""
+
+import json
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from llmd_oke.config import StackConfig
+from llmd_oke.config.front_door import FrontDoor
+from llmd_oke.serving.stack_front_door import NAME
+
+FOLDER = "front-door"
+"""Below the folder of a local cluster: `chain.pem`, which clients trust, and `secrets.json`."""
+
+CLIENT = "rehearsal"
+"""Name of the client that has a key, beside those with limits of their own."""
+
+_LIFE = timedelta(days=365)
+
+
+def rehearsed_front_door(stack: Mapping[str, Any]) -> dict[str, Any]:
+    """The stack file's object with a front door that can be rehearsed; unchanged where it has none."""
+    door: Mapping[str, Any] | None = stack.get("frontDoor")
+    if door is None:
+        return dict(stack)
+    kept = {key: value for key, value in door.items() if key not in {"exposure", "loadBalancer"}}
+    return {**stack, "frontDoor": {**kept, **({"tls": {"kind": "config"}} if "tls" in kept else {})}}
+
+
+def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
+    """The keys of the stack's config that its front door needs; equal ones as long as hosts and clients are equal."""
+    if "frontDoor" not in stack:
+        return {}
+    door = FrontDoor.model_validate(stack["frontDoor"])
+    namespace: str = stack.get("namespace", StackConfig.model_fields["namespace"].default)
+    hosts = [*([door.host] if door.host else []), *door.hosts, f"{NAME}.{namespace}.svc.cluster.local"]
+    clients: list[str] = sorted({CLIENT, *(door.limits.clients if door.limits else ())})
+    asked = {"clients": clients, "hosts": hosts}
+    file = state / FOLDER / "secrets.json"
+    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if known.get("asked") != asked:
+        known = {"asked": asked, **_made(clients, hosts)}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(known))
+        file.with_name("chain.pem").write_text(known["frontDoorCertificate"]["chain"])
+    return {f"llmd-oke:{key}": value for key, value in known.items() if key != "asked"}
+
+
+def _made(clients: list[str], hosts: list[str]) -> dict[str, Any]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return {
+        "frontDoorKeys": {client: f"sk-{secrets.token_urlsafe(32)}" for client in clients},
+        "frontDoorKeySet": json.dumps({"keys": [{"kty": "EC", "crv": "P-256", "kid": CLIENT, **_coordinates(key)}]}),
+        "frontDoorCertificate": {"chain": _certificate(key, hosts), "key": pem},
+    }
+
+
+def _coordinates(key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
+    numbers = key.public_key().public_numbers()
+    texts = (urlsafe_b64encode(number.to_bytes(32)).decode().rstrip("=") for number in (numbers.x, numbers.y))
+    return dict(zip(("x", "y"), texts, strict=True))
+
+
+def _certificate(key: ec.EllipticCurvePrivateKey, hosts: list[str]) -> str:
+    now = datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "llmd-oke rehearsal")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + _LIFE)
+    builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()

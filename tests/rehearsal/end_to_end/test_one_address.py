@@ -1,0 +1,156 @@
+"""Three models behind one front door with a certificate and keys: loaded by `bench`, one copy drained meanwhile."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_pods.records import RequestRecord, read_lines
+from user_project import Ended, Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+STACK = "door"
+ADDRESS = "https://front-door.llm-d.svc.cluster.local"
+GPT, LLAMA = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
+SMALL = "1p-tp1-1d-tp1"
+MODELS = [
+    model(topology=SMALL, copies=2),
+    model(topology="agg-tp1-1r", name="gpt-agg"),
+    model(topology=SMALL, model="llama-3.3-70b-instruct-fp8-dynamic", name="llama"),
+]
+REHEARSE = ("rehearse", "--time-scale", "0.5", "--no-benchmark", "--json", "--stack", STACK)
+
+
+def write(project: Project, first: int, second: int) -> None:
+    """The stack with weights of the two copies."""
+    door = {
+        "host": "llm.example.com",
+        "tls": {"kind": "issuer", "name": "internal"},
+        "authentication": {"kind": "api-keys"},
+        "weights": {"gpt-oss-120b-0": first, "gpt-oss-120b-1": second, "gpt-agg": 0},
+    }
+    project.write(STACK, models=MODELS, frontDoor=door)
+
+
+@dataclass(frozen=True)
+class Door:
+    """What a client knows: the certificate to trust, and its key."""
+
+    project: Project
+    folder: Path
+
+    @property
+    def key(self) -> str:
+        return json.loads((self.folder / "secrets.json").read_text())["frontDoorKeys"]["rehearsal"]
+
+    def run(self, *command: str) -> list[str]:
+        return [sys.executable, "-m", "llmd_oke", "rehearse", "run", "--stack", STACK, "--", *command]
+
+    def bench(self, *options: str) -> list[str]:
+        trust = ("--certificates", str(self.folder / "chain.pem"))
+        own = (sys.executable, "-m", "llmd_oke", "bench", "--url", ADDRESS, *trust, *options)
+        return self.run("env", f"LLMD_OKE_BENCH_TOKEN={self.key}", *own)
+
+    def ask(self, served_name: str, key: str) -> tuple[int, dict[str, Any]]:
+        """Status and document of an answer to one completion."""
+        body = json.dumps({"model": served_name, "prompt": "hello", "max_tokens": 4})
+        headers = ("-H", "content-type: application/json", "-H", f"authorization: Bearer {key}")
+        trust = ("--cacert", str(self.folder / "chain.pem"), "-w", "\n%{http_code}")
+        done = self.project.command(
+            *self.run("curl", "-sS", *trust, *headers, "-d", body, f"{ADDRESS}/v1/completions")[3:]
+        )
+        assert done.status == 0, done.errors
+        text, _, status = done.output.rpartition("\n")
+        return int(status), json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def created(project: Project) -> Ended:
+    write(project, 50, 50)
+    return project.command(*REHEARSE)
+
+
+@pytest.fixture(scope="module")
+def door(project: Project, created: Ended) -> Door:
+    assert created.status == 0, created.errors
+    return Door(project, project.folder / ".rehearsal" / STACK / "front-door")
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Requests during an update that takes the first copy's weight away, and what the update changed."""
+
+    project: Project
+    requests: list[RequestRecord]
+    changed: Ended
+
+
+@pytest.fixture(scope="module")
+def drain(project: Project, door: Door, tmp_path_factory: pytest.TempPathFactory) -> Drain:
+    requests = tmp_path_factory.mktemp("bench") / "requests.jsonl"
+    options = (
+        "--model",
+        GPT,
+        "--shape",
+        "constant:4",
+        "--duration",
+        "90s",
+        "--input-tokens",
+        "256",
+        "--output-tokens",
+        "16",
+    )
+    argv = door.bench(*options, "--output", str(requests))
+    with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as load:
+        write(project, 0, 100)
+        changed = project.command(*REHEARSE)
+        output, _ = load.communicate(timeout=300)
+    assert load.returncode == 0, output.decode()
+    return Drain(project, [record for _, record in read_lines(requests.read_text().splitlines())], changed)
+
+
+def test_each_model_answers_at_the_one_address(door: Door):
+    for name in (GPT, LLAMA):
+        status, document = door.ask(name, door.key)
+        assert (status, document["model"]) == (200, name)
+
+
+def test_a_copy_is_drained_by_weight_without_a_failed_request(drain: Drain):
+    assert drain.changed.status == 0, drain.changed.errors
+    assert len(drain.requests) > 100
+    assert [request.error for request in drain.requests if not request.succeeded] == []
+
+
+def test_requests_move_to_the_unit_that_has_the_weight(drain: Drain):
+    """As the access logs of both Envoys say."""
+    logs = drain.project.folder / ".rehearsal" / STACK / "logs" / "pods" / "llm-d"
+    lines = [line for log in logs.glob("front-door-*/envoy.log") for line in log.read_text().splitlines()]
+    entries: list[dict[str, Any]] = [json.loads(line) for line in lines if line.startswith("{")]
+    units = [
+        entry["unit"].partition(".")[0]
+        for entry in sorted(entries, key=lambda entry: entry["start_time"])
+        if entry["model"] == GPT and entry["status"] == 200
+    ]
+    assert set(units) == {"gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"}
+    assert set(units[-20:]) == {"gpt-oss-120b-1-epp"}
+
+
+def test_a_shift_of_weights_changes_one_object(drain: Drain):
+    changes = drain.changed.document["update"]["changes"]
+    assert set(changes) <= {"same", "read", "update"}
+    assert changes["update"] == 2  # the ConfigMap, and the component whose arguments these are
+
+
+def test_a_wrong_key_is_answered_in_words(door: Door):
+    status, document = door.ask(GPT, "sk-wrong-0123456789abcdef")
+    assert (status, document["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_an_unknown_model_is_answered_in_words(door: Door):
+    status, document = door.ask("gpt-5", door.key)
+    assert (status, document["error"]["code"]) == (404, "model_not_found")
+    assert GPT in document["error"]["message"]

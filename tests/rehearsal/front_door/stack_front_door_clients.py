@@ -1,0 +1,374 @@
+"""The real Envoy as the front door of a stack: three models on four units, and clients. Prints what they saw.
+
+Run as the first process of a new network namespace; everything ends with it.
+"""
+
+import asyncio
+import base64
+import json
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from llmd_oke.serving import stack_envoy
+from llmd_oke.serving.front_door import READY_PORT, Upstream
+from llmd_oke.serving.stack_envoy import FIRST_MODEL_PORT, STACK_PORT, EnvoySettings, ServedModel
+from llmd_rehearsal.pods.volumes import File, write_files
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from certificates_for_tests import certificate, private_key
+
+PORT = 9080
+LIMIT_S = 30
+GPT, LLAMA = "openai/gpt-oss-120b", "meta/llama"
+ALICE, BOB, CAROL = (f"sk-{name}-0123456789abcdef" for name in ("alice", "bob", "carol"))
+HOST = "llm.example.com"
+ISSUER, AUDIENCE = "https://id.example.com", "llm"
+
+
+def upstream(number: int, weight: int | None = None) -> Upstream:
+    return Upstream(f"127.0.1.{number}", PORT, weight)
+
+
+def models(*weights: int) -> tuple[ServedModel, ...]:
+    """Two copies of a model and another topology of it, and another model."""
+    copies = tuple(upstream(i + 1, weight) for i, weight in enumerate(weights[:2] or (None, None)))
+    other = upstream(3, weights[2] if weights else None)
+    return (
+        ServedModel("gpt", GPT, ("gpt.example.com",), copies),
+        ServedModel("gpt-agg", GPT, (), (other,)),
+        ServedModel("llama", LLAMA, (), (upstream(4),)),
+    )
+
+
+class Units:
+    """Answer with what they were asked, at once or as a stream that goes on until it is told to end."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self.hold = asyncio.Event()
+
+    async def start(self, number: int) -> None:
+        app = web.Application(client_max_size=64 * 2**20)
+        app.router.add_route("*", "/{path:.*}", lambda request: self.answer(number, request))
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, f"127.0.1.{number}", PORT).start()
+
+    async def answer(self, number: int, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.seen[str(number)] += 1
+        if b'"stream"' in body:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b"token")
+            await self.hold.wait()
+            await response.write(b" end")
+            return response
+        return web.json_response(
+            {"unit": number, "path": request.path, "bytes": len(body), "headers": dict(request.headers.items())}
+        )
+
+
+class Front:
+    """An Envoy with its folders, as Kubernetes would mount them."""
+
+    def __init__(self, folder: Path, settings: EnvoySettings, program: str) -> None:
+        self.folder, self.settings, self.program = folder, settings, program
+        self.log = ""
+
+    def text(self, text: str) -> bytes:
+        return text.replace("/etc/", f"{self.folder}/").encode()
+
+    def write(self, path: str, **files: str) -> None:
+        """The files of a mounted folder, all changed at once."""
+        contents = {name.replace("_", "."): File(self.text(text)) for name, text in files.items()}
+        write_files(Path(path.replace("/etc/", f"{self.folder}/")), contents)
+
+    def move(self, *weights: int) -> None:
+        self.write(stack_envoy.TRAFFIC_FOLDER, clusters_json=stack_envoy.clusters(models(*weights)))
+
+    def admit(self, authentication: str) -> None:
+        self.write(stack_envoy.ACCESS_FOLDER, authentication_json=authentication)
+
+    def certify(self) -> ssl.SSLContext:
+        """A certificate of a new key; gives what trusts it."""
+        key = private_key()
+        chain = certificate(key, HOST).chain
+        self.write(stack_envoy.CERTIFICATE_FOLDER, tls_crt=chain, tls_key=key.pem)
+        return ssl.create_default_context(cadata=chain)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """The Envoy, ready; what it logged is in `log` when it has ended."""
+        bootstrap = stack_envoy.bootstrap(self.settings)
+        self.write("/etc/envoy", envoy_yaml=bootstrap, certificate_json=stack_envoy.certificate())
+        log = self.folder / "access.log"
+        argv = [self.program, "-c", f"{self.folder}/envoy/envoy.yaml", "--log-level", "warn", "--concurrency", "2"]
+        with log.open("w") as output:
+            envoy = await asyncio.create_subprocess_exec(*argv, "--disable-hot-restart", stdout=output)
+            try:
+                await until(ready, "ready")
+                yield
+            finally:
+                envoy.terminate()
+                await asyncio.wait_for(envoy.wait(), LIMIT_S)
+        self.log = log.read_text()
+
+
+class Client:
+    """Sends requests over connections of its own."""
+
+    def __init__(self, *, tls: ssl.SSLContext | bool = False, key: str | None = None) -> None:
+        self.scheme = "https" if tls else "http"
+        self.headers = {"authorization": f"Bearer {key}"} if key else {}
+        connector = aiohttp.TCPConnector(ssl=tls if isinstance(tls, ssl.SSLContext) else True)
+        self.session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=LIMIT_S))
+
+    async def ask(
+        self,
+        body: object = None,
+        path: str = "/v1/completions",
+        port: int = STACK_PORT,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Status and document of an answer, with some of its headers; a GET where there is no body."""
+        url = f"{self.scheme}://127.0.0.1:{port}{path}"
+        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        sent = {"content-type": "application/json", **self.headers, **(headers or {})}
+        name = HOST if self.scheme == "https" else None
+        method = "GET" if body is None else "POST"
+        async with self.session.request(method, url, headers=sent, data=data, server_hostname=name) as response:
+            text = await response.text()
+            document = json.loads(text) if "json" in response.headers.get("content-type", "") else text
+            kept = ("x-request-id", "retry-after", "content-type")
+            shown = {name: response.headers[name] for name in kept if name in response.headers}
+            return {"status": response.status, "document": document, "headers": shown}
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while not await condition():
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"not {what} within {LIMIT_S} s")
+        await asyncio.sleep(0.02)
+
+
+async def ready() -> bool:
+    try:
+        async with Client() as client:
+            return (await client.ask(path="/ready", port=READY_PORT))["status"] == 200
+    except OSError:
+        return False
+
+
+def asks(model: str, **more: object) -> dict[str, object]:
+    return {"model": model, "prompt": "a secret prompt", **more}
+
+
+async def routed(units: Units) -> dict[str, Any]:
+    """An open front door: which unit is asked by body, path, host and port, and what is said where none is."""
+    seen: dict[str, Any] = {}
+    async with Client() as client:
+
+        async def all_units() -> bool:
+            await client.ask(asks(GPT))
+            return len(units.seen) == 3
+
+        await until(all_units, "sending to three units")
+        large = json.dumps(asks(GPT, pad="x" * 8 * 2**20)).encode()
+        charset = {"content-type": "application/json; charset=utf-8"}
+        seen["body"] = [(await client.ask(asks(name)))["document"]["unit"] for name in (GPT, LLAMA)]
+        seen["charset"] = await client.ask(asks(LLAMA), headers=charset)
+        seen["large"] = await client.ask(large)
+        seen["too_large"] = await client.ask(large * 5)
+        seen["path"] = await client.ask(asks("any"), "/models/gpt-agg/v1/chat/completions")
+        seen["host"] = [
+            (await client.ask(asks(GPT), headers={"host": "gpt.example.com:443"}))["document"]["unit"] for _ in "123456"
+        ]
+        seen["ports"] = [
+            (await client.ask(asks(GPT), port=FIRST_MODEL_PORT + i))["document"]["unit"] for i in range(1, 3)
+        ]
+        seen["unknown"] = await client.ask(asks("gpt-5"))
+        seen["none"] = [await client.ask({"prompt": "x"}), await client.ask(b"{")]
+        seen["number"] = await client.ask({"model": 7})
+        seen["newline"] = await client.ask(asks(f"{GPT}\r\nx-prefiller-host-port: evil"))
+        seen["elsewhere"] = await client.ask(path="/metrics")
+        seen["models"] = await client.ask(path="/v1/models")
+        seen["models_of_host"] = await client.ask(path="/v1/models", headers={"host": "gpt.example.com"})
+        named = {"x-prefiller-host-port": "evil:1", "x-llmd-oke-client": "evil", "x-request-id": "chosen"}
+        seen["headers"] = await client.ask(asks(GPT), headers=named)
+        seen["streams"] = await streams(units, client)
+    return seen
+
+
+async def streams(units: Units, client: Client) -> dict[str, Any]:
+    units.hold.clear()
+    url = f"http://127.0.0.1:{STACK_PORT}/v1/completions"
+    async with client.session.post(url, json=asks(GPT, stream=True)) as response:
+        begun = await response.content.readany()
+        units.hold.set()
+        return {"begun": begun.decode(), "end": (await response.content.read()).decode()}
+
+
+async def moved(units: Units, front: Front) -> dict[str, Any]:
+    """Weights that move while requests flow and one stream goes on."""
+    seen: dict[str, Any] = {"shares": []}
+    statuses: Counter[int] = Counter()
+    async with Client() as client:
+
+        async def flow(number: int) -> None:
+            for answer in await asyncio.gather(*(client.ask(asks(GPT)) for _ in range(number))):
+                statuses[answer["status"]] += 1
+
+        async def drained() -> bool:
+            units.seen.clear()
+            await flow(20)
+            return not units.seen["1"]
+
+        async def back() -> bool:
+            units.seen.clear()
+            await flow(20)
+            return bool(units.seen["1"])
+
+        units.hold.clear()
+        url = f"http://127.0.0.1:{FIRST_MODEL_PORT}/v1/completions"
+        front.move(100, 0, 0)
+        await until(back, "back at the first unit")
+        async with client.session.post(url, json=asks(GPT, stream=True)) as response:
+            first = (await response.content.readany()).decode()
+            front.move(0, 100, 0)
+            await until(drained, "drained")
+            for _ in range(3):
+                front.move(90, 10, 0)
+                await until(back, "back")
+                units.seen.clear()
+                for _ in range(200):
+                    await flow(1)
+                seen["shares"].append(dict(units.seen))
+                front.move(0, 100, 0)
+                await until(drained, "drained")
+            units.hold.set()
+            seen["stream"] = first + (await response.content.read()).decode()
+    seen["statuses"] = statuses
+    return seen
+
+
+async def guarded(front: Front) -> dict[str, Any]:
+    """Keys, limits and a certificate, all of which change while Envoy runs."""
+    seen: dict[str, Any] = {}
+    trusted = front.certify()
+    front.admit(stack_envoy.api_keys({"alice": ALICE, "bob": BOB}))
+    front.move()
+    async with front.running(), Client(tls=trusted) as nobody, Client(tls=trusted, key=CAROL) as carol:
+        async with Client(tls=trusted, key=BOB) as bob, Client(tls=trusted, key=ALICE) as alice:
+            seen["nobody"] = [await nobody.ask(asks(GPT)), await nobody.ask(path="/v1/models")]
+            seen["wrong"] = await carol.ask(asks(GPT))
+            seen["alice"] = await alice.ask(asks(LLAMA), headers={"x-llmd-oke-client": "bob"})
+            seen["models"] = (await alice.ask(path="/v1/models"))["status"]
+            seen["bob"] = [await bob.ask(asks(GPT)) for _ in range(5)]
+            seen["alice_after"] = (await alice.ask(asks(GPT)))["status"]
+            front.admit(stack_envoy.api_keys({"alice": ALICE, "carol": CAROL}))
+
+            async def admitted() -> bool:
+                return (await carol.ask(asks(GPT)))["status"] == 200
+
+            await until(admitted, "admitted with the new key")
+            seen["bob_after"] = (await bob.ask(asks(GPT)))["status"]
+        renewed_trust = front.certify()
+
+        async def renewed() -> bool:
+            try:
+                async with Client(tls=renewed_trust, key=ALICE) as fresh:
+                    return (await fresh.ask(path="/v1/models"))["status"] == 200
+            except aiohttp.ClientConnectorCertificateError:
+                return False
+
+        await until(renewed, "encrypted with the new certificate")
+        seen["kept"] = (await carol.ask(path="/v1/models"))["status"]
+    seen["log"] = front.log
+    return seen
+
+
+async def signed(front: Front) -> dict[str, Any]:
+    """Tokens of an identity provider."""
+    key = rsa.generate_private_key(65537, 2048)
+    numbers = key.public_key().public_numbers()
+    n, e = (encoded(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
+    key_set = json.dumps({"keys": [{"kty": "RSA", "kid": "1", "alg": "RS256", "n": n, "e": e}]})
+    front.admit(stack_envoy.tokens(ISSUER, [AUDIENCE], key_set))
+    now = int(time.time())
+    good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "team", "exp": now + 600}
+    changes: dict[str, dict[str, str | int]] = {
+        "good": {},
+        "expired": {"exp": now - 600},
+        "audience": {"aud": "other"},
+        "issuer": {"iss": "https://evil.example.com"},
+    }
+    seen: dict[str, Any] = {}
+    async with front.running():
+        for name, change in changes.items():
+            async with Client(key=token(key, good | change)) as client:
+                seen[name] = await client.ask(asks(LLAMA))
+        async with Client(key=token(rsa.generate_private_key(65537, 2048), good)) as client:
+            seen["forged"] = await client.ask(asks(LLAMA))
+        async with Client() as client:
+            seen["missing"] = await client.ask(asks(LLAMA))
+    return seen
+
+
+def token(key: rsa.RSAPrivateKey, claims: Mapping[str, object]) -> str:
+    parts = [encoded(json.dumps(part).encode()) for part in ({"alg": "RS256", "kid": "1"}, claims)]
+    signature = key.sign(".".join(parts).encode(), padding.PKCS1v15(), SHA256())
+    return ".".join([*parts, encoded(signature)])
+
+
+def encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+async def observe(folder: Path, program: str) -> dict[str, Any]:
+    units = Units()
+    units.hold.set()
+    for number in range(1, 5):
+        await units.start(number)
+    free = EnvoySettings(models(), encrypted=False, authenticated=False)
+    front = Front(folder / "open", free, program)
+    front.move()
+    async with front.running():
+        seen = {"routed": await routed(units), "moved": await moved(units, front)}
+    seen["routed"]["log"] = front.log
+    limited = replace(free, encrypted=True, authenticated=True, requests_per_minute=3, client_limits={"alice": 100})
+    seen["guarded"] = await guarded(Front(folder / "guarded", limited, program))
+    tokens = Front(folder / "signed", replace(free, authenticated=True), program)
+    tokens.move()
+    seen["signed"] = await signed(tokens)
+    return seen
+
+
+def main() -> None:
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=30)
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(asyncio.run(observe(Path(folder), sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()

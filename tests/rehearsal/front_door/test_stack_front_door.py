@@ -1,0 +1,181 @@
+"""What the front door of a stack makes of requests: the real Envoy, three models on four units, and clients."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmd_rehearsal import namespaces
+from llmd_rehearsal.programs import locate
+
+pytestmark = pytest.mark.rehearsal
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    envoy = locate("envoy")
+    if envoy is None:
+        pytest.skip("there is no `envoy` in LLMD_OKE_PROGRAMS, in the cache or on PATH")
+    log = tmp_path_factory.mktemp("stack-front-door") / "envoy.log"
+    script = Path(__file__).with_name("stack_front_door_clients.py")
+    argv = namespaces.create_command([sys.executable, str(script), str(envoy.path)], user_namespace=os.geteuid() != 0)
+    with log.open("w") as errors:
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=240, check=False)
+    if "unshare" in log.read_text():
+        pytest.skip(f"no namespaces on this machine: {log.read_text().strip()}")
+    assert done.returncode == 0, log.read_text()
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def routed(seen: dict[str, Any]) -> dict[str, Any]:
+    return seen["routed"]
+
+
+@pytest.fixture(scope="module")
+def guarded(seen: dict[str, Any]) -> dict[str, Any]:
+    return seen["guarded"]
+
+
+def error(answer: dict[str, Any]) -> tuple[int, str, str]:
+    """Status, code and words of an error in the form of OpenAI's API."""
+    problem = answer["document"]["error"]
+    assert set(problem) == {"message", "type", "param", "code"}
+    assert answer["headers"]["content-type"] == "application/json"
+    return answer["status"], problem["code"], problem["message"]
+
+
+def lines(log: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.splitlines()]
+
+
+def test_the_body_says_the_model(routed):
+    units = routed["body"]
+    assert units[0] in {1, 2, 3}
+    assert units[1] == 4
+    assert routed["charset"]["document"]["unit"] == 4
+
+
+def test_long_prompts_pass_whole_and_larger_ones_are_refused(routed):
+    assert routed["large"]["status"] == 200
+    assert routed["large"]["document"]["bytes"] > 8 * 2**20
+    assert error(routed["too_large"])[:2] == (413, "request_too_large")
+
+
+def test_a_path_leads_to_one_entry_of_a_model(routed):
+    answer = routed["path"]
+    assert (answer["document"]["unit"], answer["document"]["path"]) == (3, "/v1/chat/completions")
+
+
+def test_a_host_leads_to_one_entry_of_a_model(routed):
+    assert set(routed["host"]) <= {1, 2}
+
+
+def test_each_model_has_a_port_for_pods_of_the_cluster(routed):
+    assert routed["ports"] == [3, 4]
+
+
+def test_an_unknown_model_is_told_which_ones_there_are(routed):
+    for case in ("unknown", "number", "newline"):
+        status, code, words = error(routed[case])
+        assert (status, code) == (404, "model_not_found")
+        assert "meta/llama, openai/gpt-oss-120b" in words
+
+
+def test_a_body_without_a_model_is_refused(routed):
+    assert {error(answer)[0] for answer in routed["none"]} == {400}
+
+
+def test_only_the_api_can_be_reached(routed):
+    assert error(routed["elsewhere"])[:2] == (404, "not_found")
+
+
+def test_all_models_are_listed_and_those_of_a_host(routed):
+    names = [entry["id"] for entry in routed["models"]["document"]["data"]]
+    assert names == ["openai/gpt-oss-120b", "meta/llama"]
+    assert [entry["id"] for entry in routed["models_of_host"]["document"]["data"]] == ["openai/gpt-oss-120b"]
+
+
+def test_a_client_sets_no_destination_no_name_and_no_request_id(routed):
+    answer = routed["headers"]
+    assert "evil" not in json.dumps(answer)
+    assert answer["headers"]["x-request-id"] == answer["document"]["headers"]["X-Request-ID"] != "chosen"
+
+
+def test_tokens_pass_as_they_come(routed):
+    assert routed["streams"] == {"begun": "token", "end": " end"}
+
+
+def test_the_access_log_has_no_prompt(routed):
+    assert "secret prompt" not in routed["log"]
+    assert {"openai/gpt-oss-120b", "meta/llama"} < {line["model"] for line in lines(routed["log"])}
+
+
+def test_weights_move_without_a_failed_request(seen):
+    assert set(seen["moved"]["statuses"]) == {"200"}
+
+
+def test_a_stream_goes_on_at_a_unit_that_gets_no_more_requests(seen):
+    assert seen["moved"]["stream"] == "token end"
+
+
+def test_units_get_the_share_of_their_weight(seen):
+    for shares in seen["moved"]["shares"]:
+        assert shares["1"] + shares["2"] == 200
+        assert 10 <= shares["2"] <= 30
+
+
+def test_nothing_is_answered_without_a_known_key(guarded):
+    for answer in (*guarded["nobody"], guarded["wrong"]):
+        assert error(answer)[:2] == (401, "invalid_api_key")
+
+
+def test_servers_learn_the_clients_name_and_not_its_key(guarded):
+    headers = guarded["alice"]["document"]["headers"]
+    assert headers["x-llmd-oke-client"] == "alice"
+    assert "0123456789abcdef" not in json.dumps(headers)
+
+
+def test_the_limit_of_one_client_is_not_anothers(guarded):
+    assert [answer["status"] for answer in guarded["bob"]] == [200, 200, 200, 429, 429]
+    assert error(guarded["bob"][-1])[1] == "rate_limit_exceeded"
+    assert guarded["bob"][-1]["headers"]["retry-after"] == "60"
+    assert guarded["alice_after"] == 200
+
+
+def test_keys_come_and_go_without_a_restart(guarded):
+    assert guarded["bob_after"] == 401
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(guarded):
+    assert guarded["kept"] == 200  # by a connection of the old one, which goes on
+
+
+def test_the_access_log_has_clients_and_no_keys(guarded):
+    assert {"alice", "bob"} <= {line["client"] for line in lines(guarded["log"])}
+    assert "0123456789abcdef" not in guarded["log"]
+
+
+def test_a_token_of_the_provider_is_accepted(seen):
+    answer = seen["signed"]["good"]
+    assert answer["document"]["headers"]["x-llmd-oke-client"] == "team"
+    assert "Authorization" not in answer["document"]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "words"),
+    [
+        ("expired", 401, "Jwt is expired"),
+        ("audience", 403, "Audiences in Jwt are not allowed"),
+        ("issuer", 401, "Jwt issuer is not configured"),
+        ("forged", 401, "Jwt verification fails"),
+        ("missing", 401, "Jwt is missing"),
+    ],
+)
+def test_other_tokens_are_refused_in_words(seen, case: str, status: int, words: str):
+    answered, _, message = error(seen["signed"][case])
+    assert answered == status
+    assert words in message

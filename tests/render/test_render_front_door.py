@@ -1,0 +1,132 @@
+"""What a front door declares for keys, tokens and certificates, and where its load balancer is."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from certificates_for_tests import certificate, private_key
+from llmd_oke.testing import Rendered
+from llmd_pods.errors import Refused
+from render_support import selects
+from stack_files import created_stack, model, stack
+
+ALICE = "sk-alice-0123456789abcdef"
+HOST = "llm.example.com"
+KEYS = {"kind": "api-keys"}
+AGGREGATED = model("agg-tp1-4r", name="gpt-agg")
+BASELINE = model("agg-tp1-1r", name="plain", router={"mode": "none"})
+
+
+def secrets() -> dict[str, str]:
+    key = private_key()
+    pair = {"chain": certificate(key, HOST).chain, "key": key.pem}
+    return {"frontDoorKeys": json.dumps({"alice": ALICE}), "frontDoorCertificate": json.dumps(pair)}
+
+
+@pytest.fixture(scope="module")
+def secured(rendered: Any) -> Rendered:
+    """Three models behind keys and a certificate of the config."""
+    door = {"host": HOST, "tls": {"kind": "config"}, "authentication": KEYS, "limits": {"requestsPerMinute": 60}}
+    return rendered(stack(model("2p-tp1-2d-tp1"), AGGREGATED, BASELINE, frontDoor=door), **secrets())
+
+
+def clusters(rendered: Rendered) -> dict[str, dict[str, int | None]]:
+    """Units with their weights, by the name of Envoy's cluster."""
+    (traffic,) = [m for m in rendered.manifests() if m["metadata"].get("name", "").endswith("-traffic")]
+    return {
+        cluster["name"]: {
+            end["endpoint"]["address"]["socket_address"]["address"].split(".")[0]: end.get("load_balancing_weight")
+            for end in cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        }
+        for cluster in json.loads(traffic["data"]["clusters.json"])["resources"]
+    }
+
+
+def envoys(rendered: Rendered) -> dict[str, Any]:
+    (found,) = [
+        m
+        for m in rendered.manifests()
+        if m["metadata"].get("name", "").startswith("front-door-") and m["kind"] == "Deployment"
+    ]
+    return found
+
+
+def test_keys_and_certificate_are_in_secrets_alone(secured: Rendered):
+    for resource in secured.resources:
+        if ALICE in json.dumps(resource.inputs) or "PRIVATE KEY" in json.dumps(resource.inputs):
+            assert resource.type == "kubernetes:core/v1:Secret"
+            assert resource.secret_inputs == {"stringData"}
+    assert ALICE not in json.dumps(secured.outputs, default=str)
+
+
+def test_the_address_is_an_output(secured: Rendered):
+    assert secured.outputs["front_door"] == "https://llm.example.com"
+
+
+def test_each_model_keeps_its_service_and_has_no_envoys_of_its_own(secured: Rendered):
+    pods = envoys(secured)["spec"]["template"]["metadata"]["labels"]
+    for i, name in enumerate(("gpt-oss-120b", "gpt-agg")):
+        service = secured.kubernetes("Service", name)["spec"]
+        assert selects(service["selector"], pods)
+        assert service["ports"][0]["targetPort"] == 8100 + i
+    assert secured.kubernetes("Service", "plain")["spec"]["ports"][0]["targetPort"] == 8000
+    assert not secured.of_type("llmd-oke:index:FrontDoor")
+
+
+def test_a_model_without_routers_is_behind_its_own_service(secured: Rendered):
+    assert list(clusters(secured)["model/plain"]) == ["plain"]
+
+
+def test_ports_without_keys_are_for_pods_that_measure(secured: Rendered):
+    rules = secured.kubernetes("NetworkPolicy", "front-door")["spec"]["ingress"]
+    open_ports = [port["port"] for rule in rules if "from" not in rule for port in rule["ports"]]
+    assert open_ports == [8443, 19001]
+
+
+def test_other_weights_change_one_config_map_and_no_pod(rendered: Any):
+    def manifests(**weights: int) -> dict[tuple[str, str], Any]:
+        door = {"weights": {name.replace("_", "-"): weight for name, weight in weights.items()}}
+        result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), frontDoor=door))
+        return {(m["kind"], m["metadata"].get("name", "")): m for m in result.manifests()}
+
+    old = manifests(gpt_oss_120b_0=100, gpt_oss_120b_1=0)
+    new = manifests(gpt_oss_120b_0=50, gpt_oss_120b_1=50)
+    assert old.keys() == new.keys()
+    changed = [key for key in old if old[key] != new[key]]
+    assert [kind for kind, name in changed if name.endswith("-traffic")] == ["ConfigMap"]
+    assert len(changed) == 1
+
+
+def test_a_unit_without_weight_is_no_destination(rendered: Any):
+    door = {"weights": {"gpt-oss-120b-0": 100, "gpt-oss-120b-1": 0}}
+    result = rendered(stack(model("2p-tp1-2d-tp1", copies=2), frontDoor=door))
+    assert [list(units.values()) for units in clusters(result).values()] == [[100], [100]]
+
+
+def test_changes_in_place_are_allowed_to_the_front_doors_provider_alone(secured: Rendered):
+    providers = {p.name: p.inputs for p in secured.of_type("pulumi:providers:kubernetes")}
+    assert [name for name, inputs in providers.items() if "enableConfigMapMutable" in inputs] == ["front-door"]
+
+
+@pytest.mark.parametrize(("exposure", "internal"), [("internal", "true"), ("public", "false")])
+def test_a_load_balancer_is_in_the_subnet_and_group_that_the_stack_creates(rendered: Any, exposure: str, internal: str):
+    door = {"exposure": exposure, "host": HOST, "tls": {"kind": "config"}, "authentication": KEYS}
+    network = {"publicLoadBalancers": exposure == "public"}
+    result = rendered(created_stack(cluster={"network": network}, frontDoor=door), **secrets())
+    service = result.kubernetes("Service", "front-door")
+    notes = {key.split("/")[1]: value for key, value in service["metadata"]["annotations"].items()}
+    role = "load_balancers" if exposure == "internal" else "public_load_balancers"
+    assert service["spec"]["type"] == "LoadBalancer"
+    assert (notes["load-balancer-type"], notes["internal"]) == ("nlb", internal)
+    assert notes["security-list-management-mode"] == "None"
+    assert role.replace("_", "-") in notes["subnet"].replace("_", "-")
+    assert role.replace("_", "-") in notes["oci-network-security-groups"].replace("_", "-")
+
+
+def test_an_expired_certificate_is_refused_before_anything_is_declared(rendered: Any):
+    key, end = private_key(), datetime(2026, 1, 31, tzinfo=UTC)
+    pair = {"chain": certificate(key, HOST, end).chain, "key": key.pem}
+    door = {"host": HOST, "tls": {"kind": "config"}}
+    with pytest.raises(Refused, match=r"frontDoorCertificate\.chain: .* expired on 2026-01-31"):
+        rendered(stack(frontDoor=door), frontDoorCertificate=json.dumps(pair))

@@ -1,0 +1,97 @@
+"""What a stack's front door leads to, and what is refused about it."""
+
+from typing import Any
+
+import pytest
+from created_stacks import refusals
+from stack_files import model, ocid, plan, problems
+
+AGGREGATED = model("agg-tp1-4r", name="gpt-agg")
+LLAMA = model("agg-tp1-1r", model="llama-3.3-70b-instruct-fp8-dynamic", name="llama")
+KEYS = {"kind": "api-keys"}
+TLS = {"host": "llm.example.com", "tls": {"kind": "config"}}
+
+
+def refused(*models: dict[str, Any], **door: Any) -> dict[str, str]:
+    return {problem.path: str(problem) for problem in problems(*models, frontDoor=door)}
+
+
+def test_a_stack_without_the_key_has_no_front_door():
+    assert plan().front_door is None
+
+
+def test_entries_of_one_model_are_units_of_one_name():
+    door = plan(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, LLAMA, frontDoor={}).front_door
+    assert door is not None
+    assert [(m.served_name, m.units) for m in door.models] == [
+        ("openai/gpt-oss-120b", ("gpt-oss-120b-0", "gpt-oss-120b-1")),
+        ("openai/gpt-oss-120b", ("gpt-agg",)),
+        (door.models[2].served_name, ("llama",)),
+    ]
+
+
+def test_copies_without_routers_are_one_unit():
+    door = plan(model("agg-tp1-4r", copies=2, router={"mode": "none"}), frontDoor={}).front_door
+    assert door is not None
+    assert door.models[0].units == ("gpt-oss-120b",)
+
+
+def test_a_shift_of_weights_is_no_other_deployment():
+    hashes = {
+        plan(model("2p-tp1-2d-tp1", copies=2), frontDoor={"weights": weights}).config_hash
+        for weights in ({}, {"gpt-oss-120b-0": 90, "gpt-oss-120b-1": 10})
+    }
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize(
+    ("door", "path", "words"),
+    [
+        ({"tls": {"kind": "config"}}, "frontDoor.host", "the key is missing"),
+        ({"exposure": "internal", "authentication": KEYS}, "frontDoor.tls", "in plain text"),
+        ({"exposure": "internal", "limits": {"requestsPerMinute": 60}}, "frontDoor.authentication", "told apart"),
+        (
+            {"authentication": KEYS, "limits": {"requestsPerMinute": 5}},
+            "frontDoor.limits.requestsPerMinute",
+            "multiple",
+        ),
+        ({"hosts": {"a.example.com": "gpt-os"}}, "frontDoor.hosts.a.example.com", "gpt-oss-120b"),
+        ({"host": "a.io", "hosts": {"a.io": "gpt-oss-120b"}}, "frontDoor.hosts.a.io", "leads to all models"),
+        ({"weights": {"gpt-oss-120": 100}}, "frontDoor.weights.gpt-oss-120", "no such unit"),
+        ({"weights": {"gpt-oss-120b": 90}}, "frontDoor.weights", "add up to 90"),
+        ({"loadBalancer": {"subnetId": ocid("subnet")}}, "frontDoor.loadBalancer", "has no load balancer"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(door: dict[str, Any], path: str, words: str):
+    result = refused(**door)
+    assert list(result) == [path]
+    assert words in result[path]
+
+
+def test_the_internet_gets_neither_plain_nor_free_access():
+    result = refused(exposure="public", loadBalancer={"subnetId": ocid("subnet")})
+    assert set(result) == {"frontDoor.tls", "frontDoor.authentication"}
+
+
+def test_a_public_front_door_of_a_cluster_that_is_there_names_its_subnet():
+    assert set(refused(exposure="public", authentication=KEYS, **TLS)) == {"frontDoor.loadBalancer.subnetId"}
+
+
+@pytest.mark.parametrize(("network", "count"), [({}, 1), ({"publicLoadBalancers": True}, 0)])
+def test_a_public_front_door_needs_a_public_subnet(network: dict[str, Any], count: int):
+    door = {"exposure": "public", "authentication": KEYS, **TLS}
+    assert len(refusals(stack_changes={"frontDoor": door}, network=network)) == count
+
+
+def test_each_unit_of_a_model_needs_a_weight():
+    result = refused(model("2p-tp1-2d-tp1", copies=2), AGGREGATED, weights={"gpt-oss-120b-0": 100})
+    assert "gpt-oss-120b-1, gpt-agg" in result["frontDoor.weights"]
+
+
+def test_a_model_cannot_have_the_front_doors_name():
+    assert "frontDoor" not in refused(model(name="front-door"))
+    assert list(refused(model(name="front-door"))) == ["models[0].name"]
+
+
+def test_the_cluster_layer_has_no_front_door():
+    assert "frontDoor" in {p.path for p in problems(layer="cluster", frontDoor={})}

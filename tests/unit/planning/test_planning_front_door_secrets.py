@@ -1,0 +1,112 @@
+"""Which secrets of a front door are refused, and that none of them is told."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from functools import cache
+
+import pytest
+from certificates_for_tests import certificate, private_key
+from llmd_oke.planning.front_door_secrets import read_secrets
+from llmd_oke.planning.plan import FrontDoorPlan
+from llmd_pods.errors import Refused
+from stack_files import plan
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+ALICE, BOB = "sk-alice-0123456789abcdef", "sk-bob-0123456789abcdef"
+HOST = "llm.example.com"
+
+
+def door(**keys: object) -> FrontDoorPlan:
+    result = plan(frontDoor=keys).front_door
+    assert result is not None
+    return result
+
+
+KEYS = door(authentication={"kind": "api-keys"}, limits={"requestsPerMinute": 60})
+JWT = door(authentication={"kind": "jwt", "issuer": "https://id.example.com", "audiences": ["llm"]})
+TLS = door(host=HOST, tls={"kind": "config"})
+
+
+@cache
+def key():
+    return private_key()
+
+
+def refused(front_door: FrontDoorPlan, **settings: object) -> dict[str, str]:
+    """Problems by path; a text of the config, or an object as JSON."""
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+    try:
+        read_secrets(front_door, texts, NOW)
+    except Refused as error:
+        return {problem.path: str(problem) for problem in error.problems}
+    return {}
+
+
+def pair() -> dict[str, str]:
+    return {"chain": certificate(key(), HOST, NOW + timedelta(days=30)).chain, "key": key().pem}
+
+
+def test_keys_of_two_clients_are_accepted():
+    assert refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": BOB}) == {}
+
+
+def test_a_key_twice_is_refused_without_telling_it():
+    result = refused(KEYS, frontDoorKeys={"alice": ALICE, "bob": ALICE})
+    assert list(result) == ["llmd-oke:frontDoorKeys.bob"]
+    assert "alice has the same key" in result["llmd-oke:frontDoorKeys.bob"]
+    assert ALICE not in str(result)
+
+
+@pytest.mark.parametrize(
+    ("keys", "path"),
+    [
+        ({}, "llmd-oke:frontDoorKeys"),
+        ({"alice": "short"}, "llmd-oke:frontDoorKeys.alice"),
+        ({"alice": ALICE + " blank"}, "llmd-oke:frontDoorKeys.alice"),
+        ({"alice\r\nx": ALICE}, "llmd-oke:frontDoorKeys.alice\r\nx"),
+    ],
+)
+def test_keys_that_cannot_be_used_are_refused(keys: dict[str, str], path: str):
+    assert list(refused(KEYS, frontDoorKeys=keys)) == [path]
+
+
+def test_a_limit_is_for_a_client_with_a_key():
+    limits = {"requestsPerMinute": 60, "clients": {"carol": 6}}
+    front_door = door(authentication={"kind": "api-keys"}, limits=limits)
+    assert list(refused(front_door, frontDoorKeys={"alice": ALICE})) == ["frontDoor.limits.clients.carol"]
+
+
+@pytest.mark.parametrize("keys", ["", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "[1]"])
+def test_only_public_keys_of_a_provider_are_accepted(keys: str):
+    assert list(refused(JWT, frontDoorKeySet=keys)) == ["llmd-oke:frontDoorKeySet"]
+    assert refused(JWT, frontDoorKeySet='{"keys": [{"kty": "RSA", "n": "x", "e": "AQAB"}]}') == {}
+
+
+def test_a_certificate_for_the_host_is_accepted_with_its_key():
+    assert refused(TLS, frontDoorCertificate=pair()) == {}
+
+
+def test_an_expired_certificate_is_refused_with_its_date():
+    chain = certificate(key(), HOST, NOW - timedelta(days=1)).chain
+    result = refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem})
+    assert "expired on 2026-05-31" in result["llmd-oke:frontDoorCertificate.chain"]
+
+
+def test_a_key_of_another_certificate_is_refused():
+    result = refused(TLS, frontDoorCertificate={**pair(), "key": private_key().pem})
+    assert "another's key" in result["llmd-oke:frontDoorCertificate.key"]
+
+
+def test_a_certificate_of_another_host_is_refused():
+    result = refused(door(host="other.example.org", tls={"kind": "config"}), frontDoorCertificate=pair())
+    assert "not for other.example.org" in result["llmd-oke:frontDoorCertificate.chain"]
+
+
+def test_a_certificate_with_a_star_is_for_hosts_of_its_domain():
+    chain = certificate(key(), "*.example.com", NOW + timedelta(days=1)).chain
+    assert refused(TLS, frontDoorCertificate={"chain": chain, "key": key().pem}) == {}
+
+
+def test_what_is_missing_is_told_of_chain_and_key():
+    assert list(refused(TLS)) == ["llmd-oke:frontDoorCertificate.chain"]
+    assert list(refused(TLS, frontDoorCertificate={"chain": pair()["chain"]})) == ["llmd-oke:frontDoorCertificate.key"]
