@@ -63,6 +63,7 @@ def measured() -> list[Figure]:
     matplotlib_s = _cpu_s(_import_matplotlib)
     from llmd_tuner import charts, ranking, search_inputs  # noqa: PLC0415 - after the clock has started
     from llmd_tuner.confidence import confine  # noqa: PLC0415
+    from llmd_tuner.figures import known_figures  # noqa: PLC0415
     from llmd_tuner.search import (  # noqa: PLC0415
         LOADS,
         frontier_of,
@@ -72,7 +73,7 @@ def measured() -> list[Figure]:
     from llmd_tuner.workload import of_lengths  # noqa: PLC0415
 
     model, shape = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_shape("BM.GPU.MI300X.8")
-    figures = search_inputs.known_figures(model, shape)
+    figures = known_figures(model, shape.gpu)
     targets = parse_targets("ttft=2000,itl=25,qps=45")
     asked = search_inputs.question_of(model, shape, figures, of_lengths(4096, 256), targets, 16)
     asked, trust = confine(asked, figures, allow_extrapolation=True)

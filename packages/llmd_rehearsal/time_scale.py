@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.values import Entry, required_entry
-from llmd_tuner.figures import latency_model_of, simulated_figures
+from llmd_tuner.figures import known_figures, latency_model_of
 
 SLOWEST = 100.0
 """The largest scale; `--time-scale` takes none beyond either."""
@@ -138,7 +138,7 @@ def processors(root: Path = Path("/sys/fs/cgroup")) -> float:
 def _tokens_per_s(plan: Plan, model: ModelPlan) -> float:
     """Output tokens of a model's benchmark in a second, by the latency model of its servers."""
     shape, roles = plan.pools[0].shape, model.units[0].roles
-    latency = latency_model_of(simulated_figures(model.model, shape.gpu), model.model, shape)
+    latency = latency_model_of(known_figures(model.model, shape.gpu), model.model, shape)
     workload, users = model.workload, plan.smoke.concurrency
     first, last = roles[0], roles[-1]
     batch = max(1, round(users / (last.replicas * len(model.units))))

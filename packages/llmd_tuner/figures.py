@@ -160,14 +160,14 @@ def _of_file(gpu: str, model: str) -> Iterator[Problem]:
         yield Problem("gpu", figures.gpu, gpu, "the folder is called so", file=file)
 
 
-def simulated_figures(model: Model, gpu: Gpu) -> LatencyFigures:
-    """What simulated servers of a model go by: the kit's own figures, or bounds where it has none."""
+def known_figures(model: Model, gpu: Gpu) -> LatencyFigures:
+    """The catalogue's latency figures of a model on a GPU; bounds of the hardware where it has none."""
     return latency_figures(model.name, gpu.product) or bound_figures(model, gpu)
 
 
 def bound_models(plan: Plan) -> tuple[str, ...]:
     """The models, by repository, whose simulated servers take times that are bounds."""
-    figures = {model.model.repository: simulated_figures(model.model, plan.pools[0].shape.gpu) for model in plan.models}
+    figures = {model.model.repository: known_figures(model.model, plan.pools[0].shape.gpu) for model in plan.models}
     return tuple(sorted(repository for repository, known in figures.items() if known.basis is Basis.BOUND))
 
 

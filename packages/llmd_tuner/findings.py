@@ -16,9 +16,9 @@ from llmd_pods.row import Basis
 from pydantic import Field
 
 from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
-from llmd_tuner.figures import latency_model_of
+from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.latency import LatencyModel
-from llmd_tuner.search_inputs import known_figures, known_model, known_shape
+from llmd_tuner.search_inputs import known_model, known_shape
 from llmd_tuner.simulation.deployment import (
     ConstantRate,
     Deployment,
@@ -204,7 +204,7 @@ class _Simulations:
             if isinstance(evaluation, Latency)
             else self.findings.sweeps[evaluation.sweep]
         )
-        return known_figures(known_model(setup.model), known_shape(setup.shape)).basis
+        return known_figures(known_model(setup.model), known_shape(setup.shape).gpu).basis
 
     def result(self, load: str, served: ServedDeployment, requests_per_s: float) -> SimulationResult:
         """What a deployment does at a rate."""
@@ -292,7 +292,7 @@ def _best(simulations: _Simulations, sweep: str, topologies: Sequence[str], tpsu
 
 def _latency_model(under: Sweep | Load) -> LatencyModel:
     chosen, nodes = known_model(under.model), known_shape(under.shape)
-    return latency_model_of(known_figures(chosen, nodes), chosen, nodes, under.conditions)
+    return latency_model_of(known_figures(chosen, nodes.gpu), chosen, nodes, under.conditions)
 
 
 def _deployment(under: Sweep | Load, topology: str, policy: Policy = "queue") -> Deployment:

@@ -14,7 +14,7 @@ from llmd_oke.values import Entry, required_entry
 from llmd_pods.errors import KitError
 
 from llmd_tuner.conditions import DEFAULT_BLOCK_SIZE
-from llmd_tuner.figures import LatencyFigures, bound_figures, latency_figures, latency_model_of
+from llmd_tuner.figures import LatencyFigures, latency_model_of
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.servers import Room
 from llmd_tuner.workload import Workload
@@ -146,11 +146,6 @@ def known_gpu(product: str) -> Node:
 def gpu_named(product: str) -> str:
     """The catalogue's spelling of a GPU product; the same where it has none."""
     return next((name for name in gpu_names() if name.lower() == product.lower()), product)
-
-
-def known_figures(model: Model, node: Node) -> LatencyFigures:
-    """The kit's own latency figures of a model on a node's GPUs; bounds of the hardware where it has none."""
-    return latency_figures(model.name, node.gpu.product) or bound_figures(model, node.gpu)
 
 
 def checked_figures(figures: LatencyFigures, model: Model, node: Node) -> LatencyFigures:

@@ -14,7 +14,7 @@ from llmd_pods.errors import KitError, Problem, Refused
 from pulumi.runtime import mocks
 
 from llmd_oke import testing
-from llmd_oke.config import CONFIG_KEY, load, locate, setting_names, stack_file
+from llmd_oke.config import CONFIG_KEY, locate, setting_names, stack_file
 from llmd_oke.planning import Plan, plan_stack_file
 from llmd_oke.program import program
 from llmd_oke.testing import ClusterMocks, Declared, declared
@@ -175,7 +175,7 @@ def read_outputs(path: Path) -> Mapping[str, Any]:
 
 def _declarations(project: Path, stack: str, plan: Plan, outputs: Mapping[str, Any]) -> tuple[Declared, ...]:
     """What the program declares, with marks in place of secrets and of what only a cloud knows."""
-    config = load(project, stack).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    config = plan.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     given = setting_names(project, stack)
     hidden = {f"llmd-oke:{name}": f"{_SECRET}{name}" for name in _SECRETS if f"llmd-oke:{name}" in given}
     links = dict.fromkeys(_pools(plan), _IMAGE_LINK)

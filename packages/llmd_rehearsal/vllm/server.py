@@ -20,7 +20,7 @@ from llmd_oke.catalogue import Model, Shape, open_project
 from llmd_oke.catalogue.releases import release_of_vllm
 from llmd_oke.planning.conditions import Conditions
 from llmd_pods.errors import KitError
-from llmd_tuner.figures import latency_model_of, simulated_figures
+from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.latency import LatencyModel
 
 from llmd_rehearsal.sockets import bound_socket, network_of
@@ -205,7 +205,7 @@ class SimulatedServer:
         conditions = Conditions(
             release=release and release.name, quick_reduce=options.quick_reduce, block_size=options.block_size
         )
-        figures = simulated_figures(model, shape.gpu)
+        figures = known_figures(model, shape.gpu)
         latency = latency_model_of(figures, model, shape, conditions, cache.bytes_per_token)
         if not figures.measured:
             self._write(f"INFO llmd-oke rehearsal: times of {model.name} are bounds; there are no figures for this GPU")

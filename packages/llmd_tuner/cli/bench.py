@@ -276,7 +276,7 @@ def target_of_stack(project: Path, stack: str, name: str | None, api: Api, repor
     from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess  # noqa: PLC0415
     from llmd_tuner.experiments.deployed.load import new_folder  # noqa: PLC0415
     from llmd_tuner.experiments.deployed.smoke import running_servers  # noqa: PLC0415
-    from llmd_tuner.figures import simulated_figures  # noqa: PLC0415
+    from llmd_tuner.figures import known_figures  # noqa: PLC0415
 
     plan = planning.plan_stack_file(project, stack)
     model = choose_model(plan.models, name)
@@ -290,7 +290,7 @@ def target_of_stack(project: Path, stack: str, name: str | None, api: Api, repor
         input_tokens=str(model.workload.input_tokens),
         output_tokens=str(model.workload.output_tokens),
         facts=_facts(plan, model),
-        simulated_basis=simulated_figures(model.model, plan.pools[0].shape.gpu).basis,
+        simulated_basis=known_figures(model.model, plan.pools[0].shape.gpu).basis,
         requests_file=folder / REQUESTS_FILE,
         rows_file=folder / ROWS_FILE,
         servers=lambda: running_servers(plan, model, access),

@@ -21,7 +21,7 @@ from llmd_tuner import confidence, search_inputs, workload
 from llmd_tuner.calibration import calibrate
 from llmd_tuner.confidence import Confidence
 from llmd_tuner.experiments.records import current_rows, rows_file
-from llmd_tuner.figures import LatencyFigures, read_figures
+from llmd_tuner.figures import LatencyFigures, known_figures, read_figures
 from llmd_tuner.hygiene import Inspection, inspect_by_model
 from llmd_tuner.search_inputs import Question, Targets, joined, parse_targets
 from llmd_tuner.workload import Workload
@@ -246,7 +246,7 @@ def figures_of(path: Path | None, model: Model, node: Node) -> LatencyFigures:
         KitError: the file has none, or those of another model or GPU.
     """
     if path is None:
-        return search_inputs.known_figures(model, node)
+        return known_figures(model, node.gpu)
     return search_inputs.checked_figures(read_figures(path), model, node)
 
 

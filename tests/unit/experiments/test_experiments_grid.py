@@ -18,13 +18,13 @@ from llmd_tuner.experiments.grid import (
     tuning_recipe,
 )
 from llmd_tuner.experiments.recipes import DECODE_BENCH, recipe_problems
-from llmd_tuner.figures import latency_model_of
+from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.hygiene import Limits, inspect
 from llmd_tuner.measurements import Point, decode_points, prefill_points, published_points
 from llmd_tuner.workload import parse
 
 MODEL, SHAPE = search_inputs.known_model("gpt-oss-120b"), search_inputs.known_shape("BM.GPU.MI300X.8")
-LATENCY = latency_model_of(search_inputs.known_figures(MODEL, SHAPE), MODEL, SHAPE)
+LATENCY = latency_model_of(known_figures(MODEL, SHAPE.gpu), MODEL, SHAPE)
 
 
 def test_the_adaptive_grid_has_the_least_the_most_and_one_between():

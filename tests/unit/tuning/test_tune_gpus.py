@@ -8,7 +8,7 @@ from llmd_pods.errors import KitError
 from llmd_pods.row import Basis
 from llmd_tuner import search_inputs
 from llmd_tuner.cli.tune import app
-from llmd_tuner.figures import bound_figures, latency_model_of
+from llmd_tuner.figures import bound_figures, known_figures, latency_model_of
 from llmd_tuner.latency import least_step_s
 from stack_files import existing_pool, model, stack, write
 from tuning_for_tests import MODEL, row, tpot
@@ -138,7 +138,7 @@ def test_published_points_of_a_gpu_are_matched():
 
 
 def test_bounds_lose_nothing_to_the_hardware():
-    figures = search_inputs.known_figures(MODEL, MI325X)
+    figures = known_figures(MODEL, MI325X.gpu)
     assert (figures.prefill.basis, figures.decode.basis) == (Basis.BOUND, Basis.BOUND)
     assert not figures.measured
     step_s = latency_model_of(figures, MODEL, MI325X).decode_step_s(1, 1, 1)

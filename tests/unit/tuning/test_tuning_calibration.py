@@ -21,7 +21,7 @@ from llmd_tuner.calibration import (
     nonnegative_least_squares,
     predict,
 )
-from llmd_tuner.figures import figures_text, latency_model_of, read_figures
+from llmd_tuner.figures import figures_text, known_figures, latency_model_of, read_figures
 from llmd_tuner.hygiene import Limits, inspect
 from llmd_tuner.measurements import decode_points, prefill_points, published_points
 from tuning_for_tests import FIGURES, LATENCY, MODEL, SHAPE, row, tpot, tuning_values, unloaded_prefill_s
@@ -94,7 +94,7 @@ def test_the_shipped_figures_are_the_fit_of_the_published_points():
 def test_the_shipped_figures_of_other_gpus_are_the_fits_of_their_points(product):
     points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
     assert points is not None
-    shipped = search_inputs.known_figures(MODEL, node)
+    shipped = known_figures(MODEL, node.gpu)
     unfitted = shipped.prefill.model_copy(update={"overhead_s": 0.0})
     base = shipped.model_copy(update={"prefill": unfitted})
     fitted = calibrate(points.kept_rows(), MODEL, node, base).figures
@@ -109,7 +109,7 @@ def test_the_shipped_figures_of_other_gpus_are_the_fits_of_their_points(product)
 
 @pytest.mark.parametrize("product", ["H100", "H200"])
 def test_held_out_errors_of_other_gpus_are_within_the_tolerances(product):
-    figures = search_inputs.known_figures(MODEL, search_inputs.known_gpu(product))
+    figures = known_figures(MODEL, search_inputs.known_gpu(product).gpu)
     assert figures.decode.fit is not None
     assert figures.prefill.fit is not None
     assert (figures.decode.fit.unseen_load_error or 1) <= TOLERANCES["decode_each_load"]
@@ -218,7 +218,7 @@ def test_a_fit_of_rows_that_tell_no_conditions_says_so():
 def test_fits_of_published_points_know_the_conditions_that_the_shipped_figures_state(product):
     points, node = published_points("gpt-oss-120b", product), search_inputs.known_gpu(product)
     assert points is not None
-    shipped = search_inputs.known_figures(MODEL, node)
+    shipped = known_figures(MODEL, node.gpu)
     result = inspect(points.kept_rows(), Limits(latency_model_of(shipped, MODEL, node))).accepted
     fitted = calibrate(result, MODEL, node, shipped).figures
     assert set(fitted.measured_conditions().values()) == {shipped.conditions}

@@ -12,6 +12,7 @@ from llmd_oke.serving.vllm import ServerSpec
 from llmd_tuner import search_inputs
 from llmd_tuner.conditions import differences
 from llmd_tuner.confidence import condition_differences, confine
+from llmd_tuner.figures import known_figures
 from tuning_for_tests import FIGURES, MODEL, SHAPE, question
 
 PASSED = PassedEvaluation(name="gpqa", release="llm-d-0.9.0", score=0.7)
@@ -99,5 +100,5 @@ def test_forecasts_for_mi300x_name_each_kind_of_servers_that_differs():
 
 
 def test_bounds_differ_from_no_measurement():
-    bounds = search_inputs.known_figures(MODEL, search_inputs.known_gpu("MI325X"))
+    bounds = known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)
     assert list(condition_differences(bounds, deployed_conditions(NEW, MODEL, config.Engine()))) == []

@@ -11,9 +11,9 @@ from llmd_tuner.confidence import confine
 from llmd_tuner.figures import (
     LatencyFigures,
     figures_text,
+    known_figures,
     latency_figures,
     project_problems,
-    simulated_figures,
     unphysical,
 )
 from project_entries import write_entry
@@ -63,13 +63,13 @@ def test_a_factor_that_is_not_physical_is_told_with_what_it_makes_free(figures, 
 
 @pytest.mark.parametrize("gpu", ["H100", "H200"])
 def test_the_kits_figures_that_read_faster_than_memory_can_say_so(gpu):
-    result = unphysical(search_inputs.known_figures(MODEL, search_inputs.known_gpu(gpu)))
+    result = unphysical(known_figures(MODEL, search_inputs.known_gpu(gpu).gpu))
     assert [fault.factor.split()[0] for fault in result] == ["bytes_factor"]
 
 
 def test_no_role_without_a_fit_is_judged():
     """Bounds have zeros by definition, and are said to be bounds."""
-    assert unphysical(search_inputs.known_figures(MODEL, search_inputs.known_gpu("MI325X"))) == ()
+    assert unphysical(known_figures(MODEL, search_inputs.known_gpu("MI325X").gpu)) == ()
 
 
 def test_a_fit_of_one_short_context_that_leaves_reading_out_says_so():
@@ -109,7 +109,7 @@ def test_other_sizes_are_left_out_where_steps_would_take_nothing_for_their_layer
 
 
 def test_simulated_servers_of_a_model_without_figures_go_by_bounds():
-    own, other = (simulated_figures(model, SHAPE.gpu) for model in (MODEL, MODEL.model_copy(update={"name": "other"})))
+    own, other = (known_figures(model, SHAPE.gpu) for model in (MODEL, MODEL.model_copy(update={"name": "other"})))
     assert (own.basis, other.basis) == (Basis.CALIBRATED, Basis.BOUND)
     assert (own.measured, other.measured) == (True, False)
 

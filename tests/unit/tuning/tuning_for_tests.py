@@ -5,14 +5,14 @@ from typing import Any
 from llmd_oke.values import read_yaml, values_folder
 from llmd_pods.row import Basis, Origin, Quantiles, Row
 from llmd_tuner import search_inputs
-from llmd_tuner.figures import latency_model_of
+from llmd_tuner.figures import known_figures, latency_model_of
 from llmd_tuner.latency import LatencyModel
 from llmd_tuner.search_inputs import Question, parse_targets
 from llmd_tuner.workload import parse
 
 MODEL = search_inputs.known_model("gpt-oss-120b")
 SHAPE = search_inputs.known_shape("BM.GPU.MI300X.8")
-FIGURES = search_inputs.known_figures(MODEL, SHAPE)
+FIGURES = known_figures(MODEL, SHAPE.gpu)
 LATENCY = latency_model_of(FIGURES, MODEL, SHAPE)
 
 

@@ -25,7 +25,7 @@ from llmd_pods.smoke import SmokeResult
 
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
 from llmd_tuner.experiments.deployed.jobs import ClusterJobs, JobReader
-from llmd_tuner.figures import simulated_figures
+from llmd_tuner.figures import known_figures
 
 FOLDER = "evals"
 
@@ -76,7 +76,7 @@ def evaluated(
         image=plan.release.vllm.image.reference,
         topology=str(model.topology),
         config_hash=plan.config_hash,
-        basis=simulated_figures(model.model, plan.pools[0].shape.gpu).basis if how.simulated else Basis.MEASURED,
+        basis=known_figures(model.model, plan.pools[0].shape.gpu).basis if how.simulated else Basis.MEASURED,
         simulated=how.simulated,
         started=started.isoformat(timespec="seconds"),
         wall_s=(datetime.now(UTC) - started).total_seconds(),
