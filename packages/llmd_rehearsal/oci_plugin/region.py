@@ -9,7 +9,7 @@ import secrets
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from llmd_rehearsal.oci_plugin.facts import Resource, lifecycles, resource_of
 from llmd_rehearsal.plugin_values import JsonObject
@@ -121,14 +121,24 @@ class Records:
     def _load(self, journal: Path) -> None:
         if not journal.exists():
             return
-        for line in journal.read_text().splitlines():
-            row: Any = json.loads(line)
+        with journal.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+        for row in read_journal(journal):
             if "token" in row:
                 machines = tuple(row.pop("machines"))
                 self._set(Record(**row, machines=machines))
             else:
                 self._unset(row["id"])
                 self._deleted.add(row["id"])
+
+
+def read_journal(journal: Path) -> list[JsonObject]:
+    """Its changes, oldest first: the rows that `Records` writes.
+
+    A last line without its end is left out: it is being written, or its writer was killed.
+    """
+    rows: list[JsonObject] = [json.loads(line) for line in journal.read_text().split("\n")[:-1]]
+    return rows
 
 
 def _references(record: Record) -> set[str]:

@@ -272,7 +272,8 @@ class ContainerWorker:
         pause_s = times.initial_delay_s if tally.fresh else times.period_of(tally, probes.running)
         while True:
             await asyncio.sleep(pause_s)
-            passed = await run_probe(probe, self._model, container, self._options.address, times.timeout_s)
+            timeout_s = times.timeout_of(probes.running)
+            passed = await run_probe(probe, self._model, container, self._options.address, timeout_s)
             if passed:
                 self._end_turn()
             verdict = tally.record(passed=passed)

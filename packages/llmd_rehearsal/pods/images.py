@@ -63,11 +63,19 @@ class ImageEntry(BaseModel):
     model_time: dict[str, float] = {}
     """Flags of the program for times of its servers' work, with their defaults in seconds: they go with model time."""
 
+    flags: dict[str, str] = {}
+    """Flags that a manifest gives with another value, for a program that shares its machine with many of its like."""
+
     environment: dict[str, str] = {}
     """Variables that make the program take less of a machine that it shares; a container's own come before them."""
 
     niceness: int = Field(default=0, ge=0, le=19)
     """How far the program stands back for what simulates servers."""
+
+    def with_flags(self, argv: Sequence[str]) -> list[str]:
+        """The program's words, with the values of `flags` for the flags that are there: `--flag value`."""
+        before = ("", *argv)
+        return [self.flags.get(flag, word) for flag, word in zip(before, argv, strict=False)]
 
     def in_model_time(self, argv: Sequence[str], time_scale: float) -> list[str]:
         """These flags as the program needs them where its servers are slower than in real time; what a manifest gives
@@ -244,7 +252,7 @@ class ContainerFactory:
         if entry.python is not None:
             mounts = self._python.mounts(packages=entry.python == "packages")
             return _process(model, context, mounts, self._python.argv(argv), self._python.variables(environment))
-        argv += entry.in_model_time(argv, self._time_scale)
+        argv = [*entry.with_flags(argv), *entry.in_model_time(argv, self._time_scale)]
         shared = {**entry.environment, **environment}
         return _process(model, context, [self._program(model, entry)], argv, shared, entry.niceness)
 

@@ -17,6 +17,9 @@ SHORTEST_S = 0.2  # below this, probing would cost more than it tells on two cor
 SETTLED_PER_S = 40.0
 """Questions in a second, of all probes whose answer is yes: a thousand of them each second kept half a core busy."""
 
+ANSWERS_PER_S = 100.0
+"""Answers in a second to count on while programs start, of all probes: with a thousand of them an answer has 10 s."""
+
 _AGENT = "kube-probe/rehearsal"
 _METHOD = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"
@@ -35,6 +38,10 @@ class Schedule:
     doubtful_period_s: float
     """Between two questions when the answer was yes before: the probe's own, so that load alone turns no verdict."""
     timeout_s: float
+
+    def timeout_of(self, probes: int) -> float:
+        """Give the seconds that an answer may take, with so many `probes` on this machine; never less than its own."""
+        return max(self.timeout_s, probes / ANSWERS_PER_S)
 
     def period_of(self, tally: "Tally", probes: int = 0) -> float:
         """Give the seconds until the next question, with so many `probes` on this machine; never more than its own."""

@@ -1,7 +1,6 @@
 """The real engine, attached to the stand-in for OCI."""
 
 import base64
-import json
 import os
 import signal
 import socket
@@ -26,6 +25,7 @@ from llmd_pods.progress import SilentProgress
 from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.engine import Workspace
 from llmd_rehearsal.engine_nodes import cli_of, oci_client
+from llmd_rehearsal.oci_plugin.region import read_journal
 from llmd_rehearsal.oci_plugin.server import PluginOptions, start
 from pulumi import automation
 from pulumi_home import home_without_logs
@@ -126,8 +126,7 @@ class Kit:
     def journal(self, type_: str) -> list[dict[str, Any]]:
         """What OCI's journal says of resources of a type, one after the other."""
         journal = Path(str(self.options.work_dir)) / "journal.jsonl"
-        lines: list[dict[str, Any]] = [json.loads(line) for line in journal.read_text().splitlines()]
-        return [line for line in lines if line.get("token", "").endswith(f":{type_}")]
+        return [line for line in read_journal(journal) if line.get("token", "").endswith(f":{type_}")]
 
     def _as_the_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in (self.options.env_vars or {}).items():

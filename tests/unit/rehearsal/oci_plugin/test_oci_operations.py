@@ -7,7 +7,7 @@ import pytest
 from llmd_pods.errors import KitError
 from llmd_rehearsal.oci_plugin.facts import resource_of
 from llmd_rehearsal.oci_plugin.faults import parse_rule, write_rules
-from llmd_rehearsal.oci_plugin.region import Clock, WorkRequestFailed
+from llmd_rehearsal.oci_plugin.region import Clock, WorkRequestFailed, read_journal
 from llmd_rehearsal.plugin_values import InitFailed, Refusal
 from oci_region import COMPARTMENT, DOMAIN, Region, pool
 
@@ -72,6 +72,21 @@ def test_a_plug_in_that_starts_anew_knows_what_there_was(tmp_path: Path):
     assert anew.operations.read(vcn["id"], {}) == region.operations.read(vcn["id"], {})
     assert anew.operations.read(gone["id"], {}) is None
     assert [machine["name"] for machine in anew.records.all_of("NodePool")[0].machines] == ["gpu-0", "gpu-1"]
+
+
+def test_a_change_that_was_not_written_to_its_end_is_left_out_of_the_journal(tmp_path: Path):
+    journal = tmp_path / "journal.jsonl"
+    region = Region(journal)
+    vcn = region.vcn()
+    region.delete(vcn)
+    region.records.close()
+    rows = read_journal(journal)
+    journal.write_bytes(journal.read_bytes()[:-9])
+    assert read_journal(journal) == rows[:-1]
+    anew = Region(journal)
+    assert anew.operations.read(vcn["id"], {}) is not None
+    anew.delete(vcn)
+    assert read_journal(journal)[-1] == {"id": vcn["id"]}
 
 
 def test_a_limit_that_is_too_short_ends_the_wait():

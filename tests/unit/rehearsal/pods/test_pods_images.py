@@ -38,6 +38,13 @@ def test_the_kits_images_have_programs(image: str, program: str) -> None:
     assert entry.program == program
 
 
+def test_an_envoy_has_fewer_threads_than_its_manifest_asks_for() -> None:
+    entry = TABLE.find("docker.io/envoyproxy/envoy:distroless-v1.33.2")
+    assert entry is not None
+    assert entry.with_flags(["envoy", "--concurrency", "8", "-c", "x"]) == ["envoy", "--concurrency", "2", "-c", "x"]
+    assert entry.with_flags(["envoy", "-c", "x"]) == ["envoy", "-c", "x"]
+
+
 @pytest.mark.parametrize(
     "image", ["ghcr.io/llm-d/llm-d-rocm:v0.5.0", "vllm/vllm-openai-rocm:v0.15.1", "vllm/vllm-openai:v0.15.1"]
 )

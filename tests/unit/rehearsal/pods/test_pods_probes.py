@@ -25,10 +25,16 @@ def test_load_alone_turns_no_verdict_sooner_than_it_would_for_real() -> None:
     times = schedule(Probe(periodSeconds=10, timeoutSeconds=3), 0.1)
     tally = Tally(Probe(failureThreshold=2), verdict=True)
     assert (times.timeout_s, times.period_of(tally)) == (3.0, 1.0)
+
     tally.record(passed=False)
     assert times.period_of(tally) == 10.0
     tally.record(passed=False)
     assert times.period_of(tally) == 1.0
+
+
+def test_an_answer_may_take_longer_where_many_probes_share_a_machine():
+    times = schedule(Probe(timeoutSeconds=1), 1.0)
+    assert [times.timeout_of(probes) for probes in (0, 100, 1000)] == [1.0, 1.0, 10.0]
 
 
 def test_many_probes_are_asked_less_often_while_all_is_well() -> None:
