@@ -39,7 +39,7 @@ def seen(case: Case, client: httpx2.Client, expected: Mapping[str, Any]) -> dict
 
 
 def _counts(case: Case, request: Request, client: httpx2.Client, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request adds. The simulator of llm-d counts beside its answers: a counter of the last is awaited before."""
+    """What a request adds. The simulator of llm-d counts beside its answers: that of the last one is awaited."""
 
     def counters() -> dict[str, float | None]:
         samples = _samples(client)
