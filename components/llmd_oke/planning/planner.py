@@ -26,6 +26,7 @@ from llmd_oke.config import (
 from llmd_oke.planning import checks, placement
 from llmd_oke.planning.advice import advice
 from llmd_oke.planning.front_door import front_door
+from llmd_oke.planning.gateway import gateway
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.models import ModelContext, answer_changes, has_kv_connector, memory
@@ -117,6 +118,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         created=None if config.created_cluster is None else _cluster(config, config.created_cluster),
         control_plane_cidrs=None if cidrs is None else tuple(cidrs),
         front_door=front_door(config),
+        gateway=gateway(config),
         advice=(),
         project_entries=(),
     )

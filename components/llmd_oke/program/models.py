@@ -12,7 +12,7 @@ from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
 from llmd_oke.program.access import ClusterAccess
-from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, NodeTaintArgs, ServersArgs, UnitArgs
+from llmd_oke.serving.args import EngineArgs, GatewayPodsArgs, ModelCacheMountArgs, NodeTaintArgs, ServersArgs, UnitArgs
 from llmd_oke.serving.front_door import FrontDoor, FrontDoorPortArgs, ModelEndpoint
 from llmd_oke.serving.image_pull import ImagePull
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
@@ -163,7 +163,16 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
         "decider": model.router.decider,
         "non_cached_tokens": model.router.non_cached_tokens,
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
+        "gateway": _gateway_pods(plan, model),
     }
+
+
+def _gateway_pods(plan: Plan, model: ModelPlan) -> GatewayPodsArgs | None:
+    """The pods of the Gateway that a model is behind; None where it is behind none."""
+    gateway = plan.gateway
+    if gateway is None or not model.behind_gateway:
+        return None
+    return {"namespace": gateway.service_namespace, "labels": gateway.pod_labels}
 
 
 def _unit(
@@ -203,6 +212,7 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
         "priority_class_prefix": plan.namespace,
         "engine": engine_args(model),
         "routed": model.routed,
+        "gateway": _gateway_pods(plan, model),
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
         "virtual_functions": plan.virtual_functions_owner,
         "node_taints": node_taints(plan),
