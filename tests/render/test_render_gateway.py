@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 import yaml
 from llmd_oke.catalogue.gateways import gateway_provider, gateway_provider_names
+from llmd_oke.gitops.rendering import rendering_of
 from llmd_oke.testing import Rendered, without_hash
 from render_support import SHARED_DATA, pod
 from stack_files import created_stack, model, stack
@@ -120,7 +121,7 @@ def test_an_internal_gateway_has_a_load_balancer_inside_the_network(rendered: An
     assert "LoadBalancer" in own
 
 
-def test_a_certificate_is_for_clients_and_the_models_services_have_a_listener_without(rendered: Any):
+def test_a_certificate_is_for_clients_and_not_for_the_models_own_services(rendered: Any):
     tls = created("istio", host="llm.example.com", tls="certificate")
     secured = rendered(stack(behind(), gateway=tls))
     clients, cluster = secured.kubernetes("Gateway", "inference-gateway")["spec"]["listeners"]
@@ -157,3 +158,11 @@ def test_routes_come_after_units_and_the_gateway(istio: Rendered):
 
 def test_the_address_of_a_model_is_its_own_service(istio: Rendered):
     assert istio.outputs["endpoints"] == {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"}
+
+
+def test_yaml_for_gitops_has_the_gateway_and_the_pools_before_routes(istio: Rendered):
+    waves = {(item.kind, item.name): item.wave for item in rendering_of("prod", istio.resources).objects}
+    route = waves["HTTPRoute", "gpt-oss-120b"]
+    before = [wave for (kind, _), wave in waves.items() if kind in {"Gateway", "InferencePool", "Deployment"}]
+    assert max(before) < route
+    assert waves["Service", "gpt-oss-120b"] > route

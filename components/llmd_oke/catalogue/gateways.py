@@ -16,7 +16,8 @@ class ObjectTemplate(Entry):
 class GatewayProvider(Entry):
     """An implementation of the Gateway API.
 
-    `inference_pools` says in words what it needs to know InferencePools. `service` is the Service before the pods of a
+    `inference_pools` says in words what it needs to know InferencePools, `pools_per_route` how many of them requests of
+    one route may be shared over, any number if None. `service` is the Service before the pods of a
     Gateway, None where its name can't be told beforehand, and `created_service` that of a Gateway with `parameters`;
     Service and pods are in `namespace`, or in the Gateway's.
     `parameters` is the object that a Gateway names in `infrastructure`, and which says how its Service is; without one
@@ -29,6 +30,7 @@ class GatewayProvider(Entry):
     class_name: str
     controller: str
     inference_pools: str
+    pools_per_route: int | None = None
     service: str | None = None
     created_service: str | None = None
     namespace: str | None = None

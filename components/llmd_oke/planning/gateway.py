@@ -120,6 +120,18 @@ def _route_problems(behind: dict[int, Model]) -> Iterator[Problem]:
                 break
 
 
+def provider_limit_problems(config: StackConfig) -> Iterator[Problem]:
+    """What the provider of a Gateway can't do. In rehearsals another one runs, which can."""
+    provider = gateway_provider(config.gateway.provider) if config.gateway else None
+    most = provider.pools_per_route if provider else None
+    if provider is None or most is None:
+        return
+    for i, model in enumerate(config.models):
+        if model.router.mode == "gateway" and model.copies > most:
+            why = f"{provider.name} sends requests of one route to {most} InferencePool at most, and each copy has one"
+            yield Problem(f"models[{i}].copies", model.copies, f"{most}, or another provider", why)
+
+
 def _words(route: Route) -> str:
     hosts: Sequence[str] = route.hosts or ("any host",)
     headers = [f"{name}: {value}" for name, value in route.headers.items()]

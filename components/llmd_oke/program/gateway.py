@@ -13,7 +13,7 @@ from llmd_oke.planning.gateway import CLIENTS, CLUSTER
 from llmd_oke.planning.plan import GatewayPlan
 from llmd_oke.program.access import ClusterAccess
 from llmd_oke.program.front_door import load_balancer_args
-from llmd_oke.program.models import unit_name
+from llmd_oke.program.models import ADDRESSES, taking_over, unit_name
 from llmd_oke.serving.gateway import (
     DEFINITIONS,
     ESTABLISHED_S,
@@ -94,17 +94,11 @@ def _declare_route(
     namespace: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
 ) -> ModelRoute:
-    """The way from the Gateway to a model. It takes over the Service of a front door, or of an endpoint without
-    routers."""
-    others = {"front-door": "FrontDoor", "endpoint": "ModelEndpoint"}
-    aliases = [
-        pulumi.Alias(name=f"{model.name}-{name}", type_=f"llmd-oke:index:{kind}") for name, kind in others.items()
-    ]
-    taken_over = pulumi.ResourceOptions(aliases=[*aliases])
+    """The way from the Gateway to a model."""
     return ModelRoute(
-        f"{model.name}-route",
+        f"{model.name}-{ADDRESSES['ModelRoute']}",
         route_args(plan, gateway, model, namespace),
-        pulumi.ResourceOptions.merge(opts, taken_over),
+        pulumi.ResourceOptions.merge(opts, taking_over(model, "ModelRoute")),
     )
 
 

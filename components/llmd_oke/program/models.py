@@ -25,6 +25,9 @@ from llmd_oke.serving.vllm import ServerSpec, revision, version
 
 NAME = "model-cache"
 
+ADDRESSES = {"FrontDoor": "front-door", "ModelEndpoint": "endpoint", "ModelRoute": "route"}
+"""Components with a model's own Service, and what the names of their resources end in."""
+
 
 def declare_units(
     plan: Plan,
@@ -67,25 +70,22 @@ def declare_address(
     door: StackFrontDoor | None = None,
 ) -> FrontDoor | ModelEndpoint:
     """Where requests go: to Envoys before the routers, those of the model or of the stack (`door`), or to all servers.
-    Either takes the other's Service over. Envoys come after the units, because they take requests from what served
-    before; an endpoint without routers comes beside.
+    Envoys come after the units, because they take requests from what served before; an endpoint without routers comes
+    beside.
     """
-    front_door, endpoint = f"{model.name}-front-door", f"{model.name}-endpoint"
     if not model.routed or door is not None:
-        other = pulumi.Alias(name=front_door, type_="llmd-oke:index:FrontDoor")
         return ModelEndpoint(
-            endpoint,
+            f"{model.name}-{ADDRESSES['ModelEndpoint']}",
             {
                 "namespace": plan.namespace,
                 "model": model.name,
                 "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
                 "front_door": _front_door_port(plan, model, door) if model.routed and door is not None else None,
             },
-            pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(aliases=[other])),
+            pulumi.ResourceOptions.merge(opts, taking_over(model, "ModelEndpoint")),
         )
-    other = pulumi.Alias(name=endpoint, type_="llmd-oke:index:ModelEndpoint")
     return FrontDoor(
-        front_door,
+        f"{model.name}-{ADDRESSES['FrontDoor']}",
         {
             "namespace": plan.namespace,
             "release": plan.release.name,
@@ -93,8 +93,17 @@ def declare_address(
             "model": model.name,
             "routers": [service_name(unit_name(plan, model, unit)) for unit in model.units],
         },
-        pulumi.ResourceOptions.merge(after(opts, *units), pulumi.ResourceOptions(aliases=[other])),
+        pulumi.ResourceOptions.merge(after(opts, *units), taking_over(model, "FrontDoor")),
     )
+
+
+def taking_over(model: ModelPlan, component: str) -> pulumi.ResourceOptions:
+    """The options of a component with the model's Service, which takes that of any other over."""
+    others = {other: name for other, name in ADDRESSES.items() if other != component}
+    aliases = [
+        pulumi.Alias(name=f"{model.name}-{name}", type_=f"llmd-oke:index:{other}") for other, name in others.items()
+    ]
+    return pulumi.ResourceOptions(aliases=[*aliases])
 
 
 def _front_door_port(plan: Plan, model: ModelPlan, door: StackFrontDoor) -> FrontDoorPortArgs:

@@ -46,6 +46,10 @@ _GRACE_S = 130
 _DRAIN_S = 120
 """What requests that an Envoy has begun get to end, once no new ones come to its pod."""
 
+_ANSWERS = {"tcpSocket": {"port": envoy.PICKER_PORT}, "periodSeconds": 2, "failureThreshold": 60}
+"""A picker says that it is ready before it takes questions: it makes its certificate then, which takes seconds. An
+Envoy beside it tries again; a Gateway answers 500 (seen with v0.7.1)."""
+
 _USER = 65532
 """`nonroot` of both images."""
 
@@ -342,6 +346,7 @@ class _Objects:
                 {"name": "grpc-health", "containerPort": envoy.PICKER_HEALTH_PORT},
                 {"name": "metrics", "containerPort": METRICS_PORT},
             ],
+            **({"startupProbe": _ANSWERS} if self.gateway else {}),
             "livenessProbe": {**health, "initialDelaySeconds": 5, "periodSeconds": 10},
             "readinessProbe": {**health, "periodSeconds": 2},
             "resources": _resources(facts),

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 from created_stacks import refusals
-from stack_files import model, plan, problems
+from llmd_oke import planning
+from llmd_oke.config import validate
+from llmd_pods.errors import Refused
+from stack_files import model, plan, problems, stack
 
 CREATED = {"mode": "create", "provider": "istio"}
 EXISTING = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
@@ -127,3 +130,11 @@ def test_pickers_behind_a_gateway_need_less_room_than_routers_with_envoys():
     routed = refusals(stack_changes={"models": [model("2p-tp1-2d-tp1")], "systemPool": small})
     assert list(routed) == ["systemPool.size"]
     assert not refusals(stack_changes={"models": [behind()], "systemPool": small, "gateway": CREATED})
+
+
+def test_more_copies_than_a_route_of_the_provider_may_have_are_refused():
+    config = validate(stack(behind(copies=2), gateway={**CREATED, "provider": "envoy-gateway"}))
+    with pytest.raises(Refused) as refused_:
+        planning.plan(config, nodes_pull=True)
+    assert "models[0].copies" in [problem.path for problem in refused_.value.problems]
+    assert planning.plan(config).models[0].copies == 2
