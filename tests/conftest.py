@@ -33,6 +33,7 @@ LONGEST = (
     "tests/rehearsal/oci_plugin/test_oci_engine.py",
     *SHARED,
     f"{END_TO_END}/test_one_address.py",
+    f"{END_TO_END}/test_behind_gateway.py",
     f"{END_TO_END}/test_own_model.py",
     f"{END_TO_END}/test_several_models.py",
     f"{END_TO_END}/test_created_under_load.py",

@@ -49,7 +49,14 @@ if TYPE_CHECKING:
         TolerationArgs,
     )
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
-    from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, PrewarmArgs, ServersArgs, UnitArgs
+    from llmd_oke.serving.args import (
+        EngineArgs,
+        GatewayPodsArgs,
+        ModelCacheMountArgs,
+        PrewarmArgs,
+        ServersArgs,
+        UnitArgs,
+    )
     from llmd_oke.serving.front_door import (
         FrontDoor,
         FrontDoorArgs,
@@ -57,6 +64,7 @@ if TYPE_CHECKING:
         ModelEndpoint,
         ModelEndpointArgs,
     )
+    from llmd_oke.serving.gateway import Gateway, GatewayArgs, GatewayListenerArgs, ModelRoute, ModelRouteArgs
     from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
@@ -149,6 +157,7 @@ REGISTRY = {
     ),
     "llmd_oke.serving.args": (
         "EngineArgs",
+        "GatewayPodsArgs",
         "ModelCacheMountArgs",
         "PrewarmArgs",
         "ServersArgs",
@@ -160,6 +169,13 @@ REGISTRY = {
         "FrontDoorPortArgs",
         "ModelEndpoint",
         "ModelEndpointArgs",
+    ),
+    "llmd_oke.serving.gateway": (
+        "Gateway",
+        "GatewayArgs",
+        "GatewayListenerArgs",
+        "ModelRoute",
+        "ModelRouteArgs",
     ),
     "llmd_oke.serving.image_pull": (
         "ImagePull",
@@ -229,6 +245,10 @@ __all__ = [
     "FrontDoorPortArgs",
     "FrontDoorTokensArgs",
     "FrontDoorUnitArgs",
+    "Gateway",
+    "GatewayArgs",
+    "GatewayListenerArgs",
+    "GatewayPodsArgs",
     "GpuPool",
     "GpuPoolArgs",
     "Iam",
@@ -242,6 +262,8 @@ __all__ = [
     "ModelCacheMountArgs",
     "ModelEndpoint",
     "ModelEndpointArgs",
+    "ModelRoute",
+    "ModelRouteArgs",
     "ModelScaling",
     "ModelScalingArgs",
     "Network",

@@ -19,6 +19,8 @@ from typing import Any, cast
 
 import httpx2
 from aiohttp import web
+from lightkube import generic_resource
+from lightkube.codecs import from_dict
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
@@ -50,6 +52,13 @@ _log = logging.getLogger(__name__)
 READY = "node agent ready"
 _HTTPS = 443
 CONFLICT = 409
+NOT_FOUND = 404
+_ESTABLISHED_ATTEMPTS, _ESTABLISHED_PAUSE_S = 60, 0.5
+
+
+_generic: Any = generic_resource
+_MAKERS = {"Namespaced": _generic.create_namespaced_resource, "Cluster": _generic.create_global_resource}
+"""Make the class of a kind's objects, by the kind's scope."""
 
 
 class Agent:
@@ -95,6 +104,8 @@ class Agent:
         await route_services(config.service_cidr)
         await self.fleet.await_api_server()
         await install_crds(self._client, config.definitions)
+        register_kinds(config.definitions)
+        await install_objects(self._client, config.objects)
         await self.fleet.add(config.nodes)
         sources = (self._services, self._slices, self._sources.config_maps, self._sources.secrets)
         self._begin(self._service_network.run(), self.fleet.run(), *(store.run() for store in sources))
@@ -188,6 +199,34 @@ async def install_crds(client: AsyncClient, definitions: Iterable[Mapping[str, A
         except ApiError as error:
             if error.status.code != CONFLICT:
                 raise
+
+
+def register_kinds(definitions: Iterable[Mapping[str, Any]]) -> None:
+    """Has objects of these definitions read as such."""
+    for definition in definitions:
+        spec = definition["spec"]
+        names = spec["names"]
+        make = _MAKERS[spec["scope"]]
+        for version in spec["versions"]:
+            make(spec["group"], version["name"], names["kind"], names["plural"])
+
+
+async def install_objects(client: AsyncClient, objects: Iterable[Mapping[str, Any]]) -> None:
+    """Makes objects; those that are there already stay as they are. A kind that was defined just now is waited for."""
+    for manifest in objects:
+        resource = from_dict({**manifest})
+        for _ in range(_ESTABLISHED_ATTEMPTS):
+            try:
+                await client.create(resource)
+                break
+            except ApiError as error:
+                if error.status.code == CONFLICT:
+                    break
+                if error.status.code != NOT_FOUND:
+                    raise
+                await asyncio.sleep(_ESTABLISHED_PAUSE_S)
+        else:
+            raise KitError(f"the cluster doesn't know {manifest['kind']} {manifest['metadata']['name']}")
 
 
 async def run(config: AgentConfig) -> None:

@@ -66,6 +66,9 @@ class AgentConfig(BaseModel):
     programs: dict[str, Path] = Field(description="programs of the image table by name: epp, pd-sidecar, envoy")
     nodes: tuple[NodeConfig, ...] = ()
     definitions: tuple[dict[str, Any], ...] = Field(default=(), description="what others have installed beforehand")
+    objects: tuple[dict[str, Any], ...] = Field(
+        default=(), description="objects of theirs, by these definitions or not"
+    )
     simulator_url: str | None = Field(default=None, description="control API of the simulated vLLM process")
     control_port: int | None = Field(default=None, description="of the control API that nodes come and go by")
     pod_network: IPv4Interface = Field(

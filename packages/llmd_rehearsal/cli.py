@@ -22,9 +22,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from llmd_rehearsal import rehearsal
-from llmd_rehearsal.cluster_plan import SIMULATED, SIMULATED_PLUGIN
+from llmd_rehearsal.cluster_plan import SIMULATED, SIMULATED_PLUGIN, programs_in_pods
 from llmd_rehearsal.engine_project import DEPLOYED
-from llmd_rehearsal.inventory import IN_PODS, IN_TESTS, ReleaseChoice
+from llmd_rehearsal.inventory import IN_TESTS, ReleaseChoice
 from llmd_rehearsal.oci_plugin.faults import parse_rule
 from llmd_rehearsal.plugins import PluginChoice
 from llmd_rehearsal.programs import Program, ensure
@@ -129,7 +129,9 @@ def releases_document(choice: ReleaseChoice) -> dict[str, str]:
 def _facts(prepared: Prepared, placeholders: Mapping[str, int], report: Path | None) -> Iterator[tuple[str, str]]:
     programs, scale = prepared.inventory.programs, prepared.time_scale.scale
     routed = any(model.routed for model in prepared.plan.models)
-    real = [f"{name} {programs[name].version}" for name in (*_REAL, *(IN_PODS if routed else ()))]
+    real = [
+        f"{name} {programs[name].version}" for name in (*_REAL, *(programs_in_pods(prepared.plan) if routed else ()))
+    ]
     real += [f"Kubernetes plug-in {prepared.plugin.version}"] if prepared.plugin.is_real else []
     yield "real", ", ".join(real)
     picker = ", in which endpoint pickers read servers too" if scale > 1 else ""
@@ -464,7 +466,7 @@ def _benchmark(prepared: Prepared, simulated: Sequence[str], *, as_json: bool) -
     parts = [word for part in simulated for word in ("--simulated", part)]
     scale = ["--time-scale", str(prepared.time_scale.scale)]
     programs = prepared.inventory.programs
-    ran = [word for name in IN_PODS for word in ("--ran", f"{name}={programs[name].version}")]
+    ran = [word for name in programs_in_pods(prepared.plan) for word in ("--ran", f"{name}={programs[name].version}")]
     return _smoke(prepared, [*scale, *parts, *ran], as_json=as_json)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from llmd_oke.catalogue.releases import crd_manifests
+from llmd_oke.catalogue.releases import Crds, crd_manifests
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
 from llmd_oke.config import CreateCluster
@@ -21,7 +20,8 @@ from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import journal_file
-from llmd_rehearsal.inventory import IN_PODS
+from llmd_rehearsal.gateway import gateway_parts, preinstalled_objects, simulated_gateway
+from llmd_rehearsal.inventory import BEHIND_GATEWAY, IN_PODS
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import Program
@@ -136,9 +136,10 @@ def _agent_config(
         kubeconfig=state / "kubeconfig.yaml",
         state_folder=state,
         images=values_folder() / "rehearsal" / "images.yaml",
-        programs={name: programs[name] for name in IN_PODS},
+        programs={name: programs[name] for name in programs_in_pods(plan)},
         nodes=tuple(_nodes(plan)),
-        definitions=tuple(preinstalled_crds(plan)),
+        definitions=tuple(item for crds in preinstalled_definitions(plan) for item in crd_manifests(crds)),
+        objects=tuple(preinstalled_objects(plan)),
         simulator_url=SIMULATOR_URL,
         control_port=NODE_CONTROL_PORT,
         pod_network=IPv4Interface(POD_NETWORK),
@@ -228,18 +229,24 @@ def _plugins(state: Path, project: Path, helm: Path, plugin: KubernetesPlugin) -
     return stand_ins
 
 
+def programs_in_pods(plan: Plan) -> tuple[str, ...]:
+    """The real programs that run in pods of a stack's cluster."""
+    return (*IN_PODS, *(BEHIND_GATEWAY if plan.gateway else ()))
+
+
 def is_scaled(plan: Plan) -> bool:
     """Whether the stack has ScaledObjects."""
     return any(model.scaling is not None for model in plan.models)
 
 
-def preinstalled_crds(plan: Plan) -> list[dict[str, Any]]:
-    """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled.
-
-    Raises:
-        KitError: a file of them can't be had.
+def preinstalled_definitions(plan: Plan) -> tuple[Crds, ...]:
+    """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled, and those of the
+    Gateway API, where models are behind a Gateway.
     """
-    return crd_manifests(scaling().definitions) if is_scaled(plan) else []
+    return (
+        *([scaling().definitions] if is_scaled(plan) else []),
+        *(gateway_parts().definitions if plan.gateway else ()),
+    )
 
 
 def simulated(
@@ -256,6 +263,7 @@ def simulated(
         *SIMULATED,
         *([] if plugin.is_real else [SIMULATED_PLUGIN]),
         *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
+        *simulated_gateway(plan),
         *([SIMULATED_SCALING] if is_scaled(plan) else []),
         *([SIMULATED_NODE_SCALING] if plan.created and plan.created.autoscaler else []),
         *([SIMULATED_WEIGHTS] if has_weights else []),
@@ -272,7 +280,7 @@ def pod_environment(
     from llmd_pods.row import Basis  # noqa: PLC0415 - the same
     from llmd_tuner.figures import bound_models  # noqa: PLC0415 - the same
 
-    versions = {name: programs[name].version for name in IN_PODS}
+    versions = {name: programs[name].version for name in programs_in_pods(plan)}
     circumstances = Circumstances(time_scale, Basis.CALIBRATED, simulated(plan, plugin), versions, bound_models(plan))
     variables = {VARIABLE: circumstances.to_text()}
     for model in plan.models:

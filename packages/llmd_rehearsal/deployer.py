@@ -11,7 +11,7 @@ from llmd_tuner.experiments import deployer
 from llmd_tuner.experiments.deployer import Deployed, Rehearsal
 
 from llmd_rehearsal import rehearsal
-from llmd_rehearsal.inventory import IN_PODS
+from llmd_rehearsal.cluster_plan import programs_in_pods
 from llmd_rehearsal.rehearsal import Prepared, Settings, pre_scale_down
 from llmd_rehearsal.time_scale import Demand, choose_time_scale, processors
 
@@ -96,7 +96,7 @@ class RehearsalBackend:
 def _deployed(prepared: Prepared, result: Mapping[str, Any]) -> Deployed:
     """`result` is the engine's."""
     programs = prepared.inventory.programs
-    versions = {name: programs[name].version for name in IN_PODS}
+    versions = {name: programs[name].version for name in programs_in_pods(prepared.plan)}
     return Deployed(prepared.router, prepared.simulated(result["placeholders"]), versions)
 
 

@@ -1,13 +1,13 @@
 """What a rehearsal has at hand: programs, charts and definitions, which decide on the release that it runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue import releases as catalogue_releases
-from llmd_oke.catalogue.serving import scaling
+from llmd_oke.catalogue.releases import Crds
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
 
@@ -17,7 +17,10 @@ from llmd_rehearsal.programs import Program, ensure, is_buildable, locate, modul
 
 ENGINE = ("pulumi", "helm")
 IN_PODS = ("epp", "pd-sidecar", "envoy")
-IN_TESTS = ("actionlint", "llm-d-inference-sim")
+BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
+"""Further ones in pods, for stacks with a Gateway."""
+
+IN_TESTS = ("actionlint", "llm-d-inference-sim", *BEHIND_GATEWAY)
 HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 
 
@@ -50,37 +53,27 @@ class Inventory:
         return folder
 
 
-def take_inventory(release: Release, progress: Progress) -> Inventory:
-    """Everything that a stack of that release needs, found or built.
+def take_inventory(release: Release, progress: Progress, further: Sequence[str] = ()) -> Inventory:
+    """Everything that a stack of that release needs, and `further` programs, found or built.
 
     Raises:
         KitError: something can't be had; names all of it, each with the command that installs it.
     """
     choice = choose_release(release, _is_obtainable)
     versions = {program.name: program.version for program in _release_programs(choice.used)}
-    programs = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS], progress, versions)
-    for needed in (release, choice.used):
-        fetch_manifests(needed, progress)
+    programs = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS, *further], progress, versions)
+    fetch_definitions((release.crds, choice.used.crds), progress)
     return Inventory(choice, programs)
 
 
-def fetch_manifests(release: Release, progress: Progress) -> None:
-    """Has the CRDs of a release on this machine.
-
-    Raises:
-        KitError: they can't be downloaded, or are not what the release names.
-    """
-    module_folder(release.crds.module, release.crds.version, progress)
-
-
-def fetch_scaling(progress: Progress) -> None:
-    """Has KEDA's definitions on this machine.
+def fetch_definitions(sources: Iterable[Crds], progress: Progress) -> None:
+    """Has definitions on this machine: a release's, or what a stack counts on.
 
     Raises:
         KitError: they can't be downloaded, or are not the pinned ones.
     """
-    source = scaling().definitions
-    module_folder(source.module, source.version, progress)
+    for source in sources:
+        module_folder(source.module, source.version, progress)
 
 
 def fetch_charts(progress: Progress) -> None:

@@ -31,13 +31,14 @@ from llmd_rehearsal.cluster_plan import (
     PLUGIN_PORTS,
     SECONDS_TO_START,
     USUAL,
-    is_scaled,
     local_cluster_spec,
     pod_environment,
+    preinstalled_definitions,
+    programs_in_pods,
 )
 from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
 from llmd_rehearsal.engine_project import DEPLOYED, OCI_FOLDER, PREVIEWED, checkpoint_file, copy_project, latest
-from llmd_rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, fetch_scaling, take_inventory
+from llmd_rehearsal.inventory import IN_PODS, Inventory, fetch_charts, fetch_definitions, take_inventory
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.oci_plugin.faults import FaultRule
 from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
@@ -163,11 +164,11 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
     """
     plan = planning.plan_stack_file(project, stack)
     plugin = choose_plugin(settings.plugin, plan)
-    inventory = take_inventory(plan.release, progress)
+    further = [name for name in programs_in_pods(plan) if name not in IN_PODS]
+    inventory = take_inventory(plan.release, progress, further)
     if isinstance(plan.cluster, config.CreateCluster):
         fetch_charts(progress)
-    if is_scaled(plan):
-        fetch_scaling(progress)
+    fetch_definitions(preinstalled_definitions(plan), progress)
     rehearsed = planning.plan(with_router(config.load(project, stack), inventory.release.used.name))
     prepared = Prepared(
         project=project,
@@ -397,7 +398,7 @@ def have_programs(progress: Progress) -> Inventory:
     """
     releases = [release for name in catalogue.release_names() if (release := catalogue.release(name))]
     for release in releases:
-        fetch_manifests(release, progress)
+        fetch_definitions((release.crds,), progress)
     return take_inventory(releases[-1], progress)
 
 

@@ -425,7 +425,9 @@ def _records(
     if meaning is None:
         return None
     if meaning.alias is not None:
-        return records("CNAME", f"{meaning.alias.rstrip('.')}.")
+        alias = dns.name.from_text(meaning.alias)
+        further = _records(alias, kind, zone, domain) if alias != name else None
+        return [*records("CNAME", alias.to_text()), *(further or ())]
     return records("A", *meaning.addresses) if kind == dns.rdatatype.A and meaning.addresses else []
 
 

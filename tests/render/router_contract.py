@@ -8,19 +8,25 @@ from typing import Any
 import pytest
 import yaml
 from llmd_oke import catalogue
-from llmd_oke.serving import router
+from llmd_oke.serving import gateway, router
 from llmd_oke.values import values_folder
 from llmd_rehearsal.plugin_values import is_list, is_map
 from render_support import PROJECT, SHARED_DATA
 
 UNIT = "gpt-oss-120b"
 
+BEHIND_GATEWAY = "llm-d-0.9.0 behind a Gateway"
+"""What the table calls the newest release with `router.mode: gateway`."""
+
 CHARTS = {
     "llm-d-0.6.0": PROJECT / "tests" / "render" / "charts" / "gaie-standalone-v1.4.0.yaml",
     "llm-d-0.7.0": PROJECT / "tests" / "render" / "charts" / "gaie-standalone-v1.5.0.yaml",
     "llm-d-0.9.0": SHARED_DATA / "router-chart-0.10.0" / "standalone-ha.yaml",
+    BEHIND_GATEWAY: SHARED_DATA / "router-chart-0.10.0" / "gateway-httproute.yaml",
 }
 """What each release's chart renders for a unit: with one replica of the router, or with as many as the release has."""
+
+_CHART_NAMES = {BEHIND_GATEWAY: "llm-d-router v0.10.0, llm-d-router-gateway"}
 
 _IDENTITIES = ("name", "mountPath", "topologyKey", "number")
 """What tells the elements of a list apart."""
@@ -37,17 +43,30 @@ def upstream(release: str) -> Objects:
 
 def ours(release: str) -> Objects:
     """The kit's objects for the same unit, with the picker's config that the chart was given."""
-    facts = catalogue.release(release)
+    name = release.removesuffix(" behind a Gateway")
+    facts = catalogue.release(name)
     assert facts is not None
     args: router.RouterArgs = {
-        "release": release,
+        "release": name,
         "namespace": "llm-d",
         "model": UNIT,
         "unit": UNIT,
         "disaggregated": True,
     }
     config = upstream(release)["ConfigMap <unit>-epp"]["data"]["pd-config.yaml"]
-    return _by_name(router.manifests(facts, args, config))
+    if release != BEHIND_GATEWAY:
+        return _by_name(router.manifests(facts, args, config))
+    behind: router.RouterArgs = {**args, "gateway": {"namespace": "llm-d", "labels": {"a": "b"}}}
+    route: gateway.ModelRouteArgs = {
+        "namespace": "llm-d",
+        "model": UNIT,
+        "units": [UNIT],
+        "provider": "agentgateway",
+        "gateway": "inference-gateway",
+        "gateway_namespace": "llm-d",
+        "service_host": "inference-gateway.llm-d.svc.cluster.local",
+    }
+    return _by_name([*router.manifests(facts, behind, config), *gateway.route_manifests(route)])
 
 
 def differences(release: str) -> dict[str, tuple[str, str]]:
@@ -98,7 +117,7 @@ def page() -> str:
         "",
         "| Release | Chart |",
         "|---|---|",
-        *(f"| {name} | {release.router.chart} |" for name in CHARTS if (release := catalogue.release(name))),
+        *(f"| {name} | {_chart_name(name)} |" for name in CHARTS),
         "",
         "| Where | Releases | Reason |",
         "|---|---|---|",
@@ -110,6 +129,11 @@ def page() -> str:
         where = "<br>".join(f"`{path}`" for path in row["paths"])
         lines += [f"| {where} | {', '.join(row.get('releases', ['all']))} | {row['reason'].strip()} |"]
     return "\n".join([*lines, ""])
+
+
+def _chart_name(release: str) -> str:
+    facts = catalogue.release(release)
+    return facts.router.chart if facts else _CHART_NAMES[release]
 
 
 def page_file() -> Path:

@@ -50,12 +50,19 @@ FRONT_DOOR: Choice = {
     },
 }
 
+GATEWAY: Choice = {
+    "router": {"mode": "gateway", "route": {"hosts": ["gpt.example.com"], "headers": {"X-Team": "a"}}},
+    "stack": {"gateway": {"mode": "create", "provider": "istio", "host": "gpt.example.com", "tls": "certificate"}},
+}
+
 COMPONENTS: dict[str, Choice] = {
     "AggregatedUnit": BASELINE,
     "FrontDoor": {},
+    "Gateway": GATEWAY,
     "ImagePull": {},
     "ModelCache": NODE_DISK,
     "ModelEndpoint": BASELINE,
+    "ModelRoute": GATEWAY,
     "ModelScaling": {"scaling": SCALING},
     "PrefillDecodeUnit": {},
     "Router": {},
@@ -77,6 +84,7 @@ CHOICES: dict[str, tuple[tuple[str, ...], Choice]] = {
     ),
     "copies": (("FrontDoor", "SmokeBenchmark"), {"copies": 2}),
     "front-door-of-the-stack": (("ModelEndpoint",), FRONT_DOOR),
+    "behind-a-gateway": (("PrefillDecodeUnit", "Router"), GATEWAY),
     "full-nodes": (("ImagePull", "PrefillDecodeUnit", "Router"), {"stack": {"gpuPools": TWO_NODES}}),
     "larger-decode-servers": (("PrefillDecodeUnit", "ServingNamespace"), {"topology": "8p-tp1-2d-tp4"}),
     "model-cache": (("PrefillDecodeUnit",), NODE_DISK),

@@ -59,6 +59,16 @@ def is_dns_label(name: str) -> bool:
     return len(name) <= DNS_LABEL_LENGTH and re.fullmatch(_DNS_LABEL, name) is not None
 
 
+HostName = Annotated[
+    str,
+    matching(
+        r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$",
+        "a host name of lower-case letters, digits, dashes and dots, such as llm.example.com",
+        max_length=253,
+    ),
+]
+"""A name in the DNS with at least one dot."""
+
 EnvironmentName = Annotated[
     str, matching(r"^[A-Za-z_][A-Za-z0-9_]*$", "letters, digits and underscores, the first no digit")
 ]

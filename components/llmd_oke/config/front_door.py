@@ -4,19 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmd_oke.config.base import DnsLabel, HttpsUrl, Items, Ocid, Part, is_absent, matching
+from llmd_oke.config.base import DnsLabel, HostName, HttpsUrl, Items, Ocid, Part, is_absent, matching
 
 Exposure = Literal["cluster", "internal", "public"]
-
-HostName = Annotated[
-    str,
-    matching(
-        r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$",
-        "a host name of lower-case letters, digits, dashes and dots, such as llm.example.com",
-        max_length=253,
-    ),
-]
-"""A name in the DNS with at least one dot."""
 
 RequestsPerMinute = Annotated[int, Field(ge=1, le=1_000_000)]
 Weight = Annotated[int, Field(ge=0, le=100)]

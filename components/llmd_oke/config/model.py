@@ -6,6 +6,7 @@ from pydantic import Field
 
 from llmd_oke.config.base import DnsLabel, Part, is_absent, is_zero
 from llmd_oke.config.engine import Engine
+from llmd_oke.config.gateway import Route
 from llmd_oke.config.topology import Role, Topology
 
 MOST_COPIES = 64
@@ -26,12 +27,19 @@ def _is_prefix(value: object) -> bool:
     return value == "prefix"
 
 
+def _is_default_route(value: object) -> bool:
+    return value == Route()
+
+
 class Router(Part):
     """What stands in front of the model servers."""
 
-    mode: Literal["standalone", "none"] = "standalone"
-    """`standalone`: endpoint picker with an Envoy beside it. `none`: a plain Service that spreads connections (the
-    published baseline)."""
+    mode: Literal["standalone", "gateway", "none"] = "standalone"
+    """`standalone`: endpoint picker with an Envoy beside it. `gateway`: endpoint picker that the stack's `gateway`
+    asks. `none`: a plain Service that spreads connections (the published baseline)."""
+
+    route: Annotated[Route, Field(exclude_if=_is_default_route)] = Route()
+    """With `mode: gateway`: which requests at the Gateway are for this model."""
 
     non_cached_tokens: Annotated[int, Field(ge=1)] = 16
     """Prompts with at least this many tokens that decode has not cached are prefilled remotely; shorter ones stay on

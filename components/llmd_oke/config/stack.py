@@ -7,6 +7,7 @@ from pydantic import Field, StringConstraints
 from llmd_oke.config.base import DnsLabel, Items, Part, is_absent, matching
 from llmd_oke.config.cluster import Cluster, CreateCluster
 from llmd_oke.config.front_door import FrontDoor
+from llmd_oke.config.gateway import Gateway
 from llmd_oke.config.model import Model
 from llmd_oke.config.pools import CpuPool, GpuPool, SystemPool
 
@@ -292,6 +293,9 @@ class StackConfig(Part):
 
     front_door: Annotated[FrontDoor | None, Field(exclude_if=is_absent)] = None
     """One address for all models of this stack; each has only one of its own if left out."""
+
+    gateway: Annotated[Gateway | None, Field(exclude_if=is_absent)] = None
+    """The Gateway (Gateway API) that models with `router.mode: gateway` are behind; needed where there is one."""
 
     storage: Storage = Storage()
     """Where the weights of models are kept."""

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from llmd_oke.config import CreateCluster, ExistingCluster, FileStorage, Model, NodeDisk, StackConfig
 from llmd_oke.config.model import MOST_COPIES
+from llmd_oke.planning.gateway import gateway_advice
 from llmd_oke.planning.models import has_kv_connector, scaling_advice
 from llmd_oke.planning.placement import place
 from llmd_oke.planning.plan import Advice, ModelPlan, Plan, Server
@@ -42,6 +43,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
         *_without_internet(plan),
         *_oci_metrics(plan),
         *_network_policies(plan),
+        *gateway_advice(plan),
         *_cache_of_scaled_nodes(plan),
         *vocabulary_advice(plan),
         *revision_advice(plan),

@@ -11,6 +11,7 @@ from llmd_oke.config import CreateCluster, Model, StackConfig, kubeconfig
 from llmd_oke.config.base import DNS_LABEL_FORM, DNS_LABEL_LENGTH, is_dns_label
 from llmd_oke.config.shape_problems import did_you_mean
 from llmd_oke.planning.front_door import front_door_problems
+from llmd_oke.planning.gateway import gateway_problems
 from llmd_oke.planning.gpu_stack import (
     add_on_problems,
     gpu_stack_problems,
@@ -65,6 +66,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *gpu_stack_problems(config),
         *storage_problems(config),
         *front_door_problems(config),
+        *gateway_problems(config),
         *of_models,
         *_evaluation_problems(config),
     ]
@@ -214,7 +216,7 @@ def _unknown(path: str, value: str, names: list[str]) -> Problem:
 def _object_names(model: Model) -> list[str]:
     """Names that a model's Services and Deployments begin with, or have."""
     units = unit_names(model)
-    return sorted({model.object_name, *units, *(f"{unit}-epp" for unit in units if model.router.mode == "standalone")})
+    return sorted({model.object_name, *units, *(f"{unit}-epp" for unit in units if model.router.mode != "none")})
 
 
 def _shapes(config: StackConfig) -> Iterator[Problem]:

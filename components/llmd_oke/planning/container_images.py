@@ -108,29 +108,29 @@ def _of_serving(plan: Plan) -> Iterator[UsedImage]:
         yield UsedImage(job_images().python, "pre-warm", "storage.prewarm")
     yield UsedImage(job_images().python, "image pull", "release")
     routed = any(model.routed for model in plan.models)
+    proxied = plan.front_door is not None or any(model.routed and not model.behind_gateway for model in plan.models)
     disaggregated = any(model.topology.disaggregated for model in plan.models)
     override = plan.config.override
     for used in _of_release(plan.release):
-        if (routed or used.used_by not in _ROUTER) and (disaggregated or used.used_by != _SIDECAR):
+        if {_PICKER: routed, _PROXY: proxied, _SIDECAR: disaggregated}.get(used.used_by, True):
             key = _OVERRIDES[used.used_by]
             overridden = override is not None and getattr(override, key) is not None
             yield replace(used, path=f"override.{to_camel(key)}") if overridden else used
 
 
-_ROUTER = ("endpoint picker", "Envoy")
+_PICKER, _PROXY = "endpoint picker", "Envoy"
 _SIDECAR = "routing sidecar"
 _OVERRIDES = {
     "vLLM": "vllm_image",
-    _ROUTER[0]: "endpoint_picker_image",
-    _ROUTER[1]: "proxy_image",
+    _PICKER: "endpoint_picker_image",
+    _PROXY: "proxy_image",
     _SIDECAR: "routing_sidecar_image",
 }
 """What in the stack file's `override` takes the place of each image of a release."""
 
 
 def _of_release(release_: Release) -> Iterator[UsedImage]:
-    picker, proxy = _ROUTER
     yield UsedImage(release_.vllm.image, "vLLM", "release")
-    yield UsedImage(release_.endpoint_picker.image, picker, "release")
-    yield UsedImage(release_.proxy.image, proxy, "release")
+    yield UsedImage(release_.endpoint_picker.image, _PICKER, "release")
+    yield UsedImage(release_.proxy.image, _PROXY, "release")
     yield UsedImage(release_.routing_sidecar.image, _SIDECAR, "release")

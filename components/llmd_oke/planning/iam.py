@@ -10,6 +10,7 @@ from llmd_pods.errors import KitError, Problem
 from llmd_oke.catalogue import iam as facts
 from llmd_oke.catalogue.iam import Group, Need, Phase, Scope, Statement
 from llmd_oke.config import CreateCluster, Lustre, StackConfig
+from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.planning.plan import IamNeeds
 from llmd_oke.planning.pools import SELF_MANAGED_LAUNCHES, autoscaled_pools
 
@@ -41,7 +42,7 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
         "custom-images": bool(managed) or any(image is not None for image in cpu_images),
         "boot-volume-encryption": any(pool.boot_volume_kms_key_id for pool in pools),
         "boot-volume-encryption-of-managed-pools": any(pool.boot_volume_kms_key_id for pool in managed),
-        "load-balancer-security-groups": config.front_door is not None and config.front_door.exposure != "cluster",
+        "load-balancer-security-groups": _has_load_balancer(config),
         "network-elsewhere": elsewhere,
         "cluster-autoscaler": autoscaled,
         "cluster-autoscaler-network-elsewhere": elsewhere
@@ -61,6 +62,12 @@ def iam_needs(config: StackConfig, cluster: CreateCluster) -> IamNeeds:
     }
     repeated = {name: tuple(dict.fromkeys(ocid for ocid in values if ocid)) for name, values in ocids.items()}
     return IamNeeds(phases["cluster"], phases["nodes"], {name: values for name, values in repeated.items() if values})
+
+
+def _has_load_balancer(config: StackConfig) -> bool:
+    """Whether a front door or a Gateway of the stack has a load balancer with security groups."""
+    door = config.front_door is not None and config.front_door.exposure != "cluster"
+    return door or (isinstance(config.gateway, CreatedGateway) and config.gateway.exposure != "cluster")
 
 
 def statements(needs: Iterable[Need], variables: Variables) -> dict[Scope, list[str]]:

@@ -155,21 +155,23 @@ def update_timeout_s(startup_budget_s: int, replicas: int, rollout: Rollout, dow
 def router_problems(config: StackConfig) -> Iterator[Problem]:
     """Routers that would stay Pending, where this stack creates both routers and nodes.
 
-    Routers tolerate no taint. A pool whose shape isn't flexible says nothing of its size, and is taken to be enough.
+    Routers tolerate no taint; those behind a Gateway have no Envoy of their own, and are counted as if they had where
+    others have one. A pool whose shape isn't flexible says nothing of its size, and is taken to be enough.
     """
     release = used_release(config)
     if config.created_cluster is None or config.layer != "all" or release is None:
         return
-    routers = release.router.replicas * sum(model.copies for model in config.models if model.router.mode != "none")
+    routed = [model for model in config.models if model.router.mode != "none"]
+    standalone = [model for model in routed if model.router.mode == "standalone"]
+    routers = sum(model.copies * (release.router.replicas if model in standalone else 1) for model in routed)
     pools = [
         config.system_pool,
         *(pool for pool in config.cpu_pools if not any(taint.effect != "PreferNoSchedule" for taint in pool.taints)),
     ]
     if not routers or any(not pool.shape.endswith(".Flex") for pool in pools):
         return
-    requests = release.router_requests
-    routed = sum(model.router.mode != "none" for model in config.models)
-    doors = FRONT_DOOR_REPLICAS * (routed if config.front_door is None else 1)
+    requests = release.router_requests if standalone else release.endpoint_picker.requests
+    doors = FRONT_DOOR_REPLICAS * (len(standalone) if config.front_door is None else 1)
     on_node = -(-doors // sum(pool.size for pool in pools))  # they spread
     places = sum(pool.size * places_on_node(pool, requests, on_node) for pool in pools)
     if places < routers:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.catalogue.entries import ProjectEntry
+from llmd_oke.catalogue.gateways import GatewayProvider
 from llmd_oke.catalogue.iam import Need
 from llmd_oke.config import (
     Cluster,
@@ -30,6 +31,7 @@ from llmd_oke.config import (
 )
 from llmd_oke.config.cluster import AddOn
 from llmd_oke.config.front_door import Authentication, Exposure, LoadBalancer, Tls
+from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.config.pools import Taint
 from llmd_oke.config.stack import GpuStack, Override
@@ -157,7 +159,12 @@ class ModelPlan:
     @property
     def routed(self) -> bool:
         """Whether requests come through endpoint pickers."""
-        return self.router.mode == "standalone"
+        return self.router.mode != "none"
+
+    @property
+    def behind_gateway(self) -> bool:
+        """Whether a Gateway asks the endpoint pickers, and no Envoy of the kit."""
+        return self.router.mode == "gateway"
 
     @property
     def copies(self) -> int:
@@ -376,6 +383,33 @@ class ClusterPlan:
 
 
 @dataclass(frozen=True)
+class GatewayPlan:
+    """A Gateway that routes are attached to: for clients those of `listener`, for the models' own Services those of
+    `cluster_listener`; None for any listener. Both `service`, on port 80, and the pods behind it are in
+    `service_namespace`. `created` is what the stack makes; None where the Gateway is there.
+    """
+
+    provider: GatewayProvider
+    name: str
+    namespace: str
+    listener: str | None
+    cluster_listener: str | None
+    service: str
+    service_namespace: str
+    created: CreatedGateway | None
+
+    @property
+    def service_host(self) -> str:
+        """Host name of the Service."""
+        return f"{self.service}.{self.service_namespace}.svc.cluster.local"
+
+    @property
+    def pod_labels(self) -> dict[str, str]:
+        """Labels of the pods."""
+        return {key: value.replace("<gateway>", self.name) for key, value in self.provider.pod_labels.items()}
+
+
+@dataclass(frozen=True)
 class FrontDoorModel:
     """A model behind the front door: the `name` of its objects, the `served_name` that requests say in their body, the
     hosts that lead to it alone, and its `units`: where servers have no routers, all of them together are one.
@@ -451,6 +485,7 @@ class Plan:
     created: ClusterPlan | None
     control_plane_cidrs: tuple[str, ...] | None
     front_door: FrontDoorPlan | None
+    gateway: GatewayPlan | None
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 

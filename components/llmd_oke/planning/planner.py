@@ -26,6 +26,7 @@ from llmd_oke.config import (
 from llmd_oke.planning import checks, placement
 from llmd_oke.planning.advice import advice
 from llmd_oke.planning.front_door import front_door
+from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.models import ModelContext, answer_changes, has_kv_connector, memory
@@ -86,12 +87,14 @@ def plan_object(value: Any, *, nodes_pull: bool = False) -> Plan:
 
 
 def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
-    """The plan of a stack. Where real nodes pull its images, those that are gone are problems (`nodes_pull`).
+    """The plan of a stack. Where real nodes pull its images, those that are gone are problems (`nodes_pull`), and so is
+    what a gateway's provider can't do.
 
     Raises:
         Refused: the stack can't be deployed; carries every problem that was found.
     """
-    problems = project_problems() or [*checks.problems(config), *(pull_problems(config) if nodes_pull else ())]
+    real = [*pull_problems(config), *provider_limit_problems(config)] if nodes_pull else []
+    problems = project_problems() or [*checks.problems(config), *real]
     if problems:
         raise Refused(problems)
     pools = checks.pools(config)
@@ -117,6 +120,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         created=None if config.created_cluster is None else _cluster(config, config.created_cluster),
         control_plane_cidrs=None if cidrs is None else tuple(cidrs),
         front_door=front_door(config),
+        gateway=gateway(config),
         advice=(),
         project_entries=(),
     )

@@ -104,7 +104,9 @@ def pull_problems(config: StackConfig) -> Iterator[Problem]:
         return
     images = {"vllm_image": release.vllm.image}
     if any(model.router.mode != "none" for model in config.models):
-        images |= {"endpoint_picker_image": release.endpoint_picker.image, "proxy_image": release.proxy.image}
+        images["endpoint_picker_image"] = release.endpoint_picker.image
+    if any(model.router.mode == "standalone" for model in config.models):
+        images["proxy_image"] = release.proxy.image
     if any(model.topology.disaggregated for model in config.models):
         images["routing_sidecar_image"] = release.routing_sidecar.image
     for field, image in images.items():

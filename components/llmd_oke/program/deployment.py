@@ -16,6 +16,7 @@ from llmd_oke.planning import Advice, Plan, merge_advice
 from llmd_oke.planning.plan import ClusterPlan
 from llmd_oke.program.access import ClusterAccess, existing_cluster
 from llmd_oke.program.front_door import declare_front_door
+from llmd_oke.program.gateway import declare_routes
 from llmd_oke.program.models import (
     declare_address,
     declare_image_pull,
@@ -117,7 +118,13 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
     if plan.front_door is not None:
         door = declare_front_door(plan, plan.front_door, access, settings, [namespace, *serving])
     behind = after(inside, namespace)
-    addresses = {model.name: declare_address(plan, model, behind, units[model.name], door) for model in plan.models}
+    addresses = {
+        model.name: declare_address(plan, model, behind, units[model.name], door)
+        for model in plan.models
+        if not model.behind_gateway
+    }
+    if plan.gateway is not None:
+        addresses |= declare_routes(plan, plan.gateway, access, namespace, behind, units)
     declare_smoke(plan, pulumi.get_stack(), after(inside, *serving, *addresses.values()))
     return {
         "namespace": plan.namespace,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pulumi
 
+from llmd_oke.config.front_door import Exposure, LoadBalancer
 from llmd_oke.objects import after
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.planning.plan import FrontDoorModel, FrontDoorPlan
@@ -66,7 +67,7 @@ def front_door_args(
         "tokens": _tokens(door, secrets.key_set),
         "requests_per_minute": door.requests_per_minute,
         "client_limits": dict(door.client_limits) or None,
-        "load_balancer": _load_balancer(door, access),
+        "load_balancer": load_balancer_args(door.exposure, door.load_balancer, access),
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
     }
 
@@ -100,17 +101,18 @@ def _tokens(door: FrontDoorPlan, key_set: str | None) -> FrontDoorTokensArgs | N
     return {"issuer": authentication.issuer, "audiences": list(authentication.audiences), "key_set": key_set}
 
 
-def _load_balancer(door: FrontDoorPlan, access: ClusterAccess) -> FrontDoorLoadBalancerArgs | None:
-    """In the network that the stack creates, unless the stack file says where."""
-    if door.exposure == "cluster":
+def load_balancer_args(
+    exposure: Exposure, given: LoadBalancer, access: ClusterAccess
+) -> FrontDoorLoadBalancerArgs | None:
+    """A load balancer in the network that the stack creates, unless the stack file says where; None for pods only."""
+    if exposure == "cluster":
         return None
-    public = door.exposure == "public"
-    own, given = access.load_balancers.get(door.exposure), door.load_balancer
+    own = access.load_balancers.get(exposure)
     groups: list[pulumi.Input[str]] = [*given.security_group_ids]
     if not groups and own is not None and given.subnet_id is None:
         groups = [own.security_group_id]
     return {
-        "public": public,
+        "public": exposure == "public",
         "subnet_id": given.subnet_id or (own.subnet_id if own else None),
         "security_group_ids": groups or None,
     }

@@ -12,7 +12,7 @@ from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
 from llmd_oke.program.access import ClusterAccess
-from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, NodeTaintArgs, ServersArgs, UnitArgs
+from llmd_oke.serving.args import EngineArgs, GatewayPodsArgs, ModelCacheMountArgs, NodeTaintArgs, ServersArgs, UnitArgs
 from llmd_oke.serving.front_door import FrontDoor, FrontDoorPortArgs, ModelEndpoint
 from llmd_oke.serving.image_pull import ImagePull
 from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs, mount
@@ -24,6 +24,9 @@ from llmd_oke.serving.units import AggregatedUnit, ModelScaling, PrefillDecodeUn
 from llmd_oke.serving.vllm import ServerSpec, revision, version
 
 NAME = "model-cache"
+
+ADDRESSES = {"FrontDoor": "front-door", "ModelEndpoint": "endpoint", "ModelRoute": "route"}
+"""Components with a model's own Service, and what the names of their resources end in."""
 
 
 def declare_units(
@@ -67,25 +70,22 @@ def declare_address(
     door: StackFrontDoor | None = None,
 ) -> FrontDoor | ModelEndpoint:
     """Where requests go: to Envoys before the routers, those of the model or of the stack (`door`), or to all servers.
-    Either takes the other's Service over. Envoys come after the units, because they take requests from what served
-    before; an endpoint without routers comes beside.
+    Envoys come after the units, because they take requests from what served before; an endpoint without routers comes
+    beside.
     """
-    front_door, endpoint = f"{model.name}-front-door", f"{model.name}-endpoint"
     if not model.routed or door is not None:
-        other = pulumi.Alias(name=front_door, type_="llmd-oke:index:FrontDoor")
         return ModelEndpoint(
-            endpoint,
+            f"{model.name}-{ADDRESSES['ModelEndpoint']}",
             {
                 "namespace": plan.namespace,
                 "model": model.name,
                 "ready_timeout_s": max(role.create_timeout_s for role in model.units[0].roles),
                 "front_door": _front_door_port(plan, model, door) if model.routed and door is not None else None,
             },
-            pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(aliases=[other])),
+            pulumi.ResourceOptions.merge(opts, taking_over(model, "ModelEndpoint")),
         )
-    other = pulumi.Alias(name=endpoint, type_="llmd-oke:index:ModelEndpoint")
     return FrontDoor(
-        front_door,
+        f"{model.name}-{ADDRESSES['FrontDoor']}",
         {
             "namespace": plan.namespace,
             "release": plan.release.name,
@@ -93,8 +93,17 @@ def declare_address(
             "model": model.name,
             "routers": [service_name(unit_name(plan, model, unit)) for unit in model.units],
         },
-        pulumi.ResourceOptions.merge(after(opts, *units), pulumi.ResourceOptions(aliases=[other])),
+        pulumi.ResourceOptions.merge(after(opts, *units), taking_over(model, "FrontDoor")),
     )
+
+
+def taking_over(model: ModelPlan, component: str) -> pulumi.ResourceOptions:
+    """The options of a component with the model's Service, which takes that of any other over."""
+    others = {other: name for other, name in ADDRESSES.items() if other != component}
+    aliases = [
+        pulumi.Alias(name=f"{model.name}-{name}", type_=f"llmd-oke:index:{other}") for other, name in others.items()
+    ]
+    return pulumi.ResourceOptions(aliases=[*aliases])
 
 
 def _front_door_port(plan: Plan, model: ModelPlan, door: StackFrontDoor) -> FrontDoorPortArgs:
@@ -163,7 +172,16 @@ def router_args(plan: Plan, model: ModelPlan, unit: UnitPlan) -> RouterArgs:
         "decider": model.router.decider,
         "non_cached_tokens": model.router.non_cached_tokens,
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
+        "gateway": _gateway_pods(plan, model),
     }
+
+
+def _gateway_pods(plan: Plan, model: ModelPlan) -> GatewayPodsArgs | None:
+    """The pods of the Gateway that a model is behind; None where it is behind none."""
+    gateway = plan.gateway
+    if gateway is None or not model.behind_gateway:
+        return None
+    return {"namespace": gateway.service_namespace, "labels": gateway.pod_labels}
 
 
 def _unit(
@@ -203,6 +221,7 @@ def unit_args(plan: Plan, model: ModelPlan, service_account: pulumi.Input[str]) 
         "priority_class_prefix": plan.namespace,
         "engine": engine_args(model),
         "routed": model.routed,
+        "gateway": _gateway_pods(plan, model),
         "control_plane_cidrs": None if plan.control_plane_cidrs is None else list(plan.control_plane_cidrs),
         "virtual_functions": plan.virtual_functions_owner,
         "node_taints": node_taints(plan),

@@ -169,11 +169,12 @@ def _router_parts(plan: Plan, model: ModelPlan) -> tuple[RouterPart, ...]:
     if not model.routed:
         return (RouterPart("service", "Kubernetes Service", "v1"),)
     release = plan.release
-    parts = [
-        RouterPart("endpoint-picker", _name(release.endpoint_picker.image), release.endpoint_picker.image.tag),
-        RouterPart("proxy", "Envoy", release.proxy.image.tag),
-        RouterPart("front-door", "Envoy", release.proxy.image.tag),
-    ]
+    parts = [RouterPart("endpoint-picker", _name(release.endpoint_picker.image), release.endpoint_picker.image.tag)]
+    if model.behind_gateway and plan.gateway is not None:
+        parts.append(RouterPart("gateway", plan.gateway.provider.name, "of the cluster"))
+    else:
+        parts.append(RouterPart("proxy", "Envoy", release.proxy.image.tag))
+        parts.append(RouterPart("front-door", "Envoy", release.proxy.image.tag))
     if model.topology.disaggregated:
         parts.append(
             RouterPart("routing-proxy", _name(release.routing_sidecar.image), release.routing_sidecar.image.tag)

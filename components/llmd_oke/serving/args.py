@@ -86,6 +86,15 @@ class ModelCacheMountArgs(TypedDict):
     """How weights get there before servers start; servers download them themselves if left out."""
 
 
+class GatewayPodsArgs(TypedDict):
+    """The pods of a Gateway, which ask endpoint pickers and send requests to servers."""
+
+    namespace: str
+    """Their namespace."""
+    labels: dict[str, str]
+    """Labels that they have."""
+
+
 class UnitArgs(TypedDict):
     """What every unit needs, whatever its roles."""
 
@@ -118,6 +127,8 @@ class UnitArgs(TypedDict):
     """vLLM settings."""
     routed: NotRequired[bool | None]
     """Whether requests come through a router: only the kit's pods may reach the servers then; false if left out."""
+    gateway: NotRequired[GatewayPodsArgs | None]
+    """With `routed`: pods of the Gateway that sends requests; the Envoys beside the picker do if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
     """Addresses that the API server speaks to pods from; if left out, every pod may reach the servers."""
     model_cache: NotRequired[ModelCacheMountArgs | None]

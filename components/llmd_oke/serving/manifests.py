@@ -42,7 +42,16 @@ RBAC = "rbac.authorization.k8s.io"
 
 _API_ACCESS = "api-access"
 
-_CUSTOM_GROUPS = ("cert-manager.io", "inference.networking.k8s.io", "inference.networking.x-k8s.io", "keda.sh")
+_CUSTOM_GROUPS = (
+    "agentgateway.dev",
+    "cert-manager.io",
+    "gateway.envoyproxy.io",
+    "gateway.networking.k8s.io",
+    "inference.networking.k8s.io",
+    "inference.networking.x-k8s.io",
+    "keda.sh",
+    "networking.istio.io",
+)
 
 
 def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> KubernetesObject:

@@ -11,6 +11,7 @@ from llmd_pods.config_maps import PART_LABEL
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.objects import PART_OF, Manifest
 from llmd_oke.serving import envoy, labels, vllm
+from llmd_oke.serving.args import GatewayPodsArgs
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 """Kubernetes gives it to every namespace."""
@@ -44,8 +45,20 @@ def readers(control_plane: Sequence[str] | None) -> dict[str, Any]:
     }
 
 
-def router_rules(pods: Mapping[str, str], metrics_port: int, control_plane: Sequence[str] | None) -> list[Rule]:
-    """Requests come from everywhere, questions to the picker from the Envoys of its own router alone."""
+def router_rules(
+    pods: Mapping[str, str],
+    metrics_port: int,
+    control_plane: Sequence[str] | None,
+    gateway: GatewayPodsArgs | None = None,
+) -> list[Rule]:
+    """Requests come from everywhere, questions to the picker from the Envoys of its own router alone; behind a Gateway
+    there are neither, and its pods ask.
+    """
+    if gateway is not None:
+        return [
+            {"ports": tcp_ports(metrics_port), **readers(control_plane)},
+            {"ports": tcp_ports(envoy.PICKER_PORT), "from": [gateway_pods(gateway)]},
+        ]
     return [
         {"ports": tcp_ports(envoy.REQUESTS_PORT)},
         {"ports": tcp_ports(metrics_port, envoy.METRICS_PORT), **readers(control_plane)},
@@ -56,15 +69,29 @@ def router_rules(pods: Mapping[str, str], metrics_port: int, control_plane: Sequ
     ]
 
 
-def servers_rules(unit: str, role: str, routed: bool, control_plane: Sequence[str] | None) -> list[Rule]:
+def gateway_pods(pods: GatewayPodsArgs) -> Rule:
+    """The pods of a Gateway, as an element of a rule's `from`."""
+    return {
+        "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: pods["namespace"]}},
+        "podSelector": {"matchLabels": pods["labels"]},
+    }
+
+
+def servers_rules(
+    unit: str,
+    role: str,
+    routed: bool,
+    control_plane: Sequence[str] | None,
+    gateway: GatewayPodsArgs | None = None,
+) -> list[Rule]:
     """Prefill and decode servers of one unit hand KV cache over on ports that are not known beforehand (UCX takes any
-    free ones). Requests come from the unit's router, and who may read metrics has the same port; from everywhere where
-    servers have no router before them.
+    free ones). Requests come from the unit's router or a Gateway's pods, and who may read metrics has the same port;
+    from everywhere where servers have no router before them.
     """
     requests: Rule = {"ports": tcp_ports(vllm.SERVER_PORT, vllm.BEHIND_SIDECAR_PORT)}
     if routed and (read := readers(control_plane)):
-        router = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
-        requests["from"] = [router, *read["from"]]
+        own: Rule = {"podSelector": {"matchLabels": labels.router_selector(unit)}}
+        requests["from"] = [own, *([gateway_pods(gateway)] if gateway else []), *read["from"]]
     partners = [{"podSelector": {"matchLabels": labels.role_selector(unit, partner)}} for partner in _KV_ROLES]
     return [*([{"from": partners}] if role in _KV_ROLES else []), requests]
 

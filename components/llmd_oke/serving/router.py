@@ -1,4 +1,4 @@
-"""The llm-d router of one unit: endpoint picker, Envoy beside it, and the InferencePool.
+"""The llm-d router of one unit: endpoint picker, Envoy beside it or a Gateway before it, and the InferencePool.
 
 Its objects are the kit's own. A test holds them to what the upstream chart of each release renders; what differs stands
 with its reason in `values/router/deviations.yaml`.
@@ -17,6 +17,7 @@ from llmd_oke.catalogue.releases import EndpointPicker, Proxy, Release
 from llmd_oke.config.model import RouterProfileName
 from llmd_oke.objects import PART_OF, Manifest, OverrideArgs, ReleaseRef, inputs, mapped, resolve_release, when_declared
 from llmd_oke.serving import envoy, labels, network_policies
+from llmd_oke.serving.args import GatewayPodsArgs
 from llmd_oke.serving.manifests import (
     ROUTER_S,
     api_access_mount,
@@ -44,6 +45,10 @@ _GRACE_S = 130
 
 _DRAIN_S = 120
 """What requests that an Envoy has begun get to end, once no new ones come to its pod."""
+
+_ANSWERS = {"tcpSocket": {"port": envoy.PICKER_PORT}, "periodSeconds": 2, "failureThreshold": 60}
+"""A picker says that it is ready before it takes questions: it makes its certificate then, which takes seconds. An
+Envoy beside it tries again; a Gateway answers 500 (seen with v0.7.1)."""
 
 _USER = 65532
 """`nonroot` of both images."""
@@ -81,13 +86,15 @@ class RouterArgs(TypedDict):
     """Pods with endpoint picker and Envoy; of several pickers one leads. As many as the release says if left out."""
     control_plane_cidrs: NotRequired[list[str] | None]
     """Addresses that the API server speaks to pods from; if left out, every pod of the cluster may read metrics."""
+    gateway: NotRequired[GatewayPodsArgs | None]
+    """Pods of the Gateway that asks the one picker there is then; an Envoy beside each picker does if left out."""
 
 
 class Router(pulumi.ComponentResource):
-    """Endpoint picker with an Envoy in the same pod, and the InferencePool that it picks from."""
+    """Endpoint picker with an Envoy in the same pod, or behind a Gateway, and the InferencePool that it picks from."""
 
     service_name: pulumi.Output[str]
-    """Service of the router; port 80 takes requests, 9090 gives metrics."""
+    """Service of the router; port 80 takes requests where there is an Envoy, 9090 gives metrics."""
 
     def __init__(self, name: str, args: RouterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("llmd-oke:index:Router", name, inputs(args), opts)
@@ -136,7 +143,8 @@ class _Objects:
         self.pod_labels = labels.router(args["model"], args["unit"])
         self.picker_config = picker_config
         self.selector = labels.router_selector(args["unit"])
-        self.replicas = args.get("replicas") or self.dialect.replicas
+        self.gateway = args.get("gateway")
+        self.replicas = 1 if self.gateway else args.get("replicas") or self.dialect.replicas
         self.control_plane = args.get("control_plane_cidrs")
         self.pickers = f"{self.name}-pickers" if self.replicas > 1 else None
         self.picker_file = {config_file_name(picker_config): picker_config}
@@ -154,7 +162,9 @@ class _Objects:
         return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self.metadata(self.name)}
 
     def config_maps(self) -> list[Manifest]:
-        data = {self.name: self.picker_file, self.proxy_name: {envoy.CONFIG_FILE: self.proxy_config}}
+        data: dict[str, dict[str, Any]] = {self.name: self.picker_file}
+        if self.gateway is None:
+            data[self.proxy_name] = {envoy.CONFIG_FILE: self.proxy_config}
         return [
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self.metadata(name), "data": files}
             for name, files in data.items()
@@ -178,8 +188,9 @@ class _Objects:
         ports = [
             {"name": "grpc-ext-proc", "protocol": "TCP", "port": envoy.PICKER_PORT, **protocol},
             {"name": "http-metrics", "protocol": "TCP", "port": METRICS_PORT},
-            {"name": "http", "protocol": "TCP", "port": 80, "targetPort": envoy.REQUESTS_PORT},
         ]
+        if self.gateway is None:
+            ports.append({"name": "http", "protocol": "TCP", "port": 80, "targetPort": envoy.REQUESTS_PORT})
         return {
             "apiVersion": "v1",
             "kind": "Service",
@@ -188,7 +199,7 @@ class _Objects:
         }
 
     def network_policy(self) -> Manifest:
-        rules = network_policies.router_rules(self.selector, METRICS_PORT, self.control_plane)
+        rules = network_policies.router_rules(self.selector, METRICS_PORT, self.control_plane, self.gateway)
         return network_policies.policy(self.metadata(self.name), self.selector, rules)
 
     def for_several(self) -> list[Manifest]:
@@ -243,7 +254,10 @@ class _Objects:
         }
 
     def config_digest(self, proxy_config: str) -> str:
-        return _digest(json.dumps([self.picker_file, {envoy.CONFIG_FILE: proxy_config}], sort_keys=True))
+        files: list[dict[str, str]] = [self.picker_file]
+        if self.gateway is None:
+            files.append({envoy.CONFIG_FILE: proxy_config})
+        return _digest(json.dumps(files, sort_keys=True))
 
     def strategy(self) -> dict[str, Any]:
         """Several are replaced one by one, in the room that they have; one has no room for a second beside it."""
@@ -253,6 +267,7 @@ class _Objects:
 
     def pod(self) -> dict[str, Any]:
         proxy_file = {"key": envoy.CONFIG_FILE, "path": envoy.CONFIG_FILE}
+        proxy_volume = {"name": "config", "configMap": {"name": self.proxy_name, "items": [proxy_file]}}
         return {
             "serviceAccountName": self.name,
             "automountServiceAccountToken": False,
@@ -264,9 +279,9 @@ class _Objects:
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             **({"topologySpreadConstraints": [self.spread()]} if self.pickers else {}),
-            "containers": [self.proxy(), self.picker()],
+            "containers": [*([] if self.gateway else [self.proxy()]), self.picker()],
             "volumes": [
-                {"name": "config", "configMap": {"name": self.proxy_name, "items": [proxy_file]}},
+                *([] if self.gateway else [proxy_volume]),
                 {"name": "plugins-config-volume", "configMap": {"name": self.name}},
                 api_access_volume(),
             ],
@@ -331,6 +346,7 @@ class _Objects:
                 {"name": "grpc-health", "containerPort": envoy.PICKER_HEALTH_PORT},
                 {"name": "metrics", "containerPort": METRICS_PORT},
             ],
+            **({"startupProbe": _ANSWERS} if self.gateway else {}),
             "livenessProbe": {**health, "initialDelaySeconds": 5, "periodSeconds": 10},
             "readinessProbe": {**health, "periodSeconds": 2},
             "resources": _resources(facts),

@@ -277,7 +277,7 @@ def front_service(args: StackFrontDoorArgs) -> Manifest:
     if balancer is None:
         metadata["annotations"] = {"pulumi.com/skipAwait": "true"}
     else:
-        metadata["annotations"] = _annotations(balancer)
+        metadata["annotations"] = load_balancer_annotations(balancer)
     port = 443 if encrypted(args) else 80
     return {
         "apiVersion": "v1",
@@ -291,7 +291,7 @@ def front_service(args: StackFrontDoorArgs) -> Manifest:
     }
 
 
-def _annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, pulumi.Input[str]]:
+def load_balancer_annotations(balancer: FrontDoorLoadBalancerArgs) -> dict[str, pulumi.Input[str]]:
     """What OKE makes of the Service. With security groups of its own no security list is changed."""
     annotations: dict[str, pulumi.Input[str]] = {
         "oci.oraclecloud.com/load-balancer-type": "nlb",

@@ -215,7 +215,7 @@ def network_policy(name: str, unit: str, role: str, args: UnitArgs) -> Manifest:
     """Who may reach the servers of a role."""
     routed, control_plane = args.get("routed") or False, args.get("control_plane_cidrs")
     metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
-    rules = network_policies.servers_rules(unit, role, routed, control_plane)
+    rules = network_policies.servers_rules(unit, role, routed, control_plane, args.get("gateway"))
     return network_policies.policy(metadata, labels.role_selector(unit, role), rules)
 
 

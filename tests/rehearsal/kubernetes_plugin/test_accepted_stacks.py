@@ -18,13 +18,16 @@ import yaml
 from kubernetes_api import ApiServer, need_definitions
 from kubernetes_control_plane import ControlPlane
 from llmd_oke import catalogue
+from llmd_oke.catalogue.gateways import gateway_provider_names
 from llmd_oke.catalogue.releases import crd_manifests
-from llmd_oke.config import StackConfig, load, stacks
+from llmd_oke.config import StackConfig, load, stacks, validate
 from llmd_oke.planning import plan
 from llmd_oke.testing import render
 from llmd_pods.errors import KitError
+from llmd_rehearsal.gateway import gateway_parts
+from llmd_rehearsal.programs import module_folder
 from mutations import places
-from stack_files import read
+from stack_files import model, read, stack
 
 pytestmark = pytest.mark.rehearsal
 
@@ -163,6 +166,23 @@ def test_the_api_server_takes_every_object_of_mutated_stacks_that_are_accepted(
         SEED != FIXED
         or {"Deployment", "Job", "InferencePool", "NetworkPolicy", "ConfigMap", "PersistentVolume"} <= kinds.keys()
     )
+
+
+@pytest.mark.parametrize("provider", gateway_provider_names())
+def test_the_api_server_takes_a_gateway_and_its_routes_of_every_provider(provider: str, api_server: ApiServer):
+    for definitions in gateway_parts().definitions:
+        module_folder(definitions.module, definitions.version)
+        for definition in crd_manifests(definitions):
+            api_server.define(definition)
+    gateway = {"mode": "create", "provider": provider, "host": "llm.example.com", "tls": "certificate"}
+    route = {"hosts": ["gpt.example.com"], "headers": {"X-Team": "a"}, "timeoutS": 0}
+    behind = model("2p-tp1-2d-tp1", copies=2, router={"mode": "gateway", "route": route})
+    manifests = render(validate(stack(behind, gateway=gateway))).manifests()
+    kinds = {manifest["kind"] for manifest in manifests}
+    assert {"Gateway", "HTTPRoute", "InferencePool"} <= kinds
+    undefined = {"agentgateway.dev/v1alpha1", "networking.istio.io/v1"}
+    known = [m for m in manifests if m["apiVersion"] not in undefined and m["kind"] != "CustomResourceDefinition"]
+    assert [why for manifest in known if (why := api_server.refusal(manifest))] == []
 
 
 def test_what_the_api_server_would_not_take_is_noticed(api_server: ApiServer):

@@ -1,12 +1,14 @@
 """How this machine signs in to a cluster's API server."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.models.core_v1 import ServiceSpec
+from lightkube.resources.core_v1 import Service
 from llmd_pods.deployment import PodAddress
 from llmd_pods.errors import KitError
 from llmd_tuner.experiments.deployed import cluster_access
@@ -90,3 +92,40 @@ def test_a_way_with_a_programs_token_expires(signing_in: SigningIn):
     access = ClusterAccess()
     way = access.pod("ns", PodAddress("p", "127.0.0.1"), 1)
     assert access.expires(way)
+
+
+class Services:
+    """A cluster's Services by namespace and name."""
+
+    def __init__(self, specs: Mapping[tuple[str, str], ServiceSpec]) -> None:
+        self.specs = specs
+
+    def get(self, _kind: object, name: str, *, namespace: str) -> Service:
+        return Service(spec=self.specs[namespace, name])
+
+
+BEHIND = Services(
+    {
+        ("llm-d", "gpt"): ServiceSpec(type="ExternalName", externalName="shared.gateways.svc.cluster.local"),
+        ("gateways", "shared"): ServiceSpec(clusterIP="10.96.0.7"),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("reachable", "url"),
+    [
+        (True, "http://10.96.0.7"),
+        (False, "https://127.0.0.1:1/api/v1/namespaces/gateways/services/shared:80/proxy"),
+    ],
+)
+def test_a_model_behind_a_gateway_is_asked_for_by_the_host_name_of_its_service(
+    signing_in: SigningIn, monkeypatch: pytest.MonkeyPatch, reachable: bool, url: str
+):
+    signing_in()
+    access = ClusterAccess()
+    monkeypatch.setattr(access, "_client", BEHIND)
+    monkeypatch.setattr(cluster_access, "is_reachable", lambda *_: reachable)
+    way = access.service("llm-d", "gpt")
+    assert (way.url, way.headers["host"]) == (url, "gpt.llm-d.svc.cluster.local")
+    assert ("Authorization" in way.headers, access.expires(way)) == (not reachable, not reachable)

@@ -118,10 +118,10 @@ class Cluster:
         self.created.append(definition.metadata.name)
 
 
-def test_kedas_definition_is_there_where_something_is_scaled(scaled, monkeypatch):
-    monkeypatch.setattr(cluster_plan, "crd_manifests", lambda crds: list(crds.files))
-    assert cluster_plan.preinstalled_crds(scaled) == ["keda.sh_scaledobjects.yaml"]
-    assert cluster_plan.preinstalled_crds(planned()) == []
+def test_kedas_definition_is_there_where_something_is_scaled(scaled):
+    (definitions,) = cluster_plan.preinstalled_definitions(scaled)
+    assert list(definitions.files) == ["keda.sh_scaledobjects.yaml"]
+    assert cluster_plan.preinstalled_definitions(planned()) == ()
 
 
 def test_that_nothing_scales_is_told(scaled):

@@ -189,6 +189,7 @@ ZONE = dns_names(
         make_service("router"),
         make_service("decode", address="None"),
         make_service("outside", type="ExternalName", externalName="api.example.com", address=""),
+        make_service("alias", type="ExternalName", externalName="router.serving.svc.cluster.local", address=""),
     ],
     [
         make_slice("decode", "10.244.1.1", hostname="decode-0"),
@@ -215,6 +216,7 @@ def ask(name: str, kind: str = "A") -> tuple[str, list[str]]:
         ("decode.serving.svc.cluster.local.", "A", ["10.244.1.1", "10.244.2.1"]),
         ("decode-0.decode.serving.svc.cluster.local.", "A", ["10.244.1.1"]),
         ("outside.serving.svc.cluster.local.", "A", ["api.example.com."]),
+        ("alias.serving.svc.cluster.local.", "A", ["10.96.0.20", "router.serving.svc.cluster.local."]),
         ("10-244-1-1.serving.pod.cluster.local.", "A", ["10.244.1.1"]),
         ("_http._tcp.router.serving.svc.cluster.local.", "SRV", ["0 100 80 router.serving.svc.cluster.local."]),
         ("serving.svc.cluster.local.", "A", []),

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 import httpx2
@@ -14,7 +15,7 @@ import lightkube
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ApiError, ConfigError
-from lightkube.models.core_v1 import PodStatus
+from lightkube.models.core_v1 import PodStatus, ServiceSpec
 from lightkube.resources.core_v1 import Pod, Service
 from llmd_oke.access.addresses import is_reachable
 from llmd_oke.operations.kubeconfig import kubeconfig_context
@@ -47,21 +48,33 @@ class ClusterAccess:
         return self._client
 
     def service(self, namespace: str, name: str) -> HttpEndpoint:
-        """The way to port 80 of a Service.
+        """The way to port 80 of a Service. One that stands for another (ExternalName) is asked for by its host name.
 
         Raises:
             KitError: there is no such Service, or the cluster doesn't answer.
         """
+        spec = self._service(namespace, name)
+        if not spec.externalName:
+            return self._way(spec, namespace, name)
+        host = f"{name}.{namespace}.svc.cluster.local"
+        name, namespace = spec.externalName.split(".")[:2]
+        return self._way(self._service(namespace, name), namespace, name, {"host": host})
+
+    def _service(self, namespace: str, name: str) -> ServiceSpec:
         try:
             service = self._client.get(Service, name, namespace=namespace)
         except _FAILURES as error:
             raise KitError(
                 f"The Service {namespace}/{name} can't be read: {error}", "Is the stack deployed?"
             ) from error
-        address = service.spec.clusterIP if service.spec else None
-        if address and is_reachable(address, 80):
-            return HttpEndpoint(f"http://{address}")
-        return self._proxied(f"/api/v1/namespaces/{namespace}/services/{name}:80/proxy")
+        return service.spec or ServiceSpec()
+
+    def _way(
+        self, spec: ServiceSpec, namespace: str, name: str, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> HttpEndpoint:
+        if spec.clusterIP and is_reachable(spec.clusterIP, 80):
+            return HttpEndpoint(f"http://{spec.clusterIP}", headers)
+        return self._proxied(f"/api/v1/namespaces/{namespace}/services/{name}:80/proxy", headers)
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
         """The pods with these labels that have an address, sorted by name.
@@ -89,14 +102,15 @@ class ClusterAccess:
     def expires(self, way: HttpEndpoint) -> bool:
         """Whether a program of the kubeconfig gives the token for this way, so that it serves a few minutes only."""
         user = self._config.user
-        return way.headers is self._authorization and user is not None and user.exec is not None
+        return isinstance(way.headers, Authorization) and user is not None and user.exec is not None
 
-    def _proxied(self, path: str) -> HttpEndpoint:
+    def _proxied(self, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpEndpoint:
         config = self._config
         user = config.user
         verify = verify_cluster(config.cluster, user, config.abs_file) if user else True
         self._authorization.renew()
-        return HttpEndpoint(config.cluster.server.rstrip("/") + path, self._authorization, verify)
+        own = self._authorization.with_headers(headers) if headers else self._authorization
+        return HttpEndpoint(config.cluster.server.rstrip("/") + path, own, verify)
 
 
 def _restarts(status: PodStatus) -> int:
@@ -105,7 +119,8 @@ def _restarts(status: PodStatus) -> int:
 
 
 class Authorization(Mapping[str, str]):
-    """The header that the kubeconfig's user authenticates with, if that is how it does; fresh whenever it is read.
+    """The header that the kubeconfig's user authenticates with, if that is how it does, fresh whenever it is read; and
+    `more` beside it.
 
     Exec plug-ins are run for it, again once a token is older than `RENEW_S`. A copy keeps the token that it was made
     with, and so does a process that sends a load, which a plug-in would hold up.
@@ -114,17 +129,27 @@ class Authorization(Mapping[str, str]):
         KitError: on reading, where a plug-in fails.
     """
 
-    def __init__(self, config: SingleConfig, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: SingleConfig,
+        clock: Callable[[], float] = time.monotonic,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._config = config
         self._clock = clock
+        self._more = more
         self._process = os.getpid()
         self._read_s = -inf
         self._header: Mapping[str, str] = {}
 
+    def with_headers(self, more: Mapping[str, str]) -> "Authorization":
+        """The same with further headers."""
+        return Authorization(self._config, self._clock, more)
+
     def renew(self) -> Mapping[str, str]:
         """The header, read again where it is too old."""
         if os.getpid() == self._process and self._clock() - self._read_s >= RENEW_S:
-            self._header = _authorization(self._config)
+            self._header = {**self._more, **_authorization(self._config)}
             self._read_s = self._clock()
         return self._header
 

@@ -1,0 +1,155 @@
+"""The Gateway that models are behind: which one it is, which requests go to which model, and what is wrong with it."""
+
+from collections.abc import Iterator, Sequence
+
+from llmd_pods.errors import Problem
+
+from llmd_oke.catalogue.gateways import GatewayProvider, gateway_provider, gateway_provider_names
+from llmd_oke.config import Model, StackConfig
+from llmd_oke.config.gateway import CreatedGateway, ExistingGateway, Gateway, Route
+from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.planning.plan import Advice, GatewayPlan, Plan
+
+CLIENTS, CLUSTER = "clients", "cluster"
+"""Listeners of a Gateway that the stack creates."""
+
+_PATH = "gateway"
+
+
+def gateway(config: StackConfig) -> GatewayPlan | None:
+    """The Gateway of a stack whose provider the catalogue has; None where no model is behind one."""
+    asked = config.gateway
+    provider = gateway_provider(asked.provider) if asked else None
+    if asked is None or provider is None:
+        return None
+    if isinstance(asked, CreatedGateway):
+        service = provider.created_service or provider.service
+        namespace = config.namespace
+        listener, cluster_listener = CLIENTS, CLIENTS if _has_one_listener(asked) else CLUSTER
+    else:
+        service = asked.service.name if asked.service else provider.service
+        namespace = asked.namespace or config.namespace
+        listener, cluster_listener = asked.listener, asked.cluster_listener
+    return GatewayPlan(
+        provider=provider,
+        name=asked.name,
+        namespace=namespace,
+        listener=listener,
+        cluster_listener=cluster_listener,
+        service=(service or "").replace("<gateway>", asked.name),
+        service_namespace=_service_namespace(asked, provider, namespace),
+        created=asked if isinstance(asked, CreatedGateway) else None,
+    )
+
+
+def _has_one_listener(created: CreatedGateway) -> bool:
+    """Whether clients come to the port that the models' own Services lead to."""
+    return created.tls is None and created.port in {None, 80}
+
+
+def _service_namespace(asked: Gateway, provider: GatewayProvider, namespace: str) -> str:
+    named = asked.service.namespace if isinstance(asked, ExistingGateway) and asked.service else None
+    return named or provider.namespace or namespace
+
+
+def gateway_problems(config: StackConfig) -> Iterator[Problem]:
+    """Everything that is wrong with the Gateway of a stack and with the routes of its models."""
+    behind = {i: model for i, model in enumerate(config.models) if model.router.mode == "gateway"}
+    for i, model in enumerate(config.models):
+        if model.router.mode != "gateway" and model.router.route != Route():
+            why = f"with router.mode: {model.router.mode} there is no Gateway to attach a route to"
+            yield Problem(f"models[{i}].router.route", "a route", "nothing, or router.mode: gateway", why)
+    asked = config.gateway
+    if asked is None:
+        for i in behind:
+            accepted = "a Gateway, of mode existing or create, or another router.mode"
+            yield Problem(_PATH, None, accepted, f"models[{i}] is to be behind one")
+        return
+    if not behind:
+        why = "no model has router.mode: gateway"
+        yield Problem(_PATH, f"mode: {asked.mode}", "nothing, or router.mode: gateway of a model", why)
+    yield from _provider_problems(asked)
+    if isinstance(asked, CreatedGateway):
+        yield from _listener_problems(asked)
+        yield from _name_problems(config, asked)
+    if config.front_door is not None:
+        for i in behind:
+            why = f"the routers of models[{i}] take no requests themselves, the Gateway does"
+            yield Problem("frontDoor", "a front door", "nothing, or router.mode: standalone", why)
+    yield from _route_problems(behind)
+
+
+def _provider_problems(asked: Gateway) -> Iterator[Problem]:
+    provider = gateway_provider(asked.provider)
+    if provider is None:
+        accepted = did_you_mean(asked.provider, gateway_provider_names())
+        yield Problem(f"{_PATH}.provider", asked.provider, accepted, "the catalogue has no such entry")
+    elif isinstance(asked, ExistingGateway) and asked.service is None and provider.service is None:
+        why = f"what {provider.name} calls the Service of a Gateway can't be told beforehand"
+        yield Problem(f"{_PATH}.service", None, "name of the Service before the Gateway's pods", why)
+
+
+def _listener_problems(created: CreatedGateway) -> Iterator[Problem]:
+    if created.tls is not None and created.host is None:
+        yield Problem(f"{_PATH}.host", None, "the name that the certificate is for", "the key is missing")
+    if created.host is not None and created.tls is None:
+        why = "a listener without TLS takes requests for the models' own Services too, whatever their host"
+        yield Problem(f"{_PATH}.host", created.host, "nothing, or router.route.hosts of a model", why)
+    if created.tls is not None and created.port == 80:
+        why = "the models' own Services lead to port 80, which has no TLS"
+        yield Problem(f"{_PATH}.port", 80, "another port, or nothing for 443", why)
+
+
+def _name_problems(config: StackConfig, created: CreatedGateway) -> Iterator[Problem]:
+    """Providers call Deployment and Service as the Gateway, in its namespace."""
+    for i, model in enumerate(config.models):
+        if created.name == model.object_name:
+            yield Problem(f"{_PATH}.name", created.name, "another name", f"objects of models[{i}] have it")
+
+
+def _route_problems(behind: dict[int, Model]) -> Iterator[Problem]:
+    """Of two routes for the same requests a Gateway takes the older one, so that a model would get none."""
+    first: dict[tuple[object, ...], int] = {}
+    for i, model in behind.items():
+        route = model.router.route
+        for host in route.hosts or (None,):
+            key = (host, tuple(sorted((name.lower(), value) for name, value in route.headers.items())), route.path)
+            if (other := first.setdefault(key, i)) != i:
+                why = f"the same requests are for models[{other}] already"
+                yield Problem(f"models[{i}].router.route", _words(route), "hosts or headers of its own", why)
+                break
+
+
+def provider_limit_problems(config: StackConfig) -> Iterator[Problem]:
+    """What the provider of a Gateway can't do. In rehearsals another one runs, which can."""
+    provider = gateway_provider(config.gateway.provider) if config.gateway else None
+    most = provider.pools_per_route if provider else None
+    if provider is None or most is None:
+        return
+    for i, model in enumerate(config.models):
+        if model.router.mode == "gateway" and model.copies > most:
+            why = f"{provider.name} sends requests of one route to {most} InferencePool at most, and each copy has one"
+            yield Problem(f"models[{i}].copies", model.copies, f"{most}, or another provider", why)
+
+
+def _words(route: Route) -> str:
+    hosts: Sequence[str] = route.hosts or ("any host",)
+    headers = [f"{name}: {value}" for name, value in route.headers.items()]
+    return ", ".join([*hosts, *headers, f"path {route.path}"])
+
+
+def gateway_advice(plan: Plan) -> Iterator[Advice]:
+    """What must be there beside the stack, and what a Gateway doesn't hold off."""
+    door = plan.gateway
+    if door is None:
+        return
+    text = f"{door.provider.name} knows InferencePools with {door.provider.inference_pools} ({door.provider.source})"
+    yield Advice(f"{_PATH}.provider", text)
+    if not plan.release.routing_sidecar.ssrf_protection and any(
+        model.behind_gateway and model.topology.disaggregated for model in plan.models
+    ):
+        text = (
+            f"the routing sidecar of {plan.router_release} sends prompts wherever a client's headers say, which no"
+            " Gateway takes out; let known clients alone reach it"
+        )
+        yield Advice(_PATH, text)

@@ -1,0 +1,272 @@
+"""Models behind a Gateway (Gateway API): the Gateway where the stack makes it, and its routes to InferencePools.
+
+A Gateway asks a pool's endpoint picker before the path or the host of a request are changed, so that routes change
+neither.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict, cast
+
+import pulumi
+from llmd_pods.errors import KitError
+
+from llmd_oke.catalogue.gateways import GatewayProvider, ObjectTemplate, gateway_provider, gateway_provider_names
+from llmd_oke.objects import PART_OF, Manifest, inputs, mapped, when_declared
+from llmd_oke.serving import labels
+from llmd_oke.serving.manifests import ROUTER_S, declare, timeouts
+from llmd_oke.serving.router import POOL_GROUP, service_name
+from llmd_oke.serving.stack_front_door import FrontDoorLoadBalancerArgs, load_balancer_annotations
+
+GROUP = "gateway.networking.k8s.io"
+
+DEFINITIONS = (f"gateways.{GROUP}", f"httproutes.{GROUP}")
+"""What whoever installs an implementation brings."""
+
+ESTABLISHED_S = 60
+"""Limit of the wait for them; they are to be there beforehand."""
+
+REMEDY = "Install the Gateway API and the gateway's provider (docs/how-to/put-models-behind-a-gateway.md)."
+
+_PROGRAMMED = {"pulumi.com/waitFor": "condition=Programmed"}
+"""Pulumi's wait for an object by a condition of its status."""
+
+
+class GatewayListenerArgs(TypedDict):
+    """A port of a Gateway."""
+
+    name: str
+    """Its name."""
+    port: int
+    """Its number."""
+    host: NotRequired[str | None]
+    """Host name that requests must have; any if left out."""
+    tls_secret: NotRequired[str | None]
+    """Secret with its certificate, in the same namespace; plain HTTP if left out."""
+
+
+class GatewayArgs(TypedDict):
+    """What a Gateway needs."""
+
+    namespace: pulumi.Input[str]
+    """Its namespace, from which it takes routes."""
+    provider: str
+    """Its implementation, of the catalogue; it must be in the cluster."""
+    gateway: str
+    """Its name."""
+    class_name: NotRequired[str | None]
+    """Its GatewayClass; the one of the provider's documents if left out."""
+    listeners: Sequence[GatewayListenerArgs]
+    """Its ports."""
+    load_balancer: NotRequired[FrontDoorLoadBalancerArgs | None]
+    """A network load balancer of OCI before it; for pods of the cluster if left out."""
+
+
+class ModelRouteArgs(TypedDict):
+    """What the way from a Gateway to a model needs."""
+
+    namespace: pulumi.Input[str]
+    """Namespace of the model."""
+    model: str
+    """Name of the model's objects: of its route for clients, and of the Service that leads to the Gateway."""
+    units: Sequence[str]
+    """InferencePools that share the model's requests evenly."""
+    provider: str
+    """Implementation of the Gateway, of the catalogue."""
+    gateway: str
+    """Name of the Gateway."""
+    gateway_namespace: str
+    """Namespace of the Gateway."""
+    service_host: str
+    """Host name of the Service before the Gateway's pods; port 80 takes requests for the model's own Service."""
+    listener: NotRequired[str | None]
+    """Listener that clients come to; any if left out."""
+    cluster_listener: NotRequired[str | None]
+    """Listener that the model's own Service leads to; any if left out."""
+    hosts: NotRequired[list[str] | None]
+    """Host names of requests for this model; any if left out."""
+    headers: NotRequired[dict[str, str] | None]
+    """Headers of requests for this model; none if left out."""
+    path: NotRequired[str | None]
+    """What paths of requests begin with; `/v1` if left out."""
+    timeout_s: NotRequired[int | None]
+    """Limit of a whole request in seconds, 0 for none; 300 if left out."""
+
+
+class Gateway(pulumi.ComponentResource):
+    """A Gateway, with the object of its provider that says how it is reached."""
+
+    name: pulumi.Output[str]
+    """Name of the Gateway, once its pods take requests."""
+
+    def __init__(self, name: str, args: GatewayArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:Gateway", name, inputs(args), opts)
+        child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
+        *parameters, gateway = gateway_manifests(args)
+        read = [declare(f"{name}-parameters", manifest, child) for manifest in parameters]
+        needed = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=read))
+        self.name = when_declared(declare(name, gateway, needed), args["gateway"])
+        self.register_outputs({"name": self.name})
+
+
+class ModelRoute(pulumi.ComponentResource):
+    """Routes from a Gateway to the InferencePools of a model, and the model's own Service, which leads to the Gateway.
+
+    Declare it after the units, so that requests go to those that are ready.
+    """
+
+    url: pulumi.Output[str]
+    """Base URL inside the cluster, without `/v1`."""
+
+    def __init__(self, name: str, args: ModelRouteArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:ModelRoute", name, inputs(args), opts)
+        child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(ROUTER_S))
+        routes = [
+            declare(f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}", manifest, child)
+            for manifest in route_manifests(args)
+        ]
+        needed = pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=routes))
+        host = when_declared(declare(name, model_service(args), needed), args["model"])
+        namespace = pulumi.Output.from_input(args["namespace"])
+        self.url = pulumi.Output.concat("http://", host, ".", namespace, ".svc.cluster.local")
+        self.register_outputs({"url": self.url})
+
+
+def _provider(name: str) -> GatewayProvider:
+    provider = gateway_provider(name)
+    if provider is None:
+        raise KitError(
+            f"The catalogue has no gateway provider {name}.", f"Known: {', '.join(gateway_provider_names())}."
+        )
+    return provider
+
+
+def gateway_manifests(args: GatewayArgs) -> list[Manifest]:
+    """The Gateway, last, and its parameters.
+
+    Raises:
+        KitError: the catalogue has no such provider.
+    """
+    provider, name = _provider(args["provider"]), args["gateway"]
+    balancer = args.get("load_balancer")
+    annotations = {} if balancer is None else load_balancer_annotations(balancer)
+    marks = {
+        "<gateway>": name,
+        "<type>": "ClusterIP" if balancer is None else "LoadBalancer",
+        "<annotations>": annotations,
+    }
+    metadata = {"name": name, "namespace": args["namespace"], "labels": PART_OF}
+    own: dict[str, str] = _filled(provider.gateway_annotations, marks)
+    infrastructure: dict[str, Any] = {}
+    if (template := provider.parameters) is not None:
+        group = template.api_version.partition("/")[0]
+        infrastructure["parametersRef"] = {"group": group, "kind": template.kind, "name": name}
+    elif annotations:
+        infrastructure["annotations"] = annotations
+    spec = {
+        "gatewayClassName": args.get("class_name") or provider.class_name,
+        **({"infrastructure": infrastructure} if infrastructure else {}),
+        "listeners": [_listener(listener) for listener in args["listeners"]],
+    }
+    gateway: Manifest = {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "Gateway",
+        "metadata": {**metadata, "annotations": {**own, **_PROGRAMMED}},
+        "spec": spec,
+    }
+    return [*([_object(template, metadata, marks)] if template else []), gateway]
+
+
+def _listener(listener: GatewayListenerArgs) -> dict[str, Any]:
+    host, secret = listener.get("host"), listener.get("tls_secret")
+    certificate = {"group": "", "kind": "Secret", "name": secret}
+    return {
+        "name": listener["name"],
+        "port": listener["port"],
+        "protocol": "HTTPS" if secret else "HTTP",
+        **({"hostname": host} if host else {}),
+        **({"tls": {"mode": "Terminate", "certificateRefs": [certificate]}} if secret else {}),
+        "allowedRoutes": {"namespaces": {"from": "Same"}},
+    }
+
+
+def route_manifests(args: ModelRouteArgs) -> list[Manifest]:
+    """Routes for clients and for the model's own Service, and how the provider speaks to each endpoint picker.
+
+    Raises:
+        KitError: the catalogue has no such provider.
+    """
+    policy, model, namespace = _provider(args["provider"]).picker_policy, args["model"], args["namespace"]
+    names = [f"{model}{rest}" for rest in ("", ".<namespace>", ".<namespace>.svc", ".<namespace>.svc.cluster.local")]
+    own = [mapped(namespace, lambda to, name=name: name.replace("<namespace>", to)) for name in names]
+    return [
+        *([_picker_policy(policy, args, unit) for unit in args["units"]] if policy else []),
+        _route(args, model, args.get("hosts") or [], args.get("headers") or {}, args.get("listener")),
+        _route(args, f"{model}-in-cluster", own, {}, args.get("cluster_listener")),
+    ]
+
+
+def _route(
+    args: ModelRouteArgs, name: str, hosts: Sequence[str], headers: Mapping[str, str], listener: str | None
+) -> Manifest:
+    path, timeout_s = args.get("path") or "/v1", args.get("timeout_s")
+    match: dict[str, Any] = {"path": {"type": "PathPrefix", "value": path}}
+    if headers:
+        match["headers"] = [{"type": "Exact", "name": header, "value": value} for header, value in headers.items()]
+    pools = [{"group": POOL_GROUP, "kind": "InferencePool", "name": unit, "weight": 1} for unit in args["units"]]
+    parent = {
+        "group": GROUP,
+        "kind": "Gateway",
+        "name": args["gateway"],
+        "namespace": args["gateway_namespace"],
+        **({"sectionName": listener} if listener else {}),
+    }
+    return {
+        "apiVersion": f"{GROUP}/v1",
+        "kind": "HTTPRoute",
+        "metadata": _metadata(args, name),
+        "spec": {
+            "parentRefs": [parent],
+            **({"hostnames": list(hosts)} if hosts else {}),
+            "rules": [
+                {
+                    "matches": [match],
+                    "backendRefs": pools,
+                    "timeouts": {"request": f"{300 if timeout_s is None else timeout_s}s"},
+                }
+            ],
+        },
+    }
+
+
+def model_service(args: ModelRouteArgs) -> Manifest:
+    """The model's own address inside the cluster. By the host name that it has, the Gateway knows the model."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(args, args["model"]),
+        "spec": {"type": "ExternalName", "externalName": args["service_host"]},
+    }
+
+
+def _picker_policy(template: ObjectTemplate, args: ModelRouteArgs, unit: str) -> Manifest:
+    name = service_name(unit)
+    host = mapped(args["namespace"], lambda namespace: f"{name}.{namespace}.svc.cluster.local")
+    return _object(template, _metadata(args, name), {"<picker>": host})
+
+
+def _object(template: ObjectTemplate, metadata: Mapping[str, Any], marks: Mapping[str, Any]) -> Manifest:
+    spec = _filled(template.spec, marks)
+    return {"apiVersion": template.api_version, "kind": template.kind, "metadata": metadata, "spec": spec}
+
+
+def _filled(value: Any, marks: Mapping[str, Any]) -> Any:
+    """A value of the catalogue with what its marks stand for."""
+    if isinstance(value, dict):
+        return {key: _filled(part, marks) for key, part in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_filled(part, marks) for part in cast("list[Any]", value)]
+    return marks.get(value, value) if isinstance(value, str) else value
+
+
+def _metadata(args: ModelRouteArgs, name: str) -> dict[str, Any]:
+    return {"name": name, "namespace": args["namespace"], "labels": {**PART_OF, labels.MODEL: args["model"]}}

@@ -1,0 +1,80 @@
+"""Two models behind a Gateway: Envoy Gateway, the real Envoys that it configures, and the real endpoint pickers."""
+
+import json
+from typing import Any
+
+import pytest
+from llmd_rehearsal.inventory import BEHIND_GATEWAY
+from llmd_rehearsal.programs import locate
+from user_project import Ended, Project, model
+
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+
+STACK = "gateway"
+GPT, LLAMA = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
+SMALL = "1p-tp1-1d-tp1"
+MODELS = [
+    model(topology=SMALL, copies=2, router={"mode": "gateway"}),
+    model(
+        topology="agg-tp1-1r",
+        model="llama-3.3-70b-instruct-fp8-dynamic",
+        name="llama",
+        router={"mode": "gateway", "route": {"hosts": ["llama.example.com"]}},
+    ),
+]
+ADDRESS = "http://inference-gateway.envoy-gateway-system.svc.cluster.local"
+
+
+@pytest.fixture(scope="module")
+def created(project: Project) -> Ended:
+    if missing := [name for name in BEHIND_GATEWAY if locate(name) is None]:
+        pytest.skip(f"no {', '.join(missing)}: scripts/test builds them")
+    project.write(STACK, models=MODELS, gateway={"mode": "create", "provider": "istio"})
+    return project.rehearse(STACK)
+
+
+def ask(project: Project, url: str, body: dict[str, Any], *headers: str) -> tuple[int, str]:
+    """Status and text of an answer, from inside the cluster."""
+    given = [word for header in ("content-type: application/json", *headers) for word in ("-H", header)]
+    command = ("curl", "-sS", "-m", "60", "-w", "\n%{http_code}", *given, "-d", json.dumps(body), url)
+    done = project.command("rehearse", "run", "--stack", STACK, "--", *command)
+    assert done.status == 0, done.errors
+    text, _, status = done.output.rpartition("\n")
+    return int(status), text
+
+
+def completion(served_name: str) -> dict[str, Any]:
+    return {"model": served_name, "prompt": "hello", "max_tokens": 4}
+
+
+def test_the_benchmark_of_an_update_passes_through_the_gateway(created: Ended):
+    assert created.status == 0, created.errors
+    assert [smoke["passed"] for smoke in created.document["smoke"]] == [True, True]
+
+
+def test_what_plays_the_provider_is_told(created: Ended):
+    simulated = " ".join(created.document["simulated"])
+    assert "gateway provider istio (Envoy Gateway v1.6.0 runs in its place)" in simulated
+    assert "InferencePools of Envoy Gateway" in simulated
+
+
+@pytest.mark.parametrize(("host", "served_name"), [("llama.example.com", LLAMA), ("other.example.com", GPT)])
+def test_a_host_leads_to_its_model_and_any_other_to_the_model_without(
+    project: Project, created: Ended, host: str, served_name: str
+):
+    assert created.status == 0
+    status, text = ask(project, f"{ADDRESS}/v1/completions", completion(served_name), f"host: {host}")
+    assert (status, json.loads(text)["model"]) == (200, served_name)
+
+
+def test_each_model_has_an_address_of_its_own_inside_the_cluster(project: Project, created: Ended):
+    assert created.status == 0
+    for name, served_name in (("gpt-oss-120b", GPT), ("llama", LLAMA)):
+        status, text = ask(project, f"http://{name}.llm-d.svc.cluster.local/v1/completions", completion(served_name))
+        assert (status, json.loads(text)["model"]) == (200, served_name)
+
+
+def test_nothing_but_the_api_of_servers_is_let_through(project: Project, created: Ended):
+    assert created.status == 0
+    status, _ = ask(project, "http://llama.llm-d.svc.cluster.local/metrics", {})
+    assert status == 404

@@ -1,0 +1,168 @@
+"""Models behind a Gateway: routes to their pools, pickers without Envoys, and who reaches them."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from llmd_oke.catalogue.gateways import gateway_provider, gateway_provider_names
+from llmd_oke.gitops.rendering import rendering_of
+from llmd_oke.testing import Rendered, without_hash
+from render_support import SHARED_DATA, pod
+from stack_files import created_stack, model, stack
+from test_render_valid import without_unknown_fields
+
+EPP = "gpt-oss-120b-epp"
+LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
+
+
+def behind(**changes: Any) -> dict[str, Any]:
+    """A small model behind a Gateway."""
+    return model("2p-tp1-2d-tp1", **{"router": {"mode": "gateway"}, **changes})
+
+
+def created(provider: str, **changes: Any) -> dict[str, Any]:
+    return {"mode": "create", "provider": provider, **changes}
+
+
+@pytest.fixture(params=gateway_provider_names())
+def provided(request: pytest.FixtureRequest, rendered: Any) -> Rendered:
+    """A stack with a Gateway of its own, by each provider."""
+    return rendered(stack(behind(), gateway=created(request.param)))
+
+
+@pytest.fixture
+def istio(rendered: Any) -> Rendered:
+    """Two copies behind a Gateway of Istio's."""
+    return rendered(stack(behind(copies=2), gateway=created("istio")))
+
+
+def test_custom_objects_of_the_gateway_api_satisfy_their_definitions(provided: Rendered):
+    kinds = {"Gateway": "gateways", "HTTPRoute": "httproutes"}
+    for manifest in [m for m in provided.manifests() if m["kind"] in kinds]:
+        definition = SHARED_DATA / "crds" / f"gateway.networking.k8s.io_{kinds[manifest['kind']]}.yaml"
+        if not definition.is_file():
+            pytest.skip(f"{definition} is absent")
+        versions = yaml.safe_load(definition.read_text())["spec"]["versions"]
+        (served,) = [version for version in versions if version["name"] == "v1"]
+        closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
+        jsonschema.validate(manifest, {**closed, "additionalProperties": True})
+
+
+def test_a_model_has_no_envoys_and_one_picker_behind_a_gateway(provided: Rendered):
+    deployments = [without_hash(m["metadata"]["name"]) for m in provided.manifests() if m["kind"] == "Deployment"]
+    assert not [name for name in deployments if "front-door" in name]
+    assert [container["name"] for container in pod(provided, EPP)["spec"]["containers"]] == ["epp"]
+    assert provided.kubernetes("Deployment", EPP)["spec"]["replicas"] == 1
+    assert [port["port"] for port in provided.kubernetes("Service", EPP)["spec"]["ports"]] == [9002, 9090]
+    assert "envoy.yaml" not in json.dumps([m for m in provided.manifests() if m["kind"] == "ConfigMap"])
+
+
+def test_the_picker_is_asked_by_the_gateways_pods_alone(provided: Rendered):
+    (gateway,) = [m for m in provided.manifests() if m["kind"] == "Gateway"]
+    facts = {gateway_provider(name).class_name: gateway_provider(name) for name in gateway_provider_names()}
+    labels = {
+        key: value.replace("<gateway>", gateway["metadata"]["name"])
+        for key, value in facts[gateway["spec"]["gatewayClassName"]].pod_labels.items()
+    }
+    rules = provided.kubernetes("NetworkPolicy", EPP)["spec"]["ingress"]
+    (asked,) = [rule for rule in rules if {"protocol": "TCP", "port": 9002} in rule["ports"]]
+    assert [source["podSelector"]["matchLabels"] for source in asked["from"]] == [labels]
+
+
+def test_servers_take_requests_from_the_gateways_pods(rendered: Any):
+    known = created_stack(models=[behind()], gateway=created("istio"))
+    servers = rendered(known).kubernetes("NetworkPolicy", "gpt-oss-120b-decode")["spec"]["ingress"]
+    (requests,) = [rule for rule in servers if "ports" in rule]
+    namespaces = [
+        s.get("namespaceSelector", {}).get("matchLabels", {}).get("kubernetes.io/metadata.name")
+        for s in requests["from"]
+    ]
+    assert "llm-d" in namespaces
+
+
+def test_a_route_shares_requests_over_the_pools_of_all_units(istio: Rendered):
+    (rule,) = istio.kubernetes("HTTPRoute", "gpt-oss-120b")["spec"]["rules"]
+    assert [(without_hash(ref["name"]), ref["weight"]) for ref in rule["backendRefs"]] == [
+        ("gpt-oss-120b-0", 1),
+        ("gpt-oss-120b-1", 1),
+    ]
+    pools = {m["metadata"]["name"] for m in istio.manifests() if m["kind"] == "InferencePool"}
+    assert {ref["name"] for ref in rule["backendRefs"]} == pools
+
+
+def test_the_models_own_service_leads_to_the_gateway_which_knows_its_host_name(istio: Rendered):
+    service = istio.kubernetes("Service", "gpt-oss-120b")["spec"]
+    assert service == {"type": "ExternalName", "externalName": "inference-gateway-istio.llm-d.svc.cluster.local"}
+    hosts = istio.kubernetes("HTTPRoute", "gpt-oss-120b-in-cluster")["spec"]["hostnames"]
+    assert "gpt-oss-120b.llm-d.svc.cluster.local" in hosts
+
+
+def test_istio_is_told_of_the_certificate_of_each_picker(istio: Rendered):
+    rules = [m for m in istio.manifests() if m["kind"] == "DestinationRule"]
+    hosts = {without_hash(rule["spec"]["host"].split(".")[0]) for rule in rules}
+    assert hosts == {"gpt-oss-120b-0-epp", "gpt-oss-120b-1-epp"}
+    assert {rule["spec"]["trafficPolicy"]["tls"]["mode"] for rule in rules} == {"SIMPLE"}
+
+
+def test_a_gateway_is_for_pods_alone_unless_the_stack_file_says_more(provided: Rendered):
+    (gateway,) = [m for m in provided.manifests() if m["kind"] == "Gateway"]
+    own = [m for m in provided.manifests() if m["metadata"]["name"] == gateway["metadata"]["name"]]
+    assert "ClusterIP" in json.dumps(own)
+    assert "LoadBalancer" not in json.dumps(own)
+
+
+@pytest.mark.parametrize("provider", gateway_provider_names())
+def test_an_internal_gateway_has_a_load_balancer_inside_the_network(rendered: Any, provider: str):
+    inside = rendered(stack(behind(), gateway=created(provider, exposure="internal")))
+    own = json.dumps([m for m in inside.manifests() if m["metadata"]["name"] == "inference-gateway"])
+    assert '"oci-network-load-balancer.oraclecloud.com/internal": "true"' in own
+    assert "LoadBalancer" in own
+
+
+def test_a_certificate_is_for_clients_and_not_for_the_models_own_services(rendered: Any):
+    tls = created("istio", host="llm.example.com", tls="certificate")
+    secured = rendered(stack(behind(), gateway=tls))
+    clients, cluster = secured.kubernetes("Gateway", "inference-gateway")["spec"]["listeners"]
+    assert (clients["protocol"], clients["port"], clients["hostname"]) == ("HTTPS", 443, "llm.example.com")
+    assert (cluster["protocol"], cluster["port"]) == ("HTTP", 80)
+    sections = {
+        name: secured.kubernetes("HTTPRoute", name)["spec"]["parentRefs"][0]["sectionName"]
+        for name in ("gpt-oss-120b", "gpt-oss-120b-in-cluster")
+    }
+    assert sections == {"gpt-oss-120b": "clients", "gpt-oss-120b-in-cluster": "cluster"}
+
+
+def test_an_existing_gateway_is_named_and_not_made(rendered: Any):
+    there = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+    both = rendered(
+        stack(
+            behind(),
+            behind(model=LLAMA, name="llama", router={"mode": "gateway", "route": {"hosts": ["l.example.com"]}}),
+            gateway=there,
+        )
+    )
+    assert not [m for m in both.manifests() if m["kind"] == "Gateway"]
+    for name in ("gpt-oss-120b", "llama"):
+        (parent,) = both.kubernetes("HTTPRoute", name)["spec"]["parentRefs"]
+        assert (parent["name"], parent["namespace"]) == ("shared", "gateways")
+    assert both.kubernetes("HTTPRoute", "llama")["spec"]["hostnames"] == ["l.example.com"]
+
+
+def test_routes_come_after_units_and_the_gateway(istio: Rendered):
+    (route,) = istio.of_type("llmd-oke:index:ModelRoute")
+    for kind in ("Gateway", "Deployment", "InferencePool"):
+        assert any(f":{kind}::" in urn for urn in route.depends_on)
+
+
+def test_the_address_of_a_model_is_its_own_service(istio: Rendered):
+    assert istio.outputs["endpoints"] == {"gpt-oss-120b": "http://gpt-oss-120b.llm-d.svc.cluster.local"}
+
+
+def test_yaml_for_gitops_has_the_gateway_and_the_pools_before_routes(istio: Rendered):
+    waves = {(item.kind, item.name): item.wave for item in rendering_of("prod", istio.resources).objects}
+    route = waves["HTTPRoute", "gpt-oss-120b"]
+    before = [wave for (kind, _), wave in waves.items() if kind in {"Gateway", "InferencePool", "Deployment"}]
+    assert max(before) < route
+    assert waves["Service", "gpt-oss-120b"] > route

@@ -1,0 +1,140 @@
+"""Which Gateway models are behind, and what is refused about it and about their routes."""
+
+from typing import Any
+
+import pytest
+from created_stacks import refusals
+from llmd_oke import planning
+from llmd_oke.config import validate
+from llmd_pods.errors import Refused
+from stack_files import model, plan, problems, stack
+
+CREATED = {"mode": "create", "provider": "istio"}
+EXISTING = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+LLAMA = "llama-3.3-70b-instruct-fp8-dynamic"
+
+
+def behind(topology: str = "2p-tp1-2d-tp1", *, route: object = None, **changes: object) -> dict[str, Any]:
+    """A model behind a Gateway."""
+    router = {"mode": "gateway", **({"route": route} if route else {})}
+    return model(topology, router=router, **changes)
+
+
+def refused(*models: dict[str, Any], **stack: Any) -> dict[str, str]:
+    return {problem.path: str(problem) for problem in problems(*models, **stack)}
+
+
+def test_a_stack_without_the_key_has_no_gateway():
+    assert plan().gateway is None
+
+
+def test_a_created_gateway_has_one_listener_for_clients_and_the_models_services():
+    gateway = plan(behind(), gateway=CREATED).gateway
+    assert gateway is not None
+    assert (gateway.listener, gateway.cluster_listener) == ("clients", "clients")
+    assert gateway.service_host == "inference-gateway-istio.llm-d.svc.cluster.local"
+    assert gateway.pod_labels == {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
+
+
+def test_a_certificate_has_a_listener_of_its_own():
+    tls = {**CREATED, "host": "llm.example.com", "tls": "certificate"}
+    gateway = plan(behind(), gateway=tls).gateway
+    assert gateway is not None
+    assert (gateway.listener, gateway.cluster_listener) == ("clients", "cluster")
+
+
+def test_an_existing_gateway_is_found_where_its_provider_puts_its_service():
+    gateway = plan(behind(), gateway=EXISTING).gateway
+    assert gateway is not None
+    assert (gateway.created, gateway.listener) == (None, None)
+    assert gateway.service_host == "shared.gateways.svc.cluster.local"
+
+
+def test_the_stack_file_may_say_which_service_is_before_a_gateway():
+    there = {**EXISTING, "provider": "envoy-gateway", "service": {"name": "edge", "namespace": "front"}}
+    gateway = plan(behind(), gateway=there).gateway
+    assert gateway is not None
+    assert gateway.service_host == "edge.front.svc.cluster.local"
+    assert gateway.service_namespace == "front"
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "words"),
+    [
+        ({"provider": "itsio"}, "gateway.provider", "istio"),
+        ({"tls": "certificate"}, "gateway.host", "the key is missing"),
+        ({"host": "llm.example.com"}, "gateway.host", "router.route.hosts"),
+        ({"host": "a.io", "tls": "certificate", "port": 80}, "gateway.port", "has no TLS"),
+        ({"name": "gpt-oss-120b"}, "gateway.name", "objects of models[0] have it"),
+    ],
+)
+def test_a_gateway_that_can_not_be_made_is_refused(changes: dict[str, Any], path: str, words: str):
+    assert words in refused(behind(), gateway={**CREATED, **changes})[path]
+
+
+def test_a_model_behind_a_gateway_needs_one():
+    assert "models[0]" in refused(behind())["gateway"]
+
+
+def test_a_gateway_without_models_behind_it_is_refused():
+    assert "no model" in refused(model(), gateway=CREATED)["gateway"]
+
+
+def test_a_route_without_a_gateway_is_refused():
+    lost = model(router={"route": {"hosts": ["a.example.com"]}})
+    assert "router.mode" in refused(lost)["models[0].router.route"]
+
+
+def test_a_service_whose_name_can_not_be_told_must_be_said():
+    there = {**EXISTING, "provider": "envoy-gateway"}
+    assert "can't be told" in refused(behind(), gateway=there)["gateway.service"]
+
+
+def test_front_door_and_gateway_exclude_each_other():
+    assert "standalone" in refused(behind(), gateway=CREATED, frontDoor={})["frontDoor"]
+
+
+def test_two_models_for_the_same_requests_are_refused():
+    both = refused(behind(), behind(model=LLAMA, name="llama"), gateway=CREATED)
+    assert "models[0] already" in both["models[1].router.route"]
+
+
+@pytest.mark.parametrize(
+    "route",
+    [{"hosts": ["llama.example.com"]}, {"headers": {"X-Gateway-Base-Model-Name": "llama"}}],
+)
+def test_hosts_or_headers_tell_models_apart(route: dict[str, Any]):
+    both = plan(behind(), behind(model=LLAMA, name="llama", route=route), gateway=CREATED)
+    assert [m.behind_gateway for m in both.models] == [True, True]
+
+
+def test_names_of_headers_are_compared_without_case():
+    first, second = ({"headers": {name: "a"}} for name in ("X-Model", "x-model"))
+    both = refused(behind(route=first), behind(model=LLAMA, name="llama", route=second), gateway=CREATED)
+    assert "models[1].router.route" in both
+
+
+def test_what_a_provider_needs_to_know_pools_is_advice():
+    texts = [advice.text for advice in plan(behind(), gateway=CREATED).advice if advice.path == "gateway.provider"]
+    assert "ENABLE_GATEWAY_API_INFERENCE_EXTENSION" in texts[0]
+
+
+def test_a_sidecar_that_believes_clients_is_advice():
+    for release, warned in (("llm-d-0.9.0", False), ("llm-d-0.7.0", True)):
+        paths = [advice.path for advice in plan(behind(), gateway=CREATED, release=release).advice]
+        assert ("gateway" in paths) is warned
+
+
+def test_pickers_behind_a_gateway_need_less_room_than_routers_with_envoys():
+    small = {"shape": "VM.Standard.E5.Flex", "size": 1, "ocpus": 8, "memoryGib": 32}
+    routed = refusals(stack_changes={"models": [model("2p-tp1-2d-tp1")], "systemPool": small})
+    assert list(routed) == ["systemPool.size"]
+    assert not refusals(stack_changes={"models": [behind()], "systemPool": small, "gateway": CREATED})
+
+
+def test_more_copies_than_a_route_of_the_provider_may_have_are_refused():
+    config = validate(stack(behind(copies=2), gateway={**CREATED, "provider": "envoy-gateway"}))
+    with pytest.raises(Refused) as refused_:
+        planning.plan(config, nodes_pull=True)
+    assert "models[0].copies" in [problem.path for problem in refused_.value.problems]
+    assert planning.plan(config).models[0].copies == 2

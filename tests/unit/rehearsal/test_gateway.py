@@ -1,0 +1,44 @@
+"""The Gateway of a rehearsed stack: Envoy Gateway in the place of any provider."""
+
+from typing import Any
+
+from llmd_oke.planning import Plan
+from llmd_rehearsal.cluster_plan import programs_in_pods
+from llmd_rehearsal.gateway import SIMULATED_POOLS, preinstalled_objects, rehearsed_gateway, simulated_gateway
+from stack_files import model, plan, stack
+
+BEHIND = model("2p-tp1-2d-tp1", router={"mode": "gateway"})
+CREATED = {"mode": "create", "provider": "istio", "exposure": "internal", "host": "a.io", "tls": "certificate"}
+EXISTING = {"mode": "existing", "provider": "agentgateway", "name": "shared", "namespace": "gateways"}
+
+
+def behind(**gateway: Any) -> Plan:
+    return plan(BEHIND, gateway=gateway)
+
+
+def test_a_created_gateway_is_for_pods_and_without_a_certificate():
+    rehearsed = rehearsed_gateway(stack(BEHIND, gateway=CREATED))["gateway"]
+    assert rehearsed == {"mode": "create", "provider": "envoy-gateway"}
+    assert plan(BEHIND, gateway=rehearsed).gateway is not None
+
+
+def test_an_existing_gateway_keeps_its_name_and_is_made_before_the_stack():
+    rehearsed = rehearsed_gateway(stack(BEHIND, gateway={**EXISTING, "listener": "web"}))["gateway"]
+    planned = plan(BEHIND, gateway=rehearsed)
+    made = {(item["kind"], item["metadata"]["name"]): item for item in preinstalled_objects(planned)}
+    gateway = made["Gateway", "shared"]
+    assert gateway["metadata"]["namespace"] == "gateways"
+    assert {listener["name"] for listener in gateway["spec"]["listeners"]} == {"http", "web"}
+    assert ("Namespace", "gateways") in made
+
+
+def test_a_stack_without_a_gateway_has_nothing_of_it():
+    assert rehearsed_gateway(stack()) == stack()
+    assert preinstalled_objects(plan()) == []
+    assert "envoy-gateway" not in programs_in_pods(plan())
+
+
+def test_what_is_simulated_of_a_gateway_is_told():
+    assert simulated_gateway(behind(**CREATED))[0].startswith("gateway provider istio")
+    own = {"mode": "create", "provider": "envoy-gateway"}
+    assert simulated_gateway(behind(**own)) == (SIMULATED_POOLS,)
