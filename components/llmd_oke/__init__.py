@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         TolerationArgs,
     )
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
+    from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs, AcceptedPoolArgs, NodeLimitsArgs
     from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, PrewarmArgs, ServersArgs, UnitArgs
     from llmd_oke.serving.front_door import (
         FrontDoor,
@@ -154,6 +155,12 @@ REGISTRY = {
         "ServersArgs",
         "UnitArgs",
     ),
+    "llmd_oke.serving.acceptance": (
+        "Acceptance",
+        "AcceptanceArgs",
+        "AcceptedPoolArgs",
+        "NodeLimitsArgs",
+    ),
     "llmd_oke.serving.front_door": (
         "FrontDoor",
         "FrontDoorArgs",
@@ -204,6 +211,9 @@ REGISTRY = {
 """Where the public names are. Each component class among them is in the component package too (`llmd_oke.package`)."""
 
 __all__ = [
+    "Acceptance",
+    "AcceptanceArgs",
+    "AcceptedPoolArgs",
     "AddOnArgs",
     "AddOns",
     "AddOnsArgs",
@@ -253,6 +263,7 @@ __all__ = [
     "NodeGateArgs",
     "NodeImage",
     "NodeImageArgs",
+    "NodeLimitsArgs",
     "NodeNetworkArgs",
     "OidcArgs",
     "OkeCluster",

@@ -24,6 +24,7 @@ from llmd_oke.config import (
     validate,
 )
 from llmd_oke.planning import checks, placement
+from llmd_oke.planning.acceptance import pool_acceptance
 from llmd_oke.planning.advice import advice
 from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
@@ -117,6 +118,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         created=None if config.created_cluster is None else _cluster(config, config.created_cluster),
         control_plane_cidrs=None if cidrs is None else tuple(cidrs),
         front_door=front_door(config),
+        acceptance=pool_acceptance(config, pools, nodes),
         advice=(),
         project_entries=(),
     )
