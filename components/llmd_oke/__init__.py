@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         TolerationArgs,
     )
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
+    from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs, AcceptedPoolArgs, NodeLimitsArgs
     from llmd_oke.serving.args import (
         EngineArgs,
         GatewayPodsArgs,
@@ -163,6 +164,12 @@ REGISTRY = {
         "ServersArgs",
         "UnitArgs",
     ),
+    "llmd_oke.serving.acceptance": (
+        "Acceptance",
+        "AcceptanceArgs",
+        "AcceptedPoolArgs",
+        "NodeLimitsArgs",
+    ),
     "llmd_oke.serving.front_door": (
         "FrontDoor",
         "FrontDoorArgs",
@@ -220,6 +227,9 @@ REGISTRY = {
 """Where the public names are. Each component class among them is in the component package too (`llmd_oke.package`)."""
 
 __all__ = [
+    "Acceptance",
+    "AcceptanceArgs",
+    "AcceptedPoolArgs",
     "AddOnArgs",
     "AddOns",
     "AddOnsArgs",
@@ -275,6 +285,7 @@ __all__ = [
     "NodeGateArgs",
     "NodeImage",
     "NodeImageArgs",
+    "NodeLimitsArgs",
     "NodeNetworkArgs",
     "OidcArgs",
     "OkeCluster",

@@ -54,6 +54,14 @@ class Accuracy(_Part):
     basis: Basis
 
 
+class NodeAcceptance(_Part):
+    """What is kept of the last acceptance of a node."""
+
+    verdict: str
+    date: str
+    image: str
+
+
 class Passport(_Part):
     """One model of a deployed stack. Figures are those of the smoke benchmark's load, with `basis` for all of them."""
 
@@ -86,6 +94,8 @@ class Passport(_Part):
     usd_per_million_output_tokens: float | None
     """At the smoke benchmark's load, which is light; at a full load it is lower."""
     cold_start: ColdStart | None
+    nodes: dict[str, NodeAcceptance | None] = {}
+    """The nodes that servers run on, with their last acceptance; None where they were not tested."""
     created: str
 
 
@@ -153,12 +163,23 @@ def _facts(passport: Passport) -> Iterator[tuple[str, str]]:
     yield "restarts", _restarts(passport.restarts)
     yield "remote prefill", _remote_prefill(passport.remote_prefill)
     yield "accuracy", _accuracy(passport.accuracy)
+    if passport.nodes:
+        yield "acceptance of nodes", _nodes(passport.nodes)
     yield "price", f"{passport.price_usd_per_hour:,.2f} USD per hour ({passport.price_includes})"
     if passport.usd_per_million_output_tokens is not None:
         cost = f"{passport.usd_per_million_output_tokens:,.2f} USD"
         yield "1M output tokens", f"{cost} at the smoke benchmark's load; less at a full one"
     yield "cold start", _cold_start(passport.cold_start)
     yield "made", passport.created
+
+
+def _nodes(nodes: Mapping[str, NodeAcceptance | None]) -> str:
+    tested = {name: item for name, item in nodes.items() if item is not None}
+    failed = [plain(name) for name, item in tested.items() if item.verdict != "passed"]
+    oldest = min((item.date[:10] for item in tested.values()), default="")
+    since = f", the oldest result of {plain(oldest)}" if oldest else ""
+    failures = f"; **failed**: {', '.join(failed)}" if failed else ""
+    return f"{len(tested) - len(failed)} of {len(nodes)} passed{since}{failures}"
 
 
 def _restarts(restarts: Mapping[str, int]) -> str:

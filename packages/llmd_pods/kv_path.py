@@ -1,4 +1,4 @@
-"""How fast KV cache goes from node to node: reads through NIXL between two pods, and what their RDMA ports counted.
+"""Reads through NIXL between GPUs of two pods, as KV cache is handed over, and what their RDMA ports counted.
 
 Not run on hardware yet: it follows NIXL's published API, and tests hold it to a stand-in of that. NIXL's Python API is
 that of ai-dynamo/nixl (src/api/python/_api.py, v1.4.0) and of ROCm/RIXL 1.1.0, which agree in all that is used here;
@@ -6,32 +6,23 @@ vLLM's ROCm images bring one of them, and PyTorch (vLLM, docker/Dockerfile.rocm)
 (Documentation/ABI/stable/sysfs-class-infiniband).
 """
 
-import re
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from statistics import median
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from llmd_pods.errors import KitError
-
-Side = Literal["prefill", "decode"]
-"""The prefill side has the cache, the decode side reads it, as NIXL's connector of vLLM does."""
-
-SIDES: tuple[Side, Side] = ("prefill", "decode")
-"""By the index of their pods."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """The cache of a prompt of `tokens` tokens, in `descriptors` pieces of `descriptor_bytes` each."""
+    """One buffer, in `descriptors` pieces of `descriptor_bytes` each."""
 
-    tokens: int
     descriptor_bytes: int
     descriptors: int
 
@@ -42,52 +33,27 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class KvPathRequest:
-    """Each transfer is done `warm_ups` times, then `repeats` times by the clock. `limit_s` is for all of it."""
+class Reads:
+    """The transfer is done `warm_ups` times, then `repeats` times by the clock. `limit_s` is for all of it."""
 
-    namespace: str
-    job: str
-    transfers: tuple[Transfer, ...]
+    transfer: Transfer
     repeats: int
     warm_ups: int
     limit_s: float
 
     @property
-    def buffer_bytes(self) -> int:
-        """What the largest transfer needs."""
-        return max(transfer.length_bytes for transfer in self.transfers)
+    def moved_bytes(self) -> int:
+        """Bytes of all of it."""
+        return (self.warm_ups + self.repeats) * self.transfer.length_bytes
 
-    @property
-    def meeting_name(self) -> str:
-        """The ConfigMap in which the prefill side says where its buffer is."""
-        return f"{self.job}-meeting"
-
-    def report_name(self, side: Side) -> str:
-        """The ConfigMap with what a side found."""
-        return f"{self.job}-{side}"
-
-    def to_json(self) -> str:
-        """As JSON."""
-        return _REQUEST.dump_json(self).decode()
-
-
-def from_json(text: str | bytes) -> KvPathRequest:
-    """The request of `to_json`."""
-    return _REQUEST.validate_json(text)
-
-
-_REQUEST = TypeAdapter(KvPathRequest)
 
 FOLDER = Path("/sys/class/infiniband")
 GROUPS = ("counters", "hw_counters")
 
 WORD_BYTES = 4
-"""`port_xmit_data` and `port_rcv_data` count bytes divided by four."""
+"""`port_rcv_data` counts bytes divided by four."""
 
-_RECEIVED, _SENT = "/counters/port_rcv_data", "/counters/port_xmit_data"
-
-_TROUBLE = re.compile(r"err|retry|retrans|timeout|discard|drop|out_of|nak|link_downed|congest|cnp|ecn")
-"""Parts of the names of counters that say that something was lost, repeated or held back; drivers name them freely."""
+_RECEIVED = "/counters/port_rcv_data"
 
 Counters = Mapping[str, int]
 """By device, port, group and name: `mlx5_0/1/counters/port_rcv_data`."""
@@ -120,16 +86,6 @@ def received_bytes(grown: Counters) -> int:
     return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith(_RECEIVED))
 
 
-def sent_bytes(grown: Counters) -> int:
-    """Bytes that ports sent, of what `increase` found."""
-    return WORD_BYTES * sum(value for name, value in grown.items() if name.endswith(_SENT))
-
-
-def trouble(grown: Counters) -> dict[str, int]:
-    """Counters that say that something was lost, repeated or held back."""
-    return {name: value for name, value in grown.items() if _TROUBLE.search(name.rsplit("/", 1)[-1])}
-
-
 def _number(file: Path) -> int | None:
     """None for what can't be read: some counters exist in name only."""
     try:
@@ -143,11 +99,11 @@ PACKAGES = ("nixl_rocm", "rixl", "nixl")
 
 BACKEND = "UCX"
 
-MEMORY, DEVICE = "VRAM", "cuda:0"
-"""NIXL's name of GPU memory, PyTorch's of the first GPU (for ROCm too)."""
+MEMORY = "VRAM"
+"""NIXL's name of GPU memory."""
 
 PATTERN = 0xA5
-"""What the prefill side's buffer is full of, so that a read can be told from none."""
+"""What a buffer that is read is full of, so that a read can be told from none."""
 
 Clock = Callable[[], float]
 
@@ -215,19 +171,19 @@ def nixl_errors(doing: str) -> Generator[None]:
 
 
 class Endpoint:
-    """One side. `fill` is the byte that its buffer is full of at first.
+    """One side, on one of the pod's GPUs. `fill` is the byte that its buffer is full of at first.
 
     Raises:
         KitError: NIXL has no UCX, or there is no such buffer, or NIXL refuses it.
     """
 
     @nixl_errors("its agent and buffer were set up")
-    def __init__(self, name: str, length_bytes: int, fill: int, api: Any, torch: Any) -> None:
+    def __init__(self, name: str, length_bytes: int, fill: int, api: Any, torch: Any, gpu: int = 0) -> None:
         self._agent = api.nixl_agent(name, api.nixl_agent_config(backends=[BACKEND]))
         if BACKEND not in self._agent.get_plugin_list():
             raise KitError(f"NIXL has no {BACKEND} here: {', '.join(self._agent.get_plugin_list()) or 'no plug-ins'}.")
-        self._buffer = torch.full((length_bytes,), fill, dtype=torch.uint8, device=DEVICE)
-        torch.cuda.synchronize()  # NIXL reads the memory past PyTorch's queue
+        self._buffer = torch.full((length_bytes,), fill, dtype=torch.uint8, device=f"cuda:{gpu}")
+        torch.cuda.synchronize(gpu)  # NIXL reads the memory past PyTorch's queue
         self._address, self._device = int(self._buffer.data_ptr()), int(self._buffer.get_device())
         whole = [(self._address, length_bytes, self._device, "")]
         self._registered = self._agent.register_memory(whole, mem_type=MEMORY)
@@ -317,178 +273,21 @@ class Read:
         return clock() - began_s
 
 
-class TransferTimes(BaseModel):
-    """One transfer and the seconds of each repetition."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    transfer: Transfer
-    seconds: tuple[float, ...]
-
-
-class Timings(BaseModel):
-    """All transfers. `first_s` is the very first read, in which the agents connect."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    first_s: float
-    timed: tuple[TransferTimes, ...]
-
-
-def measure(
-    endpoint: Endpoint,
-    other: Region,
-    request: KvPathRequest,
-    *,
-    clock: Clock = time.perf_counter,
-    tell: Callable[[str], None] = print,
-) -> Timings:
-    """Reads the other side's buffer as asked, and sees to it that its bytes have come.
+def measure(endpoint: Endpoint, other: Region, reads: Reads, *, clock: Clock = time.perf_counter) -> tuple[float, ...]:
+    """Reads the other side's buffer, and sees to it that its bytes have come; the seconds of each repetition.
 
     Raises:
         KitError: a read fails, takes too long, or other bytes came.
     """
-    if other.length_bytes < request.buffer_bytes:
-        raise KitError(f"The other side's buffer has {other.length_bytes} bytes, {request.buffer_bytes} are asked for.")
-    deadline_s = clock() + request.limit_s
-    peer = endpoint.meet(other)
-    timed: list[TransferTimes] = []
-    every: list[float] = []
-    for transfer in request.transfers:
-        with endpoint.reading(peer, other, transfer) as read:
-            seconds = [read.once(deadline_s - clock(), clock) for _ in range(request.warm_ups + request.repeats)]
-        every += seconds
-        _check(endpoint, transfer)
-        timed.append(TransferTimes(transfer=transfer, seconds=tuple(seconds[request.warm_ups :])))
-        tell(f"{transfer.length_bytes} bytes in {transfer.descriptors} pieces: {min(seconds) * 1000:.3f} ms at best")
-    return Timings(first_s=every[0], timed=tuple(timed))
-
-
-def _check(endpoint: Endpoint, transfer: Transfer) -> None:
+    transfer = reads.transfer
+    if other.length_bytes < transfer.length_bytes:
+        raise KitError(
+            f"The other side's buffer has {other.length_bytes} bytes, {transfer.length_bytes} are asked for."
+        )
+    deadline_s = clock() + reads.limit_s
+    with endpoint.reading(endpoint.meet(other), other, transfer) as read:
+        seconds = [read.once(deadline_s - clock(), clock) for _ in range(reads.warm_ups + reads.repeats)]
     ends = endpoint.ends(transfer.length_bytes)
     if ends != (PATTERN, PATTERN):
         raise KitError(f"NIXL says that a read is done, but the bytes at its ends are {ends[0]} and {ends[1]}.")
-
-
-@dataclass(frozen=True)
-class PortShares:
-    """What ports count of the bytes that NIXL moved where they alone carried them, as shares: headers only add to it
-    (`least_share`), but not everything (`most_share`): more is somebody else's traffic.
-    """
-
-    least_share: float
-    most_share: float
-
-
-class SideReport(BaseModel):
-    """What one side found; only the decode side has timings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    side: Side
-    node: str
-    package: str
-    before: dict[str, int]
-    after: dict[str, int]
-    timings: Timings | None = None
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One transfer between two nodes, as it was measured. Rates are in GB (10^9 bytes) per second."""
-
-    tokens: int
-    descriptor_bytes: int
-    descriptors: int
-    repeats: int
-    gb_per_s: float
-    least_gb_per_s: float
-    milliseconds: float
-
-
-@dataclass(frozen=True)
-class KvPath:
-    """The way from a prefill node to a decode node.
-
-    `carried_share` is what the decode side's ports received of the bytes that NIXL moved, None where no port was
-    seen that counts bytes; `carried` is what it is held against.
-    """
-
-    prefill_node: str
-    decode_node: str
-    package: str
-    first_ms: float
-    figures: tuple[Figure, ...]
-    moved_bytes: int
-    received_bytes: int
-    sent_bytes: int
-    carried_share: float | None
-    carried: PortShares
-    trouble: dict[str, int]
-
-    @property
-    def missed(self) -> bool:
-        """Whether it is sure that RDMA ports did not carry the cache."""
-        return self.carried_share is not None and self.carried_share < self.carried.least_share
-
-    @property
-    def verdict(self) -> str:
-        """What carried the cache, as far as the ports tell."""
-        if self.carried_share is None:
-            return "no RDMA port that counts bytes was seen in the pods: what carried it is not known"
-        if self.carried_share > self.carried.most_share:
-            return f"not known: RDMA ports received {self.carried_share:.1f} times of it, so that others use them too"
-        if not self.missed:
-            return "carried by RDMA ports"
-        return f"NOT carried by RDMA ports: they received {self.carried_share:.0%} of it (TCP?)"
-
-
-def path_of(request: KvPathRequest, prefill: SideReport, decode: SideReport, carried: PortShares) -> KvPath:
-    """The path that both sides tell of.
-
-    Raises:
-        ValueError: the decode side has no timings.
-    """
-    if decode.timings is None:
-        raise ValueError("the decode side measured nothing")
-    sent, received = (increase(report.before, report.after) for report in (prefill, decode))
-    times = request.warm_ups + request.repeats
-    moved_bytes = times * sum(transfer.length_bytes for transfer in request.transfers)
-    arrived_bytes = received_bytes(received)
-    counted = counts_received_bytes(decode.before, decode.after)
-    problems = {
-        f"{report.side} {name}": value
-        for report, grown in ((prefill, sent), (decode, received))
-        for name, value in trouble(grown).items()
-    }
-    return KvPath(
-        prefill_node=prefill.node,
-        decode_node=decode.node,
-        package=decode.package,
-        first_ms=1000 * decode.timings.first_s,
-        figures=tuple(map(_figure, decode.timings.timed)),
-        moved_bytes=moved_bytes,
-        received_bytes=arrived_bytes,
-        sent_bytes=sent_bytes(sent),
-        carried_share=arrived_bytes / moved_bytes if counted else None,
-        carried=carried,
-        trouble=problems,
-    )
-
-
-def as_json(path: KvPath) -> dict[str, Any]:
-    """A path as plain data, with its verdict."""
-    return {**asdict(path), "verdict": path.verdict, "basis": "measured"}
-
-
-def _figure(timed: TransferTimes) -> Figure:
-    transfer = timed.transfer
-    return Figure(
-        tokens=transfer.tokens,
-        descriptor_bytes=transfer.descriptor_bytes,
-        descriptors=transfer.descriptors,
-        repeats=len(timed.seconds),
-        gb_per_s=transfer.length_bytes / median(timed.seconds) / 1e9,
-        least_gb_per_s=transfer.length_bytes / max(timed.seconds) / 1e9,
-        milliseconds=1000 * median(timed.seconds),
-    )
+    return tuple(seconds[reads.warm_ups :])

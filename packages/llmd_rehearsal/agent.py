@@ -35,6 +35,7 @@ from llmd_rehearsal.agent_config import AgentConfig, NodeConfig
 from llmd_rehearsal.cluster_spec import POLICIES_FILE
 from llmd_rehearsal.devices import DeviceProvider
 from llmd_rehearsal.nodes import Change, ChangeNode, Fleet, NodeControl, serve_control
+from llmd_rehearsal.oci_plugin.faults import Faults
 from llmd_rehearsal.pods import images, network_policies
 from llmd_rehearsal.pods.container_worker import BackOff, Starts
 from llmd_rehearsal.pods.containers import simulator_client
@@ -187,6 +188,7 @@ class Agent:
             probes=ProbeCount(),
             starts=Starts(),
             probe_time_scale=config.probe_time_scale,
+            faults=Faults(config.faults),
             back_off=BackOff(config.back_off.first_s, config.back_off.longest_s),
         )
 

@@ -83,6 +83,7 @@ class AgentConfig(BaseModel):
     pod_environment: dict[str, str] = Field(
         default={}, description="what Python programs in pods are told beside theirs"
     )
+    faults: Path | None = Field(default=None, description="the fault file, for what is wrong with nodes")
     time_scale: float = Field(default=1.0, gt=0, description="wall seconds for a second of the model time of servers")
     probe_time_scale: float = Field(default=1.0, gt=0, description="multiplies delays, periods and timeouts of probes")
     back_off: BackOffConfig = BackOffConfig()

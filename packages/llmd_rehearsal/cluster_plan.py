@@ -150,6 +150,7 @@ def _agent_config(
         outside_names=dict.fromkeys(source_hosts().hosts, control_plane.NODE_ADDRESS),
         outside_authority=authority,
         pod_environment=dict(pod_environment),
+        faults=state / OCI_FAULTS_FILE,
         time_scale=scales[0],
         probe_time_scale=scales[1],
     )

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.catalogue.benchmarks import bench_jobs, evals, inference_perf, kv_path
+from llmd_oke.catalogue.benchmarks import bench_jobs, evals, inference_perf
 from llmd_oke.catalogue.container_images import job_images
-from llmd_oke.objects import resolve_model, resolve_release, resolve_shape
+from llmd_oke.objects import resolve_shape
+from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.serving import jobs
+from llmd_oke.serving.acceptance import node_pod
 from llmd_oke.serving.jobs import Evaluation, JobSettings, evaluation_job
-from llmd_oke.serving.vllm import ServerSpec
 from llmd_oke.values import read_yaml, values_folder
-from llmd_pods.kv_path import KvPathRequest
 from llmd_pods.pod_load import LoadRequest
+from stack_files import model, plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "pod-security.md"
 REASONS: dict[str, dict[str, str]] = read_yaml(values_folder() / "serving" / "pod-security.yaml")
@@ -102,9 +103,8 @@ def operations() -> Iterator[Mapping[str, Any]]:
     yield jobs.tool_job(place, inference_perf(), facts, seconds)
     package = next(iter(evals().packages.values()))
     yield evaluation_job(place, Evaluation("e", package, "http://m", "m", 1), facts, seconds)
-    model, shape = resolve_model("gpt-oss-120b"), place.shape
-    spec = ServerSpec(resolve_release("llm-d-0.9.0"), model, shape, "prefill", 1, True, {})
-    yield jobs.kv_path_job(place, KvPathRequest("llm-d", "job", (), 1, 1, 1), spec, kv_path())
+    (accepted,) = plan(model()).acceptance
+    yield node_pod(accepted_pool(accepted, ""), place.shape, "vllm:v1", rdma=True)
 
 
 @pytest.fixture(scope="module")

@@ -58,28 +58,45 @@ def inference_perf() -> InferencePerf:
     return required_entry("bench", "inference-perf", InferencePerf)
 
 
-class RcclFigure(Entry):
-    """Bus bandwidth of a published all-reduce between two nodes, and the ports of a node that share it."""
+class NodeFigures(Entry):
+    """What a shape's nodes must reach: bus bandwidth of an all-reduce between two nodes and within one, in GB/s (None
+    where no threshold is published), and the MTU of the RDMA network.
+    """
 
-    busbw_gb_per_s: float
-    ports: int
+    all_reduce_gb_per_s: float | None
+    all_reduce_alone_gb_per_s: float | None
+    mtu_bytes: int
+
+
+class AcceptanceFacts(Entry):
+    """What GPU nodes must show before they serve, by shape, and how it is measured."""
+
+    shapes: dict[str, NodeFigures]
+    least_link_share: float
+    least_carried_share: float
+    link_gib: int
+    reduce_gib: int
+    repeats: int
+    warm_ups: int
+    most_rounds: int
+    round_limit_s: float
+    placement_limit_s: float
+    start_limit_s: float
+    resources: Resources
+    leader: Resources
+    shared_memory_gib: int
+
+
+@cache
+def acceptance() -> AcceptanceFacts:
+    """The facts of `values/bench/acceptance.yaml`."""
+    return required_entry("bench", "acceptance", AcceptanceFacts)
 
 
 class KvPathFacts(Entry):
-    """What a measurement of the path of KV cache reads, what its pods need, and which share of it ports count that
-    carried it; `regions_per_layer` is by llm-d release, `rccl` by shape.
-    """
+    """In how many pieces of memory a layer's KV cache is, by llm-d release."""
 
-    prompt_tokens: tuple[int, ...]
     regions_per_layer: dict[str, int]
-    repeats: int
-    warm_ups: int
-    limit_s: float
-    resources: Resources
-    shared_memory_gib: int
-    least_carried_share: float
-    most_carried_share: float
-    rccl: dict[str, RcclFigure]
 
 
 @cache

@@ -124,6 +124,7 @@ class BringUpFacts(Entry):
     gpu_nodes: Duration
     operators: Duration
     devices: Duration
+    acceptance: Duration
     router: Duration
     first_request: Duration
     image: ImagePull

@@ -92,6 +92,9 @@ def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
             Padding(f"[dim]{escape('; '.join(published))}[/]", (0, 0, 0, 2)),
         )
     )
+    for accepted in plan.acceptance:
+        if accepted.in_update:
+            console.output().print(f"\n  [dim]acceptance[/] {escape(accepted.cost_sentence)}", soft_wrap=True)
     for entry in plan.project_entries:
         first = "\n" if entry is plan.project_entries[0] else ""
         instead = ", instead of the kit's" if entry.replaces_kit else ""
@@ -128,6 +131,18 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         },
         "models": [_model(model) for model in plan.models],
         "bring_up": _bring_up_as_json(bring_up(plan)),
+        "acceptance": [
+            {
+                "pool": accepted.pool.name,
+                "in_update": accepted.in_update,
+                "checks": list(accepted.checks),
+                "needed_nodes": accepted.needed,
+                "on_failure": accepted.on_failure,
+                "limit_s": accepted.limit_s,
+                "price_usd": _cents(accepted.price_usd),
+            }
+            for accepted in plan.acceptance
+        ],
         "images": [
             {"image": used.image.reference, "digest": used.image.digest, "used_by": used.used_by, "path": used.path}
             for used in images_of(plan)

@@ -18,7 +18,7 @@ from llmd_oke.cli.loading import LoadingGroup
 _PANELS = {
     "Plan": ("check", "preflight", "model", "images", "render", "rehearse", "schema"),
     "Deploy": ("up", "destroy", "drift", "recover", "nodes", "pipeline", "tunnel", "token"),
-    "Measure what is deployed": ("smoke", "bench", "eval", "passport", "kv-path"),
+    "Measure what is deployed": ("smoke", "bench", "eval", "passport", "accept"),
     "Compare and tune": ("compare", "history", "experiment", "tune"),
 }
 """Headings in `--help` with their commands, in this order; commands of other packages follow without a heading."""

@@ -81,7 +81,7 @@ def _offer_to_scale(pulumi: PulumiCli, plan: Plan, project: Path, *, asks: bool)
         return ""
     commands: list[str] = []
     for pool in pools:
-        cost = f"{pool.name}: nobody has passed its gate, and its {pool.size} nodes cost"
+        cost = f"{pool.name}: its nodes are not ready to serve, and its {pool.size} nodes cost"
         text = f"{cost} {pool.price_usd_per_hour:,.0f} US dollars an hour (list price) as long as they stay"
         console.errors().print(text, markup=False, soft_wrap=True)
         if asks and sys.stdin.isatty() and typer.confirm(f"Scale {pool.name} to zero now?"):

@@ -245,6 +245,43 @@ class Smoke(Part):
     """What makes the benchmark, and with it the command, fail."""
 
 
+Check = Literal["gpus", "rdma", "locality", "links", "all-reduce"]
+
+
+class AcceptanceThresholds(Part):
+    """What nodes must reach, in place of the shape's figures (`values/bench/acceptance.yaml`)."""
+
+    min_link_gb_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Least rate of a read from GPU to GPU over one RDMA port, in GB (10^9 bytes) per second."""
+
+    min_all_reduce_gb_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Least bus bandwidth of an all-reduce between all GPUs of two nodes, in GB per second."""
+
+
+class Acceptance(Part):
+    """What GPU nodes must show before models are served on them."""
+
+    when: Literal["new-nodes", "by-command"] = "new-nodes"
+    """`new-nodes`: each update tests the nodes of created pools that have not passed yet, before it goes on to models;
+    `by-command`: only `llmd-oke accept` does. Pools that the cluster autoscaler sizes, and nodes that were there
+    before, are tested by the command alone."""
+
+    on_failure: Literal["spares", "hold"] = "spares"
+    """What becomes of serving when nodes fail, which are tainted in any case. `spares`: it goes on where the other
+    nodes of the pool suffice for the models; `hold`: it waits until all nodes pass."""
+
+    checks: Annotated[Items[Check], Field(min_length=1)] = ("gpus", "rdma", "locality", "links", "all-reduce")
+    """`gpus`: amd-smi sees all, without memory errors that can't be corrected; `rdma`: all virtual functions are up,
+    with the right GID and MTU; `locality`: each socket has as many ports as GPUs; `links`: reads from GPU to GPU of
+    another node over each port; `all-reduce`: RCCL between all GPUs of two nodes."""
+
+    thresholds: AcceptanceThresholds = AcceptanceThresholds()
+    """What nodes must reach, where not what is published of the shape."""
+
+    limit_minutes: Annotated[int, Field(ge=5, le=240)] = 60
+    """Longest that the acceptance of a pool may take, in minutes, with the pull of vLLM's image."""
+
+
 class StackConfig(Part):
     """Everything that one stack deploys. It stands under `llmd-oke:stack` in `stacks/Pulumi.<stack>.yaml`."""
 
@@ -287,6 +324,10 @@ class StackConfig(Part):
 
     namespace: DnsLabel = "llm-d"
     """Namespace of all models of this stack."""
+
+    acceptance: Annotated[Acceptance | None, Field(exclude_if=is_absent)] = None
+    """What GPU nodes must show before models are served on them; all checks, on new nodes of created pools, if left
+    out."""
 
     models: Annotated[Items[Model], Field(min_length=1)] = ()
     """The models to serve. Only `layer: cluster` can do without."""

@@ -220,6 +220,10 @@ def _pool_node(pool: Mapping[str, Any], instance: Mapping[str, Any]) -> Launched
     return LaunchedNode(name, str(instance["id"]), current, instance_pool=str(pool["id"]))
 
 
+_POOL_JOBS = ("-gate-job", "-acceptance-job")
+"""The ends of the names of Jobs that run for new nodes."""
+
+
 def _refuse_other_changes(preview: Preview, instances: Sequence[str]) -> None:
     """A replacement is an update of the whole stack, which nobody has judged for anything but the instances: one that
     was interrupted shows as theirs and their gate's.
@@ -227,7 +231,7 @@ def _refuse_other_changes(preview: Preview, instances: Sequence[str]) -> None:
     others = [
         change.short_name
         for change in preview.effective
-        if change.type != _STASH and change.urn not in instances and not change.name.endswith("-gate-job")
+        if change.type != _STASH and change.urn not in instances and not change.name.endswith(_POOL_JOBS)
     ]
     if others or preview.errors:
         reasons = "; ".join(preview.errors) or ", ".join(others[:3])
@@ -262,11 +266,16 @@ def machines(resources: Sequence[Mapping[str, Any]], pool: str) -> list[PoolMach
 
 
 def unready_pools(resources: Sequence[Mapping[str, Any]], plan: Plan) -> list[Pool]:
-    """The plan's pools whose nodes cost money and whose gate nobody has passed: what was bought and can't be used."""
+    """The plan's pools whose nodes cost money and whose gate or acceptance nobody has passed: what was bought and can't
+    be used.
+    """
     passed = {
         str(resource["urn"]).rpartition("::")[2] for resource in resources if not (resource.get("initErrors") or ())
     }
-    return [pool for pool in plan.pools if machines(resources, pool.name) and f"{pool.name}-gate-job" not in passed]
+    needed = {pool.name: {f"{pool.name}-gate-job"} for pool in plan.pools}
+    for accepted in plan.acceptance:
+        needed[accepted.pool.name] |= {f"{accepted.pool.name}-acceptance-job"} if accepted.in_update else set()
+    return [pool for pool in plan.pools if machines(resources, pool.name) and not needed[pool.name] <= passed]
 
 
 def scale_command(pool: str, stack: str) -> str:

@@ -10,6 +10,7 @@ from llmd_oke.catalogue.benchmarks import BUILTIN, evals
 from llmd_oke.config import CreateCluster, Model, StackConfig, kubeconfig
 from llmd_oke.config.base import DNS_LABEL_FORM, DNS_LABEL_LENGTH, is_dns_label
 from llmd_oke.config.shape_problems import did_you_mean
+from llmd_oke.planning.acceptance import acceptance_problems
 from llmd_oke.planning.front_door import front_door_problems
 from llmd_oke.planning.gateway import gateway_problems
 from llmd_oke.planning.gpu_stack import (
@@ -67,6 +68,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *storage_problems(config),
         *front_door_problems(config),
         *gateway_problems(config),
+        *acceptance_problems(config),
         *of_models,
         *_evaluation_problems(config),
     ]

@@ -84,6 +84,10 @@ def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
 def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
     if plan.config.created_cluster is not None:
         yield UsedImage(job_images().python, "gate", "gpuPools")
+        if any(accepted.in_update for accepted in plan.acceptance):
+            overridden = plan.config.override is not None and plan.config.override.vllm_image is not None
+            path = "override.vllmImage" if overridden else "release"
+            yield UsedImage(plan.release.vllm.image, "vLLM", path)
         for name in _operators_of(plan):
             yield from _of_operator(name)
 

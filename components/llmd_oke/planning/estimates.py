@@ -155,15 +155,21 @@ def _cluster_legs(plan: Plan) -> Iterator[Leg]:
         yield _fixed("operators", facts.operators, "system nodes")
         nodes = ("GPU nodes", "operators")
     yield _fixed("GPUs and RDMA on nodes", facts.devices, *nodes)
+    if any(accepted.in_update for accepted in plan.acceptance):
+        image = _image_pull(plan, ("GPUs and RDMA on nodes",))
+        yield image
+        yield _fixed("acceptance of GPU nodes", facts.acceptance, image.name)
 
 
 def _serving_legs(plan: Plan, before: tuple[str, ...]) -> Iterator[Leg]:
     facts = bring_up_facts()
+    pulled = any(accepted.in_update for accepted in plan.acceptance)
     image = _image_pull(plan, before)
     cached = not isinstance(plan.config.storage.model_cache, NoModelCache)
     prewarmed = cached and plan.config.storage.prewarm.source != "none"
     weights = _weights(plan, before if prewarmed else (image.name,), prewarmed=prewarmed)
-    yield from (image, weights)
+    yield from (() if pulled else (image,))
+    yield weights
     start = facts.server_start
     largest = max(model.model.weights.gib for model in plan.models) * BYTES_PER_GIB
     seconds = largest / (start.read_megabytes_per_s * 1e6) + start.seconds

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from llmd_pods.acceptance import CheckName, Limits
+
 from llmd_oke.catalogue import Model, Release, Shape
 from llmd_oke.catalogue.entries import ProjectEntry
 from llmd_oke.catalogue.gateways import GatewayProvider
@@ -439,6 +441,34 @@ class FrontDoorPlan:
 
 
 @dataclass(frozen=True)
+class PoolAcceptance:
+    """What the nodes of a pool must show before they serve: `checks` with their `limits`, within `limit_s`.
+
+    `in_update` says that updates test new nodes. `needed` nodes suffice for the models; with `on_failure` `hold` all
+    nodes must pass.
+    """
+
+    pool: Pool
+    in_update: bool
+    needed: int
+    on_failure: Literal["spares", "hold"]
+    checks: tuple[CheckName, ...]
+    limits: Limits
+    limit_s: int
+
+    @property
+    def price_usd(self) -> float:
+        """What the nodes cost meanwhile at list price, a bound: the whole limit."""
+        return self.pool.price_usd_per_hour * self.limit_s / 3600
+
+    @property
+    def cost_sentence(self) -> str:
+        """What the test of the nodes takes, in words."""
+        time = f"{', '.join(self.checks)} within {self.limit_s / 60:.0f} minutes"
+        return f"of {self.pool.name}: {time}, at most {self.price_usd:,.0f} US dollars of nodes (list price, bound)"
+
+
+@dataclass(frozen=True)
 class Advice:
     """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
 
@@ -465,7 +495,8 @@ class Plan:
     `model_cache` is None where servers keep weights in their pods. `virtual_functions_owner` says whose names virtual
     functions have, where not the kit's own. `created` is None where the cluster is there already or another stack's.
     `control_plane_cidrs` are the addresses that the API server speaks to pods from, None where they can't be known
-    beforehand. `project_entries` are those that come from the project's own `values/`.
+    beforehand. `acceptance` has the pools whose nodes can be tested. `project_entries` are those that come from the
+    project's own `values/`.
     """
 
     config: StackConfig
@@ -486,6 +517,7 @@ class Plan:
     control_plane_cidrs: tuple[str, ...] | None
     front_door: FrontDoorPlan | None
     gateway: GatewayPlan | None
+    acceptance: tuple[PoolAcceptance, ...]
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 

@@ -24,6 +24,7 @@ from llmd_oke.config import (
     validate,
 )
 from llmd_oke.planning import checks, placement
+from llmd_oke.planning.acceptance import pool_acceptance
 from llmd_oke.planning.advice import advice
 from llmd_oke.planning.front_door import front_door
 from llmd_oke.planning.gateway import gateway, provider_limit_problems
@@ -121,6 +122,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         control_plane_cidrs=None if cidrs is None else tuple(cidrs),
         front_door=front_door(config),
         gateway=gateway(config),
+        acceptance=pool_acceptance(config, pools, nodes),
         advice=(),
         project_entries=(),
     )

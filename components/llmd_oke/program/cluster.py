@@ -27,7 +27,9 @@ from llmd_oke.operators.rdma_network import RdmaNetwork
 from llmd_oke.planning import Plan
 from llmd_oke.planning.plan import ClusterPlan, GpuPoolPlan, GpuStackPlan
 from llmd_oke.planning.pools import SYSTEM_POOL, autoscaler_nodes, awaited_nodes
+from llmd_oke.program.acceptance import accepted_pool
 from llmd_oke.program.access import ClusterAccess, LoadBalancerNetwork, taint_outputs
+from llmd_oke.serving.acceptance import Acceptance
 
 _API_SERVER_PROBE: Manifest = {
     "apiVersion": "v1",
@@ -437,7 +439,7 @@ def _storage(created: ClusterPlan, network: Network, opts: pulumi.ResourceOption
 
 
 def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
-    """Operators one after the other, and a gate for each pool; models wait for the gates."""
+    """Operators one after the other, a gate for each pool and the acceptance behind it; models wait for both."""
     stack = plan.gpu_stack
     declared: list[pulumi.Resource] = []
     for name in stack.components:
@@ -445,7 +447,8 @@ def declare_operators(plan: Plan, cluster: CreatedCluster, opts: pulumi.Resource
         if name == "rdma-network":
             needed += list(cluster.gpu_pools.values())
         declared.append(_operator(name, plan, stack, cluster, after(opts, *needed)))
-    return _gates(plan, cluster, after(opts, *cluster.nodes, *cluster.add_ons, *declared))
+    gates = _gates(plan, cluster, after(opts, *cluster.nodes, *cluster.add_ons, *declared))
+    return [*gates, *_acceptance(plan, cluster, after(opts, *gates))]
 
 
 def _operator(
@@ -486,3 +489,16 @@ def _gates(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) ->
         }
         gates.append(NodeGate(f"{pool.name}-gate", args, after(opts, gpu_pool)))
     return gates
+
+
+def _acceptance(plan: Plan, cluster: CreatedCluster, opts: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+    """The acceptance of the pools that updates test; nothing where there is none."""
+    pools = [
+        accepted_pool(accepted, cluster.gpu_pools[accepted.pool.name].pool_id)
+        for accepted in plan.acceptance
+        if accepted.in_update
+    ]
+    if not pools:
+        return []
+    image = plan.release.vllm.image.pinned
+    return [Acceptance("acceptance", {"pools": pools, "image": image, "system_pool_name": SYSTEM_POOL}, opts)]

@@ -1,4 +1,4 @@
-"""Jobs of one operation, which are no part of a deployment: loads, tools, evaluations, the path of KV cache.
+"""Jobs of one operation, which are no part of a deployment: loads, tools, evaluations.
 
 The Job comes first, suspended, and owns everything else, so that all of it goes with it; it goes by itself an hour
 after its end, should nobody be there to take it away.
@@ -11,21 +11,17 @@ from importlib import resources
 from typing import Any
 
 from llmd_pods import config_maps
-from llmd_pods.config_maps import MOST_CHUNKS, PART_LABEL
-from llmd_pods.kv_path import SIDES, KvPathRequest, Transfer
+from llmd_pods.config_maps import MOST_CHUNKS
 from llmd_pods.package_job import SPEC_VARIABLE
 from llmd_pods.pod_load import LoadRequest
 
-from llmd_oke.catalogue import Model, Shape
-from llmd_oke.catalogue.benchmarks import EvalPackage, InferencePerf, JobFacts, KvPathFacts, requirements
+from llmd_oke.catalogue import Shape
+from llmd_oke.catalogue.benchmarks import EvalPackage, InferencePerf, JobFacts, requirements
 from llmd_oke.catalogue.container_images import ContainerImage
-from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
 from llmd_oke.serving import bench_program, vllm
 from llmd_oke.serving.args import NodeTaintArgs
 from llmd_oke.serving.bench_program import from_label
 from llmd_oke.serving.manifests import api_access_mount, api_access_volume, role, role_binding, tolerations
-from llmd_oke.serving.units import network_annotations
-from llmd_oke.serving.vllm import ServerSpec
 
 KEPT_S = 3600
 """How long a Job stays after its end."""
@@ -40,7 +36,6 @@ REQUEST_FILE = "request.json"
 CONFIG_FILE = "config.yml"
 CONFIG_FOLDER = "/etc/llmd-oke"
 RESULTS_FOLDER = "/results"
-KV_PATH_PROGRAM = "llmd_pods.kv_path_job"
 
 PROGRAM_FILE, REQUIREMENTS_FILE = "package_job.py", "requirements.lock"
 FOLDER = "/opt/llmd-oke"
@@ -228,92 +223,6 @@ def _load_pod(settings: JobSettings, security: dict[str, Any]) -> dict[str, Any]
         "affinity": bench_program.rather_on(settings.shape.name),
         "tolerations": settings.tolerations(),
     }
-
-
-def transfers(
-    model: Model, prompt_tokens: Sequence[int], block_tokens: int, regions_per_layer: int
-) -> tuple[Transfer, ...]:
-    """The caches of prompts, each in one piece and in the pieces of vLLM's NixlConnector: for each block of each layer
-    one, or one of keys and one of values (`regions_per_layer`); MLA has one cache for both.
-
-    Server of one GPU: KV bytes of a token over all layers, as the catalogue has them.
-    """
-    regions = model.architecture.layers * (1 if model.architecture.latent_attention else regions_per_layer)
-    piece_bytes = model.kv_cache.bytes_per_token * block_tokens // regions
-    caches: list[Transfer] = []
-    for tokens in (tokens for tokens in prompt_tokens if tokens <= model.max_model_len):
-        pieces = regions * -(-tokens // block_tokens)
-        caches += [Transfer(tokens, piece_bytes * pieces, 1), Transfer(tokens, piece_bytes, pieces)]
-    return tuple(caches)
-
-
-def kv_path_job(
-    settings: JobSettings, request: KvPathRequest, spec: ServerSpec, facts: KvPathFacts, nodes: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The Job of two pods that measure the path of KV cache between two nodes, which each have a GPU and a port as a
-    server has: they never share a node, and are on the named nodes where some are named. Not run on hardware yet.
-    """
-    pod = {
-        "serviceAccountName": settings.job,
-        "restartPolicy": "Never",
-        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
-        "nodeSelector": {INSTANCE_TYPE_LABEL: settings.shape.name},
-        "affinity": _kv_path_affinity(settings, nodes),
-        "tolerations": settings.tolerations(),
-        "containers": [_kv_path_container(settings, spec, facts)],
-        "volumes": [
-            bench_program.volume(f"{settings.job}-program"),
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{facts.shared_memory_gib}Gi"}},
-        ],
-    }
-    indexed = {"completionMode": "Indexed", "completions": len(SIDES), "parallelism": len(SIDES)}
-    manifest = job(settings, pod, request.limit_s, indexed)
-    manifest["spec"]["template"]["metadata"]["annotations"] = network_annotations(spec)
-    return manifest
-
-
-def kv_path_objects(settings: JobSettings, request: KvPathRequest, uid: str) -> list[dict[str, Any]]:
-    """What the pods need besides; all of it belongs to the Job."""
-    names = [request.meeting_name, *map(request.report_name, SIDES)]
-    program = bench_program.binary_data(KV_PATH_PROGRAM)
-    return [
-        *account(settings, uid, names, names),
-        config_map(settings, uid, "program", {REQUEST_FILE: request.to_json()}, program),
-    ]
-
-
-def _kv_path_container(settings: JobSettings, spec: ServerSpec, facts: KvPathFacts) -> dict[str, Any]:
-    """GPU, port, UCX's settings and what locks memory are those of a server with one GPU."""
-    resources = facts.resources.model_dump(exclude_none=True)
-    devices = {spec.shape.gpu.resource: "1", spec.shape.rdma.resource: "1"}
-    return {
-        "name": "kv-path",
-        "image": settings.image.pinned,
-        "imagePullPolicy": "IfNotPresent",
-        "command": bench_program.command(),
-        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
-        "env": [*identity(), *_kv_path_environment(spec)],
-        "resources": {kind: {**amounts, **devices} for kind, amounts in resources.items()},
-        "securityContext": vllm.security_context(spec),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [bench_program.mount(), {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
-    }
-
-
-def _kv_path_environment(spec: ServerSpec) -> list[dict[str, Any]]:
-    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
-    ucx = [entry for entry in vllm.environment(spec) if entry["name"].startswith("UCX_")]
-    return [node, {"name": "HOME", "value": "/tmp"}, *ucx]  # noqa: S108 - a path in the container
-
-
-def _kv_path_affinity(settings: JobSettings, nodes: Sequence[str]) -> dict[str, Any]:
-    apart = {"labelSelector": {"matchLabels": {PART_LABEL: settings.job}}, "topologyKey": "kubernetes.io/hostname"}
-    affinity: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
-    if nodes:
-        terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-        affinity["nodeAffinity"] = required
-    return affinity
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 import pulumi
 
+from llmd_oke.catalogue import Shape
 from llmd_oke.catalogue.operators import with_function_names
 from llmd_oke.catalogue.serving import Pace, scaling
 from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
@@ -256,7 +257,7 @@ def pod_template(unit: str, args: UnitArgs, spec: ServerSpec) -> dict[str, Any]:
     return {
         "metadata": {
             "labels": {**labels.model_server(args.get("model_label") or unit, unit, spec.role), **own},
-            **({"annotations": network_annotations(spec)} if spec.rdma else {}),
+            **({"annotations": network_annotations(spec.shape, spec.tensor_parallel_size)} if spec.rdma else {}),
         },
         "spec": pod_spec(spec, args),
     }
@@ -347,12 +348,11 @@ def pool_reader(unit: str, args: UnitArgs) -> list[Manifest]:
     return [role(metadata, rules), role_binding(metadata, args["service_account"])]
 
 
-def network_annotations(spec: ServerSpec) -> dict[str, str]:
+def network_annotations(shape: Shape, gpus: int) -> dict[str, str]:
     """One RDMA virtual function for each GPU (llm-d guides, amd/vllm/oci overlay)."""
-    attachment = spec.shape.rdma.network_attachment
+    attachment = shape.rdma.network_attachment
     networks = [
-        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"}
-        for i in range(spec.tensor_parallel_size)
+        {"name": attachment.name, "namespace": attachment.namespace, "interface": f"net{i + 1}"} for i in range(gpus)
     ]
     return {"k8s.v1.cni.cncf.io/networks": json.dumps(networks)}
 

@@ -95,7 +95,7 @@ def container(spec: ServerSpec) -> Container:
         "livenessProbe": _probe("/health", 10, 5, 3),
         "readinessProbe": _probe("/v1/models", 5, 2, 3),
         "lifecycle": {"preStop": {"sleep": {"seconds": placement.DRAIN_S}}},
-        "securityContext": security_context(spec),
+        "securityContext": security_context(rdma=spec.rdma),
         "volumeMounts": _mounts(spec),
     }
 
@@ -260,12 +260,12 @@ def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> dict[str,
     }
 
 
-def security_context(spec: ServerSpec) -> dict[str, Any]:
+def security_context(*, rdma: bool) -> dict[str, Any]:
     """RDMA registers memory, which needs it locked. The runtime's seccomp profile lets a process bind memory to a
     socket with SYS_NICE alone (moby, profiles/seccomp/default.json: mbind, set_mempolicy), which ROCm does for host
     buffers.
     """
-    add = {"add": ["IPC_LOCK", "SYS_NICE"]} if spec.rdma else {}
+    add = {"add": ["IPC_LOCK", "SYS_NICE"]} if rdma else {}
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
 
 

@@ -55,6 +55,21 @@ class Fault(enum.StrEnum):
     may get the answer to that. Where all are lost, the resource is there and the engine doesn't know its id. A request
     to change or to delete is lost on its way to OCI."""
 
+    SLOW_LINK = "slow-link"
+    """Of a node: one RDMA port carries a quarter of its line rate."""
+    DEAD_GPU = "dead-gpu"
+    """Of a node: one GPU is not seen any more."""
+    WRONG_GID = "wrong-gid"
+    """Of a node: one port's GID is of RoCE v1."""
+    MISSING_VIRTUAL_FUNCTION = "missing-vf"
+    """Of a node: pods get one virtual function less than they ask for."""
+
+
+NODE = "Node"
+"""The resource of faults that are a node's own. They are met by pods that take all GPUs of it."""
+
+NODE_FAULTS = (Fault.SLOW_LINK, Fault.DEAD_GPU, Fault.WRONG_GID, Fault.MISSING_VIRTUAL_FUNCTION)
+
 
 class FaultRule(Entry):
     """Which requests fail, and how."""
@@ -83,7 +98,7 @@ def parse_rule(text: str) -> FaultRule:
         KitError: that is no fault; says what is.
     """
     match = _RULE.fullmatch(text)
-    known = sorted({resource.name for resource in resources().values()})
+    known = sorted({NODE, *(resource.name for resource in resources().values())})
     types = f"Types of OCI's resources here: {', '.join(known)}."
     if match is None or match["fault"] not in set(Fault):
         accepted = f"A type of OCI's resources, a name if it matters, and one of {', '.join(Fault)}"
@@ -93,6 +108,9 @@ def parse_rule(text: str) -> FaultRule:
         near = closest(match["resource"], known)
         advice = f"Did you mean {near}? " if near else ""
         raise KitError(f"OCI has no {match['resource']!r} here.", f"{advice}{types}")
+    if (Fault(match["fault"]) in NODE_FAULTS) != (match["resource"] == NODE):
+        others = f"{NODE}[/NAME]: and one of {', '.join(NODE_FAULTS)}; all other faults are for OCI's own resources."
+        raise KitError(f"{match['resource']} has no fault {match['fault']}.", others)
     return FaultRule(
         resource=match["resource"],
         name=match["name"] or "*",

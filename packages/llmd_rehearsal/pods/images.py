@@ -238,6 +238,11 @@ class ContainerFactory:
         starts_vllm = any("vllm" in word for word in words)
         return entry.simulator is not None and (self._simulator is None or not starts_vllm)
 
+    def runs_python(self, model: ContainerModel) -> bool:
+        """Say whether it's a Python program in an image of vLLM, which has ROCm's tools and libraries too."""
+        entry = self._entry(model)
+        return entry is not None and entry.python == "packages"
+
     def make(self, model: ContainerModel, context: ContainerContext) -> Container:
         """Make one run of a container; StartError when its image's program isn't on this machine."""
         entry = self._entry(model)

@@ -16,8 +16,10 @@ from lightkube.resources.core_v1 import ConfigMap, Pod, Secret, Service
 from llmd_oke.operations.objects import texts
 from llmd_pods.errors import KitError
 
+from llmd_rehearsal.agent_config import NodeConfig
 from llmd_rehearsal.nodes import Fleet
-from llmd_rehearsal.pods import volumes
+from llmd_rehearsal.oci_plugin.faults import Faults
+from llmd_rehearsal.pods import hardware, volumes
 from llmd_rehearsal.pods.container_worker import BackOff, Starts
 from llmd_rehearsal.pods.containers import Mount, termination_message
 from llmd_rehearsal.pods.environment import (
@@ -91,6 +93,7 @@ class AgentContext:
     starts: Starts
     probe_time_scale: float
     back_off: BackOff
+    faults: Faults
 
 
 @dataclass(frozen=True)
@@ -247,6 +250,10 @@ class PodSandbox:
         links = service_links(services, identity(pod).namespace, all_of_namespace=spec.enableServiceLinks is not False)
         values = environment(pod, container, self.facts, self._context.sources, links)
         mounts = container_mounts(container, files.volume_folders, files.file_volumes, values)
+        if self._context.factory.runs_python(container) and hardware.takes_node(container, self._node):
+            simulated = self._folders.root / "hardware" / container.name
+            mounts += hardware.mounts(container, self._node, simulated, self._context.faults)
+            values = {**hardware.ENVIRONMENT, **values}
         is_init = any(container is init for init in spec.initContainers or [])
         log = self._folders.log(container.name)
         if log.exists():
@@ -278,6 +285,10 @@ class PodSandbox:
         if self._address is not None:
             self._context.addresses.give_back(self._address)
         self._attaching = self._address = self._network = None
+
+    @property
+    def _node(self) -> NodeConfig:
+        return self._context.fleet.config(self.facts.node_name if self.facts else "")
 
     def _claim(self, pod: Pod) -> PodFacts:
         spec, fleet = spec_of(pod), self._context.fleet

@@ -37,6 +37,7 @@ FAULTS = {
     "Vcn:answer-lost": "can not create Core Vcn",
     "Cluster:internal-error": "500-InternalError",
     "NodePool/mi300x*:out-of-host-capacity": "Out of host capacity",
+    "Node/mi300x*:dead-gpu": "amd-smi sees 7 of 8 GPUs",
 }
 """Faults in the order in which an update meets them, each with the words of its cause."""
 

@@ -88,7 +88,10 @@ def torch_of(memory: Memory) -> SimpleNamespace:
         memory.buffers[address] = bytearray([fill_value]) * size[0]
         return Buffer(memory, address)
 
-    cuda = SimpleNamespace(is_available=lambda: True, synchronize=lambda: None)
+    def synchronize(gpu: int) -> None:
+        del gpu
+
+    cuda = SimpleNamespace(is_available=lambda: True, synchronize=synchronize)
     return SimpleNamespace(full=full, uint8="uint8", cuda=cuda)
 
 

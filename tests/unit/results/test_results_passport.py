@@ -4,6 +4,7 @@ import json
 
 from llmd_bench.passport import (
     ColdStart,
+    NodeAcceptance,
     Passport,
     RunningImage,
     accuracy,
@@ -109,3 +110,11 @@ def test_the_price_of_tokens_follows_from_rate_and_price():
     """360 dollars an hour at 100,000 tokens a second: one dollar for a million."""
     assert usd_per_million_output_tokens(360.0, {"output_tokens_per_s": 100_000.0}) == 1.0
     assert usd_per_million_output_tokens(360.0, {"output_tokens_per_s": 0.0}) is None
+
+
+def test_nodes_are_told_with_their_acceptance():
+    node = {"verdict": "passed", "date": "2026-11-23T02:00:00Z", "image": "vllm:1"}
+    nodes = {"a": NodeAcceptance(**node), "b": NodeAcceptance(**{**node, "verdict": "failed"}), "c": None}
+    text = markdown(passport(nodes=nodes))
+    assert "1 of 3 passed, the oldest result of 2026-11-23; **failed**: b" in text
+    assert "acceptance of nodes" not in markdown(passport())

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from llmd_oke.catalogue.benchmarks import bench_jobs
 from llmd_oke.serving import bench_program
-from llmd_oke.serving.jobs import FILES_PROGRAM, KV_PATH_PROGRAM, LOAD_PROGRAM
+from llmd_oke.serving.acceptance import LEADER_PROGRAM, NODE_PROGRAM
+from llmd_oke.serving.jobs import FILES_PROGRAM, LOAD_PROGRAM
 from llmd_oke.serving.smoke_benchmark import PROGRAM
 
 MOST_BYTES = 700 * 2**10
 """A ConfigMap may have 1 MiB; in base64 a file takes a third more, and a request lies beside it."""
 
-PROGRAMS = [PROGRAM, LOAD_PROGRAM, FILES_PROGRAM, KV_PATH_PROGRAM]
+PROGRAMS = [PROGRAM, LOAD_PROGRAM, FILES_PROGRAM, NODE_PROGRAM, LEADER_PROGRAM]
 
 
 def imported(program):

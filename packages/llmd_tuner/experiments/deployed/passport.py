@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import ContainerStatus
 from lightkube.resources.core_v1 import Pod
 from llmd_bench import passport as passports
 from llmd_bench.history import stack_folder
-from llmd_bench.passport import ColdStart, Passport, RunningImage
+from llmd_bench.passport import ColdStart, NodeAcceptance, Passport, RunningImage
 from llmd_bench.reports import LATEST
 from llmd_oke.catalogue.benchmarks import BUILTIN
 from llmd_oke.catalogue.container_images import DIGEST
@@ -22,10 +22,12 @@ from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.planning.releases import override_words
 from llmd_oke.serving import labels
+from llmd_pods.acceptance import NodeResult
 from llmd_pods.errors import KitError
 from llmd_pods.row import Basis
 
 from llmd_tuner.experiments.deployed import evals
+from llmd_tuner.experiments.deployed.acceptance import kept_results
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
 from llmd_tuner.experiments.deployed.smoke import part
 
@@ -60,7 +62,9 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
     Raises:
         KitError: the cluster does not answer.
     """
-    pods = _pods(ClusterAccess(plan.kubeconfig_context), plan.namespace, model.name)
+    access = ClusterAccess(plan.kubeconfig_context)
+    pods = _pods(access, plan.namespace, model.name)
+    accepted = [result for pool in plan.pools for result in kept_results(access.client, pool.name)]
     evaluated = evals.latest(reports, stack, model.name, BUILTIN, plan.config_hash)
     price = plan.price_usd_per_hour * model.gpus / plan.gpus
     return Passport(
@@ -88,8 +92,18 @@ def make_passport(stack: str, plan: Plan, model: ModelPlan, summary: Mapping[str
         accuracy=passports.accuracy(evaluated),
         usd_per_million_output_tokens=passports.usd_per_million_output_tokens(price, summary["performance"]),
         cold_start=cold_start(filter(_is_server, pods), _answers(reports / stack_folder(stack), part(plan, model))),
+        nodes=nodes(pods, accepted),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def nodes(pods: Iterable[Pod], accepted: Iterable[NodeResult]) -> dict[str, NodeAcceptance | None]:
+    """The nodes of servers, with what is kept of their acceptance."""
+    kept = {
+        result.node: NodeAcceptance(verdict=result.verdict, date=result.date, image=result.image) for result in accepted
+    }
+    names = {pod.spec.nodeName for pod in pods if _is_server(pod) and pod.spec and pod.spec.nodeName}
+    return {name: kept.get(name) for name in sorted(names)}
 
 
 def cold_start(pods: Iterable[Pod], answers: Iterable[datetime]) -> ColdStart | None:

@@ -1,0 +1,316 @@
+"""GPU nodes are tested before they serve: a Job for each pool, and the accounts of its pods.
+
+The Job of a pool leads: it starts a pod on each node that has not passed yet, which takes all of its devices, judges
+what they tell, keeps it, and taints nodes that fail. `llmd-oke accept` runs the same Job again.
+"""
+
+import hashlib
+import json
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+from llmd_pods.acceptance import TAINT_EFFECT, TAINT_KEY, TAINT_VALUE
+
+from llmd_oke.catalogue.benchmarks import acceptance as facts
+from llmd_oke.catalogue.container_images import job_images
+from llmd_oke.catalogue.shapes import POOL_LABEL, Shape
+from llmd_oke.objects import PART_OF, KubernetesObject, Manifest, ShapeRef, inputs, resolve_shape, when_declared
+from llmd_oke.serving import bench_program
+from llmd_oke.serving.args import NodeTaintArgs
+from llmd_oke.serving.manifests import RBAC, role, role_binding, service_account, timeouts, tolerations
+from llmd_oke.serving.units import network_annotations
+from llmd_oke.serving.vllm import security_context
+
+NAMESPACE = "llmd-oke-acceptance"
+"""Its own: who may create pods in a namespace may be any of its accounts."""
+
+LEADER, NODE = "acceptance", "acceptance-node"
+LEADER_PROGRAM, NODE_PROGRAM = "llmd_pods.acceptance_run", "llmd_pods.acceptance_node"
+REQUEST_FILE = "request.json"
+SLACK_S = 600
+"""What the Job's pod may take to be placed, to pull its own image and to tell its end."""
+
+USER_ID = 65532
+BYTES_PER_GIB = 2**30
+
+_LABELS = {**PART_OF, "app.kubernetes.io/name": LEADER}
+
+
+class NodeLimitsArgs(TypedDict):
+    """What each node must have and reach, in GB (10^9 bytes) per second."""
+
+    gpus: int
+    """GPUs."""
+    virtual_functions: int
+    """RDMA virtual functions; 0 without RDMA."""
+    gid_index: int
+    """Index of the GID that UCX and RCCL use."""
+    mtu_bytes: int
+    """MTU of the RDMA network."""
+    link_gb_per_s: float
+    """A read from GPU to GPU over one port."""
+    all_reduce_gb_per_s: float
+    """Bus bandwidth of an all-reduce between two nodes."""
+    all_reduce_alone_gb_per_s: float
+    """The same within one node."""
+    least_carried_share: float
+    """Share of what is read that RDMA ports must have counted."""
+
+
+class AcceptedPoolArgs(TypedDict):
+    """A pool whose nodes are tested."""
+
+    name: str
+    """Name of the pool of GPU nodes."""
+    shape: ShapeRef
+    """OCI shape of the nodes, from the catalogue."""
+    pool_id: pulumi.Input[str]
+    """OCID of the pool: another pool is tested again."""
+    nodes: int
+    """Nodes of the pool: where there are more, the new ones are tested."""
+    needed: int
+    """Nodes that suffice for what is served."""
+    on_failure: str
+    """`spares`: go on where enough nodes pass; `hold`: only where all do."""
+    checks: list[str]
+    """`gpus`, `rdma`, `locality`, `links`, `all-reduce`."""
+    limits: NodeLimitsArgs
+    """What nodes must reach."""
+    limit_s: int
+    """Longest that all of it may take, in seconds."""
+    node_taints: NotRequired[list[NodeTaintArgs] | None]
+    """Taints of the nodes beside those of their shape; none if left out."""
+
+
+class AcceptanceArgs(TypedDict):
+    """What is tested, and by what."""
+
+    pools: list[AcceptedPoolArgs]
+    """The pools whose nodes are tested."""
+    image: str
+    """Image of vLLM: it has amd-smi, PyTorch with RCCL, and NIXL, and is what servers run."""
+    system_pool_name: NotRequired[str | None]
+    """Name of the pool that the Jobs run on; any node if left out."""
+
+
+class Acceptance(pulumi.ComponentResource):
+    """Tests the GPU nodes of pools before models come: GPUs, RDMA ports, their places, reads over each port and an
+    all-reduce between nodes. A node that fails is tainted and named; the update fails where the others don't suffice.
+
+    A Job runs again when its pool or what is asked of it changes, and after it failed; nodes that have passed are not
+    tested again.
+    """
+
+    passed: pulumi.Output[str]
+    """Known once all pools have passed: their names."""
+
+    def __init__(self, name: str, args: AcceptanceArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:Acceptance", name, inputs(args), opts)
+        child = pulumi.ResourceOptions(parent=self)
+        namespace = KubernetesObject(f"{name}-namespace", namespace_manifest(), child)
+        inside = pulumi.ResourceOptions(parent=self, depends_on=[namespace])
+        shared: list[pulumi.Resource] = [
+            KubernetesObject(f"{name}-{key}", manifest, inside) for key, manifest in shared_manifests().items()
+        ]
+        jobs = [self._pool(pool, args, shared, inside) for pool in args["pools"]]
+        names = ", ".join(pool["name"] for pool in args["pools"])
+        self.passed = pulumi.Output.all(*[job.urn for job in jobs]).apply(lambda _: names)
+        self.register_outputs({"passed": self.passed})
+
+    def _pool(
+        self,
+        pool: AcceptedPoolArgs,
+        args: AcceptanceArgs,
+        shared: list[pulumi.Resource],
+        inside: pulumi.ResourceOptions,
+    ) -> KubernetesObject:
+        """The request of a pool and its Job, whose name has a digest of it."""
+        name = f"{LEADER}-{pool['name']}"
+        metadata = {"name": name, "namespace": NAMESPACE, "labels": _LABELS}
+        asked = request(pool, args["image"])
+        program = KubernetesObject(f"{pool['name']}-acceptance-program", program_manifest(metadata, asked), inside)
+
+        def job_metadata(pool_id: str) -> dict[str, Any]:
+            text = json.dumps([pool_id, pool["nodes"], asked], sort_keys=True)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+            annotations = {"pulumi.com/replaceUnready": "true"}
+            return {**metadata, "name": f"{name}-{digest}", "annotations": annotations}
+
+        manifest = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": pulumi.Output.from_input(pool["pool_id"]).apply(job_metadata),
+            "spec": job_spec(when_declared(program, name), pool["limit_s"], args.get("system_pool_name")),
+        }
+        limited = pulumi.ResourceOptions(
+            parent=self,
+            depends_on=shared,
+            delete_before_replace=True,
+            replace_on_changes=["spec"],
+            custom_timeouts=timeouts(pool["limit_s"] + 2 * SLACK_S),
+        )
+        return KubernetesObject(f"{pool['name']}-acceptance-job", manifest, limited)
+
+
+def namespace_manifest() -> Manifest:
+    """The namespace of all acceptances; pods on nodes need what servers need."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": _LABELS}}
+
+
+def shared_manifests() -> dict[str, Manifest]:
+    """Accounts, rights and the program of nodes' pods, which all acceptances share, by the end of their names."""
+    leader = {"name": LEADER, "namespace": NAMESPACE, "labels": _LABELS}
+    node = {**leader, "name": NODE}
+    of_cluster = {"name": f"llmd-oke-{LEADER}", "labels": _LABELS}
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "delete"]}
+    results = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "patch"]}
+    told = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]}
+    nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}
+    return {
+        "service-account": service_account(leader),
+        "role": role(leader, [pods, results]),
+        "role-binding": role_binding(leader, LEADER),
+        "cluster-role": {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": of_cluster, "rules": [nodes]},
+        "cluster-role-binding": {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": of_cluster,
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": of_cluster["name"]},
+            "subjects": [{"kind": "ServiceAccount", "name": LEADER, "namespace": NAMESPACE}],
+        },
+        "node-service-account": service_account(node),
+        "node-role": role(node, [told]),
+        "node-role-binding": role_binding(node, NODE),
+        "node-program": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": node,
+            "binaryData": bench_program.binary_data(NODE_PROGRAM),
+        },
+    }
+
+
+def program_manifest(metadata: dict[str, Any], asked: dict[str, Any]) -> Manifest:
+    """The program of a Job, with what it is asked."""
+    data = {REQUEST_FILE: json.dumps(asked, sort_keys=True)}
+    binary = bench_program.binary_data(LEADER_PROGRAM)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data, "binaryData": binary}
+
+
+def request(pool: AcceptedPoolArgs, image: str) -> dict[str, Any]:
+    """What a Job is asked (`llmd_pods.acceptance_run.RunRequest`)."""
+    known, shape, limits = facts(), resolve_shape(pool["shape"]), dict(pool["limits"])
+    rdma = pool["limits"]["virtual_functions"] > 0
+    return {
+        "pool": pool["name"],
+        "selector": f"{POOL_LABEL}={pool['name']}",
+        "namespace": NAMESPACE,
+        "needed": pool["needed"],
+        "on_failure": pool["on_failure"],
+        "image": image,
+        "devices": shape.devices(rdma=rdma),
+        "checks": pool["checks"],
+        "limits": limits,
+        "pod": node_pod(pool, shape, image, rdma=rdma),
+        "node_request": {
+            "checks": pool["checks"],
+            "limits": limits,
+            "link_bytes": known.link_gib * BYTES_PER_GIB,
+            "reduce_bytes": known.reduce_gib * BYTES_PER_GIB,
+            "repeats": known.repeats,
+            "warm_ups": known.warm_ups,
+            "round_limit_s": known.round_limit_s,
+            "limit_s": pool["limit_s"],
+        },
+        "most_rounds": known.most_rounds,
+        "placement_limit_s": known.placement_limit_s,
+        "start_limit_s": min(known.start_limit_s, pool["limit_s"]),
+        "limit_s": pool["limit_s"],
+    }
+
+
+def node_pod(pool: AcceptedPoolArgs, shape: Shape, image: str, *, rdma: bool) -> dict[str, Any]:
+    """What runs on a node: it takes all of its devices, as servers do. A node that failed before is tested again."""
+    known = facts()
+    devices = {name: str(count) for name, count in shape.devices(rdma=rdma).items()}
+    amounts = known.resources.model_dump(exclude_none=True)
+    own = {"key": TAINT_KEY, "operator": "Equal", "value": TAINT_VALUE, "effect": TAINT_EFFECT}
+    container = {
+        "name": NODE,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": bench_program.command(),
+        "env": _environment(shape, rdma=rdma),
+        "resources": {kind: {**amount, **devices} for kind, amount in amounts.items()},
+        "securityContext": security_context(rdma=rdma),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [bench_program.mount(), {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "labels": {**_LABELS, "app.kubernetes.io/component": NODE},
+            **({"annotations": network_annotations(shape, shape.gpus)} if rdma else {}),
+        },
+        "spec": {
+            "serviceAccountName": NODE,
+            "automountServiceAccountToken": True,
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": pool["limit_s"],
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "tolerations": [*tolerations(shape, pool.get("node_taints") or ()), own],
+            "containers": [container],
+            "volumes": [
+                bench_program.volume(NODE),
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{known.shared_memory_gib}Gi"}},
+            ],
+        },
+    }
+
+
+def _environment(shape: Shape, *, rdma: bool) -> list[dict[str, Any]]:
+    values = {"HOME": "/tmp", **({**shape.rdma.environment, **shape.rdma.rccl} if rdma else {})}  # noqa: S108
+    fields = {"NODE_NAME": "spec.nodeName", "POD_IP": "status.podIP"}
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *({"name": name, "value": value} for name, value in values.items()),
+    ]
+
+
+def job_spec(config_map: pulumi.Input[str], limit_s: int, system_pool_name: str | None) -> dict[str, Any]:
+    """The Job that leads the acceptance of a pool."""
+    container = {
+        "name": LEADER,
+        "image": job_images().python.pinned,
+        "imagePullPolicy": "IfNotPresent",
+        "command": bench_program.command(),
+        "args": [f"{bench_program.FOLDER}/{REQUEST_FILE}"],
+        "env": [
+            bench_program.from_label("JOB_NAME", "batch.kubernetes.io/job-name"),
+            bench_program.from_label("JOB_UID", "batch.kubernetes.io/controller-uid"),
+        ],
+        "resources": facts().leader.model_dump(exclude_none=True),
+        "securityContext": bench_program.CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [bench_program.mount()],
+    }
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "serviceAccountName": LEADER,
+        "automountServiceAccountToken": True,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": bench_program.VOLUME, "configMap": {"name": config_map}}],
+    }
+    if system_pool_name is not None:
+        pod["nodeSelector"] = {POOL_LABEL: system_pool_name}
+    return {
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": limit_s + SLACK_S,
+        "template": {"metadata": {"labels": _LABELS}, "spec": pod},
+    }

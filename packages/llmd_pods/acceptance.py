@@ -1,0 +1,407 @@
+"""What a GPU node must show before it serves: checks, limits and verdicts. Standard library only.
+
+Not run on hardware yet: what tools print is read as they document it. amd-smi's JSON: ROCm/amdsmi, docs/how-to of its
+command line and CHANGELOG (list, metric --ecc). Ports: Linux, Documentation/ABI/stable/sysfs-class-infiniband, and
+sysfs-bus-pci for the socket of a device.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+CheckName = Literal["gpus", "rdma", "locality", "links", "all-reduce"]
+
+CHECKS: tuple[CheckName, ...] = ("gpus", "rdma", "locality", "links", "all-reduce")
+"""In the order in which they are done; the last two take two nodes."""
+
+Outcome = Literal["passed", "failed", "not run", "no tool"]
+"""`no tool`: the image lacks what the check needs, which says nothing of the node."""
+
+Verdict = Literal["passed", "failed", "not tested"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What each node must have and reach. Without RDMA there are no virtual functions, and no links.
+
+    `link_gb_per_s` is for a read from GPU to GPU over one port, `all_reduce_gb_per_s` the bus bandwidth of an
+    all-reduce between all GPUs of two nodes, `all_reduce_alone_gb_per_s` of one node's; in GB (10^9 bytes) per second.
+    A port must count `least_carried_share` of what is read over it.
+    """
+
+    gpus: int
+    virtual_functions: int
+    gid_index: int
+    mtu_bytes: int
+    link_gb_per_s: float
+    all_reduce_gb_per_s: float
+    all_reduce_alone_gb_per_s: float
+    least_carried_share: float
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check of one node: its outcome, and what was seen in words."""
+
+    name: CheckName
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU by its place in amd-smi's list, its PCI address, its socket (None where the kernel doesn't tell) and the
+    errors of its memory that could not be corrected, None where the tool doesn't tell.
+    """
+
+    index: int
+    address: str
+    socket: int | None = None
+    uncorrectable_errors: int | None = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """An RDMA port of a pod, as sysfs has it: `gid` and `gid_type` are those of the index that is asked for."""
+
+    device: str
+    socket: int | None
+    state: str
+    physical_state: str
+    gid: str
+    gid_type: str
+    interface: str
+    mtu_bytes: int | None
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """Reads into one GPU from the same GPU of another node; `carried_share` is what this node's ports counted of it,
+    None where none counts, by `ports`.
+    """
+
+    gpu: int
+    gb_per_s: float
+    carried_share: float | None = None
+    ports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a node measured with a partner, itself where it is alone. `problem` says why something is missing."""
+
+    partner: str
+    links: tuple[LinkRate, ...] = ()
+    all_reduce_gb_per_s: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """All that a node's pod tells. `ready` once its own checks are done, `over` once it has no rounds left."""
+
+    node: str
+    address: str = ""
+    ready: bool = False
+    over: bool = False
+    checks: tuple[CheckResult, ...] = ()
+    regions: tuple[str, ...] = ()
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing of the node alone keeps it from being measured with others."""
+        return self.ready and all(check.outcome in {"passed", "not run"} for check in self.checks)
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+
+def report_from_json(text: str) -> NodeReport:
+    """The report of `to_json`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        value = json.loads(text)
+        checks = tuple(CheckResult(**check) for check in value.pop("checks"))
+        rounds = tuple(_round(item) for item in value.pop("rounds"))
+        fields: dict[str, Any] = {**value, "checks": checks, "regions": tuple(value["regions"]), "rounds": rounds}
+        return NodeReport(**fields)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"no report of a node: {error!r}") from error
+
+
+def _round(value: dict[str, Any]) -> Round:
+    fields: dict[str, Any] = {**value, "links": tuple(_link(item) for item in value["links"])}
+    return Round(**fields)
+
+
+def _link(value: dict[str, Any]) -> LinkRate:
+    fields: dict[str, Any] = {**value, "ports": tuple(value["ports"])}
+    return LinkRate(**fields)
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """What is kept of a node: its verdict, with date and image, and what each check saw."""
+
+    node: str
+    uid: str
+    verdict: Verdict
+    date: str
+    image: str
+    checks: tuple[CheckResult, ...] = field(default=())
+    reason: str = ""
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+
+def result_from_json(text: str) -> NodeResult:
+    """The result of `to_json`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        value = json.loads(text)
+        fields: dict[str, Any] = {**value, "checks": tuple(CheckResult(**check) for check in value["checks"])}
+        return NodeResult(**fields)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"no result of a node: {error!r}") from error
+
+
+def read_gpus(list_json: str, ecc_json: str) -> tuple[Gpu, ...]:
+    """GPUs of `amd-smi list --json`, with the errors of `amd-smi metric --ecc --json`. Newer versions put the latter's
+    list into an object as `gpu_data`; figures that a GPU doesn't have are `N/A`.
+
+    Raises:
+        ValueError: they say something else.
+    """
+    try:
+        errors = {int(item["gpu"]): item["ecc"]["total_uncorrectable_count"] for item in _items(ecc_json)}
+        return tuple(
+            Gpu(int(item["gpu"]), str(item["bdf"]).lower(), None, _count(errors.get(int(item["gpu"]))))
+            for item in _items(list_json)
+        )
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"amd-smi says something else than it documents: {error!r}") from error
+
+
+def _items(text: str) -> list[dict[str, Any]]:
+    value: Any = json.loads(text)
+    wrapped = "gpu_data" in value
+    items: list[dict[str, Any]] = value["gpu_data"] if wrapped else value
+    return list(items)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def read_socket(device: Path) -> int | None:
+    """The socket (NUMA node) of a PCI device's folder; None where the kernel says -1 or nothing."""
+    number = _text(device / "numa_node")
+    return int(number) if number.isdigit() else None
+
+
+def read_ports(sysfs: Path, gid_index: int) -> tuple[Port, ...]:
+    """The first port of each RDMA device that the pod sees."""
+    ports: list[Port] = []
+    for device in sorted((sysfs / "class/infiniband").glob("*"), key=lambda path: (len(path.name), path.name)):
+        port = device / "ports/1"
+        interface = _text(port / "gid_attrs/ndevs" / str(gid_index))
+        mtu = _text(sysfs / "class/net" / interface / "mtu") if interface else ""
+        ports.append(
+            Port(
+                device=device.name,
+                socket=read_socket(device / "device"),
+                state=_text(port / "state"),
+                physical_state=_text(port / "phys_state"),
+                gid=_text(port / "gids" / str(gid_index)),
+                gid_type=_text(port / "gid_attrs/types" / str(gid_index)),
+                interface=interface,
+                mtu_bytes=int(mtu) if mtu.isdigit() else None,
+            )
+        )
+    return tuple(ports)
+
+
+def _text(file: Path) -> str:
+    """Empty for what can't be read: the kernel answers EINVAL for GIDs that are not there."""
+    try:
+        return file.read_text().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+ROCE_V2 = "RoCE v2"
+_MAPPED = "0000:0000:0000:0000:0000:ffff:"
+"""A GID of RoCE v2 over IPv4 begins so: the address is mapped into IPv6."""
+
+
+def judge_gpus(gpus: Sequence[Gpu], limits: Limits) -> CheckResult:
+    """Every GPU is there, and none has had errors of memory that could not be corrected."""
+    problems = [] if len(gpus) == limits.gpus else [f"amd-smi sees {len(gpus)} of {limits.gpus} GPUs"]
+    problems += [
+        f"GPU {gpu.index} ({gpu.address}) has {gpu.uncorrectable_errors} uncorrectable memory errors"
+        for gpu in gpus
+        if gpu.uncorrectable_errors
+    ]
+    return _result("gpus", problems, f"{len(gpus)} GPUs, no uncorrectable memory errors")
+
+
+def judge_ports(ports: Sequence[Port], limits: Limits) -> CheckResult:
+    """Every virtual function is there and up, with a GID of RoCE v2 over IPv4 at the index that UCX and RCCL use, and
+    the MTU of the network.
+    """
+    count = limits.virtual_functions
+    problems = [] if len(ports) == count else [f"{len(ports)} of {count} virtual functions are in the pod"]
+    for port in ports:
+        problems += (f"{port.device}: {text}" for text in _port_problems(port, limits))
+    return _result("rdma", problems, f"{count} ports up, GID {limits.gid_index} {ROCE_V2}, MTU {limits.mtu_bytes}")
+
+
+def _port_problems(port: Port, limits: Limits) -> Iterator[str]:
+    if not port.state.endswith("ACTIVE"):
+        yield f"state {port.state or 'unknown'} ({port.physical_state or 'unknown'})"
+    elif port.gid_type != ROCE_V2 or not port.gid.startswith(_MAPPED):
+        has = f"{port.gid or 'no GID'} ({port.gid_type or 'no type'})"
+        yield f"GID {limits.gid_index} is {has}, not {ROCE_V2} over IPv4"
+    elif port.mtu_bytes != limits.mtu_bytes:
+        yield f"MTU of {port.interface} is {port.mtu_bytes or 'unknown'}, not {limits.mtu_bytes}"
+
+
+def judge_locality(gpus: Sequence[Gpu], ports: Sequence[Port]) -> CheckResult:
+    """Each socket has as many ports as GPUs, so that no GPU's traffic has to cross to the other."""
+    if any(item.socket is None for item in (*gpus, *ports)):
+        return CheckResult("locality", "not run", "the kernel does not tell on which socket a GPU or port is")
+    sockets = sorted({item.socket for item in (*gpus, *ports) if item.socket is not None})
+    counts = {
+        socket: (sum(gpu.socket == socket for gpu in gpus), sum(port.socket == socket for port in ports))
+        for socket in sockets
+    }
+    words = {socket: f"socket {socket}: {gpus} GPUs, {ports} ports" for socket, (gpus, ports) in counts.items()}
+    problems = [words[socket] for socket, (gpus, ports) in counts.items() if gpus != ports]
+    return _result("locality", problems, "; ".join(words.values()))
+
+
+def _result(name: CheckName, problems: Sequence[str], good: str) -> CheckResult:
+    return CheckResult(name, "failed" if problems else "passed", "; ".join(problems) or good)
+
+
+def tournament(players: Sequence[int], most_rounds: int) -> list[list[tuple[int, int]]]:
+    """Rounds of pairs, in which each player meets another in each round as far as numbers allow, so that no link is
+    used twice at a time; a player alone meets itself. After len - 1 rounds (len, if odd) everybody has met everybody.
+    """
+    if len(players) == 1:
+        return [[(players[0], players[0])]]
+    circle: list[int | None] = [*players, *([None] if len(players) % 2 else [])]
+    rounds: list[list[tuple[int, int]]] = []
+    for _ in range(min(most_rounds, len(circle) - 1)):
+        half = len(circle) // 2
+        pairs = zip(circle[:half], reversed(circle[half:]), strict=True)
+        rounds.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds
+
+
+def judge_rounds(
+    reports: Iterable[NodeReport], limits: Limits, names: Sequence[CheckName]
+) -> dict[str, list[CheckResult]]:
+    """The checks that take two nodes, by node. Of a slow pair both are suspects: a node fails if it was slow with
+    everybody that it met, and one that was fast with somebody else is cleared.
+    """
+    nodes = {report.node: report for report in reports}
+    results: dict[str, list[CheckResult]] = {node: [] for node in nodes}
+    for node, report in nodes.items():
+        if "links" in names and limits.virtual_functions:
+            results[node].append(_judge_links(report, nodes, limits))
+        if "all-reduce" in names:
+            results[node].append(_judge_all_reduce(report, limits))
+    return results
+
+
+def _judge_links(report: NodeReport, nodes: Mapping[str, NodeReport], limits: Limits) -> CheckResult:
+    """Reads into the node's GPUs and out of them, GPU by GPU; the best of each counts."""
+    best: dict[int, tuple[LinkRate, str]] = {}
+    for link, partner in _links_of(report, nodes):
+        if link.gpu not in best or _rank(link, limits) > _rank(best[link.gpu][0], limits):
+            best[link.gpu] = link, partner
+    if not best:
+        if all(item.partner == report.node and item.problem is None for item in report.rounds):
+            return CheckResult("links", "not run", "there is no other node to read from")
+        return CheckResult("links", "failed", _why_missing(report))
+    problems: list[str] = []
+    for gpu, (link, partner) in sorted(best.items()):
+        if not _is_carried(link, limits):
+            problems.append(f"GPU {gpu}: RDMA ports carried {link.carried_share or 0:.0%} of what was read (TCP?)")
+        elif link.gb_per_s < limits.link_gb_per_s:
+            through = f" ({', '.join(link.ports)})" if link.ports else ""
+            rate = f"{link.gb_per_s:.1f} of at least {limits.link_gb_per_s:g} GB/s"
+            problems.append(f"GPU {gpu}{through}: {rate} at best, with {partner}")
+    slowest = min(link.gb_per_s for link, _ in best.values())
+    return _result("links", problems, f"{len(best)} links, the slowest {slowest:.1f} GB/s")
+
+
+def _links_of(report: NodeReport, nodes: Mapping[str, NodeReport]) -> Iterator[tuple[LinkRate, str]]:
+    for item in report.rounds:
+        yield from ((link, item.partner) for link in item.links)
+    for other in nodes.values():
+        for item in other.rounds:
+            if item.partner == report.node and other is not report:
+                yield from ((link, other.node) for link in item.links)
+
+
+def _is_carried(link: LinkRate, limits: Limits) -> bool:
+    return link.carried_share is None or link.carried_share >= limits.least_carried_share
+
+
+def _rank(link: LinkRate, limits: Limits) -> tuple[bool, float]:
+    return _is_carried(link, limits), link.gb_per_s
+
+
+def _judge_all_reduce(report: NodeReport, limits: Limits) -> CheckResult:
+    rates = [(item.all_reduce_gb_per_s, item.partner) for item in report.rounds if item.all_reduce_gb_per_s is not None]
+    if not rates:
+        return CheckResult("all-reduce", "failed", _why_missing(report))
+    rate, partner = max(rates)
+    alone = partner == report.node
+    least = limits.all_reduce_alone_gb_per_s if alone else limits.all_reduce_gb_per_s
+    text = f"{rate:.0f} of at least {least:g} GB/s {'in the node alone' if alone else f'with {partner}'}"
+    return _result("all-reduce", [text] if rate < least else [], text)
+
+
+def _why_missing(report: NodeReport) -> str:
+    problems = list(dict.fromkeys(f"with {item.partner}: {item.problem}" for item in report.rounds if item.problem))
+    return "; ".join(problems) or "its pod did not come to it in time"
+
+
+def verdict_of(checks: Sequence[CheckResult]) -> Verdict:
+    """Of a node, from all its checks."""
+    return "failed" if any(check.outcome == "failed" for check in checks) else "passed"
+
+
+def missing_tools(reports: Iterable[NodeReport]) -> list[str]:
+    """What the image lacks for checks that were asked for, each once."""
+    return list(
+        dict.fromkeys(check.text for report in reports for check in report.checks if check.outcome == "no tool")
+    )
+
+
+LABEL = "llmd-oke/acceptance"
+"""Of ConfigMaps with results; the value is the pool."""
+
+RESULT_KEY = "result.json"
+TAINT_KEY, TAINT_VALUE, TAINT_EFFECT = "llmd-oke/acceptance", "failed", "NoSchedule"
+
+
+def result_name(pool: str, node: str) -> str:
+    """The ConfigMap with the result of a node."""
+    return f"acceptance-{pool}-{node}"

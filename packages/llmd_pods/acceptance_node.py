@@ -1,0 +1,360 @@
+"""The program of a pod that takes all GPUs and ports of a node, checks them, and measures with other nodes' pods.
+
+Pods tell what they found in a ConfigMap each; another one, of who leads them, says who meets whom. In a round a pod
+reads from its partner's GPUs into its own, GPU by GPU, and then all GPUs of both reduce together.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llmd_pods import all_reduce
+from llmd_pods.acceptance import (
+    CheckName,
+    CheckResult,
+    Gpu,
+    Limits,
+    LinkRate,
+    NodeReport,
+    Round,
+    judge_gpus,
+    judge_locality,
+    judge_ports,
+    read_gpus,
+    read_ports,
+    read_socket,
+    report_from_json,
+)
+from llmd_pods.cluster import InCluster, from_environment
+from llmd_pods.config_maps import owned_metadata
+from llmd_pods.errors import KitError
+from llmd_pods.kv_path import (
+    PATTERN,
+    Endpoint,
+    Reads,
+    Region,
+    Transfer,
+    counts_received_bytes,
+    increase,
+    measure,
+    nixl,
+    pytorch,
+    read_counters,
+    received_bytes,
+)
+
+VARIABLE = "LLMD_OKE_ACCEPTANCE"
+KEY = "json"
+PAUSE_S = 0.5
+SYSFS = Path("/sys")
+TOOL_LIMIT_S = 60.0
+AMD_SMI = ("amd-smi", "/opt/rocm/bin/amd-smi")
+
+
+@dataclass(frozen=True)
+class NodeRequest:
+    """What a node's pod does, as number `index` of `nodes` that take part; `limit_s` is for all of it, `round_limit_s`
+    for one partner. The transfer of a link is `link_bytes`.
+    """
+
+    namespace: str
+    run: str
+    job: str
+    uid: str
+    index: int
+    nodes: int
+    checks: tuple[CheckName, ...]
+    limits: Limits
+    link_bytes: int
+    reduce_bytes: int
+    repeats: int
+    warm_ups: int
+    round_limit_s: float
+    limit_s: float
+
+    @property
+    def schedule_name(self) -> str:
+        """The ConfigMap that says who meets whom."""
+        return f"{self.run}-schedule"
+
+    def report_name(self, index: int) -> str:
+        """The ConfigMap of a node's pod."""
+        return f"{self.run}-{index}"
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+
+def request_from_json(text: str) -> NodeRequest:
+    """The request of `to_json`."""
+    value: dict[str, Any] = json.loads(text)
+    fields: dict[str, Any] = {**value, "checks": tuple(value["checks"]), "limits": Limits(**value["limits"])}
+    return NodeRequest(**fields)
+
+
+class Board:
+    """What pods tell each other."""
+
+    def __init__(
+        self,
+        request: NodeRequest,
+        cluster: InCluster,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._request = request
+        self._cluster = cluster
+        self._pause = pause
+        self._clock = clock
+        self._deadline_s = clock() + request.limit_s
+
+    def post(self, report: NodeReport) -> None:
+        """Writes this pod's report.
+
+        Raises:
+            KitError: the API server refuses.
+        """
+        request = self._request
+        name = request.report_name(request.index)
+        metadata = owned_metadata(name, request.namespace, request.job, request.uid)
+        data = {KEY: report.to_json()}
+        self._cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+    def schedule(self) -> list[list[tuple[int, int]]]:
+        """Who meets whom, round by round, once that is known.
+
+        Raises:
+            KitError: it isn't in time.
+        """
+        text = self._await(self._request.schedule_name, lambda _: True, self._request.limit_s, "who meets whom")
+        return [[(pair[0], pair[1]) for pair in pairs] for pairs in json.loads(text)]
+
+    def partner(self, index: int, rounds: int) -> NodeReport:
+        """The report of another pod once it is done with so many rounds.
+
+        Raises:
+            KitError: it isn't in time.
+        """
+
+        def is_there(text: str) -> bool:
+            return len(report_from_json(text).rounds) >= rounds
+
+        name = self._request.report_name(index)
+        return report_from_json(self._await(name, is_there, self._request.round_limit_s, "it"))
+
+    def _await(self, name: str, is_there: Callable[[str], bool], limit_s: float, what: str) -> str:
+        until_s = min(self._deadline_s, self._clock() + limit_s)
+        while True:
+            data = self._cluster.config_map(self._request.namespace, name)
+            if data is not None and is_there(data[KEY]):
+                return data[KEY]
+            if self._clock() > until_s:
+                raise KitError(f"waited {limit_s:.0f} s for {what}")
+            self._pause(PAUSE_S)
+
+
+def main() -> int:
+    """Does what the environment says."""
+    try:
+        request = request_from_json(os.environ[VARIABLE])
+        run(request, os.environ, Board(request, from_environment(os.environ)))
+    except KitError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def run(request: NodeRequest, environment: Mapping[str, str], board: Board, sysfs: Path = SYSFS) -> None:
+    """All checks of this pod.
+
+    Raises:
+        KitError: the API server refuses, or nobody says who meets whom.
+    """
+    report = NodeReport(environment["NODE_NAME"], environment["POD_IP"], checks=tuple(own_checks(request, sysfs)))
+    links = Links(request, sysfs / "class/infiniband") if _measures_links(request) else None
+    try:
+        if links is not None and report.checks and all(check.outcome != "failed" for check in report.checks):
+            report = links.prepare(report)
+        report = replace(report, ready=True)
+        for check in report.checks:
+            print(f"{check.name}: {check.outcome}: {check.text}", flush=True)
+        board.post(report)
+        for number, pairs in enumerate(board.schedule()):
+            pair = next((pair for pair in pairs if request.index in pair), None)
+            measured = Round(report.node) if pair is None else meet(request, board, report, links, number, pair)
+            report = replace(report, rounds=(*report.rounds, measured))
+            board.post(report)
+        board.post(replace(report, over=True))
+    finally:
+        if links is not None:
+            links.close()
+
+
+def _measures_links(request: NodeRequest) -> bool:
+    return "links" in request.checks and request.limits.virtual_functions > 0 and request.nodes > 1
+
+
+def own_checks(request: NodeRequest, sysfs: Path) -> Iterator[CheckResult]:
+    """The checks that take nothing but the node."""
+    limits, names = request.limits, request.checks
+    gpus: tuple[Gpu, ...] = ()
+    if "gpus" in names or "locality" in names:
+        try:
+            gpus = tuple(
+                replace(gpu, socket=read_socket(sysfs / "bus/pci/devices" / gpu.address)) for gpu in amd_smi_gpus()
+            )
+        except KitError as error:
+            yield CheckResult("gpus", "no tool" if error.remedy else "failed", error.message)
+            names = tuple(name for name in names if name not in {"gpus", "locality"})
+    if "gpus" in names:
+        yield judge_gpus(gpus, limits)
+    if not limits.virtual_functions:
+        return
+    ports = read_ports(sysfs, limits.gid_index)
+    if "rdma" in names:
+        yield judge_ports(ports, limits)
+    if "locality" in names:
+        yield judge_locality(gpus, ports)
+
+
+def amd_smi_gpus(tools: Sequence[str] = AMD_SMI) -> tuple[Gpu, ...]:
+    """The GPUs that amd-smi sees.
+
+    Raises:
+        KitError: the image has no amd-smi (then with a remedy), or it fails.
+    """
+    for tool in tools:
+        try:
+            return read_gpus(_said([tool, "list", "--json"]), _said([tool, "metric", "--ecc", "--json"]))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise KitError(f"amd-smi: {error}") from error
+    raise KitError("the image has no amd-smi", "Use vLLM's ROCm image.")
+
+
+def _said(words: Sequence[str]) -> str:
+    try:
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise KitError(f"{' '.join(words)} did not end within {TOOL_LIMIT_S:.0f} s") from None
+    if ended.returncode:
+        raise KitError(f"{' '.join(words)} ended with {ended.returncode}: {ended.stderr.strip()[-300:]}")
+    return ended.stdout
+
+
+class Links:
+    """This pod's GPUs as others read them, and reads from others' into them."""
+
+    def __init__(self, request: NodeRequest, counters: Path) -> None:
+        self._request = request
+        self._counters = counters
+        self._sources: list[Endpoint] = []
+        self._reads = Reads(Transfer(request.link_bytes, 1), request.repeats, request.warm_ups, request.round_limit_s)
+        self._api: Any = None
+        self._torch: Any = None
+
+    def prepare(self, report: NodeReport) -> NodeReport:
+        """Makes a buffer on each GPU that others may read."""
+        try:
+            (_, self._api), self._torch = nixl(), pytorch()
+        except KitError as error:
+            return replace(report, checks=(*report.checks, CheckResult("links", "no tool", error.message)))
+        try:
+            self._sources = [self._endpoint(gpu, "source", PATTERN) for gpu in range(self._request.limits.gpus)]
+            regions = tuple(source.region.model_dump_json() for source in self._sources)
+        except KitError as error:
+            return replace(report, checks=(*report.checks, CheckResult("links", "failed", error.message)))
+        return replace(report, regions=regions)
+
+    def read(self, other: NodeReport, number: int) -> Iterator[LinkRate]:
+        """Reads all of another pod's buffers.
+
+        Raises:
+            KitError: a read fails or takes too long.
+        """
+        for gpu, text in enumerate(other.regions):
+            target = self._endpoint(gpu, f"target-{number}", 0)
+            try:
+                before = read_counters(self._counters)
+                seconds = measure(target, Region.model_validate_json(text), self._reads, clock=time.perf_counter)
+                after = read_counters(self._counters)
+            finally:
+                target.close()
+            grown, moved = increase(before, after), self._reads.moved_bytes
+            counted = counts_received_bytes(before, after)
+            busiest = max(grown, key=lambda name: received_bytes({name: grown[name]}), default="")
+            yield LinkRate(
+                gpu=gpu,
+                gb_per_s=self._request.link_bytes * len(seconds) / sum(seconds) / 1e9,
+                carried_share=received_bytes(grown) / moved if counted else None,
+                ports=(busiest.partition("/")[0],) if received_bytes(grown) else (),
+            )
+
+    def close(self) -> None:
+        """Takes the registrations back."""
+        for source in self._sources:
+            source.close()
+
+    def _endpoint(self, gpu: int, role: str, fill: int) -> Endpoint:
+        request = self._request
+        name = f"{request.run}-{request.index}-{role}-{gpu}"
+        return Endpoint(name, request.link_bytes, fill, self._api, self._torch, gpu)
+
+
+def meet(
+    request: NodeRequest, board: Board, report: NodeReport, links: Links | None, number: int, pair: tuple[int, int]
+) -> Round:
+    """One round with a partner; what goes wrong in it is part of what it gives."""
+    first, second = pair
+    other = second if request.index == first else first
+    measured = Round(report.node)
+    try:
+        partner = report if other == request.index else board.partner(other, number)
+        measured = replace(measured, partner=partner.node)
+        print(f"round {number + 1}: with {partner.node}", flush=True)
+        if links is not None and other != request.index:
+            measured = replace(measured, links=tuple(links.read(partner, number)))
+        if "all-reduce" in request.checks:
+            master = report.address if request.index == first else partner.address
+            rate = all_reduce.run(_all_reduce(request, master, number, pair), rank_program())
+            measured = replace(measured, all_reduce_gb_per_s=rate)
+        elif other != request.index:
+            board.post(replace(report, rounds=(*report.rounds, measured)))
+            board.partner(other, number + 1)
+    except KitError as error:
+        print(error, file=sys.stderr, flush=True)
+        return replace(measured, problem=error.message)
+    return measured
+
+
+def rank_program() -> list[str]:
+    """The words that run a rank: the same archive, but for the parts that need more than PyTorch."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from llmd_pods.all_reduce import main; sys.exit(main())"
+    return [sys.executable, "-B", "-c", code, sys.argv[0]]
+
+
+def _all_reduce(request: NodeRequest, address: str, number: int, pair: tuple[int, int]) -> all_reduce.AllReduce:
+    gpus, alone = request.limits.gpus, pair[0] == pair[1]
+    return all_reduce.AllReduce(
+        address=address,
+        port=all_reduce.PORT + number,
+        ranks=gpus if alone else 2 * gpus,
+        first_rank=0 if request.index == pair[0] else gpus,
+        gpus=gpus,
+        length_bytes=request.reduce_bytes,
+        repeats=request.repeats,
+        warm_ups=request.warm_ups,
+        limit_s=request.round_limit_s,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,443 @@
+"""Leads the acceptance of a pool's nodes: a pod on each that has not passed, who meets whom, verdicts, taints.
+
+Runs in a pod without GPUs, with nothing but Python itself. It ends with 0 when enough nodes may serve; with 1 and the
+cause otherwise. A node that fails is tainted; one that passes loses that taint. Where the image lacks a tool, nothing
+is judged.
+"""
+
+import http.client
+import json
+import os
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from llmd_pods.acceptance import (
+    LABEL,
+    RESULT_KEY,
+    TAINT_EFFECT,
+    TAINT_KEY,
+    TAINT_VALUE,
+    CheckName,
+    CheckResult,
+    Limits,
+    NodeReport,
+    NodeResult,
+    judge_rounds,
+    missing_tools,
+    report_from_json,
+    result_from_json,
+    result_name,
+    tournament,
+    verdict_of,
+)
+from llmd_pods.errors import KitError
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TERMINATION_LOG = Path("/dev/termination-log")
+REQUEST_TIMEOUT_S = 30.0
+PAUSES_S = (0.0, 1.0, 4.0, 15.0)
+PAUSE_S = 1.0
+NODE_VARIABLE = "LLMD_OKE_ACCEPTANCE"
+REPORT_KEY = "json"
+UNTESTED = "untested"
+"""The end of the name of a ConfigMap with the nodes that could not be tested, and why; it goes with the Job."""
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One acceptance of a pool. `needed` nodes must be able to serve, with `on_failure` `hold` all of them.
+
+    `pod` is what runs on each node, without its name, node and number. Without `only` it is nodes that have not passed
+    before (`again`: all). A pod that isn't placed within `placement_limit_s` has no room: the node serves already.
+    `node_request` is what pods are told, but for who they are. `most_rounds` bounds how many others a node meets.
+    """
+
+    pool: str
+    selector: str
+    namespace: str
+    needed: int
+    on_failure: Literal["spares", "hold"]
+    image: str
+    devices: Mapping[str, int]
+    checks: tuple[CheckName, ...]
+    limits: Limits
+    pod: Mapping[str, Any]
+    node_request: Mapping[str, Any]
+    most_rounds: int
+    placement_limit_s: float
+    start_limit_s: float
+    limit_s: float
+    only: tuple[str, ...] = ()
+    again: bool = False
+
+
+def request_from_json(text: str) -> RunRequest:
+    """The request of a file."""
+    value: dict[str, Any] = json.loads(text)
+    limits = Limits(**value["limits"])
+    fields: dict[str, Any] = {
+        **value,
+        "checks": tuple(value["checks"]),
+        "only": tuple(value.get("only", ())),
+        "limits": limits,
+    }
+    return RunRequest(**fields)
+
+
+class Api:
+    """The API server by the pod's own account."""
+
+    def __init__(self, url: str, account: Path = ACCOUNT, pause: Callable[[float], None] = time.sleep) -> None:
+        self._url = url
+        self._account = account
+        self._pause = pause
+        self._context = ssl.create_default_context(cafile=str(account / "ca.crt"))
+
+    def ask(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Object | None:
+        """The answer; None where there is no such thing.
+
+        Raises:
+            KitError: the API server refuses, or does not answer in several tries.
+            ConflictError: somebody else has changed or created it.
+        """
+        problem = ""
+        for pause_s in PAUSES_S:
+            self._pause(pause_s)
+            try:
+                return self._once(method, path, body, kind)
+            except urllib.error.HTTPError as error:
+                problem = f"HTTP {error.code}: {error.read(2000).decode(errors='replace')}"
+                if error.code == HTTPStatus.NOT_FOUND:
+                    return None
+                if error.code == HTTPStatus.CONFLICT:
+                    raise ConflictError(f"{method} {path}: {problem}") from error
+                if error.code < HTTPStatus.TOO_MANY_REQUESTS:
+                    break
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                problem = str(error)
+        raise KitError(f"{method} {path}: {problem}")
+
+    def items(self, path: str) -> list[Object]:
+        """The objects of a list."""
+        return (self.ask("GET", path) or {}).get("items", [])
+
+    def _once(self, method: str, path: str, body: object, kind: str) -> Object:
+        token = (self._account / "token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self._url}{path}", data, headers, method=method)  # noqa: S310 - https
+        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S, context=self._context) as answer:  # noqa: S310
+            return json.load(answer)
+
+
+class ConflictError(KitError):
+    """Somebody else was first."""
+
+
+@dataclass
+class Worker:
+    """A pod on a node: who it is, what it told last, and why it will tell nothing more."""
+
+    index: int
+    node: Object
+    pod: str
+    report: NodeReport
+    problem: str = ""
+    untested: bool = False
+
+    @property
+    def name(self) -> str:
+        """The node's."""
+        return self.node["metadata"]["name"]
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing more comes from it."""
+        return bool(self.problem) or self.untested
+
+
+@dataclass
+class Run:
+    """One acceptance, as it goes on."""
+
+    request: RunRequest
+    api: Api
+    job: str
+    uid: str
+    pause: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    workers: list[Worker] = field(default_factory=list[Worker])
+
+    def lead(self) -> tuple[list[NodeResult], list[str]]:
+        """The results of all nodes of the pool, and why not enough of them may serve (empty, if enough do).
+
+        Raises:
+            KitError: nothing can be judged: the image lacks tools or can't be pulled, or the API server refuses.
+        """
+        nodes = self.api.items(f"/api/v1/nodes?labelSelector={quote(self.request.selector)}")
+        nodes.sort(key=_name)
+        kept = {result.node: result for result in self._kept()}
+        targets = self._targets(nodes, kept)
+        short = {_name(node): text for node in targets if (text := shortage(node, self.request.devices))}
+        self.workers = [
+            Worker(index, node, f"{self.job}-{index}", NodeReport(_name(node)))
+            for index, node in enumerate(node for node in targets if _name(node) not in short)
+        ]
+        try:
+            reports = self._measure()
+        finally:
+            self._clear()
+        absent = [(node, short[_name(node)]) for node in targets if _name(node) in short]
+        new = [replace(self._result(node, ()), verdict="failed", reason=text) for node, text in absent]
+        new += self._verdicts(reports)
+        for result in new:
+            self._keep(result)
+        untested = {result.node: result.reason for result in new if result.verdict == "not tested"}
+        self._apply(f"{self.job}-{UNTESTED}", {REPORT_KEY: json.dumps(untested)})
+        results = {**{name: kept[name] for name in map(_name, nodes) if name in kept}, **{r.node: r for r in new}}
+        return list(results.values()), judge_pool(self.request, [_name(node) for node in nodes], results)
+
+    def _targets(self, nodes: Sequence[Object], kept: Mapping[str, NodeResult]) -> list[Object]:
+        """The nodes that are to be tested."""
+        names = {_name(node) for node in nodes}
+        if unknown := sorted(set(self.request.only) - names):
+            raise KitError(f"The pool {self.request.pool} has no node {', '.join(unknown)}.", ", ".join(sorted(names)))
+        if self.request.only:
+            return [node for node in nodes if _name(node) in self.request.only]
+
+        def has_passed(node: Object) -> bool:
+            result = kept.get(_name(node))
+            return result is not None and result.uid == node["metadata"]["uid"] and result.verdict == "passed"
+
+        return [node for node in nodes if self.request.again or not has_passed(node)]
+
+    def _measure(self) -> list[NodeReport]:
+        deadline_s = self.clock() + self.request.limit_s
+        for worker in self.workers:
+            self.api.ask("POST", self._path("pods"), self._pod(worker))
+        self._follow(lambda report: report.ready, self.clock() + self.request.start_limit_s)
+        players = [worker for worker in self.workers if worker.report.sound and not worker.lost]
+        if missing := missing_tools(worker.report for worker in self.workers):
+            raise KitError(f"{self.request.image}: {'; '.join(missing)}. Nothing was judged.", "Use vLLM's ROCm image.")
+        rounds = tournament([player.index for player in players], self.request.most_rounds) if self._is_paired() else []
+        print(f"{len(players)} nodes measure with each other in {len(rounds)} rounds", flush=True)
+        self._apply(f"{self.job}-schedule", {REPORT_KEY: json.dumps(rounds)})
+        for worker in self.workers:
+            if not worker.lost and worker not in players:
+                worker.report = replace(worker.report, over=True)
+        self._follow(lambda report: report.over, deadline_s)
+        return [worker.report for worker in players]
+
+    def _is_paired(self) -> bool:
+        return any(name in self.request.checks for name in ("links", "all-reduce"))
+
+    def _follow(self, is_there: Callable[[NodeReport], bool], deadline_s: float) -> None:
+        """Until each pod has told so much, has ended, or the time is up."""
+        placed_s = self.clock() + self.request.placement_limit_s
+        while True:
+            waiting = [worker for worker in self.workers if not worker.lost and not is_there(worker.report)]
+            late = self.clock() > deadline_s
+            for worker in waiting:
+                self._look(worker, late=late, unplaced=self.clock() > placed_s)
+            if late or all(worker.lost or is_there(worker.report) for worker in waiting):
+                return
+            self.pause(PAUSE_S)
+
+    def _look(self, worker: Worker, *, late: bool, unplaced: bool) -> None:
+        data = (self.api.ask("GET", self._path(f"configmaps/{self.job}-{worker.index}")) or {}).get("data", {})
+        before = worker.report
+        if REPORT_KEY in data:
+            worker.report = report_from_json(data[REPORT_KEY])
+        if worker.report != before and not late:
+            return
+        pod = self.api.ask("GET", self._path(f"pods/{worker.pod}")) or {}
+        status: Object = pod.get("status", {})
+        if image := _image_problem(status):
+            if late:
+                raise KitError(f"{self.request.image} can't be pulled on {worker.name}: {image}. Nothing was judged.")
+        elif not pod or status.get("phase") in {"Failed", "Succeeded"}:
+            worker.problem = "" if worker.report.over else f"its pod ended: {_last_words(status)}"
+        elif (reason := _unplaced(status)) and (unplaced or late):
+            worker.untested, worker.problem = True, f"its GPUs or ports are in use, or it is closed: {reason}"
+        if late and not worker.lost and not worker.report.over:
+            worker.problem = "its pod did not report in time"
+
+    def _verdicts(self, reports: Sequence[NodeReport]) -> Iterator[NodeResult]:
+        paired = judge_rounds(reports, self.request.limits, self.request.checks) if self._is_paired() else {}
+        for worker in self.workers:
+            result = self._result(worker.node, [*worker.report.checks, *paired.get(worker.name, ())])
+            if worker.untested:
+                result = replace(result, verdict="not tested", reason=worker.problem)
+            elif worker.problem and result.verdict == "passed":
+                result = replace(result, verdict="failed", reason=worker.problem)
+            yield result
+
+    def _result(self, node: Object, checks: Sequence[CheckResult]) -> NodeResult:
+        failed = [f"{check.name}: {check.text}" for check in checks if check.outcome == "failed"]
+        return NodeResult(
+            node=_name(node),
+            uid=node["metadata"]["uid"],
+            verdict=verdict_of(checks),
+            date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            image=self.request.image,
+            checks=tuple(checks),
+            reason="; ".join(failed),
+        )
+
+    def _kept(self) -> Iterator[NodeResult]:
+        path = self._path(f"configmaps?labelSelector={quote(f'{LABEL}={self.request.pool}')}")
+        for item in self.api.items(path):
+            data: dict[str, str] = item.get("data") or {}
+            try:
+                yield result_from_json(data.get(RESULT_KEY, ""))
+            except ValueError:
+                continue
+
+    def _keep(self, result: NodeResult) -> None:
+        print(f"{result.node}  {result.verdict}  {result.reason}", flush=True)
+        if result.verdict == "not tested":
+            return
+        self._set_taint(result.node, failed=result.verdict == "failed")
+        name = result_name(self.request.pool, result.node)
+        self._apply(name, {RESULT_KEY: result.to_json()}, {LABEL: self.request.pool})
+
+    def _set_taint(self, node: str, *, failed: bool) -> None:
+        for _ in PAUSES_S:
+            current = self.api.ask("GET", f"/api/v1/nodes/{node}") or {}
+            taints: list[Object] = current.get("spec", {}).get("taints") or []
+            others = [taint for taint in taints if taint["key"] != TAINT_KEY]
+            own = [{"key": TAINT_KEY, "value": TAINT_VALUE, "effect": TAINT_EFFECT}] if failed else []
+            if not current or (len(taints) > len(others)) == failed:
+                return
+            version = current["metadata"]["resourceVersion"]
+            patch = {"metadata": {"resourceVersion": version}, "spec": {"taints": [*others, *own]}}
+            try:
+                self.api.ask("PATCH", f"/api/v1/nodes/{node}", patch, "application/merge-patch+json")
+            except ConflictError:
+                continue
+            return
+        raise KitError(f"{node} changes so often that it can't be tainted.")
+
+    def _pod(self, worker: Worker) -> Object:
+        """Pods go with the Job that leads them."""
+        pod: Object = json.loads(json.dumps(self.request.pod))
+        pod["metadata"] = {
+            **pod["metadata"],
+            "name": worker.pod,
+            "namespace": self.request.namespace,
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}],
+        }
+        field_ = {"key": "metadata.name", "operator": "In", "values": [worker.name]}
+        terms = {"nodeSelectorTerms": [{"matchFields": [field_]}]}
+        pod["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        told = {
+            **self.request.node_request,
+            "namespace": self.request.namespace,
+            "run": self.job,
+            "job": self.job,
+            "uid": self.uid,
+            "index": worker.index,
+            "nodes": len(self.workers),
+        }
+        pod["spec"]["containers"][0]["env"].append({"name": NODE_VARIABLE, "value": json.dumps(told)})
+        return pod
+
+    def _apply(self, name: str, data: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.job, "uid": self.uid}
+        metadata: Object = {"name": name, "namespace": self.request.namespace}
+        metadata |= {"labels": labels} if labels else {"ownerReferences": [owner]}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        path = self._path(f"configmaps/{name}?fieldManager=llmd-oke&force=true")
+        self.api.ask("PATCH", path, body, "application/apply-patch+yaml")
+
+    def _clear(self) -> None:
+        for worker in self.workers:
+            self.api.ask("DELETE", self._path(f"pods/{worker.pod}"))
+
+    def _path(self, rest: str) -> str:
+        return f"/api/v1/namespaces/{self.request.namespace}/{rest}"
+
+
+def judge_pool(request: RunRequest, nodes: Sequence[str], results: Mapping[str, NodeResult]) -> list[str]:
+    """Why not enough of a pool's nodes may serve; empty, if enough do. One that was not tested because it serves counts
+    as it did before.
+    """
+    failed = [name for name in nodes if name in results and results[name].verdict == "failed"]
+    usable = len(nodes) - len(failed)
+    reasons = [f"{name} failed ({results[name].reason})" for name in failed]
+    if failed and request.on_failure == "hold":
+        return [*reasons, "acceptance.onFailure is hold: nothing is served until all nodes pass"]
+    if usable < request.needed:
+        return [*reasons, f"{usable} of {len(nodes)} nodes may serve, the models need {request.needed}"]
+    return []
+
+
+def shortage(node: Object, devices: Mapping[str, int]) -> str:
+    """What keeps a node from being tested at all; empty, if nothing does."""
+    status: Object = node.get("status", {})
+    conditions: list[Object] = status.get("conditions", [])
+    if not any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
+        return "the node is not Ready"
+    allocatable: Mapping[str, str] = status.get("allocatable", {})
+    short = [(int(allocatable.get(name, 0)), need, name) for name, need in sorted(devices.items())]
+    return " and ".join(f"it has {has} of {need} {name}" for has, need, name in short if has < need)
+
+
+def _name(node: Object) -> str:
+    return node["metadata"]["name"]
+
+
+def _unplaced(status: Object) -> str:
+    conditions: list[Object] = status.get("conditions", [])
+    waiting = [item for item in conditions if item["type"] == "PodScheduled" and item["status"] != "True"]
+    return str(waiting[0].get("message") or "not scheduled") if waiting else ""
+
+
+def _image_problem(status: Object) -> str:
+    waiting = _states(status, "waiting")
+    return next((item.get("message") or item["reason"] for item in waiting if "Image" in item.get("reason", "")), "")
+
+
+def _last_words(status: Object) -> str:
+    words = next((item["message"].strip() for item in _states(status, "terminated") if item.get("message")), "")
+    return words.splitlines()[-1] if words else str(status.get("message") or status.get("phase") or "it is gone")
+
+
+def _states(status: Object, kind: str) -> list[dict[str, str]]:
+    containers: list[Object] = status.get("containerStatuses", [])
+    states: list[Object] = [container.get("state", {}) for container in containers]
+    return [state[kind] for state in states if state.get(kind)]
+
+
+def main() -> int:
+    """Leads the acceptance that the file of the only argument describes."""
+    try:
+        request = request_from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+        api = Api(f"https://{f'[{host}]' if ':' in host else host}:{port}")
+        _, problems = Run(request, api, os.environ["JOB_NAME"], os.environ["JOB_UID"]).lead()
+    except KitError as error:
+        problems = [error.message]
+    if not problems:
+        return 0
+    cause = "; ".join(problems)
+    print(cause, file=sys.stderr, flush=True)
+    if TERMINATION_LOG.exists():
+        TERMINATION_LOG.write_text(cause[:4000])
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What a pod finds of its node's GPUs and RDMA ports: the kernel's folders, amd-smi, PyTorch and NIXL, all simulated.
+
+Only Python programs of images that have them find it, in containers that ask for all of a node's GPUs. Faults of a node
+are rules of the rehearsal's fault file (`resource: Node`).
+"""
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+from lightkube.models.core_v1 import Container
+from llmd_oke import catalogue
+from llmd_oke.catalogue import Shape
+from llmd_oke.catalogue.benchmarks import acceptance
+from llmd_oke.catalogue.shapes import INSTANCE_TYPE_LABEL
+from llmd_oke.operations.objects import texts
+
+from llmd_rehearsal.agent_config import NodeConfig
+from llmd_rehearsal.oci_plugin.faults import NODE, Fault, Faults
+from llmd_rehearsal.pods.containers import Mount
+
+FOLDER = "/opt/simulated-node"
+TOOL = "/opt/rocm/bin/amd-smi"
+ENVIRONMENT: Mapping[str, str] = {"PYTHONPATH": f"{FOLDER}/site"}
+
+FAULTY_PORT = 2
+SLOW_SHARE = 0.25
+"""Of a slow link's line rate."""
+
+USUAL_SHARE = 0.89
+"""Of the line rate: 356 GB/s over eight ports of 50, the published all-reduce (oci-hpc-oke, manifests/rccl-tests)."""
+
+_GID = "0000:0000:0000:0000:0000:ffff:c0a8:{:04x}"
+_SOCKETS = 2
+
+
+def takes_node(container: Container, node: NodeConfig) -> bool:
+    """Whether a container asks for all GPUs of its node."""
+    shape = shape_of(node)
+    return shape is not None and texts(container.resources, "limits").get(shape.gpu.resource) == str(shape.gpus)
+
+
+def shape_of(node: NodeConfig) -> Shape | None:
+    """The shape of a node; None where it has none of the catalogue."""
+    name = node.labels.get(INSTANCE_TYPE_LABEL)
+    return catalogue.shape(name) if name else None
+
+
+def mounts(container: Container, node: NodeConfig, folder: Path, faults: Faults) -> list[Mount]:
+    """Writes what the container finds into `folder`, and shows it where it is looked for."""
+    shape = shape_of(node)
+    if shape is None:
+        return []
+    rule = faults.take(NODE, [node.name], "use")
+    fault = rule.fault if rule else None
+    ports = shape.rdma.virtual_functions if shape.rdma.resource in texts(container.resources, "limits") else 0
+    write(folder, shape, ports, fault)
+    site = Path(str(resources.files("llmd_rehearsal"))) / "simulated_node"
+    return [
+        Mount(folder / "sys", "/sys"),
+        Mount(folder / "node", FOLDER, read_only=True),
+        Mount(site, f"{FOLDER}/site", read_only=True),
+        Mount(folder / "amd-smi", TOOL, read_only=True),
+    ]
+
+
+def write(folder: Path, shape: Shape, ports: int, fault: Fault | None) -> None:
+    """The files of a node with that fault."""
+    addresses = [f"0000:{0x11 + 0x10 * gpu:02x}:00.0" for gpu in range(shape.gpus)]
+    files: dict[str, object] = {
+        f"sys/bus/pci/devices/{address}/numa_node": _socket(gpu, shape.gpus) for gpu, address in enumerate(addresses)
+    }
+    figures = acceptance().shapes.get(shape.name)
+    mtu = figures.mtu_bytes if figures else 0
+    gid_index = shape.rdma.environment.get("UCX_IB_GID_INDEX", "3")
+    for port in range(ports - (fault is Fault.MISSING_VIRTUAL_FUNCTION)):
+        wrong = fault is Fault.WRONG_GID and port == FAULTY_PORT
+        device = f"sys/class/infiniband/mlx5_{port}"
+        files |= {
+            f"{device}/device/numa_node": _socket(port, ports),
+            f"{device}/ports/1/state": "4: ACTIVE",
+            f"{device}/ports/1/phys_state": "5: LinkUp",
+            f"{device}/ports/1/counters/port_rcv_data": 0,
+            f"{device}/ports/1/gids/{gid_index}": _GID.format(port + 1),
+            f"{device}/ports/1/gid_attrs/types/{gid_index}": "IB/RoCE v1" if wrong else "RoCE v2",
+            f"{device}/ports/1/gid_attrs/ndevs/{gid_index}": f"net{port + 1}",
+            f"sys/class/net/net{port + 1}/mtu": mtu,
+        }
+    line = shape.rdma.port_gbit_per_s / 8
+    rates = [line * USUAL_SHARE] * shape.gpus
+    if fault is Fault.SLOW_LINK:
+        rates[FAULTY_PORT] = line * SLOW_SHARE
+    visible = addresses[: shape.gpus - (fault is Fault.DEAD_GPU)]
+    files["node/node.json"] = json.dumps({"gpus": visible, "port_gb_per_s": rates})
+    files["amd-smi"] = f'#!/bin/sh\nexec python3 {FOLDER}/site/amd_smi.py "$@"'
+    for name, value in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{value}\n")
+    (folder / "node" / "site").mkdir(exist_ok=True)
+    (folder / "amd-smi").chmod(0o755)
+
+
+def _socket(number: int, count: int) -> int:
+    return number * _SOCKETS // count

@@ -1,0 +1,91 @@
+"""A simulated NIXL API: reads take the model time of the slower of two ports, and ports count what comes in."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+PORTS = Path("/sys/class/infiniband")
+WORD_BYTES = 4
+
+Piece = tuple[int, int, int]
+
+
+class nixl_agent_config:  # noqa: N801 - NIXL's name
+    """How an agent is made."""
+
+    def __init__(self, backends: Sequence[str] = ("UCX",)) -> None:
+        self.backends = list(backends)
+
+
+class Transfer:
+    """A prepared read: whose buffer it fills with what, and the seconds that it takes."""
+
+    def __init__(self, target: torch.Tensor, fill: int, length_bytes: int, seconds: float) -> None:
+        self.target, self.fill, self.length_bytes, self.seconds = target, fill, length_bytes, seconds
+
+
+class nixl_agent:  # noqa: N801 - NIXL's name
+    """An agent with its registered buffers."""
+
+    def __init__(self, name: str, config: nixl_agent_config) -> None:
+        del config
+        self._name = name
+        self._buffers: list[torch.Tensor] = []
+        self._peers: dict[str, dict[str, list[float]]] = {}
+
+    def get_plugin_list(self) -> list[str]:
+        """Its transports."""
+        return ["UCX"]
+
+    def register_memory(self, regions: Sequence[tuple[int, int, int, str]], *, mem_type: str) -> Sequence[object]:
+        """Takes buffers."""
+        del mem_type
+        self._buffers += [torch.Tensor.by_address[address] for address, *_ in regions]
+        return regions
+
+    def deregister_memory(self, regions: Sequence[object]) -> None:
+        """Gives them back."""
+
+    def get_agent_metadata(self) -> bytes:
+        """What another agent needs: fill and rate of each buffer."""
+        rates = torch.port_rates()
+        buffers = {str(item.data_ptr()): [item.fill, rates[item.get_device()]] for item in self._buffers}
+        return json.dumps({"name": self._name, "buffers": buffers}).encode()
+
+    def add_remote_agent(self, metadata: bytes) -> bytes:
+        """Takes another agent's."""
+        other = json.loads(metadata)
+        self._peers[other["name"]] = other["buffers"]
+        return other["name"].encode()
+
+    def get_xfer_descs(self, pieces: Sequence[Piece], *, mem_type: str) -> Sequence[Piece]:
+        """Pieces of memory."""
+        del mem_type
+        return pieces
+
+    def initialize_xfer(self, operation: str, own: Sequence[Piece], remote: Sequence[Piece], peer: str) -> Transfer:
+        """Prepares a read."""
+        del operation
+        fill, rate = self._peers[peer][str(remote[0][0])]
+        target = torch.Tensor.by_address[own[0][0]]
+        length_bytes = sum(length for _, length, _ in own)
+        slower = min(rate, torch.port_rates()[target.get_device()])
+        return Transfer(target, int(fill), length_bytes, length_bytes / (slower * 1e9))
+
+    def transfer(self, handle: Transfer) -> str:
+        """Does it."""
+        torch.model_time.now_s += handle.seconds
+        handle.target.fill = handle.fill
+        counter = PORTS / f"mlx5_{handle.target.get_device()}/ports/1/counters/port_rcv_data"
+        counter.write_text(f"{int(counter.read_text()) + handle.length_bytes // WORD_BYTES}\n")
+        return "DONE"
+
+    def check_xfer_state(self, handle: Transfer) -> str:
+        """It is done at once."""
+        del handle
+        return "DONE"
+
+    def release_xfer_handle(self, handle: Transfer) -> None:
+        """Nothing is left of it."""

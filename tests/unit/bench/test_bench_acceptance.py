@@ -1,0 +1,285 @@
+"""What a GPU node must show: what tools and the kernel say, who meets whom, and verdicts."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from llmd_pods.acceptance import (
+    CheckResult,
+    Gpu,
+    Limits,
+    LinkRate,
+    NodeReport,
+    NodeResult,
+    Port,
+    Round,
+    judge_gpus,
+    judge_locality,
+    judge_ports,
+    judge_rounds,
+    missing_tools,
+    read_gpus,
+    read_ports,
+    report_from_json,
+    result_from_json,
+    tournament,
+    verdict_of,
+)
+
+LIMITS = Limits(
+    gpus=8,
+    virtual_functions=8,
+    gid_index=3,
+    mtu_bytes=4220,
+    link_gb_per_s=40.0,
+    all_reduce_gb_per_s=350.0,
+    all_reduce_alone_gb_per_s=310.0,
+    least_carried_share=0.9,
+)
+GID = "0000:0000:0000:0000:0000:ffff:0ae0:0539"
+"""Of 10.224.5.57, as oci-hpc-oke's docs/running-ib-write-bw-test.md has it."""
+
+
+def list_json(count=8):
+    """As ROCm/amdsmi documents `amd-smi list --json`: one entry for each GPU."""
+    return json.dumps(
+        [
+            {
+                "gpu": i,
+                "bdf": f"0000:{16 + i:02X}:00.0",
+                "uuid": f"u{i}",
+                "kfd_id": i,
+                "node_id": 2 + i,
+                "partition_id": 0,
+            }
+            for i in range(count)
+        ]
+    )
+
+
+def ecc_items(count=8, **uncorrectable):
+    """As `amd-smi metric --ecc --json` gives it (ROCm/amdsmi, CHANGELOG: counts of ECC errors)."""
+    return [
+        {
+            "gpu": i,
+            "ecc": {
+                "total_correctable_count": 0,
+                "total_uncorrectable_count": uncorrectable.get(f"gpu{i}", 0),
+                "total_deferred_count": 0,
+                "cache_correctable_count": 0,
+                "cache_uncorrectable_count": 0,
+            },
+        }
+        for i in range(count)
+    ]
+
+
+def port(number, **changes):
+    values = {
+        "device": f"mlx5_{number}",
+        "socket": number // 4,
+        "state": "4: ACTIVE",
+        "physical_state": "5: LinkUp",
+        "gid": GID,
+        "gid_type": "RoCE v2",
+        "interface": f"net{number + 1}",
+        "mtu_bytes": 4220,
+    }
+    return Port(**{**values, **changes})
+
+
+PORTS = tuple(port(number) for number in range(8))
+GPUS = tuple(Gpu(number, f"0000:{16 + number:02x}:00.0", number // 4, 0) for number in range(8))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_gpus_are_read_from_both_forms_of_amd_smis_json(wrapped):
+    items = ecc_items(gpu3=2)
+    gpus = read_gpus(list_json(), json.dumps({"gpu_data": items} if wrapped else items))
+    assert [gpu.uncorrectable_errors for gpu in gpus] == [0, 0, 0, 2, 0, 0, 0, 0]
+    assert gpus[1].address == "0000:11:00.0"
+
+
+def test_counts_that_a_gpu_does_not_have_are_not_known():
+    (gpu,) = read_gpus(list_json(1), json.dumps(ecc_items(1, gpu0="N/A")))
+    assert gpu.uncorrectable_errors is None
+    assert judge_gpus([gpu], replace(LIMITS, gpus=1)).outcome == "passed"
+
+
+@pytest.mark.parametrize("text", ["", "[]x", '{"other": 1}', '[{"gpu": 0}]', "7"])
+def test_other_words_of_amd_smi_are_no_gpus(text):
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own errors among them
+        read_gpus(text, text)
+
+
+def test_a_gpu_that_amd_smi_does_not_see_fails():
+    result = judge_gpus(GPUS[:7], LIMITS)
+    assert (result.outcome, result.text) == ("failed", "amd-smi sees 7 of 8 GPUs")
+
+
+def test_a_gpu_with_memory_errors_is_named():
+    result = judge_gpus((*GPUS[:7], replace(GPUS[7], uncorrectable_errors=3)), LIMITS)
+    assert result.text == "GPU 7 (0000:17:00.0) has 3 uncorrectable memory errors"
+
+
+def sysfs(folder, ports=PORTS):
+    for item in ports:
+        files = {
+            f"class/infiniband/{item.device}/device/numa_node": item.socket,
+            f"class/infiniband/{item.device}/ports/1/state": item.state,
+            f"class/infiniband/{item.device}/ports/1/phys_state": item.physical_state,
+            f"class/infiniband/{item.device}/ports/1/gids/3": item.gid,
+            f"class/infiniband/{item.device}/ports/1/gid_attrs/types/3": item.gid_type,
+            f"class/infiniband/{item.device}/ports/1/gid_attrs/ndevs/3": item.interface,
+            f"class/net/{item.interface}/mtu": item.mtu_bytes,
+        }
+        for name, value in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"{value}\n")
+    return folder
+
+
+def test_ports_are_read_from_sysfs(tmp_path):
+    assert read_ports(sysfs(tmp_path), 3) == PORTS
+
+
+def test_a_port_without_that_gid_has_none(tmp_path):
+    (port_,) = read_ports(sysfs(tmp_path, PORTS[:1]), 1)
+    assert (port_.gid, port_.gid_type, port_.mtu_bytes) == ("", "", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"state": "1: DOWN", "physical_state": "3: Disabled"}, "mlx5_2: state 1: DOWN (3: Disabled)"),
+        ({"gid_type": "IB/RoCE v1"}, f"mlx5_2: GID 3 is {GID} (IB/RoCE v1), not RoCE v2 over IPv4"),
+        ({"gid": "fe80:0000:0000:0000:0000:0000:0000:0001"}, "not RoCE v2 over IPv4"),
+        ({"gid": "", "gid_type": ""}, "mlx5_2: GID 3 is no GID (no type), not RoCE v2 over IPv4"),
+        ({"mtu_bytes": 1500}, "mlx5_2: MTU of net3 is 1500, not 4220"),
+    ],
+)
+def test_a_port_that_is_not_as_it_must_be_is_named(changes, text):
+    result = judge_ports([*PORTS[:2], port(2, **changes), *PORTS[3:]], LIMITS)
+    assert result.outcome == "failed"
+    assert text in result.text
+
+
+def test_a_missing_virtual_function_fails():
+    assert judge_ports(PORTS[1:], LIMITS).text == "7 of 8 virtual functions are in the pod"
+
+
+def test_sound_ports_pass():
+    assert judge_ports(PORTS, LIMITS).text == "8 ports up, GID 3 RoCE v2, MTU 4220"
+
+
+def test_a_socket_with_fewer_ports_than_gpus_fails():
+    result = judge_locality(GPUS, (*PORTS[:7], port(7, socket=0)))
+    assert result.text == "socket 0: 4 GPUs, 5 ports; socket 1: 4 GPUs, 3 ports"
+
+
+def test_sockets_that_the_kernel_does_not_tell_are_not_judged():
+    assert judge_locality(GPUS, (*PORTS[:7], port(7, socket=None))).outcome == "not run"
+
+
+@pytest.mark.parametrize("count", range(2, 10))
+def test_each_node_meets_every_other_once_and_never_two_at_a_time(count):
+    rounds = tournament(range(count), 100)
+    for pairs in rounds:
+        players = [player for pair in pairs for player in pair]
+        assert len(players) == len(set(players)) == count - count % 2
+    pairs = [pair for pairs in rounds for pair in pairs]
+    assert len(pairs) == len(set(pairs)) == count * (count - 1) // 2
+
+
+def test_a_node_alone_meets_itself():
+    assert tournament([4], 8) == [[(4, 4)]]
+
+
+def test_rounds_are_bounded():
+    assert len(tournament(range(100), 8)) == 8
+
+
+def report(node, *rounds):
+    return NodeReport(node, "10.0.0.1", ready=True, over=True, rounds=rounds)
+
+
+def links(rates, share=1.0):
+    return tuple(LinkRate(gpu, rate, share, (f"mlx5_{gpu}",)) for gpu, rate in enumerate(rates))
+
+
+GOOD = (44.0,) * 8
+SLOW = (44.0, 44.0, 11.2, *GOOD[3:])
+
+
+def judged(*reports, limits=LIMITS):
+    results = judge_rounds(reports, limits, ("links", "all-reduce"))
+    return {node: {check.name: check for check in checks} for node, checks in results.items()}
+
+
+def test_fast_nodes_pass():
+    results = judged(report("a", Round("b", links(GOOD), 356.0)), report("b", Round("a", links(GOOD), 355.0)))
+    assert {check.outcome for checks in results.values() for check in checks.values()} == {"passed"}
+    assert results["a"]["all-reduce"].text == "356 of at least 350 GB/s with b"
+
+
+def test_of_three_nodes_the_one_with_the_slow_link_fails_alone():
+    """Whoever reads from it is slow too, but for that both have another partner."""
+    results = judged(
+        report("a", Round("b", links(SLOW), 90.0), Round("c", links(GOOD), 356.0)),
+        report("b", Round("a", links(SLOW), 90.0), Round("c", links(SLOW), 90.0)),
+        report("c", Round("a", links(GOOD), 356.0), Round("b", links(SLOW), 90.0)),
+    )
+    failed = {
+        node: [name for name, check in checks.items() if check.outcome == "failed"] for node, checks in results.items()
+    }
+    assert failed == {"a": [], "b": ["links", "all-reduce"], "c": []}
+    assert results["b"]["links"].text == "GPU 2 (mlx5_2): 11.2 of at least 40 GB/s at best, with a"
+
+
+def test_of_two_nodes_with_a_slow_link_both_are_suspects():
+    results = judged(report("a", Round("b", links(SLOW), 90.0)), report("b", Round("a", links(SLOW), 90.0)))
+    assert {node: checks["links"].outcome for node, checks in results.items()} == {"a": "failed", "b": "failed"}
+
+
+def test_reads_that_rdma_ports_did_not_carry_fail():
+    results = judged(
+        report("a", Round("b", links(GOOD, 0.02), 356.0)), report("b", Round("a", links(GOOD, 0.02), 356.0))
+    )
+    assert "GPU 0: RDMA ports carried 2% of what was read (TCP?)" in results["a"]["links"].text
+
+
+def test_a_node_alone_is_held_to_the_figure_of_one_node():
+    results = judged(report("a", Round("a", (), 320.0)))
+    assert results["a"]["links"].outcome == "not run"
+    assert results["a"]["all-reduce"].text == "320 of at least 310 GB/s in the node alone"
+    assert results["a"]["all-reduce"].outcome == "passed"
+
+
+def test_what_went_wrong_with_a_partner_is_told():
+    results = judged(report("a", Round("b", problem="waited 300 s for it")), report("b"))
+    assert results["a"]["links"].text == "with b: waited 300 s for it"
+    assert results["b"]["all-reduce"].text == "its pod did not come to it in time"
+
+
+def test_a_missing_tool_is_told_once_and_fails_no_node():
+    check = CheckResult("gpus", "no tool", "the image has no amd-smi")
+    reports = [NodeReport(node, checks=(check,), ready=True) for node in "ab"]
+    assert missing_tools(reports) == ["the image has no amd-smi"]
+    assert verdict_of([check]) == "passed"
+    assert not reports[0].sound
+
+
+def test_reports_and_results_come_back_from_json():
+    told = report("a", Round("b", links(SLOW), 90.0))
+    kept = NodeResult(
+        "a", "uid", "failed", "2026-11-23T02:00:00Z", "vllm", (CheckResult("gpus", "failed", "x"),), "gpus: x"
+    )
+    assert report_from_json(told.to_json()) == told
+    assert result_from_json(kept.to_json()) == kept
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"checks": 1}'])
+def test_other_texts_are_no_reports_and_no_results(text):
+    for read in (report_from_json, result_from_json):
+        with pytest.raises(ValueError):  # noqa: PT011 - json's own errors among them
+            read(text)

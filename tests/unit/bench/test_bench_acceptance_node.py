@@ -1,0 +1,138 @@
+"""The program of a node's pod: its own checks, reads from a partner, and what it says where something is missing."""
+
+import json
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+from llmd_pods import acceptance_node, all_reduce
+from llmd_pods.acceptance import CheckResult, Limits, NodeReport
+from llmd_pods.acceptance_node import Board, Links, NodeRequest, amd_smi_gpus, meet, own_checks, request_from_json
+from llmd_pods.errors import KitError
+from nixl_stand_in import Memory, api_of, torch_of
+
+REQUEST = NodeRequest(
+    namespace="llmd-oke-acceptance",
+    run="job",
+    job="job",
+    uid="uid",
+    index=0,
+    nodes=2,
+    checks=("gpus", "rdma", "locality", "links"),
+    limits=Limits(1, 1, 3, 4220, 40.0, 350.0, 310.0, 0.9),
+    link_bytes=4096,
+    reduce_bytes=4096,
+    repeats=2,
+    warm_ups=1,
+    round_limit_s=5,
+    limit_s=60,
+)
+
+
+def tool(folder, list_json, ecc_json="[]"):
+    """An amd-smi that prints these."""
+    file = folder / "amd-smi"
+    file.write_text(f"#!/bin/sh\ncase $1 in list) echo '{list_json}';; *) echo '{ecc_json}';; esac\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_gpus_are_those_that_amd_smi_lists(tmp_path):
+    (gpu,) = amd_smi_gpus([tool(tmp_path, json.dumps([{"gpu": 0, "bdf": "0000:11:00.0"}]))])
+    assert gpu.address == "0000:11:00.0"
+
+
+def test_an_image_without_amd_smi_has_no_tool(tmp_path, monkeypatch):
+    monkeypatch.setattr(acceptance_node.amd_smi_gpus, "__defaults__", ((str(tmp_path / "amd-smi"),),))
+    check = next(iter(own_checks(REQUEST, tmp_path)))
+    assert (check.name, check.outcome, check.text) == ("gpus", "no tool", "the image has no amd-smi")
+
+
+def test_an_amd_smi_that_fails_is_the_nodes_fault(tmp_path, monkeypatch):
+    file = tmp_path / "amd-smi"
+    file.write_text("#!/bin/sh\necho 'no driver' >&2\nexit 3\n")
+    file.chmod(0o755)
+    monkeypatch.setattr(acceptance_node.amd_smi_gpus, "__defaults__", ((str(file),),))
+    check = next(iter(own_checks(REQUEST, tmp_path)))
+    assert check.outcome == "failed"
+    assert check.text.endswith("list --json ended with 3: no driver")
+
+
+def test_an_image_without_nixl_has_no_tool(tmp_path):
+    report = Links(REQUEST, tmp_path).prepare(NodeReport("a"))
+    assert report.checks == (CheckResult("links", "no tool", "The image has no NIXL: none of "
+                             "nixl_rocm, rixl, nixl is installed."),)  # fmt: skip
+
+
+@pytest.fixture(name="libraries")
+def libraries_fixture(monkeypatch):
+    memory = Memory()
+    package, api = ModuleType("rixl"), ModuleType("rixl._api")
+    package.__path__ = []
+    vars(api).update(vars(api_of(memory)))
+    monkeypatch.setitem(sys.modules, "rixl", package)
+    monkeypatch.setitem(sys.modules, "rixl._api", api)
+    torch = ModuleType("torch")
+    vars(torch).update(vars(torch_of(memory)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+
+def test_a_link_is_read_from_the_partners_gpu(libraries, tmp_path):
+    first, second = Links(REQUEST, tmp_path), Links(replace(REQUEST, index=1), tmp_path)
+    other = second.prepare(NodeReport("b"))
+    first.prepare(NodeReport("a"))
+    (link,) = first.read(other, 0)
+    assert link.gpu == 0
+    assert link.gb_per_s > 0
+    assert link.carried_share is None
+
+
+class Cluster:
+    """ConfigMaps of one namespace."""
+
+    def __init__(self):
+        self.texts = {}
+
+    def apply(self, config_map):
+        self.texts[config_map["metadata"]["name"]] = config_map["data"]
+
+    def config_map(self, namespace, name):
+        assert namespace == REQUEST.namespace
+        return self.texts.get(name)
+
+
+def test_a_partner_that_never_comes_is_told_and_does_not_hang():
+    moments = iter(range(1000))
+    board = Board(REQUEST, Cluster(), lambda _: None, lambda: next(moments))
+    measured = meet(REQUEST, board, NodeReport("a"), None, 0, (0, 1))
+    assert measured.problem == "waited 5 s for it"
+
+
+def test_a_request_comes_back_from_json():
+    assert request_from_json(REQUEST.to_json()) == REQUEST
+
+
+WORK = all_reduce.AllReduce("10.0.0.1", 29500, 16, 8, 2, 8 * 2**30, 10, 3, 5.0)
+
+
+def test_bus_bandwidth_is_as_nccl_tests_define_it():
+    """doc/PERFORMANCE.md: 2 (n - 1) / n of what each rank has, by the second."""
+    assert WORK.bus_gb_per_s(0.045) == pytest.approx(8 * 2**30 / 0.045 * 2 * 15 / 16 / 1e9)
+
+
+def test_the_slowest_rank_counts():
+    work = f"json.loads(os.environ['{all_reduce.VARIABLE}'])"
+    code = f"import json, os; print(json.dumps({{'seconds': 0.04 + {work}['gpu']}}))"
+    program = [sys.executable, "-c", code]
+    assert all_reduce.run(WORK, program) == pytest.approx(WORK.bus_gb_per_s(1.04))
+
+
+def test_a_rank_that_fails_is_told_with_its_last_words():
+    with pytest.raises(KitError, match="ended with 3: no RCCL"):
+        all_reduce.run(WORK, [sys.executable, "-c", "print('no RCCL'); raise SystemExit(3)"])
+
+
+def test_a_rank_without_end_is_given_up():
+    with pytest.raises(KitError, match="did not end in time"):
+        all_reduce.run(replace(WORK, limit_s=0.1), ["sleep", "60"])

@@ -1,0 +1,294 @@
+"""The program that leads an acceptance, with an API server of its own and pods that tell what a test says."""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from llmd_pods.acceptance import (
+    LABEL,
+    RESULT_KEY,
+    TAINT_KEY,
+    CheckResult,
+    Limits,
+    LinkRate,
+    NodeReport,
+    NodeResult,
+    Round,
+    result_name,
+)
+from llmd_pods.acceptance_run import ConflictError, Run, RunRequest, judge_pool, request_from_json, shortage
+from llmd_pods.errors import KitError
+
+LIMITS = Limits(8, 8, 3, 4220, 40.0, 350.0, 310.0, 0.9)
+DEVICES = {"amd.com/gpu": 8, "nvidia.com/sriov-rdma-vf": 8}
+POD = {"metadata": {"labels": {}}, "spec": {"containers": [{"name": "node", "env": []}]}}
+REQUEST = RunRequest(
+    pool="mi300x",
+    selector="pool=mi300x",
+    namespace="llmd-oke-acceptance",
+    needed=2,
+    on_failure="spares",
+    image="vllm:v1",
+    devices=DEVICES,
+    checks=("gpus", "links", "all-reduce"),
+    limits=LIMITS,
+    pod=POD,
+    node_request={"checks": ["gpus"]},
+    most_rounds=8,
+    placement_limit_s=15,
+    start_limit_s=60,
+    limit_s=120,
+)
+PASSED = CheckResult("gpus", "passed", "8 GPUs")
+FAST = tuple(LinkRate(gpu, 44.0, 1.0) for gpu in range(8))
+SLOW = (replace(FAST[0], gb_per_s=11.0), *FAST[1:])
+
+
+def node(name, **allocatable):
+    devices = {"amd.com/gpu": "8", "nvidia.com/sriov-rdma-vf": "8"}
+    return {
+        "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {**devices, **allocatable}},
+    }
+
+
+@dataclass
+class Cluster:
+    """Nodes, ConfigMaps and pods. Each pod tells at once what `reports` has for its node, or stays as `states` says."""
+
+    names: tuple[str, ...] = ("a", "b", "c")
+    reports: dict[str, NodeReport] = field(default_factory=dict)
+    states: dict[str, dict[str, Any]] = field(default_factory=dict)
+    config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pods: dict[str, str] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
+    conflicts: int = 0
+    now_s: float = 0.0
+
+    def __post_init__(self):
+        self.nodes = {name: node(name) for name in self.names}
+
+    def items(self, path):
+        if path.startswith("/api/v1/nodes"):
+            return list(self.nodes.values())
+        return [item for item in self.config_maps.values() if LABEL in item["metadata"].get("labels", {})]
+
+    def ask(self, method, path, body=None, kind="application/json"):
+        last = path.rpartition("/")[2].partition("?")[0]
+        if method == "POST":
+            terms = body["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            self.pods[last_name(body)] = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
+            return body
+        if "/nodes/" in path:
+            return self._node(method, last, body)
+        if "/pods/" in path:
+            return self._pod(method, last)
+        if method == "PATCH":
+            self.config_maps[last] = body
+            return body
+        return self.config_maps.get(last) or self._report(last)
+
+    def _node(self, method, name, body):
+        if method == "PATCH":
+            if self.conflicts:
+                self.conflicts -= 1
+                raise ConflictError("changed")
+            self.nodes[name]["spec"] = body["spec"]
+        return self.nodes[name]
+
+    def _pod(self, method, name):
+        if method == "DELETE":
+            self.deleted.append(name)
+            return {}
+        return {"status": self.states.get(self.pods[name], {"phase": "Running"})}
+
+    def _report(self, name):
+        report = self.reports.get(self.pods.get(name, ""))
+        return None if report is None else {"data": {"json": report.to_json()}}
+
+    def tainted(self):
+        return [
+            name for name, item in self.nodes.items() if TAINT_KEY in {t["key"] for t in item["spec"].get("taints", ())}
+        ]
+
+    def pause(self, seconds):
+        self.now_s += seconds
+
+    def lead(self, request=REQUEST):
+        run = Run(request, self, "job", "uid", self.pause, lambda: self.now_s)
+        results, problems = run.lead()
+        return {result.node: result for result in results}, problems
+
+
+def last_name(body):
+    return body["metadata"]["name"]
+
+
+def report(name, *rounds, checks=(PASSED,)):
+    return NodeReport(name, "10.0.0.1", ready=True, over=True, checks=checks, rounds=rounds)
+
+
+def sound(names="abc"):
+    return {name: report(name, *(Round(other, FAST, 356.0) for other in names if other != name)) for name in names}
+
+
+def test_sound_nodes_pass_and_are_kept_with_date_and_image():
+    cluster = Cluster(reports=sound())
+    results, problems = cluster.lead()
+    assert problems == []
+    assert {result.verdict for result in results.values()} == {"passed"}
+    kept = json.loads(cluster.config_maps[result_name("mi300x", "a")]["data"][RESULT_KEY])
+    assert (kept["image"], kept["uid"], kept["date"][:2]) == ("vllm:v1", "uid-a", "20")
+    assert cluster.tainted() == []
+
+
+def test_nodes_that_have_passed_are_not_tested_again():
+    cluster = Cluster(reports=sound())
+    cluster.lead()
+    cluster.pods.clear()
+    results, problems = cluster.lead()
+    assert (len(results), problems, cluster.pods) == (3, [], {})
+
+
+def test_a_replaced_node_of_the_same_name_is_tested_again():
+    cluster = Cluster(reports=sound())
+    cluster.lead()
+    cluster.pods.clear()
+    cluster.nodes["b"]["metadata"]["uid"] = "another"
+    cluster.lead()
+    assert list(cluster.pods.values()) == ["b"]
+
+
+def test_pods_are_taken_away_in_the_end():
+    cluster = Cluster(reports=sound())
+    cluster.lead()
+    assert cluster.deleted == ["job-0", "job-1", "job-2"]
+
+
+def with_slow_node():
+    return {
+        "a": report("a", Round("b", FAST, 356.0), Round("c", SLOW, 90.0)),
+        "b": report("b", Round("a", FAST, 356.0), Round("c", SLOW, 90.0)),
+        "c": report("c", Round("a", SLOW, 90.0), Round("b", SLOW, 90.0)),
+    }
+
+
+def test_a_node_that_fails_is_tainted_and_spares_suffice():
+    cluster = Cluster(reports=with_slow_node())
+    results, problems = cluster.lead()
+    assert cluster.tainted() == ["c"]
+    assert problems == []
+    assert results["c"].reason.startswith("links: GPU 0: 11.0 of at least 40 GB/s at best, with ")
+
+
+def test_with_hold_one_node_that_fails_holds_serving():
+    _, problems = Cluster(reports=with_slow_node()).lead(replace(REQUEST, on_failure="hold"))
+    assert problems[0].startswith("c failed (links: GPU 0")
+    assert "onFailure is hold" in problems[1]
+
+
+def test_where_the_models_need_more_nodes_serving_is_held():
+    _, problems = Cluster(reports=with_slow_node()).lead(replace(REQUEST, needed=3))
+    assert problems[1] == "2 of 3 nodes may serve, the models need 3"
+
+
+def test_a_node_that_passes_loses_its_taint_and_keeps_others():
+    cluster = Cluster(reports=sound())
+    other = {"key": "amd.com/gpu", "value": "present", "effect": "NoSchedule"}
+    cluster.nodes["a"]["spec"]["taints"] = [other, {"key": TAINT_KEY, "value": "failed", "effect": "NoSchedule"}]
+    cluster.lead()
+    assert cluster.nodes["a"]["spec"]["taints"] == [other]
+
+
+def test_a_node_that_others_change_meanwhile_is_tainted_all_the_same():
+    cluster = Cluster(reports=with_slow_node(), conflicts=2)
+    cluster.lead()
+    assert cluster.tainted() == ["c"]
+
+
+def test_an_image_without_a_tool_is_told_and_taints_nobody():
+    missing = CheckResult("gpus", "no tool", "the image has no amd-smi")
+    cluster = Cluster(reports={name: report(name, checks=(missing,)) for name in "abc"})
+    with pytest.raises(KitError, match=r"vllm:v1: the image has no amd-smi\. Nothing was judged"):
+        cluster.lead()
+    assert cluster.tainted() == []
+    assert len(cluster.deleted) == 3
+
+
+def test_an_image_that_can_not_be_pulled_is_told_and_taints_nobody():
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such manifest"}}
+    states = {name: {"phase": "Pending", "containerStatuses": [{"state": waiting}]} for name in "abc"}
+    cluster = Cluster(states=states)
+    with pytest.raises(KitError, match="can't be pulled on a: no such manifest"):
+        cluster.lead()
+    assert cluster.tainted() == []
+    assert cluster.now_s <= REQUEST.start_limit_s + 2
+
+
+def test_a_node_whose_gpus_are_in_use_is_left_alone():
+    unplaced = {"type": "PodScheduled", "status": "False", "message": "Insufficient amd.com/gpu"}
+    cluster = Cluster(reports=sound("ab"), states={"c": {"phase": "Pending", "conditions": [unplaced]}})
+    results, problems = cluster.lead()
+    assert problems == []
+    assert "c" not in cluster.tainted()
+    assert json.loads(cluster.config_maps["job-untested"]["data"]["json"])["c"].endswith("Insufficient amd.com/gpu")
+    assert results["c"].verdict == "not tested"
+
+
+def test_a_pod_that_tells_nothing_does_not_hang():
+    cluster = Cluster(reports=sound("ab"))
+    results, _ = cluster.lead()
+    assert results["c"].reason == "its pod did not report in time"
+    assert cluster.tainted() == ["c"]
+
+
+def test_a_pod_that_ends_is_told_with_its_last_words():
+    ended = {"terminated": {"message": "first\nout of memory\n"}}
+    cluster = Cluster(reports=sound("ab"), states={"c": {"phase": "Failed", "containerStatuses": [{"state": ended}]}})
+    results, _ = cluster.lead()
+    assert results["c"].reason == "its pod ended: out of memory"
+
+
+def test_a_node_that_lacks_devices_fails_without_a_pod():
+    cluster = Cluster(reports=sound("ab"))
+    cluster.nodes["c"] = node("c", **{"nvidia.com/sriov-rdma-vf": "7"})
+    results, _ = cluster.lead()
+    assert results["c"].reason == "it has 7 of 8 nvidia.com/sriov-rdma-vf"
+    assert "c" not in cluster.pods.values()
+
+
+def test_a_node_that_is_not_ready_is_told():
+    broken = node("a")
+    broken["status"]["conditions"] = []
+    assert shortage(broken, DEVICES) == "the node is not Ready"
+
+
+def test_nodes_with_a_fault_of_their_own_measure_with_nobody():
+    dead = report("c", checks=(CheckResult("gpus", "failed", "amd-smi sees 7 of 8 GPUs"),))
+    cluster = Cluster(reports={**sound("ab"), "c": dead})
+    results, _ = cluster.lead()
+    assert json.loads(cluster.config_maps["job-schedule"]["data"]["json"]) == [[[0, 1]]]
+    assert results["c"].reason == "gpus: amd-smi sees 7 of 8 GPUs"
+
+
+def test_only_named_nodes_are_tested():
+    cluster = Cluster(reports={"b": report("b", Round("b", (), 320.0))})
+    cluster.lead(replace(REQUEST, only=("b",)))
+    assert list(cluster.pods.values()) == ["b"]
+
+
+def test_an_unknown_node_is_refused():
+    with pytest.raises(KitError, match="The pool mi300x has no node z"):
+        Cluster().lead(replace(REQUEST, only=("z",)))
+
+
+def test_kept_failures_of_nodes_that_are_not_tested_now_count():
+    kept = {"a": NodeResult("a", "u", "failed", "d", "i", reason="gpus: dead")}
+    assert judge_pool(replace(REQUEST, needed=3), ["a", "b", "c"], kept)[0] == "a failed (gpus: dead)"
+
+
+def test_a_request_is_read_from_its_file():
+    text = json.dumps({**{k: v for k, v in vars(REQUEST).items() if k != "limits"}, "limits": vars(LIMITS)})
+    assert request_from_json(text) == REQUEST

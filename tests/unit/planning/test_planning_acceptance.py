@@ -1,0 +1,88 @@
+"""What nodes must show before they serve: whose, within which limits, and what is refused of a stack file."""
+
+import pytest
+from llmd_oke import planning
+from llmd_oke.planning.estimates import bring_up
+from stack_files import created_pool, created_stack, model, plan, problems
+
+
+def planned(*pools, **changes):
+    return planning.plan_object(created_stack(*pools, **changes))
+
+
+def test_new_nodes_of_created_pools_are_tested_by_updates():
+    (accepted,) = planned().acceptance
+    assert accepted.in_update
+    assert accepted.checks == ("gpus", "rdma", "locality", "links", "all-reduce")
+
+
+def test_limits_are_the_shapes_published_figures():
+    limits = planned().acceptance[0].limits
+    assert (limits.gpus, limits.virtual_functions, limits.gid_index, limits.mtu_bytes) == (8, 8, 3, 4220)
+    assert (limits.all_reduce_gb_per_s, limits.all_reduce_alone_gb_per_s) == (350, 310)
+    assert limits.link_gb_per_s == pytest.approx(0.8 * 50)
+
+
+def test_thresholds_of_the_stack_file_win():
+    limits = planned(acceptance={"thresholds": {"minLinkGbPerS": 45, "minAllReduceGbPerS": 355}}).acceptance[0].limits
+    assert (limits.link_gb_per_s, limits.all_reduce_gb_per_s) == (45, 355)
+
+
+def test_other_nodes_are_tested_by_the_command_alone():
+    by_command, existing = planned(acceptance={"when": "by-command"}), plan(model())
+    assert [accepted.in_update for stack in (by_command, existing) for accepted in stack.acceptance] == [False, False]
+
+
+def test_pools_of_the_cluster_autoscaler_are_tested_by_the_command_alone():
+    scaling = {"mode": "cluster-autoscaler", "minSize": 1, "maxSize": 9}
+    (accepted,) = planned(created_pool(scaling=scaling)).acceptance
+    assert not accepted.in_update
+
+
+def test_the_models_need_the_nodes_that_they_are_placed_on():
+    """Sixteen GPUs fill two of nine nodes."""
+    assert plan(model()).acceptance[0].needed == 2
+
+
+def test_without_rdma_there_is_nothing_between_nodes_to_test():
+    (accepted,) = planned(models=[model("agg-tp1-1r")], rdma="none").acceptance
+    assert accepted.checks == ("gpus",)
+    assert accepted.limits.virtual_functions == 0
+
+
+def test_a_shape_without_a_published_all_reduce_is_not_held_to_one():
+    (accepted,) = planned(created_pool(shape="BM.GPU.MI355X.8"), models=[model("agg-tp1-1r")], rdma="none").acceptance
+    assert "all-reduce" not in accepted.checks
+
+
+def test_its_cost_is_a_bound_of_the_limit():
+    (accepted,) = planned(acceptance={"limitMinutes": 30}).acceptance
+    assert accepted.price_usd == pytest.approx(9 * 48 / 2)
+    assert accepted.cost_sentence.endswith("within 30 minutes, at most 216 US dollars of nodes (list price, bound)")
+
+
+def test_it_is_a_leg_between_devices_and_servers():
+    legs = {leg.name: leg for leg in bring_up(planned()).legs}
+    assert legs["acceptance of GPU nodes"].after == ("vLLM image",)
+    assert "vLLM image" in legs["server start"].after
+    assert list(legs).count("vLLM image") == 1
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "path", "why"),
+    [
+        ({"thresholds": {"minLinkGbPerS": 50}}, "minLinkGbPerS", "carries 50 GB/s at most (400 Gbit/s)"),
+        ({"thresholds": {"minAllReduceGbPerS": 401}}, "minAllReduceGbPerS", "carry 400 GB/s at most"),
+        ({"checks": ["gpus"], "thresholds": {"minLinkGbPerS": 40}}, "minLinkGbPerS", "leaves links out"),
+        ({"checks": ["gpus", "gpus"]}, "checks", "twice"),
+    ],
+)
+def test_thresholds_and_checks_that_contradict_are_refused(acceptance, path, why):
+    (problem,) = problems(model(), acceptance=acceptance)
+    assert problem.path.endswith(path)
+    assert why in problem.why
+
+
+@pytest.mark.parametrize("acceptance", [{"checks": []}, {"checks": ["speed"]}, {"limitMinutes": 1}, {"onFailure": "x"}])
+def test_other_shapes_are_refused(acceptance):
+    assert [problem.path.split(".")[0] for problem in problems(model(), acceptance=acceptance)] == ["acceptance"]
