@@ -77,7 +77,7 @@ def _nodes(status: StackStatus) -> Iterator[RenderableType]:
         return
     table = _table("nodes", "ready", "GPUs used", "free")
     for pool in status.nodes:
-        planned = pool.nodes if pool.planned is None else pool.planned
+        planned = max(pool.nodes, pool.planned or 0)
         gpus = (str(pool.used_gpus), str(pool.free_gpus)) if pool.planned is not None else (_NONE, _NONE)
         table.add_row(*plain_cells(pool.name, f"{pool.ready} of {planned}", *gpus))
     yield FittingTable(table)
@@ -139,7 +139,7 @@ def _loads(status: StackStatus) -> Iterator[RenderableType]:
             )
         )
     yield FittingTable(table)
-    figures = f"figures are {status.basis}: {status.load_source}; means, limits after the stroke"
+    figures = f"figures are {status.basis}: {status.load_source}; limits after the stroke"
     yield Text(figures, style="dim")
 
 

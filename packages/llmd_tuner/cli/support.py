@@ -13,6 +13,7 @@ from llmd_oke.cli.check import plan_document
 from llmd_oke.cli.extensions import rehearsals
 from llmd_oke.config import stack_file
 from llmd_oke.planning import Plan
+from llmd_pods.circumstances import Circumstances
 from llmd_pods.errors import KitError
 from rich.console import Console
 
@@ -65,16 +66,17 @@ def support(
     try:
         plan = planning.plan_stack_file(project, stack)
         archive.try_to_add("plan.json", lambda: plan_document(plan))
-        _add_status(archive, stack, plan, prometheus, time_scale, tuple(simulated or ()))
+        how = smoke.circumstances(plan, time_scale, tuple(simulated or ()), ())
+        _add_status(archive, stack, plan, how, prometheus)
     except KitError as error:
         archive.missing["status.json"] = error.message
+    if simulated:  # the nodes of a rehearsal keep no logs
+        packing.add_log_files(archive, project.parent / "logs")
     archive.write(file, stack)
     _tell(archive, file, as_json=as_json)
 
 
-def _add_status(
-    archive: "Archive", stack: str, plan: Plan, url: str | None, time_scale: float, simulated: tuple[str, ...]
-) -> None:
+def _add_status(archive: "Archive", stack: str, plan: Plan, how: Circumstances, url: str | None) -> None:
     """The status, and what it was read from.
 
     Raises:
@@ -87,7 +89,6 @@ def _add_status(
     from llmd_tuner.status.reading import Unread  # noqa: PLC0415
     from llmd_tuner.status.status import StatusReader, own_pods  # noqa: PLC0415
 
-    how = smoke.circumstances(plan, time_scale, simulated, ())
     console.progress().step("reading the cluster")
     status = StatusReader(stack, plan, how, EVERY_S, url or prometheus_url(plan))()
     archive.add_document("status.json", status_document(status))
@@ -97,10 +98,10 @@ def _add_status(
     packing.add_cluster(archive, status.reading)
     if isinstance(status.reading.pods, Unread):
         archive.missing["logs"] = status.reading.pods.why
-        return
-    console.progress().step("reading logs")
-    way = ClusterAccess(plan.kubeconfig_context).api("")
-    packing.add_logs(archive, way, own_pods(plan, status.reading.pods))
+    elif not how.simulated:
+        console.progress().step("reading logs")
+        way = ClusterAccess(plan.kubeconfig_context).api("")
+        packing.add_logs(archive, way, own_pods(plan, status.reading.pods))
 
 
 def _tell(archive: "Archive", file: Path, *, as_json: bool) -> None:

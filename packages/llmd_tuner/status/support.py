@@ -163,6 +163,16 @@ def _logs(pod: Pod) -> Iterator[_Log]:
             yield _Log(f"logs/{name}/{status.name}{suffix}.log", address)
 
 
+def add_log_files(archive: Archive, folder: Path) -> None:
+    """The end of each log of a rehearsal: its programs', and those of its pods' containers."""
+    for file in sorted(folder.rglob("*.log")):
+        path = f"logs/{file.relative_to(folder)}"
+        try:
+            archive.add(path, file.read_text(encoding="utf-8", errors="replace"), MOST_LOG_BYTES)
+        except OSError as error:
+            archive.missing[path] = reason(error)
+
+
 def add_reports(archive: Archive, reports: Path, stack: str) -> None:
     """The newest report of the stack with its passports; single requests are left out."""
     folder = reports / stack_folder(stack) / LATEST

@@ -181,7 +181,7 @@ def look(life: Life, project: Project) -> Look:
     project.command("rehearse", "run", "--stack", DISAGGREGATED, *by_hand)
     with tarfile.open(file) as archive:
         members = {member.name: archive.extractfile(member) for member in archive.getmembers()}
-    files = {name: content.read().decode() for name, content in members.items() if content}
+        files = {name: content.read().decode() for name, content in members.items() if content}
     return Look(healthy, screen, project.command(*words, "--json"), files)
 
 
@@ -210,8 +210,9 @@ def test_a_model_that_answers_nobody_is_the_first_thing_that_its_status_says(loo
 
 
 def test_the_support_archive_has_logs_of_all_servers_and_no_planted_secret(look: Look) -> None:
-    logs = [path for path in look.support if "/logs/" in path]
-    assert len([path for path in logs if path.endswith("/vllm.log")]) == 3
+    logs = {path.partition("/logs/")[2] for path in look.support if "/logs/" in path}
+    assert {"vllm.log", "kube-apiserver.log"} <= logs
+    assert len([path for path in logs if path.startswith("pods/llm-d/") and path.endswith("/routing-proxy.log")]) >= 2
     assert [
         (path, name) for path, text in look.support.items() for name, value in PLANTED.items() if value in text
     ] == []
