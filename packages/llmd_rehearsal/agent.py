@@ -63,14 +63,14 @@ class Agent:
         self._services = Store(client, Service)
         self._slices = Store(client, EndpointSlice)
         self._sources = StoredSources(Store(client, ConfigMap), Store(client, Secret))
-        self._networks = Networks(config.bridge, config.bridge_address)
-        self.fleet = Fleet(client, config.bridge_address)
+        self._networks = Networks(config.pod_network)
+        self.fleet = Fleet(client, config.pod_network)
         self._devices = DeviceProvider(client, self.fleet)
         self._runner = PodRunner(self._context(client), self._pods)
         self._policies = Store(client, NetworkPolicy)
         self._namespaces = Store(client, Namespace)
         self._policy_filter = NetworkPolicyFilter(
-            self._pods, self._policies, self._namespaces, self._networks, config.bridge_address
+            self._pods, self._policies, self._namespaces, self._networks, config.pod_network
         )
         self._unsupported_policies = network_policies.unsupported()
         host, _, port = config.api_server.rpartition(":")
@@ -160,7 +160,7 @@ class Agent:
             client=client,
             fleet=self.fleet,
             networks=self._networks,
-            addresses=AddressPool(config.bridge_address),
+            addresses=AddressPool(config.pod_network),
             sources=self._sources,
             services=self._services,
             factory=ContainerFactory(

@@ -41,9 +41,9 @@ FIRST_NODE_HOST = 10
 MOST_NODES = 500
 
 
-def node_address(bridge: IPv4Interface, index: int) -> str:
+def node_address(pods: IPv4Interface, index: int) -> str:
     """Give the address of the node with that index (from 0): the pod network's first /22 is for nodes."""
-    return str(bridge.network.network_address + FIRST_NODE_HOST + index)
+    return str(pods.network.network_address + FIRST_NODE_HOST + index)
 
 
 class BackOffConfig(BaseModel):
@@ -68,8 +68,9 @@ class AgentConfig(BaseModel):
     definitions: tuple[dict[str, Any], ...] = Field(default=(), description="what others have installed beforehand")
     simulator_url: str | None = Field(default=None, description="control API of the simulated vLLM process")
     control_port: int | None = Field(default=None, description="of the control API that nodes come and go by")
-    bridge: str = "pods0"
-    bridge_address: IPv4Interface = IPv4Interface("10.244.0.1/16")
+    pod_network: IPv4Interface = Field(
+        default=IPv4Interface("10.244.0.1/16"), description="of nodes and pods, with the local cluster's own address"
+    )
     service_cidr: IPv4Network = IPv4Network("10.96.0.0/16")
     dns_address: str = "10.96.0.10"
     cluster_domain: str = "cluster.local"

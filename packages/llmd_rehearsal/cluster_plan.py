@@ -39,7 +39,7 @@ PLUGIN_PORTS = {"kubernetes": KUBERNETES_PLUGIN_PORT, "oci": OCI_PLUGIN_PORT}
 OCI_FAULTS_FILE = "oci-faults.yaml"
 """Which requests to OCI fail, in the local cluster's folder; nobody needs to write it."""
 
-BRIDGE_ADDRESS = f"{control_plane.NODE_ADDRESS}/16"
+POD_NETWORK = f"{control_plane.NODE_ADDRESS}/16"
 
 SECONDS_TO_START, USUAL = "seconds_to_start", "usual"
 """The fact that tells how long simulated servers take to start, and its value where nobody asked for a time."""
@@ -109,7 +109,7 @@ def local_cluster_spec(
                 stop_timeout_s=10,
             ),
         ),
-        bridge_address=BRIDGE_ADDRESS,
+        address=control_plane.NODE_ADDRESS,
         nameserver=control_plane.DNS_SERVICE,
         facts={
             "agent_digest": hashlib.sha256(agent_text.encode()).hexdigest(),
@@ -141,7 +141,7 @@ def _agent_config(
         definitions=tuple(preinstalled_crds(plan)),
         simulator_url=SIMULATOR_URL,
         control_port=NODE_CONTROL_PORT,
-        bridge_address=IPv4Interface(BRIDGE_ADDRESS),
+        pod_network=IPv4Interface(POD_NETWORK),
         service_cidr=IPv4Network(control_plane.SERVICE_NETWORK),
         dns_address=control_plane.DNS_SERVICE,
         cluster_domain=control_plane.CLUSTER_DOMAIN,

@@ -84,14 +84,13 @@ class ProcessSpec:
 class ClusterSpec:
     """All that a local cluster is made of.
 
-    `bridge` carries the pod network and has `bridge_address` (with the prefix length); names of processes in the local
-    cluster are resolved by `nameserver`. `facts` are copied to the local cluster's status for whoever uses the local
+    `address` is where its own processes listen and what pods go through; names of processes in the local cluster are
+    resolved by `nameserver`. `facts` are copied to the local cluster's status for whoever uses the local
     cluster (ports, versions); people are told of those whose names don't end in `digest`.
     """
 
     processes: tuple[ProcessSpec, ...]
-    bridge: str = "pods0"
-    bridge_address: str = "10.244.0.1/16"
+    address: str = "10.244.0.1"
     nameserver: str = "10.96.0.10"
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 

@@ -20,7 +20,7 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 """What a control plane needs to be run."""
 
 NODE_ADDRESS = "10.244.0.1"
-"""The bridge that all pods are on: the API server and everything else that pods must reach listens here."""
+"""What all pods go through: the API server and everything else that pods must reach listens here."""
 
 SERVICE_NETWORK = "10.96.0.0/16"
 

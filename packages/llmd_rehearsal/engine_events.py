@@ -38,8 +38,8 @@ _PREVIEW_VERBS = {
 _MOST_DIFFERENCES = 4
 _LINES_OF_THE_ENGINE = 8
 
-_IN_ALL = "update failed"
-"""What the engine says once more beside each error."""
+_CONSEQUENCES = {"update failed", "Resource monitor has terminated, shutting down"}
+"""What engine and program say once more beside each error: the reason is in others, or in the engine's last words."""
 
 
 class EventReporter:
@@ -72,7 +72,7 @@ class EventReporter:
     def failure(self, operation: str, output: str = "") -> KitError:
         """The error that the operation ended with, in the engine's words; `output` counts where there was no event."""
         with self._lock:
-            errors = [error for error in dict.fromkeys(self._errors) if error != _IN_ALL] or self._errors[:1]
+            errors = [error for error in dict.fromkeys(self._errors) if error not in _CONSEQUENCES]
             text = "\n".join(errors) or _end_of(output)
         return KitError(f"`pulumi {operation}` failed:\n{text}")
 

@@ -15,10 +15,6 @@ from llmd_pods.errors import KitError
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where a local cluster looks programs up."""
 
-BRIDGE_MAC = "02:00:00:00:00:01"
-"""A bridge that isn't given one has the lowest of its ports' addresses, and another when that pod goes: other pods then
-send to the old one, and nothing of theirs arrives until they ask again, up to half a minute later."""
-
 _PASSED_VARIABLES = ("LANG", "LC_ALL", "PYTHONPATH", "TZ")
 _NAMESPACES = ("pid", "net", "mnt")
 
@@ -47,7 +43,7 @@ def enter_command(pid: int, argv: Sequence[str], folder: Path, *, user_namespace
     return ["nsenter", "--target", str(pid), *user, "--net", "--mount", "--pid", "--", "env", "-C", str(folder), *argv]
 
 
-def set_up(bridge: str, address: str, nameserver: str, state: Path) -> None:
+def set_up(address: str, nameserver: str, state: Path) -> None:
     """Give the new namespaces their own /proc and /run, a network and a resolver. Only for a first process.
 
     The private /run hides the host's sockets (container engines, D-Bus) and takes the pods' /run/netns.
@@ -68,9 +64,8 @@ def set_up(bridge: str, address: str, nameserver: str, state: Path) -> None:
         resolver.touch()
     _run("mount", "--bind", str(own_resolver), str(resolver))
     _run("ip", "link", "set", "lo", "up")
-    _run("ip", "link", "add", bridge, "address", BRIDGE_MAC, "type", "bridge")
-    _run("ip", "address", "add", address, "dev", bridge)
-    _run("ip", "link", "set", bridge, "up")
+    _run("ip", "address", "add", address, "dev", "lo")
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
 
 def _run(*argv: str) -> None:

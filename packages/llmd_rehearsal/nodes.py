@@ -46,9 +46,9 @@ _KUBELET_VERSION = "v0.0.0-rehearsal"
 class Fleet:
     """The simulated nodes, by name; nodes can be added and removed while it runs."""
 
-    def __init__(self, client: AsyncClient, bridge: IPv4Interface) -> None:
+    def __init__(self, client: AsyncClient, pod_network: IPv4Interface) -> None:
         self._client = client
-        self._bridge = bridge
+        self._pod_network = pod_network
         self._configs: dict[str, NodeConfig] = {}
         self._indexes: dict[str, int] = {}
         self._devices: dict[str, dict[str, str]] = {}
@@ -68,7 +68,7 @@ class Fleet:
 
     def address(self, name: str) -> str:
         """Give the node's internal IP."""
-        return node_address(self._bridge, self._indexes[name])
+        return node_address(self._pod_network, self._indexes[name])
 
     def config(self, name: str) -> NodeConfig:
         """Give the node's configuration."""

@@ -337,7 +337,7 @@ def live(folder: StateFolder, reporter: Reporter) -> int:
     record = first_record(spec)
     folder.write_record(record)
     try:
-        namespaces.set_up(spec.bridge, spec.bridge_address, spec.nameserver, folder.path)
+        namespaces.set_up(spec.address, spec.nameserver, folder.path)
     except KitError as error:
         folder.write_record(dataclasses.replace(record, phase="failed", failure=str(error)))
         reporter.report("failed", str(error))

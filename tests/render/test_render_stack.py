@@ -90,12 +90,13 @@ def test_every_wait_has_a_limit_of_its_own(stack):
 
 
 def test_waits_for_servers_are_longer_than_their_start_up_budget(stack):
+    """Where none is given the plug-in and Kubernetes wait ten minutes each."""
     for resource in stack.of_type("kubernetes:apps/v1:Deployment"):
         container = resource.inputs["spec"]["template"]["spec"]["containers"][0]
         if startup := container.get("startupProbe"):
             budget = startup["periodSeconds"] * startup["failureThreshold"]
-            assert int(resource.timeouts["create"].removesuffix("s")) > budget
-            assert resource.inputs["spec"]["progressDeadlineSeconds"] > budget
+            assert int(resource.timeouts.get("create", "600s").removesuffix("s")) > budget
+            assert resource.inputs["spec"].get("progressDeadlineSeconds", 600) > budget
 
 
 def test_a_rolling_update_may_take_a_start_up_for_each_wave(guide):

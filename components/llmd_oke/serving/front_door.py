@@ -99,6 +99,8 @@ _NOBODY = 65532
 """`nonroot` of the distroless images, which Envoy's is one of."""
 
 _GRACE_S = DRAIN_LIMIT_S + 15
+_STUCK_GRACE_S = 10
+"""For an Envoy that no longer takes connections: it has nothing to drain, and is there again sooner."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +329,13 @@ def _container(image: str, ports: Mapping[str, int], folders: Mapping[str, str])
             "limits": {"memory": f"{requests.memory_gib * 2}Gi"},
         },
         "readinessProbe": {"httpGet": {"path": "/ready", "port": "metrics"}, "periodSeconds": 2, "failureThreshold": 2},
-        "livenessProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 10, "failureThreshold": 3},
+        "startupProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 1, "failureThreshold": 60},
+        "livenessProbe": {
+            "tcpSocket": {"port": "metrics"},
+            "periodSeconds": 10,
+            "failureThreshold": 3,
+            "terminationGracePeriodSeconds": _STUCK_GRACE_S,
+        },
         "lifecycle": {"preStop": {"httpGet": {"path": "/drain", "port": DRAIN_PORT}}},
         "securityContext": {
             "allowPrivilegeEscalation": False,

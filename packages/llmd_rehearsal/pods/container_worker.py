@@ -240,7 +240,7 @@ class ContainerWorker:
         model = self._model if container.probed else ContainerModel(name=self._model.name)
         startup = model.startupProbe
         if startup and not await self._verdict(container, startup, Tally(startup)):
-            self._kill(container, "startup")
+            self._kill(container, startup, "startup")
             return
         self.record.started = True
         self.started.set()
@@ -263,7 +263,7 @@ class ContainerWorker:
         tally = Tally(probe, verdict=True)
         while await self._verdict(container, probe, tally):
             pass
-        self._kill(container, "liveness")
+        self._kill(container, probe, "liveness")
 
     async def _verdict(self, container: Container, probe: Probe, tally: Tally) -> bool:
         """Ask on the probe's schedule until the verdict turns, and give the new one."""
@@ -281,11 +281,13 @@ class ContainerWorker:
                 return verdict
             pause_s = times.period_of(tally, probes.running)
 
-    def _kill(self, container: Container, probe: str) -> None:
-        message = f"Container {self.record.name} failed {probe} probe, will be restarted"
+    def _kill(self, container: Container, probe: Probe, kind: str) -> None:
+        message = f"Container {self.record.name} failed {kind} probe, will be restarted"
         _log.info("%s", message)
         self._options.warn("Killing", message)
-        self._ending = start_task(self._end(container, self._options.grace_s), f"end of container {self.record.name}")
+        own_grace_s = probe.terminationGracePeriodSeconds
+        grace_s = self._options.grace_s if own_grace_s is None else own_grace_s
+        self._ending = start_task(self._end(container, grace_s), f"end of container {self.record.name}")
 
 
 def _answers(model: ContainerModel) -> bool:

@@ -58,11 +58,11 @@ class NetworkPolicyFilter:
         policies: Store[NetworkPolicy],
         namespaces: Store[Namespace],
         networks: Networks,
-        bridge: IPv4Interface,
+        pod_network: IPv4Interface,
     ) -> None:
         self._pods, self._policies, self._namespaces = pods, policies, namespaces
         self._networks = networks
-        self._nodes: IPv4Network = node_network(bridge)
+        self._nodes: IPv4Network = node_network(pod_network)
         self._openings: Openings = {}
         self._applied: dict[Path, frozenset[Opening]] = {}
         self._seen: dict[str, object] = {}

@@ -1,8 +1,13 @@
-"""A network namespace with an address of its own for each pod, on the rehearsal's bridge."""
+"""A network namespace with an address of its own for each pod, one hop from all others.
+
+Each pod has a link of its own to the local cluster's namespace, which forwards: neighbours are known by one permanent
+entry at each end. With pods side by side on a bridge each pair that talks would take two entries of the kernel's table,
+which has room for 1,024 of all namespaces (`net.ipv4.neigh.default.gc_thresh3`), and a bridge has 1,024 ports.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 
 from llmd_pods.errors import KitError
@@ -11,6 +16,9 @@ from llmd_rehearsal.pods.processes import run, run_checked
 
 NAMESPACES = Path("/run/netns")
 _PREFIX = "pod-"
+_MAC, _GATEWAY_MAC = "02:00:00:00:00:02", "02:00:00:00:00:01"
+"""Of the two ends of each link, which nothing else is on."""
+
 _NODES_PREFIX, _PODS_PREFIX = 22, 25
 """The network of all nodes, and that of the pods of one: 110 pods are the most that a node of OKE may have."""
 
@@ -18,8 +26,8 @@ _NODES_PREFIX, _PODS_PREFIX = 22, 25
 class AddressPool:
     """Pod addresses: node number n (from 0) has the n+1st /25 of the pod network after that of the nodes."""
 
-    def __init__(self, bridge: IPv4Interface) -> None:
-        self._base = node_network(bridge).broadcast_address + 1
+    def __init__(self, pod_network: IPv4Interface) -> None:
+        self._base = node_network(pod_network).broadcast_address + 1
         self._used: set[str] = set()
 
     def take(self, node_index: int, preferred: str | None = None) -> str:
@@ -40,24 +48,16 @@ class AddressPool:
         self._used.discard(address)
 
 
-def node_network(bridge: IPv4Interface) -> IPv4Network:
-    """Where the addresses of nodes are, and the bridge's own: the first /22 of the pod network."""
-    return IPv4Network((bridge.network.network_address, _NODES_PREFIX))
-
-
-def hardware_address(address: str) -> str:
-    """The MAC address that belongs to an IPv4 address, as CNI's bridge plug-in has it: whoever takes over an address
-    is reached at once by those who have the former owner in their neighbour tables.
-    """
-    return ":".join(("0a", "58", *(f"{byte:02x}" for byte in IPv4Address(address).packed)))
+def node_network(pod_network: IPv4Interface) -> IPv4Network:
+    """Where the addresses of nodes are, and the local cluster's own: the first /22 of the pod network."""
+    return IPv4Network((pod_network.network.network_address, _NODES_PREFIX))
 
 
 class Networks:
     """Makes and removes network namespaces by `ip`; names are the caller's, kept short by it."""
 
-    def __init__(self, bridge_name: str, bridge: IPv4Interface) -> None:
-        self._bridge_name = bridge_name
-        self._bridge = bridge
+    def __init__(self, pod_network: IPv4Interface) -> None:
+        self._gateway = pod_network.ip
         self._node_networks: dict[str, asyncio.Task[Path]] = {}
         self.by_address: dict[str, Path] = {}
         """The namespaces of pods by their addresses."""
@@ -67,7 +67,7 @@ class Networks:
         """Called with each new one, before anything runs in it."""
 
     async def attach(self, name: str, address: str, link: str, owner: str = "") -> Path:
-        """Make namespace `name` with `address` on its eth0, whose other end on the bridge is `link`, for pod `owner`.
+        """Make namespace `name` with `address` on its eth0, whose other end is `link`, for pod `owner`.
 
         KitError when that fails; what was made of it is gone then.
         """
@@ -85,14 +85,17 @@ class Networks:
         await _batch(
             f"netns add {_PREFIX}{name}",
             f"link add {link} type veth peer name eth0 netns {_PREFIX}{name}",
-            f"link set {link} master {self._bridge_name} up",
+            f"link set {link} address {_GATEWAY_MAC} up",
+            f"route add {address} dev {link}",
+            f"neighbour add {address} lladdr {_MAC} dev {link} nud permanent",
         )
         await _batch(
             "link set lo up",
-            f"link set eth0 address {hardware_address(address)}",
-            f"addr add {address}/{self._bridge.network.prefixlen} dev eth0",
-            "link set eth0 up",
-            f"route add default via {self._bridge.ip}",
+            f"link set eth0 address {_MAC} up",
+            f"addr add {address}/32 dev eth0",
+            f"route add {self._gateway} dev eth0",
+            f"route add default via {self._gateway}",
+            f"neighbour add {self._gateway} lladdr {_GATEWAY_MAC} dev eth0 nud permanent",
             namespace=f"{_PREFIX}{name}",
         )
         return NAMESPACES / f"{_PREFIX}{name}"

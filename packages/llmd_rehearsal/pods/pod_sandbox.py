@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 _NO_NETWORK = NAMESPACES / "none"
-"""Of pods of which nothing runs. A bridge of Linux has room for 1,024 pods, which the DaemonSets of operators fill."""
+"""Of pods of which nothing runs, such as those of the DaemonSets of operators: most pods of a large cluster."""
 
 
 @dataclass(frozen=True)

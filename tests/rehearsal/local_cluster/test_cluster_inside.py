@@ -22,10 +22,8 @@ def inside(cluster):
 
 
 def test_nothing_outside_can_be_reached(inside, python):
-    links = [line.split()[0] for line in inside("ip -brief link").splitlines()]
-    assert links == ["lo", "pods0"]
-    assert inside("ip route").startswith("10.244.0.0/16 dev pods0")
-    assert len(inside("ip route").splitlines()) == 1
+    assert [line.split()[0] for line in inside("ip -brief link").splitlines()] == ["lo"]
+    assert inside("ip route") == ""
     code = "import socket; print(socket.socket().connect_ex(('192.0.2.1', 443)))"
     assert inside(f'{python} -c "{code}"') == "101\n"
 
@@ -48,12 +46,6 @@ def test_a_pods_namespace_can_be_made_and_goes_with_the_cluster(inside):
     assert inside(
         "ip netns add pod && ip link add a type veth peer name b && ip link set b netns pod; ls /run/netns"
     ) == ("pod\n")
-
-
-def test_the_bridge_keeps_its_address_whatever_pods_come_and_go(inside):
-    comes = "ip link add name pod address 00:00:00:00:00:01 type veth peer name end && ip link set pod master pods0 up"
-    shown = [inside(f"{change} && ip -brief link show pods0") for change in ("true", comes, "ip link del pod")]
-    assert len({line.split()[2] for line in shown}) == 1
 
 
 def test_a_command_that_takes_too_long_is_ended_with_its_children(inside, cluster):

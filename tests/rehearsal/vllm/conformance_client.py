@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -13,20 +14,18 @@ from vllm_conformance import Case, Request
 
 MODEL = "m"
 ABSENT = "absent"
+_COUNTED_WITHIN_S, _LOOK_S = 10.0, 0.02
 _RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
-def seen(case: Case, client: httpx2.Client) -> dict[str, Any]:
-    """What the case looks at."""
+def seen(case: Case, client: httpx2.Client, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """What the case looks at; counters may become what is `expected` shortly after the answer."""
     if case.see == "metric":
         return _metric(case, client)
     if case.request is None:
         raise AssertionError("only metrics are looked at without a request")
     if case.see == "counts":
-        before = _samples(client)
-        _send(case.request, client)
-        after = _samples(client)
-        return {name: after.get(name, 0) - before.get(name, 0) if name in after else ABSENT for name in case.vllm}
+        return _counts(case, case.request, client, expected)
     response = _send(case.request, client)
     match case.see:
         case "error":
@@ -37,6 +36,27 @@ def seen(case: Case, client: httpx2.Client) -> dict[str, Any]:
             return _fields(case, response)
         case _:
             return _values(case, response)
+
+
+def _counts(case: Case, request: Request, client: httpx2.Client, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """What a request adds. The simulator of llm-d counts beside its answers: that of the last one is awaited."""
+
+    def counters() -> dict[str, float | None]:
+        samples = _samples(client)
+        return {name: samples.get(name) for name in case.vllm}
+
+    ends_at = time.monotonic() + _COUNTED_WITHIN_S
+    before, again = counters(), None
+    while before != again and time.monotonic() < ends_at:
+        time.sleep(_LOOK_S)
+        before, again = counters(), before
+    _send(request, client)
+    ends_at = time.monotonic() + _COUNTED_WITHIN_S
+    while True:
+        counts = {name: ABSENT if value is None else value - (before[name] or 0) for name, value in counters().items()}
+        if counts == expected or time.monotonic() > ends_at:
+            return counts
+        time.sleep(_LOOK_S)
 
 
 def _send(request: Request, client: httpx2.Client) -> httpx2.Response:

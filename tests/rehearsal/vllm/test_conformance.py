@@ -123,8 +123,9 @@ def test_a_server_answers_as_vllm_does_or_as_the_list_says(
     name: str, server: tuple[Server, dict[str, str]], clients: dict[str, httpx2.Client]
 ) -> None:
     case = conformance().cases[name]
-    answered: dict[str, Any] = seen(case, clients[case.server])
-    assert answered == case.expected(server[0]), f"{case.what}: {case.source}"
+    expected = case.expected(server[0])
+    answered: dict[str, Any] = seen(case, clients[case.server], expected)
+    assert answered == expected, f"{case.what}: {case.source}"
 
 
 def test_an_idle_connection_is_closed_as_uvicorn_does(ours: dict[str, str]) -> None:

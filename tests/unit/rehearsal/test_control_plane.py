@@ -102,7 +102,7 @@ def test_the_administrators_kubeconfig_stands_alone_and_is_private(prepared):
     assert prepared.kubeconfig.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_service_kubernetes_leads_to_the_bridge(prepared):
+def test_the_service_kubernetes_leads_to_the_api_server(prepared):
     assert "--advertise-address=10.244.0.1" in arguments(prepared, "kube-apiserver")
     assert "--service-cluster-ip-range=10.96.0.0/16" in arguments(prepared, "kube-apiserver")
 

@@ -34,7 +34,7 @@ def ip(monkeypatch: pytest.MonkeyPatch) -> Ip:
 
 
 def own_networks() -> Networks:
-    return Networks("bridge", IPv4Interface("10.244.0.1/16"))
+    return Networks(IPv4Interface("10.244.0.1/16"))
 
 
 async def test_what_was_made_of_a_network_that_failed_is_removed(ip: Ip) -> None:
@@ -48,7 +48,3 @@ async def test_the_network_of_a_node_is_tried_again_for_its_next_pod(ip: Ip) -> 
     with pytest.raises(KitError):
         await created.attach_node("gpu-1", "10.244.0.11")
     assert (await created.attach_node("gpu-1", "10.244.0.11")).name == "pod-node-gpu-1"
-
-
-def test_an_address_has_one_hardware_address_whoever_has_it() -> None:
-    assert networks.hardware_address("10.244.1.3") == "0a:58:0a:f4:01:03"
