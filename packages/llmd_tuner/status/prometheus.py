@@ -4,9 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
+import httpx2
 from llmd_oke.catalogue.serving import scaling
+from llmd_oke.operations.prometheus import query
 from llmd_oke.planning import Plan
 from llmd_pods.deployment import HttpEndpoint, MetricsEndpoint, Reading, Series, Snapshot
 from llmd_pods.errors import KitError
@@ -39,21 +41,8 @@ class _Alerts(BaseModel):
     alerts: list[_Alert]
 
 
-class _Sample(BaseModel):
-    metric: Mapping[str, str]
-    value: tuple[float, float]
-
-
-class _Vector(BaseModel):
-    result: list[_Sample]
-
-
 class _AlertsAnswer(BaseModel):
     data: _Alerts
-
-
-class _VectorAnswer(BaseModel):
-    data: _Vector
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,7 @@ class Prometheus:
             httpx2.HTTPError: it does not answer.
         """
         try:
-            told = _AlertsAnswer.model_validate_json(get(self._endpoint("/api/v1/alerts"))).data.alerts
+            told = _AlertsAnswer.model_validate_json(get(self._way(), "/api/v1/alerts")).data.alerts
         except ValidationError as error:
             raise KitError(f"{self.url} answers, but not as a Prometheus does.") from error
         firing = (alert for alert in told if alert.state == "firing")
@@ -97,8 +86,7 @@ class Prometheus:
         """What the counters of programs are, and were `RANGE_S` ago.
 
         Raises:
-            KitError: what answers is no Prometheus, or knows none of the programs.
-            httpx2.HTTPError: it does not answer.
+            KitError: it does not answer, is no Prometheus, or knows none of the programs.
         """
         before, after = self._snapshot(programs, f" offset {RANGE_S:.0f}s"), self._snapshot(programs, "")
         if not any(reading.series for reading in after.readings):
@@ -107,26 +95,24 @@ class Prometheus:
 
     def _snapshot(self, programs: Sequence[Program], offset: str) -> Snapshot:
         names = "|".join((*counter_names(), *self.decisions))
-        query = f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}'
-        try:
-            answer = _VectorAnswer.model_validate_json(get(self._endpoint("/api/v1/query", {"query": query})))
-        except ValidationError as error:
-            raise KitError(f"{self.url} answers, but not as a Prometheus does.") from error
+        way = self._way()
+        with httpx2.Client(headers=dict(way.headers), verify=way.verify) as http:
+            found = query(way.url, f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}', http=http)
         series: dict[str, dict[str, list[Series]]] = {}
-        for sample in answer.data.result:
-            pod, name = sample.metric.get("pod", ""), sample.metric.get("__name__", "")
-            series.setdefault(pod, {}).setdefault(name, []).append(Series(sample.metric, sample.value[1]))
+        for one in found:
+            pod, name = one.labels.get("pod", ""), one.labels.get("__name__", "")
+            series.setdefault(pod, {}).setdefault(name, []).append(Series(one.labels, one.value))
         return Snapshot(tuple(_reading(program, series.get(program.pod)) for program in programs))
 
-    def _endpoint(self, path: str, query: Mapping[str, str] | None = None) -> HttpEndpoint:
-        tail = f"{path}?{urlencode(query)}" if query else path
+    def _way(self) -> HttpEndpoint:
         place = urlsplit(self.url)
         service = _SERVICE.fullmatch(place.hostname or "")
-        port = place.port or _PORT
         if service is None:
-            return HttpEndpoint(self.url.rstrip("/") + tail)
-        name = f"{place.scheme}:{service['name']}:{port}"
-        return self.access.api(f"/api/v1/namespaces/{service['namespace']}/services/{name}/proxy{tail}")
+            return HttpEndpoint(self.url.rstrip("/"))
+        name = f"{place.scheme}:{service['name']}:{place.port or _PORT}"
+        return self.access.api(
+            f"/api/v1/namespaces/{service['namespace']}/services/{name}/proxy{place.path}".rstrip("/")
+        )
 
 
 def _reading(program: Program, series: Mapping[str, list[Series]] | None) -> Reading:
