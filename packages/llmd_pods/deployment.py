@@ -65,7 +65,7 @@ class Topology:
 
 EndpointRole = Literal["router"] | Role
 
-_STARTED = "process_start_time_seconds"
+STARTED = "process_start_time_seconds"
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def change(before: Snapshot, after: Snapshot, role: EndpointRole, counter: Count
 
 
 def _restarted(old: Reading, new: Reading, counter: Counter) -> bool:
-    started = Counter((_STARTED,))
+    started = Counter((STARTED,))
     if (old.total(started) or 0.0) != (new.total(started) or 0.0):
         return True
     return (new.total(counter) or 0.0) < (old.total(counter) or 0.0)

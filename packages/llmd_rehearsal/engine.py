@@ -137,7 +137,8 @@ def run(
     remove_unfinished_locks(checkpoint)
     if copy := mend(checkpoint):
         progress.step(f"the stack's state was not whole, as where its disk was full: going on from {copy.name}")
-    handle = automation.Stack.create_or_select(stack, workspace)
+    opened = automation.Stack.select if checkpoint.is_file() else automation.Stack.create_or_select
+    handle = opened(stack, workspace)  # which else tries to create it first, with another start of the CLI
     if operation not in _READING_OPERATIONS:
         adopt_pending(handle, checkpoint, journal_file(project.parent), progress)
     if operation == "destroy" and not targets:

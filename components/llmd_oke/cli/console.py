@@ -37,7 +37,7 @@ def visible(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Visible:
+class Visible:
     """What is shown, without what names in it would have a terminal do. Rich's own codes are no part of its texts."""
 
     shown: ConsoleRenderable
@@ -48,10 +48,10 @@ class _Visible:
 
 
 class _VisibleOnly(RenderHook):
-    """Has everything that a console shows go through `_Visible`, whoever prints it."""
+    """Has everything that a console shows go through `Visible`, whoever prints it."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [part if isinstance(part, Control) else _Visible(part) for part in renderables]
+        return [part if isinstance(part, Control) else Visible(part) for part in renderables]
 
 
 def _console(*, stderr: bool) -> Console:

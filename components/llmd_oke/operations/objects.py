@@ -17,3 +17,8 @@ def metadata(item: object) -> ObjectMeta:
 def texts(item: object, field: str) -> dict[str, str]:
     """Give a field that maps texts, such as labels; the models say no more of it than that it's a map, or None."""
     return cast("dict[str, str]", getattr(item, field, None) or {})
+
+
+def plain(item: object) -> dict[str, object]:
+    """Give an object as plain data, as YAML or JSON has it."""
+    return cast("dict[str, object]", getattr(item, "to_dict")())  # noqa: B009 - the models say no more of it

@@ -16,6 +16,7 @@ from llmd_oke.catalogue.endpoint_pickers import request_counters
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.program.smoke import conditions, smoke_request
 from llmd_pods.deployment import (
+    STARTED,
     Change,
     Counter,
     EndpointRole,
@@ -71,11 +72,22 @@ _COUNTERS: Mapping[str, Counter] = {
 
 ASKED = "asked"
 
-_RUNNING = Counter(("vllm:num_requests_running",))
-_WAITING = Counter(("vllm:num_requests_waiting",))
-_KV_CACHE_USAGE = Counter(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))
+RUNNING = Counter(("vllm:num_requests_running",))
+WAITING = Counter(("vllm:num_requests_waiting",))
+KV_CACHE_USAGE = Counter(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"))
 
 Key = tuple[EndpointRole, str]
+
+
+def counter_names() -> tuple[str, ...]:
+    """The names of all that is read of servers, and of the requests that routers count, as Prometheus text has them."""
+    own = VLLM_COUNTERS
+    evidence = (own.finished, own.received_tokens, own.transfers, own.failed_transfers)
+    counters = (*_COUNTERS.values(), *evidence, RUNNING, WAITING, KV_CACHE_USAGE)
+    names = [name for counter in counters for name in counter.names]
+    histograms = [name for histogram in _HISTOGRAMS.values() for name in histogram]
+    names += [f"{name}_{part}" for name in histograms for part in ("sum", "count", "bucket")]
+    return tuple(dict.fromkeys((STARTED, *names, *request_counters())))
 
 
 @dataclass(frozen=True)
@@ -150,12 +162,12 @@ def moment(snapshot: Snapshot) -> Moment | None:
     """The gauges of one scrape; None where no server shows them."""
     roles = [[server for server in snapshot.readings if server.endpoint.role == role] for role in SERVER_ROLES]
     servers = [reading for readings in roles for reading in readings]
-    if not any(reading.total(_RUNNING) is not None for reading in servers):
+    if not any(reading.total(RUNNING) is not None for reading in servers):
         return None
     return Moment(
-        most_running=max(_gauge(reading, _RUNNING) for reading in servers),
-        waiting=max(_mean(readings, _WAITING) for readings in roles if readings),
-        kv_cache_usage=max(_gauge(reading, _KV_CACHE_USAGE) for reading in servers),
+        most_running=max(_gauge(reading, RUNNING) for reading in servers),
+        waiting=max(_mean(readings, WAITING) for readings in roles if readings),
+        kv_cache_usage=max(_gauge(reading, KV_CACHE_USAGE) for reading in servers),
     )
 
 
@@ -401,21 +413,24 @@ def _pods(snapshot: Snapshot) -> set[str]:
 
 
 def _seen(tally: _Tally, evidence: EvidenceSettings | None, basis: Basis) -> Observation:
-    share = _remote_prefill(tally, evidence) if evidence else None
+    share = remote_prefill(tally.first, tally.last, evidence) if evidence else None
     if share is not None:  # otherwise nothing has come since servers came, went or could not be read
         tally.remote_prefill_share = share
     seen = observation(tally.whole, tally.moments, basis)
     return replace(seen, remote_prefill_share=tally.remote_prefill_share, notes=tuple(_notes(tally)))
 
 
-def _remote_prefill(tally: _Tally, evidence: EvidenceSettings) -> float | None:
-    """By the requests that got their first token, because those that ended may have been prefilled long before."""
-    whole = window(tally.first, tally.last, 0.0)
+def remote_prefill(before: Snapshot, after: Snapshot, evidence: EvidenceSettings) -> float | None:
+    """Share of the uncached prompts that prefill servers computed between two snapshots; None where none can be told.
+
+    By the requests that got their first token, because those that ended may have been prefilled long before.
+    """
+    whole = window(before, after, 0.0)
     requests, tokens = whole.of("decode", f"{TTFT} count"), whole.of("decode", PREFILLED)
     if not requests or not tokens:
         return None
     sent = Sent(round(requests), round(tokens), round(requests))
-    return prove_remote_prefill(tally.first, tally.last, sent, evidence).share
+    return prove_remote_prefill(before, after, sent, evidence).share
 
 
 def _notes(tally: _Tally) -> Iterator[str]:

@@ -16,7 +16,7 @@ def test_nothing_is_orphaned_or_locked_after_killed_engines_and_control_planes(p
     chosen = ("--only", "engine", "--kills", "3", "--only", "control-plane", "--restarts", "2")
     measured = subprocess.run(
         [ROOT / "scripts" / "bench-faults", "--stack", "killed", *chosen, "--seed", "11", "--json"],
-        env=project.environment(),
+        env=project.environment(saves_steps=True),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -1,4 +1,6 @@
-"""Three models behind one front door with a certificate and keys: loaded by `bench`, one copy drained meanwhile."""
+"""Three models on one set of nodes, with servers of different sizes and kinds, behind one front door with a certificate
+and keys: each benchmarked, loaded by `bench`, one copy drained meanwhile.
+"""
 
 import json
 import subprocess
@@ -16,13 +18,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 STACK = "door"
 ADDRESS = "https://front-door.llm-d.svc.cluster.local"
 GPT, LLAMA = "openai/gpt-oss-120b", "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic"
-SMALL = "1p-tp1-1d-tp1"
+COPIES, AGGREGATED, LARGE = "2 x 1p-tp1-1d-tp1", "agg-tp1-1r", "1p-tp2-1d-tp4"
 MODELS = [
-    model(topology=SMALL, copies=2),
-    model(topology="agg-tp1-1r", name="gpt-agg"),
-    model(topology=SMALL, model="llama-3.3-70b-instruct-fp8-dynamic", name="llama"),
+    model(topology="1p-tp1-1d-tp1", copies=2),
+    model(topology=AGGREGATED, name="gpt-agg"),
+    model(topology=LARGE, model="llama-3.3-70b-instruct-fp8-dynamic", name="llama"),
 ]
-REHEARSE = ("rehearse", "--time-scale", "0.5", "--no-benchmark", "--json", "--stack", STACK)
+POOLS = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
+REHEARSE = ("rehearse", "--time-scale", "0.5", "--json", "--stack", STACK)
 
 
 def write(project: Project, first: int, second: int) -> None:
@@ -33,7 +36,7 @@ def write(project: Project, first: int, second: int) -> None:
         "authentication": {"kind": "api-keys"},
         "weights": {"gpt-oss-120b-0": first, "gpt-oss-120b-1": second, "gpt-agg": 0},
     }
-    project.write(STACK, models=MODELS, frontDoor=door)
+    project.write(STACK, models=MODELS, gpuPools=POOLS, frontDoor=door)
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,35 @@ def drain(project: Project, door: Door, tmp_path_factory: pytest.TempPathFactory
     argv = door.bench(*options, "--output", str(requests))
     with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as load:
         write(project, 0, 100)
-        changed = project.command(*REHEARSE)
+        changed = project.command(*REHEARSE, "--no-benchmark")
         output, _ = load.communicate(timeout=300)
     assert load.returncode == 0, output.decode()
     return Drain(project, [record for _, record in read_lines(requests.read_text().splitlines())], changed)
+
+
+@pytest.fixture(scope="module")
+def smoke(created: Ended) -> dict[str, dict[str, Any]]:
+    """The summary of each model's benchmark, by its topology."""
+    assert created.status == 0, created.errors
+    return {summary["topology"]: summary for summary in created.document["smoke"]}
+
+
+def test_every_model_is_served_and_passes_its_benchmark(smoke: dict[str, dict[str, Any]]):
+    assert {name: summary["passed"] for name, summary in smoke.items()} == {COPIES: True, AGGREGATED: True, LARGE: True}
+
+
+def test_models_with_prefill_servers_have_all_prompts_prefilled_by_their_own(smoke: dict[str, dict[str, Any]]):
+    assert [smoke[name]["remote_prefill"]["share"] for name in (COPIES, LARGE)] == pytest.approx([1.0, 1.0])
+
+
+def test_each_model_says_whether_its_latencies_are_calibrated_or_bounds(
+    created: Ended, smoke: dict[str, dict[str, Any]]
+):
+    numbers = {name: summary["provenance"]["numbers"] for name, summary in smoke.items()}
+    assert numbers == {COPIES: "calibrated", AGGREGATED: "calibrated", LARGE: "bound"}
+    words = [text for text in created.document["simulated"] if "bounds" in text]
+    assert words == [f"times of {LLAMA} (bounds: a role of it has no figures for this GPU)"]
+    assert all(set(words) <= set(summary["provenance"]["simulated"]) for summary in smoke.values())
 
 
 def test_each_model_answers_at_the_one_address(door: Door):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tarfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +155,67 @@ def test_a_bad_stack_file_never_reaches_the_engine(project: Project) -> None:
     for path in ("release", "models[0].topology", "models[0].workload"):
         assert path in ended.errors
     assert not (project.folder / ".rehearsal" / "bad").exists()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What `status` says of a stack that is left alone, and of one whose decode servers somebody has taken away, and
+    the files of `support` by their paths.
+    """
+
+    healthy: Ended
+    screen: Ended
+    harmed: Ended
+    support: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def look(life: Life, project: Project) -> Look:
+    assert life.changed.status == 0, life.changed.errors
+    words = ("status", "--stack", DISAGGREGATED, "--rehearse", "--every", "1")
+    healthy, screen = project.command(*words, "--json"), project.command(*words)
+    file = project.folder / "support.tar.gz"
+    packed = project.command("support", "--stack", DISAGGREGATED, "--rehearse", "--output", str(file))
+    assert packed.status == 0, packed.errors
+    by_hand = ("--", sys.executable, "-c", SCALE_BY_HAND.replace('"replicas": 3', '"replicas": 0'))
+    project.command("rehearse", "run", "--stack", DISAGGREGATED, *by_hand)
+    with tarfile.open(file) as archive:
+        members = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+        files = {name: content.read().decode() for name, content in members.items() if content}
+    return Look(healthy, screen, project.command(*words, "--json"), files)
+
+
+def test_the_status_of_a_rehearsed_stack_is_one_screen(look: Look) -> None:
+    assert look.screen.status == 0, look.screen.output
+    assert "\nhealthy\n" in look.screen.output
+    assert "\x1b" not in look.screen.output
+    assert len(look.screen.output.splitlines()) <= 24
+
+
+def test_the_status_has_servers_gpus_images_and_who_changed_them(look: Look) -> None:
+    document = look.healthy.document
+    assert (look.healthy.status, document["symptoms"]) == (0, [])
+    ready = {group["role"]: (group["ready"], group["desired"]) for group in document["servers"]}
+    assert ready == {"prefill": (1, 1), "decode": (2, 2), "router": (1, 1), "front door": (2, 2)}
+    assert [pool["used_gpus"] for pool in document["nodes"] if pool["name"] == "mi300x"] == [5]
+    assert document["models"][0]["unread"] == {}
+    assert document["basis"] == "calibrated"
+    assert {"decode/vllm", "prefill/vllm", "router/epp"} <= document["images"].keys()
+
+
+def test_a_model_that_answers_nobody_is_the_first_thing_that_its_status_says(look: Look) -> None:
+    worst, *_ = look.harmed.document["symptoms"]
+    assert (look.harmed.status, worst["severity"]) == (1, "outage")
+    assert "no decode server is ready" in worst["what"]
+
+
+def test_the_support_archive_has_logs_of_all_servers_and_no_planted_secret(look: Look) -> None:
+    logs = {path.partition("/logs/")[2] for path in look.support if "/logs/" in path}
+    assert {"vllm.log", "kube-apiserver.log"} <= logs
+    assert len([path for path in logs if path.startswith("pods/llm-d/") and path.endswith("/routing-proxy.log")]) >= 2
+    assert [
+        (path, name) for path, text in look.support.items() for name, value in PLANTED.items() if value in text
+    ] == []
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def test_an_update_that_is_interrupted_is_taken_back_without_an_outage(project: 
         project.write("rollouts", gpuPools=POOLS, release="llm-d-0.9.0", models=[model(engine={"blockSize": 32})])
         own = (*REHEARSE, "--startup-seconds", str(STARTUP_S), "--stack", "rollouts")
         argv = [sys.executable, "-m", "llmd_oke", *own]
-        with subprocess.Popen(argv, env=project.environment(), stdout=subprocess.DEVNULL) as begun:
+        with subprocess.Popen(argv, env=project.environment(saves_steps=True), stdout=subprocess.DEVNULL) as begun:
             with pytest.raises(subprocess.TimeoutExpired):
                 begun.wait(STARTUP_S * 0.7)
             begun.send_signal(signal.SIGINT)

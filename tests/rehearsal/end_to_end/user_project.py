@@ -17,6 +17,8 @@ from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 600
+SAVING_LAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
+"""Has an engine save its state once (docs/how-to/large-stacks.md)."""
 PLANTED = {
     "HF_TOKEN": "hf_planted_token_0123456789",
     "LLMD_OKE_BENCH_TOKEN": "planted-bench-token-0123456789",
@@ -60,9 +62,12 @@ class Project:
         document = {"config": {"llmd-oke:stack": expected}}
         (self.folder / "stacks" / f"Pulumi.{stack}.yaml").write_text(yaml.safe_dump(document))
 
-    def environment(self) -> dict[str, str]:
-        """The environment of commands in the project."""
-        return {**os.environ, **PLANTED, "LLMD_OKE_PROJECT": str(self.folder)}
+    def environment(self, *, saves_steps: bool = False) -> dict[str, str]:
+        """The environment of commands in the project. Engines save their state as they end, and with `saves_steps`
+        after each step, which a test needs where one is not to come to its end.
+        """
+        own = {**PLANTED, "LLMD_OKE_PROJECT": str(self.folder)}
+        return {**os.environ, **({} if saves_steps else SAVING_LAST), **own}
 
     def command(self, *arguments: str) -> Ended:
         """Runs `llmd-oke` in the project."""

@@ -4,8 +4,10 @@ Straight, where it is inside; otherwise through the API server's proxy.
 """
 
 import os
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from math import inf
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +27,7 @@ from llmd_pods.errors import KitError
 RENEW_S = 60.0
 """How long a token of the kubeconfig's program serves; OKE's live four minutes (`access/signing.py`)."""
 
-_FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError, LookupError)
+FAILURES = (ApiError, httpx2.HTTPError, ConfigError, OSError, ValueError, LookupError)
 """Of the API server, of the way there, and of the kubeconfig's program."""
 
 
@@ -63,7 +65,7 @@ class ClusterAccess:
     def _service(self, namespace: str, name: str) -> ServiceSpec:
         try:
             service = self._client.get(Service, name, namespace=namespace)
-        except _FAILURES as error:
+        except FAILURES as error:
             raise KitError(
                 f"The Service {namespace}/{name} can't be read: {error}", "Is the stack deployed?"
             ) from error
@@ -74,7 +76,7 @@ class ClusterAccess:
     ) -> HttpEndpoint:
         if spec.clusterIP and is_reachable(spec.clusterIP, 80):
             return HttpEndpoint(f"http://{spec.clusterIP}", headers)
-        return self._proxied(f"/api/v1/namespaces/{namespace}/services/{name}:80/proxy", headers)
+        return self.api(f"/api/v1/namespaces/{namespace}/services/{name}:80/proxy", headers)
 
     def pods(self, namespace: str, labels: Mapping[str, str]) -> Sequence[PodAddress]:
         """The pods with these labels that have an address, sorted by name.
@@ -84,7 +86,7 @@ class ClusterAccess:
         """
         try:
             pods = list(self._client.list(Pod, namespace=namespace, labels=dict(labels)))
-        except _FAILURES as error:
+        except FAILURES as error:
             raise KitError(f"The pods of {namespace} can't be listed: {error}") from error
         running = [
             PodAddress(pod.metadata.name or "", pod.status.podIP, _restarts(pod.status))
@@ -97,20 +99,32 @@ class ClusterAccess:
         """The way to a port of a pod."""
         if is_reachable(pod.address, port):
             return HttpEndpoint(f"http://{pod.address}:{port}")
-        return self._proxied(f"/api/v1/namespaces/{namespace}/pods/{pod.name}:{port}/proxy")
+        return self.proxied(namespace, pod, port)
+
+    def proxied(self, namespace: str, pod: PodAddress, port: int) -> HttpEndpoint:
+        """The way to a port of a pod through the API server, which takes no attempt to find."""
+        return self.api(f"/api/v1/namespaces/{namespace}/pods/{pod.name}:{port}/proxy")
 
     def expires(self, way: HttpEndpoint) -> bool:
         """Whether a program of the kubeconfig gives the token for this way, so that it serves a few minutes only."""
         user = self._config.user
         return isinstance(way.headers, Authorization) and user is not None and user.exec is not None
 
-    def _proxied(self, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpEndpoint:
-        config = self._config
-        user = config.user
-        verify = verify_cluster(config.cluster, user, config.abs_file) if user else True
+    def api(self, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> HttpEndpoint:
+        """The way to a path of the API server, with `headers` beside those that sign in.
+
+        Raises:
+            KitError: the kubeconfig's user can't sign in.
+        """
         self._authorization.renew()
         own = self._authorization.with_headers(headers) if headers else self._authorization
-        return HttpEndpoint(config.cluster.server.rstrip("/") + path, own, verify)
+        return HttpEndpoint(self._config.cluster.server.rstrip("/") + path, own, self._verify)
+
+    @cached_property
+    def _verify(self) -> ssl.SSLContext | bool:
+        """How the API server is known: reading authorities takes tens of milliseconds."""
+        config, user = self._config, self._config.user
+        return verify_cluster(config.cluster, user, config.abs_file) if user else True
 
 
 def _restarts(status: PodStatus) -> int:
@@ -173,6 +187,6 @@ def _authorization(config: SingleConfig) -> dict[str, str]:
             return {}
         request = httpx2.Request("GET", config.cluster.server)
         next(auth.sync_auth_flow(request))
-    except _FAILURES as error:
+    except FAILURES as error:
         raise KitError(f"The kubeconfig's user can't sign in: {error}", "Does `kubectl get pods` work?") from error
     return {"Authorization": request.headers["Authorization"]}

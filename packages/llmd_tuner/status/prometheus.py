@@ -1,0 +1,140 @@
+"""A Prometheus as a status asks it: which alerts fire, and what counters were at two moments."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+
+import httpx2
+from llmd_oke.catalogue.serving import scaling
+from llmd_oke.operations.prometheus import query
+from llmd_oke.planning import Plan
+from llmd_pods.deployment import HttpEndpoint, MetricsEndpoint, Reading, Series, Snapshot
+from llmd_pods.errors import KitError
+from pydantic import BaseModel, Field, ValidationError
+
+from llmd_tuner.experiments.counters import counter_names
+from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
+from llmd_tuner.status.load import Growth
+from llmd_tuner.status.reading import get
+from llmd_tuner.status.servers import Program
+
+RANGE_S = 300.0
+"""Over how long counters are compared: ten scrapes of the llm-d charts' PodMonitor (30 s)."""
+
+_HARMLESS = ("none", "info")
+"""Severities of alerts that say nothing is wrong, such as kube-prometheus-stack's Watchdog, which always fires."""
+
+_SERVICE = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc(\..*)?")
+_PORT = 9090
+
+
+class _Alert(BaseModel):
+    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
+    annotations: Mapping[str, str] = Field(default_factory=dict[str, str])
+    state: str
+    activeAt: datetime | None = None  # noqa: N815 - Prometheus' own
+
+
+class _Alerts(BaseModel):
+    alerts: list[_Alert]
+
+
+class _AlertsAnswer(BaseModel):
+    data: _Alerts
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alert that fires; `about` is what its rule says of it, or its labels."""
+
+    name: str
+    severity: str
+    about: str
+    remedy: str | None
+    since: datetime | None
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A Prometheus by its address. That of a Service is reached through the API server, wherever this machine is.
+
+    `namespace` is the stack's, `decisions` are the names under which its endpoint pickers count theirs.
+    """
+
+    url: str
+    access: ClusterAccess
+    namespace: str
+    decisions: tuple[str, ...] = ()
+
+    def alerts(self) -> tuple[Alert, ...]:
+        """Those that fire, without those that say that nothing is wrong.
+
+        Raises:
+            KitError: what answers is no Prometheus.
+            httpx2.HTTPError: it does not answer.
+        """
+        try:
+            told = _AlertsAnswer.model_validate_json(get(self._way(), "/api/v1/alerts")).data.alerts
+        except ValidationError as error:
+            raise KitError(f"{self.url} answers, but not as a Prometheus does.") from error
+        firing = (alert for alert in told if alert.state == "firing")
+        return tuple(_alert(alert) for alert in firing if alert.labels.get("severity") not in _HARMLESS)
+
+    def counters(self, programs: Sequence[Program]) -> Growth:
+        """What the counters of programs are, and were `RANGE_S` ago.
+
+        Raises:
+            KitError: it does not answer, is no Prometheus, or knows none of the programs.
+        """
+        before, after = self._snapshot(programs, f" offset {RANGE_S:.0f}s"), self._snapshot(programs, "")
+        if not any(reading.series for reading in after.readings):
+            raise KitError(f"{self.url} knows none of the stack's servers.", "Is there a PodMonitor for them?")
+        return Growth(before, after, RANGE_S, f"Prometheus over {RANGE_S / 60:.0f} min")
+
+    def _snapshot(self, programs: Sequence[Program], offset: str) -> Snapshot:
+        names = "|".join((*counter_names(), *self.decisions))
+        way = self._way()
+        with httpx2.Client(headers=dict(way.headers), verify=way.verify) as http:
+            found = query(way.url, f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}', http=http)
+        series: dict[str, dict[str, list[Series]]] = {}
+        for one in found:
+            pod, name = one.labels.get("pod", ""), one.labels.get("__name__", "")
+            series.setdefault(pod, {}).setdefault(name, []).append(Series(one.labels, one.value))
+        return Snapshot(tuple(_reading(program, series.get(program.pod)) for program in programs))
+
+    def _way(self) -> HttpEndpoint:
+        place = urlsplit(self.url)
+        service = _SERVICE.fullmatch(place.hostname or "")
+        if service is None:
+            return HttpEndpoint(self.url.rstrip("/"))
+        name = f"{place.scheme}:{service['name']}:{place.port or _PORT}"
+        return self.access.api(
+            f"/api/v1/namespaces/{service['namespace']}/services/{name}/proxy{place.path}".rstrip("/")
+        )
+
+
+def _reading(program: Program, series: Mapping[str, list[Series]] | None) -> Reading:
+    endpoint = MetricsEndpoint(program.role, program.pod, program.pod)
+    if series is None:
+        return Reading(endpoint, error="Prometheus has nothing of it")
+    return Reading(endpoint, {name: tuple(samples) for name, samples in series.items()})
+
+
+def _alert(told: _Alert) -> Alert:
+    labels = {name: value for name, value in told.labels.items() if name not in {"alertname", "severity"}}
+    about = told.annotations.get("summary") or told.annotations.get("description")
+    return Alert(
+        name=told.labels.get("alertname", "an alert without a name"),
+        severity=told.labels.get("severity", "warning"),
+        about=about or ", ".join(f"{name}={value}" for name, value in labels.items()),
+        remedy=told.annotations.get("runbook_url"),
+        since=told.activeAt,
+    )
+
+
+def prometheus_url(plan: Plan) -> str | None:
+    """The address of the Prometheus that a stack file names; None where it names none."""
+    scaled = [model.scaling for model in plan.models if model.scaling]
+    return (scaled[0].prometheus or scaling().prometheus) if scaled else None

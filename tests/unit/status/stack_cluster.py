@@ -1,0 +1,204 @@
+"""An API server that answers as a test wants: the cluster of a small stack, with its servers' counters behind it."""
+
+import json
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import stack_files
+import yaml
+from llmd_oke.planning import Plan
+from llmd_oke.program.models import unit_name
+from llmd_oke.serving import labels
+from llmd_tuner.status.status import planned_images
+
+NOW = "2026-11-23T02:00:00Z"
+LONG_AGO = "2026-11-20T02:00:00Z"
+NAMESPACE = "llm-d"
+SHAPE = "BM.GPU.MI300X.8"
+ADDRESS = "127.0.0.2"
+"""Of all pods; nobody listens there, so that they are reached through the API server."""
+
+Object = dict[str, Any]
+Answer = tuple[int, str] | Callable[[], tuple[int, str]]
+
+READY = {"type": "Ready", "status": "True", "lastTransitionTime": LONG_AGO}
+
+
+def small_stack(**changes: object) -> Object:
+    """One node, two prefill servers and one decode server."""
+    return stack_files.stack(stack_files.model("2p-tp1-1d-tp2", slo={"ttftMs": 2000, "itlMs": 25}), nodes=1, **changes)
+
+
+def node(name: str = "node-0", gpus: int = 8, **spec: object) -> Object:
+    own = {"name": name, "creationTimestamp": LONG_AGO, "labels": {"node.kubernetes.io/instance-type": SHAPE}}
+    status = {"conditions": [READY], "allocatable": {"amd.com/gpu": str(gpus)}}
+    return {"metadata": own, "spec": spec, "status": status}
+
+
+def pod(name: str, own: Mapping[str, str], images: Mapping[str, str], gpus: int = 0) -> Object:
+    request = {"requests": {"amd.com/gpu": str(gpus)}} if gpus else {}
+    containers = [{"name": key, "image": image, "resources": request} for key, image in images.items()]
+    statuses: list[Object] = [
+        {"name": key, "image": image, "imageID": "", "ready": True, "restartCount": 0, "state": {"running": {}}}
+        for key, image in images.items()
+    ]
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": dict(own),
+            "generateName": f"{name.rpartition('-')[0]}-",
+            "creationTimestamp": LONG_AGO,
+        },
+        "spec": {"nodeName": "node-0", "containers": containers},
+        "status": {"phase": "Running", "podIP": ADDRESS, "conditions": [READY], "containerStatuses": statuses},
+    }
+
+
+def deployment(name: str, own: Mapping[str, str], replicas: int) -> Object:
+    manager = {"manager": "pulumi-kubernetes", "operation": "Apply", "time": LONG_AGO}
+    return {
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": dict(own), "managedFields": [manager]},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {}},
+            "template": {"metadata": {"labels": dict(own)}, "spec": {"containers": []}},
+        },
+        "status": {"readyReplicas": replicas},
+    }
+
+
+@dataclass
+class StackCluster:
+    """What an API server says of a stack; `answers` are those to other paths, or in place of a list."""
+
+    plan: Plan
+    nodes: list[Object] = field(default_factory=list[Object])
+    pods: list[Object] = field(default_factory=list[Object])
+    deployments: list[Object] = field(default_factory=list[Object])
+    jobs: list[Object] = field(default_factory=list[Object])
+    events: list[Object] = field(default_factory=list[Object])
+    answers: dict[str, Answer] = field(default_factory=dict[str, Answer])
+    asked: list[str] = field(default_factory=list[str])
+
+    def pod(self, part: str) -> Object:
+        """The first pod whose name has a part."""
+        return next(item for item in self.pods if part in item["metadata"]["name"])
+
+    def deployment(self, part: str) -> Object:
+        """The first Deployment whose name has a part."""
+        return next(item for item in self.deployments if part in item["metadata"]["name"])
+
+    def counters(self, text: str | Mapping[str, str]) -> None:
+        """Has all pods show these counters, or each by a part of its name."""
+        for item in self.pods:
+            name = item["metadata"]["name"]
+            shown = text if isinstance(text, str) else next((told for part, told in text.items() if part in name), "")
+            for port in (8000, 8200, 9090):
+                self.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:{port}/proxy/metrics"] = 200, shown
+
+    def answer(self, path: str) -> tuple[int, str]:
+        """What is said to a path."""
+        self.asked.append(path)
+        place = urlsplit(path).path
+        own = self.answers.get(place)
+        if own is not None:
+            return own() if callable(own) else own
+        lists = {
+            "/api/v1/nodes": self.nodes,
+            "/api/v1/pods": self.pods,
+            f"/api/v1/namespaces/{NAMESPACE}/pods": self.pods,
+            f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments": self.deployments,
+            f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs": self.jobs,
+            f"/api/v1/namespaces/{NAMESPACE}/events": self.events,
+        }
+        if place in lists:
+            return 200, json.dumps({"metadata": {}, "items": lists[place]})
+        if place == "/version":
+            return 200, json.dumps({"gitVersion": "v1.34.2"})
+        return 404, json.dumps({"kind": "Status", "code": 404, "message": f"{place} is not there"})
+
+
+def healthy_cluster() -> StackCluster:
+    """The cluster of `small_stack` where all is well, and nobody asks anything of it."""
+    return cluster_of(stack_files.plan(*small_stack()["models"], nodes=1))
+
+
+def cluster_of(plan: Plan) -> StackCluster:
+    """The cluster of a plan where all is well."""
+    cluster = StackCluster(plan, nodes=[node(f"node-{index}") for index in range(plan.pools[0].size)])
+    for group, own, count, images, gpus in _groups(plan):
+        cluster.deployments.append(deployment(group, own, count))
+        cluster.pods += [pod(f"{group}-abc-{index}", own, images, gpus) for index in range(count)]
+    cluster.counters("")
+    return cluster
+
+
+def _groups(plan: Plan) -> Iterable[tuple[str, dict[str, str], int, dict[str, str], int]]:
+    planned = planned_images(plan)
+    for model in plan.models:
+        for unit in model.units:
+            name = unit_name(plan, model, unit)
+            for role in unit.roles:
+                own = labels.model_server(model.name, name, role.role)
+                images = {"vllm": planned["vllm"]}
+                yield f"{name}-{role.role}", own, role.replicas, images, role.tensor_parallel_size
+            yield f"{name}-router", labels.router(model.name, name), 2, {"epp": planned["epp"]}, 0
+        own = {**labels.front_door_selector(model.name), labels.FRONT_DOOR: "v"}
+        yield f"{model.name}-front-door", own, 2, {"envoy": planned["envoy"]}, 0
+
+
+@contextmanager
+def served(cluster: StackCluster, folder: Path) -> Generator[Path]:
+    """Serves a cluster; gives a kubeconfig for it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            """A query of Prometheus, which comes as a form."""
+            self.path += "?" + self.rfile.read(int(self.headers["Content-Length"])).decode()
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            status, text = cluster.answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json" if text.startswith("{") else "text/plain")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+            """Say nothing."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Clients that no longer listen are part of tests."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield kubeconfig(folder, f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def kubeconfig(folder: Path, server: str) -> Path:
+    """A kubeconfig that leads to an address."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    file = folder / "kubeconfig.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file

@@ -1,0 +1,303 @@
+"""`llmd-oke status`: what it says of a cluster in which something is wrong, and how it ends."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stack_files
+from llmd_tuner.cli import status as status_command
+from llmd_tuner.status import reading, status
+from stack_cluster import LONG_AGO, NAMESPACE, NOW, StackCluster, kubeconfig, node, small_stack
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+DECODE, PREFILL = "-decode-", "-prefill-"
+
+
+def symptoms(result: Result) -> list[dict[str, str]]:
+    return json.loads(result.stdout)["symptoms"]
+
+
+def only_symptom(run: Run) -> dict[str, str]:
+    result = run("status", "--json")
+    assert result.exit_code == 1
+    (symptom,) = symptoms(result)
+    return symptom
+
+
+def test_a_healthy_stack_is_one_screen(run: Run):
+    result = run("status")
+    lines = result.stdout.splitlines()
+    assert (result.exit_code, lines[1]) == (0, "healthy")
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_screen_has_nodes_servers_load_versions_changes_and_alerts(run: Run):
+    screen = run("status").stdout
+    for text in ("1 of 1", "2 of 2", "remote prefill", "vllm v0.26.0", "by pulumi-kubernetes", "no Prometheus"):
+        assert text in screen
+
+
+def test_no_colour_is_written_where_nobody_sees_it(run: Run):
+    assert "\x1b" not in run("status").output
+
+
+def test_a_node_that_is_not_ready_comes_first_with_its_reason(run: Run, cluster: StackCluster):
+    told = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting"}
+    cluster.nodes[0]["status"]["conditions"] = [{**told, "lastTransitionTime": LONG_AGO}]
+    result = run("status")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[3].startswith("degraded  node node-0 is not Ready for")
+    assert "NodeStatusUnknown" in result.stdout
+    assert "kubectl describe node node-0" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (node(unschedulable=True), "node-0 takes no pods: cordoned"),
+        (node(taints=[{"key": "amd.com/gpu-unhealthy", "effect": "NoSchedule"}]), "taint amd.com/gpu-unhealthy:NoSch"),
+        (node(gpus=7), "node-0 offers fewer than 8 GPUs"),
+        (node(name="gone") | {"metadata": {"name": "other"}}, "pool mi300x has 0 of 1 nodes"),
+    ],
+)
+def test_a_node_that_is_not_as_it_should_be_is_told(run: Run, cluster: StackCluster, change: Any, words: str):
+    cluster.nodes[:] = [change]
+    assert words in only_symptom(run)["what"]
+
+
+def waiting(reason: str, message: str = "", **status: object) -> dict[str, object]:
+    return {"state": {"waiting": {"reason": reason, "message": message}}, "ready": False, **status}
+
+
+def troubled(cluster: StackCluster, part: str, **changes: object) -> None:
+    """Has one server not be ready, with a container that is in this state."""
+    pod, group = cluster.pod(part), cluster.deployment(part.rstrip("-"))
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}, {"type": "PodScheduled", "status": "True"}]
+    pod["status"]["containerStatuses"][0] |= changes
+    group["status"]["readyReplicas"] -= 1
+
+
+def test_a_crash_loop_is_told_with_how_it_ended_and_the_command_for_its_log(run: Run, cluster: StackCluster):
+    ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": NOW}}
+    troubled(cluster, PREFILL, **waiting("CrashLoopBackOff", lastState=ended, restartCount=5))
+    told = only_symptom(run)
+    assert "vllm: CrashLoopBackOff, 5 restarts; ended with OOMKilled, exit code 137" in told["what"]
+    assert told["remedy"].endswith("-c vllm --previous")
+
+
+def test_an_image_that_cannot_be_pulled_is_told(run: Run, cluster: StackCluster):
+    troubled(cluster, PREFILL, **waiting("ImagePullBackOff", "Back-off pulling image"))
+    assert "vllm: ImagePullBackOff: Back-off pulling image" in only_symptom(run)["what"]
+
+
+def test_pods_without_a_node_are_one_symptom_in_the_schedulers_words(run: Run, cluster: StackCluster):
+    message = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    for pod in (item for item in cluster.pods if PREFILL in item["metadata"]["name"]):
+        pod["status"] |= {"phase": "Pending", "conditions": [unplaced], "containerStatuses": [], "podIP": ""}
+    cluster.deployment("-prefill")["status"] = {}
+    told = [item["what"] for item in symptoms(run("status", "--json")) if "no node" in item["what"]]
+    assert len(told) == 1
+    assert told[0].startswith("2 pods ")
+    assert message in told[0]
+
+
+def test_a_server_that_starts_is_told_with_its_limit_and_the_last_warning(run: Run, cluster: StackCluster):
+    troubled(cluster, PREFILL)
+    about = {"kind": "Pod", "name": cluster.pod(PREFILL)["metadata"]["name"]}
+    event = {"metadata": {"name": "e"}, "involvedObject": about, "reason": "Unhealthy", "message": "Startup failed"}
+    cluster.events.append({**event, "type": "Warning", "lastTimestamp": NOW})
+    told = only_symptom(run)["what"]
+    assert "a start takes" in told
+    assert told.endswith("Unhealthy: Startup failed")
+
+
+def test_a_model_without_a_ready_decode_server_is_an_outage_and_comes_first(run: Run, cluster: StackCluster):
+    troubled(cluster, DECODE)
+    cluster.nodes[0]["spec"]["unschedulable"] = True
+    result = run("status", "--json")
+    assert [item["severity"] for item in symptoms(result)] == ["outage", "degraded", "risk"]
+    assert symptoms(result)[0]["what"] == "no unit of gpt-oss-120b answers: no decode server is ready"
+
+
+def test_without_a_ready_router_nothing_is_answered(run: Run, cluster: StackCluster):
+    cluster.deployment("-router")["status"] = {}
+    assert "no router is ready" in symptoms(run("status", "--json"))[0]["what"]
+
+
+def test_without_a_ready_front_door_nothing_is_answered(run: Run, cluster: StackCluster):
+    cluster.deployment("-front-door")["status"] = {}
+    assert symptoms(run("status", "--json"))[0] | {"remedy": ""} == {
+        "severity": "outage",
+        "what": "the front door of gpt-oss-120b has no ready Envoy",
+        "remedy": "",
+    }
+
+
+def test_without_prefill_servers_it_says_that_decode_servers_compute_prompts(run: Run, cluster: StackCluster):
+    cluster.deployment("-prefill")["status"] = {}
+    assert any(
+        "decode servers compute prompts themselves" in item["what"] for item in symptoms(run("status", "--json"))
+    )
+
+
+def test_servers_that_were_scaled_by_hand_are_told(run: Run, cluster: StackCluster):
+    cluster.deployment("-prefill")["spec"]["replicas"] = 1
+    assert only_symptom(run)["remedy"] == "llmd-oke drift --stack s"
+
+
+def test_a_unit_that_only_the_cluster_has_is_told(run: Run, cluster: StackCluster):
+    for item in cluster.deployments:
+        own = item["spec"]["template"]["metadata"]["labels"]
+        own |= {key: "old" for key in own if key == "llmd-oke/unit"}
+    told = [item["what"] for item in symptoms(run("status", "--json"))]
+    assert "old is not in the stack file: an update goes on, or was not finished" in told
+    assert any("of the stack file is not in the cluster" in text for text in told)
+
+
+def test_nothing_deployed_is_an_outage(run: Run, cluster: StackCluster):
+    cluster.deployments.clear()
+    cluster.pods.clear()
+    assert symptoms(run("status", "--json"))[0]["what"].endswith("answers: nothing is deployed")
+
+
+def test_an_image_that_the_stack_file_does_not_have_is_told(run: Run, cluster: StackCluster):
+    cluster.pod(DECODE)["spec"]["containers"][0]["image"] = "docker.io/vllm/vllm-openai-rocm:v0.1.0"
+    assert only_symptom(run)["what"] == "decode/vllm runs v0.1.0, and is v0.26.0 by the stack file"
+
+
+def test_a_benchmark_that_failed_is_told(run: Run, cluster: StackCluster):
+    own = {"name": "smoke-1", "labels": {"llmd-oke/smoke": "gpt-oss-120b"}, "creationTimestamp": NOW}
+    failed = {"conditions": [{"type": "Failed", "status": "True"}]}
+    cluster.jobs.append({"metadata": own, "spec": {"template": {"spec": {"containers": []}}}, "status": failed})
+    assert only_symptom(run)["remedy"] == "llmd-oke smoke --stack s --fetch"
+
+
+REFUSED = 403, json.dumps({"message": 'nodes is forbidden: User "u" cannot list resource'})
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/api/v1/nodes", "nodes"),
+        (f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", "servers"),
+    ],
+)
+def test_what_may_not_be_read_is_told_in_its_place_and_the_rest_is_shown(
+    run: Run, cluster: StackCluster, path: str, name: str
+):
+    cluster.answers[path] = REFUSED
+    result = run("status")
+    assert result.exit_code == 2
+    assert f"{name}  not known: HTTP 403: nodes is forbidden" in result.stdout
+    assert "by pulumi-kubernetes" in result.stdout or "node-0 joined" in result.stdout
+
+
+def test_without_the_right_to_all_pods_its_own_are_counted(run: Run, cluster: StackCluster):
+    cluster.answers["/api/v1/pods"] = REFUSED
+    result = run("status")
+    assert result.exit_code == 0
+    assert "GPUs of this stack's pods alone" in result.stdout
+
+
+@pytest.mark.parametrize("answer", ["<html>a proxy</html>", "{}", '{"items": [{"metadata": 5}]}'])
+def test_what_is_no_api_server_is_told_without_a_traceback(run: Run, cluster: StackCluster, answer: str):
+    cluster.answers["/api/v1/nodes"] = 200, answer
+    result = run("status")
+    assert (result.exit_code, isinstance(result.exception, SystemExit)) == (2, True)
+    assert "nodes  not known: what answers is no API server" in result.stdout
+
+
+def test_a_cluster_that_is_not_there_ends_with_2(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
+    result = run("status")
+    assert result.exit_code == 2
+    assert "the cluster does not answer: ConnectError" in result.stdout
+
+
+def test_an_api_server_that_hangs_is_given_up_in_time(run: Run, cluster: StackCluster, monkeypatch: pytest.MonkeyPatch):
+    over = threading.Event()
+
+    def hang() -> tuple[int, str]:
+        over.wait(20)
+        return 200, "{}"
+
+    cluster.answers["/api/v1/nodes"] = hang
+    monkeypatch.setattr(reading, "REQUEST_TIMEOUT_S", 0.2)
+    try:
+        result = run("status")
+    finally:
+        over.set()
+    assert result.exit_code == 2
+    assert "nodes  not known: ReadTimeout" in result.stdout
+
+
+def test_a_program_of_the_kubeconfig_that_hangs_is_given_up_in_time(
+    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = kubeconfig(project, "http://127.0.0.1:1")
+    program = "{exec: {apiVersion: client.authentication.k8s.io/v1beta1, command: sh, args: ['-c', 'sleep 3']}}"
+    file.write_text(file.read_text().replace("token: t", f"exec: {program[7:-1]}"))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    monkeypatch.setattr(reading.read_cluster, "__defaults__", (0.2,))
+    result = run("status")
+    assert (result.exit_code, "no answer in time" in result.stdout) == (2, True)
+
+
+def test_without_a_kubeconfig_it_ends_with_2(run: Run, monkeypatch: pytest.MonkeyPatch, project: Path):
+    monkeypatch.setenv("KUBECONFIG", str(project / "none"))
+    result = run("status", "--json")
+    assert result.exit_code == 2
+    assert "No cluster can be reached" in json.loads(result.stdout)["error"]
+
+
+def test_a_stack_file_that_is_wrong_ends_with_2(run: Run, project: Path):
+    stack_files.write(project, "s", {**small_stack(), "release": "llm-d-9"})
+    result = run("status")
+    assert (result.exit_code, "release" in result.stderr) == (2, True)
+
+
+def test_names_cannot_give_a_terminal_orders(run: Run, cluster: StackCluster):
+    cluster.nodes[0]["metadata"]["name"] = "node\x1b[2J"
+    cluster.nodes[0]["spec"]["unschedulable"] = True
+    result = run("status")
+    assert "node␛[2J" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_json_has_all_parts(run: Run):
+    document = json.loads(run("status", "--json").stdout)
+    assert document["healthy"] is True
+    assert [pool["used_gpus"] for pool in document["nodes"]] == [4]
+    assert {group["role"] for group in document["servers"]} == {"prefill", "decode", "router", "front door"}
+    assert document["kubernetes"] == "v1.34.2"
+    assert document["alerts"] == {"unread": "no Prometheus; `--prometheus URL` names one"}
+    assert document["models"][0]["limits"][0]["name"] == "ttft_ms"
+
+
+def test_watching_looks_again_until_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch):
+    looks: list[float] = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status_command, "sleep", pause)
+    result = run("status", "--watch")
+    assert result.stdout.count("\nhealthy\n") == 2
+    assert result.exit_code == 130
+
+
+def test_once_and_watch_exclude_each_other(run: Run):
+    assert run("status", "--once", "--watch").exit_code == 2
+
+
+def test_a_cluster_is_called_as_the_stack_file_does():
+    assert status.cluster_name(stack_files.plan(cluster=stack_files.existing_cluster(identifier="x"))) == "x"

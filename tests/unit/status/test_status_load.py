@@ -1,0 +1,185 @@
+"""What a status says of load and alerts: by the servers' own counters, and by a Prometheus."""
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import count
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from llmd_tuner.status.prometheus import RANGE_S
+from stack_cluster import NAMESPACE, NOW, StackCluster
+from typer.testing import Result
+
+Run = Callable[..., Result]
+Counts = Mapping[str, float]
+
+DECISIONS = 'llm_d_epp_disagg_decision_total{decision_type="prefill-decode"}'
+URL = "http://prometheus-operated.monitoring.svc:9090"
+PROXY = "/api/v1/namespaces/monitoring/services/http:prometheus-operated:9090/proxy"
+TOKENS = 1000
+"""Of each prompt."""
+
+
+def server(requests: float, ttft_s: float = 0.1, received: float = 0.0, **gauges: float) -> dict[str, float]:
+    """Counters of a server that has answered so many requests."""
+    return {
+        'vllm:request_success_total{finished_reason="stop"}': requests,
+        "vllm:prompt_tokens_total": requests * TOKENS,
+        "vllm:external_prefix_cache_hits_total": received * TOKENS,
+        "vllm:time_to_first_token_seconds_sum": requests * ttft_s,
+        "vllm:time_to_first_token_seconds_count": requests,
+        "vllm:inter_token_latency_seconds_sum": requests * 10 * 0.005,
+        "vllm:inter_token_latency_seconds_count": requests * 10,
+        "vllm:num_requests_running": 0,
+        "vllm:num_requests_waiting": 0,
+        "vllm:kv_cache_usage_perc": 0.1,
+        **{f"vllm:{name}": value for name, value in gauges.items()},
+    }
+
+
+def text(counts: Counts) -> str:
+    return "".join(f"{name} {value}\n" for name, value in counts.items())
+
+
+def serve(cluster: StackCluster, decode: Callable[[float], Counts], prefill: float = 1.0) -> None:
+    """Has each decode server have answered 60 more requests at each reading, and prefill servers that share of them."""
+    answers = {"-decode-": decode, "-router-": lambda n: {DECISIONS: n / 2}, "-prefill-": lambda n: server(n / 2)}
+    for pod in cluster.pods:
+        name = pod["metadata"]["name"]
+        own = next((answer for part, answer in answers.items() if part in name), None)
+        share, reading = prefill if "-prefill-" in name else 1.0, count()
+        for port in (8000, 8200, 9090):
+            path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:{port}/proxy/metrics"
+            if own:
+                cluster.answers[path] = lambda own=own, share=share, reading=reading: (
+                    200,
+                    text(own(60.0 * share * next(reading))),
+                )
+
+
+def remote(requests: float, **more: float) -> dict[str, float]:
+    """A decode server all of whose prompts were prefilled elsewhere."""
+    return server(requests, received=requests, **more)
+
+
+def what(result: Result) -> list[str]:
+    return [item["what"] for item in json.loads(result.stdout)["symptoms"]]
+
+
+def test_load_is_shown_against_what_it_is_held_to(run: Run, cluster: StackCluster):
+    serve(cluster, remote)
+    result = run("status")
+    assert result.exit_code == 0
+    assert "100.0% / 95.0%" in " ".join(result.stdout.split())
+    assert "200 / 2000" in result.stdout
+    assert "5 / 25" in result.stdout
+
+
+def test_a_target_that_is_missed_is_told(run: Run, cluster: StackCluster):
+    serve(cluster, lambda requests: remote(requests, ttft_s=3.0))
+    assert what(run("status", "--json")) == ["gpt-oss-120b: TTFT mean, ms 3100, to be at most 2000"]
+
+
+def test_prompts_that_decode_servers_compute_themselves_are_told(run: Run, cluster: StackCluster):
+    serve(cluster, lambda requests: server(requests, received=requests / 2), prefill=0.5)
+    assert what(run("status", "--json")) == ["gpt-oss-120b: remote prefill 50.0%, to be at least 95.0%"]
+
+
+def test_waiting_requests_and_a_full_cache_are_told(run: Run, cluster: StackCluster):
+    serve(cluster, lambda requests: remote(requests, num_requests_waiting=40, kv_cache_usage_perc=0.97))
+    told = what(run("status", "--json"))
+    assert [text.partition(" in ")[0].partition(" per ")[0] for text in told] == [
+        "gpt-oss-120b: waiting",
+        "gpt-oss-120b: KV cache",
+    ]
+
+
+def test_a_metric_that_servers_lack_leaves_its_place_empty(run: Run, cluster: StackCluster):
+    lacking = ("vllm:kv_cache_usage_perc", "vllm:inter_token_latency_seconds_sum")
+    serve(cluster, lambda requests: {name: value for name, value in remote(requests).items() if name not in lacking})
+    result = run("status")
+    assert result.exit_code == 0
+    assert "- / 25" in result.stdout
+
+
+def test_servers_whose_counters_cannot_be_read_are_told_and_the_rest_is_shown(run: Run, cluster: StackCluster):
+    serve(cluster, remote)
+    name = cluster.pod("-decode-")["metadata"]["name"]
+    cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}:8200/proxy/metrics"] = 503, "no endpoints"
+    told = what(run("status", "--json"))
+    assert told == [f"counters of {name} can't be read: HTTP 503"]
+
+
+def alerts(cluster: StackCluster, *firing: Mapping[str, str]) -> None:
+    listed = [
+        {"labels": dict(labels), "annotations": {"summary": "KV transfers fail"}, "state": "firing", "activeAt": NOW}
+        for labels in firing
+    ]
+    cluster.answers[f"{PROXY}/api/v1/alerts"] = 200, json.dumps({"status": "success", "data": {"alerts": listed}})
+
+
+def history(cluster: StackCluster, series: Callable[[float, str], Counts]) -> None:
+    """Has the Prometheus of the cluster know counters of now and of `RANGE_S` before."""
+
+    def answer() -> tuple[int, str]:
+        (query,) = parse_qs(urlsplit(cluster.asked[-1]).query)["query"]
+        requests = 0.0 if f"offset {RANGE_S:.0f}s" in query else 600.0
+        result = [
+            {"metric": {"__name__": name.partition("{")[0], "pod": pod, **labels(name)}, "value": [0, str(value)]}
+            for pod in (item["metadata"]["name"] for item in cluster.pods)
+            for name, value in series(requests, pod).items()
+        ]
+        return 200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
+
+    cluster.answers[f"{PROXY}/api/v1/query"] = answer
+
+
+def labels(name: str) -> dict[str, str]:
+    key, _, value = name.partition("{")[2].rstrip("}").partition("=")
+    return {key: value.strip('"')} if key else {}
+
+
+def of_pod(requests: float, pod: str) -> Counts:
+    if "-router-" in pod:
+        return {DECISIONS: requests / 2}
+    return remote(requests) if "-decode-" in pod else server(requests / 2)
+
+
+def test_a_prometheus_has_counters_for_longer(run: Run, cluster: StackCluster):
+    alerts(cluster)
+    history(cluster, of_pod)
+    result = run("status", "--prometheus", URL, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["load_source"]) == (0, "Prometheus over 5 min")
+    assert document["models"][0]["requests_per_s"] == pytest.approx(2.0)
+    assert document["models"][0]["remote_prefill_share"] == pytest.approx(1.0)
+
+
+def test_alerts_that_fire_are_told_but_for_those_that_say_that_all_is_well(run: Run, cluster: StackCluster):
+    history(cluster, of_pod)
+    failing = {"alertname": "KvTransfersFail", "severity": "critical"}
+    alerts(cluster, {"alertname": "Watchdog", "severity": "none"}, failing, {**failing, "pod": "other"})
+    result = run("status", "--prometheus", URL)
+    assert result.exit_code == 1
+    assert "degraded  alert KvTransfersFail (2 times): KV transfers fail" in result.stdout
+    assert "Watchdog" not in result.stdout
+
+
+@pytest.mark.parametrize("answer", [(503, "no endpoints available"), (200, "<html>"), (404, "{}")])
+def test_a_prometheus_that_does_not_answer_takes_nothing_but_alerts(
+    run: Run, cluster: StackCluster, answer: tuple[int, str]
+):
+    serve(cluster, remote)
+    cluster.answers[f"{PROXY}/api/v1/alerts"] = cluster.answers[f"{PROXY}/api/v1/query"] = answer
+    result = run("status", "--prometheus", URL)
+    assert result.exit_code == 1
+    assert "Prometheus does not tell which alerts fire" in result.stdout
+    assert "200 / 2000" in result.stdout
+
+
+def test_a_prometheus_without_the_stacks_servers_leaves_it_to_them(run: Run, cluster: StackCluster):
+    serve(cluster, remote)
+    alerts(cluster)
+    history(cluster, lambda _requests, _pod: {})
+    document = json.loads(run("status", "--prometheus", URL, "--json").stdout)
+    assert document["load_source"].startswith("their own counters")

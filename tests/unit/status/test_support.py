@@ -1,0 +1,168 @@
+"""`llmd-oke support`: what its archive has, what it never has, and what is missing where something fails."""
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import stack_files
+import yaml
+from llmd_tuner.status import support
+from llmd_tuner.status.redaction import HIDDEN, redact, redact_text
+from stack_cluster import NAMESPACE, StackCluster, kubeconfig, small_stack
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+TOKEN = "hf_planted0123456789"
+SAFE = ("prompt_tokens: 123456", "max_num_batched_tokens=8192", "tokenizer=openai/gpt-oss-120b", "12 tokens/s")
+SECRETS = (
+    TOKEN,
+    "Authorization: Bearer abcdef0123456789",
+    "HF_TOKEN=abcdef0123456789",
+    '"apiKey": "abcdef0123456789"',
+    '{\\"password\\": \\"abcdef0123456789\\"}',
+    "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.abcdef0123456789",
+    "https://user:abcdef0123456789@registry.example",
+    "https://objectstorage.example/p/abcdef0123456789/n/ns/b/bucket",
+    "https://bucket.example/o?X-Amz-Signature=abcdef0123456789&x=1",
+    "-----BEGIN RSA PRIVATE KEY-----\nabcdef0123456789\n-----END RSA PRIVATE KEY-----",
+    "pul-abcdef0123456789",
+)
+
+
+def log(cluster: StackCluster, text: str) -> None:
+    for pod in cluster.pods:
+        cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}/log"] = 200, text
+
+
+def packed(run: Run, folder: Path, *options: str) -> dict[str, str]:
+    """The files of the archive by their paths in it."""
+    file = folder / "out.tar.gz"
+    result = run("support", "--output", str(file), *options)
+    assert result.exit_code == 0, result.output
+    assert file.stat().st_mode & 0o077 == 0
+    with tarfile.open(file) as archive:
+        members = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+        return {name.removeprefix("out/"): content.read().decode() for name, content in members.items() if content}
+
+
+@pytest.mark.parametrize("text", SECRETS)
+def test_what_looks_like_a_secret_is_taken_out_of_texts(text: str):
+    assert HIDDEN in redact_text(f"a {text} b")
+    assert not {"abcdef0123456789", TOKEN} & set(redact_text(text).replace("\n", " ").split())
+    assert "abcdef0123456789" not in redact_text(text)
+
+
+@pytest.mark.parametrize("text", ["x" * 300_000, "token" * 60_000, "a:b" * 100_000, "://" + "a" * 300_000])
+@pytest.mark.timeout(20)
+def test_lines_of_any_length_are_read_in_time(text: str):
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize("text", SAFE)
+def test_what_only_has_a_like_name_stays(text: str):
+    assert redact_text(text) == text
+
+
+def test_documents_lose_values_by_the_names_of_keys_and_of_variables():
+    document = {
+        "env": [{"name": "HF_TOKEN", "value": "x"}, {"name": "PORT", "value": "8000"}],
+        "config": {"llmd-oke:modelSourceUrl": {"secure": "v1:x"}},
+        "encryptionsalt": "v1:x",
+        "tokens": "many",
+    }
+    assert redact(document) == {
+        "env": [{"name": "HF_TOKEN", "value": HIDDEN}, {"name": "PORT", "value": "8000"}],
+        "config": {"llmd-oke:modelSourceUrl": {"secure": HIDDEN}},
+        "encryptionsalt": HIDDEN,
+        "tokens": "many",
+    }
+
+
+def test_the_archive_has_all_parts_and_a_manifest_of_them(run: Run, cluster: StackCluster, project: Path):
+    log(cluster, "started\n")
+    latest = project / "reports" / "s" / "latest"
+    latest.mkdir(parents=True)
+    (latest / "summary.json").write_text("{}")
+    files = packed(run, project)
+    manifest = json.loads(files["manifest.json"])
+    assert {item["path"] for item in manifest["files"]} == files.keys() - {"manifest.json"}
+    assert manifest["missing"] == []
+    expected = {"status.json", "status.txt", "plan.json", "stack.json", "versions.json", "reports/summary.json"}
+    assert expected | {f"cluster/{name}.json" for name in ("nodes", "pods", "deployments", "jobs", "warnings")} <= set(
+        files
+    )
+    assert sum(path.startswith("logs/") for path in files) == len(cluster.pods)
+
+
+def test_no_secret_of_stack_file_objects_or_logs_is_in_it(run: Run, cluster: StackCluster, project: Path):
+    log(cluster, "\n".join(SECRETS))
+    settings = {"llmd-oke:huggingFaceToken": {"secure": "v1:abcdef0123456789"}}
+    engine = {"env": {"MY_API_KEY": "abcdef0123456789"}}
+    stack = small_stack(models=[stack_files.model("2p-tp1-1d-tp2", engine=engine)])
+    stack_files.write(project, "s", stack, settings, encryptionsalt="v1:abcdef0123456789")
+    variable = {"name": "MY_API_KEY", "value": "abcdef0123456789"}
+    cluster.pod("-decode-")["spec"]["containers"][0]["env"] = [variable]
+    files = packed(run, project)
+    assert [path for path, text in files.items() if "abcdef0123456789" in text or TOKEN in text] == []
+
+
+def test_it_never_asks_for_secrets_or_config_maps(run: Run, cluster: StackCluster, project: Path):
+    packed(run, project)
+    assert [path for path in cluster.asked if "secrets" in path or "configmaps" in path] == []
+
+
+def test_a_cluster_that_is_not_there_is_told_in_the_manifest(run: Run, project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(project, "http://127.0.0.1:1")))
+    files = packed(run, project)
+    missing = {item["path"] for item in json.loads(files["manifest.json"])["missing"]}
+    assert {"cluster/nodes.json", "cluster/pods.json", "logs", "reports"} <= missing
+    assert "plan.json" in files
+
+
+def test_without_a_kubeconfig_or_a_right_stack_file_it_has_the_rest(
+    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KUBECONFIG", str(project / "none"))
+    assert "plan.json" in packed(run, project)
+    stack_files.write(project, "s", {**small_stack(), "release": "llm-d-9"})
+    files = packed(run, project)
+    assert "stack.json" in files
+    assert (
+        "release"
+        in {item["path"]: item["why"] for item in json.loads(files["manifest.json"])["missing"]}["status.json"]
+    )
+
+
+def test_a_log_that_cannot_be_read_is_told_in_the_manifest(run: Run, cluster: StackCluster, project: Path):
+    log(cluster, "started\n")
+    name = cluster.pod("-decode-")["metadata"]["name"]
+    cluster.answers[f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/log"] = 403, '{"message": "no"}'
+    (told,) = (item for item in json.loads(packed(run, project)["manifest.json"])["missing"] if "logs" in item["path"])
+    assert told == {"path": f"logs/{name}/vllm.log", "why": "HTTP 403: no"}
+
+
+def test_long_logs_keep_their_end_and_the_whole_its_limit(
+    run: Run, cluster: StackCluster, project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(support, "MOST_LOG_BYTES", 1000)
+    log(cluster, "x" * 5000 + "the end")
+    files = packed(run, project)
+    cut = [item for item in json.loads(files["manifest.json"])["files"] if item["cut"]]
+    assert {item["bytes"] for item in cut} == {1000}
+    assert files[cut[0]["path"]].endswith("the end")
+    monkeypatch.setattr(support, "MOST_BYTES", 100)
+    assert "the archive has its" in json.loads(packed(run, project)["manifest.json"])["missing"][0]["why"]
+
+
+def test_a_folder_that_is_not_there_is_an_error_and_nothing_is_left(run: Run, project: Path):
+    result = run("support", "--output", str(project / "none" / "x.tar.gz"))
+    assert "is no folder" in str(result.exception)
+
+
+def test_json_says_what_is_in_it(run: Run, project: Path):
+    result = run("support", "--output", str(project / "x.tar.gz"), "--json")
+    assert "status.json" in json.loads(result.stdout)["files"]
+    assert yaml.safe_load(result.stdout)["file"] == str(project / "x.tar.gz")
