@@ -1,0 +1,75 @@
+"""What a Prometheus answers, and what is said where it doesn't."""
+
+import json
+import socket
+from typing import Any
+
+import httpx2
+import pytest
+from llmd_oke.operations.prometheus import query, query_range
+from llmd_pods.errors import KitError
+
+URL = "http://prometheus.test:9090/under"
+
+
+def answering(answer: Any, status: int = 200, seen: list[httpx2.Request] | None = None) -> httpx2.Client:
+    """A client whose every request is answered so."""
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        if seen is not None:
+            seen.append(request)
+        return httpx2.Response(status, content=answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+    return httpx2.Client(transport=httpx2.MockTransport(handle))
+
+
+def result(kind: str, rows: Any) -> Any:
+    """An answer without error."""
+    return {"status": "success", "data": {"resultType": kind, "result": rows}}
+
+
+def test_an_instant_query_has_one_point_for_each_series() -> None:
+    seen: list[httpx2.Request] = []
+    rows = [{"metric": {"pod": "a"}, "value": [10.5, "2"]}, {"metric": {"pod": "b"}, "value": [10.5, "NaN"]}]
+    series = query(URL, 'up{pod=~"a|b"}', http=answering(result("vector", rows), seen=seen))
+    assert [dict(one.labels) for one in series] == [{"pod": "a"}, {"pod": "b"}]
+    assert series[0].value == 2.0
+    assert series[1].value != series[1].value  # not a number
+    assert seen[0].url == f"{URL}/api/v1/query"
+    assert b"query=up%7B" in seen[0].content
+
+
+def test_a_query_over_a_time_has_all_its_points() -> None:
+    rows = [{"metric": {}, "values": [[1, "1"], [2, "3"]]}]
+    (series,) = query_range(URL, "x", start_s=1, end_s=2, step_s=1, http=answering(result("matrix", rows)))
+    assert series.points == ((1.0, 1.0), (2.0, 3.0))
+
+
+def test_a_scalar_is_a_series_without_labels() -> None:
+    (series,) = query(URL, "1", http=answering(result("scalar", [1, "1"])))
+    assert (dict(series.labels), series.value) == ({}, 1.0)
+
+
+def test_nothing_that_matches_is_no_series() -> None:
+    assert query(URL, "absent_metric", http=answering(result("vector", []))) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "message"),
+    [
+        ({"status": "error", "errorType": "bad_data", "error": "unexpected end"}, 400, "unexpected end"),
+        (b"<html>", 200, "is no Prometheus"),
+        (b"", 503, "is no Prometheus"),
+    ],
+)
+def test_a_refusal_or_another_server_is_told(answer: Any, status: int, message: str) -> None:
+    with pytest.raises(KitError, match=message):
+        query(URL, "sum(", http=answering(answer, status))
+
+
+def test_a_prometheus_that_is_not_there_is_told_with_its_address() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(KitError, match=f"Prometheus at {url} can't be reached"):
+            query(url, "up", limit_s=2)
