@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         NodeFeatureDiscoveryArgs,
         TolerationArgs,
     )
+    from llmd_oke.operators.prometheus_stack import PrometheusStack, PrometheusStackArgs
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.args import EngineArgs, ModelCacheMountArgs, PrewarmArgs, ServersArgs, UnitArgs
     from llmd_oke.serving.front_door import (
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     )
     from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
+    from llmd_oke.serving.monitoring import ModelMonitoring, ModelMonitoringArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.router import Router, RouterArgs
     from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
@@ -143,6 +145,10 @@ REGISTRY = {
         "NodeFeatureDiscoveryArgs",
         "TolerationArgs",
     ),
+    "llmd_oke.operators.prometheus_stack": (
+        "PrometheusStack",
+        "PrometheusStackArgs",
+    ),
     "llmd_oke.operators.rdma_network": (
         "RdmaNetwork",
         "RdmaNetworkArgs",
@@ -168,6 +174,10 @@ REGISTRY = {
     "llmd_oke.serving.model_cache": (
         "ModelCache",
         "ModelCacheArgs",
+    ),
+    "llmd_oke.serving.monitoring": (
+        "ModelMonitoring",
+        "ModelMonitoringArgs",
     ),
     "llmd_oke.serving.namespace": (
         "ServingNamespace",
@@ -242,6 +252,8 @@ __all__ = [
     "ModelCacheMountArgs",
     "ModelEndpoint",
     "ModelEndpointArgs",
+    "ModelMonitoring",
+    "ModelMonitoringArgs",
     "ModelScaling",
     "ModelScalingArgs",
     "Network",
@@ -261,6 +273,8 @@ __all__ = [
     "PrefillDecodeUnitArgs",
     "PrewarmArgs",
     "Problem",
+    "PrometheusStack",
+    "PrometheusStackArgs",
     "RdmaNetwork",
     "RdmaNetworkArgs",
     "Refused",

@@ -10,6 +10,7 @@ from llmd_oke.catalogue import Release, operators, release, release_names
 from llmd_oke.catalogue.benchmarks import inference_perf
 from llmd_oke.catalogue.container_images import ContainerImage, job_images, kit_lock, parse_reference, project_lock
 from llmd_oke.config import NoModelCache
+from llmd_oke.planning.monitoring import OPERATOR as MONITORING
 from llmd_oke.planning.plan import Plan
 
 _GPU_OPERATOR = "amd-gpu-operator"
@@ -84,14 +85,15 @@ def tag_only_sentence(images: tuple[UsedImage, ...]) -> str | None:
 def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
     if plan.config.created_cluster is not None:
         yield UsedImage(job_images().python, "gate", "gpuPools")
-        for name in _operators_of(plan):
-            yield from _of_operator(name)
+    for name in _operators_of(plan):
+        yield from _of_operator(name)
 
 
 def _operators_of(plan: Plan) -> list[str]:
+    own = [MONITORING] if plan.monitoring is not None and plan.monitoring.install else []
     if plan.config.created_cluster is None:
-        return []
-    return [name for name in _OPERATORS if name in plan.gpu_stack.components]
+        return own
+    return [*(name for name in _OPERATORS if name in plan.gpu_stack.components), *own]
 
 
 def _of_operator(name: str) -> Iterator[UsedImage]:

@@ -405,6 +405,19 @@ class FrontDoorPlan:
 
 
 @dataclass(frozen=True)
+class MonitoringPlan:
+    """How a stack is watched. `url` is the Prometheus as pods of the cluster reach it, `labels` what monitors and rules
+    carry, `slo_ttft_s` the targets for the time to first token in seconds by the models' names.
+    """
+
+    install: bool
+    url: str
+    labels: Mapping[str, str]
+    disaggregated: bool
+    slo_ttft_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Advice:
     """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
 
@@ -451,6 +464,7 @@ class Plan:
     created: ClusterPlan | None
     control_plane_cidrs: tuple[str, ...] | None
     front_door: FrontDoorPlan | None
+    monitoring: MonitoringPlan | None
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 

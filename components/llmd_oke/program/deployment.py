@@ -23,6 +23,7 @@ from llmd_oke.program.models import (
     declare_units,
     keda_namespace,
 )
+from llmd_oke.program.monitoring import declare_monitoring, declare_prometheus
 from llmd_oke.program.smoke import declare_smoke
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.values import open_project
@@ -65,6 +66,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     else:
         access = existing_cluster(plan)
     crds = _crds(plan, access) if plan.layer != "serving" else None
+    access = declare_prometheus(plan, access)
     if plan.layer == "cluster":
         return outputs
     return {**outputs, **_serve(plan, settings, access, crds)}
@@ -118,6 +120,7 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
         door = declare_front_door(plan, plan.front_door, access, settings, [namespace, *serving])
     behind = after(inside, namespace)
     addresses = {model.name: declare_address(plan, model, behind, units[model.name], door) for model in plan.models}
+    declare_monitoring(plan, access, namespace, inside)
     declare_smoke(plan, pulumi.get_stack(), after(inside, *serving, *addresses.values()))
     return {
         "namespace": plan.namespace,

@@ -42,7 +42,13 @@ RBAC = "rbac.authorization.k8s.io"
 
 _API_ACCESS = "api-access"
 
-_CUSTOM_GROUPS = ("cert-manager.io", "inference.networking.k8s.io", "inference.networking.x-k8s.io", "keda.sh")
+_CUSTOM_GROUPS = (
+    "cert-manager.io",
+    "inference.networking.k8s.io",
+    "inference.networking.x-k8s.io",
+    "keda.sh",
+    "monitoring.coreos.com",
+)
 
 
 def declare(name: str, manifest: Manifest, opts: pulumi.ResourceOptions) -> KubernetesObject:
