@@ -1,12 +1,13 @@
 """What a rehearsal has at hand: programs, charts and definitions, which decide on the release that it runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmd_oke import catalogue
 from llmd_oke.catalogue import Release
 from llmd_oke.catalogue import releases as catalogue_releases
+from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.catalogue.serving import scaling
 from llmd_pods.errors import KitError
 from llmd_pods.progress import Progress
@@ -17,7 +18,10 @@ from llmd_rehearsal.programs import Program, ensure, is_buildable, locate, modul
 
 ENGINE = ("pulumi", "helm")
 IN_PODS = ("epp", "pd-sidecar", "envoy")
-IN_TESTS = ("actionlint", "llm-d-inference-sim")
+WATCHING = ("prometheus",)
+"""For stacks with monitoring alone."""
+
+IN_TESTS = ("actionlint", "llm-d-inference-sim", "promtool", *WATCHING)
 HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 
 
@@ -50,15 +54,15 @@ class Inventory:
         return folder
 
 
-def take_inventory(release: Release, progress: Progress) -> Inventory:
-    """Everything that a stack of that release needs, found or built.
+def take_inventory(release: Release, progress: Progress, more: Sequence[str] = ()) -> Inventory:
+    """Everything that a stack of that release needs, found or built, and these programs beside it.
 
     Raises:
         KitError: something can't be had; names all of it, each with the command that installs it.
     """
     choice = choose_release(release, _is_obtainable)
     versions = {program.name: program.version for program in _release_programs(choice.used)}
-    programs = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS], progress, versions)
+    programs = ensure([*HOST, *ENGINE, *CONTROL_PLANE, *IN_PODS, *more], progress, versions)
     for needed in (release, choice.used):
         fetch_manifests(needed, progress)
     return Inventory(choice, programs)
@@ -80,6 +84,16 @@ def fetch_scaling(progress: Progress) -> None:
         KitError: they can't be downloaded, or are not the pinned ones.
     """
     source = scaling().definitions
+    module_folder(source.module, source.version, progress)
+
+
+def fetch_monitoring(progress: Progress) -> None:
+    """Has the Prometheus operator's definitions on this machine.
+
+    Raises:
+        KitError: they can't be downloaded, or are not the pinned ones.
+    """
+    source = monitoring().definitions
     module_folder(source.module, source.version, progress)
 
 

@@ -37,7 +37,15 @@ from llmd_rehearsal.cluster_plan import (
 )
 from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
 from llmd_rehearsal.engine_project import DEPLOYED, OCI_FOLDER, PREVIEWED, checkpoint_file, copy_project, latest
-from llmd_rehearsal.inventory import Inventory, fetch_charts, fetch_manifests, fetch_scaling, take_inventory
+from llmd_rehearsal.inventory import (
+    WATCHING,
+    Inventory,
+    fetch_charts,
+    fetch_manifests,
+    fetch_monitoring,
+    fetch_scaling,
+    take_inventory,
+)
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.oci_plugin.faults import FaultRule
 from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
@@ -163,11 +171,13 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
     """
     plan = planning.plan_stack_file(project, stack)
     plugin = choose_plugin(settings.plugin, plan)
-    inventory = take_inventory(plan.release, progress)
+    inventory = take_inventory(plan.release, progress, WATCHING if plan.monitoring else ())
     if isinstance(plan.cluster, config.CreateCluster):
         fetch_charts(progress)
     if is_scaled(plan):
         fetch_scaling(progress)
+    if plan.monitoring:
+        fetch_monitoring(progress)
     rehearsed = planning.plan(with_router(config.load(project, stack), inventory.release.used.name))
     prepared = Prepared(
         project=project,

@@ -11,8 +11,10 @@ from llmd_oke.values import Entry, follows_project, required_entry
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 
-Need = Literal["disaggregated", "rdma", "slo"]
-"""What a stack must have for a rule to mean anything: prefill servers, RDMA, a target for the time to first token."""
+Need = Literal["disaggregated", "rdma", "slo", "leader"]
+"""What a stack must have for a rule to mean anything: prefill servers, RDMA, a target for the time to first token, or
+routers with several endpoint pickers, of which one leads.
+"""
 
 _SUFFIXES = ("_bucket", "_sum", "_count")
 _NAME = re.compile(r"\b[a-z_]+:[a-z0-9_:]+|\b[a-z0-9]+(?:_[a-z0-9]+)+(?=[{\[ )]|$)")

@@ -50,6 +50,7 @@ def declare_monitoring(
             "routers": routers,
             "disaggregated": watched.disaggregated,
             "rdma": plan.rdma,
+            "leader": plan.release.router.replicas > 1,
             "slo_ttft_s": dict(watched.slo_ttft_s) or None,
             "labels": dict(watched.labels) or None,
         },

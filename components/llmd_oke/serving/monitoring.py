@@ -39,6 +39,8 @@ class ModelMonitoringArgs(TypedDict):
     """Whether there are prefill and decode servers."""
     rdma: NotRequired[bool | None]
     """Whether they hand KV cache over by RDMA."""
+    leader: NotRequired[bool | None]
+    """Whether routers have several endpoint pickers, of which one leads."""
     slo_ttft_s: NotRequired[dict[str, float] | None]
     """Targets for the time to first token in seconds, by the names of models."""
     labels: NotRequired[dict[str, str] | None]
@@ -155,6 +157,7 @@ def _needs_met(args: ModelMonitoringArgs) -> frozenset[Need]:
         "disaggregated": disaggregated,
         "rdma": disaggregated and (args.get("rdma") or False),
         "slo": bool(args.get("slo_ttft_s")),
+        "leader": args.get("leader") or False,
     }
     return frozenset(need for need, met in needs.items() if met)
 
