@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from llmd_oke.cli import console
 from llmd_oke.values import open_project
-from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
+from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS, WATCHING
 from llmd_rehearsal.programs import locate
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="llmd-oke-programs-"))
     config.add_cleanup(lambda: shutil.rmtree(folder))
-    for name in (*CONTROL_PLANE, *ENGINE, *IN_PODS):
+    for name in (*CONTROL_PLANE, *ENGINE, *IN_PODS, *WATCHING):
         if program := locate(name):
             (folder / name).symlink_to(program.path)
     os.environ[_FOLDER] = str(folder)

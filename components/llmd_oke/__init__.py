@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         NodeFeatureDiscoveryArgs,
         TolerationArgs,
     )
+    from llmd_oke.operators.prometheus_stack import PrometheusStack, PrometheusStackArgs
     from llmd_oke.operators.rdma_network import RdmaNetwork, RdmaNetworkArgs
     from llmd_oke.serving.acceptance import Acceptance, AcceptanceArgs, AcceptedPoolArgs, NodeLimitsArgs
     from llmd_oke.serving.args import (
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from llmd_oke.serving.gateway import Gateway, GatewayArgs, GatewayListenerArgs, ModelRoute, ModelRouteArgs
     from llmd_oke.serving.image_pull import ImagePull, ImagePullArgs
     from llmd_oke.serving.model_cache import ModelCache, ModelCacheArgs
+    from llmd_oke.serving.monitoring import ModelMonitoring, ModelMonitoringArgs
     from llmd_oke.serving.namespace import ServingNamespace, ServingNamespaceArgs
     from llmd_oke.serving.router import Router, RouterArgs
     from llmd_oke.serving.smoke_benchmark import SmokeBenchmark, SmokeBenchmarkArgs
@@ -152,6 +154,10 @@ REGISTRY = {
         "NodeFeatureDiscoveryArgs",
         "TolerationArgs",
     ),
+    "llmd_oke.operators.prometheus_stack": (
+        "PrometheusStack",
+        "PrometheusStackArgs",
+    ),
     "llmd_oke.operators.rdma_network": (
         "RdmaNetwork",
         "RdmaNetworkArgs",
@@ -191,6 +197,10 @@ REGISTRY = {
     "llmd_oke.serving.model_cache": (
         "ModelCache",
         "ModelCacheArgs",
+    ),
+    "llmd_oke.serving.monitoring": (
+        "ModelMonitoring",
+        "ModelMonitoringArgs",
     ),
     "llmd_oke.serving.namespace": (
         "ServingNamespace",
@@ -272,6 +282,8 @@ __all__ = [
     "ModelCacheMountArgs",
     "ModelEndpoint",
     "ModelEndpointArgs",
+    "ModelMonitoring",
+    "ModelMonitoringArgs",
     "ModelRoute",
     "ModelRouteArgs",
     "ModelScaling",
@@ -294,6 +306,8 @@ __all__ = [
     "PrefillDecodeUnitArgs",
     "PrewarmArgs",
     "Problem",
+    "PrometheusStack",
+    "PrometheusStackArgs",
     "RdmaNetwork",
     "RdmaNetworkArgs",
     "Refused",

@@ -7,6 +7,7 @@ from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 from types import MappingProxyType
 
+from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.catalogue.releases import Crds, crd_manifests
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.catalogue.shapes import GPUS, INSTANCE_TYPE_LABEL, SHAPES
@@ -15,7 +16,7 @@ from llmd_oke.planning import Node, Plan
 from llmd_oke.values import cache_folder, values_folder
 from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
 
-from llmd_rehearsal import control_plane
+from llmd_rehearsal import control_plane, prometheus_operator
 from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.control_plane import Pki
@@ -58,6 +59,7 @@ SIMULATED_PLUGIN = "Kubernetes plug-in of Pulumi"
 SIMULATED_OCI = "OCI and its plug-in of Pulumi"
 SIMULATED_SCALING = "scaling by load (ScaledObjects are accepted, and nothing acts on them)"
 SIMULATED_NODE_SCALING = "the cluster autoscaler (its add-on is accepted, and nothing adds or takes nodes)"
+SIMULATED_MONITORING = "the Prometheus operator and exporters of nodes and GPUs (Prometheus itself is real)"
 SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are kept)"
 
 
@@ -101,6 +103,7 @@ def local_cluster_spec(
             _simulator(project, plan, time_scale, startup_s),
             _outside(project, control.pki),
             *_plugins(state, project, programs["helm"], plugin),
+            *(_prometheus(state, programs["prometheus"]) if plan.monitoring else []),
             ProcessSpec(
                 "agent",
                 (sys.executable, "-m", "llmd_rehearsal.agent", "--config", str(agent_file)),
@@ -235,18 +238,39 @@ def programs_in_pods(plan: Plan) -> tuple[str, ...]:
     return (*IN_PODS, *(BEHIND_GATEWAY if plan.gateway else ()))
 
 
+def _prometheus(state: Path, program: Path) -> list[ProcessSpec]:
+    """The real Prometheus, and what writes its files. Its address is 127.0.0.1, inside the local cluster."""
+    folder = state / "prometheus"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / prometheus_operator.CONFIG_FILE
+    config.write_text("{}")
+    argv = (
+        *(str(program), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"),
+        f"--web.listen-address=127.0.0.1:{prometheus_operator.PROMETHEUS_PORT}",
+        *("--web.enable-lifecycle", "--storage.tsdb.retention.size=256MB", "--log.level=warn"),
+    )
+    kubeconfig = ("--kubeconfig", str(state / "kubeconfig.yaml"))
+    operator = (sys.executable, "-m", "llmd_rehearsal.prometheus_operator", *kubeconfig, "--folder", str(folder))
+    ready = HttpReady(f"{prometheus_operator.PROMETHEUS_URL}/-/ready")
+    return [
+        ProcessSpec("prometheus", argv, env={"GOMAXPROCS": "1", "GOMEMLIMIT": "200MiB"}, readiness=ready),
+        ProcessSpec("prometheus-operator", operator, after=("kube-apiserver", "prometheus")),
+    ]
+
+
 def is_scaled(plan: Plan) -> bool:
     """Whether the stack has ScaledObjects."""
     return any(model.scaling is not None for model in plan.models)
 
 
 def preinstalled_definitions(plan: Plan) -> tuple[Crds, ...]:
-    """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled, and those of the
-    Gateway API, where models are behind a Gateway.
+    """The definitions that a stack counts on and doesn't make: KEDA's, where something is scaled, those of the Gateway
+    API, where models are behind a Gateway, and those of the Prometheus operator, where it is watched.
     """
     return (
         *([scaling().definitions] if is_scaled(plan) else []),
         *(gateway_parts().definitions if plan.gateway else ()),
+        *([monitoring().definitions] if plan.monitoring else []),
     )
 
 
@@ -266,6 +290,7 @@ def simulated(
         *([SIMULATED_OCI] if isinstance(plan.cluster, CreateCluster) else []),
         *simulated_gateway(plan),
         *([SIMULATED_SCALING] if is_scaled(plan) else []),
+        *([SIMULATED_MONITORING] if plan.monitoring else []),
         *([SIMULATED_NODE_SCALING] if plan.created and plan.created.autoscaler else []),
         *([SIMULATED_WEIGHTS] if has_weights else []),
         *(f"times of {repository} (bounds: a role of it has no figures for this GPU)" for repository in bounds),

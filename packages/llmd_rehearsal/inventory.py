@@ -20,7 +20,10 @@ IN_PODS = ("epp", "pd-sidecar", "envoy")
 BEHIND_GATEWAY = ("envoy-gateway", "inference-pools")
 """Further ones in pods, for stacks with a Gateway."""
 
-IN_TESTS = ("actionlint", "llm-d-inference-sim", *BEHIND_GATEWAY)
+WATCHING = ("prometheus",)
+"""For stacks with monitoring alone."""
+
+IN_TESTS = ("actionlint", "llm-d-inference-sim", "promtool", *BEHIND_GATEWAY, *WATCHING)
 HOST = ("bwrap", "ip", "mount", "nsenter", "unshare")
 
 

@@ -38,6 +38,11 @@ def is_zero(value: object) -> bool:
     return value == 0
 
 
+def is_none(value: object) -> bool:
+    """The same for a choice whose default is `none`."""
+    return value == "none"
+
+
 def matching(pattern: str, in_words: str, max_length: int | None = None) -> StringConstraints:
     """The constraints of a text that matches a pattern, and how a problem says so."""
     PATTERNS_IN_WORDS[pattern] = in_words

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from llmd_oke.config.base import DnsLabel, Items, Part, is_absent, matching
+from llmd_oke.config.base import DnsLabel, Items, LabelKey, LabelValue, Part, is_absent, is_none, matching
 from llmd_oke.config.cluster import Cluster, CreateCluster
 from llmd_oke.config.front_door import FrontDoor
 from llmd_oke.config.gateway import Gateway
@@ -282,6 +282,21 @@ class Acceptance(Part):
     """Longest that the acceptance of a pool may take, in minutes, with the pull of vLLM's image."""
 
 
+Monitoring = Literal["none", "existing", "install"]
+
+
+class Prometheus(Part):
+    """The Prometheus of the cluster, with its operator."""
+
+    url: Annotated[str, matching(r"^https?://[^\s/@]+(/[^\s@]*)?$", "an address that begins with http:// or https://")]
+    """Address of its HTTP API, for example `http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090`. Inside
+    the cluster it has to be in the namespace `llm-d-monitoring`: network policies let no other read metrics."""
+
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict[str, str])
+    """Labels of monitors and rules, where it takes only those that have them (`release: kube-prometheus-stack` by
+    default of that chart)."""
+
+
 class StackConfig(Part):
     """Everything that one stack deploys. It stands under `llmd-oke:stack` in `stacks/Pulumi.<stack>.yaml`."""
 
@@ -343,6 +358,14 @@ class StackConfig(Part):
 
     smoke: Smoke = Smoke()
     """The benchmark that runs after each update."""
+
+    monitoring: Annotated[Monitoring, Field(exclude_if=is_none)] = "none"
+    """`install`: Prometheus, Grafana and exporters come with the cluster, from the chart kube-prometheus-stack.
+    `existing`: a Prometheus with its operator is there. Both add monitors, rules, alerts and dashboards for what the
+    stack deploys; `none` adds nothing."""
+
+    prometheus: Annotated[Prometheus | None, Field(exclude_if=is_absent)] = None
+    """The Prometheus of `monitoring: existing`; that of the llm-d guides if left out."""
 
     @property
     def created_cluster(self) -> CreateCluster | None:

@@ -21,6 +21,7 @@ from llmd_oke.planning.gpu_stack import (
 )
 from llmd_oke.planning.iam import iam_problems
 from llmd_oke.planning.models import ModelContext, answer_changes, other_problems, room_problems, topology_problems
+from llmd_oke.planning.monitoring import monitoring_problems
 from llmd_oke.planning.network import network_problems
 from llmd_oke.planning.placement import (
     empty_nodes,
@@ -69,6 +70,7 @@ def problems_of_parts(config: StackConfig) -> list[Problem]:
         *front_door_problems(config),
         *gateway_problems(config),
         *acceptance_problems(config),
+        *monitoring_problems(config),
         *of_models,
         *_evaluation_problems(config),
     ]

@@ -10,6 +10,7 @@ from llmd_oke.catalogue import Release, operators, release, release_names
 from llmd_oke.catalogue.benchmarks import inference_perf
 from llmd_oke.catalogue.container_images import ContainerImage, job_images, kit_lock, parse_reference, project_lock
 from llmd_oke.config import NoModelCache
+from llmd_oke.planning.monitoring import OPERATOR as MONITORING
 from llmd_oke.planning.plan import Plan
 
 _GPU_OPERATOR = "amd-gpu-operator"
@@ -88,14 +89,15 @@ def _of_cluster(plan: Plan) -> Iterator[UsedImage]:
             overridden = plan.config.override is not None and plan.config.override.vllm_image is not None
             path = "override.vllmImage" if overridden else "release"
             yield UsedImage(plan.release.vllm.image, "vLLM", path)
-        for name in _operators_of(plan):
-            yield from _of_operator(name)
+    for name in _operators_of(plan):
+        yield from _of_operator(name)
 
 
 def _operators_of(plan: Plan) -> list[str]:
+    own = [MONITORING] if plan.monitoring is not None and plan.monitoring.install else []
     if plan.config.created_cluster is None:
-        return []
-    return [name for name in _OPERATORS if name in plan.gpu_stack.components]
+        return own
+    return [*(name for name in _OPERATORS if name in plan.gpu_stack.components), *own]
 
 
 def _of_operator(name: str) -> Iterator[UsedImage]:

@@ -469,6 +469,19 @@ class PoolAcceptance:
 
 
 @dataclass(frozen=True)
+class MonitoringPlan:
+    """How a stack is watched. `url` is the Prometheus as pods of the cluster reach it, `labels` what monitors and rules
+    carry, `slo_ttft_s` the targets for the time to first token in seconds by the models' names.
+    """
+
+    install: bool
+    url: str
+    labels: Mapping[str, str]
+    disaggregated: bool
+    slo_ttft_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Advice:
     """Something that can be deployed but may not be what is wanted. `path` is where in the stack file."""
 
@@ -518,6 +531,7 @@ class Plan:
     front_door: FrontDoorPlan | None
     gateway: GatewayPlan | None
     acceptance: tuple[PoolAcceptance, ...]
+    monitoring: MonitoringPlan | None
     advice: tuple[Advice, ...]
     project_entries: tuple[ProjectEntry, ...]
 

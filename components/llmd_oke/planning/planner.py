@@ -31,6 +31,7 @@ from llmd_oke.planning.gateway import gateway, provider_limit_problems
 from llmd_oke.planning.gpu_stack import add_ons, gpu_stack, virtual_functions_owner
 from llmd_oke.planning.iam import iam_needs
 from llmd_oke.planning.models import ModelContext, answer_changes, has_kv_connector, memory
+from llmd_oke.planning.monitoring import monitoring
 from llmd_oke.planning.network import control_plane_cidrs, network_choices, network_pools
 from llmd_oke.planning.placement import empty_nodes, place, servers, unit_names, virtual_functions
 from llmd_oke.planning.plan import (
@@ -123,6 +124,7 @@ def plan(config: StackConfig, *, nodes_pull: bool = False) -> Plan:
         front_door=front_door(config),
         gateway=gateway(config),
         acceptance=pool_acceptance(config, pools, nodes),
+        monitoring=monitoring(config),
         advice=(),
         project_entries=(),
     )

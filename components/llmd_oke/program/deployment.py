@@ -24,6 +24,7 @@ from llmd_oke.program.models import (
     declare_units,
     keda_namespace,
 )
+from llmd_oke.program.monitoring import declare_monitoring, declare_prometheus
 from llmd_oke.program.smoke import declare_smoke
 from llmd_oke.serving.namespace import ServingNamespace
 from llmd_oke.values import open_project
@@ -66,6 +67,7 @@ def deploy(plan: Plan, settings: pulumi.Config) -> dict[str, Any]:
     else:
         access = existing_cluster(plan)
     crds = _crds(plan, access) if plan.layer != "serving" else None
+    access = declare_prometheus(plan, access)
     if plan.layer == "cluster":
         return outputs
     return {**outputs, **_serve(plan, settings, access, crds)}
@@ -125,6 +127,7 @@ def _serve(plan: Plan, settings: pulumi.Config, access: ClusterAccess, crds: Crd
     }
     if plan.gateway is not None:
         addresses |= declare_routes(plan, plan.gateway, access, namespace, behind, units)
+    declare_monitoring(plan, access, namespace, inside)
     declare_smoke(plan, pulumi.get_stack(), after(inside, *serving, *addresses.values()))
     return {
         "namespace": plan.namespace,

@@ -50,6 +50,7 @@ _CUSTOM_GROUPS = (
     "inference.networking.k8s.io",
     "inference.networking.x-k8s.io",
     "keda.sh",
+    "monitoring.coreos.com",
     "networking.istio.io",
 )
 

@@ -1,0 +1,143 @@
+"""What monitoring is made of: metrics with their sources, rules, alerts, dashboards, and where Prometheus is."""
+
+import re
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from llmd_oke.catalogue.releases import Crds
+from llmd_oke.values import Entry, follows_project, required_entry
+
+MetricKind = Literal["counter", "gauge", "histogram"]
+
+Need = Literal["disaggregated", "rdma", "slo", "leader"]
+"""What a stack must have for a rule to mean anything: prefill servers, RDMA, a target for the time to first token, or
+routers with several endpoint pickers, of which one leads.
+"""
+
+_SUFFIXES = ("_bucket", "_sum", "_count")
+_NAME = re.compile(r"\b[a-z_]+:[a-z0-9_:]+|\b[a-z0-9]+(?:_[a-z0-9]+)+(?=[{\[ )]|$)")
+_IN_LABELS = re.compile(r"\{[^}]*\}|\b(?:by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)|\"[^\"]*\"")
+_FUNCTIONS = frozenset({"histogram_quantile", "label_replace", "clamp_min"})
+
+
+class MonitoringFacts(Entry):
+    """The facts of `values/monitoring/prometheus.yaml`. `url` is the Prometheus where the stack file names none."""
+
+    definitions: Crds
+    names: tuple[str, ...]
+    established_timeout_s: int
+    remedy: str
+    url: str
+    model_servers_interval: str
+    routers_interval: str
+    envoys_interval: str
+    dashboard_labels: dict[str, str]
+
+
+class MetricsProgram(Entry):
+    """The metrics of one program by their names, and where the program or its documents say so."""
+
+    source: str = Field(pattern=r"^https://")
+    metrics: dict[str, MetricKind]
+
+
+class _Programs(Entry):
+    programs: dict[str, MetricsProgram]
+
+
+class Recording(Entry):
+    """A series that Prometheus works out: `record` from `expression`."""
+
+    record: str
+    expression: str
+    needs: Need | None = None
+
+
+class Alert(Entry):
+    """An alert: what must hold (`expression`), for how long, and the `page` of docs/alerts with what to do."""
+
+    alert: str
+    expression: str
+    hold: str = Field(alias="for")
+    severity: Literal["critical", "warning"]
+    summary: str
+    page: str
+    needs: Need | None = None
+
+
+class Rules(Entry):
+    """The facts of `values/monitoring/rules.yaml`."""
+
+    recordings: tuple[Recording, ...]
+    alerts: tuple[Alert, ...]
+
+
+class Panel(Entry):
+    """A diagram: its `queries` by their legends, in `unit` of Grafana."""
+
+    title: str
+    unit: str
+    queries: dict[str, str]
+    needs: Need | None = None
+
+
+class Dashboard(Entry):
+    """A page of diagrams."""
+
+    name: str
+    title: str
+    panels: tuple[Panel, ...]
+
+
+class Dashboards(Entry):
+    """The facts of `values/monitoring/dashboards.yaml`."""
+
+    dashboards: tuple[Dashboard, ...]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len({item.name for item in self.dashboards}) < len(self.dashboards):
+            raise ValueError("two dashboards have one name")
+        return self
+
+
+@follows_project
+def monitoring() -> MonitoringFacts:
+    """Where Prometheus is, and what its operator needs."""
+    return required_entry("monitoring", "prometheus", MonitoringFacts)
+
+
+@follows_project
+def programs() -> dict[str, MetricsProgram]:
+    """All metrics that rules and dashboards may go by, by program."""
+    return required_entry("monitoring", "metrics", _Programs).programs
+
+
+@follows_project
+def rules() -> Rules:
+    """All recording rules and alerts."""
+    return required_entry("monitoring", "rules", Rules)
+
+
+@follows_project
+def dashboards() -> tuple[Dashboard, ...]:
+    """All dashboards."""
+    return required_entry("monitoring", "dashboards", Dashboards).dashboards
+
+
+def metric_names(expression: str) -> Iterator[str]:
+    """The metrics that a PromQL expression of the kit goes by; of a histogram its own name."""
+    for name in _NAME.findall(_IN_LABELS.sub(" ", expression) + " "):
+        if name not in _FUNCTIONS:
+            yield base_name(name)
+
+
+def base_name(name: str) -> str:
+    """The metric that a series belongs to: that of a histogram without `_bucket`, `_sum` or `_count`."""
+    histograms = {
+        key for program in programs().values() for key, kind in program.metrics.items() if kind == "histogram"
+    }
+    bare = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), name)
+    return bare if bare in histograms else name

@@ -1,0 +1,57 @@
+"""How a stack is watched: where its Prometheus is, what it watches for, and what of that can't be."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from llmd_pods.errors import Problem
+
+from llmd_oke.catalogue.monitoring import monitoring as facts
+from llmd_oke.config import StackConfig
+from llmd_oke.planning.network import control_plane_cidrs
+from llmd_oke.planning.plan import MonitoringPlan
+
+OPERATOR = "kube-prometheus-stack"
+"""The entry of `values/operators` that `monitoring: install` installs."""
+
+
+def monitoring(config: StackConfig) -> MonitoringPlan | None:
+    """How a stack is watched; None where it isn't."""
+    if config.monitoring == "none":
+        return None
+    return MonitoringPlan(
+        install=config.monitoring == "install",
+        url=config.prometheus.url if config.prometheus else facts().url,
+        labels=config.prometheus.labels if config.prometheus else {},
+        disaggregated=any(model.topology.disaggregated for model in config.models),
+        slo_ttft_s={
+            model.object_name: model.slo.ttft_ms / 1000
+            for model in config.models
+            if model.slo is not None and model.slo.ttft_ms is not None
+        },
+    )
+
+
+def monitoring_problems(config: StackConfig) -> Iterator[Problem]:
+    """What doesn't go together with the layer, or with the other key."""
+    mode = config.monitoring
+    if mode == "install" and config.layer == "serving":
+        why = "what all stacks of a cluster share belongs to the stack of its cluster layer"
+        yield Problem("monitoring", mode, "existing here, and install in the stack of the cluster layer", why)
+    if mode == "existing" and config.layer == "cluster":
+        why = "the cluster layer deploys no models to watch"
+        yield Problem("monitoring", mode, "install or none", why)
+    if config.prometheus is not None:
+        if mode != "existing":
+            why = f"with monitoring: {mode} there is no Prometheus of others"
+            yield Problem("prometheus", config.prometheus.url, "nothing, or monitoring: existing", why)
+        elif (namespace := _namespace(config.prometheus.url)) and control_plane_cidrs(config) is not None:
+            own = _namespace(facts().url)
+            if namespace != own:
+                why = f"network policies let Prometheus read metrics from the namespace {own}"
+                yield Problem("prometheus.url", config.prometheus.url, f"a Service in {own}, not in {namespace}", why)
+
+
+def _namespace(url: str) -> str | None:
+    """The namespace of a Service's address in the cluster (`service.namespace.svc…`); None for another address."""
+    parts = (urlsplit(url).hostname or "").split(".")
+    return parts[1] if parts[2:3] == ["svc"] else None

@@ -1,0 +1,269 @@
+"""What is watched of a stack's models, for a Prometheus with its operator and a Grafana beside it: monitors, recording
+rules, alerts, dashboards.
+
+Monitors of routers are held to what the upstream chart of the release renders. It reads metrics with a token; the kit's
+pickers give them without one to whom the network policies let in (values/router/deviations.yaml).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
+
+import pulumi
+
+from llmd_oke.catalogue.monitoring import Dashboard, Need, Panel, dashboards, monitoring, rules
+from llmd_oke.objects import PART_OF, Manifest, inputs, when_declared
+from llmd_oke.serving import envoy, labels
+from llmd_oke.serving.manifests import NAMESPACE_S, declare, timeouts
+from llmd_oke.serving.router import service_name
+
+API = "monitoring.coreos.com/v1"
+
+NAME = "llmd-oke"
+"""Prefix of the names of its objects."""
+
+_POD_LABELS = [labels.MODEL, labels.UNIT, labels.ROLE]
+_GRID = 24
+_PANEL_WIDTH, _PANEL_HEIGHT = 12, 8
+
+
+class ModelMonitoringArgs(TypedDict):
+    """What of a stack is watched."""
+
+    namespace: pulumi.Input[str]
+    """Namespace of the models."""
+    routers: NotRequired[list[str] | None]
+    """Units that have a router, by name."""
+    disaggregated: NotRequired[bool | None]
+    """Whether there are prefill and decode servers."""
+    rdma: NotRequired[bool | None]
+    """Whether they hand KV cache over by RDMA."""
+    leader: NotRequired[bool | None]
+    """Whether routers have several endpoint pickers, of which one leads."""
+    slo_ttft_s: NotRequired[dict[str, float] | None]
+    """Targets for the time to first token in seconds, by the names of models."""
+    labels: NotRequired[dict[str, str] | None]
+    """Labels of monitors and rules, where the Prometheus takes only those that have them."""
+
+
+class ModelMonitoring(pulumi.ComponentResource):
+    """Monitors, rules and dashboards of all models of a namespace. The definitions of the Prometheus operator must be
+    there.
+    """
+
+    rule: pulumi.Output[str]
+    """Name of the PrometheusRule."""
+
+    def __init__(self, name: str, args: ModelMonitoringArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("llmd-oke:index:ModelMonitoring", name, inputs(args), opts)
+        child = pulumi.ResourceOptions(parent=self, custom_timeouts=timeouts(NAMESPACE_S))
+        declared = [
+            declare(f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}", manifest, child)
+            for manifest in monitoring_manifests(args)
+        ]
+        self.rule = when_declared(declared[-1], NAME)
+        self.register_outputs({"rule": self.rule})
+
+
+def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
+    """All objects; the rules are the last of them."""
+    return [
+        _model_servers(args),
+        *(_router(unit, args) for unit in args.get("routers") or ()),
+        *_envoys(args),
+        *(_dashboard(dashboard, args) for dashboard in dashboards()),
+        _rules(args),
+    ]
+
+
+def _metadata(name: str, args: ModelMonitoringArgs, more: Mapping[str, str] | None = None) -> dict[str, Any]:
+    own = {**(args.get("labels") or {}), **(more or {}), **PART_OF}
+    return {"name": name, "namespace": args["namespace"], "labels": own}
+
+
+def _model_servers(args: ModelMonitoringArgs) -> Manifest:
+    """vLLM itself, on its own port behind the routing sidecar too. The sidecar has no metrics of its own for P/D
+    (llm-d-router v0.10.0: Go's and those of MoRI-IO alone, on a port that is off by default).
+    """
+    endpoint = {"port": "vllm", "path": "/metrics", "interval": monitoring().model_servers_interval}
+    return _pod_monitor(f"{NAME}-model-servers", args, {"matchLabels": {labels.SERVING: "true", **_PART}}, endpoint)
+
+
+def _router(unit: str, args: ModelMonitoringArgs) -> Manifest:
+    """The endpoint picker. Upstream's selects by the release's version too, which an update changes in the Service."""
+    name = service_name(unit)
+    endpoint = {"port": "http-metrics", "path": "/metrics", "interval": monitoring().routers_interval}
+    return {
+        "apiVersion": API,
+        "kind": "ServiceMonitor",
+        "metadata": _metadata(f"{name}-monitor", args, {"app.kubernetes.io/name": name}),
+        "spec": {
+            "endpoints": [endpoint],
+            "jobLabel": "app.kubernetes.io/name",
+            "namespaceSelector": {"matchNames": [args["namespace"]]},
+            "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
+        },
+    }
+
+
+def _envoys(args: ModelMonitoringArgs) -> list[Manifest]:
+    """Those of routers, and those of front doors."""
+    doors = {"key": "app.kubernetes.io/component", "operator": "In", "values": ["front-door", "stack-front-door"]}
+    selectors: dict[str, tuple[str, dict[str, Any]]] = {
+        "router-envoys": (f"metrics-{envoy.METRICS_PORT}", {"matchLabels": {labels.ROUTED: "true", **_PART}}),
+        "front-doors": ("metrics", {"matchLabels": _PART, "matchExpressions": [doors]}),
+    }
+    interval = monitoring().envoys_interval
+    return [
+        _pod_monitor(
+            f"{NAME}-{name}", args, selector, {"port": port, "path": "/stats/prometheus", "interval": interval}
+        )
+        for name, (port, selector) in selectors.items()
+    ]
+
+
+_PART = {"app.kubernetes.io/part-of": PART_OF["app.kubernetes.io/part-of"]}
+
+
+def _pod_monitor(
+    name: str, args: ModelMonitoringArgs, selector: Mapping[str, Any], endpoint: Mapping[str, str]
+) -> Manifest:
+    return {
+        "apiVersion": API,
+        "kind": "PodMonitor",
+        "metadata": _metadata(name, args),
+        "spec": {
+            "namespaceSelector": {"matchNames": [args["namespace"]]},
+            "selector": selector,
+            "podTargetLabels": _POD_LABELS,
+            "podMetricsEndpoints": [endpoint],
+        },
+    }
+
+
+def _rules(args: ModelMonitoringArgs) -> Manifest:
+    def spec(namespace: str) -> dict[str, Any]:
+        return {"groups": rule_groups(namespace, _needs_met(args), args.get("slo_ttft_s") or {})}
+
+    namespace = args["namespace"]
+    value = spec(namespace) if isinstance(namespace, str) else pulumi.Output.from_input(namespace).apply(spec)
+    return {"apiVersion": API, "kind": "PrometheusRule", "metadata": _metadata(NAME, args), "spec": value}
+
+
+def _needs_met(args: ModelMonitoringArgs) -> frozenset[Need]:
+    disaggregated = args.get("disaggregated") or False
+    needs: dict[Need, bool] = {
+        "disaggregated": disaggregated,
+        "rdma": disaggregated and (args.get("rdma") or False),
+        "slo": bool(args.get("slo_ttft_s")),
+        "leader": args.get("leader") or False,
+    }
+    return frozenset(need for need, met in needs.items() if met)
+
+
+def rule_groups(namespace: str, needs: frozenset[Need], slo_ttft_s: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The groups of rules of a stack, as Prometheus' own rule files have them.
+
+    Args:
+        namespace: of the models.
+        needs: what the stack has; rules that need something else are left out.
+        slo_ttft_s: targets for the time to first token in seconds, by the names of models.
+    """
+    facts = rules()
+    targets = [
+        {
+            "record": "llmd_oke:slo_ttft_seconds",
+            "expr": f"vector({target_s:g})",
+            "labels": {"namespace": namespace, "llmd_oke_model": model},
+        }
+        for model, target_s in slo_ttft_s.items()
+    ]
+    recordings = [
+        {"record": row.record, "expr": in_namespace(row.expression, namespace)}
+        for row in facts.recordings
+        if row.needs is None or row.needs in needs
+    ]
+    alerts = [
+        {
+            "alert": row.alert,
+            "expr": in_namespace(row.expression, namespace),
+            "for": row.hold,
+            "labels": {"severity": row.severity},
+            "annotations": {"summary": row.summary, "page": f"docs/alerts/{row.page}.md"},
+        }
+        for row in facts.alerts
+        if row.needs is None or row.needs in needs
+    ]
+    return [
+        {"name": f"{NAME}-{namespace}-recordings", "interval": "30s", "rules": [*targets, *recordings]},
+        {"name": f"{NAME}-{namespace}-alerts", "interval": "30s", "rules": alerts},
+    ]
+
+
+def in_namespace(expression: str, namespace: str) -> str:
+    """An expression of the catalogue for the models of one namespace."""
+    return expression.replace("<namespace>", namespace)
+
+
+def _dashboard(dashboard: Dashboard, args: ModelMonitoringArgs) -> Manifest:
+    needs = _needs_met(args)
+
+    def data(namespace: str) -> dict[str, str]:
+        return {f"{dashboard.name}.json": json.dumps(grafana_dashboard(dashboard, namespace, needs), sort_keys=True)}
+
+    namespace = args["namespace"]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(f"{NAME}-dashboard-{dashboard.name}", args, monitoring().dashboard_labels),
+        "data": data(namespace) if isinstance(namespace, str) else pulumi.Output.from_input(namespace).apply(data),
+    }
+
+
+def grafana_dashboard(dashboard: Dashboard, namespace: str, needs: frozenset[Need]) -> dict[str, Any]:
+    """A dashboard in Grafana's own model (schema version 39)."""
+    shown = [panel for panel in dashboard.panels if panel.needs is None or panel.needs in needs]
+    uid = hashlib.sha256(f"{namespace}/{dashboard.name}".encode()).hexdigest()[:16]
+    return {
+        "uid": uid,
+        "title": f"{dashboard.title} ({namespace})",
+        "tags": [NAME],
+        "timezone": "utc",
+        "schemaVersion": 39,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+        "panels": [_panel(index, panel, namespace) for index, panel in enumerate(shown)],
+    }
+
+
+def _panel(index: int, panel: Panel, namespace: str) -> dict[str, Any]:
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    per_row = _GRID // _PANEL_WIDTH
+    return {
+        "id": index + 1,
+        "type": "timeseries",
+        "title": panel.title,
+        "datasource": source,
+        "gridPos": {
+            "h": _PANEL_HEIGHT,
+            "w": _PANEL_WIDTH,
+            "x": index % per_row * _PANEL_WIDTH,
+            "y": index // per_row * _PANEL_HEIGHT,
+        },
+        "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
+        "targets": _targets(panel.queries, namespace, source),
+    }
+
+
+def _targets(queries: Mapping[str, str], namespace: str, source: Mapping[str, str]) -> Sequence[dict[str, Any]]:
+    return [
+        {
+            "refId": chr(ord("A") + index),
+            "legendFormat": legend,
+            "expr": in_namespace(query, namespace),
+            "datasource": source,
+        }
+        for index, (legend, query) in enumerate(queries.items())
+    ]

@@ -1,0 +1,237 @@
+"""The Prometheus operator's and the exporters' part in a rehearsal: what the real Prometheus scrapes and works out.
+
+Monitors and rules are read from the cluster every few seconds and become Prometheus' own files, as the operator writes
+them; which pods there are Prometheus finds out by itself. In place of device metrics exporter, node exporter, node
+problem detector and kube-state-metrics this process answers, under their real names: with healthy devices of the nodes
+that there are, and restarts as pods have them.
+
+Run by `python -m llmd_rehearsal.prometheus_operator --kubeconfig FILE --folder FOLDER`. SIGTERM ends it.
+"""
+
+import argparse
+import http.server
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import yaml
+from lightkube import generic_resource
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.client import Client
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import Node, Pod
+
+PROMETHEUS_PORT = 9090
+EXPORTERS_PORT = 9307
+PROMETHEUS_URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
+CONFIG_FILE, RULES_FILE = "prometheus.yml", "rules.yml"
+
+_INTERVAL = "2s"
+"""In place of the monitors' own: minutes of a rehearsal are dear."""
+
+_POLL_S = 2.0
+_TIMEOUT_S = 5.0
+_GROUP, _VERSION = "monitoring.coreos.com", "v1"
+_KINDS = {"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
+_GPU = "amd.com/gpu"
+
+Tree = Mapping[str, Any]
+
+
+def scrape_configs(pod_monitors: Iterable[Tree], service_monitors: Iterable[Tree], kubeconfig: Path) -> list[Tree]:
+    """What Prometheus scrapes by monitors, with the labels that the operator gives targets."""
+    return [
+        *(job for monitor in pod_monitors for job in _pod_jobs(monitor, kubeconfig)),
+        *(job for monitor in service_monitors for job in _service_jobs(monitor, kubeconfig)),
+        {
+            "job_name": "simulated-exporters",
+            "honor_labels": True,
+            "static_configs": [{"targets": [f"127.0.0.1:{EXPORTERS_PORT}"]}],
+        },
+        {"job_name": "prometheus", "static_configs": [{"targets": [f"127.0.0.1:{PROMETHEUS_PORT}"]}]},
+    ]
+
+
+def _pod_jobs(monitor: Tree, kubeconfig: Path) -> Iterator[Tree]:
+    spec, name = monitor["spec"], monitor["metadata"]["name"]
+    labels = {"__meta_kubernetes_namespace": "namespace", "__meta_kubernetes_pod_name": "pod"}
+    labels |= {f"__meta_kubernetes_pod_label_{_plain(key)}": _plain(key) for key in spec.get("podTargetLabels", [])}
+    for index, endpoint in enumerate(spec["podMetricsEndpoints"]):
+        yield {
+            "job_name": f"podMonitor/{monitor['metadata']['namespace']}/{name}/{index}",
+            "metrics_path": endpoint["path"],
+            "kubernetes_sd_configs": [_discovery("pod", spec, kubeconfig)],
+            "relabel_configs": [
+                *_kept("__meta_kubernetes_pod_label_", spec["selector"]),
+                _keep("__meta_kubernetes_pod_container_port_name", endpoint["port"]),
+                *_copies(labels),
+            ],
+        }
+
+
+def _service_jobs(monitor: Tree, kubeconfig: Path) -> Iterator[Tree]:
+    spec, name = monitor["spec"], monitor["metadata"]["name"]
+    labels = {
+        "__meta_kubernetes_namespace": "namespace",
+        "__meta_kubernetes_service_name": "service",
+        "__meta_kubernetes_pod_name": "pod",
+    }
+    for index, endpoint in enumerate(spec["endpoints"]):
+        yield {
+            "job_name": f"serviceMonitor/{monitor['metadata']['namespace']}/{name}/{index}",
+            "metrics_path": endpoint["path"],
+            "kubernetes_sd_configs": [_discovery("endpointslice", spec, kubeconfig)],
+            "relabel_configs": [
+                *_kept("__meta_kubernetes_service_label_", spec["selector"]),
+                _keep("__meta_kubernetes_endpointslice_port_name", endpoint["port"]),
+                *_copies(labels),
+            ],
+        }
+
+
+def _discovery(role: str, spec: Tree, kubeconfig: Path) -> Tree:
+    namespaces = {"names": list(spec["namespaceSelector"]["matchNames"])}
+    return {"role": role, "kubeconfig_file": str(kubeconfig), "namespaces": namespaces}
+
+
+def _kept(prefix: str, selector: Tree) -> list[Tree]:
+    rows = [_keep(f"{prefix}{_plain(key)}", value) for key, value in selector.get("matchLabels", {}).items()]
+    expressions = selector.get("matchExpressions", [])
+    return [*rows, *(_keep(f"{prefix}{_plain(row['key'])}", "|".join(row["values"])) for row in expressions)]
+
+
+def _keep(label: str, pattern: str) -> Tree:
+    return {"source_labels": [label], "regex": pattern, "action": "keep"}
+
+
+def _copies(labels: Mapping[str, str]) -> list[Tree]:
+    return [{"source_labels": [source], "target_label": target} for source, target in labels.items()]
+
+
+def _plain(key: str) -> str:
+    """A label's key as Prometheus has it."""
+    return "".join(letter if letter.isalnum() else "_" for letter in key)
+
+
+def config(jobs: Sequence[Tree], folder: Path) -> Tree:
+    """Prometheus' own file."""
+    times = {"scrape_interval": _INTERVAL, "scrape_timeout": _INTERVAL, "evaluation_interval": _INTERVAL}
+    return {"global": times, "rule_files": [str(folder / RULES_FILE)], "scrape_configs": list(jobs)}
+
+
+def rule_file(rules: Iterable[Tree]) -> Tree:
+    """All groups of rules, in the rhythm of a rehearsal."""
+    return {"groups": [{**group, "interval": _INTERVAL} for rule in rules for group in rule["spec"]["groups"]]}
+
+
+def exposition(gpus: Mapping[str, int], restarts: Iterable[tuple[str, str, str, int]]) -> str:
+    """What exporters say, as Prometheus text.
+
+    Args:
+        gpus: of each node that has any, by its name.
+        restarts: of each container: namespace, pod, container and how often it was started again.
+    """
+    lines = [
+        f'kube_pod_container_status_restarts_total{{namespace="{space}",pod="{pod}",container="{name}"}} {count}'
+        for space, pod, name, count in restarts
+    ]
+    for node, count in gpus.items():
+        lines += [f'oke_npd_check_status_code{{instance="{node}",check="gpu-count"}} 0']
+        for index in range(count):
+            gpu = f'{{hostname="{node}",gpu_id="{index}"}}'
+            lines += [f"{name}{gpu} {value}" for name, value in _HEALTHY_GPU.items()]
+            port = f'{{instance="{node}",device="mlx5_{index}",port="1"}}'
+            lines += [f"{name}{port} {value}" for name, value in _HEALTHY_PORT.items()]
+    return "\n".join([*lines, ""])
+
+
+_HEALTHY_GPU = {
+    "gpu_ecc_uncorrect_total": 0,
+    "gpu_ecc_uncorrect_xgmi_wafl": 0,
+    "gpu_junction_temperature": 55,
+    "gpu_gfx_activity": 60,
+    "gpu_package_power": 500,
+    "gpu_used_vram": 160000,
+}
+_HEALTHY_PORT = {
+    "node_infiniband_physical_state_id": 5,
+    "node_infiniband_port_transmit_wait_total": 0,
+    "node_infiniband_port_data_transmitted_bytes_total": 0,
+    "node_infiniband_port_data_received_bytes_total": 0,
+}
+
+
+def _gpus(nodes: Iterable[Node]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
+        capacity: Mapping[str, str] = (node.status.capacity if node.status else None) or {}
+        if node.metadata is not None and _GPU in capacity:
+            yield node.metadata.name or "", int(capacity[_GPU])
+
+
+def _restarts(pods: Iterable[Pod]) -> Iterator[tuple[str, str, str, int]]:
+    for pod in pods:
+        meta, status = pod.metadata, pod.status
+        if meta is not None and status is not None:
+            for row in status.containerStatuses or []:
+                yield meta.namespace or "", meta.name or "", row.name, row.restartCount
+
+
+class _Exporters(http.server.BaseHTTPRequestHandler):
+    """Answers every GET with the newest text."""
+
+    text = ""
+
+    def do_GET(self) -> None:
+        content = _Exporters.text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        """Says nothing."""
+
+
+def _objects(client: Client, kind: str) -> list[Tree]:
+    generic: Any = generic_resource  # its functions have no types for their results
+    resource = generic.create_namespaced_resource(_GROUP, _VERSION, kind, _KINDS[kind])
+    return [item.to_dict() for item in client.list(resource, namespace="*")]
+
+
+def _once(client: Client, folder: Path, kubeconfig: Path) -> None:
+    gpus = dict(_gpus(client.list(Node)))
+    _Exporters.text = exposition(gpus, _restarts(client.list(Pod, namespace="*")))
+    jobs = scrape_configs(_objects(client, "PodMonitor"), _objects(client, "ServiceMonitor"), kubeconfig)
+    files = {CONFIG_FILE: config(jobs, folder), RULES_FILE: rule_file(_objects(client, "PrometheusRule"))}
+    texts = {name: yaml.safe_dump(tree, sort_keys=True) for name, tree in files.items()}
+    if any(not (folder / name).is_file() or (folder / name).read_text() != text for name, text in texts.items()):
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+        httpx2.post(f"{PROMETHEUS_URL}/-/reload", timeout=_TIMEOUT_S, trust_env=False).raise_for_status()
+
+
+def main() -> int:
+    """Go on until SIGTERM; what fails is told on standard error and tried again."""
+    parser = argparse.ArgumentParser(prog="llmd_rehearsal.prometheus_operator", description="The simulated operator.")
+    parser.add_argument("--kubeconfig", type=Path, required=True, help="of the local cluster")
+    parser.add_argument("--folder", type=Path, required=True, help="where Prometheus reads its files")
+    arguments = parser.parse_args()
+    client = Client(config=KubeConfig.from_file(arguments.kubeconfig).get(), trust_env=False)
+    exporters = http.server.ThreadingHTTPServer(("127.0.0.1", EXPORTERS_PORT), _Exporters)
+    threading.Thread(target=exporters.serve_forever, daemon=True).start()
+    while True:
+        try:
+            _once(client, arguments.folder, arguments.kubeconfig)
+        except (ApiError, httpx2.HTTPError, OSError) as error:
+            sys.stderr.write(f"{json.dumps(str(error))}\n")
+        time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

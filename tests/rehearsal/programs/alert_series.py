@@ -1,0 +1,92 @@
+"""Series with which each alert fires, and with which it clears: rows of promtool's own test files."""
+
+NAMESPACE = "llm-d"
+POD = 'namespace="llm-d",llmd_oke_model="gpt",llmd_oke_unit="gpt"'
+DECISIONS = 'llm_d_inference_scheduler_disagg_decision_total{namespace="llm-d",service="gpt-epp",decision_type='
+TRANSFERS = f"{{{POD}}}"
+PREFILL, DECODE = f'{{{POD},llm_d_ai_role="prefill"}}', f'{{{POD},llm_d_ai_role="decode"}}'
+GPU = '{hostname="node",gpu_id="0"}'
+PORT = '{instance="node",device="mlx5_0",port="1"}'
+RESTARTS = 'kube_pod_container_status_restarts_total{namespace="llm-d",container="vllm",pod='
+WAITING, IN_USE = "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"
+
+
+def _buckets(name: str, labels: str, low: str, high: str) -> dict[str, str]:
+    """A histogram whose observations lie in (0.1, 5]: `low` those up to 0.1, `high` all of them."""
+    return {
+        f'{name}{{{labels},le="0.1"}}': low,
+        f'{name}{{{labels},le="5"}}': high,
+        f'{name}{{{labels},le="+Inf"}}': high,
+    }
+
+
+QUIET, BUSY = "0+0x60", "0+60x60"
+
+SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "PrefillFallbackToDecodeOnly": (
+        {f'{DECISIONS}"decode-only"}}': "0+90x60", f'{DECISIONS}"prefill-decode"}}': "0+10x60"},
+        {f'{DECISIONS}"decode-only"}}': "0+10x60", f'{DECISIONS}"prefill-decode"}}': "0+90x60"},
+    ),
+    "KvTransferNotOverRdma": (
+        {
+            f"vllm:nixl_bytes_transferred_sum{TRANSFERS}": "0+1e9x60",
+            f"vllm:nixl_xfer_time_seconds_sum{TRANSFERS}": "0+1x60",
+        },
+        {
+            f"vllm:nixl_bytes_transferred_sum{TRANSFERS}": "0+2e10x60",
+            f"vllm:nixl_xfer_time_seconds_sum{TRANSFERS}": "0+1x60",
+        },
+    ),
+    "KvTransferFailures": (
+        {f"vllm:nixl_num_failed_transfers_total{TRANSFERS}": "0+1x60"},
+        {f"vllm:nixl_num_failed_transfers_total{TRANSFERS}": "5+0x60"},
+    ),
+    "KvTransferExpired": (
+        {f"vllm:nixl_num_kv_expired_reqs_total{TRANSFERS}": "0+1x60"},
+        {f"vllm:nixl_num_kv_expired_reqs_total{TRANSFERS}": "5+0x60"},
+    ),
+    "KvTransferSlow": (
+        _buckets("vllm:nixl_xfer_time_seconds_bucket", POD, QUIET, BUSY),
+        _buckets("vllm:nixl_xfer_time_seconds_bucket", POD, BUSY, BUSY),
+    ),
+    "Preemptions": (
+        {f"vllm:num_preemptions_total{DECODE}": "0+60x60"},
+        {f"vllm:num_preemptions_total{DECODE}": "0+1x60"},
+    ),
+    "QueueAgainstSlo": (
+        _buckets("vllm:request_queue_time_seconds_bucket", f'{POD},llm_d_ai_role="prefill"', QUIET, BUSY),
+        _buckets("vllm:request_queue_time_seconds_bucket", f'{POD},llm_d_ai_role="prefill"', BUSY, BUSY),
+    ),
+    "PrefillDecodeImbalance": (
+        {f"{WAITING}{PREFILL}": "9x60", f"{WAITING}{DECODE}": "0x60", f"{IN_USE}{DECODE}": "0.1x60"},
+        {f"{WAITING}{PREFILL}": "9x60", f"{WAITING}{DECODE}": "9x60", f"{IN_USE}{DECODE}": "0.9x60"},
+    ),
+    "GpuEccErrors": ({f"gpu_ecc_uncorrect_total{GPU}": "0+1x60"}, {f"gpu_ecc_uncorrect_total{GPU}": "3x60"}),
+    "GpuXgmiErrors": ({f"gpu_ecc_uncorrect_xgmi_wafl{GPU}": "0+1x60"}, {f"gpu_ecc_uncorrect_xgmi_wafl{GPU}": "3x60"}),
+    "GpuTooHot": ({f"gpu_junction_temperature{GPU}": "105x60"}, {f"gpu_junction_temperature{GPU}": "70x60"}),
+    "RdmaLinkDown": (
+        {f"node_infiniband_physical_state_id{PORT}": "2x60"},
+        {f"node_infiniband_physical_state_id{PORT}": "5x60"},
+    ),
+    "RdmaCongestion": (
+        {f"node_infiniband_port_transmit_wait_total{PORT}": "0+1e9x60"},
+        {f"node_infiniband_port_transmit_wait_total{PORT}": "0+1e3x60"},
+    ),
+    "CertificateExpires": (
+        {'envoy_server_days_until_first_cert_expiring{namespace="llm-d",pod="door"}': "3x120"},
+        {'envoy_server_days_until_first_cert_expiring{namespace="llm-d",pod="door"}': "60x120"},
+    ),
+    "PickerWithoutLeader": (
+        {f'envoy_cluster_membership_healthy{{{POD},envoy_cluster_name="ext_proc"}}': "0x60"},
+        {f'envoy_cluster_membership_healthy{{{POD},envoy_cluster_name="ext_proc"}}': "1x60"},
+    ),
+    "DecodeRestartsAfterPrefill": (
+        {f'{RESTARTS}"gpt-decode-a"}}': "0+1x60", f'{RESTARTS}"gpt-prefill-a"}}': "0+1x60"},
+        {f'{RESTARTS}"gpt-decode-a"}}': "0x60", f'{RESTARTS}"gpt-prefill-a"}}': "0+1x60"},
+    ),
+    "NodeFailsChecks": (
+        {'oke_npd_check_status_code{instance="node",check="gpu-count"}': "1x60"},
+        {'oke_npd_check_status_code{instance="node",check="gpu-count"}': "0x60"},
+    ),
+}
+"""By alert: the series of a fault, and those without it. `0+60x60`: 0, 60, 120 …, a value a minute for an hour."""

@@ -1,0 +1,128 @@
+"""Monitors, rules and dashboards of a watched stack, and Prometheus where the stack installs it."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from llmd_oke.testing import Rendered
+from render_support import SHARED_DATA, selects
+from stack_files import created_stack
+from test_render_valid import without_unknown_fields
+
+UPSTREAM = SHARED_DATA / "router-chart-0.10.0" / "standalone-monitoring.yaml"
+KINDS = {"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
+
+Vary = Callable[..., Rendered]
+
+
+@pytest.fixture
+def watched(varied: Vary) -> Rendered:
+    """The rehearsal's stack with a Prometheus that is there already."""
+    return varied(stack={"monitoring": "existing"}, slo={"ttftMs": 2000, "itlMs": 25})
+
+
+def of_kind(rendered: Rendered, kind: str) -> list[dict[str, Any]]:
+    return [manifest for manifest in rendered.manifests() if manifest["kind"] == kind]
+
+
+def test_a_stack_without_monitoring_has_none_of_it(rehearsal: Rendered) -> None:
+    assert {manifest["kind"] for manifest in rehearsal.manifests()}.isdisjoint(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_monitors_and_rules_satisfy_their_definition(watched: Rendered, kind: str) -> None:
+    definition = SHARED_DATA / "crds" / f"monitoring.coreos.com_{KINDS[kind]}.yaml"
+    if not definition.is_file():
+        pytest.skip(f"{definition} is absent")
+    (served,) = yaml.safe_load(definition.read_text())["spec"]["versions"]
+    closed = without_unknown_fields(served["schema"]["openAPIV3Schema"])
+    assert of_kind(watched, kind)
+    for manifest in of_kind(watched, kind):
+        # A pattern of the definition is none of Python's: the schema itself isn't checked.
+        jsonschema.Draft202012Validator({**closed, "additionalProperties": True}).validate(manifest)
+
+
+def test_each_router_has_the_monitor_of_the_upstream_chart_but_for_token_and_version(watched: Rendered) -> None:
+    """The picker gives metrics without a token; the Service's version changes with updates."""
+    if not UPSTREAM.is_file():
+        pytest.skip(f"{UPSTREAM} is absent")
+    (theirs,) = [item for item in yaml.safe_load_all(UPSTREAM.read_text()) if item and item["kind"] == "ServiceMonitor"]
+    (ours,) = of_kind(watched, "ServiceMonitor")
+    (endpoint,) = theirs["spec"]["endpoints"]
+    del endpoint["authorization"]
+    assert ours["spec"]["endpoints"] == [endpoint]
+    assert ours["spec"]["namespaceSelector"] == theirs["spec"]["namespaceSelector"]
+    assert selects(
+        ours["spec"]["selector"]["matchLabels"], watched.kubernetes("Service", _router(ours))["metadata"]["labels"]
+    )
+    assert {*theirs["spec"]["selector"]["matchLabels"]} == {
+        *ours["spec"]["selector"]["matchLabels"],
+        "app.kubernetes.io/version",
+    }
+
+
+def _router(monitor: Mapping[str, Any]) -> str:
+    return monitor["metadata"]["name"].removesuffix("-monitor")
+
+
+def test_pod_monitors_select_pods_that_have_their_port(watched: Rendered) -> None:
+    """The front doors' and the routers' Envoys, and model servers of both roles."""
+    templates = [manifest["spec"]["template"] for manifest in of_kind(watched, "Deployment")]
+    matched: dict[str, int] = {}
+    for monitor in of_kind(watched, "PodMonitor"):
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        selector = monitor["spec"]["selector"]
+        pods = [pod for pod in templates if _selected(selector, pod["metadata"]["labels"])]
+        ports = [{port["name"] for item in pod["spec"]["containers"] for port in item.get("ports", [])} for pod in pods]
+        assert all(endpoint["port"] in names for names in ports), monitor["metadata"]["name"]
+        matched[monitor["metadata"]["name"]] = len(pods)
+    assert matched == {"llmd-oke-model-servers": 2, "llmd-oke-router-envoys": 1, "llmd-oke-front-doors": 1}
+
+
+def _selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    rows = selector.get("matchExpressions", [])
+    return selects(selector["matchLabels"], labels) and all(labels.get(row["key"]) in row["values"] for row in rows)
+
+
+def test_rules_have_the_targets_of_the_models(watched: Rendered) -> None:
+    recordings, _ = watched.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
+    (target,) = [rule for rule in recordings["rules"] if rule["record"] == "llmd_oke:slo_ttft_seconds"]
+    assert (target["expr"], target["labels"]["llmd_oke_model"]) == ("vector(2)", "gpt-oss-120b")
+
+
+def test_a_stack_without_prefill_servers_has_no_rules_of_them(varied: Vary) -> None:
+    rendered = varied(topology="agg-tp1-16r", stack={"monitoring": "existing"}, slo=None)
+    groups = rendered.kubernetes("PrometheusRule", "llmd-oke")["spec"]["groups"]
+    names = {rule.get("alert") for group in groups for rule in group["rules"]}
+    assert "Preemptions" in names
+    assert names.isdisjoint({"PrefillFallbackToDecodeOnly", "KvTransferNotOverRdma", "QueueAgainstSlo"})
+
+
+def test_labels_of_the_stack_file_are_on_monitors_and_rules(varied: Vary) -> None:
+    prometheus = {
+        "url": "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090",
+        "labels": {"release": "kube-prometheus-stack"},
+    }
+    rendered = varied(stack={"monitoring": "existing", "prometheus": prometheus})
+    for kind in KINDS:
+        assert all(m["metadata"]["labels"]["release"] == "kube-prometheus-stack" for m in of_kind(rendered, kind))
+
+
+def test_dashboards_are_small_and_have_the_label_that_grafana_reads(watched: Rendered) -> None:
+    boards = [m for m in of_kind(watched, "ConfigMap") if m["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    assert len(boards) == 5
+    for manifest in boards:
+        (text,) = manifest["data"].values()
+        assert len(text) < 100_000
+        assert "<namespace>" not in text
+        assert all(panel["targets"] for panel in json.loads(text)["panels"])
+
+
+def test_an_installed_prometheus_is_a_pinned_release_that_models_come_after(rendered: Vary) -> None:
+    installed = rendered(created_stack(monitoring="install"))
+    (release,) = [r for r in installed.of_type("kubernetes:helm.sh/v3:Release") if r.name == "prometheus-release"]
+    assert (release.inputs["chart"], release.inputs["version"]) == ("kube-prometheus-stack", "87.2.1")
+    assert release.inputs["values"]["grafana"]["adminPassword"] == ""

@@ -1,0 +1,58 @@
+"""Rules, alerts and dashboards go by metrics that programs have, and each alert has a page."""
+
+import re
+
+import pytest
+from llmd_oke.catalogue.monitoring import dashboards, metric_names, programs, rules
+from llmd_oke.values import values_folder
+
+PAGES = values_folder().parent / "docs" / "alerts"
+EXPRESSIONS = {
+    **{row.record: row.expression for row in rules().recordings},
+    **{row.alert: row.expression for row in rules().alerts},
+    **{
+        f"{item.name}: {panel.title} {legend}": query
+        for item in dashboards()
+        for panel in item.panels
+        for legend, query in panel.queries.items()
+    },
+}
+RECORDED = {row.record for row in rules().recordings} | {"llmd_oke:slo_ttft_seconds"}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_each_metric_of_an_expression_is_in_the_table_or_recorded(name: str) -> None:
+    known = {metric for program in programs().values() for metric in program.metrics} | RECORDED
+    used = set(metric_names(EXPRESSIONS[name]))
+    assert used
+    assert used <= known
+
+
+def test_each_metric_of_the_table_is_used() -> None:
+    used = {metric for text in EXPRESSIONS.values() for metric in metric_names(text)}
+    unused = {metric for program in programs().values() for metric in program.metrics} - used
+    assert unused == set()
+
+
+def test_each_source_of_a_metric_names_a_tag_or_a_version() -> None:
+    without = {
+        name
+        for name, program in programs().items()
+        if not re.search(r"/(v\d+\.\d+\.\d+|[0-9a-f]{40})/", program.source)
+    }
+    assert without == set()
+
+
+def test_each_alert_has_a_page_and_each_page_an_alert() -> None:
+    pages = {row.page for row in rules().alerts}
+    assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == pages
+
+
+@pytest.mark.parametrize("page", sorted({row.page for row in rules().alerts}))
+def test_a_page_names_its_alerts_and_says_what_to_do(page: str) -> None:
+    text = (PAGES / f"{page}.md").read_text()
+    for row in rules().alerts:
+        if row.page == page:
+            assert f"`{row.alert}`" in text
+    for part in ("## What it means", "## Where to look", "## What to do"):
+        assert part in text

@@ -1,0 +1,56 @@
+"""How a stack is watched, and what of that is refused."""
+
+import pytest
+from llmd_oke.planning import plan_object
+from llmd_pods.errors import Refused
+from stack_files import model, stack
+
+OTHER = {"url": "http://prometheus.other.svc.cluster.local:9090"}
+POD_ADDRESSES = {"cluster": {"mode": "existing", "identifier": "here", "controlPlaneCidrs": ["10.0.0.0/28"]}}
+
+
+def paths(**changes: object) -> list[str]:
+    """Where the problems of a stack are."""
+    with pytest.raises(Refused) as refused:
+        plan_object(stack(**changes))
+    return [problem.path for problem in refused.value.problems]
+
+
+def test_a_stack_that_says_nothing_of_it_is_not_watched() -> None:
+    assert plan_object(stack()).monitoring is None
+
+
+def test_no_monitoring_leaves_no_trace_in_the_hash_of_what_is_deployed() -> None:
+    assert plan_object(stack(monitoring="none")).config_hash == plan_object(stack()).config_hash
+
+
+def test_an_existing_prometheus_is_that_of_the_guides_unless_its_address_is_given() -> None:
+    watched = plan_object(stack(monitoring="existing")).monitoring
+    assert watched is not None
+    assert (watched.install, watched.url.split("/")[2]) == (
+        False,
+        "prometheus-operated.llm-d-monitoring.svc.cluster.local:9090",
+    )
+    own = plan_object(stack(monitoring="existing", prometheus={"url": "https://prometheus.example.com/x"})).monitoring
+    assert own is not None
+    assert own.url == "https://prometheus.example.com/x"
+
+
+def test_targets_for_the_first_token_are_those_of_the_models_in_seconds() -> None:
+    watched = plan_object(stack(model(slo={"ttftMs": 1500, "itlMs": 25}), monitoring="install")).monitoring
+    assert watched is not None
+    assert (dict(watched.slo_ttft_s), watched.disaggregated) == ({"gpt-oss-120b": 1.5}, True)
+
+
+def test_the_serving_layer_installs_nothing_for_the_cluster() -> None:
+    assert paths(layer="serving", monitoring="install") == ["monitoring"]
+
+
+def test_the_address_of_a_prometheus_needs_monitoring_of_an_existing_one() -> None:
+    assert paths(prometheus=OTHER) == ["prometheus"]
+    assert paths(prometheus=OTHER, monitoring="install") == ["prometheus"]
+
+
+@pytest.mark.parametrize("url", ["prometheus:9090", "ftp://x", "http://user:password@prometheus:9090", ""])
+def test_what_is_no_address_of_a_prometheus_is_refused(url: str) -> None:
+    assert paths(monitoring="existing", prometheus={"url": url}) == ["prometheus.url"]
