@@ -33,8 +33,8 @@ def test_load_alone_turns_no_verdict_sooner_than_it_would_for_real() -> None:
 
 
 def test_an_answer_may_take_longer_where_many_probes_share_a_machine():
-    times = schedule(Probe(timeoutSeconds=1), 1.0)
-    assert [times.timeout_of(probes) for probes in (0, 100, 1000)] == [1.0, 1.0, 10.0]
+    assert [schedule(Probe(timeoutSeconds=1), 1.0).timeout_of(probes) for probes in (0, 100, 1000)] == [5.0, 5.0, 10.0]
+    assert schedule(Probe(timeoutSeconds=20), 1.0).timeout_of(1) == 20.0
 
 
 def test_many_probes_are_asked_less_often_while_all_is_well() -> None:
