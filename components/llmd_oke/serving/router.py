@@ -46,7 +46,7 @@ _GRACE_S = 130
 _DRAIN_S = 120
 """What requests that an Envoy has begun get to end, once no new ones come to its pod."""
 
-_ANSWERS = {"tcpSocket": {"port": envoy.PICKER_PORT}, "periodSeconds": 2, "failureThreshold": 60}
+_ANSWERS = {"tcpSocket": {"port": envoy.PICKER_PORT}, "periodSeconds": 2, "failureThreshold": 150}
 """A picker says that it is ready before it takes questions: it makes its certificate then, which takes seconds. An
 Envoy beside it tries again; a Gateway answers 500 (seen with v0.7.1)."""
 
