@@ -168,7 +168,8 @@ _HEALTHY_PORT = {
 
 def _gpus(nodes: Iterable[Node]) -> Iterator[tuple[str, int]]:
     for node in nodes:
-        capacity: Mapping[str, str] = (node.status.capacity if node.status else None) or {}
+        status: Any = node.status  # capacity has no type
+        capacity: Mapping[str, str] = (status and status.capacity) or {}
         if node.metadata is not None and _GPU in capacity:
             yield node.metadata.name or "", int(capacity[_GPU])
 

@@ -243,3 +243,12 @@ def test_a_front_door_whose_secrets_the_engine_makes_is_refused(render: Render):
     with pytest.raises(Refused) as refused:
         render(stack(frontDoor=door))
     assert {problem.path for problem in refused.value.problems} == {"frontDoor.authentication", "frontDoor.tls.kind"}
+
+
+def test_a_watched_stack_renders_prometheus_before_its_monitors(render: Render):
+    result = render(stack(monitoring="install"))
+    (chart,) = result.charts
+    assert (chart.name, chart.namespace) == ("kube-prometheus-stack", "llm-d-monitoring")
+    monitors = [item for item in result.objects if item.kind in {"PodMonitor", "ServiceMonitor", "PrometheusRule"}]
+    assert {item.kind for item in monitors} == {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
+    assert all(item.wave > chart.wave for item in monitors)
