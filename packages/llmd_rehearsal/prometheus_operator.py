@@ -95,8 +95,8 @@ def _service_jobs(monitor: Tree, kubeconfig: Path) -> Iterator[Tree]:
 
 
 def _discovery(role: str, spec: Tree, kubeconfig: Path) -> Tree:
-    namespaces = {"names": list(spec["namespaceSelector"]["matchNames"])}
-    return {"role": role, "kubeconfig_file": str(kubeconfig), "namespaces": namespaces}
+    names = list(spec["namespaceSelector"].get("matchNames", []))
+    return {"role": role, "kubeconfig_file": str(kubeconfig), "namespaces": {"names": names}}
 
 
 def _kept(prefix: str, selector: Tree) -> list[Tree]:

@@ -69,7 +69,7 @@ def _router(monitor: Mapping[str, Any]) -> str:
 
 
 def test_pod_monitors_select_pods_that_have_their_port(watched: Rendered) -> None:
-    """The front doors' and the routers' Envoys, and model servers of both roles."""
+    """The front doors' and the routers' Envoys, and model servers of both roles; those of GPUs are others' pods."""
     templates = [manifest["spec"]["template"] for manifest in of_kind(watched, "Deployment")]
     matched: dict[str, int] = {}
     for monitor in of_kind(watched, "PodMonitor"):
@@ -79,7 +79,12 @@ def test_pod_monitors_select_pods_that_have_their_port(watched: Rendered) -> Non
         ports = [{port["name"] for item in pod["spec"]["containers"] for port in item.get("ports", [])} for pod in pods]
         assert all(endpoint["port"] in names for names in ports), monitor["metadata"]["name"]
         matched[monitor["metadata"]["name"]] = len(pods)
-    assert matched == {"llmd-oke-model-servers": 2, "llmd-oke-router-envoys": 1, "llmd-oke-front-doors": 1}
+    assert matched == {
+        "llmd-oke-model-servers": 2,
+        "llmd-oke-router-envoys": 1,
+        "llmd-oke-front-doors": 1,
+        "llmd-oke-gpus": 0,
+    }
 
 
 def _selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

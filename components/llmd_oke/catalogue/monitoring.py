@@ -33,6 +33,9 @@ class MonitoringFacts(Entry):
     model_servers_interval: str
     routers_interval: str
     envoys_interval: str
+    gpu_exporter_labels: dict[str, str]
+    gpu_exporter_port: str
+    gpu_exporter_interval: str
     dashboard_labels: dict[str, str]
 
 

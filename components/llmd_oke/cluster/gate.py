@@ -115,7 +115,12 @@ def _job(args: NodeGateArgs, account: str, config_map: pulumi.Input[str]) -> Man
 
     def metadata(awaited: dict[str, Any]) -> dict[str, Any]:
         digest = hashlib.sha256(json.dumps(awaited, sort_keys=True).encode()).hexdigest()[:10]
-        return {"name": f"node-gate-{args['pool_name']}-{digest}", "namespace": NAMESPACE, "labels": _LABELS}
+        return {
+            "name": f"node-gate-{args['pool_name']}-{digest}",
+            "namespace": NAMESPACE,
+            "labels": _LABELS,
+            "annotations": {"pulumi.com/replaceUnready": "true"},
+        }
 
     return {
         "apiVersion": "batch/v1",

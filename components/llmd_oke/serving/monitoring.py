@@ -72,6 +72,7 @@ def monitoring_manifests(args: ModelMonitoringArgs) -> list[Manifest]:
         _model_servers(args),
         *(_router(unit, args) for unit in args.get("routers") or ()),
         *_envoys(args),
+        _gpu_exporters(args),
         *(_dashboard(dashboard, args) for dashboard in dashboards()),
         _rules(args),
     ]
@@ -121,6 +122,14 @@ def _envoys(args: ModelMonitoringArgs) -> list[Manifest]:
         )
         for name, (port, selector) in selectors.items()
     ]
+
+
+def _gpu_exporters(args: ModelMonitoringArgs) -> Manifest:
+    """Those of GPU nodes, which are in another namespace."""
+    facts = monitoring()
+    endpoint = {"port": facts.gpu_exporter_port, "path": "/metrics", "interval": facts.gpu_exporter_interval}
+    monitor = _pod_monitor(f"{NAME}-gpus", args, {"matchLabels": dict(facts.gpu_exporter_labels)}, endpoint)
+    return {**monitor, "spec": {**monitor["spec"], "namespaceSelector": {"any": True}, "podTargetLabels": []}}
 
 
 _PART = {"app.kubernetes.io/part-of": PART_OF["app.kubernetes.io/part-of"]}

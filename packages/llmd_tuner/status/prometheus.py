@@ -136,5 +136,7 @@ def _alert(told: _Alert) -> Alert:
 
 def prometheus_url(plan: Plan) -> str | None:
     """The address of the Prometheus that a stack file names; None where it names none."""
+    if plan.monitoring is not None:
+        return plan.monitoring.url
     scaled = [model.scaling for model in plan.models if model.scaling]
     return (scaled[0].prometheus or scaling().prometheus) if scaled else None

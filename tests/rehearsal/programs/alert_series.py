@@ -82,7 +82,7 @@ SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     ),
     "DecodeRestartsAfterPrefill": (
         {f'{RESTARTS}"gpt-decode-a"}}': "0+1x60", f'{RESTARTS}"gpt-prefill-a"}}': "0+1x60"},
-        {f'{RESTARTS}"gpt-decode-a"}}': "0x60", f'{RESTARTS}"gpt-prefill-a"}}': "0+1x60"},
+        {f'{RESTARTS}"other-decode-a"}}': "0+1x60", f'{RESTARTS}"gpt-prefill-a"}}': "0+1x60"},
     ),
     "NodeFailsChecks": (
         {'oke_npd_check_status_code{instance="node",check="gpu-count"}': "1x60"},

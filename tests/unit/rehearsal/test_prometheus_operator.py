@@ -15,19 +15,21 @@ def of_kind(kind: str) -> list[Manifest]:
     return [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
 
 
-def test_each_endpoint_of_a_monitor_is_a_job_in_the_models_namespace() -> None:
+def test_each_endpoint_of_a_monitor_is_a_job_in_its_namespaces() -> None:
+    """Those of the models, and for exporters of GPUs all."""
     jobs = scrape_configs(of_kind("PodMonitor"), of_kind("ServiceMonitor"), KUBECONFIG)
     names = [job["job_name"] for job in jobs]
     assert names == [
         "podMonitor/llm-d/llmd-oke-model-servers/0",
         "podMonitor/llm-d/llmd-oke-router-envoys/0",
         "podMonitor/llm-d/llmd-oke-front-doors/0",
+        "podMonitor/llm-d/llmd-oke-gpus/0",
         "serviceMonitor/llm-d/gpt-epp-monitor/0",
         "simulated-exporters",
         "prometheus",
     ]
     discovered = [row["namespaces"]["names"] for job in jobs for row in job.get("kubernetes_sd_configs", [])]
-    assert discovered == [["llm-d"]] * 4
+    assert discovered == [*[["llm-d"]] * 3, [], ["llm-d"]]
 
 
 def test_pods_are_kept_by_labels_and_port_and_give_their_unit_and_role() -> None:
