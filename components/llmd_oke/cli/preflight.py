@@ -10,6 +10,7 @@ from rich.markup import escape
 from llmd_oke.access.addresses import region_of
 from llmd_oke.cli import console, options, token
 from llmd_oke.config import settings
+from llmd_oke.operations.certificates import certificate_findings
 from llmd_oke.operations.preflight import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
 from llmd_oke.operations.pulumi_cli import pulumi_cli
@@ -28,8 +29,8 @@ def preflight(
     profile: token.Profile = None,
     region: options.Region = None,
 ) -> None:
-    """Ask OCI for limits, capacity, node images, policies, networks and versions, and registries for container images
-    and charts.
+    """Ask OCI for limits, capacity, node images, policies, networks and versions, registries for container images
+    and charts, and the cluster for certificates.
 
     Ends with 1 where there is a problem.
 
@@ -42,6 +43,7 @@ def preflight(
     findings = look(token.client_of(who, where), config, link_of=lambda pool: _image_link(project, stack, pool))
     findings += registry_findings(images_of(plan), console.progress())
     findings += chart_findings(chart_archives(plan), console.progress())
+    findings += certificate_findings(plan)
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
     else:

@@ -5,7 +5,7 @@ They are read when the program runs, before anything is declared. What is wrong 
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -58,10 +58,11 @@ def read_secrets(
     keys = _texts(settings.get(KEYS)) if authentication == "api-keys" else None
     key_set = settings.get(KEY_SET) or "" if authentication == "jwt" else None
     pair = _texts(settings.get(CERTIFICATE)) if door.tls is not None and door.tls.kind == "config" else None
+    hosts = [*([door.host] if door.host else []), *(host for model in door.models for host in model.hosts)]
     problems = [
         *(_key_problems(keys, door) if keys is not None else ()),
         *(_key_set_problems(key_set) if key_set is not None else ()),
-        *(_certificate_problems(pair, door, now or datetime.now(UTC)) if pair is not None else ()),
+        *(certificate_problems(pair, f"llmd-oke:{CERTIFICATE}", hosts, now) if pair is not None else ()),
     ]
     if problems:
         raise Refused(problems)
@@ -115,29 +116,46 @@ def _key_set_problems(text: str) -> Iterator[Problem]:
         yield Problem(path, None, accepted, "it has a key that tokens can be signed with")
 
 
-def _certificate_problems(pair: Mapping[str, str], door: FrontDoorPlan, now: datetime) -> Iterator[Problem]:
-    path = f"llmd-oke:{CERTIFICATE}"
+def certificate_problems(
+    pair: Mapping[str, str],
+    path: str,
+    hosts: Iterable[str],
+    now: datetime | None = None,
+    names: tuple[str, str] = ("chain", "key"),
+) -> Iterator[Problem]:
+    """What is wrong with a certificate for hosts.
+
+    Args:
+        pair: certificates, the host's own first, and their private key, as PEM, by `names`.
+        path: where the pair is.
+        hosts: names in the DNS that it must be for.
+        now: the time that it must be valid at.
+        names: of the two in the pair.
+    """
+    now = now or datetime.now(UTC)
+    chain_name, key_name = names
     try:
-        chain = x509.load_pem_x509_certificates(pair.get("chain", "").encode())
+        chain = x509.load_pem_x509_certificates(pair.get(chain_name, "").encode())
     except ValueError:
         why = "it is missing, or no certificate"
-        yield Problem(f"{path}.chain", None, "certificates as PEM, the host's own first", why)
+        yield Problem(f"{path}.{chain_name}", None, "certificates as PEM, the host's own first", why)
         return
     own = chain[0]
     try:
-        key = load_pem_private_key(pair.get("key", "").encode(), password=None)
+        key = load_pem_private_key(pair.get(key_name, "").encode(), password=None)
     except (ValueError, TypeError):
         why = "it is missing, encrypted, or no private key"
-        yield Problem(f"{path}.key", None, "the private key as PEM, without a password", why)
+        yield Problem(f"{path}.{key_name}", None, "the private key as PEM, without a password", why)
     else:
         if _public(key.public_key()) != _public(own.public_key()):
-            yield Problem(f"{path}.key", None, "the key that the certificate was made for", "it is another's key")
-    yield from _time_problems(f"{path}.chain", chain, now)
-    names = _host_names(own)
-    for host in (*([door.host] if door.host else []), *(host for model in door.models for host in model.hosts)):
-        if not _covers(names, host):
-            why = f"it is for {', '.join(sorted(names)) or 'no host'}, not for {host}"
-            yield Problem(f"{path}.chain", None, f"a certificate for {host}", why)
+            why = "it is another's key"
+            yield Problem(f"{path}.{key_name}", None, "the key that the certificate was made for", why)
+    yield from _time_problems(f"{path}.{chain_name}", chain, now)
+    covered = _host_names(own)
+    for host in hosts:
+        if not _covers(covered, host):
+            why = f"it is for {', '.join(sorted(covered)) or 'no host'}, not for {host}"
+            yield Problem(f"{path}.{chain_name}", None, f"a certificate for {host}", why)
 
 
 def _time_problems(path: str, chain: Sequence[x509.Certificate], now: datetime) -> Iterator[Problem]:

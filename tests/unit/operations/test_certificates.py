@@ -1,0 +1,66 @@
+"""What is told of certificates that a stack takes from Secrets of its cluster."""
+
+import base64
+from datetime import UTC, datetime, timedelta
+from functools import cache
+
+import pytest
+from certificates_for_tests import certificate, private_key
+from llmd_oke.operations.certificates import StoredSecret, certificate_findings
+from llmd_oke.operations.preflight import Finding, Verdict
+from llmd_pods.errors import KitError
+from stack_files import plan
+
+HOST = "llm.example.com"
+DOOR = {"host": HOST, "tls": {"kind": "secret", "name": "door"}}
+
+
+@cache
+def key():
+    return private_key()
+
+
+def stored(host: str = HOST, days: int = 30, type_: str = "kubernetes.io/tls") -> StoredSecret:
+    chain = certificate(key(), host, datetime.now(UTC) + timedelta(days=days)).chain
+    data = {"tls.crt": chain, "tls.key": key().pem}
+    return StoredSecret(type_, {name: base64.b64encode(text.encode()).decode() for name, text in data.items()})
+
+
+def finding(secret: StoredSecret | None) -> Finding:
+    (result,) = certificate_findings(plan(frontDoor=DOOR), lambda _namespace, _name: secret)
+    assert result.path == "frontDoor.tls.name"
+    return result
+
+
+def test_a_certificate_for_the_front_doors_host_is_fine():
+    assert finding(stored()).verdict is Verdict.FINE
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        (None, "there is no Secret llm-d/door"),
+        (stored(days=-1), "expired on"),
+        (stored(host="other.example.com"), "it is for other.example.com, not for llm.example.com"),
+        (stored(type_="Opaque"), "the Secret llm-d/door is of type Opaque"),
+        (StoredSecret("kubernetes.io/tls", {"tls.crt": "?"}), "it is missing, or no certificate"),
+    ],
+    ids=["missing", "expired", "another host", "another type", "no certificate"],
+)
+def test_a_certificate_that_no_client_would_take_is_a_problem(secret: StoredSecret | None, words: str):
+    result = finding(secret)
+    assert result.verdict is Verdict.PROBLEM
+    assert words in result.value
+    assert result.remedy
+
+
+def test_a_cluster_that_does_not_answer_leaves_the_certificate_unknown():
+    def silent(_namespace: str, _name: str) -> StoredSecret:
+        raise KitError("The cluster does not answer.", "Is KUBECONFIG that of the cluster?")
+
+    (result,) = certificate_findings(plan(frontDoor=DOOR), silent)
+    assert (result.verdict, result.value) == (Verdict.UNKNOWN, "The cluster does not answer.")
+
+
+def test_a_stack_without_such_secrets_asks_no_cluster():
+    assert certificate_findings(plan()) == []
