@@ -9,13 +9,24 @@ import os
 import sys
 import time
 import urllib.parse
+from contextlib import suppress
 
 OUTPUT_TOKENS = 24
 LIMIT_S = 120
+CROSSED_S = 0.1
+"""A connection that is closed so soon after a request was sent was closed before the request arrived."""
+
+
+class ClosedUnanswered(OSError):
+    """The connection was closed as the request was sent."""
 
 
 class Connections:
-    """Connections that are kept open, as clients keep them: none that the server has closed since is used again."""
+    """Connections that are kept open, as clients keep them: none that the server has closed since is used again.
+
+    Where it closes one while the request is on its way, the request goes by another, as with Go's net/http
+    (`errServerClosedIdle`) and with clients of OpenAI's API, which try again.
+    """
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -24,14 +35,24 @@ class Connections:
     async def ask(self, number: int) -> int:
         """Streams an answer and counts its tokens; OSError with what was wrong."""
         self.idle = [connection for connection in self.idle if not connection[0].at_eof()]
-        reader, writer = self.idle.pop() if self.idle else await asyncio.open_connection(self.host, 80)
+        while self.idle:
+            with suppress(ConnectionResetError, ClosedUnanswered):
+                return await self.ask_by(number, *self.idle.pop())
+        return await self.ask_by(number, *await asyncio.open_connection(self.host, 80))
+
+    async def ask_by(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
         prompt = f"{number} " * 300
         body = json.dumps(
             {"model": "openai/gpt-oss-120b", "prompt": prompt, "max_tokens": OUTPUT_TOKENS, "stream": True}
         )
         head = f"POST /v1/completions HTTP/1.1\r\nhost: {self.host}\r\ncontent-type: application/json\r\n"
+        sent_s = time.monotonic()
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
-        answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        try:
+            answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        except asyncio.IncompleteReadError as error:
+            crossed = not error.partial and time.monotonic() - sent_s < CROSSED_S
+            raise ClosedUnanswered("closed as the request was sent") if crossed else error from None
         if " 200 " not in answer.splitlines()[0]:
             length = next((line.split(": ")[1] for line in answer.splitlines() if "content-length" in line), "0")
             text = (await reader.readexactly(int(length))).decode()

@@ -113,6 +113,9 @@ def routed(request: pytest.FixtureRequest, pod_cluster: PodCluster) -> RouterClu
     replicas = release.router.replicas
     pod_cluster.wait(deployments, "m-epp", lambda d: d.get("status", {}).get("readyReplicas", 0) == replicas)
     service = pod_cluster.get(f"{core}/services/m-epp")["spec"]["clusterIP"]
+    pod_cluster.inside(
+        "curl", "-sS", "--retry-connrefused", "--retry", "30", "--retry-delay", "1", f"http://{service}:80/"
+    )
     return RouterCluster(pod_cluster, namespace, replicas, f"{service}:80", servers["elsewhere-0"])
 
 
