@@ -22,7 +22,7 @@ from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, Tcp
 from llmd_rehearsal.control_plane import Pki
 from llmd_rehearsal.engine_project import journal_file
 from llmd_rehearsal.gateway import gateway_parts, preinstalled_objects, simulated_gateway
-from llmd_rehearsal.inventory import BEHIND_GATEWAY, IN_PODS
+from llmd_rehearsal.inventory import BEHIND_GATEWAY, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import Program
@@ -231,6 +231,11 @@ def _plugins(state: Path, project: Path, helm: Path, plugin: KubernetesPlugin) -
         ready = TcpReady(KUBERNETES_PLUGIN_PORT)
         stand_ins.append(ProcessSpec("kubernetes-plugin", (*command, *tool), env=charts, readiness=ready))
     return stand_ins
+
+
+def further_programs(plan: Plan) -> tuple[str, ...]:
+    """What this stack needs beside the programs of every rehearsal: those of a Gateway, and Prometheus."""
+    return (*(BEHIND_GATEWAY if plan.gateway else ()), *(WATCHING if plan.monitoring else ()))
 
 
 def programs_in_pods(plan: Plan) -> tuple[str, ...]:

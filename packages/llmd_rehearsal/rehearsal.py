@@ -31,14 +31,14 @@ from llmd_rehearsal.cluster_plan import (
     PLUGIN_PORTS,
     SECONDS_TO_START,
     USUAL,
+    further_programs,
     local_cluster_spec,
     pod_environment,
     preinstalled_definitions,
-    programs_in_pods,
 )
 from llmd_rehearsal.cluster_spec import POLICIES_FILE, end_of_log
 from llmd_rehearsal.engine_project import DEPLOYED, OCI_FOLDER, PREVIEWED, checkpoint_file, copy_project, latest
-from llmd_rehearsal.inventory import IN_PODS, WATCHING, Inventory, fetch_charts, fetch_definitions, take_inventory
+from llmd_rehearsal.inventory import Inventory, fetch_charts, fetch_definitions, take_inventory
 from llmd_rehearsal.local_cluster import LocalCluster
 from llmd_rehearsal.oci_plugin.faults import FaultRule
 from llmd_rehearsal.oci_plugin.faults import write_rules as write_faults
@@ -164,8 +164,7 @@ def prepare(project: Path, stack: str, settings: Settings, progress: Progress) -
     """
     plan = planning.plan_stack_file(project, stack)
     plugin = choose_plugin(settings.plugin, plan)
-    further = [name for name in programs_in_pods(plan) if name not in IN_PODS]
-    inventory = take_inventory(plan.release, progress, [*further, *(WATCHING if plan.monitoring else ())])
+    inventory = take_inventory(plan.release, progress, further_programs(plan))
     if isinstance(plan.cluster, config.CreateCluster):
         fetch_charts(progress)
     fetch_definitions(preinstalled_definitions(plan), progress)

@@ -47,8 +47,7 @@ def used_certificates(plan: Plan) -> Iterator[UsedCertificate]:
     """The Secrets with certificates that a stack names."""
     door = plan.front_door
     if door is not None and door.tls is not None and door.tls.kind == "secret":
-        hosts = (*([door.host] if door.host else []), *(host for model in door.models for host in model.hosts))
-        yield UsedCertificate("frontDoor.tls.name", door.tls.name, hosts)
+        yield UsedCertificate("frontDoor.tls.name", door.tls.name, door.hosts)
     created = plan.gateway.created if plan.gateway else None
     if created is not None and created.tls is not None:
         yield UsedCertificate("gateway.tls", created.tls, (created.host,) if created.host else ())

@@ -58,11 +58,10 @@ def read_secrets(
     keys = _texts(settings.get(KEYS)) if authentication == "api-keys" else None
     key_set = settings.get(KEY_SET) or "" if authentication == "jwt" else None
     pair = _texts(settings.get(CERTIFICATE)) if door.tls is not None and door.tls.kind == "config" else None
-    hosts = [*([door.host] if door.host else []), *(host for model in door.models for host in model.hosts)]
     problems = [
         *(_key_problems(keys, door) if keys is not None else ()),
         *(_key_set_problems(key_set) if key_set is not None else ()),
-        *(certificate_problems(pair, f"llmd-oke:{CERTIFICATE}", hosts, now) if pair is not None else ()),
+        *(certificate_problems(pair, f"llmd-oke:{CERTIFICATE}", door.hosts, now) if pair is not None else ()),
     ]
     if problems:
         raise Refused(problems)

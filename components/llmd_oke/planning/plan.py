@@ -439,6 +439,11 @@ class FrontDoorPlan:
     weights: Mapping[str, int]
     load_balancer: LoadBalancer
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All its names in the DNS: its own, and those that lead to one model."""
+        return (*([self.host] if self.host else []), *(host for model in self.models for host in model.hosts))
+
 
 @dataclass(frozen=True)
 class PoolAcceptance:

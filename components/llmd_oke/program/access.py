@@ -10,6 +10,7 @@ from llmd_pods.errors import KitError, Problem, Refused
 
 from llmd_oke.config import ExistingCluster
 from llmd_oke.config.pools import Taint
+from llmd_oke.operators.crds import when_established
 from llmd_oke.planning import Plan
 
 PoolOutputs = Mapping[str, Mapping[str, Any]]
@@ -62,6 +63,24 @@ class ClusterAccess:
             enable_config_map_mutable=mutable or None,
             enable_secret_mutable=mutable or None,
         )
+
+    def name_once_served(
+        self, name: str, definitions: Sequence[str], timeout_s: int, remedy: str, after: pulumi.Resource
+    ) -> pulumi.Output[str]:
+        """The name of a namespace as soon as the cluster serves these definitions, for objects of them that go there.
+
+        Args:
+            name: of the namespace.
+            definitions: `plural.group`.
+            timeout_s: limit in seconds.
+            remedy: what makes them, where they don't come.
+            after: looks only when this is there.
+
+        Raises:
+            KitError: (in the output) they aren't there in time; says the remedy.
+        """
+        served = when_established(definitions, timeout_s, self.kubeconfig, self.context, after=after, remedy=remedy)
+        return served.apply(lambda _: name)
 
     def options(self, provider: k8s.Provider) -> pulumi.ResourceOptions:
         """The options of what is in the cluster. A cluster of this stack takes it with it when it goes."""

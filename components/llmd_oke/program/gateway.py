@@ -7,7 +7,6 @@ import pulumi
 from llmd_oke.config.front_door import LoadBalancer
 from llmd_oke.config.gateway import CreatedGateway
 from llmd_oke.objects import after
-from llmd_oke.operators.crds import when_established
 from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.planning.gateway import CLIENTS, CLUSTER
 from llmd_oke.planning.plan import GatewayPlan
@@ -38,10 +37,7 @@ def declare_routes(
     Raises:
         KitError: (in the outputs) the Gateway API isn't in the cluster; says how it is installed.
     """
-    served = when_established(
-        DEFINITIONS, ESTABLISHED_S, access.kubeconfig, access.context, after=namespace, remedy=REMEDY
-    )
-    name = served.apply(lambda _: plan.namespace)
+    name = access.name_once_served(plan.namespace, DEFINITIONS, ESTABLISHED_S, REMEDY, namespace)
     made = _declare_gateway(gateway, name, access, opts)
     return {
         model.name: _declare_route(plan, gateway, model, name, after(opts, *made, *units[model.name]))

@@ -7,7 +7,7 @@ import pulumi
 from llmd_oke.catalogue.serving import scaling
 from llmd_oke.config.engine import engine_settings
 from llmd_oke.objects import OverrideArgs, after
-from llmd_oke.operators.crds import Crds, when_established
+from llmd_oke.operators.crds import Crds
 from llmd_oke.planning import ModelPlan, Plan, RolePlan, UnitPlan
 from llmd_oke.planning.plan import ModelCachePlan
 from llmd_oke.planning.pools import awaited_nodes
@@ -273,15 +273,7 @@ def keda_namespace(plan: Plan, access: ClusterAccess, namespace: pulumi.Resource
     if all(model.scaling is None for model in plan.models):
         return None
     facts = scaling()
-    served = when_established(
-        facts.names,
-        facts.established_timeout_s,
-        access.kubeconfig,
-        access.context,
-        after=namespace,
-        remedy=facts.remedy,
-    )
-    return served.apply(lambda _: plan.namespace)
+    return access.name_once_served(plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace)
 
 
 def declare_scaling(

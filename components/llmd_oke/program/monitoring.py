@@ -6,7 +6,6 @@ import pulumi
 
 from llmd_oke.catalogue.monitoring import monitoring
 from llmd_oke.objects import after
-from llmd_oke.operators.crds import when_established
 from llmd_oke.operators.prometheus_stack import PrometheusStack
 from llmd_oke.planning import Plan
 from llmd_oke.program.access import ClusterAccess
@@ -34,19 +33,13 @@ def declare_monitoring(
     if watched is None:
         return
     facts = monitoring()
-    served = when_established(
-        facts.names,
-        facts.established_timeout_s,
-        access.kubeconfig,
-        access.context,
-        after=namespace,
-        remedy=facts.remedy,
-    )
     routers = [unit_name(plan, model, unit) for model in plan.models if model.routed for unit in model.units]
     ModelMonitoring(
         "monitoring",
         {
-            "namespace": served.apply(lambda _: plan.namespace),
+            "namespace": access.name_once_served(
+                plan.namespace, facts.names, facts.established_timeout_s, facts.remedy, namespace
+            ),
             "routers": routers,
             "disaggregated": watched.disaggregated,
             "rdma": plan.rdma,
