@@ -10,7 +10,8 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 
@@ -83,14 +84,20 @@ class NetworkPolicyFilter:
         self._networks.attached = self._attached
         while True:
             self._dirty.clear()
-            self._openings = openings(self._pods, self._policies, self._namespaces, self._networks.by_owner)
-            self._apply()
+            began_s = time.monotonic()
+            policies, namespaces = list(self._policies), list(self._namespaces)
+            pods, addresses = list(self._pods), dict(self._networks.by_owner)
+            self._openings = await asyncio.to_thread(openings, pods, policies, namespaces, addresses)
+            await asyncio.to_thread(self._apply, dict(self._networks.by_address))
+            took_s = time.monotonic() - began_s
             await self._dirty.wait()
-            await asyncio.sleep(_GATHER_S)
+            await asyncio.sleep(max(_GATHER_S, took_s))
 
-    def _apply(self) -> None:
-        """Change what differs. Networks that are gone took their filters with them."""
-        networks = self._networks.by_address
+    def _apply(self, networks: Mapping[str, Path]) -> None:
+        """Change what differs. Networks that are gone took their filters with them.
+
+        Not for the event loop's thread: the kernel takes some 10 ms for each, most of it waiting.
+        """
         self._applied = {path: of_pod for path, of_pod in self._applied.items() if path in networks.values()}
         for address, path in networks.items():
             openings = self._openings.get(address)
@@ -101,8 +108,8 @@ class NetworkPolicyFilter:
                 if openings is not None:
                     self._applied[path] = openings
 
-    def _attached(self, namespace: Path) -> None:
-        _admit(namespace, [], None)
+    async def _attached(self, namespace: Path) -> None:
+        await asyncio.to_thread(_admit, namespace, [], None)
         self._dirty.set()
 
     def _pod_changed(self, pod: Pod, exists: bool) -> None:  # a store's subscriber

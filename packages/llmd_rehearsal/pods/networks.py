@@ -6,7 +6,7 @@ which has room for 1,024 of all namespaces (`net.ipv4.neigh.default.gc_thresh3`)
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
 
@@ -63,8 +63,8 @@ class Networks:
         """The namespaces of pods by their addresses."""
         self.by_owner: dict[str, str] = {}
         """The addresses of pods by their uids, before their statuses have them."""
-        self.attached: Callable[[Path], None] = lambda _namespace: None
-        """Called with each new one, before anything runs in it."""
+        self.attached: Callable[[Path], Awaitable[None]] | None = None
+        """Awaited with each new one, before it is in `by_address` and before anything runs in it."""
 
     async def attach(self, name: str, address: str, link: str, owner: str = "") -> Path:
         """Make namespace `name` with `address` on its eth0, whose other end is `link`, for pod `owner`.
@@ -76,9 +76,10 @@ class Networks:
         except KitError:
             await self.detach(name, link)
             raise
+        if self.attached is not None:
+            await self.attached(path)
         self.by_address[address] = path
         self.by_owner[owner] = address
-        self.attached(path)
         return path
 
     async def _make(self, name: str, address: str, link: str) -> Path:
