@@ -75,7 +75,7 @@ class Agent:
         self._sources = StoredSources(Store(client, ConfigMap), Store(client, Secret))
         self._networks = Networks(config.pod_network)
         self.fleet = Fleet(client, config.pod_network)
-        self._devices = DeviceProvider(client, self.fleet)
+        self._devices = DeviceProvider(client, self.fleet, self._pods)
         self._runner = PodRunner(self._context(client), self._pods)
         self._policies = Store(client, NetworkPolicy)
         self._namespaces = Store(client, Namespace)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -16,6 +16,7 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Node, Pod
 from lightkube.types import PatchType
+from llmd_oke.operations.objects import metadata, texts
 from llmd_oke.values import Entry, required_entry
 from pydantic import Field
 
@@ -30,7 +31,7 @@ LOOK_S = 1.0
 MOST_SHARE = 0.1
 
 LONGEST_PAUSE_S = 5.0
-"""A look reads all pods of the cluster: no more than a share of the time goes into them, if they come often enough."""
+"""A look compares all nodes: no more than a share of the time goes into them, if they come often enough."""
 
 NOT_FOUND = 404
 CONFLICT = 409
@@ -96,6 +97,14 @@ class DeviceRules(Entry):
     kinds: dict[str, CustomKind]
     labels: tuple[LabelRule, ...]
     devices: tuple[DeviceRule, ...]
+
+    def needs(self) -> Iterator[Need]:
+        """All that any of the rules needs."""
+        for rule in self.labels:
+            yield from rule.needs
+        for device in self.devices:
+            for provider in device.providers:
+                yield from provider.needs
 
 
 @dataclass(frozen=True)
@@ -205,6 +214,17 @@ def _has_condition(obj: Obj, type_: str) -> bool:
     return any(condition["type"] == type_ and condition["status"] == "True" for condition in conditions)
 
 
+def _is_one_of(pod: Pod, by_labels: Sequence[Mapping[str, str]]) -> bool:
+    own = texts(metadata(pod), "labels")
+    return any(labels.items() <= own.items() for labels in by_labels)
+
+
+def _as_object(pod: Pod) -> Obj:
+    """A pod as the API server writes it."""
+    written: Any = pod
+    return written.to_dict()
+
+
 def _has_labels(obj: Obj, labels: Mapping[str, str]) -> bool:
     metadata_labels: Any = _at(obj, ("metadata", "labels")) or {}
     return labels.items() <= metadata_labels.items()
@@ -233,9 +253,12 @@ class DeviceNodes(Protocol):
 class DeviceProvider:
     """Looks at the cluster again and again as long as there are nodes with devices that somebody has to give."""
 
-    def __init__(self, client: AsyncClient, nodes: DeviceNodes, rules: DeviceRules | None = None) -> None:
+    def __init__(
+        self, client: AsyncClient, nodes: DeviceNodes, pods: Iterable[Pod], rules: DeviceRules | None = None
+    ) -> None:
         self._client = client
         self._nodes = nodes
+        self._pods = pods
         self._rules = rules or device_rules()
         generic: Any = generic_resource
         self._kinds: dict[str, Any] = {}
@@ -287,14 +310,20 @@ class DeviceProvider:
         _log.info("node %s shows %s", name, dict(now.devices))
 
     async def _cluster_objects(self) -> ClusterObjects:
+        """What the rules name of the cluster: of a large one that is a small part."""
+        needs = list(self._rules.needs())
+        on_node = [need.pod_on_node for need in needs if need.pod_on_node is not None]
+        deployments = [need.deployment for need in needs if need.deployment is not None]
         return ClusterObjects(
-            pods=await self._list(Pod),
-            deployments=await self._list(Deployment),
+            pods=[_as_object(pod) for pod in self._pods if _is_one_of(pod, on_node)],
+            deployments=[
+                deployment for labels in deployments for deployment in await self._labelled(Deployment, labels)
+            ],
             objects={name: await self._custom(resource) for name, resource in self._kinds.items()},
         )
 
-    async def _list(self, kind: Any) -> list[dict[str, Any]]:
-        return [item.to_dict() async for item in self._client.list(kind, namespace="*")]
+    async def _labelled(self, kind: Any, labels: Mapping[str, str]) -> list[Obj]:
+        return [item.to_dict() async for item in self._client.list(kind, namespace="*", labels=dict(labels))]
 
     async def _custom(self, kind: Any) -> list[dict[str, Any]]:
         """The objects of a kind; none where it has no definition."""

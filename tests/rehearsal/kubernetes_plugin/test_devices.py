@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -14,6 +15,7 @@ from kubernetes_control_plane import ControlPlane, program
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import Pod
 from llmd_oke import catalogue
 from llmd_oke.catalogue import operators
 from llmd_oke.operators import rdma_network
@@ -38,6 +40,16 @@ def apply(api: httpx2.Client, manifest: dict[str, Any], plural: str) -> str:
     body = yaml.safe_dump(manifest)
     api.patch(path, params={"fieldManager": "test"}, content=body, headers=APPLY).raise_for_status()
     return path
+
+
+class Pods:
+    """All pods of the cluster, as they are whenever somebody goes through them."""
+
+    def __init__(self, api: httpx2.Client) -> None:
+        self._api = api
+
+    def __iter__(self) -> Iterator[Pod]:
+        return (Pod.from_dict(item) for item in self._api.get("/api/v1/pods").json()["items"])
 
 
 def play_ready(api: httpx2.Client, node: str) -> None:
@@ -70,11 +82,11 @@ async def test_a_nodes_functions_come_with_the_rdma_network_and_go_with_it(
         name="devices-0", capacity=capacity, devices={FUNCTION: "8"}, labels=SHAPE.node.labels, taints=taints
     )
     await fleet.add([config])
-    provider = DeviceProvider(client, fleet)
     add_on = operators.gpu_stacks().rdma["sriov-vf"].add_ons[1].tolerating(tolerations(SHAPE.node.taints))
     add_ons = AddOns(kubeconfig, str(program("helm")))
 
     with control_plane.client() as api:
+        provider = DeviceProvider(client, fleet, Pods(api))
 
         async def shown(looks: int = 20) -> str:
             """What the node shows after two looks; the API server needs a moment for new kinds."""

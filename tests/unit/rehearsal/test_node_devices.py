@@ -1,12 +1,13 @@
 """Devices and labels of simulated nodes."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
 from lightkube.core.exceptions import ApiError
 from lightkube.models.meta_v1 import Status
+from lightkube.resources.core_v1 import Pod
 from llmd_oke import catalogue
 from llmd_oke.operators import helm_operators, rdma_network
 from llmd_oke.planning.gpu_stack import tolerations
@@ -30,7 +31,7 @@ FOUND = {"feature.node.kubernetes.io/amd-gpu": "true"}
 
 def pod(labels: dict[str, str], node: str = "gpu-0", ready: str = "True") -> dict[str, Any]:
     status = {"conditions": [{"type": "Ready", "status": ready}]}
-    return {"metadata": {"labels": labels}, "spec": {"nodeName": node}, "status": status}
+    return {"metadata": {"labels": labels}, "spec": {"nodeName": node, "containers": []}, "status": status}
 
 
 WORKER = pod({"app.kubernetes.io/name": "node-feature-discovery", "role": "worker"})
@@ -155,6 +156,9 @@ class Client:
         self.objects: dict[str, list[Any]] = {"Pod": [], "Deployment": [], **objects}
         self.patches: list[Any] = []
 
+    def __iter__(self) -> Iterator[Pod]:
+        return (Pod.from_dict(pod) for pod in self.objects["Pod"])
+
     async def list(self, kind: Any, **_: Any) -> Any:
         name = kind._api_info.resource.kind
         if name not in self.objects:
@@ -173,7 +177,7 @@ class Client:
 
 
 def provider(client: Client, nodes: Nodes) -> DeviceProvider:
-    return DeviceProvider(cast("Any", client), nodes)
+    return DeviceProvider(cast("Any", client), nodes, client)
 
 
 async def test_a_node_is_told_only_of_changes() -> None:
