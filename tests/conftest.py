@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from llmd_oke.cli import console
 from llmd_oke.values import open_project
+from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED
 from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS, WATCHING
 from llmd_rehearsal.programs import locate
 from xdist.remote import Producer
@@ -35,13 +36,11 @@ LONGEST = (
     f"{END_TO_END}/test_behind_gateway.py",
     f"{END_TO_END}/test_own_model.py",
     f"{END_TO_END}/test_created_under_load.py",
-    f"{END_TO_END}/test_prefill_restarts.py",
     f"{END_TO_END}/test_tuning_loop.py",
-    f"{END_TO_END}/test_experiments.py",
-    f"{END_TO_END}/test_accuracy.py",
-    f"{END_TO_END}/test_engine_kills.py",
-    f"{END_TO_END}/test_real_plugin.py",
     f"{END_TO_END}/test_smoke_job.py",
+    f"{END_TO_END}/test_engine_kills.py",
+    f"{END_TO_END}/test_acceptance.py",
+    f"{END_TO_END}/test_real_plugin.py",
 )
 """What takes longest. Side by side it begins first, so that none of it is left for the end."""
 
@@ -70,6 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Links what is there; what isn't makes the tests that need it skip. `scripts/test` builds everything first."""
+    for name, value in SELDOM_COLLECTED.items():  # of engines and control planes that tests start
+        os.environ.setdefault(name, value)
     if _FOLDER in os.environ:
         return
     folder = Path(tempfile.mkdtemp(prefix="llmd-oke-programs-"))

@@ -16,7 +16,7 @@ from llmd_oke.planning import Node, Plan
 from llmd_oke.values import cache_folder, values_folder
 from llmd_pods.prewarm.sources import REHEARSED_VOCABULARY
 
-from llmd_rehearsal import control_plane, prometheus_operator
+from llmd_rehearsal import control_plane
 from llmd_rehearsal.agent_config import AgentConfig, NodeConfig, Taint
 from llmd_rehearsal.cluster_spec import ClusterSpec, HttpReady, ProcessSpec, TcpReady
 from llmd_rehearsal.control_plane import Pki
@@ -245,6 +245,8 @@ def programs_in_pods(plan: Plan) -> tuple[str, ...]:
 
 def _prometheus(state: Path, program: Path) -> list[ProcessSpec]:
     """The real Prometheus, and what writes its files. Its address is 127.0.0.1, inside the local cluster."""
+    from llmd_rehearsal import prometheus_operator  # noqa: PLC0415 - most rehearsals do without, and it loads lightkube
+
     folder = state / "prometheus"
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / prometheus_operator.CONFIG_FILE

@@ -17,6 +17,11 @@ Phase = Literal["starting", "ready", "stopping", "failed"]
 POLICIES_FILE = "network-policies"
 """In the state folder: why NetworkPolicies are not enforced; empty where they are."""
 
+SELDOM_COLLECTED: Mapping[str, str] = {"GOGC": "400", "GOMEMLIMIT": "2GiB"}
+"""Has programs in Go collect garbage less often, below a limit. An API server took 2.0 CPU-seconds to start so, and 4.1
+by the defaults of Go.
+"""
+
 RESTARTS_WITHIN_S = 300.0
 """Wall seconds in which the restarts of a process are counted."""
 

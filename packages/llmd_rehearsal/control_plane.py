@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from llmd_rehearsal.cluster_spec import HttpReady, ProcessSpec
+from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED, HttpReady, ProcessSpec
 from llmd_rehearsal.model_sources import source_hosts
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -195,7 +195,7 @@ def _etcd(program: Path, data: Path) -> ProcessSpec:
         "--initial-election-tick-advance=true",
         "--log-level=warn",
     )
-    return ProcessSpec("etcd", argv, readiness=HttpReady(f"{ETCD}/health"), restarts=_RESTARTS)
+    return ProcessSpec("etcd", argv, env=SELDOM_COLLECTED, readiness=HttpReady(f"{ETCD}/health"), restarts=_RESTARTS)
 
 
 def _api_server(program: Path, keys: Pki, lost_node_toleration_s: int) -> ProcessSpec:
@@ -225,7 +225,9 @@ def _api_server(program: Path, keys: Pki, lost_node_toleration_s: int) -> Proces
         certificate_file=str(keys.admin.certificate),
         key_file=str(keys.admin.key),
     )
-    return ProcessSpec("kube-apiserver", argv, after=("etcd",), readiness=ready, restarts=_RESTARTS)
+    return ProcessSpec(
+        "kube-apiserver", argv, env=SELDOM_COLLECTED, after=("etcd",), readiness=ready, restarts=_RESTARTS
+    )
 
 
 def _controller_manager(program: Path, keys: Pki, kubeconfig: Path, lost_node_grace_s: int) -> ProcessSpec:
@@ -241,13 +243,22 @@ def _controller_manager(program: Path, keys: Pki, kubeconfig: Path, lost_node_gr
         *_ALONE,
     )
     ready = HttpReady(f"https://127.0.0.1:{CONTROLLER_MANAGER_PORT}/healthz")
-    return ProcessSpec("kube-controller-manager", argv, after=("kube-apiserver",), readiness=ready, restarts=_RESTARTS)
+    return ProcessSpec(
+        "kube-controller-manager",
+        argv,
+        env=SELDOM_COLLECTED,
+        after=("kube-apiserver",),
+        readiness=ready,
+        restarts=_RESTARTS,
+    )
 
 
 def _scheduler(program: Path, kubeconfig: Path) -> ProcessSpec:
     argv = (str(program), f"--kubeconfig={kubeconfig}", "--authentication-skip-lookup", *_MANY_REQUESTS, *_ALONE)
     ready = HttpReady(f"https://127.0.0.1:{SCHEDULER_PORT}/healthz")
-    return ProcessSpec("kube-scheduler", argv, after=("kube-apiserver",), readiness=ready, restarts=_RESTARTS)
+    return ProcessSpec(
+        "kube-scheduler", argv, env=SELDOM_COLLECTED, after=("kube-apiserver",), readiness=ready, restarts=_RESTARTS
+    )
 
 
 def _write_kubeconfig(path: Path, user: KeyPair, authority: Path) -> Path:

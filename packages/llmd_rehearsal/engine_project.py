@@ -19,6 +19,7 @@ from llmd_oke.values import VALUES, open_project, project_values
 from llmd_pods.errors import KitError
 
 from llmd_rehearsal import front_door
+from llmd_rehearsal.cluster_spec import SELDOM_COLLECTED
 from llmd_rehearsal.gateway import rehearsed_gateway
 from llmd_rehearsal.model_sources import source_hosts
 
@@ -52,6 +53,7 @@ class ProjectCopy:
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
             "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
             "PULUMI_AUTOMATION_API_SKIP_VERSION_CHECK": "true",
+            **SELDOM_COLLECTED,
         }
 
 

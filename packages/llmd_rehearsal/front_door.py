@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from llmd_oke.config import StackConfig
 from llmd_oke.config.front_door import FrontDoor
-from llmd_oke.serving.stack_front_door import NAME
 
 FOLDER = "front-door"
 """Below the folder of a local cluster: `chain.pem`, which clients trust, and `secrets.json`."""
@@ -43,6 +42,8 @@ def settings(stack: Mapping[str, Any], state: Path) -> dict[str, Any]:
     """The keys of the stack's config that its front door needs; equal ones as long as hosts and clients are equal."""
     if "frontDoor" not in stack:
         return {}
+    from llmd_oke.serving.stack_front_door import NAME  # noqa: PLC0415 - it loads Pulumi
+
     door = FrontDoor.model_validate(stack["frontDoor"])
     namespace: str = stack.get("namespace", StackConfig.model_fields["namespace"].default)
     hosts = [*([door.host] if door.host else []), *door.hosts, f"{NAME}.{namespace}.svc.cluster.local"]

@@ -5,12 +5,14 @@ A rehearsal has neither OCI's load balancers nor anybody's certificate: a create
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmd_oke.catalogue.releases import Crds
 from llmd_oke.planning import Plan
-from llmd_oke.serving.gateway import GatewayListenerArgs, gateway_manifests
 from llmd_oke.values import Entry, required_entry
+
+if TYPE_CHECKING:
+    from llmd_oke.serving.gateway import GatewayListenerArgs
 
 PROVIDER = "envoy-gateway"
 NAMESPACE = "envoy-gateway-system"
@@ -52,6 +54,8 @@ def preinstalled_objects(plan: Plan) -> list[dict[str, Any]]:
     parts = list(gateway_parts().objects)
     if gateway.created is not None:
         return parts
+    from llmd_oke.serving.gateway import gateway_manifests  # noqa: PLC0415 - it loads Pulumi
+
     names = dict.fromkeys(name or "http" for name in (gateway.cluster_listener, gateway.listener))
     listeners: list[GatewayListenerArgs] = [{"name": name, "port": 80 + i * 8000} for i, name in enumerate(names)]
     *further, made = gateway_manifests(

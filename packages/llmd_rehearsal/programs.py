@@ -240,7 +240,8 @@ def _in_override(name: str, definition: ProgramDefinition, required: str | None)
     path = None if not folder else shutil.which(name, path=str(Path(folder).resolve()))
     if path is None:
         return None
-    version = program_version(Path(path), definition)
+    built = _in_cache(name, definition, definition.version)  # which tells its version without being run
+    version = definition.version if built and built.path.samefile(path) else program_version(Path(path), definition)
     if required is not None and not (version and version_satisfies(version, required, definition.accepts)):
         return None
     return Program(name, Path(path), version or definition.version, f"the folder in {OVERRIDE}")

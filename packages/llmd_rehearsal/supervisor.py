@@ -20,6 +20,7 @@ import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from llmd_pods.errors import KitError
@@ -303,11 +304,14 @@ def _answers(readiness: HttpReady) -> bool:
         connection.close()
 
 
+@cache
 def _tls(readiness: HttpReady) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=readiness.ca_file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities, which take longest to read
     if readiness.ca_file is None:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    else:
+        context.load_verify_locations(readiness.ca_file)
     if readiness.certificate_file is not None:
         context.load_cert_chain(readiness.certificate_file, readiness.key_file)
     return context

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import cast
 
 from lightkube.models.core_v1 import Container as ContainerModel
@@ -164,12 +165,7 @@ def _request(action: HTTPGetAction, host: str, port: int) -> bytes:
 
 async def http_status(host: str, port: int, request: bytes, *, tls: bool) -> int:
     """Send a request and give the status of the answer; certificates aren't checked, as a kubelet doesn't."""
-    context = None
-    if tls:
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    reader, writer = await asyncio.open_connection(host, port, ssl=_unverified() if tls else None)
     try:
         writer.write(request)
         status_line = (await reader.readline()).split()
@@ -178,6 +174,14 @@ async def http_status(host: str, port: int, request: bytes, *, tls: bool) -> int
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+
+@cache
+def _unverified() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def request(service: str) -> bytes:

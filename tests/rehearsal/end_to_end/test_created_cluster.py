@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from llmd_rehearsal.engine_project import in_oci, journal_file
-from user_project import Ended, Project, model
+from user_project import TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
@@ -35,7 +35,6 @@ LAYER = {**BASE, "gpuPools": [POOL, {**POOL, "name": "more"}], "layer": "cluster
 
 FAULTS = {
     "Vcn:answer-lost": "can not create Core Vcn",
-    "NodePool/mi300x*:out-of-host-capacity": "Out of host capacity",
     "Node/mi300x*:dead-gpu": "amd-smi sees 7 of 8 GPUs",
 }
 """Faults in the order in which an update meets them, each with the words of its cause."""
@@ -43,6 +42,7 @@ FAULTS = {
 NIGHTLY_FAULTS = {
     "Cluster:internal-error": "500-InternalError",
     "Vcn:too-many-requests": "429-TooManyRequests",
+    "NodePool/mi300x*:out-of-host-capacity": "Out of host capacity",
     "NodePool/mi300x*:node-never-joins": "register timeout",
     "NodePool/mi300x*:late-failure": "Work Request error",
 }
@@ -199,7 +199,7 @@ def _pools_under_way(project: Project) -> int:
 
 
 def _rehearse(project: Project, *arguments: str, stack: str = STACK) -> Ended:
-    return project.command("rehearse", "--stack", stack, "--json", "--time-scale", "0.1", *arguments)
+    return project.command("rehearse", "--stack", stack, "--json", "--time-scale", TIME_SCALE, *arguments)
 
 
 def _deleted(project: Project) -> list[str]:

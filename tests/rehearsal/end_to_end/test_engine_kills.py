@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from user_project import ROOT, Project
+from user_project import ROOT, Project, model
 
 pytestmark = pytest.mark.rehearsal
 
@@ -12,7 +12,7 @@ LIMIT_S = 1500
 
 
 def test_nothing_is_orphaned_or_locked_after_killed_engines_and_control_planes(project: Project):
-    project.write("killed")
+    project.write("killed", models=[model(topology="agg-tp1-1r")])
     chosen = ("--only", "engine", "--kills", "3", "--only", "control-plane", "--restarts", "2")
     measured = subprocess.run(
         [ROOT / "scripts" / "bench-faults", "--stack", "killed", *chosen, "--seed", "11", "--json"],

@@ -15,7 +15,7 @@ from llmd_bench.files import read_rows
 from llmd_oke.operations.locks import until
 from user_project import LIMIT_S, Ended, Project
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 STACK = "tiny"
 RECIPE: dict[str, Any] = {

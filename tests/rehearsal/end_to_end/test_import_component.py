@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from user_project import ROOT, Project
 
-pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
+pytestmark = [pytest.mark.engine, pytest.mark.rehearsal, pytest.mark.nightly]
 
 
 def test_another_project_with_one_component_is_deployed_and_serves(project: Project, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from llmd_pods.records import RequestRecord, read_lines
-from user_project import Ended, Project, model
+from user_project import TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
@@ -25,7 +25,7 @@ MODELS = [
     model(topology=LARGE, model="llama-3.3-70b-instruct-fp8-dynamic", name="llama"),
 ]
 POOLS = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
-REHEARSE = ("rehearse", "--time-scale", "0.5", "--json", "--stack", STACK)
+REHEARSE = ("rehearse", "--time-scale", TIME_SCALE, "--json", "--stack", STACK)
 
 
 def write(project: Project, first: int, second: int) -> None:
@@ -101,7 +101,7 @@ def drain(project: Project, door: Door, tmp_path_factory: pytest.TempPathFactory
         "--shape",
         "constant:4",
         "--duration",
-        "90s",
+        "28s",
         "--input-tokens",
         "256",
         "--output-tokens",

@@ -1,17 +1,18 @@
 """The main job through the command line, with everything real that a rehearsal has."""
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from llmd_pods.report_format import BenchmarkReport
+from llmd_rehearsal.cluster_plan import SIMULATED_PLUGIN
 from llmd_rehearsal.namespaces import members_of
 from user_project import PLANTED, Ended, Project, model
 
@@ -20,6 +21,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 DISAGGREGATED = "disaggregated"
 FULL = "full"
 
+
+PREFILL = re.compile(r"Deployment gpt-oss-120b-[0-9a-f]{8}-prefill")
+"""The unit's version is part of its objects' names."""
 
 SCALE_BY_HAND = """
 from lightkube import Client
@@ -35,36 +39,61 @@ client.patch(Deployment.Scale, decode.metadata.name, {"spec": {"replicas": 3}}, 
 
 @dataclass(frozen=True)
 class Life:
-    """What a disaggregated stack went through, in order: made, left alone, scaled by hand, changed."""
+    """What a disaggregated stack went through, in order: previewed and made as continuous integration does it, left
+    alone and previewed again, scaled by hand, changed; and the machine's network links before.
+    """
 
+    links: list[str]
+    before: Ended
     made: Ended
     left_alone: Ended
+    after: Ended
     scaled: Ended
     changed: Ended
 
 
 @pytest.fixture(scope="module")
 def life(project: Project) -> Life:
+    links = _links()
     project.write(DISAGGREGATED)
-    created, left_alone = project.rehearse(DISAGGREGATED), project.rehearse(DISAGGREGATED)
+    own = ("--stack", DISAGGREGATED)
+    rehearse, preview = ("rehearse", *own, "--json"), ("pipeline", "preview", *own, "--rehearse")
+    before = project.command(*preview)
+    created = project.command("pipeline", "deploy", *own, "--rehearse")
+    left_alone = project.command(*rehearse)
+    after = project.command(*preview)
     by_hand = project.command("rehearse", "run", "--stack", DISAGGREGATED, "--", sys.executable, "-c", SCALE_BY_HAND)
     assert by_hand.status == 0, by_hand.errors
-    scaled = project.command("rehearse", "--stack", DISAGGREGATED, "--json", "--time-scale", "0.5", "--no-benchmark")
+    scaled = project.command(*rehearse, "--no-benchmark")
     project.write(
         DISAGGREGATED, models=[model(topology="1p-tp1-2d-tp2", engine={"env": {"VLLM_LOGGING_LEVEL": "DEBUG"}})]
     )
-    return Life(created, left_alone, scaled, project.rehearse(DISAGGREGATED))
+    return Life(links, before, created, left_alone, after, scaled, project.command(*rehearse))
+
+
+def test_a_pipeline_previews_deploys_and_has_nothing_left_to_do(life: Life) -> None:
+    assert [life.before.status, life.made.status, life.after.status] == [0, 0, 0], life.made.errors
+    assert PREFILL.search(life.before.output)
+    assert "Remote prefill" in life.made.output
+    assert not PREFILL.search(life.after.output)
+
+
+def test_an_update_that_would_be_refused_ends_a_pipeline_with_1_and_says_why(project: Project) -> None:
+    project.write("bad-ci", release="llm-d-99")
+    ended = project.command("pipeline", "deploy", "--stack", "bad-ci", "--rehearse")
+    assert ended.status == 1
+    assert "release" in ended.errors
 
 
 def test_a_stack_file_becomes_a_served_and_benchmarked_model(life: Life) -> None:
     assert life.made.status == 0, life.made.errors
-    (smoke,) = life.made.document["smoke"]
+    (smoke,) = life.left_alone.document["smoke"]
     assert smoke["passed"]
     assert smoke["performance"]["failures"] == 0
 
 
 def test_all_prompts_are_prefilled_remotely(life: Life) -> None:
-    (smoke,) = life.made.document["smoke"]
+    (smoke,) = life.left_alone.document["smoke"]
     assert smoke["remote_prefill"]["share"] == pytest.approx(1.0)
     assert smoke["remote_prefill"]["consistent"]
 
@@ -73,7 +102,7 @@ def test_the_report_is_stored_and_says_what_was_simulated(life: Life, project: P
     (file,) = (project.folder / "reports" / DISAGGREGATED / "latest").glob("benchmark_report_v0.2*")
     report = BenchmarkReport.model_validate(yaml.safe_load(file.read_text()))
     assert report.version == "0.2"
-    assert "vLLM" in " ".join(life.made.document["simulated"])
+    assert "vLLM" in " ".join(life.left_alone.document["simulated"])
 
 
 def test_the_deployment_gets_a_passport_with_its_evidence(life: Life, project: Project) -> None:
@@ -130,13 +159,15 @@ def test_a_scale_by_hand_is_told_and_taken_back(life: Life) -> None:
     assert update["changes"]["update"] == 1
 
 
-def test_the_engine_met_no_plug_in_but_the_stand_in(life: Life) -> None:
-    assert life.made.document["update"]["plugins"].keys() == {"kubernetes", "oci"}
+def test_the_engine_met_no_plug_in_but_the_stand_in_and_that_is_said(life: Life) -> None:
+    assert life.left_alone.document["kubernetes_plugin"]["real"] is False
+    assert SIMULATED_PLUGIN in life.left_alone.document["simulated"]
+    assert life.left_alone.document["update"]["plugins"].keys() == {"kubernetes", "oci"}
 
 
 def test_a_release_without_programs_is_rehearsed_with_the_nearest(life: Life) -> None:
     """Its router is; vLLM stays the release's own, and what differs is listed."""
-    document = life.made.document
+    document = life.left_alone.document
     assert (document["asked_release"], document["release"]) == ("llm-d-0.9.0", "llm-d-0.6.0")
     assert document["plan"]["release"] == "llm-d-0.9.0"
     differing = {difference["name"].split(" ")[0] for difference in document["release_differences"]}
@@ -218,29 +249,16 @@ def test_the_support_archive_has_logs_of_all_servers_and_no_planted_secret(look:
     ] == []
 
 
-@dataclass(frozen=True)
-class FullNode:
-    """Aggregated servers on all GPUs of a node, half of them without a router; others in their place; `down`."""
-
-    aggregated: Ended
-    disaggregated: Ended
-    down: Ended
-    record: dict[str, Any]
-    links_before: list[str]
-    links_after: list[str]
-
-
-@pytest.fixture(scope="module")
-def full_node(project: Project) -> FullNode:
-    before = _links()
-    plain = model(name="plain", topology="agg-tp1-4r", router={"mode": "none"})
-    project.write(FULL, models=[model(topology="agg-tp1-4r"), plain])
-    aggregated = project.rehearse(FULL)
-    project.write(FULL, models=[model(topology="4p-tp1-2d-tp2")])
-    disaggregated = project.rehearse(FULL)
-    record = json.loads((project.folder / ".rehearsal" / FULL / "cluster.json").read_text())
-    down = project.command("rehearse", "down", "--stack", FULL)
-    return FullNode(aggregated, disaggregated, down, record, before, _links())
+@pytest.mark.usefixtures("look")
+def test_after_down_nothing_is_left(life: Life, project: Project) -> None:
+    """The last test of this stack."""
+    record = json.loads((project.folder / ".rehearsal" / DISAGGREGATED / "cluster.json").read_text())
+    down = project.command("rehearse", "down", "--stack", DISAGGREGATED)
+    assert down.status == 0, down.errors
+    assert not Path(f"/proc/{record['supervisor']['pid']}").exists()
+    assert members_of(record["namespaces"]) == []
+    assert _links() == life.links
+    assert str(project.folder / ".rehearsal" / DISAGGREGATED) not in Path("/proc/self/mountinfo").read_text()
 
 
 def _links() -> list[str]:
@@ -248,24 +266,19 @@ def _links() -> list[str]:
     return sorted(line.split()[0] for line in output.splitlines())
 
 
-def test_aggregated_servers_are_served_behind_a_plain_service(full_node: FullNode) -> None:
-    assert full_node.aggregated.status == 0, full_node.aggregated.errors
-    assert [smoke["passed"] for smoke in full_node.aggregated.document["smoke"]] == [True, True]
-    assert [smoke["remote_prefill"] for smoke in full_node.aggregated.document["smoke"]] == [None, None]
-
-
-def test_on_a_full_node_servers_of_another_kind_come_after_the_old_ones_are_gone(full_node: FullNode) -> None:
-    ended = full_node.disaggregated
-    assert ended.status == 0, ended.errors
-    output = " ".join(ended.errors.split())
+@pytest.mark.nightly
+def test_on_a_full_node_servers_of_another_kind_come_after_the_old_ones_are_gone(project: Project) -> None:
+    """Aggregated servers on all GPUs of a node, half of them without a router, then others in their place."""
+    plain = model(name="plain", topology="agg-tp1-4r", router={"mode": "none"})
+    project.write(FULL, models=[model(topology="agg-tp1-4r"), plain])
+    aggregated = project.rehearse(FULL)
+    assert aggregated.status == 0, aggregated.errors
+    assert [(smoke["passed"], smoke["remote_prefill"]) for smoke in aggregated.document["smoke"]] == [(True, None)] * 2
+    project.write(FULL, models=[model(topology="4p-tp1-2d-tp2")])
+    disaggregated = project.rehearse(FULL)
+    assert disaggregated.status == 0, disaggregated.errors
+    output = " ".join(disaggregated.errors.split())
     assert "gpt-oss-120b-aggregated, plain-aggregated must go before they come" in output
-    (smoke,) = ended.document["smoke"]
+    (smoke,) = disaggregated.document["smoke"]
     assert smoke["passed"]
-
-
-def test_after_down_nothing_is_left(full_node: FullNode, project: Project) -> None:
-    assert full_node.down.status == 0, full_node.down.errors
-    assert not Path(f"/proc/{full_node.record['supervisor']['pid']}").exists()
-    assert members_of(full_node.record["namespaces"]) == []
-    assert full_node.links_after == full_node.links_before
-    assert str(project.folder / ".rehearsal" / FULL) not in Path("/proc/self/mountinfo").read_text()
+    assert project.command("rehearse", "down", "--stack", FULL).status == 0

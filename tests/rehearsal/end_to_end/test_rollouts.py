@@ -1,4 +1,6 @@
-"""Other versions under a steady load, with servers that take their time to start: what clients see, and who pairs."""
+"""Other versions and killed servers under a steady load, with servers that take their time to start: what clients see,
+and who pairs.
+"""
 
 import json
 import re
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 from llmd_rehearsal.cluster_plan import SIMULATOR_URL
-from user_project import Ended, Project, model
+from user_project import TIME_SCALE, Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
@@ -23,7 +25,8 @@ SERVERS_WORDS = "KV load failed|Shutting down|startup complete|expired"
 """What the simulated servers say of failures, and when they come and go."""
 
 REQUESTS_PER_S = 2
-LOAD = Path(__file__).with_name("rollout_load.py")
+MOST_ON_THEIR_WAY = 8
+LOAD, RESTART = (Path(__file__).with_name(name) for name in ("rollout_load.py", "server_restart.py"))
 ADDRESS = "http://gpt-oss-120b.llm-d.svc.cluster.local"
 POOLS = [{"name": "mi300x", "shape": "BM.GPU.MI300X.8", "size": 2}]
 OTHER_BLOCKS = {"topology": "2p-tp1-2d-tp1", "engine": {"blockSize": 64}}
@@ -72,7 +75,7 @@ def loaded(project: Project, stack: str, folder: Path) -> Iterator[Load]:
         print("\n".join(line for line in log.read_text().splitlines() if re.search(SERVERS_WORDS, line)))
 
 
-REHEARSE = ("rehearse", "--time-scale", "0.5", "--no-benchmark", "--json")
+REHEARSE = ("rehearse", "--time-scale", TIME_SCALE, "--no-benchmark", "--json")
 
 
 def rehearse(project: Project, stack: str, startup_s: int = STARTUP_S) -> Ended:
@@ -83,6 +86,14 @@ def pairings(project: Project, stack: str) -> list[dict[str, Any]]:
     """Which servers paired, with how many pulls."""
     request = project.command("rehearse", "run", "--stack", stack, "--", "curl", "-s", f"{SIMULATOR_URL}/pairings")
     return json.loads(request.output)
+
+
+def restart(project: Project, stack: str, how: str) -> dict[str, int]:
+    """Kills prefill servers, each in turn; answers how often containers restarted, by role."""
+    own = ("rehearse", "run", "--stack", stack, "--", sys.executable, str(RESTART), how, SIMULATOR_URL)
+    done = project.command(*own)
+    assert done.status == 0, done.errors
+    return done.document
 
 
 def roll_out(project: Project, change: str, folder: Path) -> Load:
@@ -115,6 +126,24 @@ def rollouts(project: Project) -> None:
     project.write("rollouts", gpuPools=POOLS, **{**CHANGES["image"], "release": "llm-d-0.7.0"})
     created = rehearse(project, "rollouts")
     assert created.status == 0, created.errors
+
+
+@pytest.mark.usefixtures("rollouts")
+@pytest.mark.parametrize(
+    ("how", "restarts"), [("container", {"prefill": 2}), pytest.param("pod", {}, marks=pytest.mark.nightly)]
+)
+def test_killed_prefill_servers_take_only_requests_with_them_that_were_on_their_way(
+    project: Project, tmp_path: Path, how: str, restarts: dict[str, int]
+) -> None:
+    """Each in turn; decode servers run on."""
+    with loaded(project, "rollouts", tmp_path) as load:
+        counted = restart(project, "rollouts", how)
+    failed, gap_s = len(load.failures), load.longest_gap_s
+    print(f"{how}: {len(load.rows)} requests, {failed} failed, {gap_s:.1f} s without an answer, {counted}")
+    assert len(load.rows) > STARTUP_S * REQUESTS_PER_S
+    assert failed <= MOST_ON_THEIR_WAY, load.failures
+    assert gap_s < STARTUP_S
+    assert counted == restarts
 
 
 @pytest.mark.usefixtures("rollouts")

@@ -17,6 +17,8 @@ from llmd_rehearsal.inventory import CONTROL_PLANE, ENGINE, IN_PODS
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 600
+TIME_SCALE = "2"
+"""The slower model time passes, the less often endpoint pickers read servers: most of what a small stack costs."""
 SAVING_LAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
 """Has an engine save its state once (docs/how-to/large-stacks.md)."""
 PLANTED = {
@@ -83,7 +85,7 @@ class Project:
 
     def rehearse(self, stack: str) -> Ended:
         """Rehearses a stack and wants JSON."""
-        return self.command("rehearse", "--stack", stack, "--json", "--time-scale", "0.5")
+        return self.command("rehearse", "--stack", stack, "--json", "--time-scale", TIME_SCALE)
 
 
 def model(**changes: Any) -> dict[str, Any]:

@@ -48,6 +48,12 @@ def test_a_command_of_the_tuner_loads_no_other() -> None:
     assert run.stdout.strip() == "[]"
 
 
+def test_rehearsals_load_neither_pulumi_nor_clients_of_a_cluster() -> None:
+    program = "import llmd_rehearsal.cli, sys; print(sorted(sys.modules.keys() & {'pulumi', 'lightkube', 'httpx2'}))"
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert run.stdout.strip() == "[]"
+
+
 def test_help_loads_no_command() -> None:
     program = (
         "import sys; sys.argv[1:] = ['--help']\n"
