@@ -19,7 +19,7 @@ routers with several endpoint pickers, of which one leads.
 _SUFFIXES = ("_bucket", "_sum", "_count")
 _NAME = re.compile(r"\b[a-z_]+:[a-z0-9_:]+|\b[a-z0-9]+(?:_[a-z0-9]+)+(?=[{\[ )]|$)")
 _IN_LABELS = re.compile(r"\{[^}]*\}|\b(?:by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)|\"[^\"]*\"")
-_FUNCTIONS = frozenset({"histogram_quantile", "label_replace", "clamp_min"})
+_FUNCTIONS = frozenset({"histogram_quantile", "label_replace"})
 
 
 class MonitoringFacts(Entry):

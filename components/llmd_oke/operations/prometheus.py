@@ -6,10 +6,13 @@ that the stack installs, which is inside the cluster. Whoever is outside gives t
 Source: https://prometheus.io/docs/prometheus/latest/querying/api/
 """
 
+import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Generic, Literal, TypeVar
 
 import httpx2
 from llmd_pods.errors import KitError
@@ -21,6 +24,8 @@ LIMIT_S = 10.0
 MOST_BYTES = 32 * 2**20
 
 _CONNECT_S = 3.0
+
+Data = TypeVar("Data", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,15 @@ class Series:
         return self.points[-1][1]
 
 
+@dataclass(frozen=True)
+class FiringAlert:
+    """An alert that fires, as its rule labels and explains it."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    since: datetime | None
+
+
 class _Row(BaseModel):
     metric: dict[str, str] = Field(default_factory=dict[str, str])
     value: tuple[float, str] | None = None
@@ -47,9 +61,26 @@ class _Data(BaseModel):
     result: list[_Row] | tuple[float, str]
 
 
-class _Answer(BaseModel):
+class _Alert(BaseModel):
+    labels: dict[str, str] = Field(default_factory=dict[str, str])
+    annotations: dict[str, str] = Field(default_factory=dict[str, str])
+    state: str
+    active_at: datetime | None = Field(default=None, alias="activeAt")
+
+
+class _Alerts(BaseModel):
+    alerts: list[_Alert]
+
+
+class _Refusal(BaseModel):
+    """What the API server answers that leads to a Service which isn't there."""
+
+    message: str
+
+
+class _Answer(BaseModel, Generic[Data]):
     status: Literal["success", "error"]
-    data: _Data | None = None
+    data: Data | None = None
     error: str = ""
 
 
@@ -59,13 +90,14 @@ def query(url: str, promql: str, *, http: httpx2.Client | None = None, limit_s: 
     Args:
         url: the Prometheus, `http://host:9090`, with the path that it lies under, if any.
         promql: the query.
-        http: a client with certificates or headers of its own; proxies of the environment are not used if left out.
+        http: a client with certificates or headers of its own; if left out, one that goes by the environment's
+            proxies and authorities, as `kubectl` does.
         limit_s: for the whole answer, in seconds.
 
     Raises:
         KitError: it can't be reached, doesn't answer in time, refuses the query, or is no Prometheus.
     """
-    return _ask(url, "query", {"query": promql}, http, limit_s)
+    return _series(_ask(url, "query", _Answer[_Data], {"query": promql}, http, limit_s))
 
 
 def query_range(
@@ -84,13 +116,28 @@ def query_range(
         KitError: see `query`.
     """
     parameters = {"query": promql, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
-    return _ask(url, "query_range", parameters, http, limit_s)
+    return _series(_ask(url, "query_range", _Answer[_Data], parameters, http, limit_s))
+
+
+def alerts(url: str, *, http: httpx2.Client | None = None, limit_s: float = LIMIT_S) -> list[FiringAlert]:
+    """The alerts that fire.
+
+    Raises:
+        KitError: see `query`.
+    """
+    rows = _ask(url, "alerts", _Answer[_Alerts], {}, http, limit_s).alerts
+    return [FiringAlert(row.labels, row.annotations, row.active_at) for row in rows if row.state == "firing"]
 
 
 def _ask(
-    url: str, kind: str, parameters: Mapping[str, str], http: httpx2.Client | None, limit_s: float
-) -> list[Series]:
-    client = http or httpx2.Client(trust_env=False)
+    url: str,
+    kind: str,
+    form: type[_Answer[Data]],
+    parameters: Mapping[str, str],
+    http: httpx2.Client | None,
+    limit_s: float,
+) -> Data:
+    client = http or httpx2.Client()
     try:
         content = _content(client, f"{url.rstrip('/')}/api/v1/{kind}", parameters, limit_s)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -102,25 +149,55 @@ def _ask(
         if http is None:
             client.close()
     try:
-        answer = _Answer.model_validate_json(content)
+        answer = form.model_validate_json(content)
     except ValidationError as error:
-        raise KitError(f"What answers at {url} is no Prometheus.", "Give the address of its HTTP API.") from error
+        what = f"What answers at {url} is no Prometheus{_refusal(content)}."
+        raise KitError(what, "Give the address of its HTTP API.") from error
     if answer.status == "error" or answer.data is None:
-        raise KitError(f"Prometheus at {url} refuses {parameters['query']!r}: {answer.error}.")
-    return _series(answer.data)
+        raise KitError(f"Prometheus at {url} refuses {parameters.get('query', kind)!r}: {answer.error}.")
+    return answer.data
+
+
+def _refusal(content: bytes) -> str:
+    try:
+        return f": {_Refusal.model_validate_json(content).message}"
+    except ValidationError:
+        return ""
 
 
 def _content(client: httpx2.Client, address: str, parameters: Mapping[str, str], limit_s: float) -> bytes:
-    """The answer, that of an error too, which Prometheus explains in the same form."""
-    content, deadline_s = bytearray(), time.monotonic() + limit_s
-    timeout = httpx2.Timeout(limit_s, connect=min(_CONNECT_S, limit_s))
-    with client.stream("POST", address, data=dict(parameters), timeout=timeout) as response:
+    """The answer, that of an error too, which Prometheus explains in the same form. It is read by a thread of its own:
+    a client's limits are for one read each, and a server that trickles ends none of them.
+
+    GET, since the way through the API server then needs no right but to read.
+    """
+    answer, deadline_s = Future[bytes](), time.monotonic() + limit_s
+
+    def read() -> None:
+        try:
+            answer.set_result(_read(client, address, parameters, deadline_s))
+        except Exception as error:  # who waits raises it
+            answer.set_exception(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        return answer.result(limit_s)
+    except httpx2.ConnectTimeout:
+        raise
+    except (TimeoutError, httpx2.TimeoutException) as error:
+        raise KitError(f"{address} did not answer within {limit_s:g} s.", "Ask for less, or give it longer.") from error
+
+
+def _read(client: httpx2.Client, address: str, parameters: Mapping[str, str], deadline_s: float) -> bytes:
+    left_s = deadline_s - time.monotonic()
+    content, timeout = bytearray(), httpx2.Timeout(left_s, connect=min(_CONNECT_S, left_s))
+    with client.stream("GET", address, params=dict(parameters), timeout=timeout) as response:
         for part in response.iter_bytes():
             content += part
             if len(content) > MOST_BYTES:
                 raise KitError(f"The answer of {address} has more than {MOST_BYTES // 2**20} MiB.", "Ask for less.")
             if time.monotonic() > deadline_s:
-                raise KitError(f"{address} did not answer within {limit_s:g} s.", "Ask for less, or give it longer.")
+                raise TimeoutError
     return bytes(content)
 
 

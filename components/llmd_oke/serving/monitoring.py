@@ -153,7 +153,8 @@ def _pod_monitor(
 
 def _rules(args: ModelMonitoringArgs) -> Manifest:
     def spec(namespace: str) -> dict[str, Any]:
-        return {"groups": rule_groups(namespace, _needs_met(args), args.get("slo_ttft_s") or {})}
+        units, targets = args.get("routers") or (), args.get("slo_ttft_s") or {}
+        return {"groups": rule_groups(namespace, _needs_met(args), units, targets)}
 
     namespace = args["namespace"]
     value = spec(namespace) if isinstance(namespace, str) else pulumi.Output.from_input(namespace).apply(spec)
@@ -171,12 +172,15 @@ def _needs_met(args: ModelMonitoringArgs) -> frozenset[Need]:
     return frozenset(need for need, met in needs.items() if met)
 
 
-def rule_groups(namespace: str, needs: frozenset[Need], slo_ttft_s: Mapping[str, float]) -> list[dict[str, Any]]:
+def rule_groups(
+    namespace: str, needs: frozenset[Need], units: Sequence[str], slo_ttft_s: Mapping[str, float]
+) -> list[dict[str, Any]]:
     """The groups of rules of a stack, as Prometheus' own rule files have them.
 
     Args:
         namespace: of the models.
         needs: what the stack has; rules that need something else are left out.
+        units: those that have a router; rules of a unit are there once for each.
         slo_ttft_s: targets for the time to first token in seconds, by the names of models.
     """
     facts = rules()
@@ -196,18 +200,24 @@ def rule_groups(namespace: str, needs: frozenset[Need], slo_ttft_s: Mapping[str,
     alerts = [
         {
             "alert": row.alert,
-            "expr": in_namespace(row.expression, namespace),
+            "expr": expression,
             "for": row.hold,
             "labels": {"severity": row.severity},
-            "annotations": {"summary": row.summary, "page": f"docs/alerts/{row.page}.md"},
+            "annotations": {"summary": row.summary, "runbook_url": f"docs/alerts/{row.page}.md"},
         }
         for row in facts.alerts
         if row.needs is None or row.needs in needs
+        for expression in _of_units(in_namespace(row.expression, namespace), units)
     ]
     return [
         {"name": f"{NAME}-{namespace}-recordings", "interval": "30s", "rules": [*targets, *recordings]},
         {"name": f"{NAME}-{namespace}-alerts", "interval": "30s", "rules": alerts},
     ]
+
+
+def _of_units(expression: str, units: Sequence[str]) -> list[str]:
+    """An expression that names a unit for each of them; any other as it is."""
+    return [expression.replace("<unit>", unit) for unit in units] if "<unit>" in expression else [expression]
 
 
 def in_namespace(expression: str, namespace: str) -> str:

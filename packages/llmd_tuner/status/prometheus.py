@@ -8,16 +8,15 @@ from urllib.parse import urlsplit
 
 import httpx2
 from llmd_oke.catalogue.serving import scaling
-from llmd_oke.operations.prometheus import query
+from llmd_oke.operations import prometheus
+from llmd_oke.operations.prometheus import FiringAlert
 from llmd_oke.planning import Plan
 from llmd_pods.deployment import HttpEndpoint, MetricsEndpoint, Reading, Series, Snapshot
 from llmd_pods.errors import KitError
-from pydantic import BaseModel, Field, ValidationError
 
 from llmd_tuner.experiments.counters import counter_names
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
 from llmd_tuner.status.load import Growth
-from llmd_tuner.status.reading import get
 from llmd_tuner.status.servers import Program
 
 RANGE_S = 300.0
@@ -28,21 +27,6 @@ _HARMLESS = ("none", "info")
 
 _SERVICE = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc(\..*)?")
 _PORT = 9090
-
-
-class _Alert(BaseModel):
-    labels: Mapping[str, str] = Field(default_factory=dict[str, str])
-    annotations: Mapping[str, str] = Field(default_factory=dict[str, str])
-    state: str
-    activeAt: datetime | None = None  # noqa: N815 - Prometheus' own
-
-
-class _Alerts(BaseModel):
-    alerts: list[_Alert]
-
-
-class _AlertsAnswer(BaseModel):
-    data: _Alerts
 
 
 @dataclass(frozen=True)
@@ -72,14 +56,10 @@ class Prometheus:
         """Those that fire, without those that say that nothing is wrong.
 
         Raises:
-            KitError: what answers is no Prometheus.
-            httpx2.HTTPError: it does not answer.
+            KitError: it does not answer, or is no Prometheus.
         """
-        try:
-            told = _AlertsAnswer.model_validate_json(get(self._way(), "/api/v1/alerts")).data.alerts
-        except ValidationError as error:
-            raise KitError(f"{self.url} answers, but not as a Prometheus does.") from error
-        firing = (alert for alert in told if alert.state == "firing")
+        with self._client() as http:
+            firing = prometheus.alerts(self._way().url, http=http)
         return tuple(_alert(alert) for alert in firing if alert.labels.get("severity") not in _HARMLESS)
 
     def counters(self, programs: Sequence[Program]) -> Growth:
@@ -95,14 +75,17 @@ class Prometheus:
 
     def _snapshot(self, programs: Sequence[Program], offset: str) -> Snapshot:
         names = "|".join((*counter_names(), *self.decisions))
-        way = self._way()
-        with httpx2.Client(headers=dict(way.headers), verify=way.verify) as http:
-            found = query(way.url, f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}', http=http)
+        promql = f'{{namespace="{self.namespace}",__name__=~"{names}"}}{offset}'
         series: dict[str, dict[str, list[Series]]] = {}
-        for one in found:
-            pod, name = one.labels.get("pod", ""), one.labels.get("__name__", "")
-            series.setdefault(pod, {}).setdefault(name, []).append(Series(one.labels, one.value))
+        with self._client() as http:
+            for row in prometheus.query(self._way().url, promql, http=http):
+                pod, name = row.labels.get("pod", ""), row.labels.get("__name__", "")
+                series.setdefault(pod, {}).setdefault(name, []).append(Series(row.labels, row.value))
         return Snapshot(tuple(_reading(program, series.get(program.pod)) for program in programs))
+
+    def _client(self) -> httpx2.Client:
+        way = self._way()
+        return httpx2.Client(headers=dict(way.headers), verify=way.verify)
 
     def _way(self) -> HttpEndpoint:
         place = urlsplit(self.url)
@@ -122,7 +105,7 @@ def _reading(program: Program, series: Mapping[str, list[Series]] | None) -> Rea
     return Reading(endpoint, {name: tuple(samples) for name, samples in series.items()})
 
 
-def _alert(told: _Alert) -> Alert:
+def _alert(told: FiringAlert) -> Alert:
     labels = {name: value for name, value in told.labels.items() if name not in {"alertname", "severity"}}
     about = told.annotations.get("summary") or told.annotations.get("description")
     return Alert(
@@ -130,7 +113,7 @@ def _alert(told: _Alert) -> Alert:
         severity=told.labels.get("severity", "warning"),
         about=about or ", ".join(f"{name}={value}" for name, value in labels.items()),
         remedy=told.annotations.get("runbook_url"),
-        since=told.activeAt,
+        since=told.since,
     )
 
 

@@ -61,8 +61,8 @@ SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {f"{WAITING}{PREFILL}": "9x60", f"{WAITING}{DECODE}": "0x60", f"{IN_USE}{DECODE}": "0.1x60"},
         {f"{WAITING}{PREFILL}": "9x60", f"{WAITING}{DECODE}": "9x60", f"{IN_USE}{DECODE}": "0.9x60"},
     ),
-    "GpuEccErrors": ({f"gpu_ecc_uncorrect_total{GPU}": "0+1x60"}, {f"gpu_ecc_uncorrect_total{GPU}": "3x60"}),
-    "GpuXgmiErrors": ({f"gpu_ecc_uncorrect_xgmi_wafl{GPU}": "0+1x60"}, {f"gpu_ecc_uncorrect_xgmi_wafl{GPU}": "3x60"}),
+    "GpuEccErrors": ({f"gpu_ecc_uncorrect_total{GPU}": "3x60"}, {f"gpu_ecc_uncorrect_total{GPU}": "0x60"}),
+    "GpuXgmiErrors": ({f"gpu_ecc_uncorrect_xgmi_wafl{GPU}": "3x60"}, {f"gpu_ecc_uncorrect_xgmi_wafl{GPU}": "0x60"}),
     "GpuTooHot": ({f"gpu_junction_temperature{GPU}": "105x60"}, {f"gpu_junction_temperature{GPU}": "70x60"}),
     "RdmaLinkDown": (
         {f"node_infiniband_physical_state_id{PORT}": "2x60"},
@@ -73,8 +73,8 @@ SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {f"node_infiniband_port_transmit_wait_total{PORT}": "0+1e3x60"},
     ),
     "CertificateExpires": (
-        {'envoy_server_days_until_first_cert_expiring{namespace="llm-d",pod="door"}': "3x120"},
-        {'envoy_server_days_until_first_cert_expiring{namespace="llm-d",pod="door"}': "60x120"},
+        {'envoy_server_days_until_first_cert_expiring{namespace="llm-d",pod="door"}': "3x60"},
+        {'envoy_server_days_until_first_cert_expiring{namespace="llm-d",pod="door"}': "60x60"},
     ),
     "PickerWithoutLeader": (
         {f'envoy_cluster_membership_healthy{{{POD},envoy_cluster_name="ext_proc"}}': "0x60"},
@@ -83,6 +83,20 @@ SERIES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "DecodeRestartsAfterPrefill": (
         {f'{RESTARTS}"gpt-decode-a"}}': "0+1x60", f'{RESTARTS}"gpt-prefill-a"}}': "0+1x60"},
         {f'{RESTARTS}"other-decode-a"}}': "0+1x60", f'{RESTARTS}"gpt-prefill-a"}}': "0+1x60"},
+    ),
+    "NodeFailedAcceptance": (
+        {'kube_node_spec_taint{node="node",key="llmd-oke/acceptance",effect="NoSchedule"}': "1x60"},
+        {'kube_node_spec_taint{node="node",key="amd.com/gpu",effect="NoSchedule"}': "1x60"},
+    ),
+    "StackNotScraped": (
+        {
+            f"vllm:num_requests_running{DECODE}": "0x10",
+            'inference_pool_ready_pods{namespace="llm-d",service="gpt-epp"}': "4x60",
+        },
+        {
+            f"vllm:num_requests_running{DECODE}": "0x60",
+            'inference_pool_ready_pods{namespace="llm-d",service="gpt-epp"}': "4x60",
+        },
     ),
     "NodeFailsChecks": (
         {'oke_npd_check_status_code{instance="node",check="gpu-count"}': "1x60"},

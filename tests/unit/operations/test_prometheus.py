@@ -2,11 +2,14 @@
 
 import json
 import socket
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
-from llmd_oke.operations.prometheus import query, query_range
+from llmd_oke.operations.prometheus import alerts, query, query_range
 from llmd_pods.errors import KitError
 
 URL = "http://prometheus.test:9090/under"
@@ -35,8 +38,8 @@ def test_an_instant_query_has_one_point_for_each_series() -> None:
     assert [dict(one.labels) for one in series] == [{"pod": "a"}, {"pod": "b"}]
     assert series[0].value == 2.0
     assert series[1].value != series[1].value  # not a number
-    assert seen[0].url == f"{URL}/api/v1/query"
-    assert b"query=up%7B" in seen[0].content
+    assert str(seen[0].url).partition("?")[0] == f"{URL}/api/v1/query"
+    assert (seen[0].method, seen[0].url.params["query"]) == ("GET", 'up{pod=~"a|b"}')
 
 
 def test_a_query_over_a_time_has_all_its_points() -> None:
@@ -60,6 +63,11 @@ def test_nothing_that_matches_is_no_series() -> None:
         ({"status": "error", "errorType": "bad_data", "error": "unexpected end"}, 400, "unexpected end"),
         (b"<html>", 200, "is no Prometheus"),
         (b"", 503, "is no Prometheus"),
+        (
+            {"kind": "Status", "status": "Failure", "message": "no such Service"},
+            404,
+            "is no Prometheus: no such Service",
+        ),
     ],
 )
 def test_a_refusal_or_another_server_is_told(answer: Any, status: int, message: str) -> None:
@@ -73,3 +81,48 @@ def test_a_prometheus_that_is_not_there_is_told_with_its_address() -> None:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(KitError, match=f"Prometheus at {url} can't be reached"):
             query(url, "up", limit_s=2)
+
+
+def test_alerts_are_those_that_fire() -> None:
+    rows = [
+        {
+            "labels": {"alertname": "A"},
+            "state": "firing",
+            "activeAt": "2026-11-01T00:00:00Z",
+            "annotations": {"x": "y"},
+        },
+        {"labels": {"alertname": "B"}, "state": "pending"},
+    ]
+    (alert,) = alerts(URL, http=answering({"status": "success", "data": {"alerts": rows}}))
+    assert (alert.labels, alert.annotations, alert.since and alert.since.day) == ({"alertname": "A"}, {"x": "y"}, 1)
+
+
+@pytest.fixture(params=[b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n", b""])
+def trickling(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server that sends a byte at a time after its beginning: in its headers, in its content, or not at all."""
+    listener, ended = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(request.param)
+            while request.param and not ended.wait(0.02):
+                try:
+                    connection.sendall(b"x")
+                except OSError:
+                    return
+            ended.wait()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    ended.set()
+    thread.join()
+    listener.close()
+
+
+def test_the_limit_holds_for_a_server_that_trickles(trickling: str) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(KitError, match=r"did not answer within 0\.3 s"):
+        query(trickling, "up", limit_s=0.3)
+    assert time.monotonic() - began_s < 2
