@@ -22,7 +22,7 @@ _FOLDER = "LLMD_OKE_PROGRAMS"
 settings.register_profile("kit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kit")
 
-SHARED = ("tests/rehearsal/kubernetes_plugin", "tests/rehearsal/pods")
+SHARED = ("tests/test_bed/kubernetes_plugin", "tests/test_bed/pods")
 """Folders whose tests share a control plane; side by side, each of them runs in one process."""
 
 END_TO_END = "tests/rehearsal/end_to_end"
@@ -31,7 +31,7 @@ LONGEST = (
     f"{END_TO_END}/test_created_cluster.py",
     f"{END_TO_END}/test_rehearse.py",
     f"{END_TO_END}/test_one_address.py",
-    "tests/rehearsal/oci_plugin/test_oci_engine.py",
+    "tests/test_bed/oci_plugin/test_oci_engine.py",
     *SHARED,
     f"{END_TO_END}/test_behind_gateway.py",
     f"{END_TO_END}/test_own_model.py",
