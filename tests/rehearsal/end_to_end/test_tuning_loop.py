@@ -17,7 +17,7 @@ from llmd_pods.row import Basis
 from user_project import LIMIT_S, Ended, Project, model
 
 STACK = "tuned"
-MEASURED = ("--rehearse", "--size", "1", "--max-num-seqs", "16")
+MEASURED = ("--rehearse", "--size", "1", "--size", "2", "--max-num-seqs", "16")
 SLO = ("--slo", "qps=4", "--gpus", "3", "--max-num-seqs", "16")
 
 
@@ -89,7 +89,7 @@ def test_every_command_of_the_loop_ends_well(loop: Loop) -> None:
 
 def test_what_was_planned_is_measured_and_kept(loop: Loop) -> None:
     rows = read_rows(loop.kept / "rows.jsonl")
-    assert len(rows) == loop.plan.document["points"] == 5
+    assert len(rows) == loop.plan.document["points"] == 10
     assert {row.basis for row in rows} == {Basis.CALIBRATED}
     assert {row.prefix_cache_hit_share for row in rows if row.subject == "prefill"} == {0.0}
 
@@ -105,7 +105,7 @@ def test_rows_know_what_their_servers_were_started_with(loop: Loop) -> None:
 
 
 def test_the_ranking_goes_by_what_was_measured_without_leaving_it(loop: Loop) -> None:
-    assert "figures  fitted to 5 rows (calibrated)" in loop.rank.errors
+    assert "figures  fitted to 10 rows (calibrated)" in loop.rank.errors
     assert loop.rank.document["confidence"]["beyond"] == []
 
 
