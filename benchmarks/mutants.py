@@ -1,8 +1,8 @@
 """Whether tests notice what is wrong: small random mistakes in the kit's code, one at a time, each to fail a test.
 
 A mistake turns a comparison, swaps `and` with `or`, drops a `not`, takes the other branch of a conditional expression,
-or changes a number or a short text. It is made in a copy of the project. Tests of the same folder run first, then those
-of rendered stacks, then all quick ones; what none fails for survives. Exit codes: 0 all killed, 1 some survived.
+or changes a number or a short text. It is made in a copy of the project. Tests of the same folder and module run first,
+then all quick ones; what none fails for survives. Exit codes: 0 all killed, 1 some survived.
 """
 
 import argparse
@@ -154,11 +154,18 @@ def judge(copy: Path, mutant: Mutant) -> Verdict:
     source = file.read_bytes()
     file.write_bytes(mutant.applied(source))
     try:
-        near = f"tests/unit/{Path(mutant.file).parent.name}"
-        killed_by = next((name for tests in ((near,), (RENDERED,), QUICK) if (name := failure(copy, tests))), "")
+        killed_by = next((name for tests in (near(copy, mutant), QUICK) if (name := failure(copy, tests))), "")
     finally:
         file.write_bytes(source)
     return Verdict(mutant, killed_by, time.monotonic() - began_s)
+
+
+def near(copy: Path, mutant: Mutant) -> tuple[str, ...]:
+    """Tests of the mistake's folder, of its module as it is rendered, and of what components render."""
+    file = Path(mutant.file)
+    rendered = sorted((copy / RENDERED).glob(f"test_*{file.stem}*.py"))
+    names = [str(path.relative_to(copy)) for path in rendered]
+    return (f"tests/unit/{file.parent.name}", *names, f"{RENDERED}/test_render_goldens.py")
 
 
 def failure(copy: Path, tests: Sequence[str]) -> str:
