@@ -208,7 +208,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="write the verdicts as JSON")
     options = parser.parse_args()
     verdicts: list[Verdict] = []
-    with tempfile.TemporaryDirectory(prefix="llmd-oke-mutants-") as folder:
+    # Beside the project, for tests read what lies there, and are skipped where it doesn't.
+    with tempfile.TemporaryDirectory(prefix="llmd-oke-mutants-", dir=PROJECT.parent) as folder:
         copy = Path(folder)
         copy_project(PROJECT, copy)
         for mutant in sample(copy, options.folder or FOLDERS, options.number, options.seed):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from llmd_rehearsal.cluster_plan import SIMULATOR_URL
-from user_project import TIME_SCALE, Ended, Project, model
+from user_project import Ended, Project, model
 
 pytestmark = [pytest.mark.engine, pytest.mark.rehearsal]
 
@@ -75,7 +75,7 @@ def loaded(project: Project, stack: str, folder: Path) -> Iterator[Load]:
         print("\n".join(line for line in log.read_text().splitlines() if re.search(SERVERS_WORDS, line)))
 
 
-REHEARSE = ("rehearse", "--time-scale", TIME_SCALE, "--no-benchmark", "--json")
+REHEARSE = ("rehearse", "--time-scale", "0.5", "--no-benchmark", "--json")
 
 
 def rehearse(project: Project, stack: str, startup_s: int = STARTUP_S) -> Ended:
