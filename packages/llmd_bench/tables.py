@@ -31,7 +31,7 @@ def _parts(result: SmokeResult) -> Iterator[RenderableType]:
     if result.verdict.checks:
         yield checks_table(result.verdict.checks)
     for note in result.notes:
-        yield Text(f"note: {note}", style="yellow")
+        yield Text(f"note: {note}", style="magenta")
 
 
 def _headline(result: SmokeResult) -> Text:
@@ -91,7 +91,7 @@ def remote_prefill_table(proof: RemotePrefill) -> Table:
         table.add_row(party, "-" if share is None else f"{share:.1%}", because)
     table.add_row("failed prefills", _count(proof.failed_prefills), "chosen by the endpoint picker, not finished")
     for note in proof.notes:
-        table.add_row("", "", Text(note, style="yellow"))
+        table.add_row("", "", Text(note, style="magenta"))
     return table
 
 

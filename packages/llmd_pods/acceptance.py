@@ -259,13 +259,13 @@ def judge_gpus(gpus: Sequence[Gpu], limits: Limits) -> CheckResult:
 
 def judge_ports(ports: Sequence[Port], limits: Limits) -> CheckResult:
     """Every virtual function is there and up, with a GID of RoCE v2 over IPv4 at the index that UCX and RCCL use, and
-    the MTU of the network.
+    the MTU of the network, where one is known.
     """
-    count = limits.virtual_functions
+    count, mtu = limits.virtual_functions, limits.mtu_bytes or "not judged: no figure is known for this shape"
     problems = [] if len(ports) == count else [f"{len(ports)} of {count} virtual functions are in the pod"]
     for port in ports:
         problems += (f"{port.device}: {text}" for text in _port_problems(port, limits))
-    return _result("rdma", problems, f"{count} ports up, GID {limits.gid_index} {ROCE_V2}, MTU {limits.mtu_bytes}")
+    return _result("rdma", problems, f"{count} ports up, GID {limits.gid_index} {ROCE_V2}, MTU {mtu}")
 
 
 def _port_problems(port: Port, limits: Limits) -> Iterator[str]:
@@ -274,7 +274,7 @@ def _port_problems(port: Port, limits: Limits) -> Iterator[str]:
     elif port.gid_type != ROCE_V2 or not port.gid.startswith(_MAPPED):
         has = f"{port.gid or 'no GID'} ({port.gid_type or 'no type'})"
         yield f"GID {limits.gid_index} is {has}, not {ROCE_V2} over IPv4"
-    elif port.mtu_bytes != limits.mtu_bytes:
+    elif limits.mtu_bytes and port.mtu_bytes != limits.mtu_bytes:
         yield f"MTU of {port.interface} is {port.mtu_bytes or 'unknown'}, not {limits.mtu_bytes}"
 
 

@@ -26,6 +26,7 @@ from llmd_rehearsal.inventory import BEHIND_GATEWAY, IN_PODS, WATCHING
 from llmd_rehearsal.model_sources import PORT, source_hosts, vocabulary
 from llmd_rehearsal.plugins import KubernetesPlugin
 from llmd_rehearsal.programs import Program
+from llmd_rehearsal.time_scale import RULE_TIME_SCALE
 
 KUBERNETES_PLUGIN_PORT = 9301
 SIMULATOR_PORT = 9302
@@ -59,7 +60,10 @@ SIMULATED_PLUGIN = "Kubernetes plug-in of Pulumi"
 SIMULATED_OCI = "OCI and its plug-in of Pulumi"
 SIMULATED_SCALING = "scaling by load (ScaledObjects are accepted, and nothing acts on them)"
 SIMULATED_NODE_SCALING = "the cluster autoscaler (its add-on is accepted, and nothing adds or takes nodes)"
-SIMULATED_MONITORING = "the Prometheus operator and exporters of nodes and GPUs (Prometheus itself is real)"
+SIMULATED_MONITORING = (
+    "the Prometheus operator and exporters of nodes and GPUs (Prometheus itself is real; times of its rules are "
+    f"{RULE_TIME_SCALE:.3g} of their own)"
+)
 SIMULATED_WEIGHTS = "weights (tiny files, from a stand-in for where models are kept)"
 
 
@@ -258,6 +262,7 @@ def _prometheus(state: Path, program: Path) -> list[ProcessSpec]:
     )
     kubeconfig = ("--kubeconfig", str(state / "kubeconfig.yaml"))
     operator = (sys.executable, "-m", "llmd_rehearsal.prometheus_operator", *kubeconfig, "--folder", str(folder))
+    operator += ("--faults", str(state / OCI_FAULTS_FILE))
     ready = HttpReady(f"{prometheus_operator.PROMETHEUS_URL}/-/ready")
     return [
         ProcessSpec("prometheus", argv, env={"GOMAXPROCS": "1", "GOMEMLIMIT": "200MiB"}, readiness=ready),

@@ -3,18 +3,21 @@
 Monitors and rules are read from the cluster every few seconds and become Prometheus' own files, as the operator writes
 them; which pods there are Prometheus finds out by itself. In place of device metrics exporter, node exporter, node
 problem detector and kube-state-metrics this process answers, under their real names: with healthy devices of the nodes
-that there are, and restarts as pods have them.
+that there are, but for faults of the rehearsal's fault file (`resource: Node`), and restarts and taints as pods and
+nodes have them.
 
-Run by `python -m llmd_rehearsal.prometheus_operator --kubeconfig FILE --folder FOLDER`. SIGTERM ends it.
+Run by `python -m llmd_rehearsal.prometheus_operator --kubeconfig FILE --folder FOLDER --faults FILE`. SIGTERM ends it.
 """
 
 import argparse
 import http.server
 import json
+import re
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +29,22 @@ from lightkube.core.client import Client
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import Node, Pod
 
+from llmd_rehearsal.oci_plugin.faults import NODE, Fault, Faults
+from llmd_rehearsal.plugin_values import Refusal
+from llmd_rehearsal.pods.hardware import FAULTY_PORT
+from llmd_rehearsal.time_scale import RULE_TIME_SCALE
+
 PROMETHEUS_PORT = 9090
 EXPORTERS_PORT = 9307
 PROMETHEUS_URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 CONFIG_FILE, RULES_FILE = "prometheus.yml", "rules.yml"
 
-_INTERVAL = "2s"
-"""In place of the monitors' own: minutes of a rehearsal are dear."""
+_INTERVAL = "1s"
+"""In place of the monitors' own, for five scrapes in the window that most rules have."""
 
-_POLL_S = 2.0
+_DURATION = re.compile(r"(?<=\[)(?P<number>[0-9]+)(?P<unit>[smh])(?=\])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600}
+_POLL_S = 1.0
 _TIMEOUT_S = 5.0
 _GROUP, _VERSION = "monitoring.coreos.com", "v1"
 _KINDS = {"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors", "PrometheusRule": "prometheusrules"}
@@ -125,31 +135,76 @@ def config(jobs: Sequence[Tree], folder: Path) -> Tree:
 
 
 def rule_file(rules: Iterable[Tree]) -> Tree:
-    """All groups of rules, in the rhythm of a rehearsal."""
-    return {"groups": [{**group, "interval": _INTERVAL} for rule in rules for group in rule["spec"]["groups"]]}
+    """All groups of rules, in the rhythm of a rehearsal: their times are `RULE_TIME_SCALE` of their own."""
+    groups = [group for rule in rules for group in rule["spec"]["groups"]]
+    return {
+        "groups": [
+            {**group, "interval": _INTERVAL, "rules": [_scaled(rule) for rule in group["rules"]]} for group in groups
+        ]
+    }
 
 
-def exposition(gpus: Mapping[str, int], restarts: Iterable[tuple[str, str, str, int]]) -> str:
-    """What exporters say, as Prometheus text.
+def _scaled(rule: Tree) -> Tree:
+    own = {**rule, "expr": _DURATION.sub(lambda match: _scaled_duration(match[0]), rule["expr"])}
+    return {**own, "for": _scaled_duration(rule["for"])} if "for" in rule else own
+
+
+def _scaled_duration(text: str) -> str:
+    return f"{int(text[:-1]) * _UNIT_S[text[-1]] * RULE_TIME_SCALE * 1000:.0f}ms"
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """What exporters know of a node: how many GPUs it has, keys of its taints, and a fault."""
+
+    gpus: int
+    taints: tuple[str, ...] = ()
+    fault: Fault | None = None
+
+
+def exposition(nodes: Mapping[str, NodeState], restarts: Iterable[tuple[str, str, str, int]], now_s: float) -> str:
+    """What exporters say at a moment, as Prometheus text.
 
     Args:
-        gpus: of each node that has any, by its name.
+        nodes: those with GPUs, by name.
         restarts: of each container: namespace, pod, container and how often it was started again.
     """
     lines = [
         f'kube_pod_container_status_restarts_total{{namespace="{space}",pod="{pod}",container="{name}"}} {count}'
         for space, pod, name, count in restarts
     ]
-    for node, count in gpus.items():
-        lines += [f'oke_npd_check_status_code{{instance="{node}",check="gpu-count"}} 0']
-        for index in range(count):
+    for node, state in nodes.items():
+        lines += [f'kube_node_spec_taint{{node="{node}",key="{key}"}} 1' for key in state.taints]
+        lines += [
+            f'oke_npd_check_status_code{{instance="{node}",check="gpu-count"}} {int(state.fault is Fault.DEAD_GPU)}'
+        ]
+        for index in range(state.gpus):
+            changed = _changed(state.fault if index == FAULTY_PORT else None, now_s)
             gpu = f'{{hostname="{node}",gpu_id="{index}"}}'
-            lines += [f"{name}{gpu} {value}" for name, value in _HEALTHY_GPU.items()]
+            lines += [f"{name}{gpu} {changed.get(name, value)}" for name, value in _HEALTHY_GPU.items()]
             port = f'{{instance="{node}",device="mlx5_{index}",port="1"}}'
-            lines += [f"{name}{port} {value}" for name, value in _HEALTHY_PORT.items()]
+            lines += [f"{name}{port} {changed.get(name, value)}" for name, value in _HEALTHY_PORT.items()]
     return "\n".join([*lines, ""])
 
 
+def _changed(fault: Fault | None, now_s: float) -> Mapping[str, float]:
+    """What exporters say of the GPU or port that is faulty, in place of what a healthy one has."""
+    match fault:
+        case Fault.MEMORY_ERRORS:
+            return {"gpu_ecc_uncorrect_total": 1}
+        case Fault.XGMI_ERRORS:
+            return {"gpu_ecc_uncorrect_xgmi_wafl": 1}
+        case Fault.HOT_GPU:
+            return {"gpu_junction_temperature": 105}
+        case Fault.LINK_DOWN:
+            return {"node_infiniband_physical_state_id": 2}
+        case Fault.CONGESTION:
+            return {"node_infiniband_port_transmit_wait_total": now_s * _CONGESTED_PER_S}
+        case _:
+            return {}
+
+
+_CONGESTED_PER_S = 5e6
 _HEALTHY_GPU = {
     "gpu_ecc_uncorrect_total": 0,
     "gpu_ecc_uncorrect_xgmi_wafl": 0,
@@ -166,12 +221,15 @@ _HEALTHY_PORT = {
 }
 
 
-def _gpus(nodes: Iterable[Node]) -> Iterator[tuple[str, int]]:
+def _nodes(nodes: Iterable[Node], faults: Faults) -> Iterator[tuple[str, NodeState]]:
     for node in nodes:
         status: Any = node.status  # capacity has no type
         capacity: Mapping[str, str] = (status and status.capacity) or {}
         if node.metadata is not None and _GPU in capacity:
-            yield node.metadata.name or "", int(capacity[_GPU])
+            name = node.metadata.name or ""
+            rule = faults.take(NODE, [name], "watch")
+            taints = tuple(taint.key for taint in (node.spec and node.spec.taints) or ())
+            yield name, NodeState(int(capacity[_GPU]), taints, rule.fault if rule else None)
 
 
 def _restarts(pods: Iterable[Pod]) -> Iterator[tuple[str, str, str, int]]:
@@ -205,9 +263,9 @@ def _objects(client: Client, kind: str) -> list[Tree]:
     return [item.to_dict() for item in client.list(resource, namespace="*")]
 
 
-def _once(client: Client, folder: Path, kubeconfig: Path) -> None:
-    gpus = dict(_gpus(client.list(Node)))
-    _Exporters.text = exposition(gpus, _restarts(client.list(Pod, namespace="*")))
+def _once(client: Client, folder: Path, kubeconfig: Path, faults: Faults) -> None:
+    nodes = dict(_nodes(client.list(Node), faults))
+    _Exporters.text = exposition(nodes, _restarts(client.list(Pod, namespace="*")), time.monotonic())
     jobs = scrape_configs(_objects(client, "PodMonitor"), _objects(client, "ServiceMonitor"), kubeconfig)
     files = {CONFIG_FILE: config(jobs, folder), RULES_FILE: rule_file(_objects(client, "PrometheusRule"))}
     texts = {name: yaml.safe_dump(tree, sort_keys=True) for name, tree in files.items()}
@@ -222,14 +280,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="llmd_rehearsal.prometheus_operator", description="The simulated operator.")
     parser.add_argument("--kubeconfig", type=Path, required=True, help="of the local cluster")
     parser.add_argument("--folder", type=Path, required=True, help="where Prometheus reads its files")
+    parser.add_argument("--faults", type=Path, required=True, help="which nodes have a fault; need not be there")
     arguments = parser.parse_args()
+    faults = Faults(arguments.faults)
     client = Client(config=KubeConfig.from_file(arguments.kubeconfig).get(), trust_env=False)
     exporters = http.server.ThreadingHTTPServer(("127.0.0.1", EXPORTERS_PORT), _Exporters)
     threading.Thread(target=exporters.serve_forever, daemon=True).start()
     while True:
         try:
-            _once(client, arguments.folder, arguments.kubeconfig)
-        except (ApiError, httpx2.HTTPError, OSError) as error:
+            _once(client, arguments.folder, arguments.kubeconfig, faults)
+        except (ApiError, httpx2.HTTPError, OSError, Refusal) as error:
             sys.stderr.write(f"{json.dumps(str(error))}\n")
         time.sleep(_POLL_S)
 

@@ -13,6 +13,9 @@ from llmd_oke.planning import ModelPlan, Plan
 from llmd_oke.values import Entry, required_entry
 from llmd_tuner.figures import known_figures, latency_model_of
 
+RULE_TIME_SCALE = 1 / 60
+"""Wall seconds for a second of the rules' windows and of how long their alerts must hold: a minute is a second."""
+
 SLOWEST = 100.0
 """The largest scale; `--time-scale` takes none beyond either."""
 

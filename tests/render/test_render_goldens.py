@@ -62,6 +62,7 @@ COMPONENTS: dict[str, Choice] = {
     "ImagePull": {},
     "ModelCache": NODE_DISK,
     "ModelEndpoint": BASELINE,
+    "ModelMonitoring": {"stack": {"monitoring": "existing"}, "slo": {"ttftMs": 2000, "itlMs": 25}},
     "ModelRoute": GATEWAY,
     "ModelScaling": {"scaling": SCALING},
     "PrefillDecodeUnit": {},

@@ -102,11 +102,11 @@ def show_plan(stack: str, plan: Plan, release: str | None = None) -> None:
     for note in merge_advice(Advice(model.name, model.update_note) for model in plan.models):
         console.output().print(f"\n  [dim]updates of {escape(note.path)}:[/] {escape(note.text)}")
     if sentence := tag_only_sentence(images_of(plan)):
-        console.output().print(f"\n[yellow]images[/] {escape(sentence)}")
+        console.output().print(f"\n[magenta]images[/] {escape(sentence)}")
     if sentence := unchecked_archives_sentence(chart_archives(plan)):
-        console.output().print(f"\n[yellow]charts[/] {escape(sentence)}")
+        console.output().print(f"\n[magenta]charts[/] {escape(sentence)}")
     for advice in merge_advice(plan.advice):
-        console.output().print(f"\n[yellow]advice[/] [bold]{escape(advice.path)}[/]: {escape(advice.text)}")
+        console.output().print(f"\n[magenta]advice[/] [bold]{escape(advice.path)}[/]: {escape(advice.text)}")
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from llmd_oke.config import settings
 from llmd_oke.operations.certificates import certificate_findings
 from llmd_oke.operations.preflight import Finding, Verdict, exit_code
 from llmd_oke.operations.preflight import preflight as look
+from llmd_oke.operations.prometheus_checks import prometheus_findings
 from llmd_oke.operations.pulumi_cli import pulumi_cli
 from llmd_oke.operations.registries import chart_findings, registry_findings
 from llmd_oke.planning import plan_stack_file
 from llmd_oke.planning.container_images import chart_archives, images_of
 
-_COLOURS = {Verdict.FINE: "green", Verdict.PROBLEM: "red bold", Verdict.UNKNOWN: "yellow"}
+_COLOURS = {Verdict.FINE: "green", Verdict.PROBLEM: "red bold", Verdict.UNKNOWN: "magenta"}
 
 
 def preflight(
@@ -30,7 +31,7 @@ def preflight(
     region: options.Region = None,
 ) -> None:
     """Ask OCI for limits, capacity, node images, policies, networks and versions, registries for container images
-    and charts, and the cluster for certificates.
+    and charts, and the cluster for certificates and its Prometheus.
 
     Ends with 1 where there is a problem.
 
@@ -44,6 +45,7 @@ def preflight(
     findings += registry_findings(images_of(plan), console.progress())
     findings += chart_findings(chart_archives(plan), console.progress())
     findings += certificate_findings(plan)
+    findings += prometheus_findings(plan)
     if as_json:
         typer.echo(json.dumps({"stack": stack, "findings": [finding.as_json() for finding in findings]}, indent=2))
     else:

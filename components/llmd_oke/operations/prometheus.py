@@ -6,6 +6,7 @@ that the stack installs, which is inside the cluster. Whoever is outside gives t
 Source: https://prometheus.io/docs/prometheus/latest/querying/api/
 """
 
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -13,10 +14,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 from llmd_pods.errors import KitError
 from pydantic import BaseModel, Field, ValidationError
+
+from llmd_oke.catalogue.serving import scaling
+from llmd_oke.planning import Plan
 
 LIMIT_S = 10.0
 """For one query, from the request to the last byte of the answer."""
@@ -209,3 +214,25 @@ def _series(data: _Data) -> list[Series]:
         Series(row.metric, tuple((at_s, float(text)) for at_s, text in ([row.value] if row.value else row.values)))
         for row in data.result
     ]
+
+
+def prometheus_url(plan: Plan) -> str | None:
+    """The address of the Prometheus that a stack file names, as pods reach it; None where it names none."""
+    if plan.monitoring is not None:
+        return plan.monitoring.url
+    scaled = [model.scaling for model in plan.models if model.scaling]
+    return (scaled[0].prometheus or scaling().prometheus) if scaled else None
+
+
+def service_path(url: str) -> str | None:
+    """The path of the API server's proxy that leads to the Service which an address names; None for another address."""
+    place = urlsplit(url)
+    service = _SERVICE.fullmatch(place.hostname or "")
+    if service is None:
+        return None
+    name = f"{place.scheme}:{service['name']}:{place.port or _PORT}"
+    return f"/api/v1/namespaces/{service['namespace']}/services/{name}/proxy{place.path}".rstrip("/")
+
+
+_SERVICE = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc(\..*)?")
+_PORT = 9090

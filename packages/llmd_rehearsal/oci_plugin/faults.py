@@ -63,12 +63,25 @@ class Fault(enum.StrEnum):
     """Of a node: one port's GID is of RoCE v1."""
     MISSING_VIRTUAL_FUNCTION = "missing-vf"
     """Of a node: pods get one virtual function less than they ask for."""
+    MEMORY_ERRORS = "memory-errors"
+    """Of a node: one GPU's exporter tells of memory errors that can't be corrected."""
+    XGMI_ERRORS = "xgmi-errors"
+    """Of a node: one GPU's exporter tells of errors on its xGMI links."""
+    HOT_GPU = "hot-gpu"
+    """Of a node: one GPU is at 105 degrees Celsius."""
+    LINK_DOWN = "link-down"
+    """Of a node: one RDMA port has no link, as node exporter tells it."""
+    CONGESTION = "congestion"
+    """Of a node: one RDMA port waits to send, as node exporter tells it."""
 
 
 NODE = "Node"
-"""The resource of faults that are a node's own. They are met by pods that take all GPUs of it."""
+"""The resource of faults that are a node's own. They are met by pods that take all GPUs of it, or told by exporters."""
 
-NODE_FAULTS = (Fault.SLOW_LINK, Fault.DEAD_GPU, Fault.WRONG_GID, Fault.MISSING_VIRTUAL_FUNCTION)
+NODE_FAULTS = (
+    *(Fault.SLOW_LINK, Fault.DEAD_GPU, Fault.WRONG_GID, Fault.MISSING_VIRTUAL_FUNCTION),
+    *(Fault.MEMORY_ERRORS, Fault.XGMI_ERRORS, Fault.HOT_GPU, Fault.LINK_DOWN, Fault.CONGESTION),
+)
 
 
 class FaultRule(Entry):

@@ -93,10 +93,12 @@ class Pull:
 class Network:
     """All servers of the rehearsal that hand over KV caches, by engine id.
 
-    `pairings` counts the pulls by the versions of prefill and decode server, those that failed included.
+    `pairings` counts the pulls by the versions of prefill and decode server, those that failed included. With
+    `slowdown`, a fault to rehearse, each transfer takes so many times as long.
     """
 
     def __init__(self) -> None:
+        self.slowdown = 1.0
         self._peers: dict[str, Peer] = {}
         self.pairings: Counter[tuple[str, str]] = Counter()
 
@@ -130,7 +132,7 @@ class Network:
             del local.handshakes[remote.engine_id]
             return Pull(max(handshake_end_s, now_s), 0.0, 0.0, failure)
         rails = min(local.identity.tensor_parallel_size, peer.identity.tensor_parallel_size)
-        duration_s = latency.key_value_transfer_s(tokens, rails, local.identity.block_size)
+        duration_s = latency.key_value_transfer_s(tokens, rails, local.identity.block_size) * self.slowdown
         end_s = max(now_s, handshake_end_s, peer.port_free_s) + duration_s
         peer.port_free_s = end_s
         byte_count = tokens * latency.sizes.key_value_bytes_per_token

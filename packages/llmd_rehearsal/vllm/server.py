@@ -299,6 +299,7 @@ class Control:
             web.get("/healthz", self._healthz),
             web.post("/servers", self._create),
             web.get("/pairings", self._pairings),
+            web.post("/transfers/slowdown/{times}", self._slow_transfers),
             web.get("/servers/{id}", self._show),
             web.get("/servers/{id}/wait", self._wait),
             web.get("/servers/{id}/log", self._log),
@@ -322,6 +323,13 @@ class Control:
     async def _pairings(self, _: web.Request) -> web.Response:
         pairs = self._simulation.network.pairings.items()
         return web.json_response([{"prefill": prefill, "decode": decode, "pulls": n} for (prefill, decode), n in pairs])
+
+    async def _slow_transfers(self, request: web.Request) -> web.Response:
+        try:
+            self._simulation.network.slowdown = float(request.match_info["times"])
+        except ValueError as error:
+            raise web.HTTPBadRequest(text=str(error)) from None
+        return web.Response()
 
     async def _create(self, request: web.Request) -> web.Response:
         container = _container(await request.json())

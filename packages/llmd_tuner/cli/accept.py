@@ -38,7 +38,7 @@ def accept(
 
     plan = planning.plan_stack_file(project, stack)
     errors = console.errors()
-    errors.print(f"[yellow]{NOT_TRIED}[/]", soft_wrap=True)
+    errors.print(f"[magenta]{NOT_TRIED}[/]", soft_wrap=True)
     for accepted in plan.acceptance:
         errors.print(f"acceptance {accepted.cost_sentence}", markup=False, soft_wrap=True)
     results = acceptance.accept(plan, node or [], console.progress())
@@ -66,7 +66,7 @@ def _show(result: "PoolResult") -> None:
         if item.verdict == "failed" and not item.checks:
             output.print(f"[red]{escape(item.node)}[/] {escape(item.reason)}")
     for name, reason in result.untested.items():
-        output.print(f"[yellow]{escape(name)}[/] not tested now: {escape(reason)}")
+        output.print(f"[magenta]{escape(name)}[/] not tested now: {escape(reason)}")
     if result.problem:
         output.print(f"[red]{escape(result.problem)}[/]")
 

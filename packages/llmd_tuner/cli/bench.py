@@ -283,7 +283,7 @@ def target_of_stack(project: Path, stack: str, name: str | None, api: Api, repor
     access = ClusterAccess(plan.kubeconfig_context)
     way = access.service(plan.namespace, model.name)
     if access.expires(way):
-        console.errors().print(f"[yellow]note[/] {SIGNED_IN_ONCE}", soft_wrap=True)
+        console.errors().print(f"[magenta]note[/] {SIGNED_IN_ONCE}", soft_wrap=True)
     folder = new_folder(reports or project / "reports", stack)
     return BenchTarget(
         target=Target(way.url, model.model.repository, dict(way.headers), way.verify, api),
@@ -436,9 +436,9 @@ def _show_files(
     results: Sequence[StageResult], rows: Sequence[Row], requests_file: Path | None, rows_file: Path | None
 ) -> None:
     for remark in bench_view.remarks(results):
-        console.errors().print(f"[yellow]note[/] {escape(remark)}", soft_wrap=True)
+        console.errors().print(f"[magenta]note[/] {escape(remark)}", soft_wrap=True)
     if rows_file and not rows and not any(result.shortfall for result in results):
-        console.errors().print("[yellow]note[/] no rows were written: give --gpu and --gpus", soft_wrap=True)
+        console.errors().print("[magenta]note[/] no rows were written: give --gpu and --gpus", soft_wrap=True)
     for name, path in (("requests", requests_file), ("rows", rows_file if rows else None)):
         if path:
             console.errors().print(f"{name}  {path}", soft_wrap=True, markup=False)
@@ -480,7 +480,7 @@ class _RequestsFile:
             self._file.flush()
         except OSError as error:
             self._file = None
-            console.errors().print(f"[yellow]note[/] {self._path} can't be written any more: {error.strerror}")
+            console.errors().print(f"[magenta]note[/] {self._path} can't be written any more: {error.strerror}")
 
 
 def run_in_pods(

@@ -283,6 +283,6 @@ def parse_hints(texts: Iterable[str]) -> Hints:
 def show_rejected(rejected: Sequence[Rejection]) -> None:
     """Says what was not read, by file and line."""
     for item in rejected[:MOST_REJECTED]:
-        console.errors().print(f"[yellow]not read[/] {escape(str(item))}", soft_wrap=True)
+        console.errors().print(f"[magenta]not read[/] {escape(str(item))}", soft_wrap=True)
     if len(rejected) > MOST_REJECTED:
-        console.errors().print(f"[yellow]not read[/] and {len(rejected) - MOST_REJECTED} more")
+        console.errors().print(f"[magenta]not read[/] and {len(rejected) - MOST_REJECTED} more")

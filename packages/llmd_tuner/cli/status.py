@@ -98,7 +98,8 @@ def exit_code(status: "StackStatus") -> int:
 def _reader(
     project: Path, stack: str, every_s: float, url: str | None, time_scale: float, simulated: tuple[str, ...]
 ) -> "Callable[[], StackStatus]":
-    from llmd_tuner.status.prometheus import prometheus_url  # noqa: PLC0415
+    from llmd_oke.operations.prometheus import prometheus_url  # noqa: PLC0415
+
     from llmd_tuner.status.status import StatusReader  # noqa: PLC0415
 
     plan = planning.plan_stack_file(project, stack)

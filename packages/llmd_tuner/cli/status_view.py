@@ -22,7 +22,7 @@ MOST_SYMPTOMS = 8
 
 Part = TypeVar("Part")
 
-_STYLES = {Severity.OUTAGE: "bold red", Severity.DEGRADED: "red", Severity.RISK: "yellow"}
+_STYLES = {Severity.OUTAGE: "bold red", Severity.DEGRADED: "red", Severity.RISK: "magenta"}
 _ROLES = ("prefill", "decode", "aggregated", "router")
 _NONE = "-"
 
@@ -50,7 +50,7 @@ def _verdict(status: StackStatus) -> Text:
         return Text(f"the cluster does not answer: {silent}", style="bold red")
     if count := len(status.symptoms):
         return Text(f"{count} {'thing is' if count == 1 else 'things are'} wrong", style="bold red")
-    return Text("healthy", style="bold green") if status.seen else Text("not all could be seen", style="bold yellow")
+    return Text("healthy", style="bold green") if status.seen else Text("not all could be seen", style="bold magenta")
 
 
 def _symptoms(symptoms: Sequence[Symptom]) -> Table:

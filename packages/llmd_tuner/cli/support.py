@@ -82,10 +82,11 @@ def _add_status(archive: "Archive", stack: str, plan: Plan, how: Circumstances, 
     Raises:
         KitError: there is no kubeconfig, or its user can't sign in.
     """
+    from llmd_oke.operations.prometheus import prometheus_url  # noqa: PLC0415
+
     from llmd_tuner.cli.status_view import screen, status_document  # noqa: PLC0415
     from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess  # noqa: PLC0415
     from llmd_tuner.status import support as packing  # noqa: PLC0415
-    from llmd_tuner.status.prometheus import prometheus_url  # noqa: PLC0415
     from llmd_tuner.status.reading import Unread  # noqa: PLC0415
     from llmd_tuner.status.status import StatusReader, own_pods  # noqa: PLC0415
 

@@ -35,7 +35,7 @@ from llmd_tuner.hygiene import inspect_by_model
 from llmd_tuner.measurements import published_points
 from llmd_tuner.simulation.deployment import Policy
 
-_COLOURS: dict[CheckVerdict, str] = {"hit": "green", "known miss": "yellow", "miss": "red", "unexpected hit": "red"}
+_COLOURS: dict[CheckVerdict, str] = {"hit": "green", "known miss": "magenta", "miss": "red", "unexpected hit": "red"}
 
 _SHORT_UNITS = {"requests/s": "qps", "of prefill capacity": "of capacity"}
 

@@ -37,12 +37,15 @@ from llmd_tuner.status.symptoms import Severity, Symptom, grouped, some
 
 @dataclass(frozen=True)
 class Growth:
-    """All counters at two moments that are `seconds` of wall time apart, and in words where they are from."""
+    """All counters at two moments that are `seconds` of wall time apart, and in words where they are from. `unscraped`
+    are roles of which a Prometheus that was asked has nothing.
+    """
 
     before: Snapshot
     after: Snapshot
     seconds: float
     source: str
+    unscraped: tuple[str, ...] = ()
 
 
 CountersReader = Callable[[Sequence[Program]], Growth]

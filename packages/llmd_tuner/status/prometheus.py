@@ -1,18 +1,13 @@
 """A Prometheus as a status asks it: which alerts fire, and what counters were at two moments."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from urllib.parse import urlsplit
 
 import httpx2
-from llmd_oke.catalogue.serving import scaling
 from llmd_oke.operations import prometheus
 from llmd_oke.operations.prometheus import FiringAlert
-from llmd_oke.planning import Plan
 from llmd_pods.deployment import HttpEndpoint, MetricsEndpoint, Reading, Series, Snapshot
-from llmd_pods.errors import KitError
 
 from llmd_tuner.experiments.counters import counter_names
 from llmd_tuner.experiments.deployed.cluster_access import ClusterAccess
@@ -24,9 +19,6 @@ RANGE_S = 300.0
 
 _HARMLESS = ("none", "info")
 """Severities of alerts that say nothing is wrong, such as kube-prometheus-stack's Watchdog, which always fires."""
-
-_SERVICE = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc(\..*)?")
-_PORT = 9090
 
 
 @dataclass(frozen=True)
@@ -66,12 +58,12 @@ class Prometheus:
         """What the counters of programs are, and were `RANGE_S` ago.
 
         Raises:
-            KitError: it does not answer, is no Prometheus, or knows none of the programs.
+            KitError: it does not answer, or is no Prometheus.
         """
         before, after = self._snapshot(programs, f" offset {RANGE_S:.0f}s"), self._snapshot(programs, "")
-        if not any(reading.series for reading in after.readings):
-            raise KitError(f"{self.url} knows none of the stack's servers.", "Is there a PodMonitor for them?")
-        return Growth(before, after, RANGE_S, f"Prometheus over {RANGE_S / 60:.0f} min")
+        scraped = {reading.endpoint.role for reading in after.readings if reading.series}
+        unscraped = tuple(dict.fromkeys(program.role for program in programs if program.role not in scraped))
+        return Growth(before, after, RANGE_S, f"Prometheus over {RANGE_S / 60:.0f} min", unscraped)
 
     def _snapshot(self, programs: Sequence[Program], offset: str) -> Snapshot:
         names = "|".join((*counter_names(), *self.decisions))
@@ -88,14 +80,8 @@ class Prometheus:
         return httpx2.Client(headers=dict(way.headers), verify=way.verify)
 
     def _way(self) -> HttpEndpoint:
-        place = urlsplit(self.url)
-        service = _SERVICE.fullmatch(place.hostname or "")
-        if service is None:
-            return HttpEndpoint(self.url.rstrip("/"))
-        name = f"{place.scheme}:{service['name']}:{place.port or _PORT}"
-        return self.access.api(
-            f"/api/v1/namespaces/{service['namespace']}/services/{name}/proxy{place.path}".rstrip("/")
-        )
+        path = prometheus.service_path(self.url)
+        return HttpEndpoint(self.url.rstrip("/")) if path is None else self.access.api(path)
 
 
 def _reading(program: Program, series: Mapping[str, list[Series]] | None) -> Reading:
@@ -115,11 +101,3 @@ def _alert(told: FiringAlert) -> Alert:
         remedy=told.annotations.get("runbook_url"),
         since=told.since,
     )
-
-
-def prometheus_url(plan: Plan) -> str | None:
-    """The address of the Prometheus that a stack file names; None where it names none."""
-    if plan.monitoring is not None:
-        return plan.monitoring.url
-    scaled = [model.scaling for model in plan.models if model.scaling]
-    return (scaled[0].prometheus or scaling().prometheus) if scaled else None

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 
@@ -117,12 +117,16 @@ class StatusReader:
     def _growth(self, running: Sequence[Program], reading: ClusterReading) -> Growth | Unread:
         if not running:
             return Unread("no pods are known" if isinstance(reading.pods, Unread) else "no server runs")
+        unscraped: tuple[str, ...] = ()
         if prometheus := self._prometheus:
             growth = Answer(lambda: prometheus.counters(running)).until(time.monotonic() + LIMIT_S)
             if not isinstance(growth, Unread):
-                return growth
+                if not growth.unscraped:
+                    return growth
+                unscraped = growth.unscraped
         limit_s = self._every_s + _COUNTING_S
-        return Answer(lambda: self._pod_counters(running)).until(time.monotonic() + limit_s)
+        counted = Answer(lambda: self._pod_counters(running)).until(time.monotonic() + limit_s)
+        return counted if isinstance(counted, Unread) else replace(counted, unscraped=unscraped)
 
 
 def judge_status(
@@ -154,6 +158,7 @@ def judge_status(
                 load_symptoms(loads, stack),
                 () if isinstance(images, Unread) else _image_symptoms(plan, stack, images),
                 _alert_symptoms(alerts, prometheus),
+                () if isinstance(growth, Unread) else _scraping_symptoms(growth, prometheus),
             )
         ),
         nodes=nodes if isinstance(nodes, Unread) else node_pools(plan, nodes, known),
@@ -254,6 +259,12 @@ def _alert_symptoms(alerts: tuple[Alert, ...] | Unread, prometheus: str | None) 
         what = f"alert {name}{count}: {same[0].about}"
         worst = Severity.DEGRADED if severity == "critical" else Severity.RISK
         yield Symptom(worst, what, same[0].remedy or "Its rule in Prometheus says when it fires.")
+
+
+def _scraping_symptoms(growth: Growth, prometheus: str | None) -> Iterator[Symptom]:
+    if growth.unscraped:
+        what = f"{prometheus} has no metrics of the stack's servers: {', '.join(growth.unscraped)}"
+        yield Symptom(Severity.RISK, what, "docs/alerts/stack-not-scraped.md")
 
 
 def _changes(reading: ClusterReading) -> list[StackChange]:

@@ -1,12 +1,19 @@
 """A watched stack: the real Prometheus scrapes the rehearsal by the stack's own monitors and evaluates its rules."""
 
 import json
+import os
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
-from llmd_oke.catalogue.monitoring import dashboards, programs, rules
+from llmd_bench.plots.charts import lines_svg
+from llmd_bench.plots.drawing import Point, Series
+from llmd_bench.plots.page import Section, page
+from llmd_oke.catalogue.monitoring import Panel, dashboards, programs, rules
 from llmd_oke.serving.monitoring import in_namespace
+from llmd_pods.row import Basis
 from llmd_rehearsal.inventory import WATCHING
 from llmd_rehearsal.programs import locate
 from user_project import Project, model
@@ -19,20 +26,25 @@ SAMPLES_S = 90
 """Longest that Prometheus may take to have two samples of everything."""
 
 ASK = """
-import json, sys, time
-from llmd_oke.operations.prometheus import query
+import json, math, sys, time
+from llmd_oke.operations.prometheus import query, query_range
 from llmd_rehearsal.prometheus_operator import PROMETHEUS_URL
 import httpx2
-names, limit_s = json.load(open(sys.argv[1])), time.monotonic() + float(sys.argv[2])
+(panels, names), limit_s = json.load(open(sys.argv[1])), time.monotonic() + float(sys.argv[2])
+def rows(text):
+    now_s = time.time()
+    return [{"labels": dict(one.labels), "points": [point for point in one.points if math.isfinite(point[1])]}
+      for one in query_range(PROMETHEUS_URL, text, start_s=now_s - 120, end_s=now_s, step_s=2)]
 while True:
-    found = {name: len(query(PROMETHEUS_URL, name)) for name in names}
-    if all(found.values()) or time.monotonic() > limit_s:
+    drawn = {text: [row for row in rows(text) if row["points"]] for text in panels}
+    known = {name: len(query(PROMETHEUS_URL, name)) for name in names}
+    if all(drawn.values()) and all(known.values()) or time.monotonic() > limit_s:
         break
     time.sleep(2)
 rules = httpx2.get(PROMETHEUS_URL + "/api/v1/rules", trust_env=False).json()["data"]["groups"]
 memory = query(PROMETHEUS_URL, 'process_resident_memory_bytes{job="prometheus"}')
 targets = httpx2.get(PROMETHEUS_URL + "/api/v1/targets?state=active", trust_env=False).json()["data"]["activeTargets"]
-print(json.dumps({"series": found, "rules": rules, "memory": [one.value for one in memory],
+print(json.dumps({"panels": drawn, "series": known, "rules": rules, "memory": [one.value for one in memory],
   "targets": [[t["scrapePool"], t["health"], t["lastError"]] for t in targets]}))
 """
 
@@ -58,7 +70,7 @@ def answers(project: Project) -> dict[str, Any]:
     rehearsed = project.rehearse(STACK)
     assert rehearsed.status == 0, rehearsed.errors
     asked = project.folder / "queries.json"
-    asked.write_text(json.dumps([*panels(), *metrics()]))
+    asked.write_text(json.dumps([panels(), metrics()]))
     command = ("rehearse", "run", "--stack", STACK, "--", sys.executable, "-c", ASK, str(asked), str(SAMPLES_S))
     ended = project.command(*command)
     assert ended.status == 0, ended.errors
@@ -74,7 +86,31 @@ def test_every_target_of_the_monitors_is_scraped(answers: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("query", panels())
 def test_every_panel_has_series(answers: dict[str, Any], query: str) -> None:
-    assert answers["series"][query] > 0
+    """Numbers at some moment: a share of nothing is none."""
+    assert answers["panels"][query]
+
+
+def test_panels_are_drawn_from_what_prometheus_answers(answers: dict[str, Any], project: Project) -> None:
+    """`LLMD_OKE_PANELS` names a file to keep the page in."""
+    sections = [
+        Section(f"{board.title}: {panel.title}", svg=picture(answers["panels"], panel))
+        for board in dashboards()
+        for panel in board.panels
+    ]
+    file = Path(os.environ.get("LLMD_OKE_PANELS") or project.folder / "panels.html")
+    file.write_text(page("Panels of a rehearsed stack", sections))
+    assert file.read_text().count("<svg") == len(sections)
+
+
+def picture(answered: dict[str, list[dict[str, Any]]], panel: Panel) -> str:
+    """A panel over the last two minutes, with its legends as Grafana writes them."""
+    lines: list[Series] = []
+    for legend, query in panel.queries.items():
+        for row in answered[in_namespace(query, NAMESPACE)]:
+            name = re.sub(r"{{(\w+)}}", lambda label, row=row: row["labels"].get(label[1], ""), legend)
+            end_s = row["points"][-1][0]
+            lines.append(Series(name, [Point(at_s - end_s, value) for at_s, value in row["points"]], Basis.CALIBRATED))
+    return lines_svg(lines, title=panel.title, x_label="s", y_label=panel.unit)
 
 
 @pytest.mark.parametrize("name", metrics())

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from llmd_oke.objects import Manifest
 from llmd_oke.serving.monitoring import ModelMonitoringArgs, monitoring_manifests
-from llmd_rehearsal.prometheus_operator import exposition, rule_file, scrape_configs
+from llmd_rehearsal.oci_plugin.faults import Fault
+from llmd_rehearsal.prometheus_operator import NodeState, exposition, rule_file, scrape_configs
 
 ARGS: ModelMonitoringArgs = {"namespace": "llm-d", "routers": ["gpt"], "disaggregated": True}
 MANIFESTS = list(monitoring_manifests(ARGS))
@@ -41,12 +43,39 @@ def test_pods_are_kept_by_labels_and_port_and_give_their_unit_and_role() -> None
     assert given >= {"namespace", "pod", "llmd_oke_model", "llmd_oke_unit", "llm_d_ai_role"}
 
 
-def test_all_groups_of_rules_are_in_one_file() -> None:
-    groups = rule_file(of_kind("PrometheusRule"))["groups"]
-    assert [group["name"] for group in groups] == ["llmd-oke-llm-d-recordings", "llmd-oke-llm-d-alerts"]
+def test_all_groups_of_rules_are_in_one_file_with_a_second_for_a_minute() -> None:
+    recordings, alerts = rule_file(of_kind("PrometheusRule"))["groups"]
+    assert (recordings["name"], alerts["name"]) == ("llmd-oke-llm-d-recordings", "llmd-oke-llm-d-alerts")
+    assert all("[5000ms]" in rule["expr"] for rule in recordings["rules"])
+    fallback = next(rule for rule in alerts["rules"] if rule["alert"] == "PrefillFallbackToDecodeOnly")
+    assert fallback["for"] == "10000ms"
 
 
-def test_exporters_tell_gpus_of_nodes_and_restarts_of_pods() -> None:
-    text = exposition({"node": 2}, [("llm-d", "gpt-decode-a", "vllm", 3)])
+def test_exporters_tell_gpus_and_taints_of_nodes_and_restarts_of_pods() -> None:
+    text = exposition({"node": NodeState(2, ("amd.com/gpu",))}, [("llm-d", "gpt-decode-a", "vllm", 3)], 0)
     assert 'gpu_junction_temperature{hostname="node",gpu_id="1"} 55\n' in text
+    assert 'kube_node_spec_taint{node="node",key="amd.com/gpu"} 1\n' in text
     assert 'kube_pod_container_status_restarts_total{namespace="llm-d",pod="gpt-decode-a",container="vllm"} 3\n' in text
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        (Fault.DEAD_GPU, 'oke_npd_check_status_code{instance="node",check="gpu-count"} 1'),
+        (Fault.MEMORY_ERRORS, 'gpu_ecc_uncorrect_total{hostname="node",gpu_id="2"} 1'),
+        (Fault.XGMI_ERRORS, 'gpu_ecc_uncorrect_xgmi_wafl{hostname="node",gpu_id="2"} 1'),
+        (Fault.HOT_GPU, 'gpu_junction_temperature{hostname="node",gpu_id="2"} 105'),
+        (Fault.LINK_DOWN, 'node_infiniband_physical_state_id{instance="node",device="mlx5_2",port="1"} 2'),
+    ],
+)
+def test_a_fault_of_a_node_changes_what_is_told_of_one_device(fault: Fault, line: str) -> None:
+    sound, faulty = (exposition({"node": NodeState(8, (), now)}, [], 0).splitlines() for now in (None, fault))
+    assert [row for row in faulty if row not in sound] == [line]
+
+
+def test_a_congested_port_waits_ever_longer() -> None:
+    first, second = (
+        exposition({"node": NodeState(8, (), Fault.CONGESTION)}, [], now_s).splitlines() for now_s in (1, 2)
+    )
+    (changed,) = [row for row in second if row not in first]
+    assert changed.startswith("node_infiniband_port_transmit_wait_total")

@@ -172,6 +172,12 @@ def test_sound_ports_pass():
     assert judge_ports(PORTS, LIMITS).text == "8 ports up, GID 3 RoCE v2, MTU 4220"
 
 
+def test_an_mtu_is_not_judged_where_no_figure_of_the_shape_is_known():
+    result = judge_ports(PORTS, replace(LIMITS, mtu_bytes=0))
+    assert result.outcome == "passed"
+    assert "MTU not judged" in result.text
+
+
 def test_a_socket_with_fewer_ports_than_gpus_fails():
     result = judge_locality(GPUS, (*PORTS[:7], port(7, socket=0)))
     assert result.text == "socket 0: 4 GPUs, 5 ports; socket 1: 4 GPUs, 3 ports"

@@ -1,8 +1,11 @@
 """Rules, alerts and dashboards go by metrics that programs have, and each alert has a page."""
 
+import os
 import re
+from collections.abc import Iterator
 
 import pytest
+from alert_faults import BY_PROMTOOL, REHEARSED
 from llmd_oke.catalogue.monitoring import dashboards, metric_names, programs, rules
 from llmd_oke.values import values_folder
 
@@ -56,3 +59,31 @@ def test_a_page_names_its_alerts_and_says_what_to_do(page: str) -> None:
             assert f"`{row.alert}`" in text
     for part in ("## What it means", "## Where to look", "## What to do"):
         assert part in text
+
+
+def alert_table() -> Iterator[str]:
+    yield "| alert | looks back | must hold | severity | made to fire, and to clear |"
+    yield "|---|---|---|---|---|"
+    recorded = {row.record: row.expression for row in rules().recordings}
+    for row in rules().alerts:
+        texts = [row.expression, *(recorded[name] for name in metric_names(row.expression) if name in recorded)]
+        windows = sorted({window for text in texts for window in re.findall(r"\[(\w+)\]", text)})
+        rehearsed = REHEARSED.get(row.alert)
+        how = f"rehearsed: {rehearsed}" if rehearsed else f"promtool alone: {BY_PROMTOOL[row.alert]}"
+        yield f"| `{row.alert}` | {', '.join(windows) or '-'} | {row.hold} | {row.severity} | {how} |"
+
+
+def test_each_alert_is_either_rehearsed_or_says_why_not() -> None:
+    names = [row.alert for row in rules().alerts]
+    assert sorted([*REHEARSED, *BY_PROMTOOL]) == sorted(names)
+
+
+def test_the_table_of_alerts_is_what_rules_and_faults_say() -> None:
+    """`LLMD_OKE_UPDATE_GOLDEN=1` writes it anew."""
+    page = PAGES / "README.md"
+    head, mark, _ = page.read_text().partition("<!-- table -->\n")
+    assert mark
+    text = head + mark + "\n" + "".join(f"{line}\n" for line in alert_table())
+    if os.environ.get("LLMD_OKE_UPDATE_GOLDEN"):
+        page.write_text(text)
+    assert page.read_text() == text

@@ -159,11 +159,6 @@ def served(cluster: StackCluster, folder: Path) -> Generator[Path]:
     """Serves a cluster; gives a kubeconfig for it."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            """A query of Prometheus, which comes as a form."""
-            self.path += "?" + self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self.do_GET()
-
         def do_GET(self) -> None:
             status, text = cluster.answer(self.path)
             self.send_response(status)

@@ -183,3 +183,14 @@ def test_a_prometheus_without_the_stacks_servers_leaves_it_to_them(run: Run, clu
     history(cluster, lambda _requests, _pod: {})
     document = json.loads(run("status", "--prometheus", URL, "--json").stdout)
     assert document["load_source"].startswith("their own counters")
+    assert [row["what"] for row in document["symptoms"]] == [
+        f"{URL} has no metrics of the stack's servers: decode, prefill, router"
+    ]
+
+
+def test_a_prometheus_that_lacks_a_role_is_told(run: Run, cluster: StackCluster):
+    serve(cluster, remote)
+    alerts(cluster)
+    history(cluster, lambda requests, pod: {} if "-router-" in pod else of_pod(requests, pod))
+    document = json.loads(run("status", "--prometheus", URL, "--json").stdout)
+    assert [row["what"] for row in document["symptoms"]] == [f"{URL} has no metrics of the stack's servers: router"]

@@ -1,0 +1,65 @@
+"""What is told of a Prometheus that a stack counts on."""
+
+import socket
+
+import pytest
+from llmd_oke.operations.preflight import Verdict
+from llmd_oke.operations.prometheus import Series
+from llmd_oke.operations.prometheus_checks import prometheus_findings
+from llmd_oke.planning import plan_object
+from llmd_pods.errors import KitError
+from stack_files import created_stack, plan
+
+URL = "http://prometheus-operated.llm-d-monitoring.svc.cluster.local:9090"
+ALIVE = [Series({}, ((0.0, 1.0),))]
+
+
+def up(**values: float) -> list[Series]:
+    return [Series({"pod": pod}, ((0.0, value),)) for pod, value in values.items()]
+
+
+def verdicts(targets: list[Series]) -> list[tuple[Verdict, str]]:
+    answers = {"vector(1)": ALIVE, 'up{namespace="llm-d"}': targets}
+    findings = prometheus_findings(plan(monitoring="existing"), answers.__getitem__)
+    assert {finding.path for finding in findings} == {"monitoring"}
+    return [(finding.verdict, finding.value) for finding in findings]
+
+
+@pytest.mark.parametrize("monitoring", ["none", "install"])
+def test_a_stack_that_counts_on_nobody_elses_is_told_nothing(monitoring: str) -> None:
+    assert prometheus_findings(plan(monitoring=monitoring), lambda _: pytest.fail("asked")) == []
+
+
+def test_one_that_scrapes_the_stack_is_fine() -> None:
+    expected = [(Verdict.FINE, f"{URL} answers"), (Verdict.FINE, "it scrapes 2 targets in llm-d")]
+    assert verdicts(up(a=1, b=1)) == expected
+
+
+def test_targets_that_do_not_answer_are_a_problem_by_name() -> None:
+    assert verdicts(up(a=1, b=0))[1] == (Verdict.PROBLEM, "1 of its targets in llm-d don't answer it: b")
+
+
+def test_one_that_scrapes_nothing_of_the_stack_is_told() -> None:
+    assert verdicts([])[1] == (Verdict.UNKNOWN, "it scrapes nothing in the namespace llm-d")
+
+
+def test_one_that_does_not_answer_is_a_problem_with_the_reason() -> None:
+    def refuse(_: str) -> list[Series]:
+        raise KitError("it can't be reached", "Does it run?")
+
+    (finding,) = prometheus_findings(plan(monitoring="existing"), refuse)
+    assert (finding.verdict, finding.value, finding.remedy) == (Verdict.PROBLEM, "it can't be reached", "Does it run?")
+
+
+def test_one_outside_the_cluster_is_asked_by_its_own_address() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        (finding,) = prometheus_findings(plan(monitoring="existing", prometheus={"url": url}))
+    assert finding.verdict is Verdict.PROBLEM
+    assert f"Prometheus at {url} can't be reached" in finding.value
+
+
+def test_of_a_cluster_that_the_stack_makes_nothing_is_known() -> None:
+    (finding,) = prometheus_findings(plan_object(created_stack(monitoring="existing")))
+    assert finding.verdict is Verdict.UNKNOWN
